@@ -4,7 +4,7 @@ A data connection carries the calls that come by the thousand, Append and Poll, 
 over gRPC for a port and a token (`OpenDataConnection`), connects, and says HELLO with the token. Each later frame of the client is a
 call or the cancellation of one. Each frame of the broker answers a call, in any order. A frame is a header of `HEADER_BYTES` and a body.
 
-Invariants: a frame is handed on only whole; the buffer grows only as bytes arrive, so a header that claims a large body costs nothing.
+Invariants: a frame is handed on only whole; the buffer is enlarged only for a frame that is allowed to be so large.
 """
 
 from __future__ import annotations
@@ -48,8 +48,11 @@ class FrameType(IntEnum):
 
 FRAME_TYPES: Final = {frame_type.value: frame_type for frame_type in FrameType}
 
-OnFrame = Callable[[FrameType, int, int, int, memoryview], None]
-"""Called with type, method number, timeout in milliseconds, correlation id and body. The body is valid during the call only."""
+OnFrame = Callable[[FrameType, int, int, int, memoryview], bool | None]
+"""Called with type, method number, timeout in milliseconds, correlation id and body. The body is valid during the call only.
+
+It returns True to stop: later frames stay in the buffer, and `FrameReader.received` with a count of 0 goes on with them.
+"""
 
 
 class FrameError(Exception):
@@ -64,37 +67,38 @@ def frame_header(
 
 
 class FrameReader:
-    """Hold the bytes of a connection that are not a whole frame yet. For an `asyncio.BufferedProtocol`."""
+    """Hold the bytes of a connection that are not handed on yet. For an `asyncio.BufferedProtocol`."""
 
-    __slots__ = ("_buffer", "_bytes_max", "_filled", "wanted")
+    __slots__ = ("_buffer", "_filled", "body_bytes_max", "wanted")
 
     def __init__(self, body_bytes_max: int) -> None:
-        self._bytes_max = HEADER_BYTES + body_bytes_max
+        self.body_bytes_max = body_bytes_max
+        """The largest body that a frame may have."""
         self._buffer = bytearray(BUFFER_BYTES)
         self._filled = 0
         self.wanted = 0
-        """Size of the frame that has begun to arrive; 0 before its header is here."""
+        """Size of the frame that has begun to arrive; 0 before its header is here. The next `get_buffer` makes room for it."""
 
     @property
-    def size(self) -> int:
-        """Return the size of the buffer in bytes."""
-        return len(self._buffer)
+    def needs_growth(self) -> bool:
+        """Return whether the next `get_buffer` will enlarge the buffer."""
+        return self.wanted > len(self._buffer)
 
     @property
-    def is_empty(self) -> bool:
-        """Return whether everything that arrived was handed on."""
-        return self._filled == 0
+    def is_large(self) -> bool:
+        """Return whether the buffer is larger than usual."""
+        return len(self._buffer) > BUFFER_BYTES
 
     def get_buffer(self) -> memoryview:
-        """Return room for at least one byte. A full buffer doubles, up to what its frame needs."""
-        if self._filled == len(self._buffer):
-            grown = bytearray(min(2 * len(self._buffer), max(self.wanted, BUFFER_BYTES)))
-            grown[: self._filled] = self._buffer
+        """Return room for at least one byte."""
+        if self.wanted > len(self._buffer):
+            grown = bytearray(self.wanted)  # exactly: it is empty again after the frame
+            grown[: self._filled] = memoryview(self._buffer)[: self._filled]
             self._buffer = grown
         return memoryview(self._buffer)[self._filled :]
 
     def received(self, count: int, on_frame: OnFrame) -> None:
-        """Hand on every frame that is whole after `count` more bytes.
+        """Hand on every frame that is whole after `count` more bytes, unless `on_frame` stops before.
 
         Raises:
             FrameError: The next bytes are no frame, or one with a body that is too large.
@@ -103,24 +107,26 @@ class FrameReader:
         view = memoryview(self._buffer)
         at = 0
         self.wanted = 0
-        while filled - at >= HEADER_BYTES:
+        is_stopped = False
+        while filled - at >= HEADER_BYTES and not is_stopped:
             body_bytes, type_number, method_number, timeout_ms, correlation_id = _HEADER.unpack_from(view, at)
-            end = at + HEADER_BYTES + body_bytes
-            if end - at > self._bytes_max:
-                raise FrameError(f"a frame of {end - at} bytes: at most {self._bytes_max} are allowed")
+            if body_bytes > self.body_bytes_max:
+                raise FrameError(
+                    f"a frame with a body of {body_bytes} bytes: at most {self.body_bytes_max} are allowed"
+                )
             frame_type = FRAME_TYPES.get(type_number)
             if frame_type is None:
                 raise FrameError(f"there is no frame type {type_number}")
+            end = at + HEADER_BYTES + body_bytes
             if end > filled:
                 self.wanted = end - at
                 break
-            on_frame(frame_type, method_number, timeout_ms, correlation_id, view[at + HEADER_BYTES : end])
+            is_stopped = bool(
+                on_frame(frame_type, method_number, timeout_ms, correlation_id, view[at + HEADER_BYTES : end])
+            )
             at = end
-        self._filled = filled - at
-        if at and self._filled:
-            self._buffer[: self._filled] = view[at:filled]
-
-    def shrink(self) -> None:
-        """Give a large buffer back. Only while it is empty."""
-        if self._filled == 0 and len(self._buffer) > BUFFER_BYTES:
+        rest = self._filled = filled - at
+        if rest == 0 and len(self._buffer) > BUFFER_BYTES:
             self._buffer = bytearray(BUFFER_BYTES)
+        elif at and rest:
+            self._buffer[:rest] = view[at:filled]

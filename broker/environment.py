@@ -20,6 +20,7 @@ from raftmq.broker.base.config import BrokerConfig
 from raftmq.broker.base.limits import Limits
 from raftmq.broker.base.loop_pause import LoopPause
 from raftmq.broker.base.watchdog import Watchdog
+from raftmq.broker.data_port.port import DataPort, DataPortHost
 from raftmq.broker.grpc_port.server import GrpcHost, GrpcServer
 from raftmq.broker.http_port.server import HttpHost, HttpServer
 from raftmq.broker.replica.reader_pools import ReaderPools
@@ -102,6 +103,10 @@ class NodeEnvironment:
     def grpc_server(self, host: GrpcHost) -> GrpcServer:
         """The clients' port."""
         return GrpcServer(host)
+
+    def data_port(self, host: DataPortHost) -> DataPort:
+        """The port of data connections."""
+        return DataPort(host)
 
     def http_server(self, host: HttpHost) -> HttpServer:
         """The port for metrics and health."""

@@ -68,10 +68,12 @@ def run_broker(config: BrokerConfig) -> int:
         return _complain(f"data directory {config.data_dir}: another broker (or raftmq doctor) uses it", EXIT_REFUSED)
     except OSError as error:
         return _complain(f"cannot use data directory {config.data_dir}: {error.strerror}", EXIT_MACHINE)
-    for key in ("listen", "peer_listen", "http_listen"):
-        problem = _why_not(str(getattr(config, key)))
+    for key in ("listen", "peer_listen", "http_listen", "data_listen"):
+        address = getattr(config, key)
+        problem = _why_not(str(address)) if address is not None else None
         if problem is not None:
-            return _complain(f"cannot listen on {problem}; choose another with --{key.replace('_', '-')}", EXIT_MACHINE)
+            option = f"--{key.replace('_', '-')}" if key != "data_listen" else "--set data_listen"
+            return _complain(f"cannot listen on {problem}; choose another with {option}", EXIT_MACHINE)
     _raise_file_limit()
     problem = why_process_is_too_small(config.map_bytes, replica_file_count(config.data_dir))
     if problem is not None:
@@ -113,6 +115,7 @@ async def _serve(config: BrokerConfig) -> int:
             "client_address": node.client_address,
             "peer_address": node.peer_address,
             "http_address": node.http_address,
+            "data_address": node.data_address,
             "cluster_id": node.cluster_id,
         }
         print(json.dumps(ready), flush=True)  # noqa: T201

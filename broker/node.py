@@ -153,6 +153,7 @@ class Node:
             self.other_clusters,
         )
         self.grpc = parts.grpc_server(self)
+        self.data_port = parts.data_port(self)
         self.reconciler = Reconciler(self, config.metadata_voters)
         self._housekeeping = Housekeeping(
             self.engine,
@@ -175,6 +176,7 @@ class Node:
         self.client_address = ""
         self.peer_address = ""
         self.http_address = ""
+        self.data_address = ""
         self._silenced = asyncio.Event()
         self._port_closing: asyncio.Task[None] | None = None
         self._entering: asyncio.Task[None] | None = None
@@ -213,6 +215,8 @@ class Node:
         self.peer_address = self._advertised(host, await self.transport.listen(host, port))
         host, _ = split_address(self.config.listen)
         self.client_address = self._advertised(host, await self.grpc.start(self.config.listen))
+        host, port = split_address(self._data_listen())
+        self.data_address = self._advertised(host, await self.data_port.start(host, port))
         host, port = split_address(self.config.http_listen)
         self.http_address = self._advertised(host, await self.http.start(host, port))
         if self.limits.partitions_max < self.config.partitions_max:
@@ -327,9 +331,16 @@ class Node:
             await end.phase("ports", self._port_closing, seconds_max)
         else:
             grace_seconds = min(_GRPC_GRACE_SECONDS, seconds_max / 2)
-            await end.phase("grpc", self.grpc.stop(grace_seconds=grace_seconds), seconds_max)
+            await end.phase("grpc", self._stop_client_ports(grace_seconds), seconds_max)
             await end.phase("peers", self.transport.close(), seconds_max)
         await end.phase("http", self.http.stop(), seconds_max)
+
+    async def _stop_client_ports(self, grace_seconds: float) -> None:
+        await asyncio.gather(self.data_port.stop(grace_seconds), self.grpc.stop(grace_seconds=grace_seconds))
+
+    def _data_listen(self) -> str:
+        """Return the address of the data port: by default any free port beside the client port."""
+        return self.config.data_listen or f"{self.config.listen.rpartition(':')[0]}:0"
 
     def _close_files(self) -> None:
         for key in self.store.open_replicas():
@@ -405,7 +416,7 @@ class Node:
 
     async def _close_silent_ports(self) -> None:
         await self.transport.close()
-        await self.grpc.stop(grace_seconds=0.0)
+        await self._stop_client_ports(0.0)
 
     async def _follow_metadata(self) -> None:
         """React to each change of metadata: peers' addresses, then this node's replicas."""

@@ -128,6 +128,10 @@ def _address(value: object) -> str:
     return text
 
 
+def _optional_address(value: object) -> str | None:
+    return None if value is None or value == "" else _address(value)
+
+
 def _addresses(value: object) -> tuple[str, ...]:
     parts = value.split(",") if isinstance(value, str) else value
     if not isinstance(parts, (list, tuple)):
@@ -220,6 +224,11 @@ class BrokerConfig:
     listen: str = _key("127.0.0.1:9400", _address, "clients' port (0: any free one)")
     peer_listen: str = _key("127.0.0.1:9401", _address, "the other brokers' port")
     http_listen: str = _key("127.0.0.1:9402", _address, "metrics and health")
+    data_listen: str | None = _key(
+        None,
+        _optional_address,
+        "port on which clients append and poll without gRPC (HOST:PORT); else any free port of the listen host",
+    )
     advertise: str | None = _key(
         None, _optional_text, "host name under which others reach this node; else the listen host"
     )
@@ -402,7 +411,9 @@ _EVERY_ADDRESS = frozenset({"0.0.0.0", "::", ""})
 
 
 def _check_together(config: BrokerConfig, sources: Mapping[str, str]) -> None:
-    for name in ("listen", "peer_listen", "http_listen"):
+    for name in ("listen", "peer_listen", "http_listen", "data_listen"):
+        if getattr(config, name) is None:
+            continue
         address = str(getattr(config, name))
         if not config.allow_insecure_remote and not is_loopback(split_address(address)[0]):
             raise ConfigError(

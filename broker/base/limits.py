@@ -99,6 +99,10 @@ class Limits:
     """Answers that their clients have not taken; beyond it the slowest are cancelled."""
     client_connections_max: int = 8192
     """Connections to the client port; more are closed at once."""
+    data_connections_max: int = 2048
+    """Connections to the data port; one more, and the one silent for longest is closed. The clients of an event loop share two."""
+    client_unacked_seconds: float = 20.0
+    """TCP gives a data connection up when the client's host acknowledges nothing for so long."""
     client_idle_seconds: float = 300.0
     """A connection to the client port without a call for so long is closed. The SDK opens a new one for its next call."""
     client_handshake_seconds: float = 5.0
@@ -151,22 +155,29 @@ def within_open_files(limits: Limits, open_files_max: int, replicas: int = 0) ->
 
 
 def _within_connection_files(limits: Limits, files: int) -> Limits:
-    """Share the descriptors that replicas leave: the engine and accepting first, then the three ports."""
+    """Share the descriptors that replicas leave: the engine and accepting first, then the four ports."""
     connections = files - ENGINE_FILES - ACCEPT_FILES
-    wanted = limits.client_connections_max + limits.http_connections_max + limits.peer_handshakes_max
+    wanted = (
+        limits.client_connections_max
+        + limits.data_connections_max
+        + limits.http_connections_max
+        + limits.peer_handshakes_max
+    )
     peers = limits.peer_connections_max // 3
     if wanted + peers * FILES_PER_PEER <= connections:
         return limits
     http = min(limits.http_connections_max, max(1, connections // 8))
     handshakes = min(limits.peer_handshakes_max, max(1, connections // 16))
     peers = min(peers, max(1, connections // 4 // FILES_PER_PEER))
-    clients = connections - http - handshakes - peers * FILES_PER_PEER
+    data = min(limits.data_connections_max, max(1, connections // 4))
+    clients = connections - http - handshakes - data - peers * FILES_PER_PEER
     return replace(
         limits,
         http_connections_max=http,
         peer_handshakes_max=handshakes,
         peer_connections_max=3 * peers,
         peer_strangers_max=min(limits.peer_strangers_max, peers),
+        data_connections_max=data,
         client_connections_max=min(limits.client_connections_max, max(1, clients)),
     )
 

@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
+from raftmq.broker.base.budget import Budget, Reservation
 from raftmq.broker.base.limits import Limits
 from raftmq.broker.base.request_error import RequestError
-from raftmq.broker.grpc_port.admission import Budget, CallBounds, Context, Reservation, Slots
+from raftmq.broker.grpc_port.admission import CallBounds, Context, GrpcCall, Slots
 from raftmq.proto import queue_pb2 as pb
 
 OTHER_STREAMS_MAX: Final = 64
@@ -43,7 +44,7 @@ RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
 if TYPE_CHECKING:
     Handler = grpc.RpcMethodHandler[Any, Any]  # generic for the type checker only
-    Serve = Callable[[str, Handler, Context, Budget, Reservation], Awaitable[bytes | None]]
+    Serve = Callable[[str, Handler, GrpcCall, Budget, Reservation], Awaitable[bytes | None]]
 Behaviour = Callable[..., Any]
 """A servicer's method, whatever shape it has; the stubs know those of synchronous servers only."""
 Abort = Callable[[Context, RequestError], Awaitable[None]]
@@ -128,7 +129,7 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
     def callers(self) -> set[str]:
         """The peers of all calls, as gRPC names them."""
         budgets = (*self._slots.values(), *self._other_streams.values())
-        return {context.peer() for budget in budgets for context in budget.contexts()}
+        return {holder.peer() for budget in budgets for holder in budget.holders()}
 
     def _guarded(self, method: str, handler: Handler) -> Handler:
         budget = self.slots(method, is_stream=handler.request_streaming or handler.response_streaming)
@@ -165,9 +166,10 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
         the refusal either.
         """
         slot: Reservation | None = None
+        call = self._call_of(context)
         try:
-            slot = budget.acquire(context)
-            return await serve(method, handler, context, budget, slot)
+            slot = budget.acquire(call)
+            return await serve(method, handler, call, budget, slot)
         except RequestError as error:
             return error.with_traceback(None)
         except grpc.aio.InternalError:
@@ -175,7 +177,7 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
         except asyncio.CancelledError:
             if slot is None or not slot.is_evicted or slot.is_sending:
                 raise
-            slot.task.uncancel()
+            call.task.uncancel()
             refusal = budget.refusal()
             refusal.detail.outcome = pb.UNKNOWN_OUTCOME  # nobody knows how far it came
             return refusal
@@ -183,11 +185,17 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
             if slot is not None:
                 budget.release(slot)
 
+    def _call_of(self, context: Context) -> GrpcCall:
+        """Return the call that the current task serves."""
+        task = asyncio.current_task()
+        assert task is not None
+        return GrpcCall(self._loop, context, task)
+
     async def _refuse(self, context: Context, error: RequestError) -> None:
         """End a call with an error; one whose client does not even take that ends without, when others need the room."""
         if self.unsent.waiting >= _REFUSALS_WAITING_MAX:
             raise asyncio.CancelledError
-        reservation = await self.unsent.wait(context, _UNSENT_BYTES_MIN)
+        reservation = await self.unsent.wait(self._call_of(context), _UNSENT_BYTES_MIN)
         try:
             reservation.is_sending = True
             await self._abort(context, error)
@@ -196,49 +204,49 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
 
     # ------------------------------------------------------------------------------------------------ one request
 
-    async def _call(self, method: str, handler: Handler, context: Context, budget: Budget, slot: Reservation) -> bytes:
-        request = await self._request(handler, context, budget, slot)
+    async def _call(self, method: str, handler: Handler, call: GrpcCall, budget: Budget, slot: Reservation) -> bytes:
+        request = await self._request(handler, call, budget, slot)
         bounds = self._bounds.get(method)
         answer_bytes_max = bounds.answer_bytes_max if bounds is not None else None
         size = answer_bytes_max(request, self._limits) if answer_bytes_max is not None else 0
         await self.unsent.wait_possible(max(_COPIES * size, _UNSENT_BYTES_MIN))
-        response = await cast("Behaviour", handler.unary_unary)(request, context)
-        reservation = await self._reserve_unsent(context, response)
+        response = await cast("Behaviour", handler.unary_unary)(request, call.context)
+        reservation = await self._reserve_unsent(call, response)
         # from here on it counts as an answer not taken, until gRPC has sent it and the call's task ends
         reservation.is_sending = slot.is_sending = True
-        reservation.task.add_done_callback(lambda _: self.unsent.release(reservation))
+        call.task.add_done_callback(lambda _: self.unsent.release(reservation))
         data = _bytes(handler, response)
         self.sent_bytes += len(data)
         return data
 
     async def _answer_in_many(
-        self, method: str, handler: Handler, context: Context, budget: Budget, slot: Reservation
+        self, method: str, handler: Handler, call: GrpcCall, budget: Budget, slot: Reservation
     ) -> None:
-        request = await self._request(handler, context, budget, slot)
-        sender = _Sender(self, handler, context, budget, slot)
+        request = await self._request(handler, call, budget, slot)
+        sender = _Sender(self, handler, call, budget, slot)
         answers = cast("Behaviour", handler.unary_stream)(request, sender)
         if inspect.isawaitable(answers):  # it writes what it has to say itself
             await answers
             return
         await self._send_all(cast("AsyncIterator[Any]", answers), sender)
 
-    async def _request(self, handler: Handler, context: Context, budget: Budget, slot: Reservation) -> Any:  # noqa: ANN401 -- any message
-        raw = await self._receive(context)
+    async def _request(self, handler: Handler, call: GrpcCall, budget: Budget, slot: Reservation) -> Any:  # noqa: ANN401 -- any message
+        raw = await self._receive(call)
         if raw is None:
             raise RequestError(pb.INVALID_ARGUMENT, "the call has no request")
         request = _parsed(handler, raw)
         budget.keepalive(slot)
         return request
 
-    async def _receive(self, context: Context) -> bytes | None:
+    async def _receive(self, call: GrpcCall) -> bytes | None:
         """The request's bytes; None when the client ended its side without one."""
-        reservation = await self.receiving.wait(context, self._message_bytes_max)
+        reservation = await self.receiving.wait(call, self._message_bytes_max)
         try:
-            raw = await context.read()
+            raw = await call.context.read()
         except asyncio.CancelledError:
             if not reservation.is_evicted:
                 raise
-            reservation.task.uncancel()
+            call.task.uncancel()
             raise self.receiving.refusal() from None
         finally:
             self.receiving.release(reservation)
@@ -247,14 +255,14 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
         self.received_bytes += len(cast("bytes", raw))
         return cast("bytes", raw)
 
-    async def _reserve_unsent(self, context: Context, answer: Message) -> Reservation:
+    async def _reserve_unsent(self, call: GrpcCall, answer: Message) -> Reservation:
         """A small answer waits for room; a large one is refused, for it would wait in memory."""
         size = _COPIES * answer.ByteSize()
         if size <= _UNSENT_BYTES_MIN:
-            return await self.unsent.wait(context, _UNSENT_BYTES_MIN)
-        return self.unsent.acquire(context, size)
+            return await self.unsent.wait(call, _UNSENT_BYTES_MIN)
+        return self.unsent.acquire(call, size)
 
-    async def _send(self, context: Context, data: bytes, reservation: Reservation, slot: Reservation) -> None:
+    async def _send(self, call: GrpcCall, data: bytes, reservation: Reservation, slot: Reservation) -> None:
         """Hand an answer to gRPC; returns when the client has room for it.
 
         A client that has none for long loses its connection when others need the memory.
@@ -262,20 +270,20 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
         reservation.is_sending = slot.is_sending = True
         self.sent_bytes += len(data)
         try:
-            await context.write(data)
+            await call.context.write(data)
         finally:
             self.unsent.release(reservation)
         slot.is_sending = False
 
-    async def send(self, handler: Handler, context: Context, answer: Message, slot: Reservation) -> None:
+    async def send(self, handler: Handler, call: GrpcCall, answer: Message, slot: Reservation) -> None:
         """Send a message of a stream."""
-        reservation = await self._reserve_unsent(context, answer)
-        await self._send(context, _bytes(handler, answer), reservation, slot)
+        reservation = await self._reserve_unsent(call, answer)
+        await self._send(call, _bytes(handler, answer), reservation, slot)
 
     # ------------------------------------------------------------------------------------------------ streams
 
-    async def _stream(self, method: str, handler: Handler, context: Context, budget: Budget, slot: Reservation) -> None:
-        sender = _Sender(self, handler, context, budget, slot)
+    async def _stream(self, method: str, handler: Handler, call: GrpcCall, budget: Budget, slot: Reservation) -> None:
+        sender = _Sender(self, handler, call, budget, slot)
         answers = cast("Behaviour", handler.stream_stream)(sender.requests(), sender)
         await self._send_all(cast("AsyncIterator[Any]", answers), sender)
 
@@ -294,20 +302,20 @@ class _Sender:
         self,
         admission: AdmissionInterceptor,
         handler: Handler,
-        context: Context,
+        call: GrpcCall,
         budget: Budget,
         slot: Reservation,
     ) -> None:
         self._admission = admission
         self._handler = handler
-        self._context = context
+        self._call = call
         self._budget = budget
         self._slot = slot
         self._unanswered = asyncio.Semaphore(STREAM_REQUESTS_UNANSWERED_MAX)
 
     async def requests(self) -> AsyncIterator[Any]:
         """The client's messages."""
-        while (raw := await self._context.read()) is not grpc.aio.EOF:
+        while (raw := await self._call.context.read()) is not grpc.aio.EOF:
             self._budget.keepalive(self._slot)
             self._admission.received_bytes += len(cast("bytes", raw))
             yield _parsed(self._handler, cast("bytes", raw))
@@ -315,12 +323,12 @@ class _Sender:
 
     async def write(self, answer: Message) -> None:
         """Send a message."""
-        await self._admission.send(self._handler, self._context, answer, self._slot)
+        await self._admission.send(self._handler, self._call, answer, self._slot)
         self._budget.keepalive(self._slot)
         self._unanswered.release()
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 -- whatever else a context has
-        return getattr(self._context, name)
+        return getattr(self._call.context, name)
 
 
 def _parsed(handler: Handler, raw: bytes) -> Any:  # noqa: ANN401 -- any message

@@ -39,6 +39,26 @@ def internal_error(method: str, failure: BaseException) -> RequestError:
     return error
 
 
+async def observed(metrics: RequestMetrics, method: str, answer: Callable[[], Awaitable[ResponseT]]) -> ResponseT:
+    """Answer a call and count it. Raises RequestError, also for a defect."""
+    started = time.perf_counter()  # a loop's clock may stand still within one turn
+    try:
+        response = await answer()
+    except RequestError as error:
+        failure = error
+    except asyncio.CancelledError:
+        metrics.observe(method, CANCELLED, time.perf_counter() - started)
+        raise
+    except Exception as error:  # noqa: BLE001 -- the root of a call: a defect must not reach the transport's own handling
+        failure = internal_error(method, error)
+    else:
+        metrics.observe(method, OK, time.perf_counter() - started)
+        return response
+    metrics.observe(method, pb.ErrorCode.Name(failure.code), time.perf_counter() - started)
+    failure.is_counted = True
+    raise failure
+
+
 class _Adapter:
     """Wrap services' methods in handlers. Errors leave a handler as RequestError: admission control ends the call with them."""
 
@@ -75,22 +95,7 @@ class _Adapter:
         self, method: str, answer: Callable[[RequestT, Call], Awaitable[ResponseT]]
     ) -> Callable[[RequestT, Context], Awaitable[ResponseT]]:
         async def handle(request: RequestT, context: Context) -> ResponseT:
-            started = time.perf_counter()  # a loop's clock may stand still within one turn
-            try:
-                response = await answer(request, self._call(context))
-            except RequestError as error:
-                failure = error
-            except asyncio.CancelledError:
-                self._metrics.observe(method, CANCELLED, time.perf_counter() - started)
-                raise
-            except Exception as error:  # noqa: BLE001 -- the root of a call: a defect must not reach gRPC's own handling
-                failure = internal_error(method, error)
-            else:
-                self._metrics.observe(method, OK, time.perf_counter() - started)
-                return response
-            self._metrics.observe(method, pb.ErrorCode.Name(failure.code), time.perf_counter() - started)
-            failure.is_counted = True
-            raise failure
+            return await observed(self._metrics, method, lambda: answer(request, self._call(context)))
 
         return handle
 

@@ -18,6 +18,7 @@ from raftmq.broker.consumer_groups.service import GroupsService
 from raftmq.broker.grpc_port.admission import Slots
 from raftmq.broker.services.admin import AdminService
 from raftmq.broker.services.call import Call, Right
+from raftmq.broker.services.data_tokens import DataTokens
 from raftmq.broker.services.health import HealthService
 from raftmq.broker.services.log import LogService
 from raftmq.broker.services.node_removal import NodeRemovalService
@@ -51,6 +52,7 @@ class Services:
     removal: NodeRemovalService
     groups: GroupsService
     health: HealthService
+    data_tokens: DataTokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,7 @@ ROWS: Final[tuple[Row, ...]] = (
     _unary(methods.APPEND, _PRODUCE, _PARTITION, lambda of: of.log.append),
     _stream(methods.APPEND_STREAM, _PRODUCE, _PARTITION, lambda of: of.log.append_stream, Slots.APPEND_STREAMS),
     _unary(methods.POLL, _CONSUME, _PARTITION, lambda of: of.log.poll, Slots.POLLS, _poll_bytes_max),
+    _unary(methods.OPEN_DATA_CONNECTION, _DESCRIBE, _ANY, lambda of: of.data_tokens.open_data_connection),
     _unary(methods.LIST_OFFSETS, _CONSUME, _PARTITION, lambda of: of.log.list_offsets),
     _unary(methods.DELETE_RECORDS, _ADMIN, _PARTITION, lambda of: of.log.delete_records),
     _unary(methods.OPEN_PARTITIONS, _CONSUME, _PARTITION, lambda of: of.offsets.open_partitions),

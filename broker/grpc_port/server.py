@@ -30,6 +30,7 @@ from raftmq.broker.grpc_port.security import Authenticate, SecurityInterceptor, 
 from raftmq.broker.partitions.log import PartitionLog
 from raftmq.broker.services.admin import AdminService
 from raftmq.broker.services.cluster_health import ClusterHealth
+from raftmq.broker.services.data_tokens import DataTokens
 from raftmq.broker.services.forwarder import Forwarder, GrpcForwarder
 from raftmq.broker.services.health import HealthService
 from raftmq.broker.services.host import ServiceHost
@@ -84,6 +85,18 @@ class GrpcServer:
         self.offsets = OffsetsService(host, locator, host.partitions)
         self.coordinator = GroupCoordinator(host, plans or ProcessPlanRunner(host.timing.assignor_seconds_max))
         self.groups = GroupsService(host, leader, self.coordinator, PartitionLeaders(host, calls, self.offsets))
+        self.data_tokens = DataTokens(host.loop)
+        self.services = Services(
+            self.queue,
+            self.offsets,
+            self.topology,
+            self.admin,
+            self.nodes,
+            self.removal,
+            self.groups,
+            self.health,
+            self.data_tokens,
+        )
         self.admission = AdmissionInterceptor(
             host.loop, host.limits, abort, {row.method.path: row for row in ROWS}, self._observe_refused
         )
@@ -113,10 +126,7 @@ class GrpcServer:
             )
         quiet_grpc()
         server = self._new_server((SecurityInterceptor(self._authenticate), self.admission))
-        services = Services(
-            self.queue, self.offsets, self.topology, self.admin, self.nodes, self.removal, self.groups, self.health
-        )
-        add_methods(server, services, self._host, self.metrics)
+        add_methods(server, self.services, self._host, self.metrics)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         reflection.enable_server_reflection((*_SERVICE_NAMES, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
         try:

@@ -23,6 +23,7 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
+from raftmq.broker.base.budget import Budget
 from raftmq.broker.base.histogram import Histogram
 from raftmq.broker.base.metric_catalog import CATALOG, Metric
 from raftmq.broker.base.readiness import Reason
@@ -30,6 +31,7 @@ from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.cluster.other_clusters import OtherClusters
 from raftmq.broker.cluster.scrubber import Scrubber
 from raftmq.broker.cluster.unserved import NotServed, NotServedReason
+from raftmq.broker.data_port.port import DataPort
 from raftmq.broker.http_port.consumer_lag import ConsumerLag, Lag
 from raftmq.broker.partitions.log import PartitionLog
 from raftmq.broker.replica.disk import Idle
@@ -73,6 +75,7 @@ class MetricsHost(ServiceHost, Protocol):
     watchdog: Watchdog
     gc_pauses: GcPauses
     grpc: GrpcServer
+    data_port: DataPort
     partitions: Mapping[GroupId, PartitionLog]
     disk_watch: DiskWatch
     supervisor: Supervisor
@@ -186,13 +189,15 @@ def _request_values(host: MetricsHost) -> dict[str, Value]:
         "raftmq_streams": [((method,), float(count)) for method, count in counted.streams.items()],
         "raftmq_parked_polls": float(queue.parked_polls),
         "raftmq_topology_watchers": float(host.grpc.topology.watchers),
-        "raftmq_client_received_bytes_total": float(admission.received_bytes),
-        "raftmq_client_sent_bytes_total": float(admission.sent_bytes),
+        "raftmq_client_received_bytes_total": float(admission.received_bytes + host.data_port.received_bytes),
+        "raftmq_client_sent_bytes_total": float(admission.sent_bytes + host.data_port.sent_bytes),
         "raftmq_appended_batches_total": float(queue.appended_batches_total),
         "raftmq_appended_bytes_total": float(queue.appended_bytes_total),
         "raftmq_polled_batches_total": float(queue.polled_batches_total),
         "raftmq_polled_bytes_total": float(queue.polled_bytes_total),
-        "raftmq_evictions_total": [((name,), float(budget.evictions)) for name, budget in admission.budgets().items()],
+        "raftmq_evictions_total": [
+            ((name,), float(budget.evictions)) for name, budget in _shared_budgets(host).items()
+        ],
     }
 
 
@@ -280,9 +285,13 @@ def _by_channel(counts: Mapping[Channel, int]) -> Samples:
     return [((channel.name.lower(),), float(count)) for channel, count in counts.items()]
 
 
+def _shared_budgets(host: MetricsHost) -> dict[str, Budget]:
+    return host.grpc.admission.budgets() | {"data_connections": host.data_port.connections}
+
+
 def _budget_values(host: MetricsHost, http: HttpConnections) -> dict[str, Value]:
     engine, transport, limits = host.engine, host.transport, host.limits
-    shared = host.grpc.admission.budgets()
+    shared = _shared_budgets(host)
     receiving, unsent = shared.pop("receiving"), shared.pop("unsent")
     budgets = {
         "uncommitted": (engine.uncommitted_bytes, limits.uncommitted_bytes_max),

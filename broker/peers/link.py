@@ -14,6 +14,7 @@ from typing import Final, Protocol
 import msgspec
 import structlog
 from raftmq.broker.base.limits import Limits, Timing
+from raftmq.broker.base.sockets import tune
 from raftmq.broker.base.supervisor import Work
 from raftmq.broker.peers.codec import FrameError, FrameType, Parts, frame
 from raftmq.broker.peers.protocol import (
@@ -26,7 +27,6 @@ from raftmq.broker.peers.protocol import (
     PeerHandler,
     StaleDirectoryError,
     decode_hello,
-    tune,
 )
 from raftmq.types import NodeId
 
@@ -217,7 +217,7 @@ class Link:
         host, _, port = self.address.rpartition(":")
         transport, protocol = await self._open(host.strip("[]"), int(port))
         try:
-            tune(transport.get_extra_info("socket"), self._owner.timing)
+            tune(transport.get_extra_info("socket"), self._owner.timing.unacked_data_timeout_seconds)
             transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
             hello = self._owner.handler.hello(self.node_id, self.channel)
             transport.writelines(frame(FrameType.HELLO, [msgspec.msgpack.encode(hello)]))

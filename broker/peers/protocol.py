@@ -6,13 +6,11 @@ Must not know who connects to whom, nor act on a frame. Invariant: a frame is ha
 from __future__ import annotations
 
 import asyncio
-import socket
 from enum import IntEnum
 from typing import Final, Protocol, cast
 
 import msgspec
 from crc32c import crc32c
-from raftmq.broker.base.limits import Timing
 from raftmq.broker.base.supervisor import Work
 from raftmq.broker.peers.codec import FRAME_HEADER, FRAME_TYPES, FrameError, FrameType, Parts
 from raftmq.fsm.node_lineage import Lineage
@@ -244,17 +242,3 @@ def decode_hello(body: memoryview) -> Hello:
         return msgspec.msgpack.decode(body, type=Hello)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:  # it raises all of them for bad bytes
         raise FrameError(f"malformed HELLO: {error}") from None
-
-
-def tune(sock: socket.socket | None, timing: Timing) -> None:
-    """Send small frames at once, and give up a connection whose other end acknowledges nothing."""
-    if sock is None:
-        return
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    if hasattr(socket, "TCP_USER_TIMEOUT"):
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(timing.unacked_data_timeout_seconds * 1000))
-    if hasattr(socket, "TCP_KEEPIDLE"):  # whoever only listens sends nothing that could stay unacknowledged
-        seconds = max(1, round(timing.unacked_data_timeout_seconds))
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, seconds)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, seconds)

@@ -14,6 +14,7 @@ import msgspec
 import structlog
 from raftmq.broker.base.config import split_address
 from raftmq.broker.base.limits import Limits, Timing
+from raftmq.broker.base.sockets import tune
 from raftmq.broker.base.supervisor import Work
 from raftmq.broker.peers.codec import WIRE_VERSION, FrameError, FrameType, Parts, frame
 from raftmq.broker.peers.link import Link
@@ -24,7 +25,6 @@ from raftmq.broker.peers.protocol import (
     Hello,
     PeerHandler,
     decode_hello,
-    tune,
 )
 from raftmq.fsm.node_lineage import NO_BOOT, Boot
 from raftmq.types import NodeId
@@ -252,7 +252,7 @@ class PeerTransport:
             self._drop(next(iter(self._handshakes)))
         self._handshakes[inbound] = None
         assert inbound.transport is not None
-        tune(inbound.transport.get_extra_info("socket"), self.timing)
+        tune(inbound.transport.get_extra_info("socket"), self.timing.unacked_data_timeout_seconds)
 
     def rivalry(self, node_id: NodeId, uuid: str, boot: Boot) -> str | None:
         """Why a boot of a node is refused while another process of it is connected; None when none is.

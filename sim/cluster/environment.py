@@ -13,6 +13,7 @@ from raftmq.broker.base.config import BrokerConfig
 from raftmq.broker.base.limits import Limits
 from raftmq.broker.base.watchdog import Watchdog
 from raftmq.broker.consumer_groups.assignor_process import InlinePlanRunner
+from raftmq.broker.data_port.port import DataPort, DataPortHost
 from raftmq.broker.environment import NodeEnvironment
 from raftmq.broker.grpc_port.server import GrpcHost, GrpcServer
 from raftmq.broker.http_port.server import HttpHost, HttpServer
@@ -128,6 +129,17 @@ class _Http:
         """Nothing."""
 
 
+class _DataPort:
+    """No data connections: clients use the RPC stand-in."""
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen to nobody."""
+        return port
+
+    async def stop(self, grace_seconds: float) -> None:
+        """Do nothing."""
+
+
 class SimParts(NodeEnvironment):
     """See the module. One for each start of a process."""
 
@@ -204,6 +216,10 @@ class SimParts(NodeEnvironment):
     def grpc_server(self, host: GrpcHost) -> GrpcServer:
         """See `NodeEnvironment`."""
         return _GrpcServer(host, self._loop, self._network, self.config.listen, self._metrics)
+
+    def data_port(self, host: DataPortHost) -> DataPort:
+        """See `NodeEnvironment`: clients of a simulation call over gRPC's stand-in."""
+        return cast("DataPort", _DataPort())
 
     def http_server(self, host: HttpHost) -> HttpServer:
         """See `NodeEnvironment`."""

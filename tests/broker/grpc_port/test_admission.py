@@ -8,10 +8,11 @@ import socket
 import grpc
 import grpc.aio
 import pytest
+from raftmq.broker.base.budget import Budget
 from raftmq.broker.base.limits import MIB, Limits
 from raftmq.broker.base.request_error import RequestError
-from raftmq.broker.grpc_port import admission as call_rooms
-from raftmq.broker.grpc_port.admission import Budget
+from raftmq.broker.grpc_port import admission
+from raftmq.broker.grpc_port.admission import GrpcCall
 from raftmq.broker.grpc_port.admission_interceptor import AdmissionInterceptor
 from raftmq.broker.grpc_port.hardening import quiet_grpc
 from raftmq.broker.grpc_port.slow_readers import close_connections_to, peer_address
@@ -49,6 +50,13 @@ class Context:
         return "ipv4:127.0.0.1:1"
 
 
+def call() -> GrpcCall:
+    """The call of the current task."""
+    task = asyncio.current_task()
+    assert task is not None
+    return GrpcCall(asyncio.get_running_loop(), Context(), task)
+
+
 @pytest.fixture
 async def clock():
     return Clock()
@@ -56,7 +64,7 @@ async def clock():
 
 async def _holding(budget, held, size=1):
     """A call that takes room and keeps it until it is cancelled."""
-    reservation = budget.acquire(Context(), size)
+    reservation = budget.acquire(call(), size)
     held.append(reservation)
     try:
         await asyncio.get_running_loop().create_future()
@@ -82,7 +90,7 @@ async def test_while_everybody_moves_the_newcomer_is_refused_as_retriable(clock)
     budget = Budget(clock, 3, "things")
     _, tasks = await _started(budget, 3)
     with pytest.raises(RequestError) as raised:
-        budget.acquire(Context())
+        budget.acquire(call())
     assert raised.value.code == pb.THROTTLED
     assert raised.value.detail.retriable
     assert raised.value.detail.retry_after_ms > 0
@@ -96,7 +104,7 @@ async def test_the_one_that_stood_still_for_longest_makes_room(clock):
     clock.now += 2
     budget.keepalive(held[0])
 
-    reservation = budget.acquire(Context())
+    reservation = budget.acquire(call())
 
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     assert [task.cancelled() for task in tasks] == [False, True, False]
@@ -109,7 +117,7 @@ async def test_the_one_that_stood_still_for_longest_makes_room(clock):
 async def test_an_answer_that_is_not_taken_counts_until_its_connection_is_gone(clock, monkeypatch):
     """gRPC keeps the bytes of a call whose handler was cancelled: room that is not there must not be given."""
     cut = []
-    monkeypatch.setattr(call_rooms, "cut_off", lambda loop, peer: cut.append(peer))
+    monkeypatch.setattr(admission, "cut_off", lambda loop, peer: cut.append(peer))
     budget = Budget(clock, 2, "answers")
     held, tasks = await _started(budget, 2)
     held[0].is_sending = True
@@ -118,12 +126,12 @@ async def test_an_answer_that_is_not_taken_counts_until_its_connection_is_gone(c
 
     for _ in range(3):
         with pytest.raises(RequestError):
-            budget.acquire(Context())
+            budget.acquire(call())
     assert cut == ["ipv4:127.0.0.1:1"], "once"
     assert not tasks[0].done()
 
     await _end(tasks[:1])  # the connection's end ends the call
-    budget.release(budget.acquire(Context()))
+    budget.release(budget.acquire(call()))
     await _end(tasks[1:])
     assert budget.size == 0
 
@@ -134,7 +142,7 @@ async def test_whoever_waits_last_goes_first_and_no_room_is_lost(clock):
     order = []
 
     async def wait(name):
-        reservation = await budget.wait(Context())
+        reservation = await budget.wait(call())
         order.append(name)
         budget.release(reservation)
 
@@ -153,13 +161,13 @@ async def test_whoever_waits_last_goes_first_and_no_room_is_lost(clock):
 async def test_who_waits_for_somebody_to_leave_does_not_ask_again_at_once(clock, monkeypatch):
     """Who was evicted while sending is gone a moment later, and all the others had stood still too: the wait for the next
     of them was over before it began, and the loop did nothing but look."""
-    monkeypatch.setattr(call_rooms, "cut_off", lambda loop, peer: None)
+    monkeypatch.setattr(admission, "cut_off", lambda loop, peer: None)
     budget = Budget(clock, 2, "answers")
     held, tasks = await _started(budget, 2)
     held[0].is_sending = True
     clock.now += 10
 
-    waiting = asyncio.create_task(budget.wait(Context()))
+    waiting = asyncio.create_task(budget.wait(call()))
     while not budget.waiting:
         await asyncio.sleep(0)
 
@@ -182,7 +190,7 @@ async def test_a_newcomer_does_not_queue_behind_those_that_wait(clock):
     waited as long again, and among all of them."""
     budget = Budget(clock, 4, "requests")
     _, tasks = await _started(budget, 4)
-    waiting = [asyncio.create_task(budget.wait(Context())) for _ in range(20)]
+    waiting = [asyncio.create_task(budget.wait(call())) for _ in range(20)]
     await _all_waiting(budget, 20)
     clock.now += 2
     budget._on_timer()
@@ -191,7 +199,7 @@ async def test_a_newcomer_does_not_queue_behind_those_that_wait(clock):
 
     assert sum(task.done() for task in waiting) == 1
     assert waiting[-1].done(), "the newest"
-    newcomer = asyncio.create_task(budget.wait(Context()))
+    newcomer = asyncio.create_task(budget.wait(call()))
     await asyncio.sleep(0)
     assert newcomer.done()
     assert budget.evictions == 2
@@ -203,9 +211,9 @@ async def test_free_room_goes_to_one_whom_it_is_enough_for(clock):
     """Only the newest was asked, and its answer was larger."""
     budget = Budget(clock, 10, "answers")
     _held, tasks = await _started(budget, 10)
-    small = [asyncio.create_task(budget.wait(Context(), 1)) for _ in range(3)]
+    small = [asyncio.create_task(budget.wait(call(), 1)) for _ in range(3)]
     await _all_waiting(budget, 3)
-    large = asyncio.create_task(budget.wait(Context(), 9))
+    large = asyncio.create_task(budget.wait(call(), 9))
     await _all_waiting(budget, 4)
 
     await _end(tasks[:2])
@@ -224,10 +232,10 @@ async def test_free_room_goes_to_one_whom_it_is_enough_for(clock):
 def test_an_answer_larger_than_the_room_goes_alone():
     async def acquire():
         budget = Budget(asyncio.get_running_loop(), 10, "answers")
-        budget.release(budget.acquire(Context(), 100))
-        reservation = budget.acquire(Context(), 100)
+        budget.release(budget.acquire(call(), 100))
+        reservation = budget.acquire(call(), 100)
         with pytest.raises(RequestError):
-            budget.acquire(Context(), 1)
+            budget.acquire(call(), 1)
         budget.release(reservation)
 
     asyncio.run(acquire())

@@ -21,6 +21,7 @@ from raftmq.broker.grpc_port.admission import Slots
 from raftmq.broker.grpc_port.methods import ROWS, AnsweredBy, Row, Services
 from raftmq.broker.grpc_port.security import FREE, SecurityInterceptor, anyone
 from raftmq.broker.grpc_port.server import GrpcServer
+from raftmq.broker.services.data_tokens import DataTokens
 from raftmq.call_metadata import STATUS_DETAILS_KEY
 from raftmq.methods import METHODS, Method, UnaryMethod
 from raftmq.proto import queue_pb2 as pb
@@ -159,7 +160,15 @@ def _request(method: Method[Any, Any]) -> object:
 
 def _services(node: Harness) -> Services:
     return Services(
-        node.queue, node.offsets, node.topology, node.admin, node.nodes, node.removal, node.groups_service, node.health
+        node.queue,
+        node.offsets,
+        node.topology,
+        node.admin,
+        node.nodes,
+        node.removal,
+        node.groups_service,
+        node.health,
+        DataTokens(node.loop),
     )
 
 

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 from raftmq.broker.base.request_error import RequestError
-from raftmq.broker.services.locator import PARTITIONS_PER_REQUEST_MAX
 from raftmq.broker.services.append import BATCHES_PER_PARTITION_MAX
+from raftmq.broker.services.locator import PARTITIONS_PER_REQUEST_MAX
 from raftmq.broker.services.log import EARLIEST, LATEST
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId, Term

@@ -1,0 +1,19 @@
+"""Options of TCP connections, for peers and clients alike."""
+
+from __future__ import annotations
+
+import socket
+
+
+def tune(sock: socket.socket | None, unacked_seconds: float) -> None:
+    """Send small frames immediately, and give up a connection whose other end acknowledges nothing for so long."""
+    if sock is None:
+        return
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(unacked_seconds * 1000))
+    if hasattr(socket, "TCP_KEEPIDLE"):  # whoever only listens sends nothing that could stay unacknowledged
+        seconds = max(1, round(unacked_seconds))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, seconds)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, seconds)

@@ -1,0 +1,1 @@
+"""The data port: Append and Poll in frames over TCP, beside gRPC."""

@@ -1,0 +1,413 @@
+"""Serve one client's data connection: cut its bytes into frames, make calls of them, and send the answers back.
+
+Decides nothing about data. Appends are begun in the order of their frames, by the connection's append session; every other call is a
+task. What a client can make the broker hold is bounded: calls without an answer (`CALLS_MAX`), the bytes of a large request and of
+answers that are not read (the budgets that gRPC's calls share). A connection that exceeds one of them is not read until it is below.
+
+Invariant: nothing is done for a client before its HELLO has named a token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Final, Protocol, cast
+
+from google.protobuf.message import DecodeError, Message
+from raftmq.broker.base.budget import Budget, Reservation
+from raftmq.broker.base.limits import Limits
+from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.base.sockets import tune
+from raftmq.broker.grpc_port.handlers import observed
+from raftmq.broker.grpc_port.methods import Row
+from raftmq.broker.services.append_session import AppendSession
+from raftmq.broker.services.call import CALL_SECONDS_MAX, DEFAULT_CALL_SECONDS, Call, Principal
+from raftmq.broker.services.request_metrics import RequestMetrics
+from raftmq.frames import DATA_VERSION, FrameError, FrameReader, FrameType, frame_header
+from raftmq.methods import APPEND
+from raftmq.proto import queue_pb2 as pb
+
+CALLS_MAX: Final = 1024
+"""Calls of one connection without an answer. All producers, or all consumers, of an event loop share one."""
+HELLO_BYTES_MAX: Final = 1024
+"""Body of the first frame."""
+WRITE_BUFFER_BYTES: Final = 64 * 1024
+"""Answers of one connection that the kernel has not taken. Beyond it the connection is not read, and large answers wait."""
+
+
+class DataPortOwner(Protocol):
+    """The port as its connections see it."""
+
+    loop: asyncio.AbstractEventLoop
+    limits: Limits
+    metrics: RequestMetrics
+    connections: Budget
+    """A slot for each connection."""
+    receiving: Budget
+    unsent: Budget
+    received_bytes: int
+    sent_bytes: int
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """The methods, by number."""
+        ...
+
+    @property
+    def answers(self) -> Mapping[str, Any]:
+        """What answers a method, by its name."""
+        ...
+
+    def append_session(self) -> AppendSession:
+        """Return a session for a connection's appends."""
+        ...
+
+    def redeem(self, token: bytes) -> Principal | None:
+        """Return whose token it is; None for a void one."""
+        ...
+
+    def on_opened(self, connection: DataConnection) -> None:
+        """A connection was accepted."""
+        ...
+
+    def on_closed(self, connection: DataConnection) -> None:
+        """A connection has ended."""
+        ...
+
+
+class DataConnection(asyncio.BufferedProtocol):
+    """One connection, from its acceptance to its end. Holds budget (`Holder`)."""
+
+    def __init__(self, owner: DataPortOwner) -> None:
+        self._owner = owner
+        self._reader = FrameReader(HELLO_BYTES_MAX)
+        self._transport: asyncio.Transport | None = None
+        self._peer = ""
+        self._principal: Principal | None = None
+        """Who calls; None before HELLO."""
+        self._session: AppendSession | None = None
+        self._slot: Reservation | None = None
+        self._receiving: Reservation | None = None
+        """Budget of the large request that is arriving."""
+        self._waiting_for_memory: asyncio.Task[None] | None = None
+        self._unsent: list[Reservation] = []
+        """Budget of large answers in the transport's buffer."""
+        self._calls: dict[int, asyncio.Task[None] | None] = {}
+        """Calls without an answer, by correlation id; an append has no task."""
+        self._last_correlation_id = 0
+        """Of the calls that were accepted: they ascend."""
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._is_reading = True
+        self._is_stopping = False
+        self._greeting: asyncio.TimerHandle | None = None
+
+    # ---------------------------------------------------------------------------------------------------- asyncio
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take a slot, and wait for HELLO."""
+        owner = self._owner
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but the class
+        owner.on_opened(self)
+        name = transport.get_extra_info("peername") or ("", 0)
+        self._peer = f"{'ipv6' if ':' in str(name[0]) else 'ipv4'}:{name[0]}:{name[1]}"
+        tune(transport.get_extra_info("socket"), owner.limits.client_unacked_seconds)
+        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES, low=0)
+        try:
+            self._slot = owner.connections.acquire(self)
+        except RequestError as error:
+            self._end(error)
+            return
+        self._greeting = owner.loop.call_later(owner.limits.client_handshake_seconds, self._abort)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """See `asyncio.BufferedProtocol`."""
+        return self._reader.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """See `asyncio.BufferedProtocol`."""
+        owner = self._owner
+        owner.received_bytes += nbytes
+        if self._slot is not None:
+            owner.connections.keepalive(self._slot)
+        if self._receiving is not None:
+            owner.receiving.keepalive(self._receiving)
+        self._read(nbytes)
+
+    def pause_writing(self) -> None:
+        """See `asyncio.BaseProtocol`."""
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        """See `asyncio.BaseProtocol`."""
+        self._release_unsent()
+        self._writable.set()
+        self._go_on()
+
+    def eof_received(self) -> None:
+        """See `asyncio.BaseProtocol`: the connection is closed."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Give everything back. Appends that were accepted go on, without an answer."""
+        owner = self._owner
+        if self._greeting is not None:
+            self._greeting.cancel()
+        if self._waiting_for_memory is not None:
+            self._waiting_for_memory.cancel()
+        if self._session is not None:
+            self._session.close()
+        for task in self._calls.values():
+            if task is not None:
+                task.cancel()
+        self._calls.clear()
+        self._release_unsent()
+        if self._receiving is not None:
+            owner.receiving.release(self._receiving)
+        if self._slot is not None:
+            owner.connections.release(self._slot)
+        self._writable.set()
+        owner.on_closed(self)
+
+    # ---------------------------------------------------------------------------------------------------- holder
+
+    def peer(self) -> str:
+        """Return the client's address, as gRPC names it."""
+        return self._peer
+
+    def evict(self, *, is_sending: bool) -> bool:
+        """End the connection: what it holds is free in this turn of the loop."""
+        self._abort()
+        return True
+
+    # ---------------------------------------------------------------------------------------------------- life
+
+    def begin_shutdown(self) -> None:
+        """Accept no more calls, and close after the last answer."""
+        self._is_stopping = True
+        if self._principal is None:
+            self._abort()
+            return
+        self._write(frame_header(FrameType.GOODBYE, 0, self._last_correlation_id))
+        self._go_on()
+
+    def abort(self) -> None:
+        """Close without another answer."""
+        self._abort()
+
+    def _abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _end(self, error: RequestError) -> None:
+        """Close with a reason."""
+        self._send_error(0, error)
+        self._is_stopping = True
+        if self._transport is not None:
+            self._transport.close()
+            self._owner.loop.call_later(self._owner.limits.client_handshake_seconds, self._abort)  # if it reads nothing
+
+    # ---------------------------------------------------------------------------------------------------- reading
+
+    @property
+    def _may_read(self) -> bool:
+        return (
+            not self._is_stopping
+            and len(self._calls) < CALLS_MAX
+            and self._waiting_for_memory is None
+            and self._writable.is_set()
+        )
+
+    def _read(self, count: int) -> None:
+        """Handle the frames that are whole after `count` more bytes."""
+        try:
+            self._reader.received(count, self._on_frame)
+        except FrameError as error:
+            self._end(RequestError(pb.INVALID_ARGUMENT, str(error)))
+            return
+        if self._receiving is not None and not self._reader.is_large and not self._reader.needs_growth:
+            self._owner.receiving.release(self._receiving)
+            self._receiving = None
+        if self._reader.needs_growth and self._receiving is None and self._waiting_for_memory is None:
+            self._reserve(self._reader.wanted)
+        self._set_reading()
+
+    def _reserve(self, size: int) -> None:
+        """Take budget for a large request, or wait for it without reading."""
+        try:
+            self._receiving = self._owner.receiving.acquire(self, size)
+        except RequestError:
+            self._waiting_for_memory = self._owner.loop.create_task(self._wait_for_memory(size))
+
+    async def _wait_for_memory(self, size: int) -> None:
+        self._receiving = await self._owner.receiving.wait(self, size)
+        self._waiting_for_memory = None
+        self._set_reading()
+
+    def _set_reading(self) -> None:
+        transport, may_read = self._transport, self._may_read
+        if transport is None or may_read == self._is_reading or transport.is_closing():
+            return
+        self._is_reading = may_read
+        if may_read:
+            transport.resume_reading()
+        else:
+            transport.pause_reading()
+
+    def _go_on(self) -> None:
+        """Something was answered, or sent: read on, or close after the last answer."""
+        if self._is_stopping:
+            if not self._calls and self._transport is not None:
+                self._transport.close()
+        elif not self._is_reading and self._may_read:
+            self._owner.loop.call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        if not self._is_reading and self._may_read and self._transport is not None and not self._transport.is_closing():
+            self._read(0)
+
+    # ---------------------------------------------------------------------------------------------------- frames
+
+    def _on_frame(
+        self, frame_type: FrameType, method_number: int, timeout_ms: int, correlation_id: int, body: memoryview
+    ) -> bool:
+        if self._principal is None:
+            self._greet(frame_type, body)
+        elif frame_type is FrameType.CALL:
+            self._call(method_number, timeout_ms, correlation_id, body)
+        elif frame_type is FrameType.CANCEL:
+            self._cancel(correlation_id)
+        else:
+            raise FrameError(f"a client does not send {frame_type.name}")
+        return not self._may_read
+
+    def _greet(self, frame_type: FrameType, body: memoryview) -> None:
+        if frame_type is not FrameType.HELLO:
+            raise FrameError("the first frame must be HELLO")
+        try:
+            hello = pb.DataHello.FromString(bytes(body))
+        except DecodeError as error:
+            raise FrameError(f"malformed HELLO: {error}") from None
+        if hello.version != DATA_VERSION:
+            self._end(
+                RequestError(
+                    pb.UNSUPPORTED_VERSION, f"frames of version {hello.version} are not known here, only {DATA_VERSION}"
+                )
+            )
+            return
+        principal = self._owner.redeem(hello.token)
+        if principal is None:
+            self._end(
+                RequestError(
+                    pb.PERMISSION_DENIED, "the token is not known here, or too old: ask OpenDataConnection for one"
+                )
+            )
+            return
+        self._principal = principal
+        self._session = self._owner.append_session()
+        self._reader.body_bytes_max = self._owner.limits.grpc_message_bytes_max
+        if self._greeting is not None:
+            self._greeting.cancel()
+        self._write(frame_header(FrameType.WELCOME, 0))
+
+    def _call(self, method_number: int, timeout_ms: int, correlation_id: int, body: memoryview) -> None:
+        if correlation_id <= self._last_correlation_id:
+            raise FrameError(f"correlation id {correlation_id} does not follow {self._last_correlation_id}")
+        self._last_correlation_id = correlation_id
+        try:
+            row = self._row(method_number)
+            request = _parsed(row, body)
+        except RequestError as error:
+            self._send_error(correlation_id, error)
+            return
+        if row.method is APPEND:
+            self._calls[correlation_id] = None
+            assert self._session is not None
+            self._session.submit(request, partial(self._on_appended, correlation_id))
+            return
+        assert self._principal is not None
+        seconds = min(timeout_ms / 1000 or DEFAULT_CALL_SECONDS, CALL_SECONDS_MAX)
+        call = Call(self._owner.loop.time() + seconds, self._principal)
+        self._calls[correlation_id] = self._owner.loop.create_task(self._serve(row, request, call, correlation_id))
+
+    def _row(self, number: int) -> Row:
+        """Return the method of a number. Raises RequestError for an unknown one, and for one that the caller may not call."""
+        assert self._principal is not None
+        if number >= len(self._owner.rows):
+            raise RequestError(pb.UNSUPPORTED_VERSION, f"a data connection has no method of number {number}")
+        row = self._owner.rows[number]
+        if row.right not in self._principal.rights:
+            raise RequestError(pb.PERMISSION_DENIED, f"{self._principal.name} has no right to {row.right.value}")
+        return row
+
+    def _cancel(self, correlation_id: int) -> None:
+        task = self._calls.get(correlation_id)
+        if task is not None:  # an append cannot be taken back
+            task.cancel()
+
+    # ---------------------------------------------------------------------------------------------------- answers
+
+    def _on_appended(self, correlation_id: int, response: pb.AppendResponse) -> None:
+        del self._calls[correlation_id]
+        data = response.SerializeToString()
+        self._write(frame_header(FrameType.ANSWER, len(data), correlation_id) + data)
+        self._go_on()
+
+    async def _serve(self, row: Row, request: Message, call: Call, correlation_id: int) -> None:
+        """Answer a call: the root of its task."""
+        owner = self._owner
+        answer = owner.answers[row.method.name]
+        try:
+            if row.answer_bytes_max is not None:
+                await owner.unsent.wait_possible(row.answer_bytes_max(request, owner.limits))
+            response = await observed(owner.metrics, row.method.name, lambda: answer(request, call))
+            await self._send(correlation_id, response.SerializeToString())
+        except RequestError as error:
+            self._send_error(correlation_id, error)
+        finally:
+            self._calls.pop(correlation_id, None)
+            self._go_on()
+
+    async def _send(self, correlation_id: int, data: bytes) -> None:
+        """Send an answer when the client has taken the ones before it."""
+        if len(data) <= WRITE_BUFFER_BYTES and self._writable.is_set():
+            self._write(frame_header(FrameType.ANSWER, len(data), correlation_id), data)
+            return
+        reservation = self._owner.unsent.acquire(self, len(data))
+        reservation.is_sending = True
+        try:
+            while not self._writable.is_set():
+                await self._writable.wait()
+        except asyncio.CancelledError:
+            self._owner.unsent.release(reservation)
+            raise
+        self._unsent.append(reservation)
+        self._write(frame_header(FrameType.ANSWER, len(data), correlation_id), data)
+        if self._writable.is_set():  # the kernel has taken it, or nearly
+            self._release_unsent()
+
+    def _send_error(self, correlation_id: int, error: RequestError) -> None:
+        data = error.detail.SerializeToString()
+        self._write(frame_header(FrameType.ERROR, len(data), correlation_id) + data)
+
+    def _write(self, *parts: bytes) -> None:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        self._owner.sent_bytes += sum(map(len, parts))
+        if len(parts) == 1:
+            transport.write(parts[0])
+        else:
+            transport.writelines(parts)
+
+    def _release_unsent(self) -> None:
+        for reservation in self._unsent:
+            self._owner.unsent.release(reservation)
+        self._unsent.clear()
+
+
+def _parsed(row: Row, body: memoryview) -> Any:  # noqa: ANN401 -- the request of whatever method
+    try:
+        return row.method.request_type.FromString(bytes(body))
+    except (DecodeError, RecursionError) as error:
+        raise RequestError(pb.INVALID_ARGUMENT, f"the request is not a message of {row.method.name}: {error}") from None

@@ -1,0 +1,109 @@
+"""The data port of one broker: listens, hands each connection what it needs, and ends them all.
+
+Not open without the client port: whoever connects has asked there for a token. Where it cannot listen the broker runs on without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+import structlog
+from raftmq.broker.base.budget import Budget
+from raftmq.broker.base.limits import Limits
+from raftmq.broker.data_port.connection import DataConnection
+from raftmq.broker.grpc_port.methods import ROWS, Row
+from raftmq.broker.grpc_port.server import GrpcServer
+from raftmq.broker.services.append_session import AppendSession
+from raftmq.broker.services.call import Principal
+from raftmq.frames import DATA_METHODS
+from raftmq.methods import APPEND
+
+log = structlog.get_logger(__name__)
+
+_BACKLOG: Final = 1024
+"""Connections that the kernel has accepted and the loop has not."""
+
+
+class DataPortHost(Protocol):
+    """The node as its data port sees it."""
+
+    loop: asyncio.AbstractEventLoop
+    limits: Limits
+    grpc: GrpcServer
+
+
+class DataPort:
+    """Satisfies `DataPortOwner`."""
+
+    def __init__(self, host: DataPortHost) -> None:
+        grpc = host.grpc
+        self.loop = host.loop
+        self.limits = host.limits
+        self.metrics = grpc.metrics
+        self.connections = Budget(host.loop, host.limits.data_connections_max, "data connections")
+        self.receiving = grpc.admission.receiving
+        self.unsent = grpc.admission.unsent
+        self.received_bytes = 0
+        """Received on all connections since the start."""
+        self.sent_bytes = 0
+        """Sent on all connections since the start."""
+        self.rows: tuple[Row, ...] = tuple(next(row for row in ROWS if row.method is method) for method in DATA_METHODS)
+        services = grpc.services
+        self.answers: Mapping[str, Any] = {row.method.name: row.service(services) for row in self.rows}
+        self._log = services.log
+        self._tokens = grpc.data_tokens
+        self._open: set[DataConnection] = set()
+        self._all_closed = asyncio.Event()
+        self._server: asyncio.Server | None = None
+        self._is_stopping = False
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen on a host and port (0: any free one). Return the port that is bound.
+
+        Raises:
+            OSError: The address cannot be bound.
+        """
+        self._server = await self.loop.create_server(lambda: DataConnection(self), host, port, backlog=_BACKLOG)
+        self._tokens.port = int(self._server.sockets[0].getsockname()[1])
+        return self._tokens.port
+
+    async def stop(self, grace_seconds: float) -> None:
+        """Accept no more connections and calls, answer those that are under way, and close within the grace."""
+        self._is_stopping = True
+        self._tokens.port = 0
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self._open):
+            connection.begin_shutdown()
+        if self._open:
+            try:
+                await asyncio.wait_for(self._all_closed.wait(), grace_seconds)
+            except TimeoutError:
+                for connection in list(self._open):
+                    connection.abort()
+                await asyncio.sleep(0)  # and their ends are heard of
+
+    # ---------------------------------------------------------------------------------------------------- DataPortOwner
+
+    def append_session(self) -> AppendSession:
+        """See `DataPortOwner`."""
+        return self._log.append_session(APPEND.name)
+
+    def redeem(self, token: bytes) -> Principal | None:
+        """See `DataPortOwner`."""
+        return self._tokens.redeem(token)
+
+    def on_opened(self, connection: DataConnection) -> None:
+        """See `DataPortOwner`."""
+        self._open.add(connection)
+        self._all_closed.clear()
+        if self._is_stopping:
+            connection.abort()
+
+    def on_closed(self, connection: DataConnection) -> None:
+        """See `DataPortOwner`."""
+        self._open.discard(connection)
+        if not self._open:
+            self._all_closed.set()
