@@ -189,6 +189,7 @@ class DataConnection(asyncio.BufferedProtocol):
             self._abort()
             return
         self._write(frame_header(FrameType.GOODBYE, 0, self._last_correlation_id))
+        self._set_reading()
         self._go_on()
 
     def abort(self) -> None:
@@ -220,6 +221,8 @@ class DataConnection(asyncio.BufferedProtocol):
 
     def _read(self, count: int) -> None:
         """Handle the frames that are whole after `count` more bytes."""
+        if self._is_stopping:
+            return
         try:
             self._reader.received(count, self._on_frame)
         except FrameError as error:

@@ -9,7 +9,7 @@ import pytest
 from raftmq.broker.base.limits import Limits
 from raftmq.broker.data_port import connection as connection_module
 from raftmq.broker.services.call import Call, Principal, Right
-from raftmq.frames import BUFFER_BYTES, FrameType
+from raftmq.frames import BUFFER_BYTES, DATA_VERSION, FrameType, frame_header
 from raftmq.methods import APPEND, POLL
 from raftmq.proto import queue_pb2 as pb
 
@@ -40,12 +40,11 @@ async def test_frames_are_understood_wherever_the_bytes_are_cut():
     async with serving() as broker:
         topic = await broker.node.topic()
         client = await broker.connect()
-        sent = bytearray()
-        client.writer.write = sent.extend  # type: ignore[method-assign]
-        client.say_hello(await broker.token())
-        client.call(APPEND, append_request(topic, batch(1), correlation_id=1))
-        client.call(APPEND, append_request(topic, batch(1, sequence=1), correlation_id=2))
-        del client.writer.write
+        hello = pb.DataHello(version=DATA_VERSION, token=await broker.token()).SerializeToString()
+        sent = frame_header(FrameType.HELLO, len(hello)) + hello
+        for number in (1, 2):
+            request = append_request(topic, batch(1, sequence=number - 1), correlation_id=number).SerializeToString()
+            sent += frame_header(FrameType.CALL, len(request), number) + request
         for byte in sent:
             client.writer.write(bytes([byte]))
             await asyncio.sleep(0)

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from google.protobuf.message import Message
 from raftmq.broker.base.limits import Limits
@@ -43,7 +43,7 @@ class DataClient:
     def send(self, frame_type: int, body: bytes = b"", correlation_id: int = 0, number: int = 0, ms: int = 0) -> None:
         self.writer.write(frame_header(FrameType(frame_type), len(body), correlation_id, number, ms) + body)
 
-    def call(self, method: UnaryMethod, request: Message, ms: int = 10_000) -> int:
+    def call(self, method: UnaryMethod[Any, Any], request: Message, ms: int = 10_000) -> int:
         self.last_correlation_id += 1
         number = DATA_METHODS.index(method)
         self.send(FrameType.CALL, request.SerializeToString(), self.last_correlation_id, number, ms)
@@ -87,14 +87,20 @@ class Serving:
         return client
 
 
+@dataclass
+class _Host:
+    loop: asyncio.AbstractEventLoop
+    limits: Limits
+    grpc: GrpcServer
+
+
 @contextlib.asynccontextmanager
 async def serving(limits: Limits | None = None) -> AsyncIterator[Serving]:
     async with running() as node:
         if limits is not None:
             node.limits = limits
         grpc_server = GrpcServer(node)
-        node.grpc = grpc_server
-        port = DataPort(node)
+        port = DataPort(_Host(node.loop, node.limits, grpc_server))
         await port.start("127.0.0.1", 0)
         broker = Serving(node, grpc_server, port)
         try:
