@@ -101,6 +101,9 @@ class DataConnection(asyncio.BufferedProtocol):
         self._writable.set()
         self._is_reading = True
         self._is_stopping = False
+        """No more calls are accepted."""
+        self._is_finished = False
+        """Nothing more will be sent."""
         self._greeting: asyncio.TimerHandle | None = None
 
     # ---------------------------------------------------------------------------------------------------- asyncio
@@ -204,24 +207,29 @@ class DataConnection(asyncio.BufferedProtocol):
         """Close with a reason."""
         self._send_error(0, error)
         self._is_stopping = True
-        if self._transport is not None:
-            self._transport.close()
-            self._owner.loop.call_later(self._owner.limits.client_handshake_seconds, self._abort)  # if it reads nothing
+        self._finish()
+        self._owner.loop.call_later(self._owner.limits.client_handshake_seconds, self._abort)
+
+    def _finish(self) -> None:
+        """Say that nothing more will be sent: the client closes the connection."""
+        transport = self._transport
+        if transport is not None and not transport.is_closing() and not self._is_finished:
+            self._is_finished = True
+            transport.write_eof()
+            self._set_reading()
 
     # ---------------------------------------------------------------------------------------------------- reading
 
     @property
     def _may_read(self) -> bool:
-        return (
-            not self._is_stopping
-            and len(self._calls) < CALLS_MAX
-            and self._waiting_for_memory is None
-            and self._writable.is_set()
-        )
+        if self._is_stopping:
+            return True  # and drop it
+        return len(self._calls) < CALLS_MAX and self._waiting_for_memory is None and self._writable.is_set()
 
     def _read(self, count: int) -> None:
         """Handle the frames that are whole after `count` more bytes."""
         if self._is_stopping:
+            self._reader = FrameReader(0)  # drop it: unread, it would reset the connection, and lose the last answers
             return
         try:
             self._reader.received(count, self._on_frame)
@@ -260,8 +268,8 @@ class DataConnection(asyncio.BufferedProtocol):
     def _go_on(self) -> None:
         """Something was answered, or sent: read on, or close after the last answer."""
         if self._is_stopping:
-            if not self._calls and self._transport is not None:
-                self._transport.close()
+            if not self._calls:
+                self._finish()
         elif not self._is_reading and self._may_read:
             self._owner.loop.call_soon(self._read_on)
 
@@ -282,7 +290,7 @@ class DataConnection(asyncio.BufferedProtocol):
             self._cancel(correlation_id)
         else:
             raise FrameError(f"a client does not send {frame_type.name}")
-        return not self._may_read
+        return self._is_stopping or not self._may_read
 
     def _greet(self, frame_type: FrameType, body: memoryview) -> None:
         if frame_type is not FrameType.HELLO:

@@ -56,11 +56,13 @@ class DataClient:
         return Frame(FrameType(type_number), int.from_bytes(header[12:20], "little"), body)
 
     async def ended(self) -> bool:
-        """Whether the broker closed the connection, after whatever it sent before."""
+        """Whether the broker has nothing more to say; then close the connection, as a client does."""
         try:
-            return await asyncio.wait_for(self.reader.read(1), 10) == b""
+            is_ended = await asyncio.wait_for(self.reader.read(1), 10) == b""
         except ConnectionError:
-            return True
+            is_ended = True
+        self.writer.close()
+        return is_ended
 
 
 @dataclass
