@@ -70,6 +70,8 @@ class Commits:
         self._timing = timing
         self._inbound = inbound
         self._counters = counters
+        self._prepared: list[_Write] = []
+        """Writes that this pass has begun. Invariant: empty between passes."""
         self._space_pace = LogThrottle()
         self._log_trimmer = LogTrimmer(loop, host, store, writers)
 
@@ -93,7 +95,16 @@ class Commits:
         replica.begin_write()
         # from here on the write gives it back; a defect before this line leaves it to the group's end
         inbound_bytes = self._inbound.waiting.pop(replica.group_id, 0) if with_inbound else 0
-        self._writers.submit(replica.key, update, _Write(replica, work, update, inbound_bytes))
+        self._prepared.append(_Write(replica, work, update, inbound_bytes))
+
+    def submit_prepared(self) -> None:
+        """Hand the writes of this pass to the writer threads: after its messages left, as a writer that wakes takes the GIL."""
+        prepared, self._prepared = self._prepared, []
+        for write in prepared:
+            if write.replica.is_closed:  # broken later in the pass
+                self._inbound.total -= write.inbound_bytes
+            else:
+                self._host.guarded(write.replica, self._writers.submit, write.replica.key, write.update, write)
 
     def finish(self, replica: Replica[StateMachine], work: AppendWork) -> None:
         """The work is durable: send what waited for that, and tell the core."""

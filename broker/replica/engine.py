@@ -305,7 +305,12 @@ class Engine:
 
     def _send_out(self) -> None:
         """What has gathered for all groups. A defect in one of these keeps none of the others."""
-        for send in (self._heartbeats.flush, self.publisher.publish_changes, self._transport.flush):
+        for send in (
+            self._heartbeats.flush,
+            self.publisher.publish_changes,
+            self._transport.flush,
+            self.commits.submit_prepared,
+        ):
             try:
                 send()
             except Exception as error:  # noqa: BLE001 -- as if it had been lost

@@ -58,7 +58,7 @@ class AppendSession:
         self._backlog: deque[_Request] = deque()
         """Requests that have not begun: the first is being waited for by `_beginning`."""
         self._beginning: asyncio.Task[None] | None = None
-        self._deciding: set[asyncio.Task[None]] = set()
+        self._deciding: dict[asyncio.Task[None], None] = {}
         """Requests with a batch that must be validated again."""
         self._pending: dict[_Request, None] = {}
         """Requests that wait for proposals."""
@@ -140,8 +140,8 @@ class AppendSession:
         """Answer a request that has begun, now or when it is decided."""
         if needs_decision(request.begun):
             task = self._loop.create_task(self._decide(request))
-            self._deciding.add(task)
-            task.add_done_callback(self._deciding.discard)
+            self._deciding[task] = None
+            task.add_done_callback(self._deciding.pop)
             return
         request.waiting = undecided(request.begun)
         if not request.waiting:

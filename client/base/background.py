@@ -38,11 +38,14 @@ async def cancel_and_wait(*tasks: asyncio.Task[None] | None) -> None:
 
     A library below may swallow a cancellation that meets it at a bad moment; so it is repeated until the task has ended.
     """
-    running = {task for task in tasks if task is not None and not task.done()}
+    running = [task for task in tasks if task is not None and not task.done()]
     while running:
-        for task in running:
+        for (
+            task
+        ) in running:  # in their order: that of a set depends on addresses, and a simulation could not be replayed
             task.cancel()
-        _, running = await asyncio.wait(running, timeout=CANCEL_AGAIN_SECONDS)
+        await asyncio.wait(running, timeout=CANCEL_AGAIN_SECONDS)
+        running = [task for task in running if not task.done()]
 
 
 async def done_before(coroutine: Coroutine[object, object, None], event: asyncio.Event) -> bool:
