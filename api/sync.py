@@ -830,6 +830,6 @@ class Admin(_Client):
         """As `raftmq.Admin.describe_cluster`."""
         return self._run(lambda: self._client.describe_cluster(ask_brokers=ask_brokers))
 
-    def remove_broker(self, node_id: int, *, force: bool = False) -> BrokerRemoval:
+    def remove_broker(self, broker_id: int, *, force: bool = False) -> BrokerRemoval:
         """As `raftmq.Admin.remove_broker`."""
-        return self._run(lambda: self._client.remove_broker(node_id, force=force))
+        return self._run(lambda: self._client.remove_broker(broker_id, force=force))

@@ -257,7 +257,7 @@ class HttpServer:
         watchdog = self._host.watchdog
         body = {
             "status": "ok",
-            "node_id": self._host.node_id,
+            "broker_id": self._host.node_id,
             "version": self._host.version,
             "loop_lag_seconds": round(watchdog.lag_seconds, 6),
             "loop_lag_max_seconds": round(watchdog.lag_seconds_max(), 6),
@@ -276,7 +276,7 @@ class HttpServer:
             return PlainTextResponse("\n".join(lines) + "\n", status_code=status_code)
         body = {
             "status": "not ready" if reasons else "ready",
-            "node_id": self._host.node_id,
+            "broker_id": self._host.node_id,
             "cluster_id": self._host.cluster_id,
             "reasons": [{"code": one.reason.value, "message": one.message} for one in reasons],
             "warnings": warnings,

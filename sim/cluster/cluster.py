@@ -328,7 +328,7 @@ class Cluster:
             host=machine.name,
             bootstrap=is_first,
             join=() if is_first else others,
-            node_id=machine.wiped_node_id,
+            broker_id=machine.wiped_node_id,
             replace_lost=machine.is_given_up,
             disk_reserve_bytes=settings.disk_reserve_bytes,
             writer_threads=settings.writer_threads,
