@@ -287,7 +287,7 @@ class LocalCluster:
         """
         broker = self._broker(broker_id)
         if wait is None:
-            self._note_voters()
+            self._record_voters()
         if broker.is_running:
             self.kill(broker_id)
         has_data = broker.data_dir.exists()
@@ -305,7 +305,7 @@ class LocalCluster:
                     self._unawaited.discard(waiting)
                     self._brokers[waiting].wait_ready(self._timeout_seconds)
 
-    def _note_voters(self) -> None:
+    def _record_voters(self) -> None:
         """Remember who votes on metadata, if a running broker says so: nobody can be asked once a majority is down."""
         try:
             answer = self._ask(DESCRIBE_CLUSTER, queue_pb2.DescribeClusterRequest())

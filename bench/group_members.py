@@ -175,11 +175,11 @@ class ProtocolMember:
 
     async def _run(self) -> None:
         while True:
-            pause = await self._beat()
+            pause = await self._heartbeat()
             gave_up = await self._follow()
             await asyncio.sleep(0 if gave_up else pause)
 
-    async def _beat(self) -> float:
+    async def _heartbeat(self) -> float:
         request = pb.HeartbeatRequest(
             group=self.group,
             member_id=self.member_id,

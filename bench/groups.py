@@ -41,18 +41,18 @@ async def bench_thousand_members(cluster: LocalCluster) -> dict[str, float]:
     check_division(members)
     figures = {"join_all": joined_seconds}
 
-    beats, cpu = sum(member.heartbeats for member in members), _cpu(cluster)
+    heartbeats, cpu = sum(member.heartbeats for member in members), _cpu(cluster)
     changes = sum(len(member.changes) for member in members)
     began = time.perf_counter()
     await asyncio.sleep(STEADY_SECONDS)
     seconds = time.perf_counter() - began
-    figures["heartbeats"] = (sum(member.heartbeats for member in members) - beats) / seconds
+    figures["heartbeats"] = (sum(member.heartbeats for member in members) - heartbeats) / seconds
     figures["brokers_cpu"] = 100 * (_cpu(cluster) - cpu) / seconds
     assert sum(len(member.changes) for member in members) == changes, "nothing moves in a group that does not change"
 
     epochs = [member.epoch for member in members]
     coordinator = brokers.coordinator_broker_id
-    beats = sum(member.heartbeats for member in members)
+    heartbeats = sum(member.heartbeats for member in members)
     for member in members:
         member.slowest_seconds = 0.0
     cluster.kill(coordinator)

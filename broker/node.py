@@ -63,7 +63,7 @@ from raftmq.types import METADATA_GROUP_ID, NO_NODE, GroupId, NodeId, ReplicaId,
 log = structlog.get_logger(__name__)
 
 _REPORT_TIMEOUT_SECONDS = 10.0
-_HAND_OVER_SECONDS_MAX = 5.0
+_LEADERSHIP_DRAIN_SECONDS_MAX = 5.0
 _GRPC_GRACE_SECONDS = 2.0
 _PORTS_SECONDS_MAX = 5.0
 """Closing a port takes no longer, or something hangs: most of the time is for writes under way."""
@@ -296,9 +296,9 @@ class Node:
     async def _stop(self) -> None:
         log.info("broker_stopping", broker_id=self.node_id)
         end = Shutdown(self.loop, self.timing.shutdown_seconds)
-        seconds_max = min(_HAND_OVER_SECONDS_MAX, end.seconds_left / 2)
-        handing_over = drain_leadership(self.engine, self.is_connected, self._peers.is_any_connected, seconds_max)
-        await end.phase("hand_over", handing_over, 2 * seconds_max)
+        seconds_max = min(_LEADERSHIP_DRAIN_SECONDS_MAX, end.seconds_left / 2)
+        draining = drain_leadership(self.engine, self.is_connected, self._peers.is_any_connected, seconds_max)
+        await end.phase("leadership_drain", draining, 2 * seconds_max)
         self.supervisor.cancel()
         bringing_up = self.replicas.close()
         await self._close_ports(end)

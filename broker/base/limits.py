@@ -129,7 +129,7 @@ class Limits:
     """Partitions named in an answer beside their number: enough to see which topics are meant, and a table for a person."""
     scrub_bytes_per_second: int = 4 * MIB
     """Of files and rows read back in the background: a terabyte in six days, for a few hundredths of a processor."""
-    clock_hand_overs_max: int = 16
+    clock_transfers_max: int = 16
     """Leaderships that a broker whose clock is wrong gives away at each look: an election's worth of messages each."""
     rebuilding_max: int = 16
     """Partitions of the whole cluster that are given new replicas at once after a broker was removed: a few per broker, as one

@@ -97,8 +97,8 @@ class ClusterBootstrap:
         """Why the cluster refuses this data directory for ever, in words; empty unless it does."""
         self.postponement = ""
         """Why a broker did not admit this node at the last try, and will later, in words; empty where none said."""
-        self._postponed_pace = LogThrottle()
-        self._unavailable_pace = LogThrottle()
+        self._postponed_throttle = LogThrottle()
+        self._unavailable_throttle = LogThrottle()
         self._open_channel = open_channel
         self._new_uuid = new_uuid
 
@@ -299,7 +299,7 @@ class ClusterBootstrap:
                     self.removal = str(error)
                     log.error("removed_from_cluster", broker_id=self._registry.node_id, reason=self.removal)
                 # else: leadership moved, or whoever was asked could not say yes: try again
-                elif self._postponed_pace.is_due(str(error)):
+                elif self._postponed_throttle.is_due(str(error)):
                     log.warning("announcement_postponed", reason=str(error))
             await asyncio.sleep(pause := min(2 * pause, _RETRY_SECONDS_MAX))
 
@@ -358,7 +358,7 @@ class ClusterBootstrap:
                         strangers.append(refusal)
                     elif (detail := detail_of(error)) is not None:
                         postponement = f"{seed} says: {detail.message}"
-                    if self._unavailable_pace.is_due((seed, error.details())):
+                    if self._unavailable_throttle.is_due((seed, error.details())):
                         log.warning("seed_unavailable", address=seed, reason=error.details())
                 else:
                     self.postponement = ""

@@ -110,7 +110,7 @@ class Resolver:
         self._errors: dict[str, RaftMQError] = {}
         """Why each address could not be watched, the last time it was tried; empty while one is watched."""
         self._lost_at = 0.0
-        self._pace = LogThrottle(settings.LOG_INTERVAL_SECONDS)
+        self._throttle = LogThrottle(settings.LOG_INTERVAL_SECONDS)
 
     # -------------------------------------------------------------------------------------------------------- lifecycle
 
@@ -372,7 +372,7 @@ class Resolver:
             self._on_crash(error)
             return
         elapsed = asyncio.get_running_loop().time() - self._lost_at
-        if all(failures) and elapsed >= settings.UNREACHABLE_BEFORE_WARNING_SECONDS and self._pace.is_due():
+        if all(failures) and elapsed >= settings.UNREACHABLE_BEFORE_WARNING_SECONDS and self._throttle.is_due():
             data = (",".join(candidates), name_of(error), elapsed)
             log.warning("no_broker_reachable addresses=%s error_code=%s elapsed_seconds=%.1f", *data)
 

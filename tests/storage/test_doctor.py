@@ -34,8 +34,8 @@ from tests.support.storage.log_builder import (
     MAP_BYTES,
     LogBuilder,
     append,
-    born,
     index,
+    initial_state,
     lmdb_store,
     offset,
     renumber,
@@ -66,7 +66,7 @@ def data_dir(tmp_path: Path) -> Path:
     )
     with lmdb_store(directory) as store:
         for key in (METADATA, PARTITION):
-            store.create(key, born(), [(b"birth", b"row")])
+            store.create(key, initial_state(), [(b"birth", b"row")])
             registry.add_replica(key)
             registry.mark_open([key])
             store.open(key)

@@ -50,7 +50,7 @@ class OutputPartition:
         self.applied_index = LogIndex(0)
         self.expiry = _Clock()
         self.producers = ProducerTable(2)
-        self.validate = SequenceValidator(self)  # as much of an `AppliedState` as the judge looks at
+        self.validate = SequenceValidator(self)  # as much of an `AppliedState` as the validator looks at
         self.records: list[tuple[str, bytes | None, int]] = []
         """The value, the key and the generation of each."""
 
