@@ -111,7 +111,7 @@ async def _serve(config: BrokerConfig) -> int:
         gc.freeze()
         ready = {
             "event": "broker_ready",
-            "node_id": node.node_id,
+            "broker_id": node.node_id,
             "client_address": node.client_address,
             "peer_address": node.peer_address,
             "http_address": node.http_address,

@@ -63,7 +63,7 @@ from raftmq.types import METADATA_GROUP_ID, NO_NODE, GroupId, NodeId, ReplicaId,
 log = structlog.get_logger(__name__)
 
 _REPORT_TIMEOUT_SECONDS = 10.0
-_HAND_OVER_SECONDS_MAX = 5.0
+_LEADERSHIP_DRAIN_SECONDS_MAX = 5.0
 _GRPC_GRACE_SECONDS = 2.0
 _PORTS_SECONDS_MAX = 5.0
 """Closing a port takes no longer, or something hangs: most of the time is for writes under way."""
@@ -240,7 +240,7 @@ class Node:
         self.supervisor.spawn(Work.SCRUBBER, self.scrubber.run)
         while any(one.reason in STARTING for one in self.not_ready_reasons()):
             await self.next_topology_change()
-        log.info("broker_ready", node_id=self.node_id, cluster_id=self.cluster_id, address=self.client_address)
+        log.info("broker_ready", broker_id=self.node_id, cluster_id=self.cluster_id, address=self.client_address)
 
     async def _enter_cluster(self) -> None:
         forming = self.standing.bootstrap = ClusterBootstrap(
@@ -298,11 +298,11 @@ class Node:
             self._stopped.set()
 
     async def _stop(self) -> None:
-        log.info("broker_stopping", node_id=self.node_id)
+        log.info("broker_stopping", broker_id=self.node_id)
         end = Shutdown(self.loop, self.timing.shutdown_seconds)
-        seconds_max = min(_HAND_OVER_SECONDS_MAX, end.seconds_left / 2)
-        handing_over = drain_leadership(self.engine, self.is_connected, self._peers.is_any_connected, seconds_max)
-        await end.phase("hand_over", handing_over, 2 * seconds_max)
+        seconds_max = min(_LEADERSHIP_DRAIN_SECONDS_MAX, end.seconds_left / 2)
+        draining = drain_leadership(self.engine, self.is_connected, self._peers.is_any_connected, seconds_max)
+        await end.phase("leadership_drain", draining, 2 * seconds_max)
         self.supervisor.cancel()
         bringing_up = self.replicas.close()
         await self._close_ports(end)
@@ -381,10 +381,10 @@ class Node:
         me = replica.state_machine.node(self.node_id)
         if stale is not None and me is not None and len(replica.state_machine.nodes()) == 1:
             # Nobody but the replica beside it told a lone broker: so node.mdb is older than the replicas, not the directory.
-            log.warning("registry_older_than_replicas", node_id=self.node_id, reason=stale)
+            log.warning("registry_older_than_replicas", broker_id=self.node_id, reason=stale)
             self.registry.adopt_boot(me.boot, me.boot_mark)
         elif stale is not None:
-            self._on_stale_directory(f"metadata knows a later process of this node: {stale}")
+            self._on_stale_directory(f"metadata knows a later process of this broker: {stale}")
         elif replica.state_machine.feature_level > FEATURE_LEVEL:
             text = f"the cluster is at feature level {replica.state_machine.feature_level}, and this version knows {FEATURE_LEVEL}"
             self._fall_silent(NotReady(Reason.UNSUPPORTED_FORMAT, f"{text}: start a newer version of the broker"))
@@ -402,7 +402,7 @@ class Node:
         if self.standing.silence is not None or self.standing.is_stopping:
             return
         self.standing.silence = why
-        log.critical("broker_silenced", node_id=self.node_id, error_code=why.reason.value, reason=why.message)
+        log.critical("broker_silenced", broker_id=self.node_id, error_code=why.reason.value, reason=why.message)
         self.transport.shut()  # first: the engine may be in the middle of a pass
         self.engine.close()
         self._partitions.clear()
@@ -460,10 +460,10 @@ class Node:
         if uuid == self.registry.uuid:
             if lineage == mine:
                 return None
-            return RequestError(pb.STALE_DIRECTORY, f"this node runs as boot {mine.boot} of the same data directory")
+            return RequestError(pb.STALE_DIRECTORY, f"this broker runs as boot {mine.boot} of the same data directory")
         stale = self._boots.contradiction(uuid, lineage)
         if stale is not None:
-            return RequestError(pb.STALE_DIRECTORY, f"the data directory is not the newest one of this node: {stale}")
+            return RequestError(pb.STALE_DIRECTORY, f"the data directory is not the newest one of this broker: {stale}")
         node = self.metadata.state_machine.node_by_uuid(uuid)
         rivalry = self.transport.rivalry(NodeId(node.node_id), uuid, lineage.current) if node is not None else None
         return RequestError(pb.NOT_READY, rivalry, retry_after_ms=1000) if rivalry is not None else None
@@ -626,7 +626,7 @@ class Node:
 
     def on_stale(self, node_id: NodeId, reason: str) -> None:
         """See `PeerHandler`."""
-        self._on_stale_directory(f"node {node_id} says: {reason}")
+        self._on_stale_directory(f"broker {node_id} says: {reason}")
 
     def on_frame(self, node_id: NodeId, frame_type: FrameType, body: memoryview) -> None:
         """See `PeerHandler`."""

@@ -230,12 +230,12 @@ class BrokerConfig:
         "port on which clients append and poll without gRPC (HOST:PORT); else any free port of the listen host",
     )
     advertise: str | None = _key(
-        None, _optional_text, "host name under which others reach this node; else the listen host"
+        None, _optional_text, "host name under which others reach this broker; else the listen host"
     )
     host: str | None = _key(None, _optional_text, "machine label: replicas spread over these; else the host name")
     rack: str = _key("", _text, "rack or zone label: replicas spread over these, too")
-    node_id: int = _key(0, _integer(0, (1 << 31) - 1), "wanted node id (0: the cluster gives one)")
-    bootstrap: bool = _key(False, _flag, "form a new cluster of this one node")
+    broker_id: int = _key(0, _integer(0, (1 << 31) - 1), "wanted broker id (0: the cluster gives one)")
+    bootstrap: bool = _key(False, _flag, "form a new cluster of this one broker")
     join: tuple[str, ...] = _key(
         (),
         _addresses,
@@ -245,7 +245,7 @@ class BrokerConfig:
     replace_lost: bool = _key(
         False,
         _flag,
-        "the disk of the node with this node_id is lost: take its place even where partitions lose a majority",
+        "the disk of the broker with this broker_id is lost: take its place even where partitions lose a majority",
     )
     disk_reserve_bytes: int | None = _key(
         None, _optional_bytes(0, 1 << 60), "free disk space kept; else min(max(2 GiB, 3 %), 20 % of the volume)"

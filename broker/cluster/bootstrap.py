@@ -41,7 +41,7 @@ log = structlog.get_logger(__name__)
 
 _FIRST_REPLICA = ReplicaId(1)
 """The metadata replica of the node that forms the cluster."""
-_REJOIN = "start with --join HOST:PORT of a broker of that cluster, and with the --node-id that this broker had if its disk was replaced"
+_REJOIN = "start with --join HOST:PORT of a broker of that cluster, and with the --broker-id that this broker had if its disk was replaced"
 _RETRY_SECONDS = 0.5
 _RETRY_SECONDS_MAX = 4.0
 _CALL_SECONDS = 5.0
@@ -97,8 +97,8 @@ class ClusterBootstrap:
         """Why the cluster refuses this data directory for ever, in words; empty unless it does."""
         self.postponement = ""
         """Why a broker did not admit this node at the last try, and will later, in words; empty where none said."""
-        self._postponed_pace = LogThrottle()
-        self._unavailable_pace = LogThrottle()
+        self._postponed_throttle = LogThrottle()
+        self._unavailable_throttle = LogThrottle()
         self._open_channel = open_channel
         self._new_uuid = new_uuid
 
@@ -113,7 +113,7 @@ class ClusterBootstrap:
         cluster_id = self._new_uuid()
         key = ReplicaKey(METADATA_GROUP_ID, _FIRST_REPLICA)
         if not self._registry.uuid:
-            self._registry.set_identity(uuid=node_uuid, node_id=self._config.node_id or 1)
+            self._registry.set_identity(uuid=node_uuid, node_id=self._config.broker_id or 1)
         await self._metadata.create(key, founder_state(Membership((_FIRST_REPLICA,))))
         self._registry.set_cluster(cluster_id)
         await self._open_metadata(key)
@@ -123,8 +123,8 @@ class ClusterBootstrap:
         await self._initialize_cluster()
         result = await self._metadata.propose(self._registration())
         if isinstance(result, Rejected):
-            raise RequestError(pb.INTERNAL, f"the first node could not register: {result.message}")
-        log.info("cluster_formed", cluster_id=cluster_id, node_id=self._registry.node_id)
+            raise RequestError(pb.INTERNAL, f"the first broker could not register: {result.message}")
+        log.info("cluster_formed", cluster_id=cluster_id, broker_id=self._registry.node_id)
 
     async def _refuse_second_cluster(self) -> None:
         """A disk that was lost looks like the first start: a second cluster would answer at the addresses of the first.
@@ -161,27 +161,27 @@ class ClusterBootstrap:
             raise RequestError(
                 pb.NOT_FORMED,
                 f"data directory {self._config.data_dir} belongs to no cluster: start with --bootstrap to form one, once, or "
-                "--join HOST:PORT to join one. If this broker's disk was replaced, add the --node-id that it had to --join",
+                "--join HOST:PORT to join one. If this broker's disk was replaced, add the --broker-id that it had to --join",
             )
         if not self._registry.uuid:
             # the id that is asked for is not the node's before the cluster says so: a refused one may be corrected
             self._registry.set_identity(uuid=self._new_uuid(), node_id=0)
         answer = await self._register(self._config.join)
-        self._registry.set_identity(uuid=self._registry.uuid, node_id=answer.node_id)
+        self._registry.set_identity(uuid=self._registry.uuid, node_id=answer.broker_id)
         await self._start_as_learner(answer)
-        log.info("cluster_joined", cluster_id=answer.cluster_id, node_id=answer.node_id)
+        log.info("cluster_joined", cluster_id=answer.cluster_id, broker_id=answer.broker_id)
 
-    async def _start_as_learner(self, answer: pb.RegisterNodeResponse) -> None:
+    async def _start_as_learner(self, answer: pb.RegisterBrokerResponse) -> None:
         """Create the metadata replica that the cluster has given this node; it waits for its first snapshot."""
         key = ReplicaKey(METADATA_GROUP_ID, ReplicaId(answer.metadata_replica_id))
         if not self._registry.has_replica(key):
             await self._metadata.create(key, joiner_state())
         self._registry.set_cluster(answer.cluster_id)
-        self._peers.learn({NodeId(n.node_id): n.peer_address for n in answer.nodes})
+        self._peers.learn({NodeId(b.broker_id): b.peer_address for b in answer.brokers})
         await self._open_metadata(key)
         replica = self._metadata.require()
         for member in answer.metadata_replicas:
-            replica.learn_node(ReplicaId(member.replica_id), NodeId(member.node_id))
+            replica.learn_node(ReplicaId(member.replica_id), NodeId(member.broker_id))
 
     async def check_seeds(self) -> None:
         """Before a restart: the seeds must not be of another cluster than this data directory.
@@ -295,11 +295,11 @@ class ClusterBootstrap:
                 if error.code == pb.STALE_DIRECTORY:
                     self._on_stale(str(error))
                     return
-                if error.code == pb.NODE_REMOVED:
+                if error.code == pb.BROKER_REMOVED:
                     self.removal = str(error)
-                    log.error("node_removed", node_id=self._registry.node_id, reason=self.removal)
+                    log.error("removed_from_cluster", broker_id=self._registry.node_id, reason=self.removal)
                 # else: leadership moved, or whoever was asked could not say yes: try again
-                elif self._postponed_pace.is_due(str(error)):
+                elif self._postponed_throttle.is_due(str(error)):
                     log.warning("announcement_postponed", reason=str(error))
             await asyncio.sleep(pause := min(2 * pause, _RETRY_SECONDS_MAX))
 
@@ -327,7 +327,7 @@ class ClusterBootstrap:
 
     # ------------------------------------------------------------------------------------------------ registering
 
-    async def _register(self, seeds: tuple[str, ...], damaged_metadata_replica: int = 0) -> pb.RegisterNodeResponse:
+    async def _register(self, seeds: tuple[str, ...], damaged_metadata_replica: int = 0) -> pb.RegisterBrokerResponse:
         pause = _RETRY_SECONDS / 2
         while True:
             answer = await self._register_once(seeds, damaged_metadata_replica)
@@ -337,7 +337,7 @@ class ClusterBootstrap:
 
     async def _register_once(
         self, seeds: tuple[str, ...], damaged_metadata_replica: int = 0
-    ) -> pb.RegisterNodeResponse | None:
+    ) -> pb.RegisterBrokerResponse | None:
         """Ask one seed after the other; None when none of them could answer now.
 
         A seed of another cluster says no for that one only: it may be at the old address of a broker of ours.
@@ -349,7 +349,7 @@ class ClusterBootstrap:
             async with self._open_channel(seed) as channel:
                 stub = pb_grpc.AdminStub(channel)  # type: ignore[no-untyped-call]
                 try:
-                    answer = await stub.RegisterNode(request, timeout=_CALL_SECONDS)
+                    answer = await stub.RegisterBroker(request, timeout=_CALL_SECONDS)
                 except grpc.aio.AioRpcError as error:
                     if error.code() in _DEFINITE_REFUSALS:
                         refusal = _refusal(seed, error)
@@ -358,21 +358,21 @@ class ClusterBootstrap:
                         strangers.append(refusal)
                     elif (detail := detail_of(error)) is not None:
                         postponement = f"{seed} says: {detail.message}"
-                    if self._unavailable_pace.is_due((seed, error.details())):
+                    if self._unavailable_throttle.is_due((seed, error.details())):
                         log.warning("seed_unavailable", address=seed, reason=error.details())
                 else:
                     self.postponement = ""
-                    return cast("pb.RegisterNodeResponse", answer)
+                    return cast("pb.RegisterBrokerResponse", answer)
         self.postponement = postponement
         if len(strangers) == len(seeds):
             raise strangers[0]
         return None
 
-    def _request(self, damaged_metadata_replica: int) -> pb.RegisterNodeRequest:
+    def _request(self, damaged_metadata_replica: int) -> pb.RegisterBrokerRequest:
         me = self._registration()
-        return pb.RegisterNodeRequest(
+        return pb.RegisterBrokerRequest(
             uuid=me.uuid,
-            node_id=me.node_id,
+            broker_id=me.node_id,
             client_address=me.client_address,
             peer_address=me.peer_address,
             http_address=me.http_address,
@@ -391,7 +391,7 @@ class ClusterBootstrap:
     def _registration(self) -> RegisterNode:
         return RegisterNode(
             uuid=self._registry.uuid,
-            node_id=self._registry.node_id or self._config.node_id,
+            node_id=self._registry.node_id or self._config.broker_id,
             client_address=self._addresses.client,
             peer_address=self._addresses.peer,
             http_address=self._addresses.http,
@@ -408,11 +408,11 @@ class ClusterBootstrap:
 def _refusal(seed: str, error: grpc.aio.AioRpcError) -> RequestError:
     """A definite no of the cluster, with what can be done about it."""
     detail = detail_of(error)
-    if detail is not None and detail.code == pb.NODE_REMOVED:
+    if detail is not None and detail.code == pb.BROKER_REMOVED:
         return RequestError(
-            pb.NODE_REMOVED,
+            pb.BROKER_REMOVED,
             f"{seed} refuses this data directory for ever: {detail.message}. Stop this broker; to use the machine again, start "
             "it on an empty data directory",
         )
     code = detail.code if detail is not None else pb.INVALID_ARGUMENT
-    return RequestError(code, f"{seed} refused this node: {error.details()}")
+    return RequestError(code, f"{seed} refused this broker: {error.details()}")
