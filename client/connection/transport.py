@@ -8,13 +8,14 @@ Must not retry or choose nodes: that is the resolver's and the callers' part.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from typing import Protocol, cast
+from collections.abc import AsyncGenerator, Callable
+from typing import NamedTuple, Protocol, cast
 
 import grpc
 import grpc.aio
 from raftmq.call_metadata import CLUSTER_KEY, STATUS_DETAILS_KEY
 from raftmq.client.base import settings
+from raftmq.client.base.background import cancel_and_wait, spawn
 from raftmq.client.base.error_details import detail_from_status, error_from_detail, with_address
 from raftmq.client.base.fork_guard import check_grpc_usable
 from raftmq.client.connection import grpc_fork as grpc_fork  # from now on a fork checks whether gRPC is in use
@@ -34,20 +35,32 @@ from raftmq.methods import APPEND_STREAM, WATCH, RequestT, ResponseT, UnaryMetho
 from raftmq.proto import queue_pb2 as pb
 
 
+class SerializedAppend(NamedTuple):
+    """A serialized `AppendRequest`, and the fields of it that a transport needs."""
+
+    correlation_id: int
+    timeout_ms: int
+    body: bytes
+
+
 class AppendStream(Protocol):
-    """A bidirectional stream of appends to one node."""
+    """A stream of appends to one node, which takes requests in order and answers them in any order. It never calls back from a method."""
 
-    async def write(self, request: bytes) -> None:
-        """Send one serialized `AppendRequest` (see `append_frame`); waits for flow control. Raises `BrokenConnectionError` when the stream is dead."""
-        ...
+    def write(self, request: SerializedAppend) -> bool:
+        """Send a request. Neither waits nor raises: a stream that is dead says so through `on_end`.
 
-    async def read(self) -> pb.AppendResponse:
-        """Wait for the next answer. Raises a `RaftMQError` when the stream ends."""
+        Returns:
+            Whether the stream takes another request now. If not, the next call comes after `on_writable`.
+        """
         ...
 
     def cancel(self) -> None:
-        """Give the stream up; unanswered requests have an unknown outcome."""
+        """Give the stream up: it calls nothing back any more. Unanswered requests have an unknown outcome."""
         ...
+
+
+OnResponse = Callable[[pb.AppendResponse], None]
+OnEnd = Callable[[RaftMQError], None]
 
 
 class Connection(Protocol):
@@ -71,8 +84,14 @@ class Connection(Protocol):
         """The topology stream. Iterating raises a `RaftMQError`."""
         ...
 
-    def append_stream(self) -> AppendStream:
-        """Open a stream; does not wait."""
+    def append_stream(self, on_response: OnResponse, on_end: OnEnd, on_writable: Callable[[], None]) -> AppendStream:
+        """Open a stream. Does not wait.
+
+        Args:
+            on_response: called with each answer. Must not raise.
+            on_end: called once when the stream ends without `cancel`; the error is about every unanswered request.
+            on_writable: called when the stream takes requests again, after a `write` that returned False.
+        """
         ...
 
     async def close(self) -> None:
@@ -216,6 +235,8 @@ class GrpcConnection:
         self._shared = shared_channel(address, open_channel)
         self._shared.users.add(self)
         self._calls = GrpcCalls()
+        self._readers: set[asyncio.Task[None]] = set()
+        """Of the streams, until they have ended."""
         self._is_closed = False
 
     @property
@@ -274,8 +295,8 @@ class GrpcConnection:
             self._calls.cancel(call)
             del call  # as in `call`
 
-    def append_stream(self) -> AppendStream:
-        """Open a stream; does not wait."""
+    def append_stream(self, on_response: OnResponse, on_end: OnEnd, on_writable: Callable[[], None]) -> AppendStream:
+        """Open a stream. Does not wait."""
         self._check_open()
         open_call: grpc.aio.StreamStreamMultiCallable[bytes, pb.AppendResponse] = self._shared.channel.stream_stream(
             APPEND_STREAM.path,
@@ -284,7 +305,10 @@ class GrpcConnection:
         )
         call = open_call(metadata=call_metadata(self.cluster_id))
         self._calls.add_stream(call)
-        return _GrpcAppendStream(call, self._address, self._calls)
+        stream = _GrpcAppendStream(call, self._address, self._calls, on_response, on_end, on_writable)
+        self._readers.add(stream.reader)
+        stream.reader.add_done_callback(self._readers.discard)
+        return stream
 
     async def close(self) -> None:
         """Close at once; running calls fail. Waits, for a moment at most, until the core has ended them."""
@@ -292,6 +316,7 @@ class GrpcConnection:
             self._is_closed = True
             try:
                 await self._calls.end()
+                await cancel_and_wait(*self._readers)
             finally:
                 await self._shared.leave(self)
 
@@ -302,36 +327,71 @@ class GrpcConnection:
 
 class _GrpcAppendStream:
     def __init__(
-        self, call: grpc.aio.StreamStreamCall[bytes, pb.AppendResponse], address: str, calls: GrpcCalls
+        self,
+        call: grpc.aio.StreamStreamCall[bytes, pb.AppendResponse],
+        address: str,
+        calls: GrpcCalls,
+        on_response: OnResponse,
+        on_end: OnEnd,
+        on_writable: Callable[[], None],
     ) -> None:
         self._call = call
         self._address = address
         self._calls = calls
+        self._on_response = on_response
+        self._on_end = on_end
+        self._on_writable = on_writable
+        self._is_ended = False
+        """It was cancelled, or its end was reported."""
+        self.reader = spawn(self._read_forever(), f"raftmq-append-answers-{address}", self._on_crash)
 
-    async def write(self, request: bytes) -> None:
-        try:
-            await self._calls.step(self._call, self._call.write(request))
-        except grpc.aio.AioRpcError as error:
-            raise error_from_call(error, self._address) from error
-        except asyncio.InvalidStateError as error:  # the call ended before
-            raise BrokenConnectionError(f"{self._address}: the append stream has ended") from error
-        except asyncio.CancelledError as error:
-            if is_caller_cancelled():
-                raise
-            raise BrokenConnectionError(f"{self._address}: the append stream was given up") from error
-
-    async def read(self) -> pb.AppendResponse:
-        try:
-            response = await self._calls.step(self._call, self._call.read())
-        except grpc.aio.AioRpcError as error:
-            raise error_from_call(error, self._address) from error
-        except asyncio.CancelledError as error:
-            if is_caller_cancelled():
-                raise
-            raise BrokenConnectionError(f"{self._address}: the append stream was given up") from error
-        if not isinstance(response, pb.AppendResponse):  # grpc.aio.EOF
-            raise BrokenConnectionError(f"{self._address}: the broker ended the append stream")
-        return response
+    def write(self, request: SerializedAppend) -> bool:
+        if not self._is_ended:
+            self._calls.begin_step(self._call.write(request.body)).add_done_callback(self._on_written)
+        return False
 
     def cancel(self) -> None:
+        self._is_ended = True
         self._calls.cancel(self._call)
+        self.reader.cancel()
+
+    def _on_written(self, writing: asyncio.Task[None]) -> None:
+        if self._is_ended:
+            return
+        error = None if writing.cancelled() else writing.exception()
+        if writing.cancelled():
+            self._end(BrokenConnectionError(f"{self._address}: the append stream was given up"))
+        elif isinstance(error, grpc.aio.AioRpcError):
+            self._end(error_from_call(error, self._address))
+        elif isinstance(error, asyncio.InvalidStateError):  # the call ended before
+            self._end(BrokenConnectionError(f"{self._address}: the append stream has ended"))
+        elif error is not None:
+            self._on_crash(error)
+        else:
+            self._on_writable()
+
+    async def _read_forever(self) -> None:
+        try:
+            while not self._is_ended:
+                response = await self._calls.step(self._call, self._call.read())
+                if not isinstance(response, pb.AppendResponse):  # grpc.aio.EOF
+                    self._end(BrokenConnectionError(f"{self._address}: the broker ended the append stream"))
+                elif not self._is_ended:
+                    self._on_response(response)
+        except grpc.aio.AioRpcError as error:
+            self._end(error_from_call(error, self._address))
+        except asyncio.CancelledError:
+            if is_caller_cancelled():
+                raise
+            self._end(BrokenConnectionError(f"{self._address}: the append stream was given up"))
+
+    def _on_crash(self, error: BaseException) -> None:
+        """A defect of gRPC's Python layer, or of this class: the stream is over, and what it carried may have arrived."""
+        broken = BrokenConnectionError(f"{self._address}: the append stream failed: {error!r}")
+        broken.__cause__ = error
+        self._end(broken)
+
+    def _end(self, error: RaftMQError) -> None:
+        if not self._is_ended:
+            self._is_ended = True
+            self._on_end(error)
