@@ -19,8 +19,8 @@ from raftmq.client.base.background import Backoff
 from raftmq.client.base.error_details import name_of
 from raftmq.client.base.logs import log
 from raftmq.client.base.metrics import ProducerCounters
+from raftmq.client.connection.append_stream import AppendStream, SerializedAppend
 from raftmq.client.connection.resolver import Resolver
-from raftmq.client.connection.transport import AppendStream, SerializedAppend
 from raftmq.client.producer.append_frame import PartitionBatches, serialize_append
 from raftmq.client.producer.partition_queue import Attempt, PartitionQueue
 from raftmq.errors import BrokenConnectionError, RaftMQError

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable
 
 import grpc.aio
+from raftmq.client.connection.append_stream import AppendStream, OnEnd, OnResponse, SerializedAppend
 from raftmq.client.connection.transport import (
-    AppendStream,
     Connection,
-    OnEnd,
-    OnResponse,
-    SerializedAppend,
     call_metadata,
     error_from_call,
     error_from_rpc,

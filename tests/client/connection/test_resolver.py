@@ -6,11 +6,11 @@ import pytest
 from raftmq import errors
 from raftmq.client.admin.admin import Admin
 from raftmq.client.base import settings
+from raftmq.client.connection.append_stream import SerializedAppend
 from raftmq.client.connection.resolver import Leader, Resolver, parse_addresses
 from raftmq.client.connection.transport import (
     GrpcConnection,
     GrpcTransport,
-    SerializedAppend,
     unreachable_reason,
 )
 from raftmq.client.consumer.consumer import Consumer

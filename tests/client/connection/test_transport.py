@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Iterator
 import grpc
 import grpc.aio
 import pytest
-from raftmq.client.connection.transport import GrpcTransport, SerializedAppend, error_from_rpc
+from raftmq.client.connection.append_stream import SerializedAppend
+from raftmq.client.connection.transport import GrpcTransport, error_from_rpc
 from raftmq.errors import BrokenConnectionError, InternalError, RaftMQError, UnreachableError
 
 CHUNK = b"x" * 1_000_000

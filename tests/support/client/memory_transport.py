@@ -12,7 +12,7 @@ from typing import cast
 from google.rpc import status_pb2
 from raftmq import errors
 from raftmq.client.base.error_details import error_from_detail
-from raftmq.client.connection.transport import SerializedAppend
+from raftmq.client.connection.append_stream import SerializedAppend
 from raftmq.proto import queue_pb2 as pb
 
 from tests.support.client.fake_broker import FakeCluster, FakeNode
