@@ -100,9 +100,9 @@ DATA_CONNECT_SECONDS: Final = 1.0
 """Patience with the data port itself. The broker has just answered over gRPC, so a port that does not answer is blocked on the way."""
 DATA_RETRY_SECONDS: Final = 60.0
 """How long gRPC is used where there is no data connection, until the next attempt to open one."""
-DATA_UNACKED_SECONDS: Final = 5
-"""TCP gives a data connection up when what was sent is not acknowledged for this time, and probes a silent one as often. It is above a
-broker's pauses, during which its kernel acknowledges, and below the shortest useful delivery timeout."""
+DATA_UNACKED_SECONDS: Final = 30
+"""TCP gives a data connection up when the broker's host acknowledges nothing for this time, or the broker reads nothing, and probes a
+silent one as often. An overloaded broker reads nothing for seconds: ending its connections then would make it read everything twice."""
 DATA_TIMEOUT_GRACE_SECONDS: Final = 0.1
 """How long after a call's timeout its answer is still waited for: the broker knows better what became of the call."""
 DATA_WRITE_BUFFER_BYTES: Final = 256 * KIB
