@@ -109,8 +109,6 @@ DATA_WRITE_BUFFER_BYTES: Final = 256 * KIB
 """Unsent bytes of a data connection above which appends wait: one large request is under way, and the next is not copied yet."""
 DATA_JOIN_BYTES_MAX: Final = 16 * KIB
 """A request up to this size is copied behind its frame's header, which costs less than a second system call."""
-DATA_BUFFER_IDLE_SECONDS: Final = 10.0
-"""A read buffer that grew for large answers is given back when none has come for this time."""
 
 POLLS_IN_FLIGHT_MAX: Final = 4
 """Long polls of one consumer to one broker at once: a partition that became hungry does not wait for the poll of the others."""

@@ -28,6 +28,10 @@ class AppendStream(Protocol):
         """
         ...
 
+    def is_outdated(self) -> bool:
+        """Return whether a new stream would be a faster one, over a data connection. It may replace this one once all is answered."""
+        ...
+
     def cancel(self) -> None:
         """Give the stream up: it calls nothing back any more. Unanswered requests have an unknown outcome."""
         ...

@@ -144,6 +144,10 @@ class DataAppendStream:
             connection.wait_writable(self)
         return False
 
+    def is_outdated(self) -> bool:
+        """See `AppendStream`."""
+        return self._grpc_stream is not None and self._grpc_stream.is_outdated()
+
     def cancel(self) -> None:
         """See `AppendStream`."""
         self._is_ended = True

@@ -16,7 +16,7 @@ from raftmq.client.base import settings
 from raftmq.client.base.error_details import error_from_detail
 from raftmq.client.base.fork_guard import current_generation
 from raftmq.errors import BrokenConnectionError, RaftMQError, UnreachableError
-from raftmq.frames import BUFFER_BYTES, DATA_VERSION, FrameError, FrameReader, FrameType, frame_header
+from raftmq.frames import DATA_VERSION, FrameError, FrameReader, FrameType, frame_header
 from raftmq.proto import queue_pb2 as pb
 
 _TIMEOUT_MS_MAX: Final = 0xFFFF_FFFF
@@ -73,9 +73,6 @@ class DataConnection(asyncio.BufferedProtocol):
         self._is_leaving = False
         """The broker said GOODBYE, and answers what it has."""
         self._is_paused = False
-        self._shrinker: asyncio.TimerHandle | None = None
-        self._is_buffer_used = False
-        """A frame needed the large buffer since the last look."""
 
     @property
     def is_open(self) -> bool:
@@ -159,8 +156,6 @@ class DataConnection(asyncio.BufferedProtocol):
         self._error = error
         if not self._welcomed.done():
             self._welcomed.set_result(error)
-        if self._shrinker is not None:
-            self._shrinker.cancel()
         calls, self._calls = self._calls, {}
         users, self._users = self._users, {}
         self._waiters.clear()
@@ -225,25 +220,14 @@ class DataConnection(asyncio.BufferedProtocol):
         """See `asyncio.BufferedProtocol`."""
         if self._error is not None:
             return
-        reader = self._reader
         try:
-            reader.received(nbytes, self._on_frame)
+            self._reader.received(nbytes, self._on_frame)
         except (FrameError, DecodeError) as error:
             self._end(BrokenConnectionError(f"{self._address}: the broker sent what is no frame ({error})"))
-            return
-        if reader.size > BUFFER_BYTES:
-            self._is_buffer_used |= nbytes > BUFFER_BYTES or reader.wanted > BUFFER_BYTES
-            if self._shrinker is None:
-                self._shrinker = self._loop.call_later(settings.DATA_BUFFER_IDLE_SECONDS, self._shrink)
 
-    def _shrink(self) -> None:
-        """Give the large buffer back after a while in which no frame needed it."""
-        self._shrinker = None
-        if self._is_buffer_used or not self._reader.is_empty:
-            self._is_buffer_used = False
-            self._shrinker = self._loop.call_later(settings.DATA_BUFFER_IDLE_SECONDS, self._shrink)
-        else:
-            self._reader.shrink()
+    def eof_received(self) -> None:
+        """Close too: a broker says so that it will send nothing more."""
+        self._end(BrokenConnectionError(f"{self._address}: the broker closed the data connection"))
 
     def _on_frame(
         self, frame_type: FrameType, method_number: int, timeout_ms: int, correlation_id: int, body: memoryview

@@ -1,8 +1,8 @@
 """The data connections of one event loop to one broker: opened on first use, shared by all clients, one for each method.
 
-Appends and polls have connections of their own, so that a large poll answer does not hold up an acknowledgement. Where a broker has no
-data port, or it cannot be reached, callers use gRPC, and the port is tried again after `settings.DATA_RETRY_SECONDS`.
-Must not know what the connections carry.
+Appends and polls have connections of their own, so that a large poll answer does not hold up an acknowledgement. The first callers
+wait while a connection is opened. Where a broker has no data port, or it cannot be reached, callers use gRPC from then on, and do not
+wait for the later attempts, one each `settings.DATA_RETRY_SECONDS`. Must not know what the connections carry.
 """
 
 from __future__ import annotations
@@ -44,11 +44,15 @@ class DataPort:
         self._opened: set[DataConnection] = set()
         """Those that may not be closed yet: a broker that leaves a connection still answers there."""
         self._openings: dict[int, asyncio.Task[Opened]] = {}
+        self._uses_grpc = False
+        """The last attempt ended without a connection."""
         self._retry_at = 0.0
-        """Loop time before which gRPC is used."""
+        """Loop time of the next attempt, while gRPC is used."""
 
     def connection(self, method_number: int) -> DataConnection | asyncio.Task[Opened] | None:
         """Return the method's connection, the attempt to open it that runs or begins now, or None: use gRPC. Does not wait.
+
+        While gRPC is used an attempt may begin, too, and the answer is None until it has succeeded.
 
         Callers must not cancel the attempt. It is cancelled by `close`.
         """
@@ -56,13 +60,15 @@ class DataPort:
         if connection is not None and connection.is_open:
             return connection
         opening = self._openings.get(method_number)
-        if opening is None:
-            if self._loop.time() < self._retry_at:
-                return None
+        if opening is None and not (self._uses_grpc and self._loop.time() < self._retry_at):
             opening = self._loop.create_task(self._open(method_number), name=f"raftmq-data-open-{self._address}")
             self._openings[method_number] = opening
             opening.add_done_callback(lambda _: self._openings.pop(method_number, None))
-        return opening
+        return None if self._uses_grpc else opening
+
+    def on_broker_lost(self) -> None:
+        """Try again with the next call, as calls over gRPC have failed: the broker was restarted, and may have a data port by now."""
+        self._retry_at = 0.0
 
     async def close(self) -> None:
         """Close the connections. Waits until their sockets are closed."""
@@ -84,6 +90,8 @@ class DataPort:
         try:
             answer = await self._ask()
         except (UnreachableError, BrokenConnectionError, RequestTimedOutError) as error:
+            if self._uses_grpc:
+                self._retry_at = self._loop.time() + settings.CONNECT_BACKOFF_MAX_SECONDS
             unreachable = UnreachableError(
                 str(error.args[0])
             )  # also of a call that may have arrived: it changed nothing
@@ -104,6 +112,7 @@ class DataPort:
         except (OSError, RaftMQError) as error:  # a TimeoutError is an OSError
             self._use_grpc(name_of(error), is_usual=False)
             return None
+        self._uses_grpc = False
         self._connections[method_number] = connection
         self._opened = {each for each in self._opened if not each.is_closed} | {connection}
         log.debug("data_connection_opened address=%s port=%d", self._address, answer.port)
@@ -111,8 +120,9 @@ class DataPort:
 
     def _use_grpc(self, reason: str, *, is_usual: bool) -> None:
         now = self._loop.time()
-        if now < self._retry_at:
+        if self._uses_grpc and now < self._retry_at:
             return  # the attempt for another method has just said so
+        self._uses_grpc = True
         self._retry_at = now + settings.DATA_RETRY_SECONDS
         data = (self._address, reason, settings.DATA_RETRY_SECONDS)
         if is_usual:

@@ -244,7 +244,12 @@ class GrpcConnection:
             self._check_open()
             return await call
         except grpc.aio.AioRpcError as error:
-            raise error_from_call(error, self._address) from error.with_traceback(None)
+            failure = error_from_call(error, self._address)
+            if method is POLL and isinstance(failure, BrokenConnectionError | UnreachableError):
+                port = self._shared.data_ports.get(self.cluster_id)
+                if port is not None:
+                    port.on_broker_lost()
+            raise failure from error.with_traceback(None)
         finally:
             del call  # an error that somebody keeps refers to this frame, and must not keep gRPC: see `grpc_fork`
 
@@ -330,7 +335,18 @@ class GrpcConnection:
         )
         call = open_call(metadata=call_metadata(self.cluster_id))
         self._calls.add_stream(call)
-        stream = _GrpcAppendStream(call, self._address, self._calls, on_response, on_end, on_writable)
+        port = self._data_port()
+
+        def on_lost(error: RaftMQError) -> None:
+            port.on_broker_lost()
+            on_end(error)
+
+        def is_outdated() -> bool:
+            return isinstance(port.connection(APPEND_NUMBER), DataConnection)
+
+        stream = _GrpcAppendStream(
+            call, self._address, self._calls, on_response, on_lost, on_writable, is_outdated=is_outdated
+        )
         self._readers.add(stream.reader)
         stream.reader.add_done_callback(self._readers.discard)
         return stream
@@ -395,7 +411,10 @@ class _GrpcAppendStream:
         on_response: OnResponse,
         on_end: OnEnd,
         on_writable: Callable[[], None],
+        *,
+        is_outdated: Callable[[], bool],
     ) -> None:
+        self.is_outdated = is_outdated
         self._call = call
         self._address = address
         self._calls = calls

@@ -142,6 +142,9 @@ class NodeSender:
             self._write(request)
 
     def _write(self, request: SerializedAppend) -> None:
+        if self._stream is not None and len(self._pending) == 1 and self._stream.is_outdated():
+            self._stream.cancel()  # nothing but this request is under way, so that the order cannot suffer
+            self._stream = None
         if self._stream is None:
             try:
                 connection = self._resolver.connection(self.address)

@@ -107,6 +107,9 @@ class _SimAppendStream:
         self._call.send(request.body)
         return True
 
+    def is_outdated(self) -> bool:
+        return False
+
     def cancel(self) -> None:
         self._reader.cancel()
         self._call.cancel()

@@ -9,7 +9,7 @@ import pytest
 from raftmq import errors
 from raftmq.client.base import settings
 from raftmq.client.connection.data_connection import DataConnection, open_data_connection
-from raftmq.frames import BUFFER_BYTES, HEADER_BYTES, FrameType, frame_header
+from raftmq.frames import HEADER_BYTES, FrameType, frame_header
 from raftmq.proto import queue_pb2 as pb
 
 from tests.support.client.fake_broker import FakeCluster, detail
@@ -296,20 +296,3 @@ async def test_an_attempt_that_is_cancelled_leaves_nothing_open(port: FakeDataPo
     attempt.cancel()
     await asyncio.wait([attempt])
     await port.wait(lambda: not port.open_connections)
-
-
-async def test_a_large_read_buffer_is_given_back(port: FakeDataPort, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settings, "DATA_BUFFER_IDLE_SECONDS", 0.01)
-    connection, broker = await opened(port)
-    broker.is_mute = True
-    calls = Calls()
-    for _ in range(2):
-        correlation_id = connection.call(0, REQUEST, 1000, calls)
-        broker.say(FrameType.ANSWER, correlation_id, bytes(1 << 20))
-        await calls.next()
-        assert connection._reader.size > BUFFER_BYTES
-        async with asyncio.timeout(5):
-            while connection._reader.size > BUFFER_BYTES:
-                await asyncio.sleep(0.005)
-    connection.close()
-    await connection.wait_closed()

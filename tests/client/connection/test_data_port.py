@@ -114,6 +114,42 @@ async def test_a_data_connection_is_tried_again_after_a_while(node: FakeNode, mo
     await connection.close()
 
 
+async def test_a_producer_goes_over_to_a_data_connection_that_can_be_had_again(
+    cluster: FakeCluster, node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not wait for the attempt, and nothing is repeated."""
+    monkeypatch.setattr(settings, "DATA_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(settings, "DATA_CONNECT_SECONDS", 0.2)
+    node.data_port.is_silent = True
+    async with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+        for _ in range(5):
+            await producer.send_and_wait("t", b"x")
+        assert node.streams == 1
+        node.data_port.is_silent = False
+        offset = 4
+        async with asyncio.timeout(10):
+            while not any(connection.calls for connection in node.data_port.connections):
+                offset = (await producer.send_and_wait("t", b"x")).offset
+        assert (await producer.send_and_wait("t", b"x")).offset == offset + 1
+        assert node.streams == 1
+        assert (producer.metrics().errors_total, producer.metrics().retries_total) == ({}, 0)
+
+
+async def test_after_a_restart_of_the_broker_a_data_connection_is_tried_immediately(
+    cluster: FakeCluster, node: FakeNode
+) -> None:
+    """While it stopped it may have said that it has no data port."""
+    cluster.has_data_ports = False
+    async with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+        await producer.send_and_wait("t", b"x")
+        await node.stop()
+        cluster.has_data_ports = True
+        await node.start()
+        async with asyncio.timeout(10):
+            while not any(connection.calls for connection in node.data_port.connections):
+                await producer.send_and_wait("t", b"x")
+
+
 async def test_callers_that_come_while_it_opens_share_the_attempt(node: FakeNode) -> None:
     connections = [GrpcConnection(node.address) for _ in range(5)]
     first, *others = [asyncio.create_task(each.call(POLL, POLL_REQUEST, 5)) for each in connections]

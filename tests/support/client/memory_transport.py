@@ -124,6 +124,9 @@ class MemoryStream:
         self._requests.put_nowait(pb.AppendRequest.FromString(request.body))
         return True
 
+    def is_outdated(self) -> bool:
+        return False
+
     def cancel(self) -> None:
         self._reader.cancel()
 
