@@ -123,7 +123,7 @@ class DataAppendStream:
         self._held: SerializedAppend | None = None
         """The request that waits for the connection to open, or for flow control."""
         self._closing_error: RaftMQError | None = None
-        """The connection takes no more requests; what they and those that are lost end with."""
+        """Why the connection takes no more requests: the error of those that are lost or come now."""
         self._is_ended = False
         if isinstance(opened, DataConnection):
             self._use(opened)

@@ -1,7 +1,7 @@
 """One data connection: frames over TCP that carry Append and Poll calls to a broker, beside gRPC (`raftmq.frames`, ADR 0012).
 
-It must not decide what is called where, nor repeat anything. Invariants: a call is answered, refused, lost or cancelled, once; after
-the end of the connection nothing is called back any more.
+It must not choose connections, nor repeat calls. Invariants: a call is answered, refused, lost or cancelled, once. After the end of the
+connection nothing is called back any more.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class CallHandler(Protocol):
         ...
 
     def on_refused(self, correlation_id: int, detail: pb.ErrorDetail) -> None:
-        """Note that the broker refused this call; others go on."""
+        """Note that the broker refused this call. Others go on."""
         ...
 
     def on_lost(self, correlation_id: int, error: RaftMQError) -> None:
@@ -71,7 +71,7 @@ class DataConnection(asyncio.BufferedProtocol):
         self._error: RaftMQError | None = None
         """Why it ended."""
         self._is_leaving = False
-        """The broker said GOODBYE, and answers what it has."""
+        """The broker said GOODBYE, and answers the calls that it has accepted."""
         self._is_paused = False
 
     @property
@@ -86,7 +86,7 @@ class DataConnection(asyncio.BufferedProtocol):
 
     @property
     def is_writable(self) -> bool:
-        """Return whether the next call would leave soon; if not, `wait_writable`."""
+        """Return whether the next call would leave soon. If not, use `wait_writable`."""
         return not self._is_paused
 
     # ---------------------------------------------------------------------------------------------------------- calling
@@ -161,7 +161,7 @@ class DataConnection(asyncio.BufferedProtocol):
         self._waiters.clear()
         if self._transport is not None:
             if self._transport.get_write_buffer_size():
-                self._transport.abort()  # what is unsent could wait for a frozen broker for ever
+                self._transport.abort()  # unsent bytes could wait for a frozen broker without end
             else:
                 self._transport.close()
         for correlation_id, handler in calls.items():
@@ -223,7 +223,7 @@ class DataConnection(asyncio.BufferedProtocol):
         try:
             self._reader.received(nbytes, self._on_frame)
         except (FrameError, DecodeError) as error:
-            self._end(BrokenConnectionError(f"{self._address}: the broker sent what is no frame ({error})"))
+            self._end(BrokenConnectionError(f"{self._address}: the broker sent bytes that are no frame ({error})"))
 
     def eof_received(self) -> None:
         """Close too: a broker says so that it will send nothing more."""

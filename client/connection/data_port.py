@@ -2,7 +2,7 @@
 
 Appends and polls have connections of their own, so that a large poll answer does not hold up an acknowledgement. The first callers
 wait while a connection is opened. Where a broker has no data port, or it cannot be reached, callers use gRPC from then on, and do not
-wait for the later attempts, one each `settings.DATA_RETRY_SECONDS`. Must not know what the connections carry.
+wait for the later attempts, one each `settings.DATA_RETRY_SECONDS`. Must not know about calls.
 """
 
 from __future__ import annotations

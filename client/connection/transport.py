@@ -69,7 +69,7 @@ class Connection(Protocol):
 
         Args:
             on_response: called with each answer. Must not raise.
-            on_end: called once when the stream ends without `cancel`; the error is about every unanswered request.
+            on_end: called once when the stream ends without `cancel`. The error is about every unanswered request.
             on_writable: called when the stream takes requests again, after a `write` that returned False.
         """
         ...
@@ -466,7 +466,7 @@ class _GrpcAppendStream:
             self._end(BrokenConnectionError(f"{self._address}: the append stream was given up"))
 
     def _on_crash(self, error: BaseException) -> None:
-        """A defect of gRPC's Python layer, or of this class: the stream is over, and what it carried may have arrived."""
+        """A defect of gRPC's Python layer, or of this class: the stream has ended, and its requests may have arrived."""
         broken = BrokenConnectionError(f"{self._address}: the append stream failed: {error!r}")
         broken.__cause__ = error
         self._end(broken)

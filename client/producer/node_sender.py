@@ -80,7 +80,7 @@ class NodeSender:
         self._is_writable = True
         """The stream takes another request, or there is no stream and one may be opened. False for good after `drop`."""
         self._flush_handle: asyncio.Handle | None = None
-        """The next look at the queues; None while nothing is due."""
+        """The next look at the queues, or None while nothing is due."""
         self._backoff = Backoff(settings.RETRY_BACKOFF_MIN_SECONDS, settings.RETRY_BACKOFF_MAX_SECONDS, resolver.rng)
         self._not_before = 0.0
         self._gather_timer: asyncio.TimerHandle | None = None

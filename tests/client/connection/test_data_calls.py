@@ -46,7 +46,7 @@ def append(number: int, size: int = 0) -> SerializedAppend:
 
 
 class Stream:
-    """An open stream, and what it said."""
+    """An open stream, its answers and its end."""
 
     def __init__(self, connection: GrpcConnection) -> None:
         self.answers: list[pb.AppendResponse] = []

@@ -1,4 +1,4 @@
-"""One data connection: what becomes of each call, however the bytes arrive and however the connection ends."""
+"""The outcome of each call of a data connection, wherever the bytes are cut and however the connection ends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REQUEST = pb.AppendRequest(correlation_id=1).SerializeToString()
 
 
 class Calls:
-    """Notes what becomes of calls, and of the connection."""
+    """A handler of calls and user of a connection that notes everything it is told."""
 
     def __init__(self) -> None:
         self.answers: list[tuple[int, bytes]] = []
@@ -56,7 +56,7 @@ class Calls:
 
 
 class Wire:
-    """Stands in for a socket's transport: keeps what is written."""
+    """A stand-in for a socket's transport that keeps the written bytes."""
 
     def __init__(self) -> None:
         self.written = bytearray()

@@ -1,4 +1,4 @@
-"""When clients use data connections, when gRPC, and that they leave nothing behind."""
+"""The choice between data connections and gRPC, and the end of connections."""
 
 from __future__ import annotations
 

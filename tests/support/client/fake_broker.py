@@ -288,7 +288,7 @@ class FakeNode(rpc.LogServicer, rpc.TopologyServicer, rpc.AdminServicer):
         self.server: grpc.aio.Server | None = None
         self.data_port = FakeDataPort(self)
         self.open_data_connection = self._open_data_connection
-        """What answers that call; tests replace it."""
+        """Answers that call. Tests replace it."""
         self.data_opens = 0
         """Calls of OpenDataConnection."""
         self.streams = 0

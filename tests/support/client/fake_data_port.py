@@ -83,7 +83,7 @@ class FakeDataConnection(asyncio.BufferedProtocol):
         self.timeouts_ms: list[int] = []
         self.cancelled: list[int] = []
         self.error_of: Callable[[bytes], pb.ErrorDetail | None] = lambda _: None
-        """What a call with this body is refused with."""
+        """Return the error that a call with this body is refused with."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
@@ -107,7 +107,7 @@ class FakeDataConnection(asyncio.BufferedProtocol):
         self._transport.write(frame_header(frame_type, len(body), correlation_id) + body)
 
     def close(self) -> None:
-        """Close after what was written is sent."""
+        """Close after everything written was sent."""
         self._transport.close()
 
     def abort(self) -> None:
