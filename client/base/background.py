@@ -33,7 +33,7 @@ def spawn(
     return task
 
 
-async def cancel_and_wait(*tasks: asyncio.Task[None] | None) -> None:
+async def cancel_and_wait(*tasks: asyncio.Task[object] | None) -> None:
     """Cancel background tasks and wait for their end, whatever it is (their crash was reported already).
 
     A library below may swallow a cancellation that meets it at a bad moment; so it is repeated until the task has ended.

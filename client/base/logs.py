@@ -24,6 +24,8 @@ EVENTS: Final[Mapping[str, str]] = {
     "client_stopped": "A defect of the SDK ended what keeps a client informed; every call raises from now on. Please report it",
     "connection_made": "A channel to a broker was opened",
     "connection_dropped": "A channel was closed: no broker is at that address any more",
+    "data_connection_opened": "A data connection to a broker was opened, beside gRPC",
+    "data_connection_unavailable": "A broker has no data port (`not_offered`, `UNSUPPORTED_VERSION`), or it cannot be used: appends and polls go over gRPC, and it is tried again later",
     "append_stream_opened": "A producer writes to a broker from now on",
     "append_stream_ended": "The stream ended; what was unanswered is repeated",
     "append_retried": "A batch was refused or lost, and is repeated",

@@ -94,6 +94,22 @@ UNUSED_CONNECTION_SECONDS: Final = 60.0
 """A connection to an address where no broker is any more is closed after this time: whatever was asked there has ended by then."""
 CLOSE_GRACE_SECONDS: Final = 0.5
 
+DATA_OPEN_SECONDS: Final = 2.0
+"""Patience with a broker that is asked for a data connection: as `LATE_ANSWER_SECONDS`, after which it is suspect."""
+DATA_CONNECT_SECONDS: Final = 1.0
+"""Patience with the data port itself. The broker has just answered over gRPC, so a port that does not answer is blocked on the way."""
+DATA_RETRY_SECONDS: Final = 60.0
+"""How long gRPC is used where there is no data connection, until the next attempt to open one."""
+DATA_UNACKED_SECONDS: Final = 30
+"""TCP gives a data connection up when the broker's host acknowledges nothing for this time, or the broker reads nothing, and probes a
+silent one as often. An overloaded broker reads nothing for seconds: ending its connections then would make it read everything twice."""
+DATA_TIMEOUT_GRACE_SECONDS: Final = 0.1
+"""How long after a call's timeout its answer is still waited for: the broker knows better what became of the call."""
+DATA_WRITE_BUFFER_BYTES: Final = 256 * KIB
+"""Unsent bytes of a data connection above which appends wait: one large request is under way, and the next is not copied yet."""
+DATA_JOIN_BYTES_MAX: Final = 16 * KIB
+"""A request up to this size is copied behind its frame's header, which costs less than a second system call."""
+
 POLLS_IN_FLIGHT_MAX: Final = 4
 """Long polls of one consumer to one broker at once: a partition that became hungry does not wait for the poll of the others."""
 LATE_POLL_SECONDS: Final = 2.0

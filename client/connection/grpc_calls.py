@@ -87,15 +87,20 @@ class GrpcCalls:
 
     async def step(self, stream: RunningCall, waiting: Coroutine[object, object, ResultT]) -> ResultT:
         """Something of a stream that waits for the core. Cancelled meanwhile, it cancels the stream, and the rest happens in the background."""
-        task = asyncio.get_running_loop().create_task(waiting, name="raftmq-call-step")
-        self._steps.add(task)
-        task.add_done_callback(self._on_step_done)
+        task = self.begin_step(waiting)
         try:
             await asyncio.wait((task,))
         except asyncio.CancelledError:
             self._cancel_in_core(stream)
             raise
         return task.result()
+
+    def begin_step(self, waiting: Coroutine[object, object, ResultT]) -> asyncio.Task[ResultT]:
+        """Begin something of a stream that waits for the core, and return its task. `end` waits for it."""
+        task = asyncio.get_running_loop().create_task(waiting, name="raftmq-call-step")
+        self._steps.add(task)
+        task.add_done_callback(self._on_step_done)
+        return task
 
     def _on_step_done(self, task: asyncio.Task[Any]) -> None:
         self._steps.discard(task)

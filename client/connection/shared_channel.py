@@ -12,12 +12,14 @@ from typing import Final
 from weakref import WeakSet, WeakValueDictionary
 
 import grpc.aio
+from raftmq.client.connection.data_port import DataPort
+from raftmq.client.connection.grpc_calls import GrpcCalls
 
 
 class SharedChannel:
     """A channel to one address, on one event loop."""
 
-    __slots__ = ("__weakref__", "_place", "channel", "methods", "users")
+    __slots__ = ("__weakref__", "_place", "calls", "channel", "data_ports", "methods", "users")
 
     def __init__(self, place: tuple[asyncio.AbstractEventLoop, str], channel: grpc.aio.Channel) -> None:
         self._place: Final = place
@@ -25,6 +27,10 @@ class SharedChannel:
         """Without it after the last connection was closed."""
         self.methods: Final[dict[str, object]] = {}
         """gRPC's callable of each method that was called."""
+        self.calls: Final = GrpcCalls()
+        """Calls that are made for all users."""
+        self.data_ports: Final[dict[str, DataPort]] = {}
+        """The broker's data port by the cluster id of those that use it."""
         self.users: Final[WeakSet[object]] = WeakSet()
         """Connections that use it. A client that the program forgot to close does not keep it."""
 
@@ -33,9 +39,15 @@ class SharedChannel:
         self.users.discard(user)
         if not self.users and _channels.get(self._place) is self:
             del _channels[self._place]  # before the wait: a client that starts now gets a channel of its own
-            await self.channel.close()
+            try:
+                for port in self.data_ports.values():
+                    await port.close()
+                await self.calls.end()
+            finally:
+                await self.channel.close()
             # A closed client may live on. gRPC shuts down when nobody refers to a channel any more: see `grpc_fork`.
             self.methods.clear()
+            self.data_ports.clear()
             del self.channel
 
 

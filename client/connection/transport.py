@@ -1,4 +1,6 @@
-"""How the SDK talks to brokers: a small seam (`Transport`, `Connection`, `AppendStream`) and its gRPC implementation.
+"""How the SDK talks to brokers: a small seam (`Transport`, `Connection`, `AppendStream`) and its implementation.
+
+Calls go over gRPC. Polls and appends go over data connections where the broker has them (`data_port`).
 
 A simulator replaces `GrpcTransport` by an in-memory one. Every failure leaves here as a `RaftMQError`: the typed one the broker
 sent, `UnreachableError` (nothing was sent), `BrokenConnectionError` or `RequestTimedOutError` (it may have arrived).
@@ -8,18 +10,25 @@ Must not retry or choose brokers: that is the resolver's and the callers' part.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from typing import Protocol, cast
+from collections.abc import AsyncGenerator, Callable
+from functools import partial
+from typing import Any, Protocol, cast
+from weakref import WeakSet
 
 import grpc
 import grpc.aio
 from raftmq.call_metadata import CLUSTER_KEY, STATUS_DETAILS_KEY
 from raftmq.client.base import settings
-from raftmq.client.base.error_details import detail_from_status, error_from_detail, with_address
+from raftmq.client.base.background import cancel_and_wait, spawn
+from raftmq.client.base.error_details import detail_from_status, error_from_detail, fresh_copy, with_address
 from raftmq.client.base.fork_guard import check_grpc_usable
 from raftmq.client.connection import grpc_fork as grpc_fork  # from now on a fork checks whether gRPC is in use
+from raftmq.client.connection.append_stream import AppendStream, OnEnd, OnResponse, SerializedAppend
+from raftmq.client.connection.data_calls import APPEND_NUMBER, POLL_NUMBER, DataAppendStream, DataCall
+from raftmq.client.connection.data_connection import DataConnection
+from raftmq.client.connection.data_port import DataPort
 from raftmq.client.connection.grpc_calls import GrpcCalls
-from raftmq.client.connection.shared_channel import shared_channel
+from raftmq.client.connection.shared_channel import SharedChannel, shared_channel
 from raftmq.errors import (
     BrokenConnectionError,
     InternalError,
@@ -30,24 +39,8 @@ from raftmq.errors import (
     UnsupportedVersionError,
     WrongClusterError,
 )
-from raftmq.methods import APPEND_STREAM, WATCH, RequestT, ResponseT, UnaryMethod
+from raftmq.methods import APPEND_STREAM, OPEN_DATA_CONNECTION, POLL, WATCH, RequestT, ResponseT, UnaryMethod
 from raftmq.proto import queue_pb2 as pb
-
-
-class AppendStream(Protocol):
-    """A bidirectional stream of appends to one broker."""
-
-    async def write(self, request: bytes) -> None:
-        """Send one serialized `AppendRequest` (see `append_frame`); waits for flow control. Raises `BrokenConnectionError` when the stream is dead."""
-        ...
-
-    async def read(self) -> pb.AppendResponse:
-        """Wait for the next answer. Raises a `RaftMQError` when the stream ends."""
-        ...
-
-    def cancel(self) -> None:
-        """Give the stream up; unanswered requests have an unknown outcome."""
-        ...
 
 
 class Connection(Protocol):
@@ -71,8 +64,14 @@ class Connection(Protocol):
         """The topology stream. Iterating raises a `RaftMQError`."""
         ...
 
-    def append_stream(self) -> AppendStream:
-        """Open a stream; does not wait."""
+    def append_stream(self, on_response: OnResponse, on_end: OnEnd, on_writable: Callable[[], None]) -> AppendStream:
+        """Open a stream. Does not wait.
+
+        Args:
+            on_response: called with each answer. Must not raise.
+            on_end: called once when the stream ends without `cancel`. The error is about every unanswered request.
+            on_writable: called when the stream takes requests again, after a `write` that returned False.
+        """
         ...
 
     async def close(self) -> None:
@@ -216,7 +215,12 @@ class GrpcConnection:
         self._shared = shared_channel(address, open_channel)
         self._shared.users.add(self)
         self._calls = GrpcCalls()
-        self._is_closed = False
+        self._readers: set[asyncio.Task[None]] = set()
+        """Of the streams, until they have ended."""
+        self._data_calls: set[DataCall[Any]] = set()  # of any response
+        self._data_streams: WeakSet[DataAppendStream] = WeakSet()
+        self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when `close` was called."""
 
     @property
     def address(self) -> str:
@@ -228,27 +232,62 @@ class GrpcConnection:
     ) -> ResponseT:
         """One unary call; cancelling it cancels it at the broker."""
         self._check_open()
-        methods = self._shared.methods
-        callable_ = cast("grpc.aio.UnaryUnaryMultiCallable[RequestT, ResponseT] | None", methods.get(method.path))
-        if callable_ is None:
-            callable_ = self._shared.channel.unary_unary(
-                method.path,
-                request_serializer=method.request_type.SerializeToString,
-                response_deserializer=method.response_type.FromString,
-            )
-            methods[method.path] = callable_
-        call = callable_(request, timeout=timeout_seconds, metadata=call_metadata(self.cluster_id))
+        if method is POLL:
+            deadline = asyncio.get_running_loop().time() + timeout_seconds
+            connection = await self._wait_data_connection(POLL_NUMBER, timeout_seconds)
+            timeout_seconds = deadline - asyncio.get_running_loop().time()
+            if connection is not None:
+                return await self._call_over(connection, method, request, timeout_seconds)
+        call = _unary_call(self._shared, method, request, timeout_seconds, self.cluster_id)
         try:
             await self._calls.wait_unary(call)
             self._check_open()
             return await call
         except grpc.aio.AioRpcError as error:
-            raise error_from_call(error, self._address) from error.with_traceback(None)
+            failure = error_from_call(error, self._address)
+            if method is POLL and isinstance(failure, BrokenConnectionError | UnreachableError):
+                port = self._shared.data_ports.get(self.cluster_id)
+                if port is not None:
+                    port.on_broker_lost()
+            raise failure from error.with_traceback(None)
         finally:
-            del (
-                call,
-                callable_,
-            )  # an error that somebody keeps refers to this frame, and must not keep gRPC: see `grpc_fork`
+            del call  # an error that somebody keeps refers to this frame, and must not keep gRPC: see `grpc_fork`
+
+    async def _call_over(
+        self,
+        connection: DataConnection,
+        method: UnaryMethod[RequestT, ResponseT],
+        request: RequestT,
+        timeout_seconds: float,
+    ) -> ResponseT:
+        call: DataCall[ResponseT] = DataCall(connection, method, request, timeout_seconds, self._address)
+        self._data_calls.add(call)
+        try:
+            return await call.wait()
+        finally:
+            self._data_calls.discard(call)
+
+    async def _wait_data_connection(self, method_number: int, timeout_seconds: float) -> DataConnection | None:
+        """Wait for the method's data connection, or None: use gRPC. Raises a `RaftMQError` when the broker is out of reach."""
+        found = self._data_port().connection(method_number)
+        if not isinstance(found, asyncio.Task):
+            return found
+        await asyncio.wait((found, self._closed), timeout=timeout_seconds, return_when=asyncio.FIRST_COMPLETED)
+        self._check_open()
+        if not found.done() or found.cancelled():
+            raise RequestTimedOutError(f"{self._address}: no data connection within {timeout_seconds:g} s")
+        opened = found.result()
+        if isinstance(opened, RaftMQError):
+            raise fresh_copy(opened) from opened.__cause__
+        return opened
+
+    def _data_port(self) -> DataPort:
+        """The broker's data port. Clients of another cluster do not share it: the broker compares clusters as a connection is opened."""
+        port = self._shared.data_ports.get(self.cluster_id)
+        if port is None:
+            ask = partial(_ask_data_connection, self._shared, self._address, self.cluster_id)
+            port = self._shared.data_ports[self.cluster_id] = DataPort(self._address, ask)
+        return port
 
     async def watch(self, request: pb.WatchRequest) -> AsyncGenerator[pb.TopologyUpdate, None]:
         """The topology stream."""
@@ -274,8 +313,20 @@ class GrpcConnection:
             self._calls.cancel(call)
             del call  # as in `call`
 
-    def append_stream(self) -> AppendStream:
-        """Open a stream; does not wait."""
+    def append_stream(self, on_response: OnResponse, on_end: OnEnd, on_writable: Callable[[], None]) -> AppendStream:
+        """Open a stream. Does not wait."""
+        self._check_open()
+        open_over_grpc = partial(self._append_stream_over_grpc, on_response, on_end, on_writable)
+        opened = self._data_port().connection(APPEND_NUMBER)
+        if opened is None:
+            return open_over_grpc()
+        stream = DataAppendStream(opened, open_over_grpc, self._address, on_response, on_end, on_writable)
+        self._data_streams.add(stream)
+        return stream
+
+    def _append_stream_over_grpc(
+        self, on_response: OnResponse, on_end: OnEnd, on_writable: Callable[[], None]
+    ) -> AppendStream:
         self._check_open()
         open_call: grpc.aio.StreamStreamMultiCallable[bytes, pb.AppendResponse] = self._shared.channel.stream_stream(
             APPEND_STREAM.path,
@@ -284,54 +335,143 @@ class GrpcConnection:
         )
         call = open_call(metadata=call_metadata(self.cluster_id))
         self._calls.add_stream(call)
-        return _GrpcAppendStream(call, self._address, self._calls)
+        port = self._data_port()
+
+        def on_lost(error: RaftMQError) -> None:
+            port.on_broker_lost()
+            on_end(error)
+
+        def is_outdated() -> bool:
+            return isinstance(port.connection(APPEND_NUMBER), DataConnection)
+
+        stream = _GrpcAppendStream(
+            call, self._address, self._calls, on_response, on_lost, on_writable, is_outdated=is_outdated
+        )
+        self._readers.add(stream.reader)
+        stream.reader.add_done_callback(self._readers.discard)
+        return stream
 
     async def close(self) -> None:
         """Close at once; running calls fail. Waits, for a moment at most, until the core has ended them."""
-        if not self._is_closed:
-            self._is_closed = True
+        if not self._closed.done():
+            self._closed.set_result(None)
+            for call in list(self._data_calls):
+                call.fail(BrokenConnectionError(f"{self._address}: the connection is closed"))
+            for stream in list(self._data_streams):
+                stream.close()
             try:
                 await self._calls.end()
+                await cancel_and_wait(*self._readers)
             finally:
                 await self._shared.leave(self)
 
     def _check_open(self) -> None:
-        if self._is_closed:
+        if self._closed.done():
             raise BrokenConnectionError(f"{self._address}: the connection is closed")
+
+
+def _unary_call(
+    shared: SharedChannel,
+    method: UnaryMethod[RequestT, ResponseT],
+    request: RequestT,
+    timeout_seconds: float,
+    cluster_id: str,
+) -> grpc.aio.UnaryUnaryCall[RequestT, ResponseT]:
+    """Begin a call. Whoever keeps the result, or a frame that has it, keeps gRPC."""
+    callable_ = cast("grpc.aio.UnaryUnaryMultiCallable[RequestT, ResponseT] | None", shared.methods.get(method.path))
+    if callable_ is None:
+        callable_ = shared.channel.unary_unary(
+            method.path,
+            request_serializer=method.request_type.SerializeToString,
+            response_deserializer=method.response_type.FromString,
+        )
+        shared.methods[method.path] = callable_
+    return callable_(request, timeout=timeout_seconds, metadata=call_metadata(cluster_id))
+
+
+async def _ask_data_connection(shared: SharedChannel, address: str, cluster_id: str) -> pb.OpenDataConnectionResponse:
+    """Ask the broker for a data connection, for all clients that share the channel. Raises a `RaftMQError`."""
+    request = pb.OpenDataConnectionRequest()
+    call = _unary_call(shared, OPEN_DATA_CONNECTION, request, settings.DATA_OPEN_SECONDS, cluster_id)
+    try:
+        await shared.calls.wait_unary(call)
+        return await call
+    except grpc.aio.AioRpcError as error:
+        raise error_from_call(error, address) from error.with_traceback(None)
+    finally:
+        del call, shared
 
 
 class _GrpcAppendStream:
     def __init__(
-        self, call: grpc.aio.StreamStreamCall[bytes, pb.AppendResponse], address: str, calls: GrpcCalls
+        self,
+        call: grpc.aio.StreamStreamCall[bytes, pb.AppendResponse],
+        address: str,
+        calls: GrpcCalls,
+        on_response: OnResponse,
+        on_end: OnEnd,
+        on_writable: Callable[[], None],
+        *,
+        is_outdated: Callable[[], bool],
     ) -> None:
+        self.is_outdated = is_outdated
         self._call = call
         self._address = address
         self._calls = calls
+        self._on_response = on_response
+        self._on_end = on_end
+        self._on_writable = on_writable
+        self._is_ended = False
+        """It was cancelled, or its end was reported."""
+        self.reader = spawn(self._read_forever(), f"raftmq-append-answers-{address}", self._on_crash)
 
-    async def write(self, request: bytes) -> None:
-        try:
-            await self._calls.step(self._call, self._call.write(request))
-        except grpc.aio.AioRpcError as error:
-            raise error_from_call(error, self._address) from error
-        except asyncio.InvalidStateError as error:  # the call ended before
-            raise BrokenConnectionError(f"{self._address}: the append stream has ended") from error
-        except asyncio.CancelledError as error:
-            if is_caller_cancelled():
-                raise
-            raise BrokenConnectionError(f"{self._address}: the append stream was given up") from error
-
-    async def read(self) -> pb.AppendResponse:
-        try:
-            response = await self._calls.step(self._call, self._call.read())
-        except grpc.aio.AioRpcError as error:
-            raise error_from_call(error, self._address) from error
-        except asyncio.CancelledError as error:
-            if is_caller_cancelled():
-                raise
-            raise BrokenConnectionError(f"{self._address}: the append stream was given up") from error
-        if not isinstance(response, pb.AppendResponse):  # grpc.aio.EOF
-            raise BrokenConnectionError(f"{self._address}: the broker ended the append stream")
-        return response
+    def write(self, request: SerializedAppend) -> bool:
+        if not self._is_ended:
+            self._calls.begin_step(self._call.write(request.body)).add_done_callback(self._on_written)
+        return False
 
     def cancel(self) -> None:
+        self._is_ended = True
         self._calls.cancel(self._call)
+        self.reader.cancel()
+
+    def _on_written(self, writing: asyncio.Task[None]) -> None:
+        if self._is_ended:
+            return
+        error = None if writing.cancelled() else writing.exception()
+        if writing.cancelled():
+            self._end(BrokenConnectionError(f"{self._address}: the append stream was given up"))
+        elif isinstance(error, grpc.aio.AioRpcError):
+            self._end(error_from_call(error, self._address))
+        elif isinstance(error, asyncio.InvalidStateError):  # the call ended before
+            self._end(BrokenConnectionError(f"{self._address}: the append stream has ended"))
+        elif error is not None:
+            self._on_crash(error)
+        else:
+            self._on_writable()
+
+    async def _read_forever(self) -> None:
+        try:
+            while not self._is_ended:
+                response = await self._calls.step(self._call, self._call.read())
+                if not isinstance(response, pb.AppendResponse):  # grpc.aio.EOF
+                    self._end(BrokenConnectionError(f"{self._address}: the broker ended the append stream"))
+                elif not self._is_ended:
+                    self._on_response(response)
+        except grpc.aio.AioRpcError as error:
+            self._end(error_from_call(error, self._address))
+        except asyncio.CancelledError:
+            if is_caller_cancelled():
+                raise
+            self._end(BrokenConnectionError(f"{self._address}: the append stream was given up"))
+
+    def _on_crash(self, error: BaseException) -> None:
+        """A defect of gRPC's Python layer, or of this class: the stream has ended, and its requests may have arrived."""
+        broken = BrokenConnectionError(f"{self._address}: the append stream failed: {error!r}")
+        broken.__cause__ = error
+        self._end(broken)
+
+    def _end(self, error: RaftMQError) -> None:
+        if not self._is_ended:
+            self._is_ended = True
+            self._on_end(error)

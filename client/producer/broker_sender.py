@@ -2,6 +2,9 @@
 
 While a request is unanswered small batches gather (`settings.SMALL_REQUESTS_IN_FLIGHT_MAX`); full ones go out at once. Must not
 judge answers: that is the producer's part. Invariant: every request in `_pending` is answered, or handed back as lost, exactly once.
+
+It has no task: a record would cost a turn of the event loop for each one that has to wake up. Everything here runs in callbacks of
+the event loop and of the stream, and each of them reports its own defects.
 """
 
 from __future__ import annotations
@@ -12,12 +15,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from raftmq.client.base import settings
-from raftmq.client.base.background import Backoff, spawn
+from raftmq.client.base.background import Backoff
 from raftmq.client.base.error_details import name_of
 from raftmq.client.base.logs import log
 from raftmq.client.base.metrics import ProducerCounters
+from raftmq.client.connection.append_stream import AppendStream, SerializedAppend
 from raftmq.client.connection.resolver import Resolver
-from raftmq.client.connection.transport import AppendStream
 from raftmq.client.producer.append_frame import PartitionBatches, serialize_append
 from raftmq.client.producer.partition_queue import Attempt, PartitionQueue
 from raftmq.errors import BrokenConnectionError, RaftMQError
@@ -73,24 +76,20 @@ class BrokerSender:
         self.bytes_in_flight = 0
         """Of unanswered requests (written here only)."""
         self._last_correlation_id = 0
-        self._wake = asyncio.Event()
         self._stream: AppendStream | None = None
-        self._reader: asyncio.Task[None] | None = None
+        self._is_writable = True
+        """The stream takes another request, or there is no stream and one may be opened. False for good after `drop`."""
+        self._flush_handle: asyncio.Handle | None = None
+        """The next look at the queues, or None while nothing is due."""
         self._backoff = Backoff(settings.RETRY_BACKOFF_MIN_SECONDS, settings.RETRY_BACKOFF_MAX_SECONDS, resolver.rng)
         self._not_before = 0.0
         self._gather_timer: asyncio.TimerHandle | None = None
-        self._writer = spawn(self._write_forever(), f"raftmq-append-{address}", on_crash)
 
     def schedule(self, queue: PartitionQueue) -> None:
         """Look at the queue in the next pass of the loop."""
         queue.is_scheduled = True
         self._queues[queue] = None
-        self._wake.set()
-
-    @property
-    def tasks(self) -> tuple[asyncio.Task[None] | None, ...]:
-        """What runs; whoever cancels it must `drop` afterwards."""
-        return (self._writer, self._reader)
+        self._flush_soon()
 
     @property
     def requests_in_flight(self) -> int:
@@ -99,9 +98,11 @@ class BrokerSender:
 
     def drop(self) -> None:
         """Give the stream up for good; unanswered requests are handed back as lost."""
-        if self._gather_timer is not None:
-            self._gather_timer.cancel()
-        self._drop_stream(self._stream, BrokenConnectionError(f"{self.address}: the producer was closed"))
+        self._drop_stream(BrokenConnectionError(f"{self.address}: the producer was closed"))
+        self._is_writable = False
+        for handle in (self._gather_timer, self._flush_handle):
+            if handle is not None:
+                handle.cancel()
 
     def check_late(self, now: float) -> None:
         """Suspect the broker when an answer is late; give the stream up when one is later than the request timeout."""
@@ -112,43 +113,53 @@ class BrokerSender:
         if waited > settings.LATE_ANSWER_SECONDS:
             self._resolver.mark_suspect(self.address)
         if waited > self._request_timeout_seconds + settings.CLOSE_GRACE_SECONDS:
-            self._drop_stream(self._stream, BrokenConnectionError(f"{self.address}: no answer in {waited:.1f} s"))
+            self._drop_stream(BrokenConnectionError(f"{self.address}: no answer in {waited:.1f} s"))
 
     # ---------------------------------------------------------------------------------------------------------- writing
 
-    async def _write_forever(self) -> None:
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            if self._loop.time() < self._not_before:
-                self._loop.call_at(self._not_before, self._wake.set)
-                continue
-            while (request := self._build_request()) is not None:
-                await self._write(request)
+    def _flush_soon(self) -> None:
+        """Write in the next turn of the event loop, when this one's other callbacks and tasks have added their records."""
+        if self._flush_handle is None and self._is_writable:
+            self._flush_handle = self._loop.call_soon(self._flush)
 
-    async def _write(self, request: bytes) -> None:
-        stream = self._stream
+    def _flush(self) -> None:
+        self._flush_handle = None
         try:
-            if stream is None:
-                stream = self._open_stream()
-            await stream.write(request)
-        except RaftMQError as error:
-            self._drop_stream(stream, error)
+            self._write_requests()
+        except Exception as error:  # noqa: BLE001 -- the root of a callback
+            self._on_crash(error)
 
-    def _open_stream(self) -> AppendStream:
-        stream = self._resolver.connection(self.address).append_stream()
-        log.debug("append_stream_opened address=%s", self.address)
-        self._stream = stream
-        self._reader = spawn(self._read_forever(stream), f"raftmq-append-answers-{self.address}", self._on_crash)
-        return stream
+    def _write_requests(self) -> None:
+        while self._is_writable and self._queues and self.bytes_in_flight < settings.BROKER_BYTES_IN_FLIGHT_MAX:
+            now = self._loop.time()
+            if now < self._not_before:
+                if self._flush_handle is None:
+                    self._flush_handle = self._loop.call_at(self._not_before, self._flush)
+                return
+            request = self._build_request(now)
+            if request is None:
+                return
+            self._write(request)
 
-    def _build_request(self) -> bytes | None:
-        if not self._queues or self.bytes_in_flight >= settings.BROKER_BYTES_IN_FLIGHT_MAX:
-            return None
-        now = self._loop.time()
-        if now < self._not_before:
-            self._wake.set()
-            return None
+    def _write(self, request: SerializedAppend) -> None:
+        if self._stream is not None and len(self._pending) == 1 and self._stream.is_outdated():
+            self._stream.cancel()  # nothing but this request is under way, so that the order cannot suffer
+            self._stream = None
+        if self._stream is None:
+            try:
+                connection = self._resolver.connection(self.address)
+                self._stream = connection.append_stream(self._on_response, self._drop_stream, self._on_writable)
+            except RaftMQError as error:
+                self._drop_stream(error)
+                return
+            log.debug("append_stream_opened address=%s", self.address)
+        self._is_writable = self._stream.write(request)
+
+    def _on_writable(self) -> None:
+        self._is_writable = True
+        self._flush()
+
+    def _build_request(self, now: float) -> SerializedAppend | None:
         may_send_small = self._may_send_small(now)
         room = settings.REQUEST_BYTES_MAX
         sent: list[SentPartition] = []
@@ -175,7 +186,7 @@ class BrokerSender:
         if len(fresh) < settings.SMALL_REQUESTS_IN_FLIGHT_MAX:
             return True
         if self._gather_timer is None or self._gather_timer.when() <= now:
-            self._gather_timer = self._loop.call_at(fresh[0] + settings.GATHER_SECONDS_MAX, self._wake.set)
+            self._gather_timer = self._loop.call_at(fresh[0] + settings.GATHER_SECONDS_MAX, self._flush_soon)
         return False
 
     def _settle(self, queue: PartitionQueue, now: float) -> None:
@@ -204,13 +215,14 @@ class BrokerSender:
         del self._queues[queue]
         queue.is_scheduled = False
 
-    def _frame(self, sent: list[SentPartition], payload_bytes: int, now: float) -> bytes:
+    def _frame(self, sent: list[SentPartition], payload_bytes: int, now: float) -> SerializedAppend:
         self._last_correlation_id += 1
         self._counters.retries_total += sum(attempt.number > 1 for _, attempts in sent for attempt in attempts)
-        request = serialize_append(
+        timeout_ms = max(1, int(self._request_timeout_seconds * 1000))
+        body = serialize_append(
             self._last_correlation_id,
             self._resolver.metadata_revision,
-            max(1, int(self._request_timeout_seconds * 1000)),
+            timeout_ms,
             [
                 PartitionBatches(queue.topic_id, queue.partition, [attempt.batch.sealed for attempt in attempts])
                 for queue, attempts in sent
@@ -218,16 +230,9 @@ class BrokerSender:
         )
         self._pending[self._last_correlation_id] = _Request(sent, payload_bytes, now)
         self.bytes_in_flight += payload_bytes
-        return request
+        return SerializedAppend(self._last_correlation_id, timeout_ms, body)
 
     # ---------------------------------------------------------------------------------------------------------- reading
-
-    async def _read_forever(self, stream: AppendStream) -> None:
-        try:
-            while True:
-                self._on_response(await stream.read())
-        except RaftMQError as error:
-            self._drop_stream(stream, error)
 
     def _on_response(self, response: pb.AppendResponse) -> None:
         request = self._pending.pop(response.correlation_id, None)
@@ -236,23 +241,28 @@ class BrokerSender:
         self.bytes_in_flight -= request.payload_bytes
         self._backoff.reset()
         self._counters.requests.observe(self._loop.time() - request.sent_at)
-        self._handler.on_answer(request.sent, response, self.address)
+        try:
+            self._handler.on_answer(request.sent, response, self.address)
+        except Exception as error:  # noqa: BLE001 -- the root of a callback
+            self._on_crash(error)
         if self._queues:
-            self._wake.set()
+            self._flush_soon()
 
-    def _drop_stream(self, stream: AppendStream | None, error: RaftMQError) -> None:
-        """The stream is dead: hand back what it carried. Without effect for a stream that was dropped before."""
-        if stream is not self._stream:
-            return
-        self._stream = None
+    def _drop_stream(self, error: RaftMQError) -> None:
+        """Give up the stream, or the attempt to open one, and hand back the requests that it carried."""
+        stream, self._stream = self._stream, None
         if stream is not None:
             stream.cancel()
             log.debug("append_stream_ended address=%s error_code=%s", self.address, name_of(error))
+        self._is_writable = True
         lost, self._pending = list(self._pending.values()), {}
         self.bytes_in_flight = 0
         self._not_before = self._loop.time() + self._backoff.next_seconds()
         self._resolver.mark_suspect(self.address)
-        for request in lost:
-            self._handler.on_lost(request.sent, error)
+        try:
+            for request in lost:
+                self._handler.on_lost(request.sent, error)
+        except Exception as defect:  # noqa: BLE001 -- the root of a callback
+            self._on_crash(defect)
         if self._queues:
-            self._wake.set()
+            self._flush_soon()

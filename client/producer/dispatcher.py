@@ -109,13 +109,12 @@ class Dispatcher:
     async def close(self) -> None:
         """Give up what is outstanding and stop every task. Waits only for their end."""
         self._is_closed = True
-        tasks = [task for sender in self.senders.values() for task in sender.tasks]
         try:
-            await cancel_and_wait(self._ticker, *tasks)
+            await cancel_and_wait(self._ticker)
         finally:
             for sender in self.senders.values():
                 sender.drop()
-            self.senders.clear()  # their tasks refer to streams, and a closed producer may live on: see `grpc_fork`
+            self.senders.clear()
             self._fail_all(
                 ClosedClientError("the producer was closed"),
                 ClosedInFlightError("the producer was closed; the batch may be written"),

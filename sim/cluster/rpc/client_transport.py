@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 
 import grpc.aio
-from raftmq.client.connection.transport import AppendStream, Connection, call_metadata, error_from_call, error_from_rpc
+from raftmq.client.connection.append_stream import AppendStream, OnEnd, OnResponse, SerializedAppend
+from raftmq.client.connection.transport import (
+    Connection,
+    call_metadata,
+    error_from_call,
+    error_from_rpc,
+)
 from raftmq.errors import BrokenConnectionError
 from raftmq.methods import APPEND_STREAM, WATCH, RequestT, ResponseT, UnaryMethod
 from raftmq.proto import queue_pb2 as pb
@@ -26,14 +32,15 @@ class ClientTransport:
 
     def connect(self, address: str) -> Connection:
         """See `Transport`."""
-        return ClientConnection(RpcChannel(self._loop, self._network, address))
+        return ClientConnection(self._loop, RpcChannel(self._loop, self._network, address))
 
 
 class ClientConnection:
     """`Connection` over a channel."""
 
-    def __init__(self, channel: RpcChannel) -> None:
+    def __init__(self, loop: VirtualLoop, channel: RpcChannel) -> None:
         self.cluster_id = ""
+        self._loop = loop
         self._channel = channel
 
     @property
@@ -66,11 +73,16 @@ class ClientConnection:
         finally:
             call.cancel()
 
-    def append_stream(self) -> AppendStream:
+    def append_stream(
+        self,
+        on_response: OnResponse,
+        on_end: OnEnd,
+        on_writable: Callable[[], None],  # a write never waits here
+    ) -> AppendStream:
         """See `Connection`."""
         self._check_open()
         call = self._channel.begin(APPEND_STREAM.path, call_metadata(self.cluster_id))
-        return _SimAppendStream(call, self.address)
+        return _SimAppendStream(self._loop, call, self.address, on_response, on_end)
 
     async def close(self) -> None:
         """See `Connection`."""
@@ -82,28 +94,31 @@ class ClientConnection:
 
 
 class _SimAppendStream:
-    def __init__(self, call: ClientCall, address: str) -> None:
+    def __init__(
+        self, loop: VirtualLoop, call: ClientCall, address: str, on_response: OnResponse, on_end: OnEnd
+    ) -> None:
         self._call = call
         self._address = address
+        self._on_response = on_response
+        self._on_end = on_end
+        self._reader = loop.create_task(self._read_forever())
 
-    async def write(self, request: bytes) -> None:
-        status = self._call.status
-        if status is not None:
-            try:
-                self._call.raise_error()
-            except grpc.aio.AioRpcError as error:
-                raise error_from_call(error, self._address) from error
-            raise BrokenConnectionError(f"{self._address}: the append stream has ended")
-        self._call.send(request)
+    def write(self, request: SerializedAppend) -> bool:
+        self._call.send(request.body)
+        return True
 
-    async def read(self) -> pb.AppendResponse:
-        try:
-            data = await self._call.read()
-        except grpc.aio.AioRpcError as error:
-            raise error_from_call(error, self._address) from error
-        if data is None:
-            raise BrokenConnectionError(f"{self._address}: the broker ended the append stream")
-        return pb.AppendResponse.FromString(data)
+    def is_outdated(self) -> bool:
+        return False
 
     def cancel(self) -> None:
+        self._reader.cancel()
         self._call.cancel()
+
+    async def _read_forever(self) -> None:
+        try:
+            while (data := await self._call.read()) is not None:
+                self._on_response(pb.AppendResponse.FromString(data))
+        except grpc.aio.AioRpcError as error:
+            self._on_end(error_from_call(error, self._address))
+        else:
+            self._on_end(BrokenConnectionError(f"{self._address}: the broker ended the append stream"))

@@ -6,8 +6,13 @@ import pytest
 from raftmq import errors
 from raftmq.client.admin.admin import Admin
 from raftmq.client.base import settings
+from raftmq.client.connection.append_stream import SerializedAppend
 from raftmq.client.connection.resolver import Leader, Resolver, parse_addresses
-from raftmq.client.connection.transport import GrpcConnection, GrpcTransport, unreachable_reason
+from raftmq.client.connection.transport import (
+    GrpcConnection,
+    GrpcTransport,
+    unreachable_reason,
+)
 from raftmq.client.consumer.consumer import Consumer
 from raftmq.client.producer.producer import Producer
 from raftmq.methods import DESCRIBE_CLUSTER, POLL
@@ -156,20 +161,26 @@ async def test_whoever_is_of_another_cluster_cannot_be_reached(cluster: FakeClus
     resolver = await started(cluster)
     connection = resolver.connection(cluster.brokers[topic.partitions[0].leader].address)
     poll = pb.PollRequest(partitions=[pb.PartitionPoll(topic_id=topic.topic_id, max_bytes=1000)], max_bytes=1000)
-    append = pb.AppendRequest(correlation_id=1).SerializeToString()
+    append = SerializedAppend(1, 5000, pb.AppendRequest(correlation_id=1).SerializeToString())
     await connection.call(POLL, poll, 5)
-    stream = connection.append_stream()
-    await stream.write(append)
-    assert (await stream.read()).correlation_id == 1
+    answers: asyncio.Queue[pb.AppendResponse | errors.RaftMQError] = asyncio.Queue()
+    stream = connection.append_stream(answers.put_nowait, answers.put_nowait, lambda: None)
+    stream.write(append)
+    answer = await answers.get()
+    assert isinstance(answer, pb.AppendResponse)
+    assert answer.correlation_id == 1
     assert {cluster.clusters_called[name] for name in ("Poll", "AppendStream")} == {cluster.cluster_id}
 
     cluster.cluster_id = "another"
     with pytest.raises(errors.UnreachableError, match="of another cluster") as raised:
         await connection.call(POLL, poll, 5)
     assert (raised.value.retriable, raised.value.outcome) == (True, errors.Outcome.NOT_APPLIED)
-    stream = connection.append_stream()
-    with pytest.raises(errors.UnreachableError, match="of another cluster"):
-        await stream.read()
+    stream.cancel()
+    stream = connection.append_stream(answers.put_nowait, answers.put_nowait, lambda: None)
+    stream.write(append)
+    error = await answers.get()
+    assert isinstance(error, errors.UnreachableError)
+    assert "of another cluster" in str(error)
     await resolver.close()
 
 
@@ -250,16 +261,16 @@ async def test_the_core_has_nothing_left_to_report_of_a_closed_connection(cluste
     assert isinstance(connection, GrpcConnection)
     watch = connection.watch(pb.WatchRequest())
     await anext(watch)
-    stream = connection.append_stream()
-    reading = asyncio.ensure_future(stream.read())
+    ends: list[errors.RaftMQError] = []
+    connection.append_stream(lambda _: None, ends.append, lambda: None)
     poll = pb.PollRequest(max_wait_ms=60_000)
     polls = [asyncio.ensure_future(connection.call(POLL, poll, 60)) for _ in range(3)]
     async with cluster.polled:
         await cluster.polled.wait_for(lambda: len(cluster.poll_requests) == 3)
     polls[0].cancel()
-    reading.cancel()
-    await asyncio.wait([reading, polls[0]])
+    await asyncio.wait([polls[0]])
     await connection.close()
+    assert [type(end) for end in ends] == [errors.BrokenConnectionError]
     assert not connection._calls._ending
     assert not connection._calls._running
     mine = [task for task in asyncio.all_tasks() if "_handle_status_once_received" in repr(task.get_coro())]

@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator, Iterator
 import grpc
 import grpc.aio
 import pytest
+from raftmq.client.connection.append_stream import SerializedAppend
 from raftmq.client.connection.transport import GrpcTransport, error_from_rpc
-from raftmq.errors import BrokenConnectionError, InternalError, UnreachableError
+from raftmq.errors import BrokenConnectionError, InternalError, RaftMQError, UnreachableError
 
 CHUNK = b"x" * 1_000_000
 
@@ -36,18 +37,18 @@ async def test_a_write_that_a_dead_connection_ends_is_no_defect_of_the_broker() 
     await server.start()
     connection = GrpcTransport().connect(f"127.0.0.1:{port}")
     try:
-        stream = connection.append_stream()
+        ended: asyncio.Future[RaftMQError] = asyncio.get_running_loop().create_future()
+        stream = connection.append_stream(lambda _: None, ended.set_result, lambda: write_on())
 
-        async def write_on() -> None:
-            while True:
-                await stream.write(CHUNK)
+        def write_on() -> None:
+            while stream.write(SerializedAppend(1, 1000, CHUNK)):
+                pass
 
-        writing = asyncio.create_task(write_on())
+        write_on()
         await asyncio.sleep(0.3)
-        assert not writing.done()
+        assert not ended.done()
         await server.stop(0)
-        with pytest.raises((BrokenConnectionError, UnreachableError)):
-            await writing
+        assert isinstance(await ended, BrokenConnectionError | UnreachableError)
     finally:
         await connection.close()
 

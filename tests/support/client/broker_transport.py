@@ -88,7 +88,7 @@ class BrokerConnection:
         async for update in topology.watch(request, self._transport.broker.call()):
             yield update
 
-    def append_stream(self):
+    def append_stream(self, on_response, on_end, on_writable):
         raise NotImplementedError
 
     async def close(self) -> None:

@@ -23,6 +23,8 @@ from raftmq.call_metadata import CLUSTER_KEY
 from raftmq.proto import queue_pb2 as pb
 from raftmq.proto import queue_pb2_grpc as rpc
 
+from tests.support.client.fake_data_port import FakeDataPort
+
 BATCH_BYTES_MAX = 3 << 20
 
 
@@ -152,8 +154,9 @@ AppendHook = Callable[[int, "FakeTopic", int, bytes], "pb.ErrorDetail | str | No
 class FakeCluster:
     """``async with FakeCluster(brokers=2) as cluster``. Change it through its methods, so that watchers are told."""
 
-    def __init__(self, brokers: int = 1) -> None:
+    def __init__(self, brokers: int = 1, *, has_data_ports: bool = False) -> None:
         self.cluster_id = "fake-cluster"
+        self.has_data_ports = has_data_ports
         self.revision = 1
         self.topics: dict[str, FakeTopic] = {}
         self.brokers = {n: FakeBroker(self, n) for n in range(1, brokers + 1)}
@@ -283,6 +286,11 @@ class FakeBroker(rpc.LogServicer, rpc.TopologyServicer, rpc.AdminServicer):
         self.broker_id = broker_id
         self.port = 0
         self.server: grpc.aio.Server | None = None
+        self.data_port = FakeDataPort(self)
+        self.open_data_connection = self._open_data_connection
+        """Answers that call. Tests replace it."""
+        self.data_opens = 0
+        """Calls of OpenDataConnection."""
         self.streams = 0
 
     @property
@@ -295,11 +303,14 @@ class FakeBroker(rpc.LogServicer, rpc.TopologyServicer, rpc.AdminServicer):
         rpc.add_TopologyServicer_to_server(self, self.server)
         rpc.add_AdminServicer_to_server(self, self.server)
         self.port = self.server.add_insecure_port(f"127.0.0.1:{self.port}")
+        if self.cluster.has_data_ports:
+            await self.data_port.start()
         await self.server.start()
 
     async def stop(self) -> None:
         if self.server is not None:
             server, self.server = self.server, None
+            await self.data_port.stop()
             await server.stop(None)
 
     # ------------------------------------------------------------------------------------------------------------ queue
@@ -455,6 +466,15 @@ class FakeBroker(rpc.LogServicer, rpc.TopologyServicer, rpc.AdminServicer):
             if result.batches:
                 response.partitions.append(result)
         return response
+
+    async def OpenDataConnection(self, request, context):
+        self.data_opens += 1
+        return await self.open_data_connection(request, context)
+
+    async def _open_data_connection(self, request, context):
+        if not self.cluster.has_data_ports:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not implemented!")
+        return pb.OpenDataConnectionResponse(port=self.data_port.port, token=self.data_port.token())
 
     async def ListOffsets(self, request, context):
         response = pb.ListOffsetsResponse()

@@ -12,6 +12,7 @@ from typing import cast
 from google.rpc import status_pb2
 from raftmq import errors
 from raftmq.client.base.error_details import error_from_detail
+from raftmq.client.connection.append_stream import SerializedAppend
 from raftmq.proto import queue_pb2 as pb
 
 from tests.support.client.fake_broker import FakeBroker, FakeCluster
@@ -77,9 +78,9 @@ class MemoryConnection:
         finally:
             await updates.aclose()
 
-    def append_stream(self) -> MemoryStream:
+    def append_stream(self, on_response, on_end, on_writable) -> MemoryStream:
         self._check()
-        return MemoryStream(self, self._broker)
+        return MemoryStream(self, self._broker, on_response, on_end)
 
     async def close(self) -> None:
         self._closed.set()
@@ -111,25 +112,31 @@ class MemoryConnection:
 
 
 class MemoryStream:
-    def __init__(self, connection: MemoryConnection, broker: FakeBroker) -> None:
+    def __init__(self, connection: MemoryConnection, broker: FakeBroker, on_response, on_end) -> None:
         self._connection = connection
         self._broker = broker
+        self._on_response = on_response
+        self._on_end = on_end
         self._requests: asyncio.Queue[pb.AppendRequest] = asyncio.Queue()
-        self._cancelled = asyncio.Event()
+        self._reader = asyncio.ensure_future(self._answer_forever())
 
-    async def write(self, request: bytes) -> None:
-        self._connection._check()
-        await asyncio.sleep(0)
-        self._requests.put_nowait(pb.AppendRequest.FromString(request))
+    def write(self, request: SerializedAppend) -> bool:
+        self._requests.put_nowait(pb.AppendRequest.FromString(request.body))
+        return True
 
-    async def read(self) -> pb.AppendResponse:
-        while True:
-            response: pb.AppendResponse | None = await self._connection._guarded(self._answer(), None, self._cancelled)
-            if response is not None:
-                return response
-
-    async def _answer(self) -> pb.AppendResponse | None:
-        return await self._broker.append(await self._requests.get())
+    def is_outdated(self) -> bool:
+        return False
 
     def cancel(self) -> None:
-        self._cancelled.set()
+        self._reader.cancel()
+
+    async def _answer_forever(self) -> None:
+        try:
+            while True:
+                request = await self._connection._guarded(self._requests.get())
+                self._connection._check()
+                response = await self._connection._guarded(self._broker.append(request))
+                if response is not None:
+                    self._on_response(response)
+        except errors.RaftMQError as error:
+            self._on_end(error)

@@ -1,0 +1,164 @@
+"""A FAKE data port for the SDK's tests: a real TCP server over `raftmq.frames`, in front of a `FakeBroker`.
+
+Each connection can be told to misbehave: `pause` stops its reading, `say` writes any frame, `mute` leaves calls unanswered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from raftmq.frames import DATA_METHODS, DATA_VERSION, FrameReader, FrameType, frame_header
+from raftmq.proto import queue_pb2 as pb
+
+if TYPE_CHECKING:
+    from tests.support.client.fake_broker import FakeBroker
+
+
+class FakeDataPort:
+    """Accepts the tokens that it gave out, once each."""
+
+    def __init__(self, broker: FakeBroker) -> None:
+        self.broker = broker
+        self.port = 0
+        self.connections: list[FakeDataConnection] = []
+        """All that were ever accepted."""
+        self.refusal: pb.ErrorDetail | None = None
+        """The answer to HELLO."""
+        self.is_silent = False
+        """HELLO is not answered."""
+        self.changed = asyncio.Condition()
+        self._tokens: set[bytes] = set()
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: FakeDataConnection(self), "127.0.0.1", self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            server, self._server = self._server, None
+            server.close()
+            for connection in self.connections:
+                connection.abort()
+            await server.wait_closed()
+            await asyncio.sleep(0)
+
+    def token(self) -> bytes:
+        token = b"token-%d" % len(self._tokens)
+        self._tokens.add(token)
+        return token
+
+    @property
+    def open_connections(self) -> list[FakeDataConnection]:
+        return [connection for connection in self.connections if connection.is_open]
+
+    def note_change(self) -> None:
+        async def notify() -> None:
+            async with self.changed:
+                self.changed.notify_all()
+
+        task = asyncio.ensure_future(notify())
+        self._notifying = task
+
+    async def wait(self, is_so: Callable[[], bool]) -> None:
+        """Return when it is so, which is looked at after each frame and each end of a connection."""
+        async with asyncio.timeout(10), self.changed:
+            await self.changed.wait_for(is_so)
+
+
+class FakeDataConnection(asyncio.BufferedProtocol):
+    def __init__(self, port: FakeDataPort) -> None:
+        self._port = port
+        self._reader = FrameReader(8 << 20)
+        self._transport: Any = None
+        self._running: dict[int, asyncio.Task[None]] = {}
+        self.is_open = False
+        self.is_mute = False
+        """Calls are noted and not answered."""
+        self.calls: list[tuple[int, int, bytes]] = []
+        """Method number, correlation id and body of each call."""
+        self.timeouts_ms: list[int] = []
+        self.cancelled: list[int] = []
+        self.error_of: Callable[[bytes], pb.ErrorDetail | None] = lambda _: None
+        """Return the error that a call with this body is refused with."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+        self.is_open = True
+        self._port.connections.append(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.is_open = False
+        for task in self._running.values():
+            task.cancel()
+        self._port.note_change()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._reader.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._reader.received(nbytes, self._on_frame)
+        self._port.note_change()
+
+    def say(self, frame_type: FrameType, correlation_id: int = 0, body: bytes = b"") -> None:
+        self._transport.write(frame_header(frame_type, len(body), correlation_id) + body)
+
+    def close(self) -> None:
+        """Close after everything written was sent."""
+        self._transport.close()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def pause(self) -> None:
+        self._transport.pause_reading()
+
+    def resume(self) -> None:
+        self._transport.resume_reading()
+
+    def _on_frame(
+        self, frame_type: FrameType, method_number: int, timeout_ms: int, correlation_id: int, body: memoryview
+    ) -> None:
+        if frame_type is FrameType.HELLO:
+            self._on_hello(pb.DataHello.FromString(bytes(body)))
+        elif frame_type is FrameType.CANCEL:
+            self.cancelled.append(correlation_id)
+            task = self._running.pop(correlation_id, None)
+            if task is not None:
+                task.cancel()
+        else:
+            assert frame_type is FrameType.CALL
+            data = bytes(body)
+            self.calls.append((method_number, correlation_id, data))
+            self.timeouts_ms.append(timeout_ms)
+            if not self.is_mute:
+                self._running[correlation_id] = asyncio.ensure_future(self._answer(method_number, correlation_id, data))
+
+    def _on_hello(self, hello: pb.DataHello) -> None:
+        port = self._port
+        assert hello.version == DATA_VERSION
+        if port.is_silent:
+            return
+        if port.refusal is not None:
+            self.say(FrameType.ERROR, 0, port.refusal.SerializeToString())
+            self._transport.close()
+            return
+        port._tokens.remove(hello.token)
+        self.say(FrameType.WELCOME)
+
+    async def _answer(self, method_number: int, correlation_id: int, data: bytes) -> None:
+        detail = self.error_of(data)
+        if detail is not None:
+            self.say(FrameType.ERROR, correlation_id, detail.SerializeToString())
+            return
+        method = DATA_METHODS[method_number]
+        request = method.request_type.FromString(data)
+        broker = self._port.broker
+        response = await (broker.append(request) if method.name == "Append" else broker.Poll(request, None))
+        self._running.pop(correlation_id, None)
+        if response is not None:
+            self.say(FrameType.ANSWER, correlation_id, response.SerializeToString())
