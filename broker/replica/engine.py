@@ -297,8 +297,14 @@ class Engine:
         began_at = time.perf_counter()
         self._pass_scheduled = False
         dirty, self._dirty = self._dirty, []
+        begun: list[tuple[Replica[StateMachine], Ready, bool]] = []
         for replica in dirty:
             replica.is_dirty = False
+            self.guarded(replica, self._begin, replica, begun)
+        # Followers write while this node prepares its own write: what it takes is not added to theirs.
+        self._send(self._transport.flush)
+        for replica, ready, with_append in begun:
+            self.guarded(replica, self._run, replica, ready, with_append)
             self.guarded(replica, self._process, replica)
         self._send_out()
         self.counters.pass_seconds.observe(time.perf_counter() - began_at)
@@ -311,10 +317,13 @@ class Engine:
             self._transport.flush,
             self.commits.submit_prepared,
         ):
-            try:
-                send()
-            except Exception as error:  # noqa: BLE001 -- as if it had been lost
-                self._owner.record_failure(Work.ENGINE, error)
+            self._send(send)
+
+    def _send(self, send: Callable[[], None]) -> None:
+        try:
+            send()
+        except Exception as error:  # noqa: BLE001 -- as if it had been lost
+            self._owner.record_failure(Work.ENGINE, error)
 
     def guarded(
         self, replica: Replica[StateMachine], action: Callable[[*Arguments], object], *arguments: *Arguments
@@ -350,23 +359,38 @@ class Engine:
         """A commit failed: its outcome on disk is unknown and retrying would lie. The process ends."""
         self._owner.on_fatal(error)
 
+    def _begin(self, replica: Replica[StateMachine], begun: list[tuple[Replica[StateMachine], Ready, bool]]) -> None:
+        """Take what a core wants done, and queue its messages. `_run` does the rest."""
+        ready = self._take_ready(replica)
+        if ready is not None:
+            begun.append((replica, *ready))
+
     def _process(self, replica: Replica[StateMachine]) -> None:
+        """Do what a core wants done until it wants nothing more now."""
+        while (taken := self._take_ready(replica)) is not None:
+            self._run(replica, *taken)
+
+    def _take_ready(self, replica: Replica[StateMachine]) -> tuple[Ready, bool] | None:
+        """Take a core's work and queue the messages that need not wait for the disk. None: there is none now.
+
+        The second item says whether it includes a write: no other is in flight.
+        """
         core, inbound = replica.core, self._inbound
-        while not isinstance(replica.disk, Installing):
+        if not isinstance(replica.disk, Installing):
             with_append = isinstance(replica.disk, Idle)
-            if not core.has_ready(with_append):
-                if with_append and replica.group_id in inbound.waiting:
-                    inbound.forget(replica.group_id)  # the core threw it away
-                break
-            ready = core.ready(with_append)
-            self._run(replica, ready, with_append)
+            if core.has_ready(with_append):
+                ready = core.ready(with_append)
+                for message in ready.messages:
+                    self.send(replica, message)
+                return ready, with_append
+            if with_append and replica.group_id in inbound.waiting:
+                inbound.forget(replica.group_id)  # the core threw it away
         if core.heartbeat_due:
             self._heartbeats.collect(replica)
+        return None
 
     def _run(self, replica: Replica[StateMachine], ready: Ready, with_append: bool) -> None:
-        """Everything a core wants done, in the order that it needs."""
-        for message in ready.messages:
-            self.send(replica, message)
+        """Do the rest of what a core wants done, in the order that it needs."""
         if ready.append is not None and ready.append.snapshot is None:
             self.commits.start(replica, ready.append)
         elif with_append:
@@ -397,8 +421,9 @@ class Engine:
         replica.on_role_change(change)
 
     def on_completions(self, completions: Sequence[Completion]) -> None:
-        """Writes are done with (called on the loop, once per drain of a writer); their groups go on at once."""
+        """Writes are done with (called on the loop, once per drain of a writer); their groups go on immediately."""
         self.commits.on_completions(completions)
+        self._send(self._transport.flush)  # acknowledgements of what is durable leave before anything is applied
         if self._dirty:
             self._pass()
 
