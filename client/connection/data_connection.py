@@ -59,6 +59,8 @@ class DataConnection(asyncio.BufferedProtocol):
         self._generation = current_generation()
         self._reader = FrameReader(settings.MESSAGE_BYTES_MAX)
         self._transport: asyncio.Transport | None = None
+        self._gathered: list[bytes] | None = None
+        """Small frames after the first of this turn of the event loop. None: this turn has written none."""
         self._calls: dict[int, CallHandler] = {}
         self._users: dict[ConnectionUser, None] = {}
         self._waiters: deque[ConnectionUser] = deque()
@@ -105,17 +107,37 @@ class DataConnection(asyncio.BufferedProtocol):
         timeout_ms = min(max(1, timeout_ms), _TIMEOUT_MS_MAX)
         header = frame_header(FrameType.CALL, len(body), correlation_id, method_number, timeout_ms)
         if len(body) <= settings.DATA_JOIN_BYTES_MAX:
-            transport.write(header + body)
+            self._write(header + body)
         else:
+            self._write_gathered()
             transport.write(header)
             transport.write(body)
         return correlation_id
+
+    def _write(self, frame: bytes) -> None:
+        """Write a small frame now, or with the others of this turn of the event loop: hundreds of producers share a connection."""
+        if self._gathered is not None:
+            self._gathered.append(frame)
+        elif self._transport is not None:
+            self._gathered = []
+            self._loop.call_soon(self._end_turn)
+            self._transport.write(frame)
+
+    def _write_gathered(self) -> None:
+        if self._gathered and self._transport is not None:
+            self._transport.write(b"".join(self._gathered))
+            self._gathered.clear()
+
+    def _end_turn(self) -> None:
+        if self._error is None:
+            self._write_gathered()
+        self._gathered = None
 
     def cancel(self, correlation_id: int) -> None:
         """Give a call up: its handler is not called any more. Without effect for a call that is over."""
         if self._calls.pop(correlation_id, None) is None or self._transport is None:
             return
-        self._transport.write(frame_header(FrameType.CANCEL, 0, correlation_id))
+        self._write(frame_header(FrameType.CANCEL, 0, correlation_id))
         self._close_if_left()
 
     def add_user(self, user: ConnectionUser) -> None:

@@ -26,6 +26,7 @@ from raftmq.broker.cluster.clock_watch import ClockWatch
 from raftmq.broker.cluster.disk_watch import DiskWatch
 from raftmq.broker.cluster.other_clusters import OtherClusters
 from raftmq.broker.cluster.reconciler import Reconciler
+from raftmq.broker.data_port.port import DataPort
 from raftmq.broker.grpc_port.server import GrpcServer
 from raftmq.broker.http_port.server import HttpServer
 from raftmq.broker.peers.transport import PeerTransport
@@ -62,6 +63,7 @@ async def serving():
         node.warnings = lambda: node.said
         node.said = []
         node.grpc = GrpcServer(node)
+        node.data_port = DataPort(node)
         server = HttpServer(node)
         port = await server.start("127.0.0.1", 0)
         try:

@@ -172,6 +172,7 @@ async def test_a_cancelled_call_hears_nothing() -> None:
     wire.written.clear()
     connection.cancel(correlation_id)
     connection.cancel(correlation_id)
+    await asyncio.sleep(0)
     assert bytes(wire.written) == frame(FrameType.CANCEL, correlation_id)
     feed(connection, frame(FrameType.ANSWER, correlation_id, b"late"))
     feed(connection, frame(FrameType.ERROR, correlation_id, detail(pb.THROTTLED).SerializeToString()))
