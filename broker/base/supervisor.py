@@ -92,15 +92,15 @@ class Supervisor:
         self._on_fatal = on_fatal
         self._throttle = LogThrottle()
         self._troubles: dict[Work, _Trouble] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self.failures: dict[Work, int] = dict.fromkeys(Work, 0)
         """Failures of each kind of work, ever."""
 
     def spawn(self, work: Work, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run the work until it returns. Restart it after each failure, with growing pauses."""
         task = self._loop.create_task(self._keep(work, run))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
 
     async def _keep(self, work: Work, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
         while True:

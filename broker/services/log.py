@@ -50,7 +50,7 @@ class LogService:
         self._appends = AppendService(host, self._locator, partitions, self._metrics)
         self._poll = PollService(host, self._locator, self._metrics)
         self._producer_ids = producer_ids
-        self._stream_readers: set[asyncio.Task[None]] = set()
+        self._stream_readers: dict[asyncio.Task[None], None] = {}
 
     @property
     def appended_batches_total(self) -> int:
@@ -126,12 +126,12 @@ class LogService:
         answers: asyncio.Queue[pb.AppendResponse | None] = asyncio.Queue()
         session = self.append_session(APPEND_STREAM.name)
         reader = self._host.loop.create_task(self._read_stream(requests, session, answers))
-        self._stream_readers.add(reader)
+        self._stream_readers[reader] = None
         try:
             while (answer := await answers.get()) is not None:
                 yield answer
         finally:
-            self._stream_readers.discard(reader)
+            self._stream_readers.pop(reader, None)
             reader.cancel()
             session.close()
         await asyncio.wait((reader,))

@@ -75,7 +75,7 @@ class PollService:
         self._host = host
         self._metrics = metrics
         self._locator = locator
-        self._parked: set[asyncio.Future[None]] = set()
+        self._parked: dict[asyncio.Future[None], None] = {}
         self._is_stopping = False
         self._rotation = 0
         self.batches_total = 0
@@ -181,11 +181,11 @@ class PollService:
         for future in progress:
             future.add_done_callback(wake)
         timer = self._host.loop.call_at(until, _wake, woken)
-        self._parked.add(woken)
+        self._parked[woken] = None
         try:
             await woken
         finally:
-            self._parked.discard(woken)
+            self._parked.pop(woken, None)
             timer.cancel()
             for future in progress:
                 if not future.done():

@@ -94,7 +94,7 @@ class Resolver:
         self._connections: dict[str, Connection] = {}
         self._cleaner: asyncio.TimerHandle | None = None
         """Will close the connections to addresses that are not used any more."""
-        self._endings: set[asyncio.Task[None]] = set()
+        self._endings: dict[asyncio.Task[None], None] = {}
         """Connections that are being closed."""
         self._broker_addresses: dict[int, str] = {}
         self._leaders: dict[int, Leader] = {}
@@ -102,7 +102,7 @@ class Resolver:
         """Addresses where another cluster answered, until ours says that a broker of its own is there."""
         self._listeners: list[Callable[[], None]] = []
         self._change = asyncio.Event()
-        self._watch_tasks: set[asyncio.Task[None]] = set()
+        self._watch_tasks: dict[asyncio.Task[None], None] = {}
         """The one that watches, and those before it that are ending."""
         self._watch_address = ""
         self._has_topology = asyncio.Event()
@@ -314,8 +314,8 @@ class Resolver:
         for ending in self._watch_tasks:
             ending.cancel()
         task = spawn(self._watch_forever(self._watch_address), "raftmq-topology", self._on_crash)
-        self._watch_tasks.add(task)
-        task.add_done_callback(self._watch_tasks.discard)
+        self._watch_tasks[task] = None
+        task.add_done_callback(self._watch_tasks.pop)
 
     async def _watch_forever(self, avoid: str) -> None:
         backoff = Backoff(settings.WATCH_BACKOFF_MIN_SECONDS, settings.WATCH_BACKOFF_MAX_SECONDS, self.rng)
@@ -426,8 +426,8 @@ class Resolver:
         self._cleaner = None
         for address in self._unused_addresses():
             ending = spawn(self._connections.pop(address).close(), "raftmq-connection-end", self._on_crash)
-            self._endings.add(ending)
-            ending.add_done_callback(self._endings.discard)
+            self._endings[ending] = None
+            ending.add_done_callback(self._endings.pop)
             log.debug("connection_dropped address=%s", address)
 
     def _learn_topic(self, topic: pb.Topic) -> None:

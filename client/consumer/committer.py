@@ -75,7 +75,7 @@ class Committer:
         self._counters = counters
         self._waiting: dict[TopicPartition, _Slot] = {}
         self._under_way: set[TopicPartition] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self._is_closed = False
 
     def submit(self, commits: Mapping[TopicPartition, Commit]) -> asyncio.Future[None]:
@@ -125,7 +125,7 @@ class Committer:
         for identity, slots in by_identity.items():
             self._under_way.update(slots)
             task = spawn(self._run(identity, slots), "raftmq-commit", self._on_crash)
-            self._tasks.add(task)
+            self._tasks[task] = None
             task.add_done_callback(partial(self._on_ended, frozenset(slots), slots))
 
     async def _run(self, identity: MemberIdentity, open_: dict[TopicPartition, _Slot]) -> None:
@@ -148,7 +148,7 @@ class Committer:
         self, partitions: frozenset[TopicPartition], open_: dict[TopicPartition, _Slot], task: asyncio.Task[None]
     ) -> None:
         """A task that was cancelled, perhaps before its first step, or that failed by a defect, has answered nobody."""
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         for slot in open_.values():
             _finish(slot, ClosedClientError("the consumer was closed while the offset was being committed"))
         self._under_way.difference_update(partitions)

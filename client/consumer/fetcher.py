@@ -67,7 +67,7 @@ class Fetcher:
         self._on_crash = on_crash
         self.counters = ConsumerCounters()
         self._wake = asyncio.Event()
-        self._polls: dict[str, set[asyncio.Task[None]]] = {}
+        self._polls: dict[str, dict[asyncio.Task[None], None]] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._unprepared = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
@@ -223,11 +223,11 @@ class Fetcher:
             if self._resolver.failure is not None:
                 return  # the consumer's next call says so
             for address, partitions in self._fetchable().items():
-                tasks = self._polls.setdefault(address, set())
+                tasks = self._polls.setdefault(address, {})
                 if len(tasks) < settings.POLLS_IN_FLIGHT_MAX:
                     task = spawn(self._poll(address, partitions), f"raftmq-poll-{address}", self._on_crash)
-                    tasks.add(task)
-                    task.add_done_callback(tasks.discard)
+                    tasks[task] = None
+                    task.add_done_callback(tasks.pop)
                     await asyncio.sleep(0)  # let it mark its partitions
 
     def _fetchable(self) -> dict[str, list[tuple[PartitionFetch, Leader]]]:
