@@ -58,7 +58,7 @@ from raftmq.storage.lmdb_log_store import replica_file_count
 from raftmq.storage.log_store import ReplicaKey
 from raftmq.storage.registry import STALE_DIRECTORY_ADVICE
 from raftmq.storage.writer_threads import Completion
-from raftmq.types import METADATA_GROUP_ID, NO_NODE, GroupId, NodeId, ReplicaId, Term
+from raftmq.types import METADATA_GROUP_ID, NO_NODE, GroupId, NodeId, ReplicaId
 
 log = structlog.get_logger(__name__)
 
@@ -122,6 +122,7 @@ class Node:
         self._metadata = MetadataReplica(
             self.engine, self.store, self.registry, self.replicas, self._on_metadata_changed
         )
+        self.leadership = self.engine.leadership
         publisher = self.engine.publisher
         self.other_clusters = OtherClusters(self.loop.time)
         self._boots = PeerBoots(self.registry, self._metadata, self._in_background, self.limits)
@@ -435,9 +436,7 @@ class Node:
 
     async def report_damage(self, address: str, request: pb.ReportDamageRequest) -> None:
         """See `ReconcilerHost`."""
-        await self.grpc.forwarder.forward(
-            address, REPORT_DAMAGE.path, request, REPORT_DAMAGE.response_type, _REPORT_TIMEOUT_SECONDS
-        )
+        await self.grpc.forwarder.forward(address, REPORT_DAMAGE, request, _REPORT_TIMEOUT_SECONDS)
 
     async def report_replicas(self, request: pb.ReportReplicasRequest) -> None:
         """See `ReconcilerHost`."""
@@ -495,10 +494,6 @@ class Node:
     def partition_replicas(self) -> list[Replica[StateMachine]]:
         """See `ServiceHost`."""
         return [partition.replica for partition in self.partitions.values()]
-
-    def leader_hint(self, group_id: GroupId) -> tuple[NodeId, str, Term]:
-        """See `ServiceHost`."""
-        return self.engine.leader_hint(group_id)
 
     async def wait_revision(self, revision: int) -> None:
         """See `ServiceHost`."""

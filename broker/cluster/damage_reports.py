@@ -12,12 +12,13 @@ from typing import Protocol
 
 import structlog
 from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.replica.leadership_table import LeadershipTable
 from raftmq.broker.replica.replica import Replica
 from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.proto import queue_pb2 as pb
 from raftmq.storage.log_store import ReplicaKey
-from raftmq.types import METADATA_GROUP_ID, NO_NODE, GroupId, NodeId, Term
+from raftmq.types import METADATA_GROUP_ID, NO_NODE, NodeId
 
 log = structlog.get_logger(__name__)
 
@@ -32,6 +33,7 @@ class DamageHost(Protocol):
     """The node as its damage reports see it."""
 
     loop: asyncio.AbstractEventLoop
+    leadership: LeadershipTable
 
     @property
     def node_id(self) -> NodeId:
@@ -49,10 +51,6 @@ class DamageHost(Protocol):
 
     def quarantined(self) -> dict[ReplicaKey, str]:
         """Damaged replicas here, with the reason."""
-        ...
-
-    def leader_hint(self, group_id: GroupId) -> tuple[NodeId, str, Term]:
-        """(node, its client address, term) believed to lead the group; node 0 when nobody."""
         ...
 
     async def report_damage(self, address: str, request: pb.ReportDamageRequest) -> None:
@@ -123,7 +121,7 @@ class DamageReports:
         }
         by_leader: dict[str, list[ReplicaKey]] = {}
         for key in damaged:
-            leader, address, _ = self._host.leader_hint(key.group_id)
+            leader, address, _ = self._host.leadership.leader_hint(key.group_id)
             if leader not in (NO_NODE, self._host.node_id):
                 by_leader.setdefault(address, []).append(key)
         pairs = [(address, key) for address, keys in by_leader.items() for key in keys]

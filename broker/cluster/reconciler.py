@@ -227,7 +227,7 @@ class Reconciler:
 
     def _leader_of(self, group_id: int) -> NodeId:
         is_led = self._host.is_led(GroupId(group_id))
-        return self._host.leader_hint(GroupId(group_id))[0] if is_led else NO_NODE
+        return self._host.leadership.get(GroupId(group_id)).node_id if is_led else NO_NODE
 
     @staticmethod
     async def _execute(replica: Replica[Metadata], command: MetadataCommand) -> None:

@@ -9,17 +9,19 @@ from raftmq.broker.base.readiness import NotReady
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.base.supervisor import Work
 from raftmq.broker.partitions.host import PartitionHost
+from raftmq.broker.replica.leadership_table import LeadershipTable
 from raftmq.broker.replica.replica import Replica
 from raftmq.fsm.node_lineage import Lineage
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.storage.log_store import ReplicaKey
-from raftmq.types import GroupId, NodeId, ReplicaId, Term
+from raftmq.types import GroupId, NodeId, ReplicaId
 
 
 class ServiceHost(PartitionHost, Protocol):
     """One node as its services see it."""
 
     limits: Limits
+    leadership: LeadershipTable
 
     @property
     def node_id(self) -> NodeId:
@@ -29,10 +31,6 @@ class ServiceHost(PartitionHost, Protocol):
     @property
     def cluster_id(self) -> str:
         """Empty before the node belongs to a cluster."""
-        ...
-
-    def leader_hint(self, group_id: GroupId) -> tuple[NodeId, str, Term]:
-        """(node, its client address, term) believed to lead the group; node 0 when nobody."""
         ...
 
     async def wait_revision(self, revision: int) -> None:
@@ -50,7 +48,7 @@ class ServiceHost(PartitionHost, Protocol):
     def is_led(self, group_id: GroupId) -> bool:
         """Whether the group has a leader, as far as this node can tell.
 
-        A report, not a route: `leader_hint` keeps naming the last leader known until there is another one.
+        A report, not a route: `leadership` keeps naming the last leader known until there is another one.
         """
         ...
 

@@ -153,7 +153,7 @@ class TopologyFeed:
     def _compare_leaders(self, update: pb.TopologyUpdate) -> None:
         leaders: dict[int, tuple[int, int]] = {}
         for group_id in self._partitions:
-            node_id, _, term = self._host.leader_hint(GroupId(group_id))
+            term, node_id = self._host.leadership.get(GroupId(group_id))
             leader = leaders[group_id] = (node_id, term)
             if self._leaders.get(group_id) != leader:
                 update.leaders.add(group_id=group_id, node_id=node_id, leader_epoch=term)

@@ -10,6 +10,7 @@ import pytest
 from raftmq.broker.base.limits import Limits
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.cluster.reconciler import Reconciler
+from raftmq.broker.replica.leadership_table import LeadershipTable
 from raftmq.fsm.metadata_views import PartitionView, ReplicaView
 from raftmq.proto import queue_pb2 as pb
 from raftmq.storage.log_store import ReplicaKey
@@ -62,6 +63,7 @@ class Host:
         self.damaged: dict[tuple[int, int], str] = {}
         self.told: list[tuple[str, pb.ReportDamageRequest]] = []
         self.reports: list[pb.ReportReplicasRequest] = []
+        self.leadership = cluster.nodes[node_id].engine.leadership
         self._cluster = cluster
 
     def partition_replicas(self):
@@ -72,9 +74,6 @@ class Host:
 
     def quarantined(self):
         return self.damaged
-
-    def leader_hint(self, group_id):
-        return self._cluster.nodes[self.node_id].engine.leader_hint(group_id)
 
     async def report_damage(self, address, request):
         self.told.append((address, request))
@@ -270,7 +269,7 @@ async def test_damage_is_told_to_the_leader_which_reports_it_only_with_a_majorit
         desired = Desired(1, 2, 3)
         teller = Host(cluster, sick, desired)
         teller.damaged = {key_of(sick): "a checksum"}
-        while teller.leader_hint(GROUP)[0] != led_by:
+        while teller.leadership.get(GROUP).node_id != led_by:
             await next_progress([cluster.replica(GROUP, sick)])
         cluster.isolate(sick)
         await Reconciler(teller, 3).round()
@@ -300,15 +299,15 @@ async def test_a_leader_that_cannot_be_told_of_damage_does_not_keep_the_others_f
             if address == "dead":
                 raise RequestError(pb.NO_LEADER, "cannot be reached")
 
-        def leader_hint(self, group_id):
-            return (2, "dead", 1) if group_id == 1 else (3, "alive", 1)
-
     async with EngineCluster() as cluster:
         desired = SimpleNamespace(
             partition=lambda group_id: None,
             replica_node=lambda group_id, replica_id: replica_id,
         )
         node = Node(cluster, 1, desired)
+        node.leadership = LeadershipTable(lambda group_id: None, {2: "dead", 3: "alive"}.__getitem__)
+        node.leadership.claim(1, 1, 2)
+        node.leadership.claim(2, 1, 3)
         node.damaged = {ReplicaKey(1, 1): "a checksum", ReplicaKey(2, 1): "a checksum"}
         await Reconciler(node, 3).round()
         assert sorted(address for address, _ in node.told) == ["alive", "dead"]

@@ -118,7 +118,7 @@ async def test_a_partition_whose_leader_died_without_a_majority_is_reported(node
     second = await nodes.serve("two", join=(first.client_address,))
     create = pb.CreateTopicRequest(name="flights", partitions=2, replication_factor=2)
     topic = (await first.grpc.admin.create_topic(create, Call(first.loop.time() + 10))).topic
-    led_by_second = [p.group_id for p in topic.partitions if first.leader_hint(p.group_id)[0] == second.node_id]
+    led_by_second = [p.group_id for p in topic.partitions if first.leadership.get(p.group_id).node_id == second.node_id]
     assert led_by_second
     await second.transport.close()  # it does not hand over: to the first it died
     async with asyncio.timeout(30):
@@ -127,7 +127,7 @@ async def test_a_partition_whose_leader_died_without_a_majority_is_reported(node
     call = Call(first.loop.time() + 10)
     described = await first.grpc.admin.describe_cluster(pb.DescribeClusterRequest(), call)
     assert described.partitions_without_leader == 2
-    assert first.leader_hint(led_by_second[0])[0] == second.node_id
+    assert first.leadership.get(led_by_second[0]).node_id == second.node_id
 
 
 async def test_the_lag_of_a_group_is_on_the_page_of_who_leads(nodes):

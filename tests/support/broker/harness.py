@@ -25,6 +25,7 @@ from raftmq.broker.consumer_groups.partition_leaders import PartitionLeaders
 from raftmq.broker.consumer_groups.service import GroupsService
 from raftmq.broker.partitions.log import PartitionLog
 from raftmq.broker.replica.initial_state import founder_state
+from raftmq.broker.replica.leadership_table import LeadershipTable
 from raftmq.broker.replica.recent_entries import RecentEntriesBudget
 from raftmq.broker.replica.replica import Replica
 from raftmq.broker.replica.replica_log import ReplicaLog
@@ -85,8 +86,8 @@ class FakeForwarder:
         self.calls: list[tuple[str, str, object]] = []
         self.answer: object = RequestError(pb.NO_LEADER, "there is no other node")
 
-    async def forward(self, address, path, request, response_type, timeout_seconds):
-        self.calls.append((address, path, request))
+    async def forward(self, address, method, request, timeout_seconds):
+        self.calls.append((address, method.path, request))
         if isinstance(self.answer, RequestError):
             raise self.answer
         return self.answer
@@ -109,7 +110,7 @@ class Harness:
         self.recent_budget = RecentEntriesBudget(recent_bytes_max)
         self.partitions: dict[GroupId, PartitionLog] = {}
         self.replicas: dict[GroupId, Replica[StateMachine]] = {}
-        self.leaders: dict[GroupId, tuple[NodeId, str, Term]] = {}
+        self.leadership = LeadershipTable(lambda group_id: None, lambda node_id: f"node-{node_id}:9400")
         self.hold_commits = False
         self.hold_leadership = False
         self.refusal: RequestError | None = None
@@ -203,15 +204,14 @@ class Harness:
         replica.core.campaign()
         self.mark_dirty(replica)
 
-    def lose_leadership(self, group_id: GroupId, to: tuple[NodeId, str, Term] | None = None) -> None:
-        """The group's leader here steps down; `to` is who leads instead, as far as this node knows."""
+    def lose_leadership(self, group_id: GroupId, to: NodeId | None = None) -> None:
+        """The group's leader here steps down; `to` leads in term 9, as far as this node knows."""
         replica = self.replicas[group_id]
         replica.core.step_down()
         self.pump(replica)
-        if to is None:
-            self.leaders.pop(group_id, None)
-        else:
-            self.leaders[group_id] = to
+        self.leadership.forget(group_id)
+        if to is not None:
+            self.leadership.claim(group_id, Term(9), to)
         self.bump()
 
     # ---------------------------------------------------------------------------------------------------- the pump
@@ -237,7 +237,7 @@ class Harness:
                 replica.apply(ready.apply)
             if ready.role_change is not None:
                 if ready.role_change.role is Role.LEADER:
-                    self.leaders[replica.group_id] = (NODE_ID, "node-1:9400", ready.role_change.term)
+                    self.leadership.claim(replica.group_id, ready.role_change.term, NODE_ID)
                 replica.on_role_change(ready.role_change)
                 self.bump()
             for read in ready.reads:
@@ -291,9 +291,6 @@ class Harness:
     def on_leadership_row(self, group_id: GroupId) -> None:
         self.bump()
 
-    def leader_hint(self, group_id: GroupId) -> tuple[NodeId, str, Term]:
-        return self.leaders.get(group_id, (NodeId(0), "", Term(0)))
-
     # ---------------------------------------------------------------------------------------------------- ServiceHost
 
     @property
@@ -319,7 +316,7 @@ class Harness:
         raise error
 
     def is_led(self, group_id: GroupId) -> bool:
-        return group_id not in self.leaderless and self.leader_hint(group_id)[0] != 0
+        return group_id not in self.leaderless and self.leadership.get(group_id).node_id != 0
 
     def refusal_of_directory(self, uuid: str, lineage: Lineage) -> RequestError | None:
         return self.directory_refusal
