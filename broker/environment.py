@@ -21,7 +21,8 @@ from raftmq.broker.base.limits import Limits
 from raftmq.broker.base.loop_pause import LoopPause
 from raftmq.broker.base.watchdog import Watchdog
 from raftmq.broker.grpc_port.server import GrpcHost, GrpcServer
-from raftmq.broker.http_port.server import HttpHost, HttpServer
+from raftmq.broker.http_port.metrics import MetricsHost
+from raftmq.broker.http_port.server import HttpServer
 from raftmq.broker.replica.reader_pools import ReaderPools
 from raftmq.storage.disk_space import DiskReserve
 from raftmq.storage.fault_board import FaultBoard, last_fault
@@ -103,7 +104,7 @@ class NodeEnvironment:
         """The clients' port."""
         return GrpcServer(host)
 
-    def http_server(self, host: HttpHost) -> HttpServer:
+    def http_server(self, host: MetricsHost) -> HttpServer:
         """The port for metrics and health."""
         return HttpServer(host)
 

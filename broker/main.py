@@ -109,11 +109,11 @@ async def _serve(config: BrokerConfig) -> int:
         gc.freeze()
         ready = {
             "event": "broker_ready",
-            "node_id": node.node_id,
-            "client_address": node.client_address,
-            "peer_address": node.peer_address,
-            "http_address": node.http_address,
-            "cluster_id": node.cluster_id,
+            "node_id": node.view.node_id,
+            "client_address": node.addresses.client,
+            "peer_address": node.addresses.peer,
+            "http_address": node.addresses.http,
+            "cluster_id": node.view.cluster_id,
         }
         print(json.dumps(ready), flush=True)  # noqa: T201
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import cast
 
 import grpc.aio
@@ -55,15 +54,6 @@ _DEFINITE_REFUSALS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class NodeAddresses:
-    """Where others reach this node, as `host:port`."""
-
-    client: str
-    peer: str
-    http: str
-
-
 class ClusterBootstrap:
     """See the module. Made when the node's ports are bound, since the others must be told of them."""
 
@@ -71,7 +61,6 @@ class ClusterBootstrap:
         self,
         config: BrokerConfig,
         version: str,
-        addresses: NodeAddresses,
         registry: Registry,
         store: LmdbLogStore,
         engine: Engine,
@@ -86,7 +75,7 @@ class ClusterBootstrap:
         self._on_stale = on_stale
         self._config = config
         self._version = version
-        self._addresses = addresses
+        self._addresses = peers.own_addresses
         self._registry = registry
         self._store = store
         self._engine = engine

@@ -14,10 +14,10 @@ from raftmq.broker.cluster.clock_watch import ClockWatch
 from raftmq.broker.cluster.metadata_replica import MetadataReplica
 from raftmq.broker.cluster.other_clusters import OtherClusters
 from raftmq.broker.cluster.replica_manager import ReplicaManager
-from raftmq.broker.cluster.unserved import NotServed
+from raftmq.broker.cluster.unserved import NotServed, NotServedReason
 from raftmq.broker.replica.engine import Engine
 from raftmq.storage.registry import Registry
-from raftmq.types import NO_NODE
+from raftmq.types import NO_NODE, GroupId
 
 
 class Standing:
@@ -105,6 +105,10 @@ class Standing:
             return []
         node_id = self._registry.node_id if self._registry.cluster_id else NO_NODE
         return self._replicas.not_served(self._metadata.replica.state_machine, node_id)
+
+    def missing_replicas(self) -> list[GroupId]:
+        """Return the groups of which this node should serve a replica and does not, without the damaged replicas."""
+        return [one.key.group_id for one in self.not_served() if one.reason is not NotServedReason.QUARANTINED]
 
     def warnings(self) -> list[str]:
         """Return what is wrong without making the node unready: its other replicas are served."""

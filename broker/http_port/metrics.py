@@ -28,8 +28,9 @@ from raftmq.broker.base.metric_catalog import CATALOG, Metric
 from raftmq.broker.base.readiness import Reason
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.cluster.other_clusters import OtherClusters
-from raftmq.broker.cluster.scrubber import Scrubber
-from raftmq.broker.cluster.unserved import NotServed, NotServedReason
+from raftmq.broker.cluster.standing import Standing
+from raftmq.broker.cluster.unserved import NotServedReason
+from raftmq.broker.cluster.upkeep import Upkeep
 from raftmq.broker.http_port.consumer_lag import ConsumerLag, Lag
 from raftmq.broker.partitions.log import PartitionLog
 from raftmq.broker.replica.disk import Idle
@@ -63,11 +64,12 @@ _Named = tuple[tuple[str, str], PartitionLog]
 _TASKS: Final = Path("/proc/self/task")
 
 
-class MetricsHost(ServiceHost, Protocol):
-    """The node as its metrics see it."""
+class MetricsHost(Protocol):
+    """The parts of a node that metrics and health are read from."""
 
     config: BrokerConfig
     version: str
+    standing: Standing
     engine: Engine
     transport: PeerTransport
     watchdog: Watchdog
@@ -76,17 +78,18 @@ class MetricsHost(ServiceHost, Protocol):
     partitions: Mapping[GroupId, PartitionLog]
     disk_watch: DiskWatch
     supervisor: Supervisor
-    scrubber: Scrubber
+    upkeep: Upkeep
     clock_watch: ClockWatch
     other_clusters: OtherClusters
 
     @property
-    def store(self) -> LogStore:
-        """Where its replicas are kept."""
+    def view(self) -> ServiceHost:
+        """Return the node as its services see it."""
         ...
 
-    def not_served(self) -> list[NotServed]:
-        """What metadata wants here and this node does not serve, each with the reason."""
+    @property
+    def store(self) -> LogStore:
+        """Where its replicas are kept."""
         ...
 
 
@@ -108,7 +111,7 @@ class BrokerMetrics:
     def __init__(self, host: MetricsHost, http: HttpConnections) -> None:
         self._host = host
         self._http = http
-        self._lag = ConsumerLag(host, host.limits, host.timing)
+        self._lag = ConsumerLag(host.view, host.view.limits, host.view.timing)
         self._python = CollectorRegistry()
         ProcessCollector(registry=self._python)
         GCCollector(registry=self._python)
@@ -159,11 +162,11 @@ def _thread_count() -> int:
 
 
 def _node_values(host: MetricsHost) -> dict[str, Value]:
-    reasons = {not_ready.reason for not_ready in host.not_ready_reasons()}
+    reasons = {not_ready.reason for not_ready in host.standing.not_ready_reasons()}
     config, disk = host.config, host.disk_watch
     return {
         "raftmq_build_info": [((host.version, platform.python_version()), 1.0)],
-        "raftmq_node_info": [((str(host.node_id), host.cluster_id, config.host_label(), config.rack), 1.0)],
+        "raftmq_node_info": [((str(host.view.node_id), host.view.cluster_id, config.host_label(), config.rack), 1.0)],
         "raftmq_ready": float(not reasons),
         "raftmq_not_ready": [((reason.value,), float(reason in reasons)) for reason in Reason],
         "raftmq_background_failures_total": [
@@ -199,7 +202,7 @@ def _request_values(host: MetricsHost) -> dict[str, Value]:
 def _engine_values(host: MetricsHost) -> dict[str, Value]:
     engine, watchdog = host.engine, host.watchdog
     counted = engine.counters
-    now = host.loop.time()
+    now = host.view.loop.time()
     disks = (replica.disk for replica in engine.replicas.values())
     in_flight = (now - disk.started_at for disk in disks if not isinstance(disk, Idle))
     return {
@@ -208,9 +211,9 @@ def _engine_values(host: MetricsHost) -> dict[str, Value]:
         "raftmq_commit_entries": counted.commit_entries.copy(),
         "raftmq_commit_bytes": counted.commit_bytes.copy(),
         "raftmq_commit_oldest_seconds": max(in_flight, default=0.0),
-        "raftmq_scrubbed_bytes_total": float(host.scrubber.bytes_total),
-        "raftmq_scrub_last_pass_timestamp_seconds": host.scrubber.last_pass_ms / 1000,
-        "raftmq_scrub_damaged_replicas_total": float(host.scrubber.damaged_total),
+        "raftmq_scrubbed_bytes_total": float(host.upkeep.scrubber.bytes_total),
+        "raftmq_scrub_last_pass_timestamp_seconds": host.upkeep.scrubber.last_pass_ms / 1000,
+        "raftmq_scrub_damaged_replicas_total": float(host.upkeep.scrubber.damaged_total),
         "raftmq_map_used_ratio": engine.map_used_fraction_max,
         "raftmq_loop_lag_seconds": watchdog.lag.copy(),
         "raftmq_loop_lag_max_seconds": watchdog.lag_seconds_max(),
@@ -239,21 +242,23 @@ def _group_values(host: MetricsHost) -> dict[str, Value]:
         return values
     metadata = replica.state_machine
     not_served = dict.fromkeys(NotServedReason, 0)
-    for one in host.not_served():
+    for one in host.standing.not_served():
         not_served[one.reason] += 1
     group_ids = (group_id for topic in metadata.topics() for group_id in topic.group_ids)
     return values | {
         "raftmq_metadata_is_leader": float(replica.role is Role.LEADER),
         "raftmq_metadata_term": float(replica.term),
         "raftmq_metadata_applied_index": float(replica.core.applied_index),
-        "raftmq_partitions_without_leader": float(sum(not host.is_led(GroupId(group_id)) for group_id in group_ids)),
-        "raftmq_under_replicated_partitions": float(len(host.under_replicated())),
-        "raftmq_metadata_voters_behind": float(len(host.metadata_voters_behind())),
+        "raftmq_partitions_without_leader": float(
+            sum(not host.view.is_led(GroupId(group_id)) for group_id in group_ids)
+        ),
+        "raftmq_under_replicated_partitions": float(len(host.view.replication.under_replicated())),
+        "raftmq_metadata_voters_behind": float(len(host.view.replication.metadata_voters_behind())),
         "raftmq_consumer_groups": float(metadata.consumer_group_count),
         "raftmq_consumer_group_members": float(metadata.member_count),
         "raftmq_consumer_group_members_expired_total": float(host.grpc.coordinator.expired_total),
         "raftmq_consumer_group_assignments_total": float(host.grpc.coordinator.plans_total),
-        "raftmq_quarantined_replicas": float(len(host.quarantined())),
+        "raftmq_quarantined_replicas": float(len(host.view.quarantined())),
         "raftmq_replicas_not_served": [((reason.value,), float(count)) for reason, count in not_served.items()],
     }
 
@@ -261,7 +266,7 @@ def _group_values(host: MetricsHost) -> dict[str, Value]:
 def _metadata_replica(host: MetricsHost) -> Replica[Metadata] | None:
     """None while there is no metadata: before the node belongs to a cluster, and while a snapshot of it is installed."""
     try:
-        return host.metadata if host.cluster_id else None
+        return host.view.metadata if host.view.cluster_id else None
     except RequestError:
         return None
 
@@ -281,7 +286,7 @@ def _by_channel(counts: Mapping[Channel, int]) -> Samples:
 
 
 def _budget_values(host: MetricsHost, http: HttpConnections) -> dict[str, Value]:
-    engine, transport, limits = host.engine, host.transport, host.limits
+    engine, transport, limits = host.engine, host.transport, host.engine.limits
     shared = host.grpc.admission.budgets()
     receiving, unsent = shared.pop("receiving"), shared.pop("unsent")
     budgets = {
@@ -295,7 +300,7 @@ def _budget_values(host: MetricsHost, http: HttpConnections) -> dict[str, Value]
     }
     handshakes = transport.handshakes
     slots = {name: (budget.size, budget.size_max) for name, budget in shared.items()} | {
-        "replicas": (len(host.partition_replicas()), limits.partitions_max),
+        "replicas": (len(host.view.partition_replicas()), limits.partitions_max),
         "campaigns": (engine.campaigns.held, limits.campaigns_max),
         "snapshot_streams": (engine.snapshots.streams, limits.snapshot_streams_max),
         "http_connections": (http.connections, limits.http_connections_max),

@@ -107,7 +107,7 @@ class TopologyFeed:
             except RequestError:
                 seen = -1  # metadata is not there yet
             except Exception as error:  # noqa: BLE001 -- the task's root: else those who watch would hear nothing any more
-                self._host.record_failure(Work.TOPOLOGY, error)
+                self._host.supervisor.record_failure(Work.TOPOLOGY, error)
                 seen = -1
                 await asyncio.sleep(_DEFECT_SECONDS)
             await asyncio.sleep(max(COALESCE_SECONDS, _COALESCE_COST_FACTOR * (self._host.loop.time() - started)))

@@ -15,7 +15,8 @@ from raftmq.broker.base.watchdog import Watchdog
 from raftmq.broker.consumer_groups.assignor_process import InlinePlanRunner
 from raftmq.broker.environment import NodeEnvironment
 from raftmq.broker.grpc_port.server import GrpcHost, GrpcServer
-from raftmq.broker.http_port.server import HttpHost, HttpServer
+from raftmq.broker.http_port.metrics import MetricsHost
+from raftmq.broker.http_port.server import HttpServer
 from raftmq.broker.replica.reader_pools import ReaderPools
 from raftmq.broker.replica.snapshot_streams import memory_spools
 from raftmq.broker.services.forwarder import GrpcForwarder
@@ -205,7 +206,7 @@ class SimParts(NodeEnvironment):
         """See `NodeEnvironment`."""
         return _GrpcServer(host, self._loop, self._network, self.config.listen, self._metrics)
 
-    def http_server(self, host: HttpHost) -> HttpServer:
+    def http_server(self, host: MetricsHost) -> HttpServer:
         """See `NodeEnvironment`."""
         return cast("HttpServer", _Http())
 

@@ -19,6 +19,8 @@ from raftmq.broker.base.limits import Limits, Timing
 from raftmq.broker.base.readiness import NotReady
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.base.supervisor import Supervisor, Work
+from raftmq.broker.cluster.damage_reports import ReportedDamage
+from raftmq.broker.cluster.unserved import NotServed
 from raftmq.broker.consumer_groups.assignor_process import InlinePlanRunner
 from raftmq.broker.consumer_groups.coordinator import GroupCoordinator
 from raftmq.broker.consumer_groups.partition_leaders import PartitionLeaders
@@ -96,6 +98,41 @@ class FakeForwarder:
         return
 
 
+class _Standing:
+    """What the harness was told to say of its node."""
+
+    def __init__(self, harness: Harness) -> None:
+        self._harness = harness
+
+    def not_ready_reasons(self) -> list[NotReady]:
+        return self._harness.reasons
+
+    def warnings(self) -> list[str]:
+        return self._harness.said
+
+    def missing_replicas(self) -> list[GroupId]:
+        return self._harness.not_served
+
+    def not_served(self) -> list[NotServed]:
+        return []
+
+
+class _Replication:
+    """Every voter keeps up, and the partitions that the harness was told of are short of a replica."""
+
+    def __init__(self, harness: Harness) -> None:
+        self._harness = harness
+
+    def in_sync(self, replica: Replica[StateMachine]) -> frozenset[ReplicaId]:
+        return frozenset(replica.core.membership.voters)
+
+    def under_replicated(self) -> list[GroupId]:
+        return self._harness.short
+
+    def metadata_voters_behind(self) -> list[NodeId]:
+        return []
+
+
 class Harness:
     """`ServiceHost` and `ReplicaHost` of one node that is its whole cluster."""
 
@@ -111,6 +148,10 @@ class Harness:
         self.partitions: dict[GroupId, PartitionLog] = {}
         self.replicas: dict[GroupId, Replica[StateMachine]] = {}
         self.leadership = LeadershipTable(lambda group_id: None, lambda node_id: f"node-{node_id}:9400")
+        self.standing = _Standing(self)
+        self.replication = _Replication(self)
+        self.reported_damage = ReportedDamage(self.loop.time)
+        self.supervisor: Supervisor = StrictSupervisor()
         self.hold_commits = False
         self.hold_leadership = False
         self.refusal: RequestError | None = None
@@ -134,7 +175,6 @@ class Harness:
         self.admin = AdminService(self, locator, leader, ClusterHealth(self, calls, self.health))
         self.nodes = NodesService(self, leader)
         self.removal = NodeRemovalService(self, leader)
-        self.damage_noted: list[ReplicaKey] = []
         self.connected: set[int] = set()
         self.topology = TopologyService(self)
         self.offsets = OffsetsService(self, locator, self.partitions)
@@ -309,41 +349,17 @@ class Harness:
         while self.metadata.state_machine.applied_index < revision:
             await asyncio.shield(self.metadata.wait_progress())
 
-    def not_ready_reasons(self) -> list[NotReady]:
-        return self.reasons
-
-    def record_failure(self, work: Work, error: BaseException) -> None:
-        raise error
-
     def is_led(self, group_id: GroupId) -> bool:
         return group_id not in self.leaderless and self.leadership.get(group_id).node_id != 0
 
     def refusal_of_directory(self, uuid: str, lineage: Lineage) -> RequestError | None:
         return self.directory_refusal
 
-    def record_damage(self, key: ReplicaKey) -> None:
-        self.damage_noted.append(key)
-
     def is_connected(self, node_id: NodeId) -> bool:
         return node_id == NODE_ID or node_id in self.connected
 
     def quarantined(self) -> dict[ReplicaKey, str]:
         return self.damaged
-
-    def warnings(self) -> list[str]:
-        return self.said
-
-    def missing_replicas(self) -> list[GroupId]:
-        return self.not_served
-
-    def in_sync(self, replica: Replica[StateMachine]) -> frozenset[ReplicaId]:
-        return frozenset(replica.core.membership.voters)
-
-    def under_replicated(self) -> list[GroupId]:
-        return self.short
-
-    def metadata_voters_behind(self) -> list[NodeId]:
-        return []
 
     def partition_replicas(self) -> list[Replica[StateMachine]]:
         return [partition.replica for partition in self.partitions.values()]
