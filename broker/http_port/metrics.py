@@ -1,9 +1,7 @@
-"""The page /metrics: copies the node's numbers on the loop, and writes them out in a thread.
+"""The page /metrics: copies the node's numbers on the loop, and has them written out in a thread.
 
 Everything is read when somebody asks; what is counted as it happens is counted in plain integers by whoever does it. A scrape
 costs the loop microseconds per partition. Must not change anything. What there is and what it means: `metric_catalog.py`.
-
-Source: https://prometheus.io/docs/instrumenting/exposition_formats/ (text format 0.0.4)
 """
 
 from __future__ import annotations
@@ -12,19 +10,11 @@ import asyncio
 import platform
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
-from prometheus_client import (
-    CollectorRegistry,
-    GCCollector,
-    ProcessCollector,
-    disable_created_metrics,
-    generate_latest,
-)
-from raftmq.broker.base.histogram import Histogram
-from raftmq.broker.base.metric_catalog import CATALOG, Metric
+from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
 from raftmq.broker.base.readiness import Reason
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.cluster.other_clusters import OtherClusters
@@ -32,6 +22,7 @@ from raftmq.broker.cluster.standing import Standing
 from raftmq.broker.cluster.unserved import NotServedReason
 from raftmq.broker.cluster.upkeep import Upkeep
 from raftmq.broker.http_port.consumer_lag import ConsumerLag, Lag
+from raftmq.broker.http_port.exposition import Samples, Value, page
 from raftmq.broker.partitions.log import PartitionLog
 from raftmq.broker.replica.disk import Idle
 from raftmq.broker.replica.replica import Replica
@@ -53,11 +44,6 @@ if TYPE_CHECKING:
     from raftmq.broker.replica.engine import Engine
     from raftmq.storage.log_store import LogStore, ReplicaKey
 
-disable_created_metrics()  # type: ignore[no-untyped-call]  # a second sample for each counter that says when it was first counted: nobody asks
-
-Samples = Sequence[tuple[tuple[str, ...], float | Histogram]]
-"""Of a metric with labels: their values in the catalog's order, and what was measured."""
-Value = float | Histogram | Samples
 _Sample = tuple[tuple[str, ...], float]
 _Named = tuple[tuple[str, str], PartitionLog]
 """The labels of a partition that is served here, and the partition."""
@@ -148,7 +134,7 @@ class BrokerMetrics:
         clients = self._host.grpc.connections.count()
         cast("list[_Sample]", values["raftmq_slots_used"]).append((("client_connections",), float(clients)))
         values["raftmq_partition_file_bytes"] = [(labels, self._host.store.file_bytes(key)) for labels, key in files]
-        return "".join(_lines(values)).encode() + generate_latest(self._python)
+        return page(values, self._python)
 
 
 def _thread_count() -> int:
@@ -156,9 +142,6 @@ def _thread_count() -> int:
         return sum(1 for _ in _TASKS.iterdir())
     except OSError:  # no /proc: threads that Python does not know are not counted
         return threading.active_count()
-
-
-# ------------------------------------------------------------------------------------------------------ reading
 
 
 def _node_values(host: MetricsHost) -> dict[str, Value]:
@@ -388,40 +371,3 @@ def _named_partitions(host: MetricsHost) -> list[_Named]:
         if view is not None and topic is not None:
             named.append(((topic.name, str(view.partition)), partition))
     return named
-
-
-# ------------------------------------------------------------------------------------------------------ writing
-
-
-def _lines(values: Mapping[str, Value]) -> Iterator[str]:
-    for name, metric in CATALOG.items():
-        value = values.get(name)
-        if value is None:
-            continue
-        yield f"# HELP {name} {metric.text}.\n# TYPE {name} {metric.kind}\n"
-        if isinstance(value, Sequence):
-            for labels, one in value:
-                yield from _sample(metric, labels, one)
-        else:
-            yield from _sample(metric, (), value)
-
-
-def _sample(metric: Metric, labels: tuple[str, ...], value: float | Histogram) -> Iterator[str]:
-    name = metric.name
-    texts = [f'{label}="{_escaped(text)}"' for label, text in zip(metric.labels, labels, strict=True)]
-    if not isinstance(value, Histogram):
-        yield f"{name}{{{','.join(texts)}}} {value}\n" if texts else f"{name} {value}\n"
-        return
-    total = 0
-    for bound, count in zip((*value.bounds, "+Inf"), value.counts, strict=True):
-        total += count
-        le = f'le="{bound}"'
-        yield f"{name}_bucket{{{','.join((*texts, le))}}} {total}\n"
-    suffix = f"{{{','.join(texts)}}}" if texts else ""
-    yield f"{name}_sum{suffix} {value.total}\n{name}_count{suffix} {total}\n"
-
-
-def _escaped(text: str) -> str:
-    if '"' in text or "\\" in text or "\n" in text:
-        return text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
-    return text

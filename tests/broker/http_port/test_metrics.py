@@ -53,10 +53,10 @@ async def test_requests_of_streams_and_refusals_before_the_handler_are_counted(n
         with pytest.raises(grpc.aio.AioRpcError):
             await malformed(b"\xff\xff\xff")
     values = await scrape(node)
-    assert values['raftmq_requests_total{method="AppendStream",code="OK"}'] == 4
-    assert values['raftmq_partition_refusals_total{method="Append",code="CORRUPT_BATCH"}'] == 1
-    assert values['raftmq_requests_total{method="Poll",code="OK"}'] == 1
-    assert values['raftmq_requests_total{method="Poll",code="INVALID_ARGUMENT"}'] == 2  # by the handler, and before it
+    assert values['raftmq_requests_total{code="OK",method="AppendStream"}'] == 4
+    assert values['raftmq_partition_refusals_total{code="CORRUPT_BATCH",method="Append"}'] == 1
+    assert values['raftmq_requests_total{code="OK",method="Poll"}'] == 1
+    assert values['raftmq_requests_total{code="INVALID_ARGUMENT",method="Poll"}'] == 2  # by the handler, and before it
     assert values['raftmq_request_seconds_count{kind="append"}'] == 4
     assert values['raftmq_request_seconds_sum{kind="append"}'] > 0
     assert values['raftmq_request_seconds_count{kind="poll"}'] == 2
@@ -66,8 +66,8 @@ async def test_requests_of_streams_and_refusals_before_the_handler_are_counted(n
     assert values["raftmq_appended_bytes_total"] == values["raftmq_polled_bytes_total"] == size
     assert values["raftmq_client_received_bytes_total"] > size
     assert values["raftmq_client_sent_bytes_total"] > size
-    assert values['raftmq_partition_high_watermark{topic="flights",partition="0"}'] == 6
-    assert values['raftmq_partition_file_bytes{topic="flights",partition="0"}'] > 0
+    assert values['raftmq_partition_high_watermark{partition="0",topic="flights"}'] == 6
+    assert values['raftmq_partition_file_bytes{partition="0",topic="flights"}'] > 0
 
 
 async def append(topic: pb.Topic, number: int, *nodes: Node) -> Node:
@@ -105,7 +105,7 @@ async def test_commits_elections_and_peers_are_counted(nodes):
     assert received['raftmq_peer_received_bytes_total{channel="append"}'] > 5 * len(batch())
     assert values["raftmq_snapshots_sent_total"] + received["raftmq_snapshots_sent_total"] == 1
     assert received["raftmq_partitions_without_leader"] == 0
-    lag = 'raftmq_partition_follower_lag_entries{topic="flights",partition="0"}'
+    lag = 'raftmq_partition_follower_lag_entries{partition="0",topic="flights"}'
     async with asyncio.timeout(10):
         while (await scrape(leader))[lag]:
             await asyncio.sleep(0.02)
