@@ -20,7 +20,8 @@ from typing import IO
 
 import structlog
 import uvloop
-from raftmq.broker.base.config import BrokerConfig, split_address
+from raftmq.broker.base.addresses import split_address
+from raftmq.broker.base.config import BrokerConfig
 from raftmq.broker.base.limits import why_process_is_too_small
 from raftmq.broker.base.logs import configure_logs
 from raftmq.broker.base.request_error import RequestError

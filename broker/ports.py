@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from raftmq.broker.base.config import BrokerConfig, split_address
+from raftmq.broker.base.addresses import split_address
+from raftmq.broker.base.config import BrokerConfig
 from raftmq.broker.cluster.peer_directory import NodeAddresses
 from raftmq.broker.grpc_port.server import GrpcServer
 from raftmq.broker.http_port.server import HttpServer

@@ -14,7 +14,8 @@ import grpc
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
-from raftmq.broker.base.config import BrokerConfig, is_loopback, split_address
+from raftmq.broker.base.addresses import is_loopback, split_address
+from raftmq.broker.base.config import BrokerConfig
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.base.supervisor import Work
 from raftmq.broker.consumer_groups.assignor_process import PlanRunner, ProcessPlanRunner

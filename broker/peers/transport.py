@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import msgspec
 import structlog
-from raftmq.broker.base.config import split_address
+from raftmq.broker.base.addresses import split_address
 from raftmq.broker.base.limits import Limits, Timing
 from raftmq.broker.base.supervisor import Work
 from raftmq.broker.peers.codec import WIRE_VERSION, FrameError, FrameType, Parts, frame
