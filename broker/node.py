@@ -29,6 +29,7 @@ from raftmq.broker.cluster.peer_directory import PeerDirectory
 from raftmq.broker.cluster.peer_events import PeerEvents
 from raftmq.broker.cluster.reconciler import Reconciler
 from raftmq.broker.cluster.replica_manager import ReplicaManager
+from raftmq.broker.cluster.seeds import Seeds
 from raftmq.broker.cluster.standing import Standing
 from raftmq.broker.cluster.upkeep import Upkeep
 from raftmq.broker.cluster.view import ClusterView
@@ -100,6 +101,7 @@ class Node:
             self.engine,
             self.replicas,
             self._metadata,
+            self._bootstrap,
             self.supervisor,
             self.watchdog,
             self.clock_watch,
@@ -162,6 +164,25 @@ class Node:
         self.addresses, self.other_clusters = self._peers.own_addresses, self._peers.other_clusters
         publisher.may_lead = self._peers.may_lead
         self.engine.cluster_level = self._metadata.feature_level
+        seeds = Seeds(
+            self.config,
+            self.version,
+            self.addresses,
+            self.registry,
+            self.limits.partitions_max,
+            self._parts.open_channel,
+        )
+        self._bootstrap = ClusterBootstrap(
+            self.config,
+            self.registry,
+            self.store,
+            self.replicas,
+            self._metadata,
+            self._peers,
+            seeds,
+            self._parts.new_uuid,
+            self._on_stale_directory,
+        )
         self.transport.attach(PeerEvents(self.engine, self._peers, self.supervisor, self._on_stale_directory))
 
     # ------------------------------------------------------------------------------------------------ life
@@ -214,19 +235,7 @@ class Node:
         )
 
     async def _enter_cluster(self) -> None:
-        forming = self.standing.bootstrap = ClusterBootstrap(
-            self.config,
-            self.version,
-            self.registry,
-            self.store,
-            self.engine,
-            self.replicas,
-            self._metadata,
-            self._peers,
-            self._parts.open_channel,
-            self._parts.new_uuid,
-            self._on_stale_directory,
-        )
+        forming = self._bootstrap
         if self.registry.cluster_id:
             await forming.check_seeds()
             await forming.resume()

@@ -117,8 +117,7 @@ async def test_a_node_stops_that_sees_a_later_boot_of_itself_in_metadata(nodes):
     await nodes.serve("two", join=[one.addresses.client])
     mine = Lineage(one.registry.boot, one.registry.boot_marks)
     later = mine.followed_by(b"next")
-    assert one.standing.bootstrap is not None
-    registration = one.standing.bootstrap._registration()
+    registration = one._bootstrap.seeds.registration()
     with contextlib.suppress(RequestError):  # it is silent before it could hear the answer
         await one._metadata.propose(msgspec.structs.replace(registration, boot=later.boot, lineage=later.marks))
     (why,) = await until(one, Reason.STALE_DIRECTORY)
