@@ -221,7 +221,9 @@ class Node:
         self.gc_pauses.start()
         self.supervisor.spawn(Work.DISK_WATCH, self.disk_watch.run)
         self.supervisor.spawn(Work.CLOCK_WATCH, self.clock_watch.run)
-        await self._enter_cluster()
+        if await self._bootstrap.enter():
+            self._check_standing()
+            self.supervisor.spawn(Work.ANNOUNCEMENT, self._bootstrap.announce)
         await self._catch_up()
         self._metadata_changed.set()
         self.supervisor.spawn(Work.METADATA_FOLLOWER, self._follow_metadata)
@@ -233,18 +235,6 @@ class Node:
         log.info(
             "broker_ready", node_id=self.view.node_id, cluster_id=self.view.cluster_id, address=self.addresses.client
         )
-
-    async def _enter_cluster(self) -> None:
-        forming = self._bootstrap
-        if self.registry.cluster_id:
-            await forming.check_seeds()
-            await forming.resume()
-            self._check_standing()
-            self.supervisor.spawn(Work.ANNOUNCEMENT, forming.announce)
-        elif self.config.bootstrap:
-            await forming.bootstrap()
-        else:
-            await forming.join()
 
     async def _catch_up(self) -> None:
         """Metadata first: no partition is started before a quorum confirmed, in this boot, what this replica knows."""

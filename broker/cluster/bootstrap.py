@@ -68,6 +68,15 @@ class ClusterBootstrap:
         self._postponed_pace = LogThrottle()
         self._new_uuid = new_uuid
 
+    async def enter(self) -> bool:
+        """Continue in the cluster of the data directory, or form or join one. Returns whether it continued: then `announce` must run."""
+        if self._registry.cluster_id:
+            await self.check_seeds()
+            await self.resume()
+            return True
+        await (self.bootstrap() if self._config.bootstrap else self.join())
+        return False
+
     async def bootstrap(self) -> None:
         """Form a cluster of one. Identity is durable first, then the replica, then it may speak.
 
