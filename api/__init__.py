@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from raftmq import serializers as serializers
     from raftmq import sync as sync
     from raftmq.client.admin.admin import Admin as Admin
+    from raftmq.client.admin.admin import BrokerDescription as BrokerDescription
     from raftmq.client.admin.admin import BrokerRemoval as BrokerRemoval
     from raftmq.client.admin.admin import ClusterDescription as ClusterDescription
     from raftmq.client.admin.admin import NewTopic as NewTopic
-    from raftmq.client.admin.admin import NodeDescription as NodeDescription
     from raftmq.client.admin.admin import PartitionDescription as PartitionDescription
     from raftmq.client.admin.admin import TopicDescription as TopicDescription
+    from raftmq.client.admin.cluster_health import BrokerHealth as BrokerHealth
     from raftmq.client.admin.cluster_health import ClusterHealth as ClusterHealth
-    from raftmq.client.admin.cluster_health import NodeHealth as NodeHealth
     from raftmq.client.admin.cluster_health import PartitionNames as PartitionNames
     from raftmq.client.admin.cluster_health import PartitionState as PartitionState
     from raftmq.client.admin.group_admin import GroupDescription as GroupDescription
@@ -78,8 +78,8 @@ _HOMES = {
     "GroupOffset": "raftmq.client.admin.group_admin",
     "HandlerFailure": "raftmq.client.worker.failure_reports",
     "NewTopic": "raftmq.client.admin.admin",
-    "NodeDescription": "raftmq.client.admin.admin",
-    "NodeHealth": "raftmq.client.admin.cluster_health",
+    "BrokerDescription": "raftmq.client.admin.admin",
+    "BrokerHealth": "raftmq.client.admin.cluster_health",
     "OffsetAndTimestamp": "raftmq.client.connection.leader_calls",
     "OffsetChange": "raftmq.client.admin.group_admin",
     "Outcome": "raftmq.errors",
@@ -108,6 +108,8 @@ __all__ = [
     "Admin",
     "AppendedSpan",
     "Attempt",
+    "BrokerDescription",
+    "BrokerHealth",
     "BrokerRemoval",
     "BulkDelivery",
     "ClusterDescription",
@@ -122,8 +124,6 @@ __all__ = [
     "GroupOffset",
     "HandlerFailure",
     "NewTopic",
-    "NodeDescription",
-    "NodeHealth",
     "OffsetAndTimestamp",
     "OffsetChange",
     "Outcome",

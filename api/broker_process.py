@@ -29,10 +29,10 @@ class LocalClusterError(RuntimeError):
 class BrokerProcess:
     """One broker: its command line, its process, its files. Used by one thread at a time."""
 
-    def __init__(self, node_id: int, directory: Path, command: Sequence[str]) -> None:
-        self.node_id = node_id
-        self.data_dir = directory / f"node-{node_id}"
-        self.log_path = directory / f"node-{node_id}.log"
+    def __init__(self, broker_id: int, directory: Path, command: Sequence[str]) -> None:
+        self.broker_id = broker_id
+        self.data_dir = directory / f"broker-{broker_id}"
+        self.log_path = directory / f"broker-{broker_id}.log"
         self.client_address = ""
         self.peer_address = ""
         self.http_address = ""
@@ -63,8 +63,8 @@ class BrokerProcess:
         """Start the process and return its pid; `wait_ready` tells when it serves."""
         arguments = [
             *self._command,
-            *("broker", "start", "--node-id", str(self.node_id), "--data-dir", str(self.data_dir)),
-            *("--host", f"local-{self.node_id}"),  # its own host label: replicas of a partition spread over hosts
+            *("broker", "start", "--broker-id", str(self.broker_id), "--data-dir", str(self.data_dir)),
+            *("--host", f"local-{self.broker_id}"),  # its own host label: replicas of a partition spread over hosts
             *("--listen", self.client_address),
             *("--peer-listen", self.peer_address),
             *("--http-listen", self.http_address),
@@ -93,7 +93,7 @@ class BrokerProcess:
         self._reader = threading.Thread(
             target=self._read_output,
             args=(self.process.stdout, self._ready),
-            name=f"broker-{self.node_id}-output",
+            name=f"broker-{self.broker_id}-output",
             daemon=True,
         )
         self._reader.start()
@@ -124,15 +124,17 @@ class BrokerProcess:
             return
         if not in_time:
             raise LocalClusterError(
-                f"broker {self.node_id} was not ready within {timeout_seconds:.0f} s\n{self.log_tail()}"
+                f"broker {self.broker_id} was not ready within {timeout_seconds:.0f} s\n{self.log_tail()}"
             )
         code = process.wait()
-        raise LocalClusterError(f"broker {self.node_id} exited with code {code} before it was ready\n{self.log_tail()}")
+        raise LocalClusterError(
+            f"broker {self.broker_id} exited with code {code} before it was ready\n{self.log_tail()}"
+        )
 
     def send_signal(self, number: signal.Signals) -> None:
         """Send a signal. Raises `LocalClusterError` when it is not running."""
         if not self.is_running or self.process is None:
-            raise LocalClusterError(f"broker {self.node_id} is not running")
+            raise LocalClusterError(f"broker {self.broker_id} is not running")
         self.process.send_signal(number)
 
     def wait_end(self, timeout_seconds: float | None = None) -> int:
@@ -157,4 +159,4 @@ class BrokerProcess:
     def log_tail(self) -> str:
         """The last lines of that, for an error."""
         lines = self.log_text().splitlines()[-LOG_TAIL_LINES:]
-        return f"--- last lines of the log of broker {self.node_id} ---\n" + "\n".join(lines or ["(empty)"])
+        return f"--- last lines of the log of broker {self.broker_id} ---\n" + "\n".join(lines or ["(empty)"])

@@ -29,11 +29,11 @@ class Addresses(NamedTuple):
 
 
 def load_addresses(directory: Path) -> dict[int, Addresses]:
-    """Node id → the addresses of its last run; empty where no cluster ran."""
+    """Broker id → the addresses of its last run; empty where no cluster ran."""
     file = directory / FILE_NAME
     if not file.exists():
         return {}
-    return {int(node_id): Addresses(*addresses) for node_id, addresses in json.loads(file.read_text()).items()}
+    return {int(broker_id): Addresses(*addresses) for broker_id, addresses in json.loads(file.read_text()).items()}
 
 
 def save_addresses(directory: Path, addresses: Mapping[int, Addresses]) -> None:
@@ -43,11 +43,11 @@ def save_addresses(directory: Path, addresses: Mapping[int, Addresses]) -> None:
     temporary.replace(directory / FILE_NAME)
 
 
-def numbered(node_id: int, first_port: int) -> Addresses:
+def numbered(broker_id: int, first_port: int) -> Addresses:
     """The ports of a broker when broker 1's clients have `first_port` (0: any)."""
     if not first_port:
         return Addresses()
-    port = first_port + (node_id - 1) * PORTS_PER_BROKER
+    port = first_port + (broker_id - 1) * PORTS_PER_BROKER
     return Addresses(*(f"127.0.0.1:{number}" for number in range(port, port + 3)))
 
 

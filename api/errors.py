@@ -97,10 +97,10 @@ class ErrorCode(IntEnum):
     GROUP_NOT_EMPTY = 64
     TOO_MANY_MEMBERS = 65
     CONFLICT = 70
-    UNKNOWN_NODE = 71
-    NODE_ID_TAKEN = 72
-    NODE_REMOVED = 73
-    NODE_IN_USE = 74
+    UNKNOWN_BROKER = 71
+    BROKER_ID_TAKEN = 72
+    BROKER_REMOVED = 73
+    BROKER_IN_USE = 74
     STALE_DIRECTORY = 75
     ADDRESS_TAKEN = 76
     INTERNAL = 90
@@ -225,7 +225,7 @@ class RecordTooLargeError(UsageError):
 
 
 class WrongClusterError(UsageError):
-    """The address belongs to another cluster than the one this client or node knows."""
+    """The address belongs to another cluster than the one this client or broker knows."""
 
     code = ErrorCode.WRONG_CLUSTER
     advice = "check bootstrap_servers: every address must belong to one cluster"
@@ -245,27 +245,27 @@ class TopicKindMismatchError(UsageError):
 
 
 class TooManyPartitionsError(UsageError):
-    """The nodes have no room for so many partition replicas."""
+    """The brokers have no room for so many partition replicas."""
 
     code = ErrorCode.TOO_MANY_PARTITIONS
 
 
-class UnknownNodeError(UsageError):
-    """The cluster has no such node."""
+class UnknownBrokerError(UsageError):
+    """The cluster has no such broker."""
 
-    code = ErrorCode.UNKNOWN_NODE
-
-
-class NodeIdTakenError(UsageError):
-    """Another node holds this node id."""
-
-    code = ErrorCode.NODE_ID_TAKEN
+    code = ErrorCode.UNKNOWN_BROKER
 
 
-class NodeRemovedError(UsageError):
-    """The node was removed from the cluster and may not come back under this identity."""
+class BrokerIdTakenError(UsageError):
+    """Another broker holds this broker id."""
 
-    code = ErrorCode.NODE_REMOVED
+    code = ErrorCode.BROKER_ID_TAKEN
+
+
+class BrokerRemovedError(UsageError):
+    """The broker was removed from the cluster and may not come back under this identity."""
+
+    code = ErrorCode.BROKER_REMOVED
 
 
 class StaleDirectoryError(UsageError):
@@ -274,24 +274,24 @@ class StaleDirectoryError(UsageError):
     code = ErrorCode.STALE_DIRECTORY
     advice = (
         "stop that broker and treat its directory like a lost disk: start it on an empty data directory with --join and this "
-        "node's --node-id; never restore a broker's directory from a backup while its cluster lives"
+        "broker's --broker-id; never restore a broker's directory from a backup while its cluster lives"
     )
 
 
 class AddressTakenError(UsageError):
-    """Another broker of the cluster is registered with this address. If its disk was replaced, start with its --node-id."""
+    """Another broker of the cluster is registered with this address. If its disk was replaced, start with its --broker-id."""
 
     code = ErrorCode.ADDRESS_TAKEN
 
 
-class NodeInUseError(UsageError):
-    """The node cannot be removed as things are: it runs, holds replicas or votes on metadata. The message says what to do."""
+class BrokerInUseError(UsageError):
+    """The broker cannot be removed as things are: it runs, holds replicas or votes on metadata. The message says what to do."""
 
-    code = ErrorCode.NODE_IN_USE
+    code = ErrorCode.BROKER_IN_USE
 
 
 class ClusterAlreadyFormedError(UsageError):
-    """A cluster forms once; this node already belongs to one."""
+    """A cluster forms once; this broker already belongs to one."""
 
     code = ErrorCode.CLUSTER_ALREADY_FORMED
 
@@ -390,7 +390,7 @@ class OffsetNotAvailableError(RejectedError):
 
 
 class NotLeaderError(RejectedError):
-    """The node does not lead the partition; definitely nothing was appended."""
+    """The broker does not lead the partition; definitely nothing was appended."""
 
     code = ErrorCode.NOT_LEADER
     retriable = True
@@ -400,13 +400,13 @@ class NotLeaderError(RejectedError):
         message: str = "",
         *,
         retry_after_ms: int = 0,
-        leader_node_id: int = 0,
+        leader_broker_id: int = 0,
         leader_address: str = "",
         leader_epoch: int = 0,
     ) -> None:
         super().__init__(message, retry_after_ms=retry_after_ms)
-        self.leader_node_id = leader_node_id
-        """Who leads, as the node believes; 0 when it does not know."""
+        self.leader_broker_id = leader_broker_id
+        """Who leads, as the broker believes; 0 when it does not know."""
         self.leader_address = leader_address
         self.leader_epoch = leader_epoch
 
@@ -427,14 +427,14 @@ class ThrottledError(RejectedError):
 
 
 class NotReadyError(RejectedError):
-    """The node is starting, or its metadata is not caught up."""
+    """The broker is starting, or its metadata is not caught up."""
 
     code = ErrorCode.NOT_READY
     retriable = True
 
 
 class NotFormedError(RejectedError):
-    """The node belongs to no cluster yet."""
+    """The broker belongs to no cluster yet."""
 
     code = ErrorCode.NOT_FORMED
     retriable = True
@@ -442,7 +442,7 @@ class NotFormedError(RejectedError):
 
 
 class ShuttingDownError(RejectedError):
-    """The node is shutting down; another one will lead."""
+    """The broker is shutting down; another one will lead."""
 
     code = ErrorCode.SHUTTING_DOWN
     retriable = True
@@ -682,11 +682,11 @@ class DeserializationError(ProtocolError):
 
 
 class DiskFullError(StorageError):
-    """The node's disk reserve is reached; it takes no more records until space returns."""
+    """The broker's disk reserve is reached; it takes no more records until space returns."""
 
     code = ErrorCode.DISK_FULL
     retriable = True
-    advice = "make room on that node: it takes records again by itself"
+    advice = "make room on that broker: it takes records again by itself"
 
 
 class ReplicaQuarantinedError(StorageError):

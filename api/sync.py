@@ -70,13 +70,13 @@ class _Client:
         self._generation = current_generation()
         self._loop = _Loop.get()
 
-    def _note_open(self, close: Callable[[], Coroutine[object, object, None]]) -> None:
+    def _record_open(self, close: Callable[[], Coroutine[object, object, None]]) -> None:
         """Have `close` called when the program lets the client go, or ends, without closing it."""
         self._key = next(_keys)
         _unclosed[self._key] = _Unclosed(self._loop, self._name.capitalize(), close)
         weakref.finalize(self, _close_forgotten, self._key).atexit = False  # `_close_at_exit` sees to that
 
-    def _note_closed(self) -> None:
+    def _record_closed(self) -> None:
         _unclosed.pop(self._key, None)
 
     def _check(self) -> None:
@@ -221,7 +221,7 @@ class Producer(_Client, Generic[KeyT_contra, ValueT_contra]):
             )
         )
         self._run(self._client.start)
-        self._note_open(self._client.close)
+        self._record_open(self._client.close)
 
     def __enter__(self) -> Self:
         self._check()
@@ -230,7 +230,7 @@ class Producer(_Client, Generic[KeyT_contra, ValueT_contra]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._note_closed()
+        self._record_closed()
         self._run(lambda: self._client.__aexit__(kind, error, traceback))
 
     def send(
@@ -293,7 +293,7 @@ class Producer(_Client, Generic[KeyT_contra, ValueT_contra]):
 
         When the time is over it is closed at once, as the asynchronous one is when cancelled, and `TimeoutError` raised.
         """
-        self._note_closed()
+        self._record_closed()
         self._run(lambda: _within(timeout_seconds, self._client.close))
 
 
@@ -472,7 +472,7 @@ class Consumer(_Client, Generic[KeyT_co, ValueT_co]):
         self._reader: int | None = None
         """The thread that was handed the last records."""
         self._run(self._client.start)
-        self._note_open(partial(self._client._finish, is_clean=False, left=None))
+        self._record_open(partial(self._client._finish, is_clean=False, left=None))
 
     def __enter__(self) -> Self:
         self._check()
@@ -490,7 +490,7 @@ class Consumer(_Client, Generic[KeyT_co, ValueT_co]):
     def _close(self, *, is_clean: bool) -> None:
         """What the calling thread was handed last is done with, if it comes here by itself."""
         self._is_closed = True
-        self._note_closed()
+        self._record_closed()
         left: dict[TopicPartition, int] | None = None
         if is_clean and self._reader == threading.get_ident():
             with self._lock:
@@ -718,7 +718,7 @@ class Admin(_Client):
             )
         )
         self._run(self._client.start)
-        self._note_open(self._client.close)
+        self._record_open(self._client.close)
 
     def __enter__(self) -> Self:
         self._check()
@@ -731,7 +731,7 @@ class Admin(_Client):
 
     def close(self) -> None:
         """As `raftmq.Admin.close`."""
-        self._note_closed()
+        self._record_closed()
         self._run(self._client.close)
 
     def create_topic(
@@ -830,6 +830,6 @@ class Admin(_Client):
         """As `raftmq.Admin.describe_cluster`."""
         return self._run(lambda: self._client.describe_cluster(ask_brokers=ask_brokers))
 
-    def remove_broker(self, node_id: int, *, force: bool = False) -> BrokerRemoval:
+    def remove_broker(self, broker_id: int, *, force: bool = False) -> BrokerRemoval:
         """As `raftmq.Admin.remove_broker`."""
-        return self._run(lambda: self._client.remove_broker(node_id, force=force))
+        return self._run(lambda: self._client.remove_broker(broker_id, force=force))

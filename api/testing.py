@@ -3,7 +3,7 @@
 Must not import the broker or the SDK: the brokers are processes, and a test chooses its client itself.
 
 Invariants: when the context ends, however it ends (error, Ctrl-C, SIGKILL of the owner), no broker of the cluster runs and its temporary
-files are gone; a broker keeps its node id, its data and its addresses across `restart`.
+files are gone; a broker keeps its broker id, its data and its addresses across `restart`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ POLL_SECONDS = 0.05
 class LocalCluster:
     """A cluster of real broker processes on loopback, each with its own data, ports and host label.
 
-    It needs the extra ``server``: ``pip install 'raftmq[server]'``. Node ids are 1, 2, …; broker 1 bootstraps, the others join. Works in synchronous code and, as ``async with``, without blocking the
+    It needs the extra ``server``: ``pip install 'raftmq[server]'``. Broker ids are 1, 2, …; broker 1 bootstraps, the others join. Works in synchronous code and, as ``async with``, without blocking the
     event loop; the other methods block for milliseconds, except `start`, `stop`, `restart` and `wait_formed`.
 
     Example::
@@ -87,7 +87,7 @@ class LocalCluster:
         self._guard: subprocess.Popen[bytes] | None = None
         self._ports = HeldPorts()
         self._voters: set[int] = set()
-        """Node ids of the metadata voters, as a broker said last."""
+        """Broker ids of the metadata voters, as a broker said last."""
         self._unawaited: set[int] = set()
         """Brokers that `restart` started while no majority ran, and nobody has waited for since."""
 
@@ -127,22 +127,22 @@ class LocalCluster:
         known = {} if self._is_temporary else load_addresses(directory)
         if len(known) > self._count:
             raise LocalClusterError(f"the cluster in {directory} has {len(known)} brokers, not {self._count}")
-        for node_id, broker in self._brokers.items():
-            broker.addresses = self._ports.hold(known.get(node_id, numbered(node_id, self._first_port)))
+        for broker_id, broker in self._brokers.items():
+            broker.addresses = self._ports.hold(known.get(broker_id, numbered(broker_id, self._first_port)))
         self._check_can_meet(known)
         # All start together: one that belongs to the cluster serves once a majority of them runs, one that joins it asks until
         # the first one serves.
         join = ("--join", self._seen_address(1, self._brokers[1].client_address))
-        for node_id, broker in self._brokers.items():
-            self._launch(broker, *(() if node_id in known else join if known or node_id > 1 else ("--bootstrap",)))
-        for node_id, broker in self._brokers.items():
+        for broker_id, broker in self._brokers.items():
+            self._launch(broker, *(() if broker_id in known else join if known or broker_id > 1 else ("--bootstrap",)))
+        for broker_id, broker in self._brokers.items():
             broker.wait_ready(self._timeout_seconds)
-            known[node_id] = broker.addresses
+            known[broker_id] = broker.addresses
             if not self._is_temporary:
                 save_addresses(directory, known)
         self.wait_formed()
 
-    def _seen_address(self, node_id: int, address: str) -> str:
+    def _seen_address(self, broker_id: int, address: str) -> str:
         """Where others find what this broker listens to at `address`; not the same where brokers are started in other places."""
         return address
 
@@ -222,42 +222,42 @@ class LocalCluster:
 
     # ------------------------------------------------------------------------------------------------------- faults
 
-    def kill(self, node_id: int) -> None:
+    def kill(self, broker_id: int) -> None:
         """SIGKILL the broker, as ``kill -9`` does, and reap it; works on a paused one too."""
-        broker = self._running(node_id)
+        broker = self._running(broker_id)
         broker.kill()
         self._forget(broker)
-        self._unawaited.discard(node_id)
+        self._unawaited.discard(broker_id)
 
-    def pause(self, node_id: int) -> None:
+    def pause(self, broker_id: int) -> None:
         """SIGSTOP the broker: it keeps its connections and does nothing."""
-        broker = self._running(node_id)
+        broker = self._running(broker_id)
         broker.send_signal(signal.SIGSTOP)
         broker.is_paused = True
 
-    def resume(self, node_id: int) -> None:
+    def resume(self, broker_id: int) -> None:
         """SIGCONT a paused broker."""
-        broker = self._running(node_id)
+        broker = self._running(broker_id)
         broker.send_signal(signal.SIGCONT)
         broker.is_paused = False
 
-    def stop(self, node_id: int) -> int:
+    def stop(self, broker_id: int) -> int:
         """SIGTERM the broker and wait until it has ended; returns its exit code.
 
         Raises:
             LocalClusterError: It did not end in time and was killed.
         """
-        broker = self._running(node_id)
+        broker = self._running(broker_id)
         broker.send_signal(signal.SIGTERM)
         try:
             code = broker.wait_end(STOP_TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired:
-            self.kill(node_id)
+            self.kill(broker_id)
             raise LocalClusterError(
-                f"broker {node_id} ignored SIGTERM for {STOP_TIMEOUT_SECONDS:.0f} s\n{broker.log_tail()}"
+                f"broker {broker_id} ignored SIGTERM for {STOP_TIMEOUT_SECONDS:.0f} s\n{broker.log_tail()}"
             ) from None
         self._forget(broker)
-        self._unawaited.discard(node_id)
+        self._unawaited.discard(broker_id)
         return code
 
     def stop_all(self) -> None:
@@ -266,11 +266,11 @@ class LocalCluster:
         Raises:
             LocalClusterError: One did not end in time and was killed.
         """
-        for node_id, broker in self._brokers.items():
+        for broker_id, broker in self._brokers.items():
             if broker.is_running:
-                self.stop(node_id)
+                self.stop(broker_id)
 
-    def restart(self, node_id: int, *, wait: bool | None = None) -> None:
+    def restart(self, broker_id: int, *, wait: bool | None = None) -> None:
         """Start the broker again on its data and its addresses, killing it first if it still runs.
 
         If its data directory was removed meanwhile, it joins the others again, as a broker that lost its disk. A broker serves
@@ -278,18 +278,18 @@ class LocalCluster:
         calls return immediately, and the one that completes the majority waits for all of them.
 
         Args:
-            node_id: Which broker.
+            broker_id: Which broker.
             wait: None: return when the broker serves, and those restarted before it, if a majority runs; else immediately. True: return
                 when this broker serves, in any case. False: return immediately.
 
         Raises:
             LocalClusterError: A broker that was waited for ended, or did not serve in time.
         """
-        broker = self._broker(node_id)
+        broker = self._broker(broker_id)
         if wait is None:
-            self._note_voters()
+            self._record_voters()
         if broker.is_running:
-            self.kill(node_id)
+            self.kill(broker_id)
         has_data = broker.data_dir.exists()
         if has_data:
             self._launch(broker)  # no flag: a broker that belongs to a cluster knows it
@@ -299,19 +299,21 @@ class LocalCluster:
         if wait:
             broker.wait_ready(self._timeout_seconds)
         elif wait is None:
-            self._unawaited.add(node_id)
-            if self._has_majority(without=None if has_data else node_id):
+            self._unawaited.add(broker_id)
+            if self._has_majority(without=None if has_data else broker_id):
                 for waiting in sorted(n for n in self._unawaited if not self._brokers[n].is_paused):
                     self._unawaited.discard(waiting)
                     self._brokers[waiting].wait_ready(self._timeout_seconds)
 
-    def _note_voters(self) -> None:
+    def _record_voters(self) -> None:
         """Remember who votes on metadata, if a running broker says so: nobody can be asked once a majority is down."""
         try:
             answer = self._ask(DESCRIBE_CLUSTER, queue_pb2.DescribeClusterRequest())
         except (grpc.RpcError, LocalClusterError):
             return
-        self._voters = {node.node.node_id for node in answer.nodes if node.is_metadata_voter} or self._voters
+        self._voters = {
+            broker.broker.broker_id for broker in answer.brokers if broker.is_metadata_voter
+        } or self._voters
 
     def _has_majority(self, *, without: int | None) -> bool:
         """Whether enough metadata voters run, not counting one that lost its data."""
@@ -331,21 +333,21 @@ class LocalCluster:
         return ",".join(broker.client_address for broker in self._brokers.values())
 
     @property
-    def node_ids(self) -> tuple[int, ...]:
-        """Every broker's node id, running or not."""
+    def broker_ids(self) -> tuple[int, ...]:
+        """Every broker's broker id, running or not."""
         return tuple(self._brokers)
 
-    def is_running(self, node_id: int) -> bool:
+    def is_running(self, broker_id: int) -> bool:
         """Whether the broker's process exists (a paused one does)."""
-        return self._broker(node_id).is_running
+        return self._broker(broker_id).is_running
 
-    def address(self, node_id: int) -> str:
+    def address(self, broker_id: int) -> str:
         """The broker's client address, ``host:port``."""
-        return self._broker(node_id).client_address
+        return self._broker(broker_id).client_address
 
-    def http_address(self, node_id: int) -> str:
+    def http_address(self, broker_id: int) -> str:
         """The broker's HTTP address, ``host:port``: ``/metrics``, ``/healthz``, ``/readyz``."""
-        return self._broker(node_id).http_address
+        return self._broker(broker_id).http_address
 
     @property
     def directory(self) -> Path:
@@ -354,27 +356,27 @@ class LocalCluster:
             raise LocalClusterError("the cluster is not started")
         return self._directory
 
-    def data_dir(self, node_id: int) -> Path:
+    def data_dir(self, broker_id: int) -> Path:
         """The broker's data directory."""
-        return self._broker(node_id).data_dir
+        return self._broker(broker_id).data_dir
 
-    def log_path(self, node_id: int) -> Path:
+    def log_path(self, broker_id: int) -> Path:
         """The file the broker logs to."""
-        return self._broker(node_id).log_path
+        return self._broker(broker_id).log_path
 
-    def logs(self, node_id: int) -> str:
+    def logs(self, broker_id: int) -> str:
         """Everything the broker has logged so far, over all its restarts."""
-        return self._broker(node_id).log_text()
+        return self._broker(broker_id).log_text()
 
-    def pid(self, node_id: int) -> int:
+    def pid(self, broker_id: int) -> int:
         """The running broker's process id."""
-        process = self._running(node_id).process
+        process = self._running(broker_id).process
         assert process is not None
         return process.pid
 
-    def wait_ready(self, node_id: int) -> None:
+    def wait_ready(self, broker_id: int) -> None:
         """Wait until a broker restarted with ``wait=False`` serves."""
-        self._running(node_id).wait_ready(self._timeout_seconds)
+        self._running(broker_id).wait_ready(self._timeout_seconds)
 
     def wait_formed(self) -> None:
         """Wait until every broker is a connected member and the metadata group has all its voters.
@@ -390,16 +392,16 @@ class LocalCluster:
             for broker in self._brokers.values():
                 if not broker.is_running:
                     raise LocalClusterError(
-                        f"broker {broker.node_id} died while the cluster formed\n{broker.log_tail()}"
+                        f"broker {broker.broker_id} died while the cluster formed\n{broker.log_tail()}"
                     )
             try:
                 answer = self._ask(DESCRIBE_CLUSTER, queue_pb2.DescribeClusterRequest())
             except grpc.RpcError:
                 return False
-            connected = sum(node.is_connected for node in answer.nodes)
-            voting = sum(node.is_metadata_voter for node in answer.nodes)
+            connected = sum(broker.is_connected for broker in answer.brokers)
+            voting = sum(broker.is_metadata_voter for broker in answer.brokers)
             seen = f"{connected} of {self._count} brokers connected, {voting} of {voters} metadata voters"
-            self._voters = {node.node.node_id for node in answer.nodes if node.is_metadata_voter}
+            self._voters = {broker.broker.broker_id for broker in answer.brokers if broker.is_metadata_voter}
             return connected == self._count and voting >= voters
 
         if not self._wait(is_formed):
@@ -407,18 +409,18 @@ class LocalCluster:
             raise LocalClusterError(f"the cluster did not form within {self._timeout_seconds:.0f} s: {seen}\n{tails}")
 
     def leaders(self, topic: str) -> dict[int, int]:
-        """Partition → node id of its leader (0: none known), as a running broker sees it now.
+        """Partition → broker id of its leader (0: none known), as a running broker sees it now.
 
         Raises:
             grpc.RpcError: No running broker answered, or the topic does not exist.
         """
         request = queue_pb2.DescribeTopicRequest(name=topic)
         answer = self._ask(DESCRIBE_TOPIC, request)
-        leader_of = {leader.group_id: leader.node_id for leader in answer.leaders}
+        leader_of = {leader.group_id: leader.broker_id for leader in answer.leaders}
         return {p.partition: leader_of.get(p.group_id, 0) for p in answer.topic.partitions}
 
     def wait_leaders(self, topic: str, *, avoiding: int = 0) -> dict[int, int]:
-        """Wait until every partition of the topic has a leader other than node `avoiding`; returns partition → node id."""
+        """Wait until every partition of the topic has a leader other than broker `avoiding`; returns partition → broker id."""
         found: dict[int, int] = {}
 
         def is_led() -> bool:
@@ -427,7 +429,7 @@ class LocalCluster:
                 found = self.leaders(topic)
             except grpc.RpcError:
                 return False
-            return bool(found) and all(node not in (0, avoiding) for node in found.values())
+            return bool(found) and all(broker not in (0, avoiding) for broker in found.values())
 
         if not self._wait(is_led):
             raise LocalClusterError(
@@ -471,18 +473,18 @@ class LocalCluster:
             time.sleep(POLL_SECONDS)
         return True
 
-    def _broker(self, node_id: int) -> BrokerProcess:
+    def _broker(self, broker_id: int) -> BrokerProcess:
         try:
-            return self._brokers[node_id]
+            return self._brokers[broker_id]
         except KeyError:
             raise LocalClusterError(
-                f"no broker {node_id}; there are {list(self._brokers) or 'none yet: the cluster is not started'}"
+                f"no broker {broker_id}; there are {list(self._brokers) or 'none yet: the cluster is not started'}"
             ) from None
 
-    def _running(self, node_id: int) -> BrokerProcess:
-        broker = self._broker(node_id)
+    def _running(self, broker_id: int) -> BrokerProcess:
+        broker = self._broker(broker_id)
         if not broker.is_running:
-            raise LocalClusterError(f"broker {node_id} is not running\n{broker.log_tail()}")
+            raise LocalClusterError(f"broker {broker_id} is not running\n{broker.log_tail()}")
         return broker
 
     def _forget(self, broker: BrokerProcess) -> None:

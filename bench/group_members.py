@@ -34,7 +34,7 @@ class Brokers:
         self._channels = {address: _channel(address) for address in addresses}
         self._all = list(self._channels)
         self.coordinator = ""
-        self.coordinator_node_id = 0
+        self.coordinator_broker_id = 0
 
     def channel(self) -> grpc.aio.Channel:
         """Return the connection to the coordinator, or to any broker if it is unknown."""
@@ -103,8 +103,8 @@ class Leaders:
                 response_deserializer=pb.TopologyUpdate.FromString,
             )(pb.WatchRequest(), timeout=CALL_SECONDS)
             async for update in watch:
-                nodes = {node.node_id: node.address for node in update.nodes}
-                leaders = {leader.group_id: nodes.get(leader.node_id, "") for leader in update.leaders}
+                brokers = {broker.broker_id: broker.address for broker in update.brokers}
+                leaders = {leader.group_id: brokers.get(leader.broker_id, "") for leader in update.leaders}
                 self._address = {
                     (topic.topic_id, partition.partition): leaders.get(partition.group_id, "")
                     for topic in update.topics
@@ -175,11 +175,11 @@ class ProtocolMember:
 
     async def _run(self) -> None:
         while True:
-            pause = await self._beat()
+            pause = await self._heartbeat()
             gave_up = await self._follow()
             await asyncio.sleep(0 if gave_up else pause)
 
-    async def _beat(self) -> float:
+    async def _heartbeat(self) -> float:
         request = pb.HeartbeatRequest(
             group=self.group,
             member_id=self.member_id,
@@ -202,7 +202,7 @@ class ProtocolMember:
         self.slowest_seconds = max(self.slowest_seconds, time.perf_counter() - started)
         self.heartbeats += 1
         self.brokers.coordinator = answer.coordinator.address
-        self.brokers.coordinator_node_id = answer.coordinator.node_id
+        self.brokers.coordinator_broker_id = answer.coordinator.broker_id
         if answer.member_epoch < self.epoch:
             return RETRY_SECONDS
         if answer.has_assignment:

@@ -41,23 +41,23 @@ async def bench_thousand_members(cluster: LocalCluster) -> dict[str, float]:
     check_division(members)
     figures = {"join_all": joined_seconds}
 
-    beats, cpu = sum(member.heartbeats for member in members), _cpu(cluster)
+    heartbeats, cpu = sum(member.heartbeats for member in members), _cpu(cluster)
     changes = sum(len(member.changes) for member in members)
     began = time.perf_counter()
     await asyncio.sleep(STEADY_SECONDS)
     seconds = time.perf_counter() - began
-    figures["heartbeats"] = (sum(member.heartbeats for member in members) - beats) / seconds
+    figures["heartbeats"] = (sum(member.heartbeats for member in members) - heartbeats) / seconds
     figures["brokers_cpu"] = 100 * (_cpu(cluster) - cpu) / seconds
     assert sum(len(member.changes) for member in members) == changes, "nothing moves in a group that does not change"
 
     epochs = [member.epoch for member in members]
-    coordinator = brokers.coordinator_node_id
-    beats = sum(member.heartbeats for member in members)
+    coordinator = brokers.coordinator_broker_id
+    heartbeats = sum(member.heartbeats for member in members)
     for member in members:
         member.slowest_seconds = 0.0
     cluster.kill(coordinator)
     killed = time.perf_counter()
-    while brokers.coordinator_node_id in (0, coordinator):  # noqa: ASYNC110 -- another process
+    while brokers.coordinator_broker_id in (0, coordinator):  # noqa: ASYNC110 -- another process
         await asyncio.sleep(0.02)
     figures["coordinator_failover"] = time.perf_counter() - killed
     await asyncio.sleep(STEADY_SECONDS)
@@ -181,9 +181,9 @@ def check_division(members: list[ProtocolMember]) -> None:
 
 def _cpu(cluster: LocalCluster) -> float:
     total = 0.0
-    for node_id in cluster.node_ids:
-        if cluster.is_running(node_id):
-            fields = Path(f"/proc/{cluster.pid(node_id)}/stat").read_text().rsplit(")", 1)[1].split()
+    for broker_id in cluster.broker_ids:
+        if cluster.is_running(broker_id):
+            fields = Path(f"/proc/{cluster.pid(broker_id)}/stat").read_text().rsplit(")", 1)[1].split()
             total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     return total
 

@@ -81,7 +81,7 @@ def figures(count: int) -> tuple[Figure, ...]:
 class Leadership:
     """Hold the leader of a group, as one broker sees it."""
 
-    node_id: int
+    broker_id: int
     """The leader's id. 0: no known leader."""
     term: int
 
@@ -110,15 +110,15 @@ class Observer:
     def leaderships(self) -> dict[int, Leadership]:
         """Return group → leadership, for every partition."""
         answer = self._describe(queue_pb2.DescribeTopicRequest(name=TOPIC), timeout=ASK_SECONDS, wait_for_ready=True)
-        known = {leader.group_id: Leadership(leader.node_id, leader.leader_epoch) for leader in answer.leaders}
+        known = {leader.group_id: Leadership(leader.broker_id, leader.leader_epoch) for leader in answer.leaders}
         return {p.group_id: known.get(p.group_id, Leadership(0, 0)) for p in answer.topic.partitions}
 
     def wait_led(self, count: int, avoiding: int = 0) -> dict[int, Leadership]:
-        """Wait until each of `count` partitions has a leader other than node `avoiding`."""
+        """Wait until each of `count` partitions has a leader other than broker `avoiding`."""
         deadline = time.monotonic() + CLUSTER_SECONDS
         while True:
             found = self.leaderships()
-            led = sum(leadership.node_id not in (0, avoiding) for leadership in found.values())
+            led = sum(leadership.broker_id not in (0, avoiding) for leadership in found.values())
             if led == count:
                 return found
             if time.monotonic() > deadline:
@@ -140,8 +140,8 @@ class TermRise:
 
 def term_rise(before: dict[int, Leadership], after: dict[int, Leadership], killed: int) -> TermRise:
     rises = {group: after[group].term - leadership.term for group, leadership in before.items()}
-    affected = [rise for group, rise in rises.items() if before[group].node_id == killed]
-    others = [rise for group, rise in rises.items() if before[group].node_id != killed]
+    affected = [rise for group, rise in rises.items() if before[group].broker_id == killed]
+    others = [rise for group, rise in rises.items() if before[group].broker_id != killed]
     if not affected:
         raise ValueError(f"broker {killed} led nothing")
     return TermRise(
@@ -212,7 +212,7 @@ class _Measurement:
         self.add("create", time.perf_counter() - started)
 
     def idle(self) -> None:
-        pids = [self._cluster.pid(node) for node in self._cluster.node_ids]
+        pids = [self._cluster.pid(broker) for broker in self._cluster.broker_ids]
         started, before = time.perf_counter(), [cpu_seconds(pid) for pid in pids]
         time.sleep(self._scale.idle_seconds)
         elapsed, after = time.perf_counter() - started, [cpu_seconds(pid) for pid in pids]
@@ -224,11 +224,11 @@ class _Measurement:
         self.add("threads", *map(threads, pids))
 
     def restart_one(self) -> None:
-        node = self._cluster.node_ids[-1]
+        broker = self._cluster.broker_ids[-1]
         started = time.perf_counter()
-        self._cluster.stop(node)
+        self._cluster.stop(broker)
         stopped = time.perf_counter()
-        self._cluster.restart(node)
+        self._cluster.restart(broker)
         self.add("stop_one", stopped - started)
         self.add("start_one", time.perf_counter() - stopped)
 
@@ -236,37 +236,39 @@ class _Measurement:
         started = time.perf_counter()
         self._cluster.stop_all()
         stopped = time.perf_counter()
-        for node in self._cluster.node_ids:
-            self._cluster.restart(node, wait=False)
-        for node in self._cluster.node_ids:
-            self._cluster.wait_ready(node)
+        for broker in self._cluster.broker_ids:
+            self._cluster.restart(broker, wait=False)
+        for broker in self._cluster.broker_ids:
+            self._cluster.wait_ready(broker)
         with self._observer() as observer:
             observer.wait_led(self._count)
         self.add("stop_all", stopped - started)
         self.add("start_all", time.perf_counter() - stopped)
 
-    def kill(self, node: int) -> None:
-        with self._observer(avoiding=node) as observer:
+    def kill(self, broker: int) -> None:
+        with self._observer(avoiding=broker) as observer:
             before = observer.wait_led(self._count)
             started = time.perf_counter()
-            self._cluster.kill(node)
-            observer.wait_led(self._count, avoiding=node)
+            self._cluster.kill(broker)
+            observer.wait_led(self._count, avoiding=broker)
             self.add("failover", time.perf_counter() - started)
             time.sleep(self._scale.aftermath_seconds)
-            rise = term_rise(before, observer.wait_led(self._count, avoiding=node), node)
+            rise = term_rise(before, observer.wait_led(self._count, avoiding=broker), broker)
         self.add("term_by_one", rise.by_one_percent)
         self.add("term_rise_max", rise.maximum)
         self.add("bystanders", rise.bystanders)
         started = time.perf_counter()
-        self._cluster.restart(node)
+        self._cluster.restart(broker)
         self.add("start_killed", time.perf_counter() - started)
 
-    def leaders_of(self, node: int) -> int:
-        with self._observer(avoiding=node) as observer:
-            return sum(leadership.node_id == node for leadership in observer.leaderships().values())
+    def leaders_of(self, broker: int) -> int:
+        with self._observer(avoiding=broker) as observer:
+            return sum(leadership.broker_id == broker for leadership in observer.leaderships().values())
 
     def _observer(self, avoiding: int = 0) -> Observer:
-        return Observer(self._cluster.address(next(node for node in self._cluster.node_ids if node != avoiding)))
+        return Observer(
+            self._cluster.address(next(broker for broker in self._cluster.broker_ids if broker != avoiding))
+        )
 
 
 def measure(count: int, scale: PartitionScale, tell: Callable[[str], None]) -> dict[str, list[float]]:
@@ -284,7 +286,7 @@ def measure(count: int, scale: PartitionScale, tell: Callable[[str], None]) -> d
         for _ in range(scale.kills):
             measurement.settle()
             # Kill the broker that leads most: one that returned after a kill leads no group, so its end would show nothing.
-            measurement.kill(max(cluster.node_ids, key=measurement.leaders_of))
+            measurement.kill(max(cluster.broker_ids, key=measurement.leaders_of))
         return measurement.values
 
 

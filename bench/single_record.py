@@ -109,18 +109,18 @@ async def measure_records(cluster: LocalCluster, count: int) -> None:
             await producer.send_and_wait("single", value=VALUE)
 
         await timed(send, WARM_UP)
-        leader = (await admin.describe_topic("single", ask_leaders=True)).partitions[0].leader_node_id
+        leader = (await admin.describe_topic("single", ask_leaders=True)).partitions[0].leader_broker_id
         pids = {"client": os.getpid()} | {
-            f"broker {node_id}{' (leader)' if node_id == leader else ''}": cluster.pid(node_id)
-            for node_id in cluster.node_ids
+            f"broker {broker_id}{' (leader)' if broker_id == leader else ''}": cluster.pid(broker_id)
+            for broker_id in cluster.broker_ids
         }
-        commits = [commits_of(cluster.http_address(node_id)) for node_id in cluster.node_ids]
+        commits = [commits_of(cluster.http_address(broker_id)) for broker_id in cluster.broker_ids]
         before = {name: usage_of(pid) for name, pid in pids.items()}
         started = time.perf_counter()
         times = await timed(send, count)
         elapsed = time.perf_counter() - started
         after = {name: usage_of(pid) for name, pid in pids.items()}
-        commits_after = [commits_of(cluster.http_address(node_id)) for node_id in cluster.node_ids]
+        commits_after = [commits_of(cluster.http_address(broker_id)) for broker_id in cluster.broker_ids]
     print(row("", ["p50 ms", "p99 ms"]))
     print(row("one record", in_ms(times)))
     print()

@@ -110,7 +110,7 @@ async def _serve(config: BrokerConfig) -> int:
         gc.freeze()
         ready = {
             "event": "broker_ready",
-            "node_id": node.view.node_id,
+            "broker_id": node.view.node_id,
             "client_address": node.addresses.client,
             "peer_address": node.addresses.peer,
             "http_address": node.addresses.http,

@@ -54,7 +54,7 @@ from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId
 
 log = structlog.get_logger(__name__)
 
-_HAND_OVER_SECONDS_MAX = 5.0
+_LEADERSHIP_DRAIN_SECONDS_MAX = 5.0
 
 
 class Node:
@@ -233,7 +233,7 @@ class Node:
         while any(one.reason in STARTING for one in self.standing.not_ready_reasons()):
             await self.view.next_topology_change()
         log.info(
-            "broker_ready", node_id=self.view.node_id, cluster_id=self.view.cluster_id, address=self.addresses.client
+            "broker_ready", broker_id=self.view.node_id, cluster_id=self.view.cluster_id, address=self.addresses.client
         )
 
     async def _catch_up(self) -> None:
@@ -264,13 +264,11 @@ class Node:
             self._stopped.set()
 
     async def _stop(self) -> None:
-        log.info("broker_stopping", node_id=self.view.node_id)
+        log.info("broker_stopping", broker_id=self.view.node_id)
         end = Shutdown(self.loop, self.timing.shutdown_seconds)
-        seconds_max = min(_HAND_OVER_SECONDS_MAX, end.seconds_left / 2)
-        handing_over = drain_leadership(
-            self.engine, self._peers.is_connected, self._peers.is_any_connected, seconds_max
-        )
-        await end.phase("hand_over", handing_over, 2 * seconds_max)
+        seconds_max = min(_LEADERSHIP_DRAIN_SECONDS_MAX, end.seconds_left / 2)
+        draining = drain_leadership(self.engine, self._peers.is_connected, self._peers.is_any_connected, seconds_max)
+        await end.phase("leadership_drain", draining, 2 * seconds_max)
         self.supervisor.cancel()
         bringing_up = self.replicas.close()
         await self._ports.close(end)
@@ -296,7 +294,7 @@ class Node:
             return
         stale = self._peers.boots.own_contradiction()
         if stale is not None:
-            self._on_stale_directory(f"metadata knows a later process of this node: {stale}")
+            self._on_stale_directory(f"metadata knows a later process of this broker: {stale}")
         elif replica.state_machine.feature_level > FEATURE_LEVEL:
             text = f"the cluster is at feature level {replica.state_machine.feature_level}, and this version knows {FEATURE_LEVEL}"
             self._fall_silent(NotReady(Reason.UNSUPPORTED_FORMAT, f"{text}: start a newer version of the broker"))
@@ -314,7 +312,7 @@ class Node:
         if self.standing.silence is not None or self.standing.is_stopping:
             return
         self.standing.silence = why
-        log.critical("broker_silenced", node_id=self.view.node_id, error_code=why.reason.value, reason=why.message)
+        log.critical("broker_silenced", broker_id=self.view.node_id, error_code=why.reason.value, reason=why.message)
         self._ports.silence()  # first: the engine may be in the middle of a pass
         self.engine.close()
         self._partitions.clear()

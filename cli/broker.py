@@ -125,10 +125,10 @@ def start(
         ),
     ] = None,
     rack: Annotated[str | None, typer.Option("--rack", metavar="LABEL", help="Label of the rack or zone.")] = None,
-    node_id: Annotated[
+    broker_id: Annotated[
         int | None,
         typer.Option(
-            "--node-id",
+            "--broker-id",
             parser=WholeNumber(0, COUNT_MAX),
             metavar="N",
             help="Id of this broker. Without it the cluster assigns one.",
@@ -138,7 +138,7 @@ def start(
         bool,
         typer.Option(
             "--replace-lost",
-            help="With --node-id: replace the broker of that id, whose disk is permanently lost, even if a partition then has no majority.",
+            help="With --broker-id: replace the broker of that id, whose disk is permanently lost, even if a partition then has no majority.",
         ),
     ] = False,
     allow_insecure_remote: Annotated[
@@ -154,7 +154,7 @@ def start(
     """Run a broker until SIGTERM or Ctrl-C.
 
     Start the first broker of a cluster with --bootstrap and every other broker with --join. A broker that belongs to a
-    cluster needs neither. After a disk replacement, start with --join and the broker's --node-id. When it serves, it
+    cluster needs neither. After a disk replacement, start with --join and the broker's --broker-id. When it serves, it
     prints one line of JSON with its addresses on standard output. Its log goes to standard error. Options override
     RAFTMQ_* variables, and variables override the file.
     """
@@ -168,7 +168,7 @@ def start(
         "advertise": advertise,
         "host": host,
         "rack": rack,
-        "node_id": node_id,
+        "broker_id": broker_id,
         "replace_lost": replace_lost or None,
         "allow_insecure_remote": allow_insecure_remote or None,
     }
@@ -180,7 +180,7 @@ def start(
     if is_new and not (loaded.config.bootstrap or loaded.config.join):
         raise typer.BadParameter(
             f"{directory} belongs to no cluster: give --bootstrap to form a new cluster, or --join HOST:PORT to join one. If this broker's "
-            "disk was replaced, give --join and its previous --node-id"
+            "disk was replaced, give --join and its previous --broker-id"
         )
 
     from raftmq.broker.main import run_broker

@@ -22,10 +22,10 @@ from raftmq.cli.options import (
 )
 from raftmq.cli.output import Json, Output, OutputOption, counted, print_json, print_table
 from raftmq.cluster_addresses import DEFAULT_BOOTSTRAP
-from raftmq.errors import UnknownNodeError
+from raftmq.errors import UnknownBrokerError
 
 if TYPE_CHECKING:
-    from raftmq.client.admin.admin import BrokerRemoval, ClusterDescription, NodeDescription
+    from raftmq.client.admin.admin import BrokerDescription, BrokerRemoval, ClusterDescription
 
 app = typer.Typer(
     help="Show the cluster, and remove brokers from it.",
@@ -77,10 +77,10 @@ def status(
 )
 @reported
 def remove(
-    node_id: Annotated[
+    broker_id: Annotated[
         int,
         typer.Argument(
-            metavar="NODE_ID", parser=WholeNumber(1, COUNT_MAX), help="Id of the broker.", show_default=False
+            metavar="BROKER_ID", parser=WholeNumber(1, COUNT_MAX), help="Id of the broker.", show_default=False
         ),
     ],
     force: Annotated[
@@ -100,13 +100,13 @@ def remove(
     given_up = " and give up the data on it" if force else ""
     if not yes:
         cluster = run_admin(bootstrap_servers, timeout, lambda admin: admin.describe_cluster(ask_brokers=True))
-        print(preview_of(cluster, node_id), file=sys.stderr)
-    confirm(f"Remove broker {node_id} permanently{given_up}?", is_agreed=yes)
-    removal = run_admin(bootstrap_servers, timeout, lambda admin: admin.remove_broker(node_id, force=force))
+        print(preview_of(cluster, broker_id), file=sys.stderr)
+    confirm(f"Remove broker {broker_id} permanently{given_up}?", is_agreed=yes)
+    removal = run_admin(bootstrap_servers, timeout, lambda admin: admin.remove_broker(broker_id, force=force))
     if output is Output.JSON:
         print_json(
             {
-                "node_id": removal.node_id,
+                "broker_id": removal.broker_id,
                 "replica_count": removal.replica_count,
                 "without_majority_count": removal.without_majority_count,
                 "without_majority": [
@@ -118,19 +118,19 @@ def remove(
         print_removal(removal)
 
 
-def preview_of(cluster: ClusterDescription, node_id: int) -> str:
-    """Describe a broker before its removal. Raises `UnknownNodeError`."""
-    node = next((node for node in cluster.nodes if node.node_id == node_id), None)
-    if node is None:
-        others = ", ".join(str(node.node_id) for node in cluster.nodes)
-        raise UnknownNodeError(f"there is no broker {node_id}; there are {others}")
-    held = f"{counted(node.replica_count, 'replica')}, leads {counted(node.leader_count, 'partition')}"
-    return f"broker {node_id} at {node.address}: {_state(node)}, {held}"
+def preview_of(cluster: ClusterDescription, broker_id: int) -> str:
+    """Describe a broker before its removal. Raises `UnknownBrokerError`."""
+    broker = next((broker for broker in cluster.brokers if broker.broker_id == broker_id), None)
+    if broker is None:
+        others = ", ".join(str(broker.broker_id) for broker in cluster.brokers)
+        raise UnknownBrokerError(f"there is no broker {broker_id}; there are {others}")
+    held = f"{counted(broker.replica_count, 'replica')}, leads {counted(broker.leader_count, 'partition')}"
+    return f"broker {broker_id} at {broker.address}: {_state(broker)}, {held}"
 
 
 def print_removal(removal: BrokerRemoval) -> None:
     """Print the result of a removal and its consequences."""
-    print(f"broker {removal.node_id} removed")
+    print(f"broker {removal.broker_id} removed")
     rebuilt = removal.replica_count - removal.without_majority_count
     if rebuilt:
         gets = "gets" if rebuilt == 1 else "get"
@@ -150,25 +150,25 @@ def print_removal(removal: BrokerRemoval) -> None:
 
 def print_cluster(cluster: ClusterDescription, problems: list[Problem]) -> None:
     """Print a cluster for people: its brokers, its totals and its problems."""
-    print(f"cluster {cluster.cluster_id}, as broker {cluster.answering_node_id} sees it\n")
-    leader = cluster.metadata_leader_node_id if cluster.health is None or cluster.health.is_metadata_led else 0
-    has_racks = any(node.rack for node in cluster.nodes)  # without them the table fits 80 columns
+    print(f"cluster {cluster.cluster_id}, as broker {cluster.answering_broker_id} sees it\n")
+    leader = cluster.metadata_leader_broker_id if cluster.health is None or cluster.health.is_metadata_led else 0
+    has_racks = any(broker.rack for broker in cluster.brokers)  # without them the table fits 80 columns
     racks = ("rack",) if has_racks else ()
     print_table(
         ("broker", "address", "host", *racks, "version", "state", "metadata", "leads", "replicas"),
         [
             (
-                node.node_id,
-                node.address,
-                node.host,
-                *((node.rack or "-",) if has_racks else ()),
-                node.version,
-                _state(node),
-                "leader" if node.node_id == leader else "voter" if node.is_metadata_voter else "learner",
-                node.leader_count,
-                node.replica_count,
+                broker.broker_id,
+                broker.address,
+                broker.host,
+                *((broker.rack or "-",) if has_racks else ()),
+                broker.version,
+                _state(broker),
+                "leader" if broker.broker_id == leader else "voter" if broker.is_metadata_voter else "learner",
+                broker.leader_count,
+                broker.replica_count,
             )
-            for node in cluster.nodes
+            for broker in cluster.brokers
         ],
     )
     totals = f"{counted(cluster.topic_count, 'topic')}, {counted(cluster.partition_count, 'partition')}"
@@ -177,12 +177,12 @@ def print_cluster(cluster: ClusterDescription, problems: list[Problem]) -> None:
         print(f"{'OUTAGE' if problem.is_outage else 'warning'}: {problem.sentence}")
 
 
-def _state(node: NodeDescription) -> str:
-    if not node.is_connected:
-        return f"{node.state}, not connected"
-    if node.health is None:
-        return f"{node.state}, no answer"
-    return f"{node.state}, not ready" if node.health.not_ready else node.state
+def _state(broker: BrokerDescription) -> str:
+    if not broker.is_connected:
+        return f"{broker.state}, not connected"
+    if broker.health is None:
+        return f"{broker.state}, no answer"
+    return f"{broker.state}, not ready" if broker.health.not_ready else broker.state
 
 
 def _summary(cluster: ClusterDescription, problems: list[Problem]) -> str:

@@ -9,8 +9,8 @@ from raftmq.cli.exit_codes import ExitCode
 from raftmq.cli.output import counted
 
 if TYPE_CHECKING:
-    from raftmq.client.admin.admin import ClusterDescription, NodeDescription
-    from raftmq.client.admin.cluster_health import NodeHealth, PartitionNames
+    from raftmq.client.admin.admin import BrokerDescription, ClusterDescription
+    from raftmq.client.admin.cluster_health import BrokerHealth, PartitionNames
 
 _NAMED_MAX = 10
 """Maximum number of partitions named in a sentence; JSON has more."""
@@ -48,32 +48,32 @@ def _problems(cluster: ClusterDescription) -> Iterator[Problem]:
         if health.unknown.count:
             yield Problem(f"{_named(health.unknown)} whose leader does not answer", is_outage=True)
         if health.metadata_voters_behind:
-            nodes = ", ".join(map(str, health.metadata_voters_behind))
-            yield Problem(f"the metadata replica on broker {nodes} is behind", is_outage=False)
-    for node in cluster.nodes:
-        yield from _problems_of_node(node)
+            brokers = ", ".join(map(str, health.metadata_voters_behind))
+            yield Problem(f"the metadata replica on broker {brokers} is behind", is_outage=False)
+    for broker in cluster.brokers:
+        yield from _problems_of_broker(broker)
 
 
-def _problems_of_node(node: NodeDescription) -> Iterator[Problem]:
-    if not node.is_connected:
-        yield Problem(f"broker {node.node_id} is not connected", is_outage=False)
-    elif node.health is None:
-        yield Problem(f"broker {node.node_id} is connected but does not answer", is_outage=False)
+def _problems_of_broker(broker: BrokerDescription) -> Iterator[Problem]:
+    if not broker.is_connected:
+        yield Problem(f"broker {broker.broker_id} is not connected", is_outage=False)
+    elif broker.health is None:
+        yield Problem(f"broker {broker.broker_id} is connected but does not answer", is_outage=False)
     else:
-        yield from (Problem(sentence, is_outage=False) for sentence in _sentences(node.node_id, node.health))
+        yield from (Problem(sentence, is_outage=False) for sentence in _sentences(broker.broker_id, broker.health))
 
 
-def _sentences(node_id: int, health: NodeHealth) -> Iterator[str]:
+def _sentences(broker_id: int, health: BrokerHealth) -> Iterator[str]:
     for reason in health.not_ready:
-        yield f"broker {node_id} is not ready: {reason}"
+        yield f"broker {broker_id} is not ready: {reason}"
     if health.quarantined.count:
-        yield f"broker {node_id} has damaged replicas of {_named(health.quarantined)}"
+        yield f"broker {broker_id} has damaged replicas of {_named(health.quarantined)}"
     if health.not_served.count:
-        yield f"broker {node_id} does not serve its replicas of {_named(health.not_served)}"
+        yield f"broker {broker_id} does not serve its replicas of {_named(health.not_served)}"
     for warning in health.warnings:
-        yield f"broker {node_id} warns: {warning}"
+        yield f"broker {broker_id} warns: {warning}"
     if health.under_replicated.count:
-        yield f"broker {node_id} leads {_named(health.under_replicated)} with fewer replicas in sync than wanted"
+        yield f"broker {broker_id} leads {_named(health.under_replicated)} with fewer replicas in sync than wanted"
 
 
 def _named(partitions: PartitionNames) -> str:

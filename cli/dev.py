@@ -118,7 +118,7 @@ def print_cluster(cluster: LocalCluster, output: Output, *, is_temporary: bool) 
     """Print the addresses and directories of the brokers, and commands to try."""
     rows = [
         (n, cluster.pid(n), cluster.address(n), f"http://{cluster.http_address(n)}", cluster.log_path(n))
-        for n in cluster.node_ids
+        for n in cluster.broker_ids
     ]
     if output is Output.JSON:
         print_json(
@@ -128,7 +128,7 @@ def print_cluster(cluster: LocalCluster, output: Output, *, is_temporary: bool) 
                 "directory": str(cluster.directory),
                 "is_temporary": is_temporary,
                 "brokers": [
-                    {"node_id": n, "pid": pid, "address": address, "http": http, "log": str(log)}
+                    {"broker_id": n, "pid": pid, "address": address, "http": http, "log": str(log)}
                     for n, pid, address, http, log in rows
                 ],
             }
@@ -153,10 +153,10 @@ def watch(cluster: LocalCluster) -> None:
     """Report brokers that end by themselves, until a signal arrives. Raises `CommandError` when none is left."""
     ended: set[int] = set()
     never = threading.Event()
-    while len(ended) < len(cluster.node_ids):
+    while len(ended) < len(cluster.broker_ids):
         never.wait(LOOK_SECONDS)
-        for node_id in cluster.node_ids:
-            if node_id not in ended and not cluster.is_running(node_id):
-                ended.add(node_id)
-                print_error(f"broker {node_id} has ended; see {cluster.log_path(node_id)}")
+        for broker_id in cluster.broker_ids:
+            if broker_id not in ended and not cluster.is_running(broker_id):
+                ended.add(broker_id)
+                print_error(f"broker {broker_id} has ended; see {cluster.log_path(broker_id)}")
     raise CommandError("every broker has ended", ExitCode.DEFECT)

@@ -51,12 +51,12 @@ def doctor(
 
 def print_diagnosis(diagnosis: Diagnosis) -> None:
     """Print a diagnosis for people: the directory's broker, the amount of data read, and each finding with its advice."""
-    node = (
-        f"broker {diagnosis.node_id} of cluster {diagnosis.cluster_id}"
+    broker = (
+        f"broker {diagnosis.broker_id} of cluster {diagnosis.cluster_id}"
         if diagnosis.cluster_id
         else "a broker that belongs to no cluster"
     )
-    print(f"{diagnosis.data_dir}: {node}")
+    print(f"{diagnosis.data_dir}: {broker}")
     print(
         f"read {diagnosis.replica_count} replicas, {diagnosis.row_count:,} rows, {diagnosis.byte_count / 1e6:,.1f} MB"
     )

@@ -169,7 +169,13 @@ def print_topic(topic: TopicDescription) -> None:
     print_table(
         ("partition", "leader", "epoch", "replicas", "in sync", "start", "end", "bytes"),
         [
-            (p.partition, p.leader_node_id or "none", p.leader_epoch or "", _nodes(p.replica_nodes), *_state_cells(p))
+            (
+                p.partition,
+                p.leader_broker_id or "none",
+                p.leader_epoch or "",
+                _brokers(p.replica_brokers),
+                *_state_cells(p),
+            )
             for p in topic.partitions
         ],
     )
@@ -184,15 +190,15 @@ def print_topic(topic: TopicDescription) -> None:
         )
 
 
-def _nodes(node_ids: tuple[int, ...]) -> str:
-    return ", ".join(map(str, node_ids))
+def _brokers(broker_ids: tuple[int, ...]) -> str:
+    return ", ".join(map(str, broker_ids))
 
 
 def _state_cells(partition: PartitionDescription) -> tuple[object, ...]:
     state = partition.state
     if state is None:
         return ("?",) * 4
-    return (_nodes(state.in_sync_nodes), state.log_start_offset, state.high_watermark, state.size_bytes)
+    return (_brokers(state.in_sync_brokers), state.log_start_offset, state.high_watermark, state.size_bytes)
 
 
 def show_config(config: dict[str, str]) -> str:

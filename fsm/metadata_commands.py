@@ -28,8 +28,8 @@ class RegisterNode(Command, frozen=True, tag="node+"):
     """Register a node that joins, or that comes back with other addresses. The same `uuid` keeps its node id.
 
     A new uuid gets the wanted `node_id` if that is free (0: the next free one) and a new metadata replica id. Result:
-    `NodeRegistered`, or `Rejected` with NODE_ID_TAKEN (another uuid has the id, and `replaces_lost` is not set),
-    NODE_REMOVED (this uuid was removed or replaced, and stays refused), STALE_DIRECTORY (the directory does not descend
+    `NodeRegistered`, or `Rejected` with BROKER_ID_TAKEN (another uuid has the id, and `replaces_lost` is not set),
+    BROKER_REMOVED (this uuid was removed or replaced, and stays refused), STALE_DIRECTORY (the directory does not descend
     from the boot that registered last), ADDRESS_TAKEN (by another node) or UNSUPPORTED_VERSION.
     """
 

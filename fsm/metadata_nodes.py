@@ -62,7 +62,7 @@ def register_node(tables: MetadataTables, command: RegisterNode) -> NodeRegister
     holder = tables.node(node_id)
     if holder is not None and holder.state != "removed":
         if not command.replaces_lost:
-            return Rejected(codes.NODE_ID_TAKEN, f"node id {node_id} belongs to the broker with uuid {holder.uuid}")
+            return Rejected(codes.BROKER_ID_TAKEN, f"broker id {node_id} belongs to the broker with uuid {holder.uuid}")
         return _replace_lost(tables, command, holder)
     return _admit(tables, command, node_id, _metadata_replica_id(tables, command.uuid))
 
@@ -71,7 +71,7 @@ def remove_node(tables: MetadataTables, command: RemoveNode) -> Done | Rejected:
     """Remove a node and refuse its uuid permanently."""
     node = tables.node(command.node_id)
     if node is None or node.state == "removed":
-        return Rejected(codes.UNKNOWN_NODE, f"there is no broker {command.node_id}")
+        return Rejected(codes.UNKNOWN_BROKER, f"there is no broker {command.node_id}")
     voters = tuple(voter for voter in tables.cluster.metadata_voters if voter != node.metadata_replica_id)
     if not voters:
         return Rejected(codes.CONFLICT, f"broker {node.node_id} is the only metadata voter")
@@ -110,7 +110,7 @@ def set_metadata_membership(tables: MetadataTables, command: SetMetadataMembersh
         return Rejected(codes.CONFLICT, f"metadata membership changed at {cluster.metadata_membership_revision}")
     unknown = [voter for voter in voters if tables.replica_node(METADATA_GROUP, voter) is None]
     if unknown:
-        return Rejected(codes.UNKNOWN_NODE, f"no broker has metadata replica {unknown[0]}")
+        return Rejected(codes.UNKNOWN_BROKER, f"no broker has metadata replica {unknown[0]}")
     if voters != cluster.metadata_voters:
         tables.update_cluster(metadata_voters=voters)
     return Done(tables.cluster.revision)
@@ -118,14 +118,14 @@ def set_metadata_membership(tables: MetadataTables, command: SetMetadataMembersh
 
 def _registration_refusal(tables: MetadataTables, command: RegisterNode) -> Rejected | None:
     if not is_key_text(command.uuid):
-        return Rejected(codes.INVALID_ARGUMENT, "a node needs a uuid")
+        return Rejected(codes.INVALID_ARGUMENT, "a broker needs a uuid")
     if not 0 <= command.node_id <= NODE_ID_MAX:
-        return Rejected(codes.INVALID_ARGUMENT, f"a node id is between 1 and {NODE_ID_MAX}, or 0 for a free one")
+        return Rejected(codes.INVALID_ARGUMENT, f"a broker id is between 1 and {NODE_ID_MAX}, or 0 for a free one")
     if command.replaces_lost and command.node_id == 0:
-        return Rejected(codes.INVALID_ARGUMENT, "replacing a lost broker needs its node id")
+        return Rejected(codes.INVALID_ARGUMENT, "replacing a lost broker needs its broker id")
     retired = tables.retired_uuid(command.uuid)
     if retired is not None:
-        return Rejected(codes.NODE_REMOVED, f"this uuid was node {retired.node_id} and is {retired.reason}")
+        return Rejected(codes.BROKER_REMOVED, f"this uuid was broker {retired.node_id} and is {retired.reason}")
     if command.boot:
         lineage = Lineage(command.boot, command.lineage)
         defect = lineage.defect()
@@ -134,7 +134,7 @@ def _registration_refusal(tables: MetadataTables, command: RegisterNode) -> Reje
         known = tables.node_by_uuid(command.uuid)
         stale = lineage.contradiction(Boot(known.boot, known.boot_mark)) if known is not None else None
         if stale is not None:
-            return Rejected(codes.STALE_DIRECTORY, f"the data directory is not the newest one of this node: {stale}")
+            return Rejected(codes.STALE_DIRECTORY, f"the data directory is not the newest one of this broker: {stale}")
     if command.feature_level_max < tables.cluster.feature_level:
         return Rejected(
             codes.UNSUPPORTED_VERSION,
@@ -156,7 +156,7 @@ def _address_refusal(tables: MetadataTables, command: RegisterNode) -> Rejected 
         if shared:
             return Rejected(
                 codes.ADDRESS_TAKEN,
-                f"the address {shared[0]} belongs to broker {node.node_id}. If that broker's disk was replaced, start with --node-id "
+                f"the address {shared[0]} belongs to broker {node.node_id}. If that broker's disk was replaced, start with --broker-id "
                 f"{node.node_id}. Otherwise remove it (raftmq cluster remove {node.node_id}), or choose another address",
             )
     return None

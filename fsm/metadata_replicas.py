@@ -30,7 +30,7 @@ def plan_refusal(tables: MetadataTables, node_ids: tuple[int, ...]) -> Rejected 
     for node_id in node_ids:
         node = tables.node(node_id)
         if node is None or node.state == "removed":
-            return Rejected(codes.UNKNOWN_NODE, f"there is no broker {node_id}")
+            return Rejected(codes.UNKNOWN_BROKER, f"there is no broker {node_id}")
     return None
 
 
@@ -147,7 +147,7 @@ def _lost(replica: ReplicaView) -> ReplicaView:
 
 def _remove_metadata_replica(tables: MetadataTables, replica_id: int) -> Done | Rejected:
     if tables.replica_node(METADATA_GROUP, replica_id) is not None:
-        return Rejected(codes.CONFLICT, f"metadata replica {replica_id} belongs to a node of the cluster")
+        return Rejected(codes.CONFLICT, f"metadata replica {replica_id} belongs to a broker of the cluster")
     retiring = tables.cluster.metadata_retiring
     remaining = tuple(replica for replica in retiring if replica.replica_id != replica_id)
     if remaining != retiring:

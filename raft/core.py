@@ -205,17 +205,17 @@ class RaftCore(Election):
 
         The shell packs the heartbeats for one node into one frame. `step` takes them as messages, too.
         """
-        return self._beats()
+        return self._heartbeats()
 
-    def on_quiet_beat(self, source: ReplicaId, term: Term, commit_index: LogIndex) -> bool:
+    def on_quiet_heartbeat(self, source: ReplicaId, term: Term, commit_index: LogIndex) -> bool:
         """Take a heartbeat that changes nothing but the election timer, on a fast path.
 
         Return True when it was handled: the shell answers it. Return False when nothing was done: the shell calls
         `step(Heartbeat(...))`.
         """
-        return self._on_quiet_beat(source, term, commit_index)
+        return self._on_quiet_heartbeat(source, term, commit_index)
 
-    def on_quiet_beat_response(self, source: ReplicaId, term: Term, read_counter: int) -> bool:
+    def on_quiet_heartbeat_response(self, source: ReplicaId, term: Term, read_counter: int) -> bool:
         """Take the response of a peer that is caught up, when no read waits for it, on a fast path.
 
         Return False when nothing was done: the shell calls `step(HeartbeatResponse(...))`.

@@ -102,7 +102,7 @@ class Following(Replication):
         self.log.commit_to(message.commit_index)
         self._send(HeartbeatResponse(self.replica_id, message.source, self.term, message.read_counter))
 
-    def _on_quiet_beat(self, source: ReplicaId, term: Term, commit_index: LogIndex) -> bool:
+    def _on_quiet_heartbeat(self, source: ReplicaId, term: Term, commit_index: LogIndex) -> bool:
         if (
             self.leader_id != source
             or self.term != term

@@ -42,7 +42,7 @@ class ReadQueue:
             self._is_round_sent = False
         return self.round
 
-    def on_beats_taken(self) -> int:
+    def on_heartbeats_taken(self) -> int:
         """Record that heartbeats leave now, and return the round that they carry."""
         self._is_round_sent = True
         return self.round

@@ -263,7 +263,7 @@ class Replication(ReadIndexing):
         if reads.is_confirming or leadership.confirm_round:
             self._confirm_rounds(leadership)
 
-    # -------------------------------------------------------------------------------------------------- ticks, beats
+    # -------------------------------------------------------------------------------------------------- ticks, heartbeats
 
     def _tick_leader(self, leadership: Leadership, count: int) -> None:
         for progress in leadership.progress.values():
@@ -300,12 +300,12 @@ class Replication(ReadIndexing):
         for progress in leadership.progress.values():
             progress.on_quorum_checked()
 
-    def _beats(self) -> list[tuple[ReplicaId, LogIndex, int]]:
+    def _heartbeats(self) -> list[tuple[ReplicaId, LogIndex, int]]:
         self.heartbeat_due = False
         leadership = self.leadership
         if leadership is None:
             return []
-        counter = leadership.reads.on_beats_taken()
+        counter = leadership.reads.on_heartbeats_taken()
         commit = self.log.commit
         # A heartbeat never carries the plain commit index: beyond its match the follower may hold a divergent tail.
         return [

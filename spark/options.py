@@ -29,7 +29,7 @@ SPARKS_OWN: Final = frozenset(
 )
 """Options that Spark itself passes to a source or sink, in lower case."""
 REQUEST_TIMEOUT_MS: Final = 30_000
-"""The SDK's default. It is longer than an election with a lost node, so that planning survives one."""
+"""The SDK's default. It is longer than an election with a lost broker, so that planning survives one."""
 _DURATION: Final = re.compile(r"(\d+)\s*(ms|s|m|min|h|d|)")
 _DURATION_MS: Final = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 

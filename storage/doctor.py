@@ -74,8 +74,8 @@ class Diagnosis:
     data_dir: str
     cluster_id: str
     """Empty: it belongs to no cluster yet, or the registry cannot be read. The same for the next two."""
-    node_uuid: str
-    node_id: int
+    broker_uuid: str
+    broker_id: int
     replica_count: int
     """Files of replicas that were examined."""
     row_count: int
@@ -145,8 +145,8 @@ def examine(
         return Diagnosis(
             data_dir=str(data_dir),
             cluster_id=str(known.get("cluster_id", "")),
-            node_uuid=str(known.get("uuid", "")),
-            node_id=int(str(known.get("node_id", 0))),
+            broker_uuid=str(known.get("uuid", "")),
+            broker_id=int(str(known.get("node_id", 0))),
             replica_count=len(reports),
             row_count=node.rows + sum(report.rows for report in reports.values()),
             byte_count=sum(path.stat().st_size for path in (registry, *files.values()) if path.exists()),
@@ -230,7 +230,7 @@ def _examine_registry(path: Path, examiner: Examiner) -> FileReport:
     if path.exists():
         return examiner.examine("registry", path)
     missing = FileReport()
-    missing.add("is missing, and with it who this node is")
+    missing.add("is missing, and with it who this broker is")
     return missing
 
 
@@ -250,10 +250,10 @@ def _registry_findings(path: Path, report: FileReport, *, has_files: bool) -> It
     node: dict[str, Any] = report.node or {}  # JSON, checked by its checksum
     live = [row for row in report.replicas if row[2] != ReplicaState.RETIRED.value]
     if not node.get("uuid") and (live or has_files):
-        yield Finding(Severity.DAMAGE, path.name, "has no identity of the node, which has replicas", LOST_NODE_ADVICE)
+        yield Finding(Severity.DAMAGE, path.name, "has no identity of the broker, which has replicas", LOST_NODE_ADVICE)
     elif not node.get("cluster_id"):
         yield Finding(
-            Severity.NOTE, path.name, "the node belongs to no cluster yet: it starts with --bootstrap or --join"
+            Severity.NOTE, path.name, "the broker belongs to no cluster yet: it starts with --bootstrap or --join"
         )
     elif all(row[0] != _METADATA_GROUP for row in live):
         yield Finding(Severity.DAMAGE, path.name, "names no replica of the metadata group", LOST_NODE_ADVICE)

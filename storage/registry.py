@@ -47,14 +47,14 @@ MARK_BYTES = 4
 BOOT_MARKS_MAX = 256
 """Boots whose marks are kept: a peer that missed more of them tells an older copy by its lower boot alone."""
 LOST_NODE_ADVICE = (
-    "keep the directory and put node.mdb back if there is a copy of it since the last start (never another node's); or, if other brokers have the data, start on "
-    "an empty directory with --join and this node's --node-id: the cluster rebuilds its replicas"
+    "keep the directory and put node.mdb back if there is a copy of it since the last start (never another broker's); or, if other brokers have the data, start on "
+    "an empty directory with --join and this broker's --broker-id: the cluster rebuilds its replicas"
 )
 """What an operator can do about a registry that is damaged or lost."""
 STALE_DIRECTORY_ADVICE = (
     "the directory is an older copy of itself, or ran a second time, and lacks what was acknowledged in the meantime. Stop this broker. "
-    "Unless another broker runs as this node, treat the directory like a lost disk: start on an empty one with --join and this node's "
-    "--node-id"
+    "Unless another process runs as this broker, treat the directory like a lost disk: start on an empty one with --join and this broker's "
+    "--broker-id"
 )
 """What an operator can do about a directory that its cluster refuses."""
 

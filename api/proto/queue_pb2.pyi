@@ -51,10 +51,10 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     GROUP_NOT_EMPTY: _ClassVar[ErrorCode]
     TOO_MANY_MEMBERS: _ClassVar[ErrorCode]
     CONFLICT: _ClassVar[ErrorCode]
-    UNKNOWN_NODE: _ClassVar[ErrorCode]
-    NODE_ID_TAKEN: _ClassVar[ErrorCode]
-    NODE_REMOVED: _ClassVar[ErrorCode]
-    NODE_IN_USE: _ClassVar[ErrorCode]
+    UNKNOWN_BROKER: _ClassVar[ErrorCode]
+    BROKER_ID_TAKEN: _ClassVar[ErrorCode]
+    BROKER_REMOVED: _ClassVar[ErrorCode]
+    BROKER_IN_USE: _ClassVar[ErrorCode]
     STALE_DIRECTORY: _ClassVar[ErrorCode]
     ADDRESS_TAKEN: _ClassVar[ErrorCode]
     INTERNAL: _ClassVar[ErrorCode]
@@ -105,10 +105,10 @@ UNKNOWN_GROUP: ErrorCode
 GROUP_NOT_EMPTY: ErrorCode
 TOO_MANY_MEMBERS: ErrorCode
 CONFLICT: ErrorCode
-UNKNOWN_NODE: ErrorCode
-NODE_ID_TAKEN: ErrorCode
-NODE_REMOVED: ErrorCode
-NODE_IN_USE: ErrorCode
+UNKNOWN_BROKER: ErrorCode
+BROKER_ID_TAKEN: ErrorCode
+BROKER_REMOVED: ErrorCode
+BROKER_IN_USE: ErrorCode
 STALE_DIRECTORY: ErrorCode
 ADDRESS_TAKEN: ErrorCode
 INTERNAL: ErrorCode
@@ -116,14 +116,14 @@ NOT_APPLIED: Outcome
 UNKNOWN_OUTCOME: Outcome
 
 class LeaderHint(_message.Message):
-    __slots__ = ("node_id", "address", "leader_epoch")
-    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("broker_id", "address", "leader_epoch")
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
-    node_id: int
+    broker_id: int
     address: str
     leader_epoch: int
-    def __init__(self, node_id: _Optional[int] = ..., address: _Optional[str] = ..., leader_epoch: _Optional[int] = ...) -> None: ...
+    def __init__(self, broker_id: _Optional[int] = ..., address: _Optional[str] = ..., leader_epoch: _Optional[int] = ...) -> None: ...
 
 class ErrorDetail(_message.Message):
     __slots__ = ("code", "message", "retriable", "outcome", "leader", "retry_after_ms", "log_start_offset", "high_watermark", "last_sequence", "is_certain")
@@ -612,8 +612,8 @@ class HeartbeatResponse(_message.Message):
     next_heartbeat_ms: int
     metadata_revision: int
     is_rebalancing: bool
-    coordinator: Node
-    def __init__(self, member_epoch: _Optional[int] = ..., has_assignment: bool = ..., assignment: _Optional[_Iterable[_Union[TopicAssignment, _Mapping]]] = ..., next_heartbeat_ms: _Optional[int] = ..., metadata_revision: _Optional[int] = ..., is_rebalancing: bool = ..., coordinator: _Optional[_Union[Node, _Mapping]] = ...) -> None: ...
+    coordinator: Broker
+    def __init__(self, member_epoch: _Optional[int] = ..., has_assignment: bool = ..., assignment: _Optional[_Iterable[_Union[TopicAssignment, _Mapping]]] = ..., next_heartbeat_ms: _Optional[int] = ..., metadata_revision: _Optional[int] = ..., is_rebalancing: bool = ..., coordinator: _Optional[_Union[Broker, _Mapping]] = ...) -> None: ...
 
 class TopicAssignment(_message.Message):
     __slots__ = ("topic_id", "topic", "partitions", "owner_epochs")
@@ -756,28 +756,28 @@ class WatchRequest(_message.Message):
     def __init__(self, cluster_id: _Optional[str] = ...) -> None: ...
 
 class TopologyUpdate(_message.Message):
-    __slots__ = ("cluster_id", "metadata_revision", "is_full", "nodes", "has_nodes", "topics", "deleted_topic_ids", "leaders")
+    __slots__ = ("cluster_id", "metadata_revision", "is_full", "brokers", "has_brokers", "topics", "deleted_topic_ids", "leaders")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
     IS_FULL_FIELD_NUMBER: _ClassVar[int]
-    NODES_FIELD_NUMBER: _ClassVar[int]
-    HAS_NODES_FIELD_NUMBER: _ClassVar[int]
+    BROKERS_FIELD_NUMBER: _ClassVar[int]
+    HAS_BROKERS_FIELD_NUMBER: _ClassVar[int]
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     DELETED_TOPIC_IDS_FIELD_NUMBER: _ClassVar[int]
     LEADERS_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     metadata_revision: int
     is_full: bool
-    nodes: _containers.RepeatedCompositeFieldContainer[Node]
-    has_nodes: bool
+    brokers: _containers.RepeatedCompositeFieldContainer[Broker]
+    has_brokers: bool
     topics: _containers.RepeatedCompositeFieldContainer[Topic]
     deleted_topic_ids: _containers.RepeatedScalarFieldContainer[int]
     leaders: _containers.RepeatedCompositeFieldContainer[PartitionLeader]
-    def __init__(self, cluster_id: _Optional[str] = ..., metadata_revision: _Optional[int] = ..., is_full: bool = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., has_nodes: bool = ..., topics: _Optional[_Iterable[_Union[Topic, _Mapping]]] = ..., deleted_topic_ids: _Optional[_Iterable[int]] = ..., leaders: _Optional[_Iterable[_Union[PartitionLeader, _Mapping]]] = ...) -> None: ...
+    def __init__(self, cluster_id: _Optional[str] = ..., metadata_revision: _Optional[int] = ..., is_full: bool = ..., brokers: _Optional[_Iterable[_Union[Broker, _Mapping]]] = ..., has_brokers: bool = ..., topics: _Optional[_Iterable[_Union[Topic, _Mapping]]] = ..., deleted_topic_ids: _Optional[_Iterable[int]] = ..., leaders: _Optional[_Iterable[_Union[PartitionLeader, _Mapping]]] = ...) -> None: ...
 
-class Node(_message.Message):
-    __slots__ = ("node_id", "address", "host", "rack", "version", "state", "http_address", "peer_address")
-    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+class Broker(_message.Message):
+    __slots__ = ("broker_id", "address", "host", "rack", "version", "state", "http_address", "peer_address")
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     RACK_FIELD_NUMBER: _ClassVar[int]
@@ -785,7 +785,7 @@ class Node(_message.Message):
     STATE_FIELD_NUMBER: _ClassVar[int]
     HTTP_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     PEER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
-    node_id: int
+    broker_id: int
     address: str
     host: str
     rack: str
@@ -793,7 +793,7 @@ class Node(_message.Message):
     state: str
     http_address: str
     peer_address: str
-    def __init__(self, node_id: _Optional[int] = ..., address: _Optional[str] = ..., host: _Optional[str] = ..., rack: _Optional[str] = ..., version: _Optional[str] = ..., state: _Optional[str] = ..., http_address: _Optional[str] = ..., peer_address: _Optional[str] = ...) -> None: ...
+    def __init__(self, broker_id: _Optional[int] = ..., address: _Optional[str] = ..., host: _Optional[str] = ..., rack: _Optional[str] = ..., version: _Optional[str] = ..., state: _Optional[str] = ..., http_address: _Optional[str] = ..., peer_address: _Optional[str] = ...) -> None: ...
 
 class Topic(_message.Message):
     __slots__ = ("topic_id", "name", "kind", "replication_factor", "config", "partitions")
@@ -819,24 +819,24 @@ class Topic(_message.Message):
     def __init__(self, topic_id: _Optional[int] = ..., name: _Optional[str] = ..., kind: _Optional[str] = ..., replication_factor: _Optional[int] = ..., config: _Optional[_Mapping[str, str]] = ..., partitions: _Optional[_Iterable[_Union[Partition, _Mapping]]] = ...) -> None: ...
 
 class Partition(_message.Message):
-    __slots__ = ("partition", "group_id", "replica_nodes")
+    __slots__ = ("partition", "group_id", "replica_brokers")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
-    REPLICA_NODES_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_BROKERS_FIELD_NUMBER: _ClassVar[int]
     partition: int
     group_id: int
-    replica_nodes: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, partition: _Optional[int] = ..., group_id: _Optional[int] = ..., replica_nodes: _Optional[_Iterable[int]] = ...) -> None: ...
+    replica_brokers: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, partition: _Optional[int] = ..., group_id: _Optional[int] = ..., replica_brokers: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PartitionLeader(_message.Message):
-    __slots__ = ("group_id", "node_id", "leader_epoch")
+    __slots__ = ("group_id", "broker_id", "leader_epoch")
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
-    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
     LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     group_id: int
-    node_id: int
+    broker_id: int
     leader_epoch: int
-    def __init__(self, group_id: _Optional[int] = ..., node_id: _Optional[int] = ..., leader_epoch: _Optional[int] = ...) -> None: ...
+    def __init__(self, group_id: _Optional[int] = ..., broker_id: _Optional[int] = ..., leader_epoch: _Optional[int] = ...) -> None: ...
 
 class CreateTopicRequest(_message.Message):
     __slots__ = ("name", "partitions", "replication_factor", "config", "timeout_ms")
@@ -929,12 +929,12 @@ class DescribeTopicResponse(_message.Message):
     def __init__(self, topic: _Optional[_Union[Topic, _Mapping]] = ..., leaders: _Optional[_Iterable[_Union[PartitionLeader, _Mapping]]] = ..., effective_config: _Optional[_Mapping[str, str]] = ..., metadata_revision: _Optional[int] = ..., states: _Optional[_Iterable[_Union[PartitionState, _Mapping]]] = ...) -> None: ...
 
 class PartitionState(_message.Message):
-    __slots__ = ("topic_id", "partition", "error", "leader_epoch", "in_sync_nodes", "log_start_offset", "high_watermark", "size_bytes")
+    __slots__ = ("topic_id", "partition", "error", "leader_epoch", "in_sync_brokers", "log_start_offset", "high_watermark", "size_bytes")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
-    IN_SYNC_NODES_FIELD_NUMBER: _ClassVar[int]
+    IN_SYNC_BROKERS_FIELD_NUMBER: _ClassVar[int]
     LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
     HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -942,11 +942,11 @@ class PartitionState(_message.Message):
     partition: int
     error: ErrorDetail
     leader_epoch: int
-    in_sync_nodes: _containers.RepeatedScalarFieldContainer[int]
+    in_sync_brokers: _containers.RepeatedScalarFieldContainer[int]
     log_start_offset: int
     high_watermark: int
     size_bytes: int
-    def __init__(self, topic_id: _Optional[int] = ..., partition: _Optional[int] = ..., error: _Optional[_Union[ErrorDetail, _Mapping]] = ..., leader_epoch: _Optional[int] = ..., in_sync_nodes: _Optional[_Iterable[int]] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., size_bytes: _Optional[int] = ...) -> None: ...
+    def __init__(self, topic_id: _Optional[int] = ..., partition: _Optional[int] = ..., error: _Optional[_Union[ErrorDetail, _Mapping]] = ..., leader_epoch: _Optional[int] = ..., in_sync_brokers: _Optional[_Iterable[int]] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., size_bytes: _Optional[int] = ...) -> None: ...
 
 class DescribePartitionsRequest(_message.Message):
     __slots__ = ("metadata_revision", "partitions")
@@ -1014,44 +1014,44 @@ class DescribeClusterRequest(_message.Message):
     def __init__(self, with_health: bool = ...) -> None: ...
 
 class DescribeClusterResponse(_message.Message):
-    __slots__ = ("cluster_id", "answering_node_id", "metadata_leader_node_id", "metadata_term", "metadata_revision", "nodes", "topic_count", "partition_count", "partitions_without_leader", "health")
+    __slots__ = ("cluster_id", "answering_broker_id", "metadata_leader_broker_id", "metadata_term", "metadata_revision", "brokers", "topic_count", "partition_count", "partitions_without_leader", "health")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
-    ANSWERING_NODE_ID_FIELD_NUMBER: _ClassVar[int]
-    METADATA_LEADER_NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    ANSWERING_BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    METADATA_LEADER_BROKER_ID_FIELD_NUMBER: _ClassVar[int]
     METADATA_TERM_FIELD_NUMBER: _ClassVar[int]
     METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
-    NODES_FIELD_NUMBER: _ClassVar[int]
+    BROKERS_FIELD_NUMBER: _ClassVar[int]
     TOPIC_COUNT_FIELD_NUMBER: _ClassVar[int]
     PARTITION_COUNT_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_WITHOUT_LEADER_FIELD_NUMBER: _ClassVar[int]
     HEALTH_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
-    answering_node_id: int
-    metadata_leader_node_id: int
+    answering_broker_id: int
+    metadata_leader_broker_id: int
     metadata_term: int
     metadata_revision: int
-    nodes: _containers.RepeatedCompositeFieldContainer[ClusterNode]
+    brokers: _containers.RepeatedCompositeFieldContainer[ClusterBroker]
     topic_count: int
     partition_count: int
     partitions_without_leader: int
     health: ClusterHealth
-    def __init__(self, cluster_id: _Optional[str] = ..., answering_node_id: _Optional[int] = ..., metadata_leader_node_id: _Optional[int] = ..., metadata_term: _Optional[int] = ..., metadata_revision: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[ClusterNode, _Mapping]]] = ..., topic_count: _Optional[int] = ..., partition_count: _Optional[int] = ..., partitions_without_leader: _Optional[int] = ..., health: _Optional[_Union[ClusterHealth, _Mapping]] = ...) -> None: ...
+    def __init__(self, cluster_id: _Optional[str] = ..., answering_broker_id: _Optional[int] = ..., metadata_leader_broker_id: _Optional[int] = ..., metadata_term: _Optional[int] = ..., metadata_revision: _Optional[int] = ..., brokers: _Optional[_Iterable[_Union[ClusterBroker, _Mapping]]] = ..., topic_count: _Optional[int] = ..., partition_count: _Optional[int] = ..., partitions_without_leader: _Optional[int] = ..., health: _Optional[_Union[ClusterHealth, _Mapping]] = ...) -> None: ...
 
-class ClusterNode(_message.Message):
-    __slots__ = ("node", "is_metadata_voter", "is_connected", "replica_count", "leader_count", "health")
-    NODE_FIELD_NUMBER: _ClassVar[int]
+class ClusterBroker(_message.Message):
+    __slots__ = ("broker", "is_metadata_voter", "is_connected", "replica_count", "leader_count", "health")
+    BROKER_FIELD_NUMBER: _ClassVar[int]
     IS_METADATA_VOTER_FIELD_NUMBER: _ClassVar[int]
     IS_CONNECTED_FIELD_NUMBER: _ClassVar[int]
     REPLICA_COUNT_FIELD_NUMBER: _ClassVar[int]
     LEADER_COUNT_FIELD_NUMBER: _ClassVar[int]
     HEALTH_FIELD_NUMBER: _ClassVar[int]
-    node: Node
+    broker: Broker
     is_metadata_voter: bool
     is_connected: bool
     replica_count: int
     leader_count: int
-    health: NodeHealth
-    def __init__(self, node: _Optional[_Union[Node, _Mapping]] = ..., is_metadata_voter: bool = ..., is_connected: bool = ..., replica_count: _Optional[int] = ..., leader_count: _Optional[int] = ..., health: _Optional[_Union[NodeHealth, _Mapping]] = ...) -> None: ...
+    health: BrokerHealth
+    def __init__(self, broker: _Optional[_Union[Broker, _Mapping]] = ..., is_metadata_voter: bool = ..., is_connected: bool = ..., replica_count: _Optional[int] = ..., leader_count: _Optional[int] = ..., health: _Optional[_Union[BrokerHealth, _Mapping]] = ...) -> None: ...
 
 class PartitionNames(_message.Message):
     __slots__ = ("count", "first")
@@ -1073,7 +1073,7 @@ class ClusterHealth(_message.Message):
     is_metadata_led: bool
     def __init__(self, leaderless: _Optional[_Union[PartitionNames, _Mapping]] = ..., unknown: _Optional[_Union[PartitionNames, _Mapping]] = ..., metadata_voters_behind: _Optional[_Iterable[int]] = ..., is_metadata_led: bool = ...) -> None: ...
 
-class NodeHealth(_message.Message):
+class BrokerHealth(_message.Message):
     __slots__ = ("not_ready", "under_replicated", "not_served", "quarantined", "warnings")
     NOT_READY_FIELD_NUMBER: _ClassVar[int]
     UNDER_REPLICATED_FIELD_NUMBER: _ClassVar[int]
@@ -1087,31 +1087,31 @@ class NodeHealth(_message.Message):
     warnings: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, not_ready: _Optional[_Iterable[str]] = ..., under_replicated: _Optional[_Union[PartitionNames, _Mapping]] = ..., not_served: _Optional[_Union[PartitionNames, _Mapping]] = ..., quarantined: _Optional[_Union[PartitionNames, _Mapping]] = ..., warnings: _Optional[_Iterable[str]] = ...) -> None: ...
 
-class DescribeNodeRequest(_message.Message):
+class DescribeBrokerRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
-class DescribeNodeResponse(_message.Message):
+class DescribeBrokerResponse(_message.Message):
     __slots__ = ("health", "led_group_ids", "metadata_voters_behind")
     HEALTH_FIELD_NUMBER: _ClassVar[int]
     LED_GROUP_IDS_FIELD_NUMBER: _ClassVar[int]
     METADATA_VOTERS_BEHIND_FIELD_NUMBER: _ClassVar[int]
-    health: NodeHealth
+    health: BrokerHealth
     led_group_ids: _containers.RepeatedScalarFieldContainer[int]
     metadata_voters_behind: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, health: _Optional[_Union[NodeHealth, _Mapping]] = ..., led_group_ids: _Optional[_Iterable[int]] = ..., metadata_voters_behind: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, health: _Optional[_Union[BrokerHealth, _Mapping]] = ..., led_group_ids: _Optional[_Iterable[int]] = ..., metadata_voters_behind: _Optional[_Iterable[int]] = ...) -> None: ...
 
-class RemoveNodeRequest(_message.Message):
-    __slots__ = ("node_id", "force", "timeout_ms")
-    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+class RemoveBrokerRequest(_message.Message):
+    __slots__ = ("broker_id", "force", "timeout_ms")
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
     FORCE_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
-    node_id: int
+    broker_id: int
     force: bool
     timeout_ms: int
-    def __init__(self, node_id: _Optional[int] = ..., force: bool = ..., timeout_ms: _Optional[int] = ...) -> None: ...
+    def __init__(self, broker_id: _Optional[int] = ..., force: bool = ..., timeout_ms: _Optional[int] = ...) -> None: ...
 
-class RemoveNodeResponse(_message.Message):
+class RemoveBrokerResponse(_message.Message):
     __slots__ = ("metadata_revision", "replica_count", "without_majority_count", "without_majority")
     METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
     REPLICA_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -1131,10 +1131,10 @@ class PartitionName(_message.Message):
     partition: int
     def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ...) -> None: ...
 
-class RegisterNodeRequest(_message.Message):
-    __slots__ = ("uuid", "node_id", "client_address", "peer_address", "http_address", "host", "rack", "version", "feature_level_max", "cluster_id", "damaged_metadata_replica_id", "replaces_lost", "partitions_max", "boot", "lineage")
+class RegisterBrokerRequest(_message.Message):
+    __slots__ = ("uuid", "broker_id", "client_address", "peer_address", "http_address", "host", "rack", "version", "feature_level_max", "cluster_id", "damaged_metadata_replica_id", "replaces_lost", "partitions_max", "boot", "lineage")
     UUID_FIELD_NUMBER: _ClassVar[int]
-    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     PEER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     HTTP_ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -1149,7 +1149,7 @@ class RegisterNodeRequest(_message.Message):
     BOOT_FIELD_NUMBER: _ClassVar[int]
     LINEAGE_FIELD_NUMBER: _ClassVar[int]
     uuid: str
-    node_id: int
+    broker_id: int
     client_address: str
     peer_address: str
     http_address: str
@@ -1163,57 +1163,57 @@ class RegisterNodeRequest(_message.Message):
     partitions_max: int
     boot: int
     lineage: bytes
-    def __init__(self, uuid: _Optional[str] = ..., node_id: _Optional[int] = ..., client_address: _Optional[str] = ..., peer_address: _Optional[str] = ..., http_address: _Optional[str] = ..., host: _Optional[str] = ..., rack: _Optional[str] = ..., version: _Optional[str] = ..., feature_level_max: _Optional[int] = ..., cluster_id: _Optional[str] = ..., damaged_metadata_replica_id: _Optional[int] = ..., replaces_lost: bool = ..., partitions_max: _Optional[int] = ..., boot: _Optional[int] = ..., lineage: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, uuid: _Optional[str] = ..., broker_id: _Optional[int] = ..., client_address: _Optional[str] = ..., peer_address: _Optional[str] = ..., http_address: _Optional[str] = ..., host: _Optional[str] = ..., rack: _Optional[str] = ..., version: _Optional[str] = ..., feature_level_max: _Optional[int] = ..., cluster_id: _Optional[str] = ..., damaged_metadata_replica_id: _Optional[int] = ..., replaces_lost: bool = ..., partitions_max: _Optional[int] = ..., boot: _Optional[int] = ..., lineage: _Optional[bytes] = ...) -> None: ...
 
-class RegisterNodeResponse(_message.Message):
-    __slots__ = ("cluster_id", "node_id", "metadata_replica_id", "metadata_revision", "nodes", "metadata_replicas")
+class RegisterBrokerResponse(_message.Message):
+    __slots__ = ("cluster_id", "broker_id", "metadata_replica_id", "metadata_revision", "brokers", "metadata_replicas")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
-    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
     METADATA_REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
     METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
-    NODES_FIELD_NUMBER: _ClassVar[int]
+    BROKERS_FIELD_NUMBER: _ClassVar[int]
     METADATA_REPLICAS_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
-    node_id: int
+    broker_id: int
     metadata_replica_id: int
     metadata_revision: int
-    nodes: _containers.RepeatedCompositeFieldContainer[Node]
+    brokers: _containers.RepeatedCompositeFieldContainer[Broker]
     metadata_replicas: _containers.RepeatedCompositeFieldContainer[MetadataReplica]
-    def __init__(self, cluster_id: _Optional[str] = ..., node_id: _Optional[int] = ..., metadata_replica_id: _Optional[int] = ..., metadata_revision: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., metadata_replicas: _Optional[_Iterable[_Union[MetadataReplica, _Mapping]]] = ...) -> None: ...
+    def __init__(self, cluster_id: _Optional[str] = ..., broker_id: _Optional[int] = ..., metadata_replica_id: _Optional[int] = ..., metadata_revision: _Optional[int] = ..., brokers: _Optional[_Iterable[_Union[Broker, _Mapping]]] = ..., metadata_replicas: _Optional[_Iterable[_Union[MetadataReplica, _Mapping]]] = ...) -> None: ...
 
 class MetadataReplica(_message.Message):
-    __slots__ = ("replica_id", "node_id")
+    __slots__ = ("replica_id", "broker_id")
     REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
-    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
     replica_id: int
-    node_id: int
-    def __init__(self, replica_id: _Optional[int] = ..., node_id: _Optional[int] = ...) -> None: ...
+    broker_id: int
+    def __init__(self, replica_id: _Optional[int] = ..., broker_id: _Optional[int] = ...) -> None: ...
 
 class ReportDamageRequest(_message.Message):
-    __slots__ = ("node_id", "uuid", "replicas")
-    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("broker_id", "uuid", "replicas")
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
     UUID_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
-    node_id: int
+    broker_id: int
     uuid: str
     replicas: _containers.RepeatedCompositeFieldContainer[ReplicaReport]
-    def __init__(self, node_id: _Optional[int] = ..., uuid: _Optional[str] = ..., replicas: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ...) -> None: ...
+    def __init__(self, broker_id: _Optional[int] = ..., uuid: _Optional[str] = ..., replicas: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ...) -> None: ...
 
 class ReportDamageResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class ReportReplicasRequest(_message.Message):
-    __slots__ = ("node_id", "uuid", "damaged", "left")
-    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("broker_id", "uuid", "damaged", "left")
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
     UUID_FIELD_NUMBER: _ClassVar[int]
     DAMAGED_FIELD_NUMBER: _ClassVar[int]
     LEFT_FIELD_NUMBER: _ClassVar[int]
-    node_id: int
+    broker_id: int
     uuid: str
     damaged: _containers.RepeatedCompositeFieldContainer[ReplicaReport]
     left: _containers.RepeatedCompositeFieldContainer[ReplicaReport]
-    def __init__(self, node_id: _Optional[int] = ..., uuid: _Optional[str] = ..., damaged: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ..., left: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ...) -> None: ...
+    def __init__(self, broker_id: _Optional[int] = ..., uuid: _Optional[str] = ..., damaged: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ..., left: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ...) -> None: ...
 
 class ReplicaReport(_message.Message):
     __slots__ = ("group_id", "replica_id", "reason")

@@ -546,7 +546,7 @@ class Log(object):
 class GroupsStub(object):
     """----------------------------------------------------------------------------------------------------- consumer groups
 
-    Every call may be made to any node: it is passed on to the coordinator, which is the metadata leader.
+    Every call may be made to any broker: it is passed on to the coordinator, which is the metadata leader.
     """
 
     def __init__(self, channel):
@@ -590,7 +590,7 @@ class GroupsStub(object):
 class GroupsServicer(object):
     """----------------------------------------------------------------------------------------------------- consumer groups
 
-    Every call may be made to any node: it is passed on to the coordinator, which is the metadata leader.
+    Every call may be made to any broker: it is passed on to the coordinator, which is the metadata leader.
     """
 
     def Heartbeat(self, request, context):
@@ -674,7 +674,7 @@ def add_GroupsServicer_to_server(servicer, server):
 class Groups(object):
     """----------------------------------------------------------------------------------------------------- consumer groups
 
-    Every call may be made to any node: it is passed on to the coordinator, which is the metadata leader.
+    Every call may be made to any broker: it is passed on to the coordinator, which is the metadata leader.
     """
 
     @staticmethod
@@ -864,7 +864,7 @@ class TopologyServicer(object):
     """
 
     def Watch(self, request, context):
-        """The full table first, then changes. Leaders in it are what the answering node believes; a wrong one is corrected by
+        """The full table first, then changes. Leaders in it are what the answering broker believes; a wrong one is corrected by
         NOT_LEADER hints.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -966,15 +966,15 @@ class AdminStub(object):
                 request_serializer=raftmq_dot_proto_dot_queue__pb2.DescribeClusterRequest.SerializeToString,
                 response_deserializer=raftmq_dot_proto_dot_queue__pb2.DescribeClusterResponse.FromString,
                 _registered_method=True)
-        self.RemoveNode = channel.unary_unary(
-                '/raftmq.v1.Admin/RemoveNode',
-                request_serializer=raftmq_dot_proto_dot_queue__pb2.RemoveNodeRequest.SerializeToString,
-                response_deserializer=raftmq_dot_proto_dot_queue__pb2.RemoveNodeResponse.FromString,
+        self.RemoveBroker = channel.unary_unary(
+                '/raftmq.v1.Admin/RemoveBroker',
+                request_serializer=raftmq_dot_proto_dot_queue__pb2.RemoveBrokerRequest.SerializeToString,
+                response_deserializer=raftmq_dot_proto_dot_queue__pb2.RemoveBrokerResponse.FromString,
                 _registered_method=True)
-        self.RegisterNode = channel.unary_unary(
-                '/raftmq.v1.Admin/RegisterNode',
-                request_serializer=raftmq_dot_proto_dot_queue__pb2.RegisterNodeRequest.SerializeToString,
-                response_deserializer=raftmq_dot_proto_dot_queue__pb2.RegisterNodeResponse.FromString,
+        self.RegisterBroker = channel.unary_unary(
+                '/raftmq.v1.Admin/RegisterBroker',
+                request_serializer=raftmq_dot_proto_dot_queue__pb2.RegisterBrokerRequest.SerializeToString,
+                response_deserializer=raftmq_dot_proto_dot_queue__pb2.RegisterBrokerResponse.FromString,
                 _registered_method=True)
         self.ReportDamage = channel.unary_unary(
                 '/raftmq.v1.Admin/ReportDamage',
@@ -991,10 +991,10 @@ class AdminStub(object):
                 request_serializer=raftmq_dot_proto_dot_queue__pb2.DescribePartitionsRequest.SerializeToString,
                 response_deserializer=raftmq_dot_proto_dot_queue__pb2.DescribePartitionsResponse.FromString,
                 _registered_method=True)
-        self.DescribeNode = channel.unary_unary(
-                '/raftmq.v1.Admin/DescribeNode',
-                request_serializer=raftmq_dot_proto_dot_queue__pb2.DescribeNodeRequest.SerializeToString,
-                response_deserializer=raftmq_dot_proto_dot_queue__pb2.DescribeNodeResponse.FromString,
+        self.DescribeBroker = channel.unary_unary(
+                '/raftmq.v1.Admin/DescribeBroker',
+                request_serializer=raftmq_dot_proto_dot_queue__pb2.DescribeBrokerRequest.SerializeToString,
+                response_deserializer=raftmq_dot_proto_dot_queue__pb2.DescribeBrokerResponse.FromString,
                 _registered_method=True)
 
 
@@ -1045,15 +1045,15 @@ class AdminServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def RemoveNode(self, request, context):
-        """A node leaves for good: its data directory is refused for ever, and its replicas are made again on other nodes.
+    def RemoveBroker(self, request, context):
+        """A broker leaves for good: its data directory is refused for ever, and its replicas are made again on other brokers.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def RegisterNode(self, request, context):
-        """Broker to seed: a node joins, or announces its addresses. Answered by any formed node (it asks the metadata leader).
+    def RegisterBroker(self, request, context):
+        """Broker to seed: a broker joins, or announces its addresses. Answered by any formed broker (it asks the metadata leader).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -1080,8 +1080,8 @@ class AdminServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def DescribeNode(self, request, context):
-        """Broker to broker, on behalf of DescribeCluster: how the node that is asked is, and what it leads.
+    def DescribeBroker(self, request, context):
+        """Broker to broker, on behalf of DescribeCluster: how the broker that is asked is, and what it leads.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -1125,15 +1125,15 @@ def add_AdminServicer_to_server(servicer, server):
                     request_deserializer=raftmq_dot_proto_dot_queue__pb2.DescribeClusterRequest.FromString,
                     response_serializer=raftmq_dot_proto_dot_queue__pb2.DescribeClusterResponse.SerializeToString,
             ),
-            'RemoveNode': grpc.unary_unary_rpc_method_handler(
-                    servicer.RemoveNode,
-                    request_deserializer=raftmq_dot_proto_dot_queue__pb2.RemoveNodeRequest.FromString,
-                    response_serializer=raftmq_dot_proto_dot_queue__pb2.RemoveNodeResponse.SerializeToString,
+            'RemoveBroker': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveBroker,
+                    request_deserializer=raftmq_dot_proto_dot_queue__pb2.RemoveBrokerRequest.FromString,
+                    response_serializer=raftmq_dot_proto_dot_queue__pb2.RemoveBrokerResponse.SerializeToString,
             ),
-            'RegisterNode': grpc.unary_unary_rpc_method_handler(
-                    servicer.RegisterNode,
-                    request_deserializer=raftmq_dot_proto_dot_queue__pb2.RegisterNodeRequest.FromString,
-                    response_serializer=raftmq_dot_proto_dot_queue__pb2.RegisterNodeResponse.SerializeToString,
+            'RegisterBroker': grpc.unary_unary_rpc_method_handler(
+                    servicer.RegisterBroker,
+                    request_deserializer=raftmq_dot_proto_dot_queue__pb2.RegisterBrokerRequest.FromString,
+                    response_serializer=raftmq_dot_proto_dot_queue__pb2.RegisterBrokerResponse.SerializeToString,
             ),
             'ReportDamage': grpc.unary_unary_rpc_method_handler(
                     servicer.ReportDamage,
@@ -1150,10 +1150,10 @@ def add_AdminServicer_to_server(servicer, server):
                     request_deserializer=raftmq_dot_proto_dot_queue__pb2.DescribePartitionsRequest.FromString,
                     response_serializer=raftmq_dot_proto_dot_queue__pb2.DescribePartitionsResponse.SerializeToString,
             ),
-            'DescribeNode': grpc.unary_unary_rpc_method_handler(
-                    servicer.DescribeNode,
-                    request_deserializer=raftmq_dot_proto_dot_queue__pb2.DescribeNodeRequest.FromString,
-                    response_serializer=raftmq_dot_proto_dot_queue__pb2.DescribeNodeResponse.SerializeToString,
+            'DescribeBroker': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeBroker,
+                    request_deserializer=raftmq_dot_proto_dot_queue__pb2.DescribeBrokerRequest.FromString,
+                    response_serializer=raftmq_dot_proto_dot_queue__pb2.DescribeBrokerResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1358,7 +1358,7 @@ class Admin(object):
             _registered_method=True)
 
     @staticmethod
-    def RemoveNode(request,
+    def RemoveBroker(request,
             target,
             options=(),
             channel_credentials=None,
@@ -1371,9 +1371,9 @@ class Admin(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/raftmq.v1.Admin/RemoveNode',
-            raftmq_dot_proto_dot_queue__pb2.RemoveNodeRequest.SerializeToString,
-            raftmq_dot_proto_dot_queue__pb2.RemoveNodeResponse.FromString,
+            '/raftmq.v1.Admin/RemoveBroker',
+            raftmq_dot_proto_dot_queue__pb2.RemoveBrokerRequest.SerializeToString,
+            raftmq_dot_proto_dot_queue__pb2.RemoveBrokerResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -1385,7 +1385,7 @@ class Admin(object):
             _registered_method=True)
 
     @staticmethod
-    def RegisterNode(request,
+    def RegisterBroker(request,
             target,
             options=(),
             channel_credentials=None,
@@ -1398,9 +1398,9 @@ class Admin(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/raftmq.v1.Admin/RegisterNode',
-            raftmq_dot_proto_dot_queue__pb2.RegisterNodeRequest.SerializeToString,
-            raftmq_dot_proto_dot_queue__pb2.RegisterNodeResponse.FromString,
+            '/raftmq.v1.Admin/RegisterBroker',
+            raftmq_dot_proto_dot_queue__pb2.RegisterBrokerRequest.SerializeToString,
+            raftmq_dot_proto_dot_queue__pb2.RegisterBrokerResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -1493,7 +1493,7 @@ class Admin(object):
             _registered_method=True)
 
     @staticmethod
-    def DescribeNode(request,
+    def DescribeBroker(request,
             target,
             options=(),
             channel_credentials=None,
@@ -1506,9 +1506,9 @@ class Admin(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/raftmq.v1.Admin/DescribeNode',
-            raftmq_dot_proto_dot_queue__pb2.DescribeNodeRequest.SerializeToString,
-            raftmq_dot_proto_dot_queue__pb2.DescribeNodeResponse.FromString,
+            '/raftmq.v1.Admin/DescribeBroker',
+            raftmq_dot_proto_dot_queue__pb2.DescribeBrokerRequest.SerializeToString,
+            raftmq_dot_proto_dot_queue__pb2.DescribeBrokerResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -50,7 +50,7 @@ def measure(rounds: int, tell: Callable[[str], None], records: int = RECORDS, co
         from bench.spark import ways
 
         servers = cluster.bootstrap_servers
-        brokers = [cluster.pid(node_id) for node_id in cluster.node_ids]
+        brokers = [cluster.pid(broker_id) for broker_id in cluster.broker_ids]
         jvm = spark.sparkContext._gateway.proc.pid
         ways.fill(servers, TOPIC, records, codec)
         chosen = {

@@ -90,12 +90,12 @@ class BrokerConfig:
     peer_listen: str = _key("127.0.0.1:9401", parse_address, "the other brokers' port")
     http_listen: str = _key("127.0.0.1:9402", parse_address, "metrics and health")
     advertise: str | None = _key(
-        None, parse_optional_text, "host name under which others reach this node; else the listen host"
+        None, parse_optional_text, "host name under which others reach this broker; else the listen host"
     )
     host: str | None = _key(None, parse_optional_text, "machine label: replicas spread over these; else the host name")
     rack: str = _key("", parse_text, "rack or zone label: replicas spread over these, too")
-    node_id: int = _key(0, integer_between(0, (1 << 31) - 1), "wanted node id (0: the cluster gives one)")
-    bootstrap: bool = _key(False, parse_flag, "form a new cluster of this one node")
+    broker_id: int = _key(0, integer_between(0, (1 << 31) - 1), "wanted broker id (0: the cluster gives one)")
+    bootstrap: bool = _key(False, parse_flag, "form a new cluster of this one broker")
     join: tuple[str, ...] = _key(
         (),
         parse_addresses,
@@ -105,7 +105,7 @@ class BrokerConfig:
     replace_lost: bool = _key(
         False,
         parse_flag,
-        "the disk of the node with this node_id is lost: take its place even where partitions lose a majority",
+        "the disk of the broker with this broker_id is lost: take its place even where partitions lose a majority",
     )
     disk_reserve_bytes: int | None = _key(
         None, optional_bytes_between(0, 1 << 60), "free disk space kept; else min(max(2 GiB, 3 %), 20 % of the volume)"

@@ -33,7 +33,7 @@ class Limits:
     """Process-wide budgets in bytes and counts. Exceeding one answers `THROTTLED`, never grows memory."""
 
     uncommitted_bytes_max: int = 64 * MIB
-    """Payload proposed on this node and not yet applied, over all groups: what a client can make us hold."""
+    """Payload proposed on this broker and not yet applied, over all groups: what a client can make us hold."""
     inbound_append_bytes_max: int = 64 * MIB
     """Entries received from leaders and not yet durable here; beyond it incoming appends are dropped (the leader probes)."""
     peer_outbox_bytes_max: int = 16 * MIB
@@ -49,11 +49,11 @@ class Limits:
     peer_strangers_max: int = 64
     """Peers that metadata does not show and that are connected to all the same, since they are connected to us."""
     known_boots_max: int = 1024
-    """Other nodes whose latest boot is remembered, also of those removed: more than a cluster ever has."""
+    """Other brokers whose latest boot is remembered, also of those removed: more than a cluster ever has."""
     peers_learned_max: int = 256
-    """Replicas of one group whose node is learned from their messages, before metadata names it: more than one group has."""
+    """Replicas of one group whose broker is learned from their messages, before metadata names it: more than one group has."""
     groups_ahead_max: int = 10_000
-    """Partitions newer than this node's copy of metadata whose leaders are remembered: what one change of topics may make."""
+    """Partitions newer than this broker's copy of metadata whose leaders are remembered: what one change of topics may make."""
     peer_read_buffer_bytes_max: int = 192 * MIB
     """Read buffers of inbound peer connections together: a dozen peers that send the largest frames on two channels."""
     snapshot_chunk_bytes: int = 512 * 1024
@@ -114,26 +114,26 @@ class Limits:
     connection_files_max: int = 1024
     """File descriptors that replicas leave to connections, logs and the registry (at most half of those there are)."""
     catching_up_max: int = 8
-    """Groups led by this node that bring up new replicas at once: repair must leave room for the work."""
+    """Groups led by this broker that bring up new replicas at once: repair must leave room for the work."""
     consumer_groups_max: int = 5000
     """Consumer groups in the cluster, those without members included: each costs a look every so often."""
     group_members_max: int = 2000
     """Members of one consumer group: every change of one has an assignment for all computed."""
     members_max: int = 10_000
-    """Members of all consumer groups: they send a heartbeat every 5 s, and all of them to one node."""
+    """Members of all consumer groups: they send a heartbeat every 5 s, and all of them to one broker."""
     subscription_bytes_max: int = 64 * MIB
-    """What all members say of themselves (topics, patterns, names): it is metadata, and on every node."""
+    """What all members say of themselves (topics, patterns, names): it is metadata, and on every broker."""
     lag_readers_max: int = 500
-    """Consumer groups in a topic whose lag one node shows in its metrics: two series each. The others are counted."""
+    """Consumer groups in a topic whose lag one broker shows in its metrics: two series each. The others are counted."""
     partitions_named_max: int = 100
     """Partitions named in an answer beside their number: enough to see which topics are meant, and a table for a person."""
     scrub_bytes_per_second: int = 4 * MIB
     """Of files and rows read back in the background: a terabyte in six days, for a few hundredths of a processor."""
-    clock_hand_overs_max: int = 16
-    """Leaderships that a node whose clock is wrong gives away at each look: an election's worth of messages each."""
+    clock_transfers_max: int = 16
+    """Leaderships that a broker whose clock is wrong gives away at each look: an election's worth of messages each."""
     rebuilding_max: int = 16
-    """Partitions of the whole cluster that are given new replicas at once after a node was removed: a few per node, as one
-    full copy of each crosses the network and is written by one node."""
+    """Partitions of the whole cluster that are given new replicas at once after a broker was removed: a few per broker, as one
+    full copy of each crosses the network and is written by one broker."""
 
 
 def within_open_files(limits: Limits, open_files_max: int, replicas: int = 0) -> Limits:
@@ -234,11 +234,11 @@ class Timing:
     campaign_turn_seconds: float = 0.4
     """How much later the next follower does: more than an election takes."""
     leadership_publish_seconds: float = 10.0
-    """How often a node repeats to all others what it leads, for whoever missed the change."""
+    """How often a broker repeats to all others what it leads, for whoever missed the change."""
     retention_check_seconds: float = 5.0
     """How often housekeeping looks at every replica: how late retention may be."""
     controller_seconds: float = 0.5
-    """How often each node's reconciler looks, which on the metadata leader is the controller."""
+    """How often each broker's reconciler looks, which on the metadata leader is the controller."""
     catch_up_seconds: float = 600.0
     """For so long a learner that catches up holds back the deletion of old records; then it gets another snapshot."""
     connect_timeout_seconds: float = 1.0
@@ -248,9 +248,9 @@ class Timing:
     reconnect_max_seconds: float = 1.0
     """The longest pause: how late a peer that came back may be noticed."""
     rival_heard_seconds: float = 30.0
-    """A node of the same identity that is still heard so long after another one of it came is the original: the other is a copy."""
+    """A broker of the same identity that is still heard so long after another one of it came is the original: the other is a copy."""
     rival_silent_seconds: float = 60.0
-    """A connection that is silent for so long after a later boot of its node came is taken for dead, if the kernel keeps it open."""
+    """A connection that is silent for so long after a later boot of its broker came is taken for dead, if the kernel keeps it open."""
     handshake_timeout_seconds: float = 3.0
     """A new connection that has not said who it is by then is closed."""
     unacked_data_timeout_seconds: float = 3.0
@@ -261,17 +261,17 @@ class Timing:
     lag_seconds: float = 1.0
     """How long a scrape may look for the ages of what consumer groups have not read: most are remembered from the one before."""
     describe_seconds: float = 1.0
-    """How long a description of the cluster or of a topic waits for other nodes: one that hangs is reported as unknown by then.
+    """How long a description of the cluster or of a topic waits for other brokers: one that hangs is reported as unknown by then.
     Clients give the broker that they ask two seconds."""
     group_tick_seconds: float = 0.1
     """How often the coordinator of consumer groups looks: how long joins are gathered before an assignment is computed."""
     clock_check_seconds: float = 2.0
-    """How often a node asks the others for their time: how late a clock that was set is noticed there."""
+    """How often a broker asks the others for their time: how late a clock that was set is noticed there."""
     clock_difference_seconds: float = 10.0
     """A wall clock that differs by more from the majority's is wrong: more than any that is set by NTP or by hand, and less than
     what any retention is counted in."""
     clock_wait_seconds: float = 10.0
-    """For so long a node that has others takes no records before they have said what time it is (see `PeerClocks.is_comparable`)."""
+    """For so long a broker that has others takes no records before they have said what time it is (see `PeerClocks.is_comparable`)."""
     session_min_seconds: float = 1.0
     """The shortest session a member may ask for: three heartbeats, and a coordinator that fails over within it."""
     session_max_seconds: float = 1800.0

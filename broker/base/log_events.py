@@ -36,7 +36,7 @@ EVENTS: Final[Mapping[str, str]] = {
     "other_cluster_met": "Another cluster is at the address of a broker of this one, or connects to it: was it formed twice?",
     "registry_older_than_replicas": "The only broker of a cluster found an older node.mdb beside its replicas, and goes on: replicas that it "
     "does not know are quarantined",
-    "node_removed": "The cluster refuses this data directory for ever, as /readyz says. Stop the broker, and start it on an "
+    "removed_from_cluster": "The cluster refuses this data directory for ever, as /readyz says. Stop the broker, and start it on an "
     "empty directory to use the machine again",
     "broker_removed": "A broker was removed for good by an operator; `replicas` counts what it held",
     # peers
@@ -124,7 +124,7 @@ EVENTS: Final[Mapping[str, str]] = {
 }
 
 FIELDS: Final[Mapping[str, str]] = {
-    "node_id": "this broker",
+    "broker_id": "this broker",
     "cluster_id": "the cluster",
     "peer_id": "another broker",
     "group_id": "a Raft group: 0 is the metadata, others are partitions (`raftmq topic describe` names them)",

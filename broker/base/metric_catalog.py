@@ -2,8 +2,8 @@
 
 Names follow Prometheus: base units, `_total` for counters, and labels that cannot grow without bound. Nothing is labelled by
 client, connection, producer or follower. Only these have labels that grow with use: the metrics of partitions, topic and
-partition, one series each for every replica on the node, of which there are at most `partitions_max`; and consumer lag, group
-and topic, of which a node shows at most `lag_readers_max`.
+partition, one series each for every replica on the broker, of which there are at most `partitions_max`; and consumer lag, group
+and topic, of which a broker shows at most `lag_readers_max`.
 
 Source: https://prometheus.io/docs/practices/naming/
 """
@@ -25,11 +25,13 @@ class Metric(NamedTuple):
     labels: tuple[str, ...] = ()
 
 
-_NODE: Final = (
+_BROKER: Final = (
     Metric("raftmq_build_info", "gauge", "Always 1; what runs", ("version", "python_version")),
-    Metric("raftmq_node_info", "gauge", "Always 1; who it is", ("node_id", "cluster_id", "host", "rack")),
-    Metric("raftmq_ready", "gauge", "1 when the node is ready, as /readyz says"),
-    Metric("raftmq_not_ready", "gauge", "1 for each reason why the node is not ready, 0 for the others", ("reason",)),
+    Metric(
+        "raftmq_broker_info", "gauge", "Always 1; identifies the broker", ("broker_id", "cluster_id", "host", "rack")
+    ),
+    Metric("raftmq_ready", "gauge", "1 when the broker is ready, as /readyz says"),
+    Metric("raftmq_not_ready", "gauge", "1 for each reason why the broker is not ready, 0 for the others", ("reason",)),
     Metric(
         "raftmq_background_failures_total",
         "counter",
@@ -127,13 +129,13 @@ _GROUPS: Final = (
     Metric("raftmq_elections_started_total", "counter", "Elections that a replica here stood in"),
     Metric("raftmq_elections_won_total", "counter", "Leaderships that replicas here gained"),
     Metric("raftmq_leaderships_lost_total", "counter", "Leaderships that replicas here lost or handed over"),
-    Metric("raftmq_metadata_is_leader", "gauge", "1 when this node leads the metadata group"),
+    Metric("raftmq_metadata_is_leader", "gauge", "1 when this broker leads the metadata group"),
     Metric("raftmq_metadata_term", "gauge", "Term of the metadata group"),
-    Metric("raftmq_metadata_applied_index", "gauge", "Metadata revision that this node has"),
+    Metric("raftmq_metadata_applied_index", "gauge", "Metadata revision that this broker has"),
     Metric(
         "raftmq_partitions_without_leader",
         "gauge",
-        "Partitions of the cluster that nobody leads, as far as this node can tell: their leader said so, or has been out of "
+        "Partitions of the cluster that nobody leads, as far as this broker can tell: their leader said so, or has been out of "
         "reach for several election timeouts",
     ),
     Metric(
@@ -145,16 +147,16 @@ _GROUPS: Final = (
     Metric(
         "raftmq_metadata_voters_behind",
         "gauge",
-        "On the node that leads the metadata: its voters that are not connected or do not keep up; 0 elsewhere",
+        "On the broker that leads the metadata: its voters that are not connected or do not keep up; 0 elsewhere",
     ),
     Metric("raftmq_consumer_groups", "gauge", "Consumer groups of the cluster, those without members included"),
     Metric("raftmq_consumer_group_members", "gauge", "Members of all consumer groups of the cluster"),
     Metric(
         "raftmq_consumer_group_members_expired_total",
         "counter",
-        "Members put out of their consumer groups by this node as coordinator, because nothing was heard of them",
+        "Members put out of their consumer groups by this broker as coordinator, because nothing was heard of them",
     ),
-    Metric("raftmq_consumer_group_assignments_total", "counter", "Assignments computed by this node as coordinator"),
+    Metric("raftmq_consumer_group_assignments_total", "counter", "Assignments computed by this broker as coordinator"),
     Metric(
         "raftmq_consumer_lag_records",
         "gauge",
@@ -178,18 +180,18 @@ _GROUPS: Final = (
     Metric(
         "raftmq_replicas_not_served",
         "gauge",
-        "Replicas that metadata wants here and that this node does not serve: they are being opened, fail (a defect, or a file that "
+        "Replicas that metadata wants here and that this broker does not serve: they are being opened, fail (a defect, or a file that "
         "cannot be opened), find no room or descriptors, are of another format, or are quarantined",
         ("reason",),
     ),
-    Metric("raftmq_snapshots_sent_total", "counter", "Snapshots streamed to other nodes, whole"),
+    Metric("raftmq_snapshots_sent_total", "counter", "Snapshots streamed to other brokers, whole"),
     Metric("raftmq_snapshots_installed_total", "counter", "Snapshots that replaced the state of a replica here"),
 )
 
 _PEERS: Final = (
-    Metric("raftmq_peer_connected", "gauge", "1 while the control channel to the node is up", ("peer_id",)),
-    Metric("raftmq_peer_sent_bytes_total", "counter", "Bytes sent to other nodes", ("channel",)),
-    Metric("raftmq_peer_received_bytes_total", "counter", "Bytes received from other nodes", ("channel",)),
+    Metric("raftmq_peer_connected", "gauge", "1 while the control channel to the broker is up", ("peer_id",)),
+    Metric("raftmq_peer_sent_bytes_total", "counter", "Bytes sent to other brokers", ("channel",)),
+    Metric("raftmq_peer_received_bytes_total", "counter", "Bytes received from other brokers", ("channel",)),
     Metric("raftmq_peer_unsent_bytes", "gauge", "Bytes that wait for the slowest peer channel to take them"),
     Metric(
         "raftmq_dropped_messages_total", "counter", "Messages to and from peers dropped for want of room or connection"
@@ -224,7 +226,7 @@ _PARTITIONS: Final = (
         _PARTITION,
     ),
     Metric("raftmq_partition_uncommitted_entries", "gauge", "Entries in the log and not committed yet", _PARTITION),
-    Metric("raftmq_partition_is_leader", "gauge", "1 when this node leads the partition", _PARTITION),
+    Metric("raftmq_partition_is_leader", "gauge", "1 when this broker leads the partition", _PARTITION),
     Metric(
         "raftmq_partition_follower_lag_entries",
         "gauge",
@@ -236,12 +238,12 @@ _PARTITIONS: Final = (
 )
 
 SECTIONS: Final[Mapping[str, tuple[Metric, ...]]] = {
-    "The node": _NODE,
+    "The broker": _BROKER,
     "Requests of clients": _REQUESTS,
     "Commits": _COMMITS,
     "The event loop": _LOOP,
     "Groups and leaders": _GROUPS,
-    "Other nodes": _PEERS,
+    "Other brokers": _PEERS,
     "Budgets and slots": _BUDGETS,
     "Partitions": _PARTITIONS,
 }

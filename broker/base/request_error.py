@@ -39,7 +39,7 @@ class RequestError(Exception):
         code: pb.ErrorCode,
         message: str,
         *,
-        leader_node_id: int = 0,
+        leader_broker_id: int = 0,
         leader_address: str = "",
         leader_epoch: int = 0,
         retry_after_ms: int = 0,
@@ -63,8 +63,8 @@ class RequestError(Exception):
             last_sequence=last_sequence,
             is_certain=is_certain,
         )
-        if leader_node_id or leader_epoch:
-            self.detail.leader.node_id = leader_node_id
+        if leader_broker_id or leader_epoch:
+            self.detail.leader.broker_id = leader_broker_id
             self.detail.leader.address = leader_address
             self.detail.leader.leader_epoch = leader_epoch
 
@@ -87,4 +87,4 @@ def expired() -> RequestError:
 def check_cluster(mine: str, meant: str) -> None:
     """Whether a caller means this node's cluster; either may be unknown, which is empty. Raises `RequestError` WRONG_CLUSTER."""
     if mine and meant and meant != mine:
-        raise RequestError(pb.WRONG_CLUSTER, f"this node belongs to cluster {mine}, not {meant}")
+        raise RequestError(pb.WRONG_CLUSTER, f"this broker belongs to cluster {mine}, not {meant}")

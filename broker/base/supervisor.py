@@ -90,7 +90,7 @@ class Supervisor:
     def __init__(self, loop: asyncio.AbstractEventLoop, on_fatal: Callable[[BaseException], None]) -> None:
         self._loop = loop
         self._on_fatal = on_fatal
-        self._pace = LogThrottle()
+        self._throttle = LogThrottle()
         self._troubles: dict[Work, _Trouble] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.failures: dict[Work, int] = dict.fromkeys(Work, 0)
@@ -140,7 +140,7 @@ class Supervisor:
             trouble = self._troubles[work] = _Trouble(0, now, "")
         trouble.count += 1
         trouble.failed_at, trouble.error = now, f"{type(error).__name__}: {error}"
-        if self._pace.is_due((work, type(error))):
+        if self._throttle.is_due((work, type(error))):
             log.error("background_work_failed", loop=work.value, reason=repr(error), exc_info=error)
 
     def failing(self) -> Mapping[Work, str]:

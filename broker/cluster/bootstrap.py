@@ -36,7 +36,7 @@ log = structlog.get_logger(__name__)
 
 _FIRST_REPLICA = ReplicaId(1)
 """The metadata replica of the node that forms the cluster."""
-_REJOIN = "start with --join HOST:PORT of a broker of that cluster, and with the --node-id that this broker had if its disk was replaced"
+_REJOIN = "start with --join HOST:PORT of a broker of that cluster, and with the --broker-id that this broker had if its disk was replaced"
 
 
 class ClusterBootstrap:
@@ -65,7 +65,7 @@ class ClusterBootstrap:
         self.seeds = seeds
         self.removal = ""
         """Why the cluster refuses this data directory for ever, in words; empty unless it does."""
-        self._postponed_pace = LogThrottle()
+        self._postponed_throttle = LogThrottle()
         self._new_uuid = new_uuid
 
     async def enter(self) -> bool:
@@ -88,7 +88,7 @@ class ClusterBootstrap:
         cluster_id = self._new_uuid()
         key = ReplicaKey(METADATA_GROUP_ID, _FIRST_REPLICA)
         if not self._registry.uuid:
-            self._registry.set_identity(uuid=node_uuid, node_id=self._config.node_id or 1)
+            self._registry.set_identity(uuid=node_uuid, node_id=self._config.broker_id or 1)
         await self._metadata.create(key, founder_state(Membership((_FIRST_REPLICA,))))
         self._registry.set_cluster(cluster_id)
         await self._open_metadata(key)
@@ -98,8 +98,8 @@ class ClusterBootstrap:
         await self._initialize_cluster()
         result = await self._metadata.propose(self.seeds.registration())
         if isinstance(result, Rejected):
-            raise RequestError(pb.INTERNAL, f"the first node could not register: {result.message}")
-        log.info("cluster_formed", cluster_id=cluster_id, node_id=self._registry.node_id)
+            raise RequestError(pb.INTERNAL, f"the first broker could not register: {result.message}")
+        log.info("cluster_formed", cluster_id=cluster_id, broker_id=self._registry.node_id)
 
     async def _refuse_second_cluster(self) -> None:
         """A disk that was lost looks like the first start: a second cluster would answer at the addresses of the first.
@@ -136,27 +136,27 @@ class ClusterBootstrap:
             raise RequestError(
                 pb.NOT_FORMED,
                 f"data directory {self._config.data_dir} belongs to no cluster: start with --bootstrap to form one, once, or "
-                "--join HOST:PORT to join one. If this broker's disk was replaced, add the --node-id that it had to --join",
+                "--join HOST:PORT to join one. If this broker's disk was replaced, add the --broker-id that it had to --join",
             )
         if not self._registry.uuid:
             # the id that is asked for is not the node's before the cluster says so: a refused one may be corrected
             self._registry.set_identity(uuid=self._new_uuid(), node_id=0)
         answer = await self.seeds.register(self._config.join)
-        self._registry.set_identity(uuid=self._registry.uuid, node_id=answer.node_id)
+        self._registry.set_identity(uuid=self._registry.uuid, node_id=answer.broker_id)
         await self._start_as_learner(answer)
-        log.info("cluster_joined", cluster_id=answer.cluster_id, node_id=answer.node_id)
+        log.info("cluster_joined", cluster_id=answer.cluster_id, broker_id=answer.broker_id)
 
-    async def _start_as_learner(self, answer: pb.RegisterNodeResponse) -> None:
+    async def _start_as_learner(self, answer: pb.RegisterBrokerResponse) -> None:
         """Create the metadata replica that the cluster has given this node; it waits for its first snapshot."""
         key = ReplicaKey(METADATA_GROUP_ID, ReplicaId(answer.metadata_replica_id))
         if not self._registry.has_replica(key):
             await self._metadata.create(key, joiner_state())
         self._registry.set_cluster(answer.cluster_id)
-        self._peers.learn({NodeId(n.node_id): n.peer_address for n in answer.nodes})
+        self._peers.learn({NodeId(b.broker_id): b.peer_address for b in answer.brokers})
         await self._open_metadata(key)
         replica = self._metadata.require()
         for member in answer.metadata_replicas:
-            replica.learn_node(ReplicaId(member.replica_id), NodeId(member.node_id))
+            replica.learn_node(ReplicaId(member.replica_id), NodeId(member.broker_id))
 
     async def check_seeds(self) -> None:
         """Before a restart: the seeds must not be of another cluster than this data directory.
@@ -245,11 +245,11 @@ class ClusterBootstrap:
                 if error.code == pb.STALE_DIRECTORY:
                     self._on_stale(str(error))
                     return
-                if error.code == pb.NODE_REMOVED:
+                if error.code == pb.BROKER_REMOVED:
                     self.removal = str(error)
-                    log.error("node_removed", node_id=self._registry.node_id, reason=self.removal)
+                    log.error("removed_from_cluster", broker_id=self._registry.node_id, reason=self.removal)
                 # else: leadership moved, or whoever was asked could not say yes: try again
-                elif self._postponed_pace.is_due(str(error)):
+                elif self._postponed_throttle.is_due(str(error)):
                     log.warning("announcement_postponed", reason=str(error))
             await asyncio.sleep(pause := min(2 * pause, RETRY_SECONDS_MAX))
 

@@ -27,7 +27,7 @@ class ClockWatch:
     def __init__(self, engine: Engine, is_connected: Callable[[NodeId], bool]) -> None:
         self._engine = engine
         self._is_connected = is_connected
-        self._pace = LogThrottle()
+        self._throttle = LogThrottle()
         self._is_wrong = False
         self._last_given: GroupId | None = None
         """The group that was offered last: the next look continues after it."""
@@ -43,12 +43,12 @@ class ClockWatch:
         standing = self._engine.clocks.look()
         seconds = round(standing.offset_ms / 1000, 1)
         is_wrong = standing.agreement in (Agreement.DIFFERS, Agreement.DISPUTED)
-        if is_wrong and self._pace.is_due(standing.agreement):
+        if is_wrong and self._throttle.is_due(standing.agreement):
             log.warning("clock_differs", offset_seconds=seconds, reason=standing.agreement.value)
         elif self._is_wrong and standing.agreement is Agreement.AGREES:
             log.info("clock_agrees", offset_seconds=seconds)
-            self._pace.forget(Agreement.DIFFERS)
-            self._pace.forget(Agreement.DISPUTED)
+            self._throttle.forget(Agreement.DIFFERS)
+            self._throttle.forget(Agreement.DISPUTED)
         self._is_wrong = is_wrong or (self._is_wrong and standing.agreement is Agreement.UNHEARD)
         if standing.agreement is Agreement.DIFFERS:
             self._give_away(standing)
@@ -82,7 +82,7 @@ class ClockWatch:
         led = sorted(group_id for group_id, replica in engine.replicas.items() if replica.core.role is Role.LEADER)
         last = self._last_given
         behind_last = [group_id for group_id in led if last is not None and group_id > last]
-        for group_id in (behind_last + led)[: min(len(led), engine.limits.clock_hand_overs_max)]:
+        for group_id in (behind_last + led)[: min(len(led), engine.limits.clock_transfers_max)]:
             self._last_given = group_id
             replica = engine.replicas[group_id]
             engine.guarded(

@@ -160,7 +160,7 @@ class DamageReports:
 
     async def _tell_leader(self, address: str, reports: list[pb.ReplicaReport]) -> None:
         """Tell one leader. A failure must not keep the other leaders from being told: the last known one may be dead for long."""
-        request = pb.ReportDamageRequest(node_id=self._host.node_id, uuid=self._host.node_uuid, replicas=reports)
+        request = pb.ReportDamageRequest(broker_id=self._host.node_id, uuid=self._host.node_uuid, replicas=reports)
         try:
             await self._reporter.report_damage(address, request)
         except RequestError as error:
@@ -173,7 +173,7 @@ class DamageReports:
             return
         await self._reporter.report_replicas(
             pb.ReportReplicasRequest(
-                node_id=self._host.node_id,
+                broker_id=self._host.node_id,
                 uuid=self._host.node_uuid,
                 damaged=[_report(key) for key in damaged[:_REPORTED_MAX]],
                 left=[_report(key) for key in left[:_REPORTED_MAX]],

@@ -77,7 +77,7 @@ class DiskWatch:
     def _who(self) -> str:
         """The node, or its data directory while it belongs to no cluster: an id is given by the cluster that it joins."""
         node_id = self._engine.node_id
-        return f"node {node_id}" if node_id != NO_NODE else f"the volume of data directory {self._data_dir}"
+        return f"broker {node_id}" if node_id != NO_NODE else f"the volume of data directory {self._data_dir}"
 
     def _measure(self) -> tuple[int, int]:
         return self._disk.usable_bytes(), self._disk.reserve_bytes

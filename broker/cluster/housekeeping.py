@@ -58,7 +58,7 @@ class Housekeeping:
         self._spared_index = retained_from_index
         self._timing = timing
         self._step = partial(supervisor.step, Work.HOUSEKEEPING)
-        self._postponed_pace = LogThrottle()
+        self._postponed_throttle = LogThrottle()
 
     async def run(self) -> None:
         """Do a round every `Timing.retention_check_seconds`, until cancelled."""
@@ -89,7 +89,7 @@ class Housekeeping:
         except CommitFailedError:
             raise
         except (RequestError, ReplicaStorageError) as error:  # closed, full or trimmed in the meantime
-            if self._postponed_pace.is_due((replica.group_id, type(error))):
+            if self._postponed_throttle.is_due((replica.group_id, type(error))):
                 log.info("retention_postponed", group_id=replica.group_id, reason=str(error))
 
     async def _maintain(self, partition: PartitionLog) -> None:

@@ -81,7 +81,7 @@ class MetadataReplica:
     def require(self) -> Replica[Metadata]:
         """The replica, whatever it knows. Raises RequestError NOT_FORMED."""
         if self.replica is None:
-            raise RequestError(pb.NOT_FORMED, "this node belongs to no cluster yet", retry_after_ms=500)
+            raise RequestError(pb.NOT_FORMED, "this broker belongs to no cluster yet", retry_after_ms=500)
         return self.replica
 
     def require_filled(self) -> Replica[Metadata]:
@@ -89,7 +89,7 @@ class MetadataReplica:
         replica = self.require()
         if replica.state_machine.applied_index < replica.core.state_floor or not replica.state_machine.cluster_id:
             raise RequestError(
-                pb.NOT_READY, "this node has not received the cluster's metadata yet", retry_after_ms=200
+                pb.NOT_READY, "this broker has not received the cluster's metadata yet", retry_after_ms=200
             )
         return replica
 

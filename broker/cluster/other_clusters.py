@@ -29,7 +29,7 @@ class OtherClusters:
         self._now = now
         self._met: dict[str, tuple[float, str]] = {}
         """By address: when it was met last, and its answer."""
-        self._pace = LogThrottle()
+        self._throttle = LogThrottle()
 
     def note(self, address: str, said: str) -> None:
         """Note that another cluster was met at this address, or claims to be there."""
@@ -37,7 +37,7 @@ class OtherClusters:
         if address not in self._met and len(self.addresses()) >= ADDRESSES_MAX:
             return
         self._met[address] = (self._now(), said)
-        if self._pace.is_due(address):
+        if self._throttle.is_due(address):
             log.error("other_cluster_met", address=address, reason=said)
 
     def addresses(self) -> dict[str, str]:

@@ -60,7 +60,7 @@ class PeerBoots:
         me = replica.state_machine.node(self._registry.node_id) if replica is not None else None
         if stale is None or replica is None or me is None or len(replica.state_machine.nodes()) > 1:
             return stale
-        log.warning("registry_older_than_replicas", node_id=self._registry.node_id, reason=stale)
+        log.warning("registry_older_than_replicas", broker_id=self._registry.node_id, reason=stale)
         self._registry.adopt_boot(me.boot, me.boot_mark)
         return None
 

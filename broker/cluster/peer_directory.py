@@ -131,10 +131,10 @@ class PeerDirectory:
         if uuid == self._registry.uuid:
             if lineage == mine:
                 return None
-            return RequestError(pb.STALE_DIRECTORY, f"this node runs as boot {mine.boot} of the same data directory")
+            return RequestError(pb.STALE_DIRECTORY, f"this broker runs as boot {mine.boot} of the same data directory")
         stale = self.boots.contradiction(uuid, lineage)
         if stale is not None:
-            return RequestError(pb.STALE_DIRECTORY, f"the data directory is not the newest one of this node: {stale}")
+            return RequestError(pb.STALE_DIRECTORY, f"the data directory is not the newest one of this broker: {stale}")
         node = self._metadata.require_filled().state_machine.node_by_uuid(uuid)
         rivalry = self._transport.rivalry(NodeId(node.node_id), uuid, lineage.current) if node is not None else None
         return RequestError(pb.NOT_READY, rivalry, retry_after_ms=1000) if rivalry is not None else None
@@ -146,13 +146,14 @@ class PeerDirectory:
             return NOT_FORMED_REASON
         if hello.cluster_id != cluster_id:
             self.other_clusters.note(
-                hello.address or "an unknown address", f"it is of cluster {hello.cluster_id} and connects to this node"
+                hello.address or "an unknown address",
+                f"it is of cluster {hello.cluster_id} and connects to this broker",
             )
             return f"{OTHER_CLUSTER} {cluster_id}, not {hello.cluster_id}"
         if hello.target_node_id != node_id:
-            return f"this is node {node_id}, not {hello.target_node_id}"
+            return f"this is broker {node_id}, not {hello.target_node_id}"
         if hello.node_id < 1 or hello.node_id == node_id:
-            return f"{hello.node_id} is no other node's id"
+            return f"{hello.node_id} is no other broker's id"
         replica = self._metadata.replica
         stranger = _stranger(replica.state_machine, hello) if replica is not None else None
         return stranger or self._stale(hello)
@@ -173,7 +174,7 @@ def _stranger(metadata: Metadata, hello: Hello) -> str | None:
     """Why whoever says this of itself is no member; None if it is one, or may be one that this copy of metadata is too old to know."""
     known = metadata.node(NodeId(hello.node_id))
     if known is not None and known.uuid == hello.uuid:
-        return f"node {hello.node_id} was removed from the cluster" if known.state == "removed" else None
+        return f"broker {hello.node_id} was removed from the cluster" if known.state == "removed" else None
     if metadata.is_uuid_retired(hello.uuid) or metadata.node_by_uuid(hello.uuid) is not None:
-        return f"node {hello.node_id} has another identity here: its disk was replaced or its id is taken"
+        return f"broker {hello.node_id} has another identity here: its disk was replaced or its id is taken"
     return None

@@ -59,7 +59,7 @@ class PeerEvents:
 
     def on_stale(self, node_id: NodeId, reason: str) -> None:
         """See `PeerHandler`."""
-        self._on_stale_directory(f"node {node_id} says: {reason}")
+        self._on_stale_directory(f"broker {node_id} says: {reason}")
 
     # ------------------------------------------------------------------------------------------------ frames and links
 

@@ -82,7 +82,7 @@ class Reconciler:
         self._metadata_voters_max = metadata_voters_max
         self._on_the_way: dict[GroupId, _CatchUp] = {}
         self.damage = DamageReports(host, reporter)
-        self._without_node_pace = LogThrottle()
+        self._without_node_throttle = LogThrottle()
         # what needs nothing until metadata or its membership changes is not looked at again: a quiet node stays quiet
         self._whole_at_revision = -1
         self._settled: dict[GroupId, tuple[int, Membership]] = {}
@@ -178,8 +178,8 @@ class Reconciler:
         if plan.is_whole:
             self._whole_at_revision = revision
         if not plan.without_node_count:
-            self._without_node_pace.forget()
-        elif self._without_node_pace.is_due():
+            self._without_node_throttle.forget()
+        elif self._without_node_throttle.is_due():
             log.warning("replicas_without_broker", replicas=plan.without_node_count)
         if plan.commands:
             await replica.propose([Proposal(EntryKind.COMMAND, encode_command(one)) for one in plan.commands])[1]

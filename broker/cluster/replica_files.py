@@ -107,7 +107,7 @@ def refuse_lost_registry(store: LmdbLogStore, registry: Registry) -> None:
     if files:
         registry.close(is_clean=True)
         raise RegistryError(
-            f"node.mdb was lost: there are files of {len(files)} replicas, and nothing says which node of which cluster this is. No "
+            f"node.mdb was lost: there are files of {len(files)} replicas, and nothing says which broker of which cluster this is. No "
             f"replica was touched: {LOST_NODE_ADVICE}"
         )
 

@@ -87,7 +87,7 @@ class ReplicaManager:
         """By writer: held while a file is opened there."""
         self._marked: dict[ReplicaKey, asyncio.Future[None]] = {}
         """Files about to be opened: done when the registry remembers that they are open."""
-        self._pace = LogThrottle()
+        self._throttle = LogThrottle()
         self._is_closed = False
 
     async def on_writer(self, key: ReplicaKey, function: Callable[[], T]) -> T:
@@ -300,7 +300,7 @@ class ReplicaManager:
         trouble.note(reason, f"{type(error).__name__}: {error}", now)
         if reason is NotServedReason.FAILING:
             self._supervisor.record_failure(Work.REPLICAS, error)
-        if self._pace.is_due((key, reason)):
+        if self._throttle.is_due((key, reason)):
             log.error(
                 "replica_not_served", group_id=key.group_id, replica_id=key.replica_id, error_code=reason.value,
                 reason=trouble.message, attempt=trouble.attempts,

@@ -56,7 +56,7 @@ class Seeds:
         self._registry = registry
         self._partitions_max = partitions_max
         self._open_channel = open_channel
-        self._unavailable_pace = LogThrottle()
+        self._unavailable_throttle = LogThrottle()
         self.postponement = ""
         """Why a broker did not admit this node at the last try, and will later, in words; empty where none said."""
 
@@ -89,7 +89,7 @@ class Seeds:
 
     # ------------------------------------------------------------------------------------------------ registering
 
-    async def register(self, seeds: tuple[str, ...], damaged_metadata_replica: int = 0) -> pb.RegisterNodeResponse:
+    async def register(self, seeds: tuple[str, ...], damaged_metadata_replica: int = 0) -> pb.RegisterBrokerResponse:
         """Ask the seeds until one admits this node.
 
         Raises:
@@ -104,7 +104,7 @@ class Seeds:
 
     async def register_once(
         self, seeds: tuple[str, ...], damaged_metadata_replica: int = 0
-    ) -> pb.RegisterNodeResponse | None:
+    ) -> pb.RegisterBrokerResponse | None:
         """Ask one seed after the other. Returns None if none of them could answer now. Raises as `register`.
 
         A seed of another cluster refuses for that cluster only: it may be at the old address of a broker of ours.
@@ -116,7 +116,7 @@ class Seeds:
             async with self._open_channel(seed) as channel:
                 stub = pb_grpc.AdminStub(channel)  # type: ignore[no-untyped-call]
                 try:
-                    answer = await stub.RegisterNode(request, timeout=_CALL_SECONDS)
+                    answer = await stub.RegisterBroker(request, timeout=_CALL_SECONDS)
                 except grpc.aio.AioRpcError as error:
                     if error.code() in _DEFINITE_REFUSALS:
                         refusal = _refusal(seed, error)
@@ -125,21 +125,21 @@ class Seeds:
                         strangers.append(refusal)
                     elif (detail := detail_of(error)) is not None:
                         postponement = f"{seed} says: {detail.message}"
-                    if self._unavailable_pace.is_due((seed, error.details())):
+                    if self._unavailable_throttle.is_due((seed, error.details())):
                         log.warning("seed_unavailable", address=seed, reason=error.details())
                 else:
                     self.postponement = ""
-                    return cast("pb.RegisterNodeResponse", answer)
+                    return cast("pb.RegisterBrokerResponse", answer)
         self.postponement = postponement
         if len(strangers) == len(seeds):
             raise strangers[0]
         return None
 
-    def _request(self, damaged_metadata_replica: int) -> pb.RegisterNodeRequest:
+    def _request(self, damaged_metadata_replica: int) -> pb.RegisterBrokerRequest:
         me = self.registration()
-        return pb.RegisterNodeRequest(
+        return pb.RegisterBrokerRequest(
             uuid=me.uuid,
-            node_id=me.node_id,
+            broker_id=me.node_id,
             client_address=me.client_address,
             peer_address=me.peer_address,
             http_address=me.http_address,
@@ -159,7 +159,7 @@ class Seeds:
         """Return what this node says of itself to the metadata."""
         return RegisterNode(
             uuid=self._registry.uuid,
-            node_id=self._registry.node_id or self._config.node_id,
+            node_id=self._registry.node_id or self._config.broker_id,
             client_address=self._addresses.client,
             peer_address=self._addresses.peer,
             http_address=self._addresses.http,
@@ -176,11 +176,11 @@ class Seeds:
 def _refusal(seed: str, error: grpc.aio.AioRpcError) -> RequestError:
     """A definite no of the cluster, with what can be done about it."""
     detail = detail_of(error)
-    if detail is not None and detail.code == pb.NODE_REMOVED:
+    if detail is not None and detail.code == pb.BROKER_REMOVED:
         return RequestError(
-            pb.NODE_REMOVED,
+            pb.BROKER_REMOVED,
             f"{seed} refuses this data directory for ever: {detail.message}. Stop this broker; to use the machine again, start "
             "it on an empty data directory",
         )
     code = detail.code if detail is not None else pb.INVALID_ARGUMENT
-    return RequestError(code, f"{seed} refused this node: {error.details()}")
+    return RequestError(code, f"{seed} refused this broker: {error.details()}")

@@ -97,7 +97,7 @@ class SpaceReturn:
         self._is_short = is_short
         self._timing = timing
         self._step = partial(supervisor.step, Work.SPACE_RETURN)
-        self._pace = LogThrottle()
+        self._throttle = LogThrottle()
 
     async def run(self) -> None:
         """Do a round every `Timing.retention_check_seconds`, until cancelled."""
@@ -147,10 +147,10 @@ class SpaceReturn:
         except DamagedReplicaError as error:
             self._break(key, error)
         except (ReplicaStorageError, OSError) as error:
-            if self._pace.is_due(key):
+            if self._throttle.is_due(key):
                 log.warning("space_return_postponed", group_id=key.group_id, reason=str(error))
         reason = self._store.why_without_holes(key)
-        if reason is not None and self._pace.is_due():
+        if reason is not None and self._throttle.is_due():
             log.warning("file_without_holes", group_id=key.group_id, reason=reason)
 
     def _on_removed(self, key: ReplicaKey, error: MissingReplicaError) -> None:

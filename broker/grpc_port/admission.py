@@ -209,7 +209,7 @@ class Budget:
 
     def refusal(self) -> RequestError:
         """Why a call was refused, or had to make room."""
-        return RequestError(pb.THROTTLED, f"this node has no room for more {self._what} now", retry_after_ms=RETRY_MS)
+        return RequestError(pb.THROTTLED, f"this broker has no room for more {self._what} now", retry_after_ms=RETRY_MS)
 
 
 def _wake(woken: asyncio.Future[None]) -> None:

@@ -57,7 +57,7 @@ class ClientConnections:
         """`callers` returns the peers of all calls, as gRPC names them."""
         self._places = places
         self._callers = callers
-        self._note_failure = record_failure
+        self._record_failure = record_failure
         self._port = 0
         self.evicted_total = 0
         """Connections closed because there were too many, since the start."""
@@ -75,7 +75,7 @@ class ClientConnections:
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             # OSError: the directory of descriptors cannot be read now
-            with background_step(Work.CONNECTIONS, self._note_failure), contextlib.suppress(OSError):
+            with background_step(Work.CONNECTIONS, self._record_failure), contextlib.suppress(OSError):
                 if open_files() > self._places * CROWDED_FRACTION:  # cheap, and never below the number of connections
                     await self.make_room()
 

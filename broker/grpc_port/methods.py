@@ -133,10 +133,10 @@ ROWS: Final[tuple[Row, ...]] = (
     _unary(methods.ALTER_TOPIC, _ADMIN, _METADATA, lambda of: of.admin.alter_topic),
     _unary(methods.ADD_PARTITIONS, _ADMIN, _METADATA, lambda of: of.admin.add_partitions),
     _unary(methods.DESCRIBE_CLUSTER, _DESCRIBE, _ANY, lambda of: of.admin.describe_cluster),
-    _unary(methods.REMOVE_NODE, _ADMIN, _METADATA, lambda of: of.removal.remove_node),
-    _unary(methods.REGISTER_NODE, _ADMIN, _METADATA, lambda of: of.nodes.register_node),
+    _unary(methods.REMOVE_BROKER, _ADMIN, _METADATA, lambda of: of.removal.remove_node),
+    _unary(methods.REGISTER_BROKER, _ADMIN, _METADATA, lambda of: of.nodes.register_node),
     _unary(methods.REPORT_DAMAGE, _ADMIN, _PARTITION, lambda of: of.nodes.report_damage),
     _unary(methods.REPORT_REPLICAS, _ADMIN, _METADATA, lambda of: of.nodes.report_replicas),
     _unary(methods.DESCRIBE_PARTITIONS, _DESCRIBE, _PARTITION, lambda of: of.health.describe_partitions),
-    _unary(methods.DESCRIBE_NODE, _DESCRIBE, _ANY, lambda of: of.health.describe_node),
+    _unary(methods.DESCRIBE_BROKER, _DESCRIBE, _ANY, lambda of: of.health.describe_node),
 )

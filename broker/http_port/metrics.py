@@ -149,7 +149,7 @@ def _node_values(host: MetricsHost) -> dict[str, Value]:
     config, disk = host.config, host.disk_watch
     return {
         "raftmq_build_info": [((host.version, platform.python_version()), 1.0)],
-        "raftmq_node_info": [((str(host.view.node_id), host.view.cluster_id, config.host_label(), config.rack), 1.0)],
+        "raftmq_broker_info": [((str(host.view.node_id), host.view.cluster_id, config.host_label(), config.rack), 1.0)],
         "raftmq_ready": float(not reasons),
         "raftmq_not_ready": [((reason.value,), float(reason in reasons)) for reason in Reason],
         "raftmq_background_failures_total": [

@@ -153,7 +153,7 @@ class HttpServer:
         self._host = host
         self.evicted_total = 0
         """Connections closed because there were too many, since the start."""
-        self._refused_pace = LogThrottle()
+        self._refused_throttle = LogThrottle()
         self._refused_unsaid = 0
         self._metrics = BrokerMetrics(host, self)
         self._server: _Server | None = None
@@ -170,7 +170,7 @@ class HttpServer:
 
     def _say_refused(self, reason: str) -> None:
         """Log one of the requests that were no requests, now and then: their senders choose how many there are."""
-        if self._refused_pace.is_due():
+        if self._refused_throttle.is_due():
             log.warning("http_request_refused", reason=reason, others=self._refused_unsaid)
             self._refused_unsaid = 0
         else:
@@ -249,7 +249,7 @@ class HttpServer:
         watchdog = self._host.watchdog
         body = {
             "status": "ok",
-            "node_id": self._host.view.node_id,
+            "broker_id": self._host.view.node_id,
             "version": self._host.version,
             "loop_lag_seconds": round(watchdog.lag_seconds, 6),
             "loop_lag_max_seconds": round(watchdog.lag_seconds_max(), 6),
@@ -268,7 +268,7 @@ class HttpServer:
             return PlainTextResponse("\n".join(lines) + "\n", status_code=status_code)
         body = {
             "status": "not ready" if reasons else "ready",
-            "node_id": self._host.view.node_id,
+            "broker_id": self._host.view.node_id,
             "cluster_id": self._host.view.cluster_id,
             "reasons": [{"code": one.reason.value, "message": one.message} for one in reasons],
             "warnings": warnings,

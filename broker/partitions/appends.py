@@ -68,7 +68,7 @@ class _ProposalBatch:
             self.idempotent = header
 
     def is_continued_by(self, header: BatchHeader) -> bool:
-        """Whether the judge, were it told of this run, would accept the batch: it follows the run's last sequence."""
+        """Whether the validator, were it told of this run, would accept the batch: it follows the run's last sequence."""
         last = self.idempotent
         return last is not None and (
             header.producer_id == last.producer_id
@@ -217,11 +217,11 @@ class PartitionAppends:
             if held.first <= index <= held.last:
                 ticket.outcomes.append((outcome, held.applied))
                 return
-        # cannot happen while the judge and `_in_flight` begin together; an unknown outcome is the safe answer
+        # cannot happen while the validator and `_in_flight` begin together; an unknown outcome is the safe answer
         ticket.refuse(RequestError(pb.LEADERSHIP_LOST, "the original of this batch is no longer known; retry"))
 
     def _flush(self, ticket: PendingAppend, run: _ProposalBatch) -> _ProposalBatch:
-        """Propose the run in one piece and tell the judge. Returns a new, empty run."""
+        """Propose the run in one piece and tell the validator. Returns a new, empty run."""
         if not run.headers:
             return run
         proposals = [

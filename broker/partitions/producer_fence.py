@@ -5,7 +5,7 @@ batches of named producers only while its copy is at most `METADATA_AGE_SECONDS_
 every broker for the epoch it was given (`Log.FenceProducer`), and where it gets no answer it waits until that time is over: then
 such a broker has learned of it, or takes nothing under any name. Anonymous producers have no successors, and are not held up.
 
-Must not decide about sequences: that is the judge's (`fsm/sequence_validator.py`). Source: KIP-98 (fencing by epoch); ADR 0006.
+Must not decide about sequences: that is the validator's (`fsm/sequence_validator.py`). Source: KIP-98 (fencing by epoch); ADR 0006.
 """
 
 from __future__ import annotations

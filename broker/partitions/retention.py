@@ -70,7 +70,7 @@ class PartitionRetention:
         """Where so many bytes ended; None unless the topic is bounded by size."""
         self._oldest: tuple[int, int] | None = None
         """(log start offset, append time of the entry that holds it)."""
-        self._postponed_pace = LogThrottle()
+        self._postponed_throttle = LogThrottle()
 
     def on_applied(self, entry: Entry, result: object) -> None:
         """An entry was applied: the hook of the group."""
@@ -100,7 +100,7 @@ class PartitionRetention:
                 )
                 log.info("log_trimmed", group_id=partition.replica.group_id, offset=start, reason="retention")
         except RequestError as error:
-            if self._postponed_pace.is_due(error.code):
+            if self._postponed_throttle.is_due(error.code):
                 code = pb.ErrorCode.Name(error.code)
                 log.info("retention_postponed", group_id=partition.replica.group_id, error_code=code)
 

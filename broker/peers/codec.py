@@ -277,7 +277,7 @@ def _decode_entries(body: memoryview, at: int, count: int) -> tuple[Entry, ...]:
     return tuple(entries)
 
 
-# ---------------------------------------------------------------------------------------------------------- beats
+# ---------------------------------------------------------------------------------------------------------- heartbeats
 
 
 _BEAT_FIELDS = 6
@@ -300,17 +300,17 @@ class HeartbeatColumns:
         return len(self._rows) // _BEAT_FIELDS
 
     def encode(self) -> Parts:
-        """The body of a HEARTBEATS or HEARTBEAT_RESPONSES frame (in an echo the commit column is 0)."""
+        """The body of a HEARTBEATS or HEARTBEAT_RESPONSES frame (in a response the commit column is 0)."""
         rows, columns = self._rows, array("Q")
         for field in range(_BEAT_FIELDS):
             columns.extend(rows[field::_BEAT_FIELDS])
         return [_packed(columns)]
 
 
-def decode_beats(body: memoryview) -> Sequence[Sequence[int]]:
+def decode_heartbeats(body: memoryview) -> Sequence[Sequence[int]]:
     """Six columns: group, source, target, term, commit, read counter."""
     if len(body) % 48:
-        raise FrameError("beat columns of unequal length")
+        raise FrameError("heartbeat columns of unequal length")
     _check_columns(body[: len(body) // 6 * 5])
     columns = _unpacked(body)
     count = len(columns) // _BEAT_FIELDS

@@ -34,7 +34,7 @@ log = structlog.get_logger(__name__)
 
 _WRITE_BUFFER_BYTES = 2 * 1024 * 1024
 """Above it in a connection, `drained` waits."""
-NOT_FORMED_REASON: Final = "this node belongs to no cluster yet"
+NOT_FORMED_REASON: Final = "this broker belongs to no cluster yet"
 """A refusal that is no fault: the peer still waits for the answer that makes it a member."""
 _NO_WAY: Final = {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.ENETUNREACH}
 """Failures of an address whose family this machine does not speak: they say nothing of the peer."""
@@ -247,12 +247,12 @@ class Link:
 
     def _check(self, welcome: Hello, hello: Hello) -> None:
         if welcome.cluster_id != hello.cluster_id:
-            raise OtherClusterError(f"{self.address} is node {welcome.node_id} of cluster {welcome.cluster_id}")
+            raise OtherClusterError(f"{self.address} is broker {welcome.node_id} of cluster {welcome.cluster_id}")
         if welcome.node_id != self.node_id:
-            raise FrameError(f"{self.address} is node {welcome.node_id} of cluster {welcome.cluster_id}")
+            raise FrameError(f"{self.address} is broker {welcome.node_id} of cluster {welcome.cluster_id}")
         stale = self._owner.handler.contradiction(welcome)
         if stale is not None:
-            raise FrameError(f"{self.address} runs on a {STALE_DIRECTORY} of node {welcome.node_id}: {stale}")
+            raise FrameError(f"{self.address} runs on a {STALE_DIRECTORY} of broker {welcome.node_id}: {stale}")
 
 
 def verdict(failures: list[OSError]) -> OSError:

@@ -55,7 +55,7 @@ STALE_DIRECTORY: Final = "stale data directory"
 """How a refusal begins that is for good: the sender's directory is an older copy, or one that runs twice."""
 
 
-OTHER_CLUSTER: Final = "this node belongs to cluster"
+OTHER_CLUSTER: Final = "this broker belongs to cluster"
 """How a refusal begins that a node of another cluster gives."""
 
 

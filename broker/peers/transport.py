@@ -281,10 +281,10 @@ class PeerTransport:
         heard_at = max(inbound.heard_at for inbound, _ in others)
         number = others[0][1].number
         if heard_at - since > self.timing.rival_heard_seconds:
-            return f"{STALE_DIRECTORY}: node {node_id} goes on running as boot {number}, so this is a copy of its directory"
+            return f"{STALE_DIRECTORY}: broker {node_id} goes on running as boot {number}, so this is a copy of its directory"
         if now - max(since, heard_at) > self.timing.rival_silent_seconds:
             return None
-        return f"node {node_id} is still connected as boot {number}: this is its restart, or a copy of its directory"
+        return f"broker {node_id} is still connected as boot {number}: this is its restart, or a copy of its directory"
 
     def promote(self, inbound: _Inbound, node_id: NodeId, channel: Channel) -> None:
         """The connection is a peer's. It takes the place of one before it: a node that comes again has lost that one."""

@@ -70,7 +70,7 @@ class Commits:
         self._timing = timing
         self._inbound = inbound
         self._counters = counters
-        self._space_pace = LogThrottle()
+        self._space_throttle = LogThrottle()
         self._log_trimmer = LogTrimmer(loop, host, store, writers)
 
     def close(self) -> None:
@@ -135,7 +135,7 @@ class Commits:
             replica = write.replica
             if completion.error is not None:
                 # prevented by the reserve; if it happens all the same the write waits for space, in order
-                if self._space_pace.is_due(replica.group_id):
+                if self._space_throttle.is_due(replica.group_id):
                     log.warning("write_waits_for_space", group_id=replica.group_id, reason=str(completion.error))
                 self._loop.call_later(SPACE_RETRY_SECONDS, self._submit_again, write)
                 continue

@@ -27,7 +27,7 @@ from raftmq.broker.peers.clocks import PeerClocks
 from raftmq.broker.peers.codec import (
     FrameType,
     SnapshotBegin,
-    decode_beats,
+    decode_heartbeats,
     decode_leadership,
     decode_message,
     encode_message,
@@ -141,8 +141,8 @@ class Engine:
         self._transport = transport
         self._random = random
         self._settings = raft_settings or RaftSettings()
-        self._postponed_pace = LogThrottle()
-        self._unexpected_pace = LogThrottle()
+        self._postponed_throttle = LogThrottle()
+        self._unexpected_throttle = LogThrottle()
         self._led: set[GroupId] = set()
         """Groups led here, for counting what is lost."""
         self._dirty: list[Replica[StateMachine]] = []
@@ -314,7 +314,7 @@ class Engine:
             action(*arguments)
         except StorageUnavailableError as error:
             # nothing was changed: as if the message had been lost
-            if self._postponed_pace.is_due(replica.group_id):
+            if self._postponed_throttle.is_due(replica.group_id):
                 log.warning("replica_postponed", group_id=replica.group_id, reason=str(error))
         except Exception as error:  # noqa: BLE001 -- any defect stops its own replica: going on would skip an entry
             self.break_replica(replica, error)
@@ -413,9 +413,9 @@ class Engine:
                 group_id, message = decode_message(body)
                 self.on_message(node_id, group_id, message)
             case FrameType.HEARTBEATS:
-                self._heartbeats.on_beats(node_id, decode_beats(body))
+                self._heartbeats.on_heartbeats(node_id, decode_heartbeats(body))
             case FrameType.HEARTBEAT_RESPONSES:
-                self._heartbeats.on_echoes(decode_beats(body))
+                self._heartbeats.on_heartbeat_responses(decode_heartbeats(body))
             case FrameType.CLOCK_QUESTION:
                 self.clocks.on_question(node_id, body)
             case FrameType.CLOCK:
@@ -425,7 +425,7 @@ class Engine:
             case FrameType.SNAPSHOT_BEGIN | FrameType.SNAPSHOT_ROWS | FrameType.SNAPSHOT_END:
                 self._receiver.on_frame(node_id, frame_type, body)
             case _:
-                if self._unexpected_pace.is_due((node_id, frame_type)):
+                if self._unexpected_throttle.is_due((node_id, frame_type)):
                     log.warning("peer_frame_unexpected", peer_id=node_id, frame_type=frame_type.name)
 
     def _on_snapshot(self, node_id: NodeId, whole: SnapshotBegin) -> None:

@@ -1,7 +1,7 @@
 """Heartbeats per pair of nodes: one frame for all groups, answered by one frame.
 
 Columns instead of messages, because a quiet node sends nothing else (under a millisecond for 5,000 groups). What a core
-does not take as a quiet beat, it gets as the message that it is. Source: multi-Raft practice (CockroachDB, TiKV).
+does not take as a quiet heartbeat, it gets as the message that it is. Source: multi-Raft practice (CockroachDB, TiKV).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from raftmq.types import GroupId, LogIndex, NodeId, ReplicaId, Term
 
 
 class Heartbeats:
-    """Collects the beats that are due here and takes in those of other nodes."""
+    """Collects the heartbeats that are due here and takes in those of other nodes."""
 
     def __init__(
         self, host: EngineHost, replicas: Mapping[GroupId, Replica[StateMachine]], transport: Transport
@@ -29,7 +29,7 @@ class Heartbeats:
         self._due: dict[NodeId, HeartbeatColumns] = {}
 
     def collect(self, replica: Replica[StateMachine]) -> None:
-        """Take a leader's due beats; they leave with the next `flush`."""
+        """Take a leader's due heartbeats; they leave with the next `flush`."""
         core = replica.core
         for target, commit_index, counter in core.take_heartbeats():
             node_id = replica.node_of(target)
@@ -45,8 +45,8 @@ class Heartbeats:
             for node_id, heartbeats in due.items():
                 self._transport.send(node_id, Channel.CONTROL, FrameType.HEARTBEATS, heartbeats.encode())
 
-    def on_beats(self, node_id: NodeId, columns: Sequence[Sequence[int]]) -> None:
-        """A node's beats of the groups it leads; the quiet ones are answered at once."""
+    def on_heartbeats(self, node_id: NodeId, columns: Sequence[Sequence[int]]) -> None:
+        """A node's heartbeats of the groups it leads; the quiet ones are answered at once."""
         responses = HeartbeatColumns()
         replicas = self._replicas
         for group_id, source, target, term, commit_index, counter in zip(*columns, strict=True):
@@ -55,7 +55,7 @@ class Heartbeats:
                 continue
             core = replica.core
             try:
-                is_quiet = core.on_quiet_beat(ReplicaId(source), Term(term), LogIndex(commit_index))
+                is_quiet = core.on_quiet_heartbeat(ReplicaId(source), Term(term), LogIndex(commit_index))
             except Exception as error:  # noqa: BLE001 -- one group's defect; the frame is of all of them
                 self._host.break_replica(replica, error)
                 continue
@@ -70,8 +70,8 @@ class Heartbeats:
             self._transport.send(node_id, Channel.CONTROL, FrameType.HEARTBEAT_RESPONSES, responses.encode())
             self._transport.flush()
 
-    def on_echoes(self, columns: Sequence[Sequence[int]]) -> None:
-        """A node's answers to this node's beats."""
+    def on_heartbeat_responses(self, columns: Sequence[Sequence[int]]) -> None:
+        """A node's answers to this node's heartbeats."""
         replicas = self._replicas
         for group_id, source, target, term, _, counter in zip(*columns, strict=True):
             replica = replicas.get(GroupId(group_id))
@@ -79,8 +79,8 @@ class Heartbeats:
                 continue
             core = replica.core
             try:
-                is_quiet = core.on_quiet_beat_response(ReplicaId(source), Term(term), counter)
-            except Exception as error:  # noqa: BLE001 -- see `on_beats`
+                is_quiet = core.on_quiet_heartbeat_response(ReplicaId(source), Term(term), counter)
+            except Exception as error:  # noqa: BLE001 -- see `on_heartbeats`
                 self._host.break_replica(replica, error)
                 continue
             if not is_quiet:

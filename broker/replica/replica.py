@@ -203,8 +203,8 @@ class Replica(Generic[MachineT]):
             )
         return RequestError(
             pb.NOT_LEADER,
-            f"this node does not lead group {self.group_id}; node {node_id} at {address} does",
-            leader_node_id=node_id,
+            f"this broker does not lead group {self.group_id}; broker {node_id} at {address} does",
+            leader_broker_id=node_id,
             leader_address=address,
             leader_epoch=term,
         )
@@ -232,7 +232,7 @@ class Replica(Generic[MachineT]):
         if not self._host.reserve_uncommitted(size):
             raise RequestError(
                 pb.THROTTLED,
-                "the node's budget for uncommitted data is exhausted; slow down",
+                "the broker's budget for uncommitted data is exhausted; slow down",
                 retry_after_ms=THROTTLE_RETRY_MS,
             )
         try:

@@ -230,7 +230,7 @@ class SnapshotReceiver:
         """Bytes of each peer that are queued or being written."""
         self._held: set[NodeId] = set()
         """Peers whose snapshots are not read now."""
-        self._dropped_pace = LogThrottle(1.0)
+        self._dropped_throttle = LogThrottle(1.0)
 
     def on_frame(self, node_id: NodeId, frame_type: FrameType, body: memoryview) -> None:
         """Take a frame in. Raises `FrameError`."""
@@ -362,5 +362,5 @@ class SnapshotReceiver:
         return incoming
 
     def _say_dropped(self, key: tuple[NodeId, int], incoming: _Incoming, reason: str) -> None:
-        if self._dropped_pace.is_due((key[0], incoming.begin.group_id)):
+        if self._dropped_throttle.is_due((key[0], incoming.begin.group_id)):
             log.warning("snapshot_dropped", peer_id=key[0], group_id=incoming.begin.group_id, reason=reason)

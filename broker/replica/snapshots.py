@@ -63,7 +63,7 @@ class Snapshots:
         self._threads = readers.snapshots
         self._writers = writers
         self._transport = transport
-        self._space_pace = LogThrottle()
+        self._space_throttle = LogThrottle()
         self.sent_total = 0
         """Snapshots streamed to the end."""
         self.installed_total = 0
@@ -168,7 +168,7 @@ class Snapshots:
             return
         if isinstance(error, StorageFullError):
             # the replica is as it was: like any write it waits for space
-            if self._space_pace.is_due(replica.group_id):
+            if self._space_throttle.is_due(replica.group_id):
                 log.warning("snapshot_waits_for_space", group_id=replica.group_id, reason=str(error))
             self._loop.call_later(SPACE_RETRY_SECONDS, self._install_again, replica, work)
         elif isinstance(error, Exception) and not isinstance(error, CommitFailedError):

@@ -143,7 +143,7 @@ class AdminService:
         except PlacementError as error:
             message = error.message
             if error.code == pb.TOO_MANY_PARTITIONS:
-                message = f"{message}: {self._occupancy(counts, takes)}; add nodes or ask for fewer partitions"
+                message = f"{message}: {self._occupancy(counts, takes)}; add brokers or ask for fewer partitions"
             raise RequestError(cast("pb.ErrorCode", error.code), message) from error
 
     def _occupancy(self, counts: Mapping[int, int], takes: Mapping[int, int]) -> str:
@@ -154,7 +154,7 @@ class AdminService:
             reason = (
                 self._host.limits.partitions_max_reason if is_own else "its setting partitions_max, or its open files"
             )
-            return f"node {node_id} has {counts[node_id]} of the {takes[node_id]} it takes ({reason})"
+            return f"broker {node_id} has {counts[node_id]} of the {takes[node_id]} it takes ({reason})"
 
         fullest = sorted(counts, key=lambda node_id: takes[node_id] - counts[node_id])[:_NAMED_MAX]
         return ", ".join(map(described, fullest))
@@ -228,17 +228,17 @@ class AdminService:
         host, group, metadata = self._host, self._host.metadata, self._metadata
         leader = leader_message(host, METADATA_GROUP_ID)
         group_ids = [group_id for topic in metadata.topics() for group_id in topic.group_ids]
-        leaders = Counter(leader_message(host, group_id).node_id for group_id in group_ids)
+        leaders = Counter(leader_message(host, group_id).broker_id for group_id in group_ids)
         voters = group.core.membership.voters
         return pb.DescribeClusterResponse(
             cluster_id=host.cluster_id,
-            answering_node_id=host.node_id,
-            metadata_leader_node_id=leader.node_id,
+            answering_broker_id=host.node_id,
+            metadata_leader_broker_id=leader.broker_id,
             metadata_term=max(leader.leader_epoch, group.term),
             metadata_revision=metadata.applied_index,
-            nodes=[
-                pb.ClusterNode(
-                    node=node_message(node),
+            brokers=[
+                pb.ClusterBroker(
+                    broker=node_message(node),
                     is_metadata_voter=node.metadata_replica_id in voters,
                     is_connected=host.is_connected(NodeId(node.node_id)),
                     replica_count=metadata.replica_count_of_node(node.node_id),
@@ -260,10 +260,10 @@ class AdminService:
 
 def _add_health(response: pb.DescribeClusterResponse, gathered: GatheredHealth) -> None:
     response.health.CopyFrom(gathered.cluster)
-    for node in response.nodes:
-        health = gathered.nodes.get(NodeId(node.node.node_id))
+    for broker in response.brokers:
+        health = gathered.nodes.get(NodeId(broker.broker.broker_id))
         if health is not None:
-            node.health.CopyFrom(health)
+            broker.health.CopyFrom(health)
 
 
 def _checked(check: Callable[[], None]) -> None:

@@ -29,7 +29,7 @@ class GatheredHealth:
     """The nodes' reports."""
 
     cluster: pb.ClusterHealth
-    nodes: dict[NodeId, pb.NodeHealth]
+    nodes: dict[NodeId, pb.BrokerHealth]
     """Of those that answered."""
 
 
@@ -90,10 +90,10 @@ class ClusterHealth:
             {node_id: answer.health for node_id, answer in answered.items()},
         )
 
-    async def _ask_node(self, node_id: NodeId, call: Call) -> pb.DescribeNodeResponse | None:
+    async def _ask_node(self, node_id: NodeId, call: Call) -> pb.DescribeBrokerResponse | None:
         here = self._health.describe_node
         try:
-            return await self._calls.ask(node_id, pb.DescribeNodeRequest(), here, call)
+            return await self._calls.ask(node_id, pb.DescribeBrokerRequest(), here, call)
         except RequestError:
             return None
 

@@ -136,5 +136,5 @@ def _request_error(error: grpc.aio.AioRpcError, address: str) -> RequestError:
         return found
     reason = error.details() or error.code().name
     if error.code() is grpc.StatusCode.UNAVAILABLE and _NOT_SENT in reason.lower():
-        return RequestError(pb.NO_LEADER, f"the node at {address} cannot be reached: {reason}", retry_after_ms=200)
-    return RequestError(pb.REQUEST_TIMED_OUT, f"no answer from the node at {address}: {reason}")
+        return RequestError(pb.NO_LEADER, f"the broker at {address} cannot be reached: {reason}", retry_after_ms=200)
+    return RequestError(pb.REQUEST_TIMED_OUT, f"no answer from the broker at {address}: {reason}")

@@ -23,7 +23,7 @@ _WARNING_CHARACTERS_MAX = 500
 
 
 class HealthService:
-    """Answers `DescribePartitions` and `DescribeNode`."""
+    """Answers `DescribePartitions` and `DescribeBroker`."""
 
     def __init__(self, host: ServiceHost, locator: Locator) -> None:
         self._host = host
@@ -54,19 +54,21 @@ class HealthService:
     def _describe(self, state: pb.PartitionState, partition: PartitionLog, size_bytes: int) -> None:
         replica = partition.replica
         state.leader_epoch = replica.term
-        state.in_sync_nodes.extend(sorted(replica.node_of(voter) for voter in self._host.replication.in_sync(replica)))
+        state.in_sync_brokers.extend(
+            sorted(replica.node_of(voter) for voter in self._host.replication.in_sync(replica))
+        )
         state.log_start_offset, state.high_watermark = partition.log_start_offset, partition.high_watermark
         state.size_bytes = size_bytes
 
     # ------------------------------------------------------------------------------------------------ the node
 
-    async def describe_node(self, request: pb.DescribeNodeRequest, call: Call) -> pb.DescribeNodeResponse:
+    async def describe_node(self, request: pb.DescribeBrokerRequest, call: Call) -> pb.DescribeBrokerResponse:
         """Return what is wrong with this node, and the groups that it leads."""
         host = self._host
         replicas: list[Replica[StateMachine]] = [host.metadata, *host.partition_replicas()]
         quarantined = (key.group_id for key in host.quarantined() if key.group_id != METADATA_GROUP_ID)
-        return pb.DescribeNodeResponse(
-            health=pb.NodeHealth(
+        return pb.DescribeBrokerResponse(
+            health=pb.BrokerHealth(
                 not_ready=[f"{one.reason}: {one.message}" for one in host.standing.not_ready_reasons()],
                 under_replicated=self.names(host.replication.under_replicated()),
                 not_served=self.names(host.standing.missing_replicas()),

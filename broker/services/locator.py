@@ -48,7 +48,7 @@ class Locator:
                 await self._host.wait_revision(revision)
         except TimeoutError:
             raise RequestError(
-                pb.NOT_READY, f"this node's metadata has not reached revision {revision} yet", retry_after_ms=100
+                pb.NOT_READY, f"this broker's metadata has not reached revision {revision} yet", retry_after_ms=100
             ) from None
 
     def locate(self, topic_id: int, partition: int) -> PartitionLog:
@@ -100,7 +100,7 @@ class Locator:
                 await self._host.metadata.read_index()
         except TimeoutError:
             raise RequestError(
-                pb.NOT_READY, "this node could not confirm its metadata in time", retry_after_ms=200
+                pb.NOT_READY, "this broker could not confirm its metadata in time", retry_after_ms=200
             ) from None
 
     def _elsewhere(self, group_id: GroupId) -> RequestError:
@@ -111,8 +111,8 @@ class Locator:
             )
         return RequestError(
             pb.NOT_LEADER,
-            f"node {node_id} at {address} leads group {group_id}",
-            leader_node_id=node_id,
+            f"broker {node_id} at {address} leads group {group_id}",
+            leader_broker_id=node_id,
             leader_address=address,
             leader_epoch=term,
         )

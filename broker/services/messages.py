@@ -9,10 +9,10 @@ from raftmq.proto import queue_pb2 as pb
 from raftmq.types import NO_NODE, GroupId
 
 
-def node_message(node: NodeView) -> pb.Node:
+def node_message(node: NodeView) -> pb.Broker:
     """A node."""
-    return pb.Node(
-        node_id=node.node_id,
+    return pb.Broker(
+        broker_id=node.node_id,
         address=node.client_address,
         host=node.host,
         rack=node.rack,
@@ -35,7 +35,7 @@ def topic_message(metadata: Metadata, topic: TopicView) -> pb.Topic:
     for number, group_id in enumerate(topic.group_ids):
         partition = metadata.partition(group_id)
         nodes = [replica.node_id for replica in partition.replicas] if partition is not None else []
-        message.partitions.add(partition=number, group_id=group_id, replica_nodes=nodes)
+        message.partitions.add(partition=number, group_id=group_id, replica_brokers=nodes)
     return message
 
 
@@ -44,4 +44,4 @@ def leader_message(host: ServiceHost, group_id: int) -> pb.PartitionLeader:
     term, node_id = host.leadership.get(GroupId(group_id))
     if not host.is_led(GroupId(group_id)):
         node_id = NO_NODE
-    return pb.PartitionLeader(group_id=group_id, node_id=node_id, leader_epoch=term)
+    return pb.PartitionLeader(group_id=group_id, broker_id=node_id, leader_epoch=term)

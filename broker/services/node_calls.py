@@ -67,7 +67,7 @@ class NodeCalls:
             return await here(request, call)
         node = self._host.metadata.state_machine.node(node_id)
         if node is None or not node.client_address:
-            raise RequestError(pb.NO_LEADER, f"the address of node {node_id} is not known", retry_after_ms=200)
+            raise RequestError(pb.NO_LEADER, f"the address of broker {node_id} is not known", retry_after_ms=200)
         timeout_seconds = max(0.001, call.deadline - self._host.loop.time())
         method: UnaryMethod[RequestT, ResponseT] = unary_method(type(request))
         return await self._forwarder.forward(node.client_address, method, request, timeout_seconds)

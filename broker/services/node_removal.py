@@ -36,22 +36,22 @@ class NodeRemovalService:
         return self._host.metadata.state_machine
 
     @on_metadata_leader
-    async def remove_node(self, request: pb.RemoveNodeRequest, call: Call) -> pb.RemoveNodeResponse:
+    async def remove_node(self, request: pb.RemoveBrokerRequest, call: Call) -> pb.RemoveBrokerResponse:
         """Remove a node. With `force` also one that died with replicas: they count as lost, whatever is left of them.
 
         Partitions without a healthy majority do not keep a dead node from being removed: they are as unavailable without it
         as with it. The answer names them, because now only their other nodes can bring them back.
 
         Raises:
-            RequestError: UNKNOWN_NODE or NODE_IN_USE (nothing changed), or what `MetadataLeader` raises.
+            RequestError: UNKNOWN_BROKER or BROKER_IN_USE (nothing changed), or what `MetadataLeader` raises.
         """
         deadline = call.within(request.timeout_ms, self._host.loop.time())
-        node = self._removable(request.node_id, is_forced=request.force)
+        node = self._removable(request.broker_id, is_forced=request.force)
         partitions = self._metadata.partitions_of_node(node.node_id)
         without_majority = [partition for partition in partitions if not self._has_majority_without(node, partition)]
         done = await self.leader.execute(RemoveNode(node.node_id, request.force), Done, deadline)
         log.warning("broker_removed", peer_id=node.node_id, replicas=len(partitions))
-        return pb.RemoveNodeResponse(
+        return pb.RemoveBrokerResponse(
             metadata_revision=done.revision,
             replica_count=len(partitions),
             without_majority_count=len(without_majority),
@@ -62,13 +62,13 @@ class NodeRemovalService:
         metadata = self._metadata
         node = metadata.node(node_id)
         if node is None:
-            raise RequestError(pb.UNKNOWN_NODE, f"the cluster has no broker {node_id}")
+            raise RequestError(pb.UNKNOWN_BROKER, f"the cluster has no broker {node_id}")
         if node.state == "removed":
-            raise RequestError(pb.UNKNOWN_NODE, f"broker {node_id} was removed before")
+            raise RequestError(pb.UNKNOWN_BROKER, f"broker {node_id} was removed before")
         is_voter = node.metadata_replica_id in metadata.metadata_voters
         if is_voter and len(metadata.metadata_voters) == 1:
             raise RequestError(
-                pb.NODE_IN_USE,
+                pb.BROKER_IN_USE,
                 f"broker {node_id} is the only one that votes on metadata: add brokers until others vote, then remove it",
             )
         if is_forced:
@@ -79,7 +79,7 @@ class NodeRemovalService:
             parts = [f"holds {replica_count} partition replicas"] if replica_count else []
             parts += ["votes on metadata"] if is_voter else []
             raise RequestError(
-                pb.NODE_IN_USE,
+                pb.BROKER_IN_USE,
                 f"broker {node_id} still {' and '.join(parts)}: if it is gone for good, remove it with --force (force=True), "
                 "and the others make its replicas again",
             )
@@ -89,7 +89,7 @@ class NodeRemovalService:
         """Forced removal gives data up, so a node that runs must be stopped first: a typing error must not cost a replica."""
         if self._host.is_connected(NodeId(node.node_id)):
             raise RequestError(
-                pb.NODE_IN_USE,
+                pb.BROKER_IN_USE,
                 f"broker {node.node_id} is running at {node.client_address}: stop it first, if that is the one you mean, "
                 "then remove it",
             )

@@ -41,13 +41,13 @@ class NodesService:
 
     # ------------------------------------------------------------------------------------------------ registration
 
-    async def register_node(self, request: pb.RegisterNodeRequest, call: Call) -> pb.RegisterNodeResponse:
+    async def register_node(self, request: pb.RegisterBrokerRequest, call: Call) -> pb.RegisterBrokerResponse:
         """Admit a node, take the addresses it has now, or let it take the place of a disk that is lost."""
         self._check_registration(request)
         return await self._register_node(request, call)
 
     @on_metadata_leader
-    async def _register_node(self, request: pb.RegisterNodeRequest, call: Call) -> pb.RegisterNodeResponse:
+    async def _register_node(self, request: pb.RegisterBrokerRequest, call: Call) -> pb.RegisterBrokerResponse:
         if self._metadata.node(self._host.node_id) is None:
             # We form this cluster and are not registered yet. Whoever came in before us would not be told where we are,
             # would never reach us, and might be given our node id.
@@ -58,7 +58,7 @@ class NodesService:
         registered = await self.leader.execute(
             RegisterNode(
                 uuid=request.uuid,
-                node_id=request.node_id,
+                node_id=request.broker_id,
                 client_address=request.client_address,
                 peer_address=request.peer_address,
                 http_address=request.http_address,
@@ -75,31 +75,32 @@ class NodesService:
             call.deadline,
         )
         metadata = self._metadata
-        return pb.RegisterNodeResponse(
+        return pb.RegisterBrokerResponse(
             cluster_id=self._host.cluster_id,
-            node_id=registered.node_id,
+            broker_id=registered.node_id,
             metadata_replica_id=registered.metadata_replica_id,
             metadata_revision=registered.revision,
-            nodes=[node_message(node) for node in metadata.nodes()],
+            brokers=[node_message(node) for node in metadata.nodes()],
             metadata_replicas=[
-                pb.MetadataReplica(replica_id=replica.replica_id, node_id=replica.node_id)
+                pb.MetadataReplica(replica_id=replica.replica_id, broker_id=replica.node_id)
                 for replica in metadata.metadata_replicas
             ],
         )
 
-    def _check_registration(self, request: pb.RegisterNodeRequest) -> None:
+    def _check_registration(self, request: pb.RegisterBrokerRequest) -> None:
         mine = self._host.cluster_id
         if mine and request.cluster_id and request.cluster_id != mine:
-            raise RequestError(pb.WRONG_CLUSTER, f"this is cluster {mine}, the node belongs to {request.cluster_id}")
+            raise RequestError(pb.WRONG_CLUSTER, f"this is cluster {mine}, the broker belongs to {request.cluster_id}")
         if not request.client_address or not request.peer_address:
-            raise RequestError(pb.INVALID_ARGUMENT, "a node registers with its client and its peer address")
+            raise RequestError(pb.INVALID_ARGUMENT, "a broker registers with its client and its peer address")
         texts = (request.client_address, request.peer_address, request.http_address, request.host, request.rack)
         if max(map(len, (*texts, request.version))) > NODE_TEXT_CHARACTERS_MAX:
             raise RequestError(
-                pb.INVALID_ARGUMENT, f"a node's addresses and labels have at most {NODE_TEXT_CHARACTERS_MAX} characters"
+                pb.INVALID_ARGUMENT,
+                f"a broker's addresses and labels have at most {NODE_TEXT_CHARACTERS_MAX} characters",
             )
 
-    def _check_directory(self, request: pb.RegisterNodeRequest) -> None:
+    def _check_directory(self, request: pb.RegisterBrokerRequest) -> None:
         """Refuse a node whose data directory is a copy, before anything about it is recorded.
 
         Raises:
@@ -112,24 +113,25 @@ class NodesService:
         if refusal is not None:
             raise refusal
 
-    def _takes_over(self, request: pb.RegisterNodeRequest) -> bool:
+    def _takes_over(self, request: pb.RegisterBrokerRequest) -> bool:
         """Whether a uuid never seen claims the node id of another, and may have it.
 
         The claim is the operator's: a node id is asked for only where it is configured. It means that the disk of the node
         that had it is lost, so everything there is rebuilt, and that disk is refused for ever.
 
         Raises:
-            RequestError: NODE_ID_TAKEN when that node is alive; NOT_READY while partitions would lose their majority.
+            RequestError: BROKER_ID_TAKEN when that node is alive; NOT_READY while partitions would lose their majority.
         """
         metadata = self._metadata
-        holder = metadata.node(request.node_id) if request.node_id else None
+        holder = metadata.node(request.broker_id) if request.broker_id else None
         if holder is None or holder.state == "removed" or holder.uuid == request.uuid:
             return False
         if metadata.node_by_uuid(request.uuid) is not None or metadata.is_uuid_retired(request.uuid):
             return False  # a node that is known keeps its id, one that is refused stays so
         if self._host.is_connected(NodeId(holder.node_id)):
             raise RequestError(
-                pb.NODE_ID_TAKEN, f"node {holder.node_id} is running at {holder.client_address}; use another node id"
+                pb.BROKER_ID_TAKEN,
+                f"broker {holder.node_id} is running at {holder.client_address}; use another broker id",
             )
         if not request.replaces_lost:
             self._check_majorities_without(holder)
@@ -148,7 +150,7 @@ class NodesService:
         if endangered:
             raise RequestError(
                 pb.NOT_READY,
-                f"node {holder.node_id} has data on another disk, and without it {self._named(endangered)} would have no "
+                f"broker {holder.node_id} has data on another disk, and without it {self._named(endangered)} would have no "
                 "healthy majority now: wait for the others, start it on its own data directory, or give that disk up for "
                 "lost with --replace-lost",
                 retry_after_ms=1000,
@@ -162,7 +164,7 @@ class NodesService:
         more = len(partitions) - len(names)
         return ", ".join(names) + (f" and {more} more" if more else "")
 
-    async def _replace_metadata_replica(self, request: pb.RegisterNodeRequest, call: Call) -> None:
+    async def _replace_metadata_replica(self, request: pb.RegisterBrokerRequest, call: Call) -> None:
         """A leader could not answer without a majority of the other metadata voters, so none is counted here."""
         node = self._metadata.node_by_uuid(request.uuid)
         damaged = request.damaged_metadata_replica_id
@@ -173,7 +175,7 @@ class NodesService:
 
     async def report_damage(self, request: pb.ReportDamageRequest, call: Call) -> pb.ReportDamageResponse:
         """Take note of damaged replicas of groups led here; what follows is the reconciler's."""
-        node = self._reporter(request.uuid, request.node_id, len(request.replicas))
+        node = self._reporter(request.uuid, request.broker_id, len(request.replicas))
         for report in request.replicas:
             if self._metadata.replica_node(report.group_id, report.replica_id) == node.node_id:  # of its own data only
                 self._host.reported_damage.record(ReplicaKey(GroupId(report.group_id), ReplicaId(report.replica_id)))
@@ -182,7 +184,7 @@ class NodesService:
     @on_metadata_leader
     async def report_replicas(self, request: pb.ReportReplicasRequest, call: Call) -> pb.ReportReplicasResponse:
         """Replace damaged replicas, and forget retiring ones that have left their groups."""
-        node = self._reporter(request.uuid, request.node_id, len(request.damaged) + len(request.left))
+        node = self._reporter(request.uuid, request.broker_id, len(request.damaged) + len(request.left))
         for report in request.damaged:
             if self._may_speak_for(node, report) and self._metadata.replica_node(report.group_id, report.replica_id):
                 command = ReplaceReplica(report.group_id, report.replica_id)
@@ -195,7 +197,7 @@ class NodesService:
     def _reporter(self, uuid: str, node_id: int, count: int) -> NodeView:
         node = self._metadata.node_by_uuid(uuid)
         if node is None or node.node_id != node_id:
-            raise RequestError(pb.INVALID_ARGUMENT, f"the reporting uuid is not that of node {node_id}")
+            raise RequestError(pb.INVALID_ARGUMENT, f"the reporting uuid is not that of broker {node_id}")
         if count > REPORTED_REPLICAS_MAX:
             raise RequestError(pb.INVALID_ARGUMENT, f"a report names at most {REPORTED_REPLICAS_MAX} replicas")
         return node

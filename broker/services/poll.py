@@ -170,7 +170,9 @@ class PollService:
 
     async def _park(self, progress: list[asyncio.Future[None]], until: float) -> None:
         if len(self._parked) >= self._host.limits.parked_polls_max:
-            raise RequestError(pb.THROTTLED, "too many polls are waiting on this node", retry_after_ms=_PARKED_RETRY_MS)
+            raise RequestError(
+                pb.THROTTLED, "too many polls are waiting on this broker", retry_after_ms=_PARKED_RETRY_MS
+            )
         woken: asyncio.Future[None] = self._host.loop.create_future()
 
         def wake(_: asyncio.Future[None]) -> None:

@@ -49,7 +49,7 @@ class TopologyFeed:
     def enter(self) -> None:
         """A watcher comes; the first one starts the feed. Raises NOT_FORMED, NOT_READY or THROTTLED."""
         if self.watchers >= WATCHERS_MAX:
-            raise RequestError(pb.THROTTLED, "too many clients watch this node's topology", retry_after_ms=1000)
+            raise RequestError(pb.THROTTLED, "too many clients watch this broker's topology", retry_after_ms=1000)
         if self.task is None or self.task.done():
             self.advance()
             self.task = self._host.loop.create_task(self._run())
@@ -69,11 +69,11 @@ class TopologyFeed:
             cluster_id=self._host.cluster_id,
             metadata_revision=metadata.applied_index,
             is_full=True,
-            has_nodes=True,
-            nodes=[node_message(node) for node in self._nodes],
+            has_brokers=True,
+            brokers=[node_message(node) for node in self._nodes],
             topics=[topic_message(metadata, topic) for topic in self._topics.values()],
             leaders=[
-                pb.PartitionLeader(group_id=group_id, node_id=node_id, leader_epoch=term)
+                pb.PartitionLeader(group_id=group_id, broker_id=node_id, leader_epoch=term)
                 for group_id, (node_id, term) in self._leaders.items()
             ],
         )
@@ -124,11 +124,11 @@ class TopologyFeed:
         nodes = metadata.nodes()
         if nodes != self._nodes:
             self._nodes = nodes
-            update.has_nodes = True
-            update.nodes.extend(node_message(node) for node in nodes)
+            update.has_brokers = True
+            update.brokers.extend(node_message(node) for node in nodes)
         self._compare_topics(update)
         self._compare_leaders(update)
-        if update.has_nodes or update.topics or update.deleted_topic_ids or update.leaders:
+        if update.has_brokers or update.topics or update.deleted_topic_ids or update.leaders:
             self._updates.append(update)
             self.number += 1
             if self._changed is not None:
@@ -156,7 +156,7 @@ class TopologyFeed:
             term, node_id = self._host.leadership.get(GroupId(group_id))
             leader = leaders[group_id] = (node_id, term)
             if self._leaders.get(group_id) != leader:
-                update.leaders.add(group_id=group_id, node_id=node_id, leader_epoch=term)
+                update.leaders.add(group_id=group_id, broker_id=node_id, leader_epoch=term)
         self._leaders = leaders
 
 

@@ -9,11 +9,11 @@ from types import TracebackType
 from typing import Final, Literal, Self
 
 from raftmq.client.admin.cluster_health import (
+    BrokerHealth,
     ClusterHealth,
-    NodeHealth,
     PartitionState,
+    read_broker_health,
     read_cluster_health,
-    read_node_health,
     read_state,
 )
 from raftmq.client.admin.group_admin import (
@@ -44,7 +44,7 @@ from raftmq.methods import (
     DESCRIBE_CLUSTER,
     DESCRIBE_TOPIC,
     LIST_TOPICS,
-    REMOVE_NODE,
+    REMOVE_BROKER,
 )
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import TopicPartition
@@ -70,8 +70,8 @@ class PartitionDescription:
     partition: int
     group_id: int
     """Its Raft group."""
-    replica_nodes: tuple[int, ...]
-    leader_node_id: int = 0
+    replica_brokers: tuple[int, ...]
+    leader_broker_id: int = 0
     """0: nobody is known to lead it (or it was not asked for: see `Admin.describe_topic`)."""
     leader_epoch: int = 0
     state: PartitionState | None = None
@@ -94,10 +94,10 @@ class TopicDescription:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeDescription:
+class BrokerDescription:
     """One broker process."""
 
-    node_id: int
+    broker_id: int
     address: str
     host: str
     rack: str
@@ -107,27 +107,27 @@ class NodeDescription:
     peer_address: str
     is_metadata_voter: bool
     is_connected: bool
-    """As the answering node sees it."""
+    """As the answering broker sees it."""
     replica_count: int
     leader_count: int
-    health: NodeHealth | None = None
+    health: BrokerHealth | None = None
     """None: not asked for, or it did not answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterDescription:
-    """The cluster as one of its nodes sees it."""
+    """The cluster as one of its brokers sees it."""
 
     cluster_id: str
-    answering_node_id: int
-    metadata_leader_node_id: int
+    answering_broker_id: int
+    metadata_leader_broker_id: int
     metadata_term: int
     metadata_revision: int
-    nodes: tuple[NodeDescription, ...]
+    brokers: tuple[BrokerDescription, ...]
     topic_count: int
     partition_count: int
     partitions_without_leader: int
-    """As the answering node believes; `health.leaderless` knows better."""
+    """As the answering broker believes; `health.leaderless` knows better."""
     health: ClusterHealth | None = None
     """Only with ``ask_brokers``."""
 
@@ -136,7 +136,7 @@ class ClusterDescription:
 class BrokerRemoval:
     """What the removal of a broker left to do."""
 
-    node_id: int
+    broker_id: int
     replica_count: int
     """Partition replicas it held; the other brokers make them again, a few at a time."""
     without_majority_count: int
@@ -493,11 +493,11 @@ class Admin:
     # ----------------------------------------------------------------------------------------------------------- cluster
 
     async def describe_cluster(self, *, ask_brokers: bool = False) -> ClusterDescription:
-        """Nodes and totals, as the answering node sees them.
+        """Brokers and totals, as the answering broker sees them.
 
         Args:
             ask_brokers: also have every broker asked how it is, and what it leads: see `ClusterDescription.health` and
-                `NodeDescription.health`. A broker that hangs makes this take 1 s.
+                `BrokerDescription.health`. A broker that hangs makes this take 1 s.
         """
         self._check_usable()
         request = pb.DescribeClusterRequest(with_health=ask_brokers)
@@ -505,33 +505,33 @@ class Admin:
         self._resolver.record_revision(response.metadata_revision)
         return ClusterDescription(
             cluster_id=response.cluster_id,
-            answering_node_id=response.answering_node_id,
-            metadata_leader_node_id=response.metadata_leader_node_id,
+            answering_broker_id=response.answering_broker_id,
+            metadata_leader_broker_id=response.metadata_leader_broker_id,
             metadata_term=response.metadata_term,
             metadata_revision=response.metadata_revision,
-            nodes=tuple(sorted(map(_node, response.nodes), key=lambda node: node.node_id)),
+            brokers=tuple(sorted(map(_broker, response.brokers), key=lambda broker: broker.broker_id)),
             topic_count=response.topic_count,
             partition_count=response.partition_count,
             partitions_without_leader=response.partitions_without_leader,
             health=read_cluster_health(response.health) if response.HasField("health") else None,
         )
 
-    async def remove_broker(self, node_id: int, *, force: bool = False) -> BrokerRemoval:
+    async def remove_broker(self, broker_id: int, *, force: bool = False) -> BrokerRemoval:
         """Remove a broker for good: its data directory is refused for ever.
 
         Without `force` it must hold no replica and have no vote on metadata. With it, a broker that died is removed with all that it
         held: partitions get other replicas on the brokers that are left, in the background (the metric
-        ``raftmq_under_replicated_partitions`` shows how far that is). Raises `UnknownNodeError`, or `NodeInUseError` when the broker
+        ``raftmq_under_replicated_partitions`` shows how far that is). Raises `UnknownBrokerError`, or `BrokerInUseError` when the broker
         still runs or is needed; then nothing changed.
         """
         self._check_usable()
-        request = pb.RemoveNodeRequest(
-            node_id=_positive(node_id, "node_id"), force=force, timeout_ms=self._broker_timeout_ms()
+        request = pb.RemoveBrokerRequest(
+            broker_id=_positive(broker_id, "broker_id"), force=force, timeout_ms=self._broker_timeout_ms()
         )
-        response = await self._resolver.call_any(REMOVE_NODE, request, self._timeout_seconds)
+        response = await self._resolver.call_any(REMOVE_BROKER, request, self._timeout_seconds)
         self._resolver.record_revision(response.metadata_revision)
         return BrokerRemoval(
-            node_id=node_id,
+            broker_id=broker_id,
             replica_count=response.replica_count,
             without_majority_count=response.without_majority_count,
             without_majority=tuple(TopicPartition(name.topic, name.partition) for name in response.without_majority),
@@ -603,8 +603,8 @@ def _topic(
             PartitionDescription(
                 partition=partition.partition,
                 group_id=partition.group_id,
-                replica_nodes=tuple(partition.replica_nodes),
-                leader_node_id=known.get(partition.group_id, nobody).node_id,
+                replica_brokers=tuple(partition.replica_brokers),
+                leader_broker_id=known.get(partition.group_id, nobody).broker_id,
                 leader_epoch=known.get(partition.group_id, nobody).leader_epoch,
                 state=read_state(stated[partition.partition]) if partition.partition in stated else None,
             )
@@ -614,20 +614,20 @@ def _topic(
     )
 
 
-def _node(entry: pb.ClusterNode) -> NodeDescription:
-    node = entry.node
-    return NodeDescription(
-        node_id=node.node_id,
-        address=node.address,
-        host=node.host,
-        rack=node.rack,
-        version=node.version,
-        state=node.state,
-        http_address=node.http_address,
-        peer_address=node.peer_address,
+def _broker(entry: pb.ClusterBroker) -> BrokerDescription:
+    broker = entry.broker
+    return BrokerDescription(
+        broker_id=broker.broker_id,
+        address=broker.address,
+        host=broker.host,
+        rack=broker.rack,
+        version=broker.version,
+        state=broker.state,
+        http_address=broker.http_address,
+        peer_address=broker.peer_address,
         is_metadata_voter=entry.is_metadata_voter,
         is_connected=entry.is_connected,
         replica_count=entry.replica_count,
         leader_count=entry.leader_count,
-        health=read_node_health(entry.health) if entry.HasField("health") else None,
+        health=read_broker_health(entry.health) if entry.HasField("health") else None,
     )

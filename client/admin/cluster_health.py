@@ -12,7 +12,7 @@ from raftmq.types import TopicPartition
 class PartitionState:
     """How a partition is, as its leader says."""
 
-    in_sync_nodes: tuple[int, ...]
+    in_sync_brokers: tuple[int, ...]
     """Brokers whose replicas vote and keep up with the leader, its own included."""
     log_start_offset: int
     high_watermark: int
@@ -30,7 +30,7 @@ class PartitionNames:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeHealth:
+class BrokerHealth:
     """How a broker is, as it says itself."""
 
     not_ready: tuple[str, ...]
@@ -62,7 +62,7 @@ class ClusterHealth:
 def read_state(state: pb.PartitionState) -> PartitionState:
     """From the answer of a partition's leader."""
     return PartitionState(
-        in_sync_nodes=tuple(state.in_sync_nodes),
+        in_sync_brokers=tuple(state.in_sync_brokers),
         log_start_offset=state.log_start_offset,
         high_watermark=state.high_watermark,
         size_bytes=state.size_bytes,
@@ -83,9 +83,9 @@ def read_cluster_health(health: pb.ClusterHealth) -> ClusterHealth:
     )
 
 
-def read_node_health(health: pb.NodeHealth) -> NodeHealth:
+def read_broker_health(health: pb.BrokerHealth) -> BrokerHealth:
     """From what one broker said of itself."""
-    return NodeHealth(
+    return BrokerHealth(
         not_ready=tuple(health.not_ready),
         under_replicated=_names(health.under_replicated),
         not_served=_names(health.not_served),

@@ -63,7 +63,7 @@ def _error_of_code(detail: pb.ErrorDetail, context: str) -> RaftMQError:
         return NotLeaderError(
             message,
             retry_after_ms=retry_after_ms,
-            leader_node_id=leader.node_id,
+            leader_broker_id=leader.broker_id,
             leader_address=leader.address,
             leader_epoch=leader.leader_epoch,
         )

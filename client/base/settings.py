@@ -33,7 +33,7 @@ DELIVERY_TIMEOUT_MS_MAX: Final = 3_600_000
 whatever it repeats is recognised."""
 BATCHES_IN_FLIGHT_MAX: Final = 5
 """Batches of one producer under way per partition: brokers remember as many to recognise a repeated one."""
-NODE_BYTES_IN_FLIGHT_MAX: Final = 8 * MIB
+BROKER_BYTES_IN_FLIGHT_MAX: Final = 8 * MIB
 """Unanswered bytes per broker: 80 ms of work at 100 MB/s, so a slow broker does not take the whole buffer."""
 SMALL_REQUESTS_IN_FLIGHT_MAX: Final = 1
 """While so many requests to a broker are unanswered, records gather and only full batches go out.
@@ -41,7 +41,7 @@ SMALL_REQUESTS_IN_FLIGHT_MAX: Final = 1
 One by one records would otherwise become one Raft entry each; the answer's time is the natural gathering time.
 """
 GATHER_SECONDS_MAX: Final = 0.1
-"""An answer later than this no longer makes others gather: a partition without a quorum must not hold up its node's others."""
+"""An answer later than this no longer makes others gather: a partition without a quorum must not hold up its broker's others."""
 STICKY_BYTES: Final = 64 * KIB
 """Records without a key stay on one partition for so many bytes, then go to the next (KIP-794).
 
@@ -80,12 +80,12 @@ RETRY_BACKOFF_MAX_SECONDS: Final = 1.0
 LAST_TRY_SECONDS: Final = 0.1
 """What the last step of something is given when the steps before took all the time: enough for a cluster that is there."""
 LATE_ANSWER_SECONDS: Final = 2.0
-"""An answer later than this makes the node suspect: the topology is watched through another one."""
+"""An answer later than this makes the broker suspect: the topology is watched through another one."""
 TICK_SECONDS: Final = 0.1
 """How often expiry is checked while anything is outstanding; delivery timeouts are as exact as this."""
 
 WATCH_FIRST_UPDATE_SECONDS: Final = 3.0
-"""A node that does not send its topology in this time is passed over (it may be frozen)."""
+"""A broker that does not send its topology in this time is passed over (it may be frozen)."""
 WATCH_BACKOFF_MIN_SECONDS: Final = 0.05
 WATCH_BACKOFF_MAX_SECONDS: Final = 1.0
 CONNECT_BACKOFF_MAX_SECONDS: Final = 1.0
@@ -97,7 +97,7 @@ CLOSE_GRACE_SECONDS: Final = 0.5
 POLLS_IN_FLIGHT_MAX: Final = 4
 """Long polls of one consumer to one broker at once: a partition that became hungry does not wait for the poll of the others."""
 LATE_POLL_SECONDS: Final = 2.0
-"""Grace on top of a poll's `max_wait` before the node is suspect."""
+"""Grace on top of a poll's `max_wait` before the broker is suspect."""
 FETCH_MESSAGE_BYTES_MAX: Final = 3 * MIB + MIB // 2
 CONSUMER_BUFFER_BYTES_MAX: Final = 32 * MIB
 """Fetched and not yet handed out, over all partitions of one consumer."""

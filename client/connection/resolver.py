@@ -1,4 +1,4 @@
-"""Knows who leads what: watches the topology, follows hints, and shares one connection per node among all callers.
+"""Knows who leads what: watches the topology, follows hints, and shares one connection per broker among all callers.
 
 Must not send records or decide about retries of them. Invariants: the cluster id seen first is pinned, an answer of another
 cluster is never used; knowledge about a group's leader never goes back to an older epoch; all state changes happen in functions
@@ -66,7 +66,7 @@ class TopicInfo:
 class Leader(NamedTuple):
     """Who leads a group, as far as we know."""
 
-    node_id: int
+    broker_id: int
     leader_epoch: int
 
 
@@ -87,7 +87,7 @@ class Resolver:
         self.cluster_id = cluster_id
         """Empty until it is given or the first topology arrives, then fixed."""
         self.metadata_revision = 0
-        """The highest revision seen; sent with requests so that a node behind it waits."""
+        """The highest revision seen; sent with requests so that a broker behind it waits."""
         self.topics: dict[str, TopicInfo] = {}
         self.rng = rng or random.Random()
         self._transport = transport
@@ -96,7 +96,7 @@ class Resolver:
         """Will close the connections to addresses that are not used any more."""
         self._endings: set[asyncio.Task[None]] = set()
         """Connections that are being closed."""
-        self._node_addresses: dict[int, str] = {}
+        self._broker_addresses: dict[int, str] = {}
         self._leaders: dict[int, Leader] = {}
         self._refused: set[str] = set()
         """Addresses where another cluster answered, until ours says that a broker of its own is there."""
@@ -110,7 +110,7 @@ class Resolver:
         self._errors: dict[str, RaftMQError] = {}
         """Why each address could not be watched, the last time it was tried; empty while one is watched."""
         self._lost_at = 0.0
-        self._pace = LogThrottle(settings.LOG_INTERVAL_SECONDS)
+        self._throttle = LogThrottle(settings.LOG_INTERVAL_SECONDS)
 
     # -------------------------------------------------------------------------------------------------------- lifecycle
 
@@ -161,7 +161,7 @@ class Resolver:
     def leader(self, group_id: int) -> Leader | None:
         """Who leads the group, or None when nobody is known to, or its address is not."""
         leader = self._leaders.get(group_id)
-        if leader is None or leader.node_id not in self._node_addresses:
+        if leader is None or leader.broker_id not in self._broker_addresses:
             return None
         return leader
 
@@ -171,8 +171,8 @@ class Resolver:
         return info is not None and group_id in info.group_ids
 
     def address(self, leader: Leader) -> str:
-        """Where the node is that `leader` named."""
-        return self._node_addresses[leader.node_id]
+        """Where the broker is that `leader` named."""
+        return self._broker_addresses[leader.broker_id]
 
     def connection(self, address: str) -> Connection:
         """The shared connection to an address."""
@@ -206,7 +206,7 @@ class Resolver:
         response = await self.call_any(DESCRIBE_TOPIC, request, timeout_seconds, is_read=True)
         self._learn_topic(response.topic)
         for leader in response.leaders:
-            self._learn_leader(leader.group_id, Leader(leader.node_id, leader.leader_epoch))
+            self._learn_leader(leader.group_id, Leader(leader.broker_id, leader.leader_epoch))
         self.record_revision(response.metadata_revision)
         self._notify()
         info = self.topics.get(name)
@@ -214,9 +214,9 @@ class Resolver:
             raise UnknownTopicError(f"there is no topic {name!r}")
         return info
 
-    def node_addresses(self) -> list[str]:
+    def broker_addresses(self) -> list[str]:
         """Of all brokers of the cluster, as far as known."""
-        return list(self._node_addresses.values())
+        return list(self._broker_addresses.values())
 
     def addresses(self) -> list[str]:
         """Of brokers to ask, best first."""
@@ -250,17 +250,17 @@ class Resolver:
 
         A refusal without a hint changes nothing: a leader that stalled refuses for a moment and stays leader in its epoch.
         """
-        if not error.leader_node_id:
+        if not error.leader_broker_id:
             return False
-        if error.leader_address and error.leader_node_id not in self._node_addresses:
-            self._node_addresses[error.leader_node_id] = error.leader_address
-        changed = self._learn_leader(group_id, Leader(error.leader_node_id, error.leader_epoch))
+        if error.leader_address and error.leader_broker_id not in self._broker_addresses:
+            self._broker_addresses[error.leader_broker_id] = error.leader_address
+        changed = self._learn_leader(group_id, Leader(error.leader_broker_id, error.leader_epoch))
         if changed:
             self._notify()
         return changed
 
     def mark_suspect(self, address: str) -> None:
-        """A node answers late or not at all: stop listening to its view of the topology, if we do."""
+        """A broker answers late or not at all: stop listening to its view of the topology, if we do."""
         if address == self._watch_address and len(self._candidates()) > 1:
             self._restart_watch()
 
@@ -274,9 +274,9 @@ class Resolver:
         *,
         is_read: bool = False,
     ) -> ResponseT:
-        """Make a call that every node answers, on one that works.
+        """Make a call that every broker answers, on one that works.
 
-        Definite failures that a broker calls retriable are tried again on other nodes until the time is over; one whose outcome
+        Definite failures that a broker calls retriable are tried again on other brokers until the time is over; one whose outcome
         is unknown only if `is_read`.
 
         Raises:
@@ -292,7 +292,7 @@ class Resolver:
             address = candidates[tried % len(candidates)]
             tried += 1
             remaining = max(deadline - loop.time(), 0.001)
-            # A read may give a frozen node up early; a change must not, as its outcome would be unknown.
+            # A read may give a frozen broker up early; a change must not, as its outcome would be unknown.
             patience = min(remaining, settings.LATE_ANSWER_SECONDS) if is_read and len(candidates) > 1 else remaining
             try:
                 return await self.connection(address).call(method, request, patience)
@@ -353,8 +353,8 @@ class Resolver:
     def _on_watching(self, address: str) -> None:
         elapsed = asyncio.get_running_loop().time() - self._lost_at if self._errors else 0.0
         self._errors.clear()
-        data = (address, self.cluster_id, len(self._node_addresses), len(self.topics), elapsed)
-        log.info("topology_watched address=%s cluster_id=%s nodes=%d topics=%d elapsed_seconds=%.3f", *data)
+        data = (address, self.cluster_id, len(self._broker_addresses), len(self.topics), elapsed)
+        log.info("topology_watched address=%s cluster_id=%s brokers=%d topics=%d elapsed_seconds=%.3f", *data)
 
     def _on_watch_failed(self, address: str, error: RaftMQError) -> None:
         """Try another address; give up when all there are refuse us for good."""
@@ -372,7 +372,7 @@ class Resolver:
             self._on_crash(error)
             return
         elapsed = asyncio.get_running_loop().time() - self._lost_at
-        if all(failures) and elapsed >= settings.UNREACHABLE_BEFORE_WARNING_SECONDS and self._pace.is_due():
+        if all(failures) and elapsed >= settings.UNREACHABLE_BEFORE_WARNING_SECONDS and self._throttle.is_due():
             data = (",".join(candidates), name_of(error), elapsed)
             log.warning("no_broker_reachable addresses=%s error_code=%s elapsed_seconds=%.1f", *data)
 
@@ -393,9 +393,9 @@ class Resolver:
                 connection.cluster_id = self.cluster_id
         is_newest = update.metadata_revision >= self.metadata_revision
         self.record_revision(update.metadata_revision)
-        if update.has_nodes or update.is_full:
-            self._node_addresses = {node.node_id: node.address for node in update.nodes if node.address}
-            self._refused.difference_update(self._node_addresses.values())  # a stranger there may have gone again
+        if update.has_brokers or update.is_full:
+            self._broker_addresses = {broker.broker_id: broker.address for broker in update.brokers if broker.address}
+            self._refused.difference_update(self._broker_addresses.values())  # a stranger there may have gone again
         if update.is_full:
             self.topics = {}
         deleted = set(update.deleted_topic_ids)
@@ -404,7 +404,7 @@ class Resolver:
         for topic in update.topics:
             self._learn_topic(topic)
         for leader in update.leaders:
-            self._learn_leader(leader.group_id, Leader(leader.node_id, leader.leader_epoch))
+            self._learn_leader(leader.group_id, Leader(leader.broker_id, leader.leader_epoch))
         if deleted or (update.is_full and is_newest):
             # Group ids are never reused. A table that is behind may lack a topic whose leaders' epochs must not be forgotten.
             # Of those deleted last the leaders stay known: whoever writes there asks them, and hears that the topic is gone.
@@ -457,7 +457,7 @@ class Resolver:
 
     def _candidates(self) -> list[str]:
         """Addresses to ask, the one being watched first, each once."""
-        known = dict.fromkeys((self._watch_address, *self._node_addresses.values(), *self.bootstrap_addresses))
+        known = dict.fromkeys((self._watch_address, *self._broker_addresses.values(), *self.bootstrap_addresses))
         return [address for address in known if address and address not in self._refused]
 
     def _on_crash(self, error: BaseException) -> None:

@@ -2,7 +2,7 @@
 
 A simulator replaces `GrpcTransport` by an in-memory one. Every failure leaves here as a `RaftMQError`: the typed one the broker
 sent, `UnreachableError` (nothing was sent), `BrokenConnectionError` or `RequestTimedOutError` (it may have arrived).
-Must not retry or choose nodes: that is the resolver's and the callers' part.
+Must not retry or choose brokers: that is the resolver's and the callers' part.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from raftmq.proto import queue_pb2 as pb
 
 
 class AppendStream(Protocol):
-    """A bidirectional stream of appends to one node."""
+    """A bidirectional stream of appends to one broker."""
 
     async def write(self, request: bytes) -> None:
         """Send one serialized `AppendRequest` (see `append_frame`); waits for flow control. Raises `BrokenConnectionError` when the stream is dead."""
@@ -51,7 +51,7 @@ class AppendStream(Protocol):
 
 
 class Connection(Protocol):
-    """A shared connection to one node."""
+    """A shared connection to one broker."""
 
     cluster_id: str
     """Calls and streams of appends go to a broker of this cluster, or to nobody (`UnreachableError`); empty: whoever answers."""
@@ -203,7 +203,7 @@ class GrpcTransport:
 
 
 class GrpcConnection:
-    """One client's calls to one node, over a channel that all clients of the event loop share (`shared_channel`).
+    """One client's calls to one broker, over a channel that all clients of the event loop share (`shared_channel`).
 
     Closing leaves nothing behind in gRPC's core. All event loops of a process share one completion queue there; what a call of a
     loop that is closed by then completes would be picked up by another loop, which fails with «Event loop is closed» on stderr. So

@@ -369,8 +369,8 @@ class Fetcher:
             if leader is not None and leader.leader_epoch > partition.leader_epoch:
                 if partition.leader_epoch:
                     topic, number = partition.topic_partition
-                    data = (topic, number, leader.node_id, leader.leader_epoch)
-                    log.info("leader_changed topic=%s partition=%d node_id=%d leader_epoch=%d", *data)
+                    data = (topic, number, leader.broker_id, leader.leader_epoch)
+                    log.info("leader_changed topic=%s partition=%d broker_id=%d leader_epoch=%d", *data)
                     partition.leader_epoch = leader.leader_epoch
                 if partition.polled is not None:
                     partition.forget_poll()

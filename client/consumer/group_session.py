@@ -237,7 +237,7 @@ class GroupSession:
 
     def heartbeat(self) -> None:
         """Ask the coordinator now how things are."""
-        self.membership.beat_soon(self._loop.time())
+        self.membership.heartbeat_soon(self._loop.time())
         self._wake()
 
     # ------------------------------------------------------------------------------------------------------- following

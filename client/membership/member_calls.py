@@ -244,7 +244,7 @@ class MemberCalls:
         with self._lock:
             self._addresses = known or self._addresses
 
-    def beat_soon(self, now: float) -> None:
+    def heartbeat_soon(self, now: float) -> None:
         """There is something to say, or to ask. The caller wakes the other thread."""
         with self._lock:
             self._is_due_again = True

@@ -1,4 +1,4 @@
-"""Brings each batch of a producer to its outcome: to the node that leads its partition, through retries, until it expires.
+"""Brings each batch of a producer to its outcome: to the broker that leads its partition, through retries, until it expires.
 
 Takes queues with something to send and finishes their batches; must not know of records, topics' names or user calls. Invariants:
 a batch's outcome is reported once; a batch whose outcome is unknown is only ever repeated under the same sequence; without
@@ -20,8 +20,8 @@ from raftmq.client.base.logs import log
 from raftmq.client.base.metrics import ProducerCounters
 from raftmq.client.connection.resolver import Resolver
 from raftmq.client.producer.batch import ProducerBatch
+from raftmq.client.producer.broker_sender import BrokerSender, SentPartition
 from raftmq.client.producer.byte_budget import ByteBudget
-from raftmq.client.producer.node_sender import NodeSender, SentPartition
 from raftmq.client.producer.partition_queue import Attempt, PartitionQueue
 from raftmq.errors import (
     ClosedClientError,
@@ -57,7 +57,7 @@ class Dispatcher:
     ) -> None:
         self.active: dict[PartitionQueue, None] = {}
         """Queues with anything outstanding."""
-        self.senders: dict[str, NodeSender] = {}
+        self.senders: dict[str, BrokerSender] = {}
         self.counters = ProducerCounters()
         self.failure: BaseException | None = None
         """What ended it: a defect, what ended the resolver, or a `ProducerFencedError`. Nothing is sent any more then."""
@@ -139,7 +139,7 @@ class Dispatcher:
         address = self._resolver.address(leader)
         sender = self.senders.get(address)
         if sender is None:
-            sender = self.senders[address] = NodeSender(
+            sender = self.senders[address] = BrokerSender(
                 address,
                 self._resolver,
                 self,
@@ -165,10 +165,10 @@ class Dispatcher:
             if leader is None or queue.sent_to is None or leader.leader_epoch <= queue.sent_to.leader_epoch:
                 continue
             log.info(
-                "leader_changed topic=%s partition=%d node_id=%d leader_epoch=%d",
+                "leader_changed topic=%s partition=%d broker_id=%d leader_epoch=%d",
                 queue.topic,
                 queue.partition,
-                leader.node_id,
+                leader.broker_id,
                 leader.leader_epoch,
             )
             queue.sent_to = leader

@@ -102,7 +102,7 @@ class ProducerName:
         request = pb.FenceProducerRequest(
             producer_id=identity.producer_id, epoch=identity.epoch, metadata_revision=revision
         )
-        brokers, told = set(self._resolver.node_addresses()), set[str]()
+        brokers, told = set(self._resolver.broker_addresses()), set[str]()
         while untold := sorted(brokers - told):
             remaining = min(over_at, deadline) - loop.time()
             if remaining <= 0:

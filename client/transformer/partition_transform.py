@@ -97,7 +97,7 @@ class PartitionTransform:
         """Records below may be handled: the committed state says so."""
         self._has_waiting_count = False
         """An output topic has another number of partitions, which may not be used yet."""
-        self._pace = LogThrottle(settings.LOG_INTERVAL_SECONDS)
+        self._throttle = LogThrottle(settings.LOG_INTERVAL_SECONDS)
 
     # ---------------------------------------------------------------------------------------------- what the loop calls
 
@@ -382,7 +382,7 @@ class PartitionTransform:
             self._committed_until = max(self._committed_until, until)
         elif isinstance(error, FencedError) or not _may_pass(error):
             self._fail(error)
-        elif self._pace.is_due():
+        elif self._throttle.is_due():
             self._say_delayed(error)
         self._news.set()
 
@@ -403,7 +403,7 @@ class PartitionTransform:
             except RaftMQError as error:
                 if not _may_pass(error):
                     raise
-                if self._pace.is_due():
+                if self._throttle.is_due():
                     self._say_delayed(error)
             await asyncio.sleep(backoff.next_seconds())
 

@@ -36,7 +36,7 @@ class FailureReports:
 
     def __init__(self, on_failure: OnFailure | None) -> None:
         self._on_failure = on_failure
-        self._pace = LogThrottle(settings.LOG_INTERVAL_SECONDS)
+        self._throttle = LogThrottle(settings.LOG_INTERVAL_SECONDS)
         self._known: set[tuple[str, str]] = set()  # topics and classes of errors that something was said of
 
     def note(self, record: Record, attempt: Attempt, failure: Failure, retry_after_seconds: float | None) -> None:
@@ -57,7 +57,7 @@ class FailureReports:
         cause, message = failure.cause, failure.message[: settings.WORKER_FAILURE_TEXT_MAX]
         data = (record.topic, record.partition, record.offset, attempt.number, failure.error, message)
         exc_info = (type(cause), cause, cause.__traceback__)
-        is_due = self._pace.is_due()  # asked first: what is said of a new kind counts, too
+        is_due = self._throttle.is_due()  # asked first: what is said of a new kind counts, too
         if self._is_new(record.topic, failure.error) or is_due:
             log.warning(
                 "handler_failed topic=%s partition=%d offset=%d attempts=%d error=%s message=%s",

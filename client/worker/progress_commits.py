@@ -24,7 +24,7 @@ class ProgressCommits:
     def __init__(self, consumer: GroupConsumer, counters: WorkerCounters) -> None:
         self._consumer = consumer
         self._counters = counters
-        self._pace = LogThrottle(settings.LOG_INTERVAL_SECONDS)
+        self._throttle = LogThrottle(settings.LOG_INTERVAL_SECONDS)
 
     async def commit(self, works: Collection[PartitionWork]) -> None:
         """Commit the progress of these. A failure is noted: what it means for ownership the consumer finds out and tells."""
@@ -39,7 +39,7 @@ class ProgressCommits:
             await self._consumer.commit_progress(progress)
         except RaftMQError as error:
             self._counters.commit_failures_total += 1
-            if self._pace.is_due():
+            if self._throttle.is_due():
                 log.warning("progress_not_committed partitions=%d error_code=%s", len(progress), name_of(error))
             return
         self._counters.commits_total += 1

@@ -97,7 +97,7 @@ def report_lines(
         f"consumed           {read.bytes / max(read.seconds, 1e-9) / MEGABYTE:.1f} MB/s, {read.records / max(read.seconds, 1e-9):,.0f} records/s",
         f"acknowledged       p50 {percentiles[49] * 1000:.1f} ms, p99 {percentiles[98] * 1000:.1f} ms for appends of 1,000 records",
         (
-            f"the kill           SIGKILL of broker {load.killed_node}, leader of partitions {led}, after {load.killed_after:,} records;"
+            f"the kill           SIGKILL of broker {load.killed_broker}, leader of partitions {led}, after {load.killed_after:,} records;"
             f" started again after {load.restarted_after:,}"
         ),
         f"failover           {load.failover_seconds:.2f} s until every partition it led acknowledged again",

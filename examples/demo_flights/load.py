@@ -31,7 +31,7 @@ class LoadReport:
     seconds: float = 0.0
     append_seconds: list[float] = field(default_factory=list)
     """For each chunk, the time from handing it to the producer to its acknowledgement by majorities."""
-    killed_node: int = 0
+    killed_broker: int = 0
     killed_partitions: tuple[int, ...] = ()
     """Partitions that the broker led when it was killed."""
     killed_after: int = 0
@@ -45,8 +45,8 @@ class LoadReport:
 def choose_victim(leaders: dict[int, int]) -> tuple[int, tuple[int, ...]]:
     """Return the broker that leads most partitions (the lowest id among equals), and those partitions."""
     led = Counter(leaders.values())
-    victim = min(led, key=lambda node_id: (-led[node_id], node_id))
-    return victim, tuple(partition for partition, node_id in sorted(leaders.items()) if node_id == victim)
+    victim = min(led, key=lambda broker_id: (-led[broker_id], broker_id))
+    return victim, tuple(partition for partition, broker_id in sorted(leaders.items()) if broker_id == victim)
 
 
 class Load:
@@ -74,7 +74,7 @@ class Load:
                 restart: asyncio.Task[None] | None = None
                 while chunk := list(islice(records, CHUNK_RECORDS)):
                     await room.acquire()
-                    if not report.killed_node and report.records >= KILL_AT * len(flights):
+                    if not report.killed_broker and report.records >= KILL_AT * len(flights):
                         self._kill()
                     # Restart only after the cluster has recovered without the broker.
                     if restart is None and report.records >= RESTART_AT * len(flights) and not self._awaited:
@@ -113,19 +113,19 @@ class Load:
 
     def _kill(self) -> None:
         report = self.report
-        report.killed_node, report.killed_partitions = choose_victim(self._cluster.wait_leaders(self._topic))
+        report.killed_broker, report.killed_partitions = choose_victim(self._cluster.wait_leaders(self._topic))
         report.killed_after = report.records
         self._awaited = set(report.killed_partitions)
         self._killed_at = time.perf_counter()
-        self._cluster.kill(report.killed_node)
+        self._cluster.kill(report.killed_broker)
         led = ", ".join(map(str, report.killed_partitions))
         self._reporter.say(
-            f"  kill -9 of broker {report.killed_node}, leader of partitions {led}, after {report.records:,} records"
+            f"  kill -9 of broker {report.killed_broker}, leader of partitions {led}, after {report.records:,} records"
         )
 
     async def _restart(self) -> None:
         self.report.restarted_after = self._acknowledged
         self._reporter.say(
-            f"  broker {self.report.killed_node} starts again after {self._acknowledged:,} acknowledged records"
+            f"  broker {self.report.killed_broker} starts again after {self._acknowledged:,} acknowledged records"
         )
-        await asyncio.to_thread(self._cluster.restart, self.report.killed_node)
+        await asyncio.to_thread(self._cluster.restart, self.report.killed_broker)

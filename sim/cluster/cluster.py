@@ -18,8 +18,7 @@ from raftmq.broker.cluster import damage_reports, unserved
 from raftmq.broker.node import Node
 from raftmq.broker.peers.codec import FrameType, Parts
 from raftmq.broker.peers.protocol import Channel
-from raftmq.broker.replica import log_tail
-from raftmq.broker.replica import log_trimmer as truncated_rows
+from raftmq.broker.replica import log_tail, log_trimmer
 from raftmq.broker.replica.replica import Replica
 from raftmq.broker.services.request_metrics import RequestMetrics
 from raftmq.fsm.producer_ids import NAMED_PRODUCER_BIT
@@ -121,7 +120,7 @@ def scale(*, is_tight: bool, is_forgetful: bool) -> Callable[[], None]:
         modules += [
             (log_tail, "TAIL_ENTRIES", 4),
             (log_tail, "LAGGING_ENTRIES_MAX", 40),
-            (truncated_rows, "_ROWS_PER_SLICE", 3),
+            (log_trimmer, "_ROWS_PER_SLICE", 3),
         ]
     kept = [getattr(module, name) for module, name, _ in modules]
     for module, name, value in modules:
@@ -328,7 +327,7 @@ class Cluster:
             host=machine.name,
             bootstrap=is_first,
             join=() if is_first else others,
-            node_id=machine.wiped_node_id,
+            broker_id=machine.wiped_node_id,
             replace_lost=machine.is_given_up,
             disk_reserve_bytes=settings.disk_reserve_bytes,
             writer_threads=settings.writer_threads,

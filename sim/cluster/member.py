@@ -88,7 +88,7 @@ class Member:
         self._epoch = 0
         self._assigned: dict[Part, int] = {}
         self._held: dict[Part, _Held] = {}
-        self._beat_now = asyncio.Event()
+        self._heartbeat_now = asyncio.Event()
         self._heard_at: float | None = None
         """When the last heartbeat that was answered was sent, in the simulation's time."""
         self._targets: dict[Part, LeaderTarget] = {}
@@ -118,15 +118,15 @@ class Member:
     async def run(self, is_over: Callable[[], bool]) -> None:
         """Take part until it is over. Raises `UnknownMemberError` when the group does not know the member any more."""
         working = asyncio.ensure_future(self._work(is_over))
-        beating = asyncio.ensure_future(self._beat(is_over))
+        heartbeats = asyncio.ensure_future(self._heartbeat(is_over))
         try:
-            done, _ = await asyncio.wait((working, beating), return_when=asyncio.FIRST_EXCEPTION)
+            done, _ = await asyncio.wait((working, heartbeats), return_when=asyncio.FIRST_EXCEPTION)
             for task in done:
                 task.result()
         finally:
             working.cancel()
-            beating.cancel()
-            await asyncio.wait((working, beating))
+            heartbeats.cancel()
+            await asyncio.wait((working, heartbeats))
 
     def has_all(self, ends: Mapping[int, int]) -> bool:
         """Whether it holds every partition of its topics, and has read each to that end (by Raft group)."""
@@ -140,11 +140,11 @@ class Member:
 
     # ------------------------------------------------------------------------------------------------ heartbeats
 
-    async def _beat(self, is_over: Callable[[], bool]) -> None:
+    async def _heartbeat(self, is_over: Callable[[], bool]) -> None:
         while not is_over():
-            self._beat_now.clear()
+            self._heartbeat_now.clear()
             try:
-                await self._beat_once()
+                await self._heartbeat_once()
             except UnknownMemberError:
                 self._checker.judge(self._checker.groups.on_unknown, self.member_id, self._silent_seconds())
                 raise
@@ -154,12 +154,12 @@ class Member:
                 continue
             with suppress(TimeoutError):
                 async with asyncio.timeout(HEARTBEAT_SECONDS):
-                    await self._beat_now.wait()
+                    await self._heartbeat_now.wait()
 
     def _silent_seconds(self) -> float:
         return float("inf") if self._heard_at is None else self._checker.now - self._heard_at
 
-    async def _beat_once(self) -> None:
+    async def _heartbeat_once(self) -> None:
         sent_at = self._checker.now
         request = pb.HeartbeatRequest(
             group=self._group,
@@ -207,7 +207,7 @@ class Member:
         except FencedError:
             self._on_event("fenced")
             self._held.pop(part, None)
-            self._beat_now.set()
+            self._heartbeat_now.set()
         except NotLeaderError as error:
             self._resolver.on_not_leader(self._targets[part].group_id, error)
         except OffsetOutOfRangeError as error:
@@ -223,7 +223,7 @@ class Member:
             await self._guarded(part, self._commit)
         if self._held.get(part) is held:
             del self._held[part]
-        self._beat_now.set()
+        self._heartbeat_now.set()
 
     async def _call(self, part: Part, method: UnaryMethod[RequestT, ResponseT], request: RequestT) -> ResponseT:
         leader = self._resolver.leader(self._targets[part].group_id)

@@ -53,9 +53,9 @@ class SimCluster:
             self.events, random_, options, self.network, self.checker, build.core, self._tell_leader, trace
         )
         voters = tuple(ReplicaId(number) for number in range(1, options.voter_count + 1))
-        self.born = Membership(voters=voters)
+        self.initial_membership = Membership(voters=voters)
         for replica_id in voters:
-            self._create(replica_id, self.born)
+            self._create(replica_id, self.initial_membership)
 
     def _create(self, replica_id: ReplicaId, membership: Membership | None) -> SimReplica:
         disk = self.disks[replica_id] = self.build.disk(membership)
@@ -96,7 +96,7 @@ class SimCluster:
 
     def latest_membership(self) -> tuple[int, Membership]:
         """The newest configuration any running replica or disk has, and the index it is known as of."""
-        index, membership = 0, self.born
+        index, membership = 0, self.initial_membership
         for replica in self.replicas.values():
             core = replica.core
             if core is not None and replica.machine.index > index and core.membership.voters:

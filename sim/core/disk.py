@@ -112,7 +112,7 @@ class SimDisk:
     """Durable image, and the writes under way. Timing is its owner's business."""
 
     def __init__(self, membership: Membership | None) -> None:
-        """A replica born with the group (`membership` given), or one that has nothing yet."""
+        """A founding replica of the group (`membership` given), or one that has nothing yet."""
         is_born = membership is not None
         self.log = LogCopy(GENESIS if is_born else BLANK)
         self.state = (

@@ -100,9 +100,9 @@ class Nemesis:
                 self._cluster.network.cut(other, victim.replica_id)
             self._mend_later()
             if self._cluster.random.random() < 0.3:
-                self._hand_over(victim, 20)
+                self._transfer_leadership(victim, 20)
 
-    def _hand_over(self, leader: SimReplica, times: int) -> None:
+    def _transfer_leadership(self, leader: SimReplica, times: int) -> None:
         """It is to stop, as its node is: it offers its leadership to one after the other, in vain while it is cut off."""
         core = leader.core
         if self._is_stopped or core is None or core.role is not Role.LEADER or times == 0:
@@ -114,7 +114,7 @@ class Nemesis:
             core.transfer_leader(target)
             leader.pump()
             pause = int(self._cluster.random.uniform(0.1, 0.8) * self._election)
-            self._cluster.events.after(pause, self._hand_over, leader, times - 1)
+            self._cluster.events.after(pause, self._transfer_leadership, leader, times - 1)
 
     def _usurp(self) -> None:
         """Cut a leader off and let the others elect at once, as they do when its process is known to be gone."""

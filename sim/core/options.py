@@ -47,7 +47,7 @@ class SwarmOptions:
     # clocks
     clock_rates: tuple[float, float]
     """Each replica's tick lasts `TICK` times a factor drawn from here."""
-    uses_quiet_beats: bool
+    uses_quiet_heartbeats: bool
     # load: nominal ticks between two events on average; 0: never
     propose_every: float
     read_every: float
@@ -256,7 +256,7 @@ def _draw_any(random_: random.Random) -> SwarmOptions:
         apply_delay_max=random_.choice((0, 0, 40)),
         cold_reads=_some(random_, 0.3, 0.05, 0.5),
         clock_rates=random_.choice(((1.0, 1.0), (0.9, 1.1), (0.5, 2.0))),
-        uses_quiet_beats=chance() < 0.5,
+        uses_quiet_heartbeats=chance() < 0.5,
         propose_every=random_.choice((0.6, 1.2, 3.0)),
         read_every=random_.choice((0.0, random_.uniform(0.3, 1.0), random_.uniform(1.5, 5.0))),
         fault_every=random_.choice(

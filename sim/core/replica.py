@@ -153,7 +153,7 @@ class SimReplica:
         if self.world.trace:
             self._trace("receives " + describe_message(message))
         self.observation.quorum_heard.on_message(message.source)
-        if not (self.world.options.uses_quiet_beats and self._receive_quietly(core, message)):
+        if not (self.world.options.uses_quiet_heartbeats and self._receive_quietly(core, message)):
             self._step(core, message)
         self.pump()
 
@@ -166,15 +166,15 @@ class SimReplica:
     def _receive_quietly(self, core: RaftCore, message: Message) -> bool:
         """The packed frames' fast path, as the product takes it."""
         if isinstance(message, Heartbeat):
-            if message.target != self.replica_id or not core.on_quiet_beat(
+            if message.target != self.replica_id or not core.on_quiet_heartbeat(
                 message.source, message.term, message.commit_index
             ):
                 return False
-            echo = HeartbeatResponse(message.target, message.source, message.term, message.read_counter)
-            self.world.network.send(echo)
+            response = HeartbeatResponse(message.target, message.source, message.term, message.read_counter)
+            self.world.network.send(response)
             return True
         if isinstance(message, HeartbeatResponse):
-            return message.target == self.replica_id and core.on_quiet_beat_response(
+            return message.target == self.replica_id and core.on_quiet_heartbeat_response(
                 message.source, message.term, message.read_counter
             )
         return False
@@ -210,7 +210,7 @@ class SimReplica:
             if core is None:
                 return
             if core.heartbeat_due:
-                self._send_beats(core)
+                self._send_heartbeats(core)
             with_append = len(self.disk.pending) + len(self._untold) < options.appends_in_flight_max
             if not core.has_ready(with_append):
                 self.world.checker.after_event(self, core)
@@ -222,7 +222,7 @@ class SimReplica:
             core = self.core
         violated("ready_ends", replica_id=self.replica_id)
 
-    def _send_beats(self, core: RaftCore) -> None:
+    def _send_heartbeats(self, core: RaftCore) -> None:
         send = self.world.network.send
         for target, commit_index, read_counter in core.take_heartbeats():
             send(Heartbeat(self.replica_id, target, core.term, commit_index, read_counter))

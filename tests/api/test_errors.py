@@ -68,10 +68,10 @@ def test_a_newer_code_is_an_error_of_its_own():
 
 
 def test_details_carry_their_data():
-    moved = pb.ErrorDetail(code=pb.NOT_LEADER, leader=pb.LeaderHint(node_id=3, address="a:1", leader_epoch=9))
+    moved = pb.ErrorDetail(code=pb.NOT_LEADER, leader=pb.LeaderHint(broker_id=3, address="a:1", leader_epoch=9))
     error = error_from_detail(moved)
     assert isinstance(error, errors.NotLeaderError)
-    assert (error.leader_node_id, error.leader_address, error.leader_epoch) == (3, "a:1", 9)
+    assert (error.leader_broker_id, error.leader_address, error.leader_epoch) == (3, "a:1", 9)
     gone = error_from_detail(pb.ErrorDetail(code=pb.OFFSET_OUT_OF_RANGE, log_start_offset=5, high_watermark=8))
     assert isinstance(gone, errors.OffsetOutOfRangeError)
     assert (gone.log_start_offset, gone.high_watermark) == (5, 8)

@@ -65,7 +65,7 @@ def test_json_and_messagepack_give_back_what_they_were_given(value: object):
         (Json(list[int]), [1, 2]),
         (Json(Cat | Dog), Dog("Rex")),
         (MessagePack(Cat | Dog), Cat(9)),
-        (Protobuf(pb.Node), pb.Node(node_id=3, address="a:1")),
+        (Protobuf(pb.Broker), pb.Broker(broker_id=3, address="a:1")),
         (Custom(str.encode, bytes.decode), "x"),
     ],
 )
@@ -98,7 +98,7 @@ def test_equal_values_have_equal_bytes():
         (Json(Flight), {"carrier": "UA", "number": 7}),
         (Json(Point), (1, 2)),
         (Json(), object()),
-        (Protobuf(pb.Node), pb.Topic()),
+        (Protobuf(pb.Broker), pb.Topic()),
     ],
 )
 def test_what_is_no_value_of_a_serializer_is_a_type_error(serializer: Serializer[Any], value: object):
@@ -116,7 +116,7 @@ def test_what_is_no_value_of_a_serializer_is_a_type_error(serializer: Serializer
         (Json(Flight), b'{"carrier":"UA","number":"7"}'),
         (MessagePack(Flight), b"\xc1"),
         (MessagePack(Flight), b""),
-        (Protobuf(pb.Node), b"\xff"),
+        (Protobuf(pb.Broker), b"\xff"),
     ],
 )
 def test_bytes_of_another_program_are_one_typed_error(serializer: Serializer[Any], data: bytes):
@@ -149,7 +149,7 @@ def test_serializers_compose():
     assert zlib.decompress(twice.serialize("aB")) == b"Ab"
 
 
-NO_CLASSES: list[Any] = [dict, pb.Node(), None]
+NO_CLASSES: list[Any] = [dict, pb.Broker(), None]
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_protobuf_is_not_loaded_before_it_is_used():
         "Json(int).deserialize(String().serialize('5'))\n"
         "assert not any(name.startswith('google') for name in sys.modules)\n"
         "from raftmq.proto import queue_pb2\n"
-        "Protobuf(queue_pb2.Node)\n"
+        "Protobuf(queue_pb2.Broker)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

@@ -26,7 +26,7 @@ def cluster() -> Iterator[FakeCluster]:
     loop = LoopThread.get()
 
     async def make() -> FakeCluster:
-        return await FakeCluster(nodes=2).__aenter__()
+        return await FakeCluster(brokers=2).__aenter__()
 
     running = loop.run(make())
     yield running
@@ -187,7 +187,7 @@ def test_admin_and_errors_are_those_of_the_asynchronous_client(cluster: FakeClus
         assert [topic.name for topic in admin.list_topics()] == ["t"]
         assert admin.describe_cluster().topic_count == 1
         assert admin.remove_broker(2, force=True).replica_count == 7
-        with pytest.raises(errors.NodeInUseError):
+        with pytest.raises(errors.BrokerInUseError):
             admin.remove_broker(2)
         admin.delete_topic("t")
     with (
@@ -301,7 +301,7 @@ async def make():
     cluster = await FakeCluster().__aenter__()
     for name in ("good", "bad"):
         cluster.create_topic(name)
-    cluster.append_hook = lambda node, topic, *_: "swallow" if topic.name == "bad" else None
+    cluster.append_hook = lambda broker, topic, *_: "swallow" if topic.name == "bad" else None
     return cluster
 cluster = loop.run(make())
 sync.EXIT_FLUSH_SECONDS = 0.5
@@ -366,52 +366,52 @@ def test_consumers_and_admins_that_a_program_forgets_are_closed_and_it_is_told()
         assert done.stderr.count(text) == 2, done.stderr
 
 
-class GroupNode:
+class GroupBroker:
     """A real broker in memory on the background loop of `raftmq.sync`."""
 
     def __init__(self) -> None:
         self.loop = LoopThread.get()
-        self.node: Harness = self.loop.run(self._make())
+        self.broker: Harness = self.loop.run(self._make())
 
     async def _make(self) -> Harness:
-        node = await Harness().start()
-        self.coordinating = asyncio.create_task(node.coordinator.run())
-        self.topic = await node.topic("t", partitions=2)
-        return node
+        broker = await Harness().start()
+        self.coordinating = asyncio.create_task(broker.coordinator.run())
+        self.topic = await broker.topic("t", partitions=2)
+        return broker
 
     def produce(self, partition: int, count: int) -> None:
-        self.loop.run(produce(self.node, self.topic, partition, count))
+        self.loop.run(produce(self.broker, self.topic, partition, count))
 
     def consumer(self, *topics: str, **settings: object) -> sync.Consumer:
         usual: dict[str, object] = {"auto_offset_reset": "earliest", "fetch_max_wait_ms": 50, "group_id": "g"}
-        transport = BrokerTransport(self.node)
+        transport = BrokerTransport(self.broker)
         return sync.Consumer(*topics, bootstrap_servers=ADDRESS, transport=transport, **(usual | settings))
 
     async def _close(self) -> None:
         self.coordinating.cancel()
         await asyncio.wait([self.coordinating])
-        self.node.close()
+        self.broker.close()
 
     def close(self) -> None:
         self.loop.run(self._close())
 
 
 @pytest.fixture
-def group_node() -> Iterator[GroupNode]:
-    node = GroupNode()
-    yield node
-    node.close()
+def group_broker() -> Iterator[GroupBroker]:
+    broker = GroupBroker()
+    yield broker
+    broker.close()
 
 
-def test_a_group_consumer_commits_what_its_thread_was_handed(group_node: GroupNode):
+def test_a_group_consumer_commits_what_its_thread_was_handed(group_broker: GroupBroker):
     """The iterator takes 500 at once; only what the program got counts, at a commit and at a clean end."""
-    group_node.produce(0, 20)
-    with group_node.consumer("t") as consumer:
+    group_broker.produce(0, 20)
+    with group_broker.consumer("t") as consumer:
         assert [next(consumer).offset for _ in range(5)] == [0, 1, 2, 3, 4]
         consumer.commit()
         assert consumer.committed(T0) == {T0: 5}
         assert next(consumer).offset == 5
-    with group_node.consumer("t") as consumer:
+    with group_broker.consumer("t") as consumer:
         assert next(consumer).offset == 6
         assert consumer.lag(T0) == {T0: 13}
         consumer.commit_nowait({T0: 3}).result(10)
@@ -420,14 +420,16 @@ def test_a_group_consumer_commits_what_its_thread_was_handed(group_node: GroupNo
         assert next(consumer).offset == 7
         with pytest.raises(ZeroDivisionError), consumer:
             1 // 0  # noqa: B018
-    with group_node.consumer("t") as consumer:
+    with group_broker.consumer("t") as consumer:
         assert next(consumer).offset == 3
 
 
-def test_a_commit_does_not_count_what_another_thread_is_taking(group_node: GroupNode, monkeypatch: pytest.MonkeyPatch):
-    group_node.produce(0, 20)
+def test_a_commit_does_not_count_what_another_thread_is_taking(
+    group_broker: GroupBroker, monkeypatch: pytest.MonkeyPatch
+):
+    group_broker.produce(0, 20)
     start = LoopThread.start
-    with group_node.consumer("t", enable_auto_commit=False) as consumer:
+    with group_broker.consumer("t", enable_auto_commit=False) as consumer:
         other = threading.Thread(target=lambda: next(consumer))
 
         def start_late(self, coroutine):
@@ -443,9 +445,9 @@ def test_a_commit_does_not_count_what_another_thread_is_taking(group_node: Group
         assert (consumer.committed(T0)[T0] or 0) <= 1
 
 
-def test_closing_from_another_thread_does_not_commit_what_the_reader_is_at(group_node: GroupNode):
-    group_node.produce(0, 20)
-    consumer = group_node.consumer("t")
+def test_closing_from_another_thread_does_not_commit_what_the_reader_is_at(group_broker: GroupBroker):
+    group_broker.produce(0, 20)
+    consumer = group_broker.consumer("t")
     is_at_work, may_go_on = threading.Event(), threading.Event()
 
     def read() -> None:
@@ -460,12 +462,12 @@ def test_closing_from_another_thread_does_not_commit_what_the_reader_is_at(group
     consumer.close()
     may_go_on.set()
     reader.join(10)
-    with group_node.consumer("t") as again:
+    with group_broker.consumer("t") as again:
         assert next(again).offset <= 5
 
 
-def test_a_listener_runs_in_a_thread_and_may_commit(group_node: GroupNode):
-    group_node.produce(0, 20)
+def test_a_listener_runs_in_a_thread_and_may_commit(group_broker: GroupBroker):
+    group_broker.produce(0, 20)
     heard: list[tuple[str, int]] = []
 
     class Committing(sync.RebalanceListener):
@@ -476,7 +478,7 @@ def test_a_listener_runs_in_a_thread_and_may_commit(group_node: GroupNode):
             heard.append(("revoked", len(partitions)))
             consumer.commit({T0: 9})
 
-    with group_node.consumer(listener=Committing(), enable_auto_commit=False) as consumer:
+    with group_broker.consumer(listener=Committing(), enable_auto_commit=False) as consumer:
         consumer.subscribe(["t"])
         assert consumer.subscription() == {"t"}
         assert next(consumer).offset == 0

@@ -44,13 +44,13 @@ def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
     return True
 
 
-def starts(cluster: LocalCluster, node_id: int) -> list[str]:
-    return (cluster.data_dir(node_id) / "starts").read_text().splitlines()
+def starts(cluster: LocalCluster, broker_id: int) -> list[str]:
+    return (cluster.data_dir(broker_id) / "starts").read_text().splitlines()
 
 
 def test_the_first_bootstraps_and_the_others_join_it_each_on_its_own_host() -> None:
     with LocalCluster(3, command=COMMAND) as cluster:
-        lines = [starts(cluster, n)[0] for n in cluster.node_ids]
+        lines = [starts(cluster, n)[0] for n in cluster.broker_ids]
         assert "--bootstrap" in lines[0]
         assert "--join" not in lines[0]
         assert all(f"--join {cluster.address(1)}" in line for line in lines[1:])
@@ -61,7 +61,7 @@ def test_the_first_bootstraps_and_the_others_join_it_each_on_its_own_host() -> N
 
 def test_nothing_stays_behind() -> None:
     with LocalCluster(3, command=COMMAND) as cluster:
-        pids = [cluster.pid(n) for n in cluster.node_ids]
+        pids = [cluster.pid(n) for n in cluster.broker_ids]
         directory = cluster.data_dir(1).parent
         assert directory.exists()
     assert not any(map(is_alive, pids))
@@ -71,7 +71,7 @@ def test_nothing_stays_behind() -> None:
 def test_a_given_directory_is_kept(tmp_path: Path) -> None:
     with LocalCluster(3, command=COMMAND, directory=tmp_path):
         pass
-    assert (tmp_path / "node-3" / "starts").exists()
+    assert (tmp_path / "broker-3" / "starts").exists()
 
 
 def test_a_killed_broker_restarts_on_its_data_and_its_addresses() -> None:
@@ -90,8 +90,8 @@ def test_a_killed_broker_restarts_on_its_data_and_its_addresses() -> None:
 
 
 def kill_all(cluster: LocalCluster) -> None:
-    for node_id in cluster.node_ids:
-        cluster.kill(node_id)
+    for broker_id in cluster.broker_ids:
+        cluster.kill(broker_id)
 
 
 def test_brokers_that_are_all_down_are_restarted_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,8 +112,8 @@ def test_a_restart_waits_for_a_majority_of_those_who_vote_on_metadata(monkeypatc
         kill_all(cluster)
         monkeypatch.setenv("FAKE_BROKER", "mute")
         cluster._timeout_seconds = 1
-        for node_id in (5, 4, 1):
-            cluster.restart(node_id)
+        for broker_id in (5, 4, 1):
+            cluster.restart(broker_id)
         cluster.pause(1)
         cluster.restart(2)  # with a voter that is frozen there is no majority yet
         with pytest.raises(LocalClusterError, match="broker 2 was not ready within 1 s"):
@@ -162,7 +162,7 @@ def test_a_broker_that_is_never_ready_fails_the_start_and_is_killed(
     cluster = LocalCluster(3, command=COMMAND, timeout_seconds=1, directory=tmp_path)
     with pytest.raises(LocalClusterError, match=r"not ready within 1 s"):
         cluster.start()
-    assert not any(cluster.is_running(n) for n in cluster.node_ids)
+    assert not any(cluster.is_running(n) for n in cluster.broker_ids)
 
 
 def test_a_cluster_that_does_not_form_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,7 +188,7 @@ def test_an_unknown_or_dead_broker_is_refused_by_name() -> None:
 
 def test_a_broker_that_dies_in_the_moment_of_the_end_does_not_save_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     with LocalCluster(3, command=COMMAND) as cluster:
-        pids = [cluster.pid(n) for n in cluster.node_ids]
+        pids = [cluster.pid(n) for n in cluster.broker_ids]
         first = cluster._brokers[1].process
         assert first is not None
 
@@ -222,12 +222,12 @@ async def test_the_event_loop_runs_while_the_cluster_starts() -> None:
 async def test_cancelling_the_start_leaves_nothing(tmp_path: Path) -> None:
     cluster = LocalCluster(3, command=COMMAND, directory=tmp_path)
     starting = asyncio.create_task(cluster.__aenter__())
-    while not (tmp_path / "node-1.log").exists():
+    while not (tmp_path / "broker-1.log").exists():
         await asyncio.sleep(0)
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await starting
-    assert not any(cluster.is_running(n) for n in cluster.node_ids)
+    assert not any(cluster.is_running(n) for n in cluster.broker_ids)
 
 
 @pytest.mark.parametrize("death", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
@@ -236,7 +236,7 @@ def test_brokers_and_files_go_when_the_owner_dies(death: signal.Signals) -> None
         import sys, time
         from raftmq.testing import LocalCluster
         with LocalCluster(3, command={COMMAND!r}) as cluster:
-            print(cluster.data_dir(1).parent, *(cluster.pid(n) for n in cluster.node_ids), flush=True)
+            print(cluster.data_dir(1).parent, *(cluster.pid(n) for n in cluster.broker_ids), flush=True)
             while True:  # a signal that comes just before an endless wait does not end it
                 time.sleep(0.1)
     """)

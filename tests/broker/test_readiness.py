@@ -82,11 +82,11 @@ async def test_a_loop_that_stood_still_a_moment_ago_is_not_ready(nodes):
 
 async def test_a_node_whose_disk_was_replaced_is_told_so_once_and_for_ever(nodes):
     first = await nodes.serve("one", bootstrap=True)
-    second = await nodes.serve("two", join=(first.addresses.client,), node_id=2)
-    third = await nodes.serve("three", join=(first.addresses.client,), node_id=3)
+    second = await nodes.serve("two", join=(first.addresses.client,), broker_id=2)
+    third = await nodes.serve("three", join=(first.addresses.client,), broker_id=3)
     await three_voters(first)
     await nodes.stop(third)
-    await nodes.serve("other", join=(first.addresses.client,), node_id=3, replace_lost=True)
+    await nodes.serve("other", join=(first.addresses.client,), broker_id=3, replace_lost=True)
     removed = nodes.begin("three")
     (reason,) = await until(removed, Reason.REMOVED)
     assert "for ever" in reason.message
@@ -97,13 +97,13 @@ async def test_a_node_whose_disk_was_replaced_is_told_so_once_and_for_ever(nodes
 
 async def test_a_node_that_must_wait_for_the_place_of_a_lost_disk_says_what_for(nodes):
     first = await nodes.serve("one", bootstrap=True)
-    second = await nodes.serve("two", join=(first.addresses.client,), node_id=2)
-    third = await nodes.serve("three", join=(first.addresses.client,), node_id=3)
+    second = await nodes.serve("two", join=(first.addresses.client,), broker_id=2)
+    third = await nodes.serve("three", join=(first.addresses.client,), broker_id=3)
     await three_voters(first)
     request = pb.CreateTopicRequest(name="flights", partitions=3, replication_factor=1)
     await first.grpc.admin.create_topic(request, Call(first.loop.time() + 10))
     await nodes.stop(third)
-    waiting = nodes.begin("other", join=(first.addresses.client,), node_id=3)
+    waiting = nodes.begin("other", join=(first.addresses.client,), broker_id=3)
     async with asyncio.timeout(WAIT_SECONDS):
         while "majority" not in "".join(one.message for one in waiting.standing.not_ready_reasons()):
             await asyncio.sleep(0.02)
@@ -159,9 +159,9 @@ async def test_a_stale_seed_of_another_cluster_is_a_warning_while_another_says_o
 
 async def test_a_stranger_at_a_peers_old_address_does_not_keep_a_moved_node_from_announcing_itself(nodes):
     """It says no for good, but not for the cluster; it was asked first, each time, and nobody else was."""
-    leader = await nodes.serve("three", bootstrap=True, node_id=3, metadata_voters=1)
-    gone = await nodes.serve("one", join=(leader.addresses.client,), node_id=1)
-    moving = await nodes.serve("two", join=(leader.addresses.client,), node_id=2)
+    leader = await nodes.serve("three", bootstrap=True, broker_id=3, metadata_voters=1)
+    gone = await nodes.serve("one", join=(leader.addresses.client,), broker_id=1)
+    moving = await nodes.serve("two", join=(leader.addresses.client,), broker_id=2)
     await until(moving)
     await nodes.stop(gone)
     stranger = await nodes.serve("other", bootstrap=True, listen=gone.addresses.client)

@@ -59,7 +59,7 @@ async def test_an_older_copy_is_refused_and_silent(nodes):
     copy, original, _, _ = await restored(nodes)
     assert copy.registry.boot == original.registry.boot  # as if it had been restarted once
     (why,) = await until(copy, Reason.STALE_DIRECTORY)
-    assert "--node-id" in why.message
+    assert "--broker-id" in why.message
     assert copy.engine.replicas == {}
     assert copy.transport.connections() == {}
     async with asyncio.timeout(WAIT_SECONDS):
@@ -146,7 +146,7 @@ async def test_a_new_disk_takes_the_place_of_a_refused_directory(nodes):
     async with asyncio.timeout(WAIT_SECONDS):
         while one.view.is_connected(original.view.node_id):
             await asyncio.sleep(0.01)
-    replaced = await nodes.serve("new", join=[one.addresses.client, NOBODY], node_id=int(original.view.node_id))
+    replaced = await nodes.serve("new", join=[one.addresses.client, NOBODY], broker_id=int(original.view.node_id))
     assert replaced.view.node_id == original.view.node_id
     await until(replaced)
 

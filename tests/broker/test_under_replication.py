@@ -82,16 +82,16 @@ async def description(node: Node) -> pb.DescribeClusterResponse:
 
 
 def short_of_replicas(answer: pb.DescribeClusterResponse) -> int:
-    return sum(node.health.under_replicated.count for node in answer.nodes)
+    return sum(broker.health.under_replicated.count for broker in answer.brokers)
 
 
 def is_whole(answer: pb.DescribeClusterResponse) -> bool:
-    healths = [node.health for node in answer.nodes]
+    healths = [broker.health for broker in answer.brokers]
     troubles = (answer.health.leaderless.count, answer.health.unknown.count, len(answer.health.metadata_voters_behind))
     return (
         answer.health.is_metadata_led
         and not any(troubles)
-        and all(node.HasField("health") for node in answer.nodes)
+        and all(broker.HasField("health") for broker in answer.brokers)
         and not any(
             list(h.not_ready) or h.under_replicated.count or h.quarantined.count or h.not_served.count for h in healths
         )
@@ -112,7 +112,7 @@ async def test_a_cluster_whose_broker_is_away_is_short_of_replicas_until_that_on
     async with asyncio.timeout(WAIT_SECONDS):
         while short_of_replicas(answer := await description(first)) < 3:
             await asyncio.sleep(0.05)
-    assert [node.is_connected for node in answer.nodes] == [True, True, False]
+    assert [broker.is_connected for broker in answer.brokers] == [True, True, False]
     assert list(answer.health.metadata_voters_behind) == [third.view.node_id]
     await nodes.serve("three")
     await until_whole(first)

@@ -63,8 +63,8 @@ async def one_run(seed: int, wanted: list[str], options: argparse.Namespace, dir
         report = await chaos_run(cluster, seed, wanted, options.run_seconds, directory)
         report.circumstances = circumstances(options)
         if report.findings:
-            for node_id in cluster.node_ids:
-                (directory / f"node-{node_id}.log").write_text(cluster.logs(node_id))
+            for broker_id in cluster.broker_ids:
+                (directory / f"broker-{broker_id}.log").write_text(cluster.logs(broker_id))
     print(report.text(), flush=True)
     return not report.findings
 

@@ -68,5 +68,5 @@ def leaping_clock(target: Target) -> Iterator[str]:
 @fault("clock", (2.0, 5.0), is_light=True)
 def all_a_day_ahead(target: Target) -> Iterator[str]:
     """As machines that were suspended together: nobody can tell that no time went by for the clients."""
-    with _off(target, DAY_AHEAD_SECONDS, *target.cluster.node_ids):
+    with _off(target, DAY_AHEAD_SECONDS, *target.cluster.broker_ids):
         yield "all clocks are 25 h ahead"

@@ -47,9 +47,9 @@ FAST = ("data_tick_seconds=0.2", "data_election_ticks=8", "metadata_tick_seconds
 """Elections after 1.6 to 3.2 s: a short run sees several. Still slower than a busy machine is late."""
 
 
-def best_links(nodes: int) -> Links:
+def best_links(brokers: int) -> Links:
     """Name spaces where they are permitted, else proxies."""
-    return Proxies(nodes) if missing_for_namespaces() else Namespaces(nodes)
+    return Proxies(brokers) if missing_for_namespaces() else Namespaces(brokers)
 
 
 def _launcher(path: Path, places: Mapping[str, object]) -> list[str]:
@@ -96,41 +96,41 @@ class ChaosCluster(LocalCluster):
             self._volumes: dict[int, Volume] = {}
             directory = self.root / "cluster"
             directory.mkdir()
-            nodes = range(1, brokers + 1)
-            self._disks = self._ordered(DiskOrders, nodes) if has_disk_orders else {}
-            self._clocks = self._ordered(ClockOrders, nodes) if has_clock_orders else {}
-            for n in nodes if has_volumes else ():
+            broker_ids = range(1, brokers + 1)
+            self._disks = self._ordered(DiskOrders, broker_ids) if has_disk_orders else {}
+            self._clocks = self._ordered(ClockOrders, broker_ids) if has_clock_orders else {}
+            for n in broker_ids if has_volumes else ():
                 self._volumes[n] = Volume(self.root, f"volume-{n}", VOLUME_BYTES)
                 self._stack.callback(self._volumes[n].close)
-                (directory / f"node-{n}").symlink_to(self._volumes[n].path / "data")
+                (directory / f"broker-{n}").symlink_to(self._volumes[n].path / "data")
             super().__init__(
                 brokers,
                 directory=directory,
                 first_port=self.links.first_port,
                 timeout_seconds=START_SECONDS,
                 broker_arguments=[word for setting in settings for word in ("--set", setting)],
-                command=self._command_through_launcher(nodes),
+                command=self._command_through_launcher(broker_ids),
             )
         except BaseException:
             self._stack.close()
             raise
 
-    def _ordered(self, kind: type[Orders], nodes: Sequence[int]) -> dict[int, Orders]:
+    def _ordered(self, kind: type[Orders], broker_ids: Sequence[int]) -> dict[int, Orders]:
         """A shim of one kind under each broker."""
         library = kind.build(self.root)
-        made = {n: kind(self.root, library, f"{kind.SOURCE.stem}-{n}") for n in nodes}
+        made = {n: kind(self.root, library, f"{kind.SOURCE.stem}-{n}") for n in broker_ids}
         for orders in made.values():
             self._stack.callback(orders.close)
         return made
 
-    def _command_through_launcher(self, nodes: Sequence[int]) -> list[str]:
-        self._places = {str(node_id): self._place(node_id) for node_id in nodes}
+    def _command_through_launcher(self, broker_ids: Sequence[int]) -> list[str]:
+        self._places = {str(broker_id): self._place(broker_id) for broker_id in broker_ids}
         return _launcher(self.root / PLACES, self._places)
 
-    def _place(self, node_id: int) -> dict[str, object]:
+    def _place(self, broker_id: int) -> dict[str, object]:
         """What `launch.py` is told of a broker."""
-        place = self.links.place(node_id)
-        shims = [orders[node_id].environment for orders in (self._disks, self._clocks) if node_id in orders]
+        place = self.links.place(broker_id)
+        shims = [orders[broker_id].environment for orders in (self._disks, self._clocks) if broker_id in orders]
         environment = {**place.environment}
         for shim in shims:
             environment |= shim
@@ -138,13 +138,13 @@ class ChaosCluster(LocalCluster):
             environment["LD_PRELOAD"] = ":".join(shim["LD_PRELOAD"] for shim in shims)
         return {
             **asdict(replace(place, environment=environment)),
-            "data_dir": str(self._volumes[node_id].path / "data") if node_id in self._volumes else "",
+            "data_dir": str(self._volumes[broker_id].path / "data") if broker_id in self._volumes else "",
             "limits": {},
         }
 
-    def _seen_address(self, node_id: int, address: str) -> str:
+    def _seen_address(self, broker_id: int, address: str) -> str:
         host, _, port = address.rpartition(":")
-        return f"{self.links.place(node_id).seen_host or host}:{port}"
+        return f"{self.links.place(broker_id).seen_host or host}:{port}"
 
     def close(self) -> None:
         """Kill every broker and give back everything; `with` does this. Safe to call again."""
@@ -162,51 +162,51 @@ class ChaosCluster(LocalCluster):
 
     # ------------------------------------------------------------------------------------------------------- faults
 
-    def disk(self, node_id: int) -> DiskOrders:
+    def disk(self, broker_id: int) -> DiskOrders:
         """The orders of the broker's disk."""
-        return self._disks[node_id]
+        return self._disks[broker_id]
 
-    def volume(self, node_id: int) -> Volume:
+    def volume(self, broker_id: int) -> Volume:
         """The volume with the broker's data."""
-        return self._volumes[node_id]
+        return self._volumes[broker_id]
 
-    def clock(self, node_id: int) -> ClockOrders:
+    def clock(self, broker_id: int) -> ClockOrders:
         """The orders of the broker's wall clock."""
-        return self._clocks[node_id]
+        return self._clocks[broker_id]
 
-    def limit(self, node_id: int, limits: Mapping[str, int]) -> None:
+    def limit(self, broker_id: int, limits: Mapping[str, int]) -> None:
         """From its next start on the broker has these resource limits (`RLIMIT_…`), soft and hard, and no others."""
-        self._places[str(node_id)]["limits"] = dict(limits)
+        self._places[str(broker_id)]["limits"] = dict(limits)
         (self.root / PLACES).write_text(json.dumps(self._places))
 
-    def addresses_of(self, node_id: int) -> tuple[str, ...]:
+    def addresses_of(self, broker_id: int) -> tuple[str, ...]:
         """Where the broker listens: for clients, peers and HTTP."""
-        return tuple(self._broker(node_id).addresses)
+        return tuple(self._broker(broker_id).addresses)
 
-    def exit_code(self, node_id: int) -> int:
+    def exit_code(self, broker_id: int) -> int:
         """What a broker that does not run ended with; a signal's number, negative, when one ended it."""
-        process = self._broker(node_id).process
+        process = self._broker(broker_id).process
         assert process is not None
         code = process.poll()
         assert code is not None, "it runs"
         return code
 
-    def replace_data(self, node_id: int, copy: Path) -> None:
+    def replace_data(self, broker_id: int, copy: Path) -> None:
         """The data of a broker that does not run becomes this copy."""
-        data_dir = self.data_dir(node_id).resolve()
+        data_dir = self.data_dir(broker_id).resolve()
         wipe(data_dir)
         shutil.copytree(copy, data_dir)
 
     @contextmanager
-    def clone(self, node_id: int) -> Iterator[None]:
+    def clone(self, broker_id: int) -> Iterator[None]:
         """Another broker, at addresses of its own, on a copy of the data of one that does not run now; killed in the end."""
         directory = self.root / "clone"
-        data_dir = directory / f"node-{node_id}"
+        data_dir = directory / f"broker-{broker_id}"
         try:
-            shutil.copytree(self.data_dir(node_id).resolve(), data_dir)
-            command = _launcher(directory / PLACES, {str(node_id): {**self._place(node_id), "data_dir": ""}})
-            broker = BrokerProcess(node_id, directory, command)
-            hosts = [address.rpartition(":") for address in self.addresses_of(node_id)]
+            shutil.copytree(self.data_dir(broker_id).resolve(), data_dir)
+            command = _launcher(directory / PLACES, {str(broker_id): {**self._place(broker_id), "data_dir": ""}})
+            broker = BrokerProcess(broker_id, directory, command)
+            hosts = [address.rpartition(":") for address in self.addresses_of(broker_id)]
             broker.addresses = Addresses(*(f"{host}:{_port_of_clone(int(port))}" for host, _, port in hosts))
             self._launch(broker)
             try:
@@ -229,21 +229,21 @@ class ChaosCluster(LocalCluster):
     def has_disk_orders(self) -> bool:
         return bool(self._disks)
 
-    def lose_power(self, *node_ids: int) -> None:
+    def lose_power(self, *broker_ids: int) -> None:
         """These machines lose power at one moment: nothing reaches their disks any more, then their processes end."""
-        for node_id in node_ids:
-            self._volumes[node_id].lose_power()
-        for node_id in node_ids:
-            if self.is_running(node_id):
-                self.kill(node_id)
-        for node_id in node_ids:
-            self._volumes[node_id].come_back()
+        for broker_id in broker_ids:
+            self._volumes[broker_id].lose_power()
+        for broker_id in broker_ids:
+            if self.is_running(broker_id):
+                self.kill(broker_id)
+        for broker_id in broker_ids:
+            self._volumes[broker_id].come_back()
 
-    def wipe(self, node_id: int) -> None:
+    def wipe(self, broker_id: int) -> None:
         """The disk of a broker that does not run is replaced by an empty one."""
-        data_dir = self.data_dir(node_id)
+        data_dir = self.data_dir(broker_id)
         wipe(data_dir.resolve())
-        if node_id in self._volumes:
+        if broker_id in self._volumes:
             data_dir.unlink()  # the launcher makes it again; until then the cluster sees that there is no data
 
     def leader_epochs(self, topic: str) -> dict[int, int]:
@@ -254,8 +254,8 @@ class ChaosCluster(LocalCluster):
 
     def restart_all(self) -> None:
         """Start every broker that is down; they serve once a majority of them runs."""
-        down = [node_id for node_id in self.node_ids if not self.is_running(node_id)]
-        for node_id in down:
-            self.restart(node_id, wait=False)
-        for node_id in down:
-            self.wait_ready(node_id)
+        down = [broker_id for broker_id in self.broker_ids if not self.is_running(broker_id)]
+        for broker_id in down:
+            self.restart(broker_id, wait=False)
+        for broker_id in down:
+            self.wait_ready(broker_id)

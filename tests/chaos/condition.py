@@ -21,10 +21,10 @@ POLL_SECONDS = 0.1
 _SAMPLE = re.compile(r"^(raftmq_\w+)(\{[^}]*\})? (\S+)$", re.MULTILINE)
 
 
-def metrics(cluster: ChaosCluster, node_id: int) -> dict[str, float]:
+def metrics(cluster: ChaosCluster, broker_id: int) -> dict[str, float]:
     """The broker's metrics, summed over their labels; empty when it does not answer."""
     try:
-        with urllib.request.urlopen(f"http://{cluster.http_address(node_id)}/metrics", timeout=ASK_SECONDS) as answer:
+        with urllib.request.urlopen(f"http://{cluster.http_address(broker_id)}/metrics", timeout=ASK_SECONDS) as answer:
             text = answer.read().decode()
     except (OSError, urllib.error.URLError, http.client.HTTPException):
         return {}
@@ -34,9 +34,9 @@ def metrics(cluster: ChaosCluster, node_id: int) -> dict[str, float]:
     return {name: float(value) for name, value in found.items()}
 
 
-def is_ready(cluster: ChaosCluster, node_id: int) -> bool:
+def is_ready(cluster: ChaosCluster, broker_id: int) -> bool:
     """The broker says that it is ready."""
-    return metrics(cluster, node_id).get("raftmq_ready") == 1.0
+    return metrics(cluster, broker_id).get("raftmq_ready") == 1.0
 
 
 def is_led(cluster: ChaosCluster, topic: str) -> bool:
@@ -45,7 +45,7 @@ def is_led(cluster: ChaosCluster, topic: str) -> bool:
         leaders = cluster.leaders(topic)
     except (grpc.RpcError, LocalClusterError):
         return False
-    return bool(leaders) and all(node and cluster.is_running(node) for node in leaders.values())
+    return bool(leaders) and all(broker and cluster.is_running(broker) for broker in leaders.values())
 
 
 def what_is_not_whole(cluster: ChaosCluster, topic: str) -> str:
@@ -53,13 +53,13 @@ def what_is_not_whole(cluster: ChaosCluster, topic: str) -> str:
     is served, votes and keeps up; else what is wrong.
     """
     problems = []
-    for node_id in cluster.node_ids:
-        if not cluster.is_running(node_id):
-            problems.append(f"broker {node_id} does not run")
+    for broker_id in cluster.broker_ids:
+        if not cluster.is_running(broker_id):
+            problems.append(f"broker {broker_id} does not run")
             continue
-        seen = metrics(cluster, node_id)
+        seen = metrics(cluster, broker_id)
         if not seen.get("raftmq_ready"):
-            problems.append(f"broker {node_id} is not ready")
+            problems.append(f"broker {broker_id} is not ready")
         for name in (
             "raftmq_under_replicated_partitions",
             "raftmq_quarantined_replicas",
@@ -67,7 +67,7 @@ def what_is_not_whole(cluster: ChaosCluster, topic: str) -> str:
             "raftmq_metadata_voters_behind",
             "raftmq_groups_without_leader",
         ):
-            problems += [f"broker {node_id}: {name} = {seen[name]:g}"] if seen.get(name) else []
+            problems += [f"broker {broker_id}: {name} = {seen[name]:g}"] if seen.get(name) else []
     if topic and not problems and not is_led(cluster, topic):
         problems.append(f"not every partition of {topic} is led")
     return "; ".join(problems)
@@ -90,10 +90,10 @@ def wait_until(condition: Callable[[], bool], seconds: float, stop: threading.Ev
 
 
 def busiest_leader(cluster: ChaosCluster, topic: str) -> int:
-    """The node that leads most of the topic's partitions; the first running one when nobody is known to lead."""
-    running = [node_id for node_id in cluster.node_ids if cluster.is_running(node_id)]
+    """The broker that leads most of the topic's partitions; the first running one when nobody is known to lead."""
+    running = [broker_id for broker_id in cluster.broker_ids if cluster.is_running(broker_id)]
     try:
-        led = Counter(node for node in cluster.leaders(topic).values() if node in running)
+        led = Counter(broker for broker in cluster.leaders(topic).values() if broker in running)
     except (grpc.RpcError, LocalClusterError):
         led = Counter()
     return led.most_common(1)[0][0] if led else running[0]

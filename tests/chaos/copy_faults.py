@@ -27,11 +27,11 @@ TOGETHER_SECONDS = (5.0, 8.0)
 def _settle(target: Target, victim: int) -> None:
     """The others serve; the victim serves, too, or is started on an empty disk."""
     cluster = target.cluster
-    for node_id in cluster.node_ids:
-        if not cluster.is_running(node_id):
-            cluster.restart(node_id, wait=False)
-    others = [node_id for node_id in cluster.node_ids if node_id != victim]
-    if not wait_until(lambda: all(is_ready(cluster, node_id) for node_id in others), OTHERS_SECONDS, target.stop):
+    for broker_id in cluster.broker_ids:
+        if not cluster.is_running(broker_id):
+            cluster.restart(broker_id, wait=False)
+    others = [broker_id for broker_id in cluster.broker_ids if broker_id != victim]
+    if not wait_until(lambda: all(is_ready(cluster, broker_id) for broker_id in others), OTHERS_SECONDS, target.stop):
         raise FaultError(f"{others} are not all ready {OTHERS_SECONDS:.0f} s after {victim} came with a wrong past")
     if wait_until(lambda: not what_is_not_whole(cluster, ""), SETTLE_SECONDS, target.stop):
         return
@@ -69,7 +69,7 @@ def _copied(target: Target, victim: int) -> Iterator[Callable[[], None]]:
 def old_copy_and_one_that_lags(target: Target) -> Iterator[str]:
     """Together they are a majority, and neither has seen the newest records. The third, which has, is down in the meantime."""
     cluster = target.cluster
-    copied, lagging, knowing = target.chance.sample(cluster.node_ids, 3)
+    copied, lagging, knowing = target.chance.sample(cluster.broker_ids, 3)
     with _copied(target, copied) as put_back:
         cluster.kill(lagging)
         time.sleep(target.chance.uniform(*LAG_SECONDS))
@@ -83,7 +83,7 @@ def old_copy_and_one_that_lags(target: Target) -> Iterator[str]:
 
 @fault("copies", (0.0, 0.5), needs_whole=True)
 def old_copy(target: Target) -> Iterator[str]:
-    copied = target.any_node()
+    copied = target.any_broker()
     with _copied(target, copied) as put_back:
         time.sleep(target.chance.uniform(*LAG_SECONDS))
         put_back()

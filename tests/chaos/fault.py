@@ -37,12 +37,12 @@ class Target:
     stop: threading.Event = field(default_factory=threading.Event)
     """Set when the run is to end now."""
 
-    def any_node(self, *but: int) -> int:
-        return self.chance.choice([node_id for node_id in self.cluster.node_ids if node_id not in but])
+    def any_broker(self, *but: int) -> int:
+        return self.chance.choice([broker_id for broker_id in self.cluster.broker_ids if broker_id not in but])
 
     def leader_or_any(self) -> int:
         """Mostly the busiest leader, since that is where faults hurt."""
-        wants_leader, other = self.chance.random() < 0.7, self.any_node()
+        wants_leader, other = self.chance.random() < 0.7, self.any_broker()
         return busiest_leader(self.cluster, self.topic) if wants_leader else other
 
 
@@ -88,27 +88,27 @@ def families() -> list[str]:
     return list(dict.fromkeys(one.family for one in FAULTS.values()))
 
 
-def last_lines(target: Target, node_id: int) -> str:
+def last_lines(target: Target, broker_id: int) -> str:
     """What the broker logged last, for a finding."""
-    return "\n".join(target.cluster.logs(node_id).splitlines()[-LAST_LINES:])
+    return "\n".join(target.cluster.logs(broker_id).splitlines()[-LAST_LINES:])
 
 
-def served_or_ended(target: Target, node_id: int, why: str) -> bool:
+def served_or_ended(target: Target, broker_id: int, why: str) -> bool:
     """Wait until a broker that was started serves or ends; whether it serves (the run may have stopped the wait)."""
     cluster = target.cluster
     if not wait_until(
-        lambda: not cluster.is_running(node_id) or is_ready(cluster, node_id), START_SECONDS, target.stop
+        lambda: not cluster.is_running(broker_id) or is_ready(cluster, broker_id), START_SECONDS, target.stop
     ):
         raise FaultError(
-            f"broker {node_id} neither serves nor ends {START_SECONDS:.0f} s after its start, {why}:\n"
-            f"{last_lines(target, node_id)}"
+            f"broker {broker_id} neither serves nor ends {START_SECONDS:.0f} s after its start, {why}:\n"
+            f"{last_lines(target, broker_id)}"
         )
-    return cluster.is_running(node_id)
+    return cluster.is_running(broker_id)
 
 
 def damaged(target: Target, damage: Callable[[int], str]) -> Iterator[str]:
     """Damage files of a broker that is down, then start it until it serves: a damaged page may kill it, but not for ever."""
-    victim = target.any_node()
+    victim = target.any_broker()
     target.cluster.kill(victim)
     try:
         time.sleep(target.chance.uniform(0.0, 1.0))  # the others go on

@@ -33,19 +33,19 @@ def kill_one(target: Target) -> Iterator[str]:
 
 @fault("kill", (0.0, 0.5))
 def kill_all(target: Target) -> Iterator[str]:
-    for node_id in target.cluster.node_ids:
-        target.cluster.kill(node_id)
+    for broker_id in target.cluster.broker_ids:
+        target.cluster.kill(broker_id)
     try:
         yield "kill -9 of all"
     finally:
-        for node_id in target.cluster.node_ids:
-            target.cluster.restart(node_id, wait=False)
+        for broker_id in target.cluster.broker_ids:
+            target.cluster.restart(broker_id, wait=False)
 
 
 @fault("kill", (0.2, 1.0))
 def kill_while_starting(target: Target) -> Iterator[str]:
     """The replay of the log is interrupted, again and again, each time a little later."""
-    victim = target.any_node()
+    victim = target.any_broker()
     moments = [target.chance.uniform(0.2, 1.5) for _ in range(3)]
     try:
         for moment in moments:
@@ -69,7 +69,7 @@ def freeze_one(target: Target) -> Iterator[str]:
 
 @fault("freeze", (1.0, 4.0))
 def freeze_two(target: Target) -> Iterator[str]:
-    victims = target.chance.sample(target.cluster.node_ids, 2)
+    victims = target.chance.sample(target.cluster.broker_ids, 2)
     for victim in victims:
         target.cluster.pause(victim)
     try:
@@ -82,7 +82,7 @@ def freeze_two(target: Target) -> Iterator[str]:
 @fault("freeze", (1.0, 3.0))
 def freeze_one_and_kill_another(target: Target) -> Iterator[str]:
     frozen = target.leader_or_any()
-    killed = target.any_node(frozen)
+    killed = target.any_broker(frozen)
     target.cluster.pause(frozen)
     try:
         target.cluster.kill(killed)
@@ -111,8 +111,8 @@ def stutter(target: Target) -> Iterator[str]:
 # ----------------------------------------------------------------------------------------------------------------- links
 
 
-def _others(target: Target, node_id: int) -> list[int]:
-    return [other for other in target.cluster.node_ids if other != node_id]
+def _others(target: Target, broker_id: int) -> list[int]:
+    return [other for other in target.cluster.broker_ids if other != broker_id]
 
 
 @contextmanager
@@ -130,7 +130,7 @@ def _cut(target: Target, *directions: tuple[int, int]) -> Iterator[None]:
 @fault("links", (2.0, 5.0), is_light=True)
 def one_direction_dies(target: Target) -> Iterator[str]:
     source = target.leader_or_any()
-    sink = target.any_node(source)
+    sink = target.any_broker(source)
     with _cut(target, (source, sink)):
         yield f"{source} no longer reaches {sink}, which still reaches it"
 
@@ -159,9 +159,9 @@ def isolated(target: Target) -> Iterator[str]:
 
 @fault("links", (2.0, 5.0), is_light=True)
 def bridge(target: Target) -> Iterator[str]:
-    """Two nodes, each with a majority by way of the third, disagree about who is alive."""
+    """Two brokers, each with a majority by way of the third, disagree about who is alive."""
     one = busiest_leader(target.cluster, target.topic)
-    other = target.any_node(one)
+    other = target.any_broker(one)
     with _cut(target, (one, other), (other, one)):
         yield f"{one} and {other} cannot reach each other, both reach the third"
 
@@ -272,18 +272,18 @@ def power_loss_of_one(target: Target) -> Iterator[str]:
 
 @fault("power", (0.0, 0.5))
 def power_loss_of_all(target: Target) -> Iterator[str]:
-    target.cluster.lose_power(*target.cluster.node_ids)
+    target.cluster.lose_power(*target.cluster.broker_ids)
     try:
         yield "all lost power"
     finally:
-        for node_id in target.cluster.node_ids:
-            target.cluster.restart(node_id, wait=False)
+        for broker_id in target.cluster.broker_ids:
+            target.cluster.restart(broker_id, wait=False)
 
 
 @fault("power", (0.5, 2.0))
 def power_loss_of_one_while_another_is_frozen(target: Target) -> Iterator[str]:
     frozen = target.leader_or_any()
-    victim = target.any_node(frozen)
+    victim = target.any_broker(frozen)
     target.cluster.pause(frozen)
     try:
         time.sleep(target.chance.uniform(0.5, 3.0))
@@ -341,7 +341,7 @@ def flipped_metadata(target: Target) -> Iterator[str]:
 
 @fault("wipe", (0.0, 1.0), needs_whole=True)
 def wiped_disk(target: Target) -> Iterator[str]:
-    victim = target.any_node()
+    victim = target.any_broker()
     target.cluster.kill(victim)
     try:
         time.sleep(target.chance.uniform(0.0, 1.0))

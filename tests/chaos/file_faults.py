@@ -54,7 +54,7 @@ def turned_back_replica(target: Target) -> Iterator[str]:
 def _registry(target: Target, damage: Callable[[bytes], bytes]) -> Iterator[str]:
     """A broker without its memory ends in words. It gets it back afterwards."""
     cluster = target.cluster
-    victim = target.any_node()
+    victim = target.any_broker()
     cluster.kill(victim)
     path = cluster.data_dir(victim) / "node.mdb"
     kept = path.read_bytes()

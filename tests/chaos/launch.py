@@ -1,6 +1,6 @@
 """Starts one broker in its place: program of the clusters in these tests, run in front of ``raftmq``.
 
-``python launch.py PLACES COMMAND... broker start --node-id N ...`` reads the place of node N from a JSON file, changes the command
+``python launch.py PLACES COMMAND... broker start --broker-id N ...`` reads the place of broker N from a JSON file, changes the command
 accordingly and becomes it, so that the process that was started is the broker. Must not import anything of ours: it runs before each start.
 """
 
@@ -28,8 +28,8 @@ def placed(command: list[str], place: dict[str, object]) -> list[str]:
 def main() -> None:
     """Become the broker."""
     places_path, *command = sys.argv[1:]
-    node_id = command[command.index("--node-id") + 1]
-    place = json.loads(Path(places_path).read_bytes())[node_id]
+    broker_id = command[command.index("--broker-id") + 1]
+    place = json.loads(Path(places_path).read_bytes())[broker_id]
     for name, value in place["limits"].items():
         resource.setrlimit(getattr(resource, name), (value, value))
     os.environ.update(place["environment"])

@@ -47,18 +47,18 @@ def _starved(target: Target, victim: int, limit: str, value: int) -> Iterator[st
 
 @fault("limits", (0.0, 0.5))
 def too_few_descriptors(target: Target) -> Iterator[str]:
-    yield from _starved(target, target.any_node(), "RLIMIT_NOFILE", target.chance.randint(*TOO_FEW_DESCRIPTORS))
+    yield from _starved(target, target.any_broker(), "RLIMIT_NOFILE", target.chance.randint(*TOO_FEW_DESCRIPTORS))
 
 
 @fault("limits", (0.0, 0.5))
 def too_little_memory(target: Target) -> Iterator[str]:
-    yield from _starved(target, target.any_node(), "RLIMIT_AS", target.chance.randint(*TOO_LITTLE_MEMORY_BYTES))
+    yield from _starved(target, target.any_broker(), "RLIMIT_AS", target.chance.randint(*TOO_LITTLE_MEMORY_BYTES))
 
 
 @fault("limits", (1.0, 4.0))
 def idle_connections(target: Target) -> Iterator[str]:
     """More than there are descriptors for: a client that connects and says nothing must not end a broker."""
-    victim, count = target.any_node(), target.chance.randint(*FEW_DESCRIPTORS)
+    victim, count = target.any_broker(), target.chance.randint(*FEW_DESCRIPTORS)
     cluster = target.cluster
     with _limited(target, victim, RLIMIT_NOFILE=count), ExitStack() as connections:
         if not wait_until(lambda: is_ready(cluster, victim), START_SECONDS, target.stop):

@@ -1,4 +1,4 @@
-"""The links between the nodes of a cluster, each direction on its own: what both ways of cutting them have in common."""
+"""The links between the brokers of a cluster, each direction on its own: what both ways of cutting them have in common."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 CLIENTS = 0
-"""Stands for every client, beside the node ids, which begin at 1."""
+"""Stands for every client, beside the broker ids, which begin at 1."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class Links(Protocol):
     first_port: int
     """What the cluster must be told as its first port; 0: any will do."""
 
-    def place(self, node_id: int) -> Place:
-        """Where this node's broker belongs."""
+    def place(self, broker_id: int) -> Place:
+        """Where this broker's broker belongs."""
         ...
 
     def cut(self, source: int, target: int) -> None:
@@ -43,11 +43,11 @@ class Links(Protocol):
         """Undo `cut`."""
         ...
 
-    def slow(self, node_id: int) -> None:
-        """What the node sends to others trickles."""
+    def slow(self, broker_id: int) -> None:
+        """What the broker sends to others trickles."""
         ...
 
-    def hurry(self, node_id: int) -> None:
+    def hurry(self, broker_id: int) -> None:
         """Undo `slow`."""
         ...
 
@@ -65,7 +65,7 @@ class NoLinks:
 
     first_port = 0
 
-    def place(self, node_id: int) -> Place:
+    def place(self, broker_id: int) -> Place:
         return Place()
 
     def cut(self, source: int, target: int) -> None:
@@ -73,7 +73,7 @@ class NoLinks:
 
     restore = cut
 
-    def slow(self, node_id: int) -> None:
+    def slow(self, broker_id: int) -> None:
         raise NotImplementedError("this cluster was made without links that can be slowed")
 
     hurry = slow

@@ -24,49 +24,49 @@ _numbers = itertools.count()
 
 
 class Namespaces:
-    """`Links` of so many nodes, and where their brokers run. Needs root."""
+    """`Links` of so many brokers, and where their brokers run. Needs root."""
 
     first_port = 0
 
-    def __init__(self, nodes: int) -> None:
+    def __init__(self, brokers: int) -> None:
         self._leashes: dict[int, Leash] = {}
         self._switch: Leash | None = None
         self._cut: set[tuple[int, int]] = set()
         self._slow: set[int] = set()
         try:
-            self._build(nodes)
+            self._build(brokers)
         except BaseException:
             self.close()
             raise
 
-    def _build(self, nodes: int) -> None:
+    def _build(self, brokers: int) -> None:
         self._switch = Leash(("unshare", "--net"))
-        self._leashes = {node_id: Leash(("unshare", "--net")) for node_id in range(1, nodes + 1)}
+        self._leashes = {broker_id: Leash(("unshare", "--net")) for broker_id in range(1, brokers + 1)}
         self._in(self._switch, "link add name switch type bridge", "link set switch up")
         self._interface = f"ch{os.getpid()}n{next(_numbers)}"  # 15 characters at most
         subnet = self._free_subnet()
-        self._address = {node_id: f"198.18.{subnet}.{node_id or 254}" for node_id in range(nodes + 1)}
-        self._hardware = {node_id: f"02:00:00:00:{subnet:02x}:{node_id:02x}" for node_id in range(nodes + 1)}
-        for node_id in self._address:
-            self._plug_in(node_id)
+        self._address = {broker_id: f"198.18.{subnet}.{broker_id or 254}" for broker_id in range(brokers + 1)}
+        self._hardware = {broker_id: f"02:00:00:00:{subnet:02x}:{broker_id:02x}" for broker_id in range(brokers + 1)}
+        for broker_id in self._address:
+            self._plug_in(broker_id)
         for source, target in itertools.permutations(self._address, 2):
             self._point(source, target, self._hardware[target])
 
-    def _plug_in(self, node_id: int) -> None:
-        owner = self._leashes[node_id].pid if node_id != CLIENTS else os.getpid()
-        name = self._name(node_id)
+    def _plug_in(self, broker_id: int) -> None:
+        owner = self._leashes[broker_id].pid if broker_id != CLIENTS else os.getpid()
+        name = self._name(broker_id)
         assert self._switch is not None
         self._in(
             self._switch,
-            f"link add port{node_id} type veth peer name {name} address {self._hardware[node_id]} netns {owner}",
-            f"link set port{node_id} master switch",
-            f"link set port{node_id} up",
+            f"link add port{broker_id} type veth peer name {name} address {self._hardware[broker_id]} netns {owner}",
+            f"link set port{broker_id} master switch",
+            f"link set port{broker_id} up",
         )
         self._ip(
-            node_id,
-            f"address add {self._address[node_id]}/24 dev {name}",
+            broker_id,
+            f"address add {self._address[broker_id]}/24 dev {name}",
             f"link set {name} up",
-            *(["link set lo up"] if node_id != CLIENTS else []),
+            *(["link set lo up"] if broker_id != CLIENTS else []),
         )
 
     def _free_subnet(self) -> int:
@@ -78,8 +78,8 @@ class Namespaces:
                 return subnet
         raise ToolError("every test network is taken")
 
-    def _name(self, node_id: int) -> str:
-        return "wire" if node_id != CLIENTS else self._interface
+    def _name(self, broker_id: int) -> str:
+        return "wire" if broker_id != CLIENTS else self._interface
 
     def _enter(self, leash: Leash) -> tuple[str, ...]:
         return ("nsenter", f"--net=/proc/{leash.pid}/ns/net")
@@ -87,8 +87,8 @@ class Namespaces:
     def _in(self, leash: Leash, *commands: str) -> None:
         run_tool([*self._enter(leash), "ip", "-batch", "-"], "\n".join(commands) + "\n")
 
-    def _ip(self, node_id: int, *commands: str) -> None:
-        prefix = self._enter(self._leashes[node_id]) if node_id != CLIENTS else ()
+    def _ip(self, broker_id: int, *commands: str) -> None:
+        prefix = self._enter(self._leashes[broker_id]) if broker_id != CLIENTS else ()
         run_tool([*prefix, "ip", "-batch", "-"], "\n".join(commands) + "\n")
 
     def _point(self, source: int, target: int, hardware: str) -> None:
@@ -97,20 +97,20 @@ class Namespaces:
             f"neighbour replace {self._address[target]} lladdr {hardware} dev {self._name(source)} nud permanent",
         )
 
-    def address(self, node_id: int) -> str:
-        """The node's host address."""
-        return self._address[node_id]
+    def address(self, broker_id: int) -> str:
+        """The broker's host address."""
+        return self._address[broker_id]
 
-    def net_of(self, node_id: int) -> str:
-        """The file that stands for the node's name space."""
-        return f"/proc/{self._leashes[node_id].pid if node_id != CLIENTS else 'self'}/ns/net"
+    def net_of(self, broker_id: int) -> str:
+        """The file that stands for the broker's name space."""
+        return f"/proc/{self._leashes[broker_id].pid if broker_id != CLIENTS else 'self'}/ns/net"
 
-    def place(self, node_id: int) -> Place:
+    def place(self, broker_id: int) -> Place:
         """See `Links`."""
         return Place(
-            bind_host=self._address[node_id],
-            seen_host=self._address[node_id],
-            enter=self._enter(self._leashes[node_id]),
+            bind_host=self._address[broker_id],
+            seen_host=self._address[broker_id],
+            enter=self._enter(self._leashes[broker_id]),
             arguments=("--set", "allow_insecure_remote=true"),
         )
 
@@ -124,29 +124,29 @@ class Namespaces:
         self._point(source, target, self._hardware[target])
         self._cut.discard((source, target))
 
-    def slow(self, node_id: int) -> None:
+    def slow(self, broker_id: int) -> None:
         """See `Links`."""
         self._traffic_control(
-            node_id, "replace", "tbf", "rate", f"{SLOW_KILOBITS}kbit", "burst", "8kb", "latency", "400ms"
+            broker_id, "replace", "tbf", "rate", f"{SLOW_KILOBITS}kbit", "burst", "8kb", "latency", "400ms"
         )
-        self._slow.add(node_id)
+        self._slow.add(broker_id)
 
-    def hurry(self, node_id: int) -> None:
+    def hurry(self, broker_id: int) -> None:
         """See `Links`."""
-        if node_id in self._slow:
-            self._traffic_control(node_id, "delete")
-            self._slow.discard(node_id)
+        if broker_id in self._slow:
+            self._traffic_control(broker_id, "delete")
+            self._slow.discard(broker_id)
 
-    def _traffic_control(self, node_id: int, action: str, *discipline: str) -> None:
-        device = ("dev", self._name(node_id), "root")
-        run_tool([*self._enter(self._leashes[node_id]), "tc", "qdisc", action, *device, *discipline])
+    def _traffic_control(self, broker_id: int, action: str, *discipline: str) -> None:
+        device = ("dev", self._name(broker_id), "root")
+        run_tool([*self._enter(self._leashes[broker_id]), "tc", "qdisc", action, *device, *discipline])
 
     def heal(self) -> None:
         """See `Links`."""
         for source, target in sorted(self._cut):
             self.restore(source, target)
-        for node_id in sorted(self._slow):
-            self.hurry(node_id)
+        for broker_id in sorted(self._slow):
+            self.hurry(broker_id)
 
     def close(self) -> None:
         """See `Links`."""

@@ -148,19 +148,19 @@ class Nemesis:
 
     def _supervise(self) -> None:
         """Between faults every broker must run: one that does not has ended by itself."""
-        for node_id in self.cluster.node_ids:
-            if not self.cluster.is_running(node_id):
-                tail = "\n".join(self.cluster.logs(node_id).splitlines()[-5:])
-                self._find(f"broker {node_id} ended by itself:\n{tail}")
-                self.cluster.restart(node_id, wait=False)
+        for broker_id in self.cluster.broker_ids:
+            if not self.cluster.is_running(broker_id):
+                tail = "\n".join(self.cluster.logs(broker_id).splitlines()[-5:])
+                self._find(f"broker {broker_id} ended by itself:\n{tail}")
+                self.cluster.restart(broker_id, wait=False)
 
     def _heal(self) -> None:
         self.cluster.links.heal()
-        for node_id in self.cluster.node_ids:
+        for broker_id in self.cluster.broker_ids:
             if self.cluster.has_disk_orders:
-                self.cluster.disk(node_id).work()
+                self.cluster.disk(broker_id).work()
             if self.cluster.has_clock_orders:
-                self.cluster.clock(node_id).work()
+                self.cluster.clock(broker_id).work()
         self._supervise()
         self.note("healed")
 

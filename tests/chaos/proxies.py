@@ -24,9 +24,9 @@ from tests.chaos.links import CLIENTS, Place
 CHUNK_BYTES = 16 * 1024
 SLOW_BYTES_PER_SECOND = 50_000
 """Heartbeats pass, a load of clients does not."""
-PORTS_PER_NODE = 3
+PORTS_PER_BROKER = 3
 PORT_STEP = 10
-"""How `LocalCluster` numbers ports: clients, peers, HTTP, then the next node ten higher."""
+"""How `LocalCluster` numbers ports: clients, peers, HTTP, then the next broker ten higher."""
 PORTS = range(20_000, 32_000)
 """Below those that the kernel gives to outgoing connections: brokers get them again at each restart."""
 FIRST_PORTS_TRIED = 100
@@ -34,11 +34,11 @@ START_SECONDS = 10.0
 
 
 class Proxies:
-    """`Links` of so many nodes. Needs no rights."""
+    """`Links` of so many brokers. Needs no rights."""
 
-    def __init__(self, nodes: int) -> None:
-        self._nodes = nodes
-        self.first_port = _free_ports(nodes)
+    def __init__(self, brokers: int) -> None:
+        self._brokers = brokers
+        self.first_port = _free_ports(brokers)
         self._gates: defaultdict[tuple[int, int], asyncio.Event] = defaultdict(_open_gate)
         self._slow: set[int] = set()
         self._connections: set[asyncio.Task[None]] = set()
@@ -53,24 +53,24 @@ class Proxies:
             raise
 
     async def _listen(self) -> None:
-        for node_id in range(1, self._nodes + 1):
-            for which in range(PORTS_PER_NODE):
-                port = self.first_port + PORT_STEP * (node_id - 1) + which
+        for broker_id in range(1, self._brokers + 1):
+            for which in range(PORTS_PER_BROKER):
+                port = self.first_port + PORT_STEP * (broker_id - 1) + which
                 self._servers.append(
                     await asyncio.start_server(
-                        self._handler(node_id, port, is_peers=which == 1), f"127.0.2.{node_id}", port
+                        self._handler(broker_id, port, is_peers=which == 1), f"127.0.2.{broker_id}", port
                     )
                 )
 
     def _handler(
-        self, node_id: int, port: int, *, is_peers: bool
+        self, broker_id: int, port: int, *, is_peers: bool
     ) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], object]:
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             task = asyncio.current_task()
             assert task is not None
             self._connections.add(task)
             try:
-                await self._carry(node_id, port, reader, writer, is_peers=is_peers)
+                await self._carry(broker_id, port, reader, writer, is_peers=is_peers)
             except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError, msgspec.DecodeError):
                 pass  # either end went away, which the other end is told by closing
             finally:
@@ -81,7 +81,7 @@ class Proxies:
 
     async def _carry(
         self,
-        node_id: int,
+        broker_id: int,
         port: int,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
@@ -93,12 +93,12 @@ class Proxies:
             header = await reader.readexactly(FRAME_HEADER.size)
             hello = await reader.readexactly(FRAME_HEADER.unpack(header)[0])
             origin, first = msgspec.msgpack.decode(hello, type=Hello).node_id, header + hello
-        await self._gates[origin, node_id].wait()
-        to_broker, broker_writer = await asyncio.open_connection(f"127.0.1.{node_id}", port)
+        await self._gates[origin, broker_id].wait()
+        to_broker, broker_writer = await asyncio.open_connection(f"127.0.1.{broker_id}", port)
         broker_writer.write(first)
         pumps = (
-            asyncio.ensure_future(self._pump(reader, broker_writer, origin, node_id)),
-            asyncio.ensure_future(self._pump(to_broker, writer, node_id, origin)),
+            asyncio.ensure_future(self._pump(reader, broker_writer, origin, broker_id)),
+            asyncio.ensure_future(self._pump(to_broker, writer, broker_id, origin)),
         )
         try:
             await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
@@ -120,10 +120,10 @@ class Proxies:
             writer.write(chunk)
             await writer.drain()
 
-    def place(self, node_id: int) -> Place:
+    def place(self, broker_id: int) -> Place:
         """See `Links`."""
-        seen_host = f"127.0.2.{node_id}"
-        return Place(bind_host=f"127.0.1.{node_id}", seen_host=seen_host, arguments=("--advertise", seen_host))
+        seen_host = f"127.0.2.{broker_id}"
+        return Place(bind_host=f"127.0.1.{broker_id}", seen_host=seen_host, arguments=("--advertise", seen_host))
 
     def _do(self, action: Callable[[], object]) -> None:
         """Run it in the proxies' thread and wait until it is done."""
@@ -141,13 +141,13 @@ class Proxies:
         """See `Links`."""
         self._do(lambda: self._gates[source, target].set())
 
-    def slow(self, node_id: int) -> None:
+    def slow(self, broker_id: int) -> None:
         """See `Links`."""
-        self._do(lambda: self._slow.add(node_id))
+        self._do(lambda: self._slow.add(broker_id))
 
-    def hurry(self, node_id: int) -> None:
+    def hurry(self, broker_id: int) -> None:
         """See `Links`."""
-        self._do(lambda: self._slow.discard(node_id))
+        self._do(lambda: self._slow.discard(broker_id))
 
     def heal(self) -> None:
         """See `Links`."""
@@ -184,16 +184,16 @@ def _open_gate() -> asyncio.Event:
     return gate
 
 
-def _free_ports(nodes: int) -> int:
-    """A first port such that every port of every node is free, on the addresses of the brokers and of the proxies."""
-    span = PORT_STEP * nodes
+def _free_ports(brokers: int) -> int:
+    """A first port such that every port of every broker is free, on the addresses of the brokers and of the proxies."""
+    span = PORT_STEP * brokers
     for attempt in range(FIRST_PORTS_TRIED):
         first = PORTS.start + (os.getpid() * 100 + attempt * span) % (len(PORTS) - span)
         if all(
-            _is_free(host, first + PORT_STEP * (node_id - 1) + which)
-            for node_id in range(1, nodes + 1)
-            for which in range(PORTS_PER_NODE)
-            for host in ("127.0.0.1", f"127.0.1.{node_id}", f"127.0.2.{node_id}")
+            _is_free(host, first + PORT_STEP * (broker_id - 1) + which)
+            for broker_id in range(1, brokers + 1)
+            for which in range(PORTS_PER_BROKER)
+            for host in ("127.0.0.1", f"127.0.1.{broker_id}", f"127.0.2.{broker_id}")
         ):
             return first
     raise OSError("no free ports for the proxies")

@@ -88,7 +88,7 @@ class Trial:
 
     async def __aenter__(self) -> Self:
         async with Admin(bootstrap_servers=self.cluster.bootstrap_servers) as admin:
-            await admin.create_topic(self.topic, self.partitions, min(3, len(self.cluster.node_ids)))
+            await admin.create_topic(self.topic, self.partitions, min(3, len(self.cluster.broker_ids)))
         await self.workload.__aenter__()
         try:
             is_going = await self.workload.wait_progress(FIRST_RECORDS, PROGRESS_SECONDS)

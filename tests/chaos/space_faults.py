@@ -65,7 +65,7 @@ def _fill(target: Target, victim: int) -> Path:
 def _full(target: Target, *, whole_topic: bool) -> Iterator[str]:
     cluster, servers = target.cluster, target.cluster.bootstrap_servers
     ballast = f"ballast-{uuid.uuid4().hex[:8]}"
-    victims = list(cluster.node_ids) if target.chance.random() < 0.5 else [target.leader_or_any()]
+    victims = list(cluster.broker_ids) if target.chance.random() < 0.5 else [target.leader_or_any()]
     what = "the topic" if whole_topic else "its records"
     fillers: list[Path] = []
     try:

@@ -60,7 +60,7 @@ async def test_power_loss_of_every_machine_at_once_loses_nothing_acknowledged(
     Source: Jepsen, NATS 2.12.1 (2025); nats-server #7564.
     """
     async with Trial(cluster, tmp_path) as trial:
-        await asyncio.to_thread(cluster.lose_power, *cluster.node_ids)
+        await asyncio.to_thread(cluster.lose_power, *cluster.broker_ids)
         await asyncio.to_thread(cluster.restart_all)
         await progress(trial)
     trial.demand_clean()
@@ -76,13 +76,13 @@ async def test_the_same_power_loss_is_found_to_lose_records_when_fsync_does_noth
             await admin.create_topic(topic, partitions=3, replication_factor=3)
         async with Workload(own.bootstrap_servers, topic, 3, history, seed=0) as workload:
             assert await workload.wait_progress(RECORDS, WAIT_SECONDS)
-            for node_id in own.node_ids:
-                own.disk(node_id).swallow_syncs()
+            for broker_id in own.broker_ids:
+                own.disk(broker_id).swallow_syncs()
             assert await workload.wait_progress(RECORDS, WAIT_SECONDS)
             await workload.stop(WAIT_SECONDS)
-            await asyncio.to_thread(own.lose_power, *own.node_ids)
-            for node_id in own.node_ids:
-                own.disk(node_id).work()
+            await asyncio.to_thread(own.lose_power, *own.broker_ids)
+            for broker_id in own.broker_ids:
+                own.disk(broker_id).work()
             await asyncio.to_thread(own.restart_all)
             await eventually(lambda: is_led(own, topic), "every partition is led")
             await workload.read_back(WAIT_SECONDS)
@@ -104,7 +104,7 @@ async def test_power_loss_of_one_machine_while_another_is_frozen_splits_nothing(
     """
     async with Trial(cluster, tmp_path) as trial:
         leader = busiest_leader(cluster, trial.topic)
-        victim, slept = (node_id for node_id in cluster.node_ids if node_id != leader)
+        victim, slept = (broker_id for broker_id in cluster.broker_ids if broker_id != leader)
         cluster.pause(slept)
         await progress(trial)  # only the leader and the victim have these
         await asyncio.to_thread(cluster.lose_power, victim)
@@ -141,7 +141,7 @@ async def test_a_failed_fsync_is_not_tried_again(cluster: ChaosCluster, tmp_path
 
 @needs_shim
 async def test_a_leader_whose_disk_hangs_gives_way(cluster: ChaosCluster, tmp_path: Path) -> None:
-    """A node that answers heartbeats while its disk does nothing keeps its leadership, and everybody waits: gray failure.
+    """A broker that answers heartbeats while its disk does nothing keeps its leadership, and everybody waits: gray failure.
 
     Source: Huang and others, «Gray Failure: The Achilles' Heel of Cloud-Scale Systems», HotOS 2017.
     """
@@ -164,7 +164,7 @@ async def test_a_leader_whose_disk_hangs_gives_way(cluster: ChaosCluster, tmp_pa
 
 async def test_truncated_and_flipped_files_of_a_minority_cost_nothing(cluster: ChaosCluster, tmp_path: Path) -> None:
     """NATS JetStream 2.12.1: truncated or flipped block files of a minority lost up to half of the acknowledged records, even with fsync
-    always, because damaged nodes could lead.
+    always, because damaged brokers could lead.
 
     Source: Jepsen, NATS 2.12.1 (2025); nats-server #7549.
     """
@@ -178,23 +178,23 @@ async def test_truncated_and_flipped_files_of_a_minority_cost_nothing(cluster: C
         flip_bytes(second, chance, second.stat().st_size // 500)
         await asyncio.to_thread(started_in_the_end, cluster, victim)
         await whole(cluster, trial.topic)
-        survivor = next(node_id for node_id in cluster.node_ids if node_id != victim)
+        survivor = next(broker_id for broker_id in cluster.broker_ids if broker_id != victim)
         cluster.kill(survivor)  # from now on nothing works without what was rebuilt
         await progress(trial)
         cluster.restart(survivor, wait=False)
     trial.demand_clean()
 
 
-def started_in_the_end(cluster: ChaosCluster, node_id: int) -> None:
+def started_in_the_end(cluster: ChaosCluster, broker_id: int) -> None:
     """A damaged page may kill the process that reads it, but not for ever."""
     for _ in range(4):
-        cluster.restart(node_id, wait=False)
+        cluster.restart(broker_id, wait=False)
         try:
-            cluster.wait_ready(node_id)
+            cluster.wait_ready(broker_id)
         except Exception:  # noqa: BLE001 -- it is looked at again in the last turn
             continue
         return
-    cluster.wait_ready(node_id)
+    cluster.wait_ready(broker_id)
 
 
 # ----------------------------------------------------------------------------------------------------------------- links
@@ -209,17 +209,17 @@ async def test_a_leader_alone_acknowledges_nothing_and_its_successors_lose_nothi
     """
     async with Trial(cluster, tmp_path) as trial:
         leader = busiest_leader(cluster, trial.topic)
-        others = [node_id for node_id in cluster.node_ids if node_id != leader]
-        partitions = [n for n, node in cluster.leaders(trial.topic).items() if node == leader]
+        others = [broker_id for broker_id in cluster.broker_ids if broker_id != leader]
+        partitions = [n for n, broker in cluster.leaders(trial.topic).items() if broker == leader]
         async with Producer(bootstrap_servers=cluster.address(leader), delivery_timeout_ms=2_000) as producer:
-            for node_id in others:
-                cluster.kill(node_id)
+            for broker_id in others:
+                cluster.kill(broker_id)
             for n in partitions:
                 with pytest.raises((DeliveryTimeoutError, DeliveryExpiredError)):
                     await producer.send_and_wait(trial.topic, b"alone-%d" % n, partition=n)
         cluster.kill(leader)
-        for node_id in others:
-            cluster.restart(node_id, wait=False)
+        for broker_id in others:
+            cluster.restart(broker_id, wait=False)
         await progress(trial)
         await eventually(lambda: is_led(cluster, trial.topic), "the two others lead everything")
         cluster.restart(leader, wait=False)
@@ -234,7 +234,7 @@ async def test_a_partition_with_clients_on_both_sides_loses_nothing(cluster: Cha
     """
     async with Trial(cluster, tmp_path) as trial:
         leader = busiest_leader(cluster, trial.topic)
-        others = [node_id for node_id in cluster.node_ids if node_id != leader]
+        others = [broker_id for broker_id in cluster.broker_ids if broker_id != leader]
         partition(cluster.links, [leader], others)  # clients still reach all three
         cluster.pause(leader)  # so that the others are asked who leads
         await eventually(
@@ -256,9 +256,9 @@ async def test_a_follower_that_was_cut_off_comes_back_without_disturbing_its_lea
     async with Trial(cluster, tmp_path, partitions=1) as trial:
         await whole(cluster, trial.topic)
         leader = busiest_leader(cluster, trial.topic)
-        follower = next(node_id for node_id in cluster.node_ids if node_id != leader)
+        follower = next(broker_id for broker_id in cluster.broker_ids if broker_id != leader)
         before = cluster.leader_epochs(trial.topic)
-        partition(cluster.links, [follower], [node_id for node_id in cluster.node_ids if node_id != follower])
+        partition(cluster.links, [follower], [broker_id for broker_id in cluster.broker_ids if broker_id != follower])
         await asyncio.sleep(LONGER_THAN_ELECTIONS_SECONDS)
         cluster.links.heal()
         await whole(cluster, trial.topic)
@@ -278,7 +278,7 @@ async def test_one_dead_direction_causes_at_most_one_election_and_work_goes_on(
     async with Trial(cluster, tmp_path, partitions=1) as trial:
         await whole(cluster, trial.topic)
         leader = busiest_leader(cluster, trial.topic)
-        follower = next(node_id for node_id in cluster.node_ids if node_id != leader)
+        follower = next(broker_id for broker_id in cluster.broker_ids if broker_id != leader)
         before = cluster.leader_epochs(trial.topic)
         cluster.links.cut(*((leader, follower) if is_leader_the_source else (follower, leader)))
         await asyncio.sleep(LONGER_THAN_ELECTIONS_SECONDS)
@@ -321,13 +321,13 @@ async def test_a_send_that_failed_for_certain_is_never_read(cluster: ChaosCluste
     """
     async with Trial(cluster, tmp_path) as trial:
         leader = busiest_leader(cluster, trial.topic)
-        alone = next(node_id for node_id in cluster.node_ids if node_id != leader)
-        dead = [node_id for node_id in cluster.node_ids if node_id != alone]
-        for node_id in dead:
-            cluster.kill(node_id)
+        alone = next(broker_id for broker_id in cluster.broker_ids if broker_id != leader)
+        dead = [broker_id for broker_id in cluster.broker_ids if broker_id != alone]
+        for broker_id in dead:
+            cluster.kill(broker_id)
         await asyncio.sleep(3.0)  # twice the patience of the impatient writer
-        for node_id in dead:
-            cluster.restart(node_id, wait=False)
+        for broker_id in dead:
+            cluster.restart(broker_id, wait=False)
         await progress(trial)
         assert trial.workload.failed.get("DeliveryExpiredError"), "nothing failed for certain"
     trial.demand_clean()
@@ -479,12 +479,12 @@ async def test_a_leader_frozen_while_another_is_killed_loses_nothing_that_only_t
 
     Source: Jepsen, NATS 2.12.1 (2025); nats-server #7567.
     """
-    logged = {node_id: len(cluster.logs(node_id)) for node_id in cluster.node_ids}
+    logged = {broker_id: len(cluster.logs(broker_id)) for broker_id in cluster.broker_ids}
     # Eight partitions are as many elections, each of which the wrong one may begin.
     async with Trial(cluster, tmp_path, partitions=8) as trial:
         await whole(cluster, trial.topic)
         leader = busiest_leader(cluster, trial.topic)
-        killed, behind = (node_id for node_id in cluster.node_ids if node_id != leader)
+        killed, behind = (broker_id for broker_id in cluster.broker_ids if broker_id != leader)
         cluster.kill(behind)  # what is sent to one that is frozen, it finds in its sockets when it goes on
         await progress(trial)
         cluster.pause(leader)
@@ -495,8 +495,8 @@ async def test_a_leader_frozen_while_another_is_killed_loses_nothing_that_only_t
         await progress(trial)
         cluster.resume(leader)
     trial.demand_clean()
-    for node_id, length in logged.items():
-        assert "InvariantError" not in cluster.logs(node_id)[length:]
+    for broker_id, length in logged.items():
+        assert "InvariantError" not in cluster.logs(broker_id)[length:]
 
 
 async def test_replicas_are_byte_equal_after_being_killed_while_they_replayed(
@@ -507,10 +507,10 @@ async def test_replicas_are_byte_equal_after_being_killed_while_they_replayed(
     Source: etcd's post-mortem on data inconsistency in v3.5 (2022); etcd #13766.
     """
     async with Trial(cluster, tmp_path, keeps_topic=True) as trial:
-        for node_id in cluster.node_ids:
+        for broker_id in cluster.broker_ids:
             for moment in (1.1, 0.0):
-                cluster.kill(node_id)
-                cluster.restart(node_id, wait=False)
+                cluster.kill(broker_id)
+                cluster.restart(broker_id, wait=False)
                 await asyncio.sleep(moment)
             await eventually(lambda: is_led(cluster, trial.topic), "led again")
     trial.demand_clean()
@@ -532,8 +532,8 @@ def rows_of(path: Path) -> dict[bytes, bytes]:
 def compare_logs(cluster: ChaosCluster) -> int:
     """Rows that replicas of one group have in common must be equal; returns how many were compared. Brokers must not run."""
     groups: dict[str, list[dict[bytes, bytes]]] = {}
-    for node_id in cluster.node_ids:
-        for path in replica_files(cluster.data_dir(node_id)):
+    for broker_id in cluster.broker_ids:
+        for path in replica_files(cluster.data_dir(broker_id)):
             groups.setdefault(path.name.split("-")[0], []).append(rows_of(path))
     compared = 0
     for replicas in groups.values():
@@ -562,18 +562,18 @@ async def test_clients_of_a_healthy_cluster_get_everything_and_never_stick(
 async def test_a_replica_is_replaced_while_another_is_cut_off_and_killed(cluster: ChaosCluster, tmp_path: Path) -> None:
     """NATS JetStream 2.12.1 lost acknowledged records, or whole streams, when membership changed among partitions and kills.
 
-    A replica is replaced (its disk is new) while another node is cut off and killed.
+    A replica is replaced (its disk is new) while another broker is cut off and killed.
 
     Source: Jepsen, NATS 2.12.1 (2025); nats-server #7545.
     """
     async with Trial(cluster, tmp_path) as trial:
         await whole(cluster, trial.topic)
-        replaced, cut_off, _ = cluster.node_ids
+        replaced, cut_off, _ = cluster.broker_ids
         cluster.kill(replaced)
         await asyncio.to_thread(cluster.wipe, replaced)
         cluster.restart(replaced, wait=False)
         await asyncio.sleep(1.5)  # somewhere in the middle of it
-        partition(cluster.links, [cut_off], [node_id for node_id in cluster.node_ids if node_id != cut_off])
+        partition(cluster.links, [cut_off], [broker_id for broker_id in cluster.broker_ids if broker_id != cut_off])
         await asyncio.sleep(1.0)
         cluster.kill(cut_off)
         cluster.links.heal()

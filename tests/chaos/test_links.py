@@ -42,10 +42,10 @@ def namespaces() -> Iterator[Namespaces]:
 
 
 @contextmanager
-def inside(links: Namespaces, node_id: int) -> Iterator[None]:
-    """Sockets made here belong to the node."""
+def inside(links: Namespaces, broker_id: int) -> Iterator[None]:
+    """Sockets made here belong to the broker."""
     libc = ctypes.CDLL(None, use_errno=True)
-    with Path("/proc/thread-self/ns/net").open() as here, Path(links.net_of(node_id)).open() as there:
+    with Path("/proc/thread-self/ns/net").open() as here, Path(links.net_of(broker_id)).open() as there:
         if libc.setns(there.fileno(), CLONE_NEWNET):
             raise OSError(ctypes.get_errno(), "setns")
         try:
@@ -54,10 +54,10 @@ def inside(links: Namespaces, node_id: int) -> Iterator[None]:
             assert libc.setns(here.fileno(), CLONE_NEWNET) == 0
 
 
-def mailbox(links: Namespaces, node_id: int) -> socket.socket:
-    with inside(links, node_id):
+def mailbox(links: Namespaces, broker_id: int) -> socket.socket:
+    with inside(links, broker_id):
         box = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    box.bind((links.address(node_id), 0))
+    box.bind((links.address(broker_id), 0))
     box.settimeout(ANSWER_SECONDS)
     return box
 
@@ -112,8 +112,8 @@ def test_a_slow_node_sends_slowly_and_hears_fast(namespaces: Namespaces) -> None
 
 
 def test_the_name_spaces_leave_nothing_behind(namespaces: Namespaces) -> None:
-    nets = [Path(namespaces.net_of(node_id)).readlink() for node_id in (1, 2)]
-    holders = [int(namespaces.net_of(node_id).split("/")[2]) for node_id in (1, 2)]
+    nets = [Path(namespaces.net_of(broker_id)).readlink() for broker_id in (1, 2)]
+    holders = [int(namespaces.net_of(broker_id).split("/")[2]) for broker_id in (1, 2)]
     interface = next(name for _, name in socket.if_nameindex() if name.startswith(f"ch{os.getpid()}n"))
     namespaces.close()
     namespaces.close()
@@ -130,7 +130,7 @@ def test_the_name_spaces_leave_nothing_behind(namespaces: Namespaces) -> None:
 
 @contextmanager
 def proxied(origin: int) -> Iterator[tuple[Proxies, socket.socket, socket.socket]]:
-    """A connection of node `origin` (or of a client) to broker 2: the proxies, its end, the broker's end."""
+    """A connection of broker `origin` (or of a client) to broker 2: the proxies, its end, the broker's end."""
     links = Proxies(2)
     try:
         port = links.first_port + 10 + (origin != CLIENTS)

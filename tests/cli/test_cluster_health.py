@@ -6,29 +6,29 @@ import pytest
 from raftmq.cli.cluster import print_cluster
 from raftmq.cli.cluster_health import exit_code, problems_of
 from raftmq.cli.exit_codes import ExitCode
-from raftmq.client.admin.admin import ClusterDescription, NodeDescription
-from raftmq.client.admin.cluster_health import ClusterHealth, NodeHealth, PartitionNames
+from raftmq.client.admin.admin import BrokerDescription, ClusterDescription
+from raftmq.client.admin.cluster_health import BrokerHealth, ClusterHealth, PartitionNames
 from raftmq.types import TopicPartition
 
 NONE = PartitionNames(0, ())
 SOME = PartitionNames(12, tuple(TopicPartition("orders", number) for number in range(12)))
-WELL = NodeHealth((), NONE, NONE, NONE)
+WELL = BrokerHealth((), NONE, NONE, NONE)
 
 
-def node(node_id: int, health: NodeHealth | None = WELL, *, is_connected: bool = True) -> NodeDescription:
-    address = f"host-{node_id}:9400"
-    return NodeDescription(node_id, address, "h", "", "1", "active", "", "", True, is_connected, 1, 1, health)
+def broker(broker_id: int, health: BrokerHealth | None = WELL, *, is_connected: bool = True) -> BrokerDescription:
+    address = f"host-{broker_id}:9400"
+    return BrokerDescription(broker_id, address, "h", "", "1", "active", "", "", True, is_connected, 1, 1, health)
 
 
-def cluster(*nodes: NodeDescription, **health: object) -> ClusterDescription:
+def cluster(*brokers: BrokerDescription, **health: object) -> ClusterDescription:
     whole = ClusterHealth(leaderless=NONE, unknown=NONE, metadata_voters_behind=(), is_metadata_led=True)
-    return ClusterDescription("c", 1, 1, 1, 1, nodes or (node(1), node(2)), 1, 12, 0, replace(whole, **health))
+    return ClusterDescription("c", 1, 1, 1, 1, brokers or (broker(1), broker(2)), 1, 12, 0, replace(whole, **health))
 
 
 def test_racks_are_shown_where_a_broker_has_one(capsys: pytest.CaptureFixture[str]) -> None:
     print_cluster(cluster(), [])
     assert "rack" not in capsys.readouterr().out
-    print_cluster(cluster(node(1), replace(node(2), rack="r2")), [])
+    print_cluster(cluster(broker(1), replace(broker(2), rack="r2")), [])
     head, first, second = capsys.readouterr().out.splitlines()[2:5]
     assert head.split()[3] == "rack"
     assert (first.split()[3], second.split()[3]) == ("-", "r2")
@@ -57,13 +57,16 @@ def test_what_is_not_served_is_an_outage(described: ClusterDescription, words: s
     ("described", "words"),
     [
         (cluster(metadata_voters_behind=(2, 3)), "broker 2, 3"),
-        (cluster(node(1), node(2, is_connected=False)), "broker 2 is not connected"),
-        (cluster(node(1), node(2, None)), "broker 2 is connected but does not answer"),
-        (cluster(node(1, replace(WELL, not_ready=("disk_reserve: 5 MB free",)))), "disk_reserve: 5 MB free"),
-        (cluster(node(1, replace(WELL, under_replicated=SOME))), "and 2 more) with fewer replicas in sync than wanted"),
-        (cluster(node(1, replace(WELL, not_served=PartitionNames(1, SOME.first[:1])))), "1 partition (orders/0)"),
-        (cluster(node(1, replace(WELL, warnings=("reconciler fails",)))), "broker 1 warns: reconciler fails"),
-        (cluster(node(1, replace(WELL, quarantined=SOME))), "damaged replicas of 12 partitions"),
+        (cluster(broker(1), broker(2, is_connected=False)), "broker 2 is not connected"),
+        (cluster(broker(1), broker(2, None)), "broker 2 is connected but does not answer"),
+        (cluster(broker(1, replace(WELL, not_ready=("disk_reserve: 5 MB free",)))), "disk_reserve: 5 MB free"),
+        (
+            cluster(broker(1, replace(WELL, under_replicated=SOME))),
+            "and 2 more) with fewer replicas in sync than wanted",
+        ),
+        (cluster(broker(1, replace(WELL, not_served=PartitionNames(1, SOME.first[:1])))), "1 partition (orders/0)"),
+        (cluster(broker(1, replace(WELL, warnings=("reconciler fails",)))), "broker 1 warns: reconciler fails"),
+        (cluster(broker(1, replace(WELL, quarantined=SOME))), "damaged replicas of 12 partitions"),
     ],
 )
 def test_what_one_more_failure_may_stop_has_another_code(described: ClusterDescription, words: str) -> None:
@@ -73,7 +76,7 @@ def test_what_one_more_failure_may_stop_has_another_code(described: ClusterDescr
 
 
 def test_outages_come_first_and_people_see_everything(capsys: pytest.CaptureFixture[str]) -> None:
-    described = cluster(node(1), node(2, is_connected=False), is_metadata_led=False)
+    described = cluster(broker(1), broker(2, is_connected=False), is_metadata_led=False)
     problems = problems_of(described)
     assert [problem.is_outage for problem in problems] == [True, False]
     assert exit_code(problems) is ExitCode.UNAVAILABLE
@@ -90,7 +93,7 @@ def test_outages_come_first_and_people_see_everything(capsys: pytest.CaptureFixt
     [
         (cluster(), "1 topic, 12 partitions, none without a leader, all replicas in sync"),
         (cluster(unknown=SOME), "1 topic, 12 partitions, 12 without a leader that answers"),
-        (cluster(node(1, is_connected=False)), "1 topic, 12 partitions, none without a leader that answers"),
+        (cluster(broker(1, is_connected=False)), "1 topic, 12 partitions, none without a leader that answers"),
     ],
 )
 def test_the_line_of_totals_agrees_with_the_outages(

@@ -71,7 +71,7 @@ def test_the_version_comes_quickly_and_without_the_sdk() -> None:
         ("broker", "start", "--data-dir", "d", "--join", ","),
         ("broker", "start", "--data-dir", "d", "--listen", "localhost:port"),
         ("broker", "start", "--data-dir", "d", "--listen", "localhost:65536"),
-        ("broker", "start", "--data-dir", "d", "--node-id", "-1"),
+        ("broker", "start", "--data-dir", "d", "--broker-id", "-1"),
         ("broker", "start", "--data-dir", "d", "--set", "no_such_key=1"),
         ("broker", "start", "--data-dir", "d", "--set", "nonsense"),
         ("broker", "start", "--data-dir", "d", "--config", "no-such-file"),
@@ -511,7 +511,7 @@ def test_a_table_on_a_terminal_shows_cells_as_they_are() -> None:
 )
 def test_dev_counts_its_brokers(numbers: tuple[int, ...], words: str, capsys: pytest.CaptureFixture[str]) -> None:
     class Cluster:
-        node_ids = numbers
+        broker_ids = numbers
         directory = bootstrap_servers = "x"
 
         def pid(self, number: int) -> int:

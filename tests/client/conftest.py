@@ -9,5 +9,5 @@ from tests.support.client.fake_broker import FakeCluster
 
 @pytest.fixture
 async def cluster() -> AsyncIterator[FakeCluster]:
-    async with FakeCluster(nodes=2) as running:
+    async with FakeCluster(brokers=2) as running:
         yield running

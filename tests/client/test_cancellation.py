@@ -25,7 +25,7 @@ POINTS = 160
 
 class Scene:
     def __init__(self) -> None:
-        self.cluster = FakeCluster(nodes=2)
+        self.cluster = FakeCluster(brokers=2)
         topic = self.cluster.create_topic("t", partitions=2)
         topic.partitions[0].append(encode_body([b"first"], None, 1).seal(), 1)
         self.transport = MemoryTransport(self.cluster)
@@ -86,7 +86,7 @@ async def test_cancelling_at_any_point_is_a_cancellation(work: Callable[[Scene],
             for _ in range(point):
                 await asyncio.sleep(0)
             if is_cut:
-                for address in scene.transport.nodes:
+                for address in scene.transport.brokers:
                     scene.transport.cut(address)
                 for _ in range(point % 4):
                     await asyncio.sleep(0)
@@ -118,7 +118,7 @@ async def test_one_ctrl_c_lets_close_write_what_was_taken():
 
 async def test_closing_while_starting_ends_the_start():
     scene = Scene()
-    for address in scene.transport.nodes:
+    for address in scene.transport.brokers:
         scene.transport.cut(address)
     with no_noise():
         producer = Producer(**scene.settings)

@@ -248,7 +248,7 @@ async def test_an_empty_key_is_no_key_for_crc32_and_a_key_for_murmur2(cluster: F
 
 async def test_a_call_that_nobody_answers_names_the_address_that_was_asked(cluster: FakeCluster) -> None:
     cluster.create_topic("t")
-    leader = cluster.nodes[cluster.topics["t"].partitions[0].leader].address
+    leader = cluster.brokers[cluster.topics["t"].partitions[0].leader].address
     cluster.append_hook = lambda *_: "swallow"
     async with Producer(bootstrap_servers=cluster.bootstrap_servers, delivery_timeout_ms=300) as producer:
         with pytest.raises(DeliveryTimeoutError, match=leader) as caught:
@@ -258,7 +258,7 @@ async def test_a_call_that_nobody_answers_names_the_address_that_was_asked(clust
 
 async def test_a_refusal_names_the_address_of_the_broker_that_refused(cluster: FakeCluster) -> None:
     cluster.create_topic("t")
-    leader = cluster.nodes[cluster.topics["t"].partitions[0].leader].address
+    leader = cluster.brokers[cluster.topics["t"].partitions[0].leader].address
     cluster.append_hook = lambda *_: detail(pb.PRODUCER_FENCED, "of an older epoch")
     async with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
         with pytest.raises(ProducerFencedError, match=f"{leader}: t/0: of an older epoch") as caught:

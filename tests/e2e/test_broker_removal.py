@@ -29,7 +29,7 @@ UNDER_REPLICATED = "raftmq_under_replicated_partitions"
 
 
 def gauges(cluster: LocalCluster, name: str) -> float:
-    return sum(gauge(cluster, node_id, name) for node_id in cluster.node_ids if cluster.is_running(node_id))
+    return sum(gauge(cluster, broker_id, name) for broker_id in cluster.broker_ids if cluster.is_running(broker_id))
 
 
 def is_whole(cluster: LocalCluster) -> bool:
@@ -37,14 +37,14 @@ def is_whole(cluster: LocalCluster) -> bool:
     return gauges(cluster, UNDER_REPLICATED) == 0 and gauges(cluster, "raftmq_groups_led") == PARTITIONS + 1
 
 
-async def replica_nodes(cluster: LocalCluster) -> list[set[int]]:
+async def replica_brokers(cluster: LocalCluster) -> list[set[int]]:
     async with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
-        return [set(partition.replica_nodes) for partition in (await admin.describe_topic(TOPIC)).partitions]
+        return [set(partition.replica_brokers) for partition in (await admin.describe_topic(TOPIC)).partitions]
 
 
 def replaced_at_once(cluster: LocalCluster) -> list[int]:
     """How many partitions each plan gave another replica, as the brokers logged it."""
-    lines = [line for node_id in cluster.node_ids for line in cluster.logs(node_id).splitlines()]
+    lines = [line for broker_id in cluster.broker_ids for line in cluster.logs(broker_id).splitlines()]
     return [json.loads(line)["replicas"] for line in lines if '"replicas_replaced"' in line]
 
 
@@ -53,21 +53,25 @@ async def described(cluster: LocalCluster) -> ClusterDescription:
         return await admin.describe_cluster()
 
 
-async def wait_seen_down(cluster: LocalCluster, node_id: int) -> None:
+async def wait_seen_down(cluster: LocalCluster, broker_id: int) -> None:
     """The metadata leader has noticed that the broker's connection is gone."""
     async with asyncio.timeout(30):
         while True:
             cluster_now = await described(cluster)
-            leader = cluster_now.metadata_leader_node_id
-            seen = {node.node_id: node.is_connected for node in cluster_now.nodes}
-            if leader not in (0, node_id) and cluster_now.answering_node_id == leader and not seen.get(node_id, False):
+            leader = cluster_now.metadata_leader_broker_id
+            seen = {broker.broker_id: broker.is_connected for broker in cluster_now.brokers}
+            if (
+                leader not in (0, broker_id)
+                and cluster_now.answering_broker_id == leader
+                and not seen.get(broker_id, False)
+            ):
                 return
             await asyncio.sleep(0.1)
 
 
 async def wait_metadata_voters(cluster: LocalCluster, count: int) -> None:
     async with asyncio.timeout(30):
-        while sum(node.is_metadata_voter for node in (await described(cluster)).nodes) != count:
+        while sum(broker.is_metadata_voter for broker in (await described(cluster)).brokers) != count:
             await asyncio.sleep(0.1)
 
 
@@ -79,7 +83,7 @@ def remove(cluster: LocalCluster, *arguments: str) -> object:
 async def test_a_broker_gone_for_good_is_removed_and_what_it_held_is_made_again(victim: int) -> None:
     """1 bootstrapped the cluster; 3 is any other."""
     async with cluster_with_topic(TOPIC, PARTITIONS, brokers=4) as cluster:
-        held = sum(victim in nodes for nodes in await replica_nodes(cluster))
+        held = sum(victim in brokers for brokers in await replica_brokers(cluster))
         assert REBUILDING_MAX < held < PARTITIONS
         async with Workload(cluster.bootstrap_servers, TOPIC, PARTITIONS) as workload:
             await workload.wait_progress()
@@ -92,13 +96,13 @@ async def test_a_broker_gone_for_good_is_removed_and_what_it_held_is_made_again(
 
             said = await asyncio.to_thread(remove, cluster, str(victim), "--force")
             assert said == {
-                "node_id": victim, "replica_count": held, "without_majority_count": 0, "without_majority": []
+                "broker_id": victim, "replica_count": held, "without_majority_count": 0, "without_majority": []
             }  # fmt: skip
             await eventually(lambda: is_whole(cluster))
-            nodes = await replica_nodes(cluster)
-            assert all(len(one) == 3 and victim not in one for one in nodes)
+            brokers = await replica_brokers(cluster)
+            assert all(len(one) == 3 and victim not in one for one in brokers)
             now = await described(cluster)
-            assert victim not in [node.node_id for node in now.nodes]
+            assert victim not in [broker.broker_id for broker in now.brokers]
             await wait_metadata_voters(cluster, 3)
             plans = replaced_at_once(cluster)
             assert sum(plans) == held
@@ -108,7 +112,7 @@ async def test_a_broker_gone_for_good_is_removed_and_what_it_held_is_made_again(
             assert_one_sentence(again, 4, f"broker {victim} was removed before")
             await check_refused(cluster, victim)
 
-            cluster.kill(next(node_id for node_id in cluster.node_ids if node_id != victim))
+            cluster.kill(next(broker_id for broker_id in cluster.broker_ids if broker_id != victim))
             await workload.wait_progress()
             await workload.check()
 
@@ -116,14 +120,14 @@ async def test_a_broker_gone_for_good_is_removed_and_what_it_held_is_made_again(
 async def check_refused(cluster: LocalCluster, victim: int) -> None:
     """Started again on its data it says that it was removed, on /readyz and in its log, and the others go on."""
     await asyncio.to_thread(cluster.restart, victim, wait=False)
-    await eventually(lambda: "node_removed" in cluster.logs(victim))
+    await eventually(lambda: "removed_from_cluster" in cluster.logs(victim))
 
     with pytest.raises(urllib.error.HTTPError) as refusal:
         await asyncio.to_thread(urllib.request.urlopen, f"http://{cluster.http_address(victim)}/readyz", timeout=5)
     with refusal.value as said:
         assert said.code == 503
         assert "removed" in said.read().decode()
-    assert f"this uuid was node {victim} and is removed" in cluster.logs(victim)
+    assert f"this uuid was broker {victim} and is removed" in cluster.logs(victim)
     cluster.kill(victim)
 
 
@@ -142,11 +146,11 @@ async def test_with_too_few_brokers_left_the_cluster_works_and_says_what_is_miss
         await eventually(lambda: "replicas_without_broker" in cluster.logs(1) + cluster.logs(2))
         await workload.wait_progress()
         await eventually(lambda: gauges(cluster, UNDER_REPLICATED) == PARTITIONS)
-        assert all(nodes == {1, 2} for nodes in await replica_nodes(cluster))
+        assert all(brokers == {1, 2} for brokers in await replica_brokers(cluster))
 
         await asyncio.to_thread(empty_and_join, cluster, victim)
         await eventually(lambda: is_whole(cluster))
-        assert all(len(nodes) == 3 for nodes in await replica_nodes(cluster))
+        assert all(len(brokers) == 3 for brokers in await replica_brokers(cluster))
         said = (cluster.logs(1) + cluster.logs(2)).count("replicas_without_broker")
         assert said <= 2, "by each that leads metadata meanwhile, once a minute"
         cluster.kill(2)
@@ -154,10 +158,10 @@ async def test_with_too_few_brokers_left_the_cluster_works_and_says_what_is_miss
         await workload.check()
 
 
-def empty_and_join(cluster: LocalCluster, node_id: int) -> None:
+def empty_and_join(cluster: LocalCluster, broker_id: int) -> None:
     """The machine of a removed broker comes back with an empty disk: another broker to the cluster."""
-    shutil.rmtree(cluster.data_dir(node_id))
-    cluster.restart(node_id)
+    shutil.rmtree(cluster.data_dir(broker_id))
+    cluster.restart(broker_id)
 
 
 @pytest.mark.long
@@ -172,11 +176,11 @@ async def test_rebuilding_goes_on_where_a_killed_metadata_leader_left_it() -> No
         await wait_seen_down(cluster, victim)
         await asyncio.to_thread(remove, cluster, str(victim), "--force")
         for _ in range(2):
-            leader = (await described(cluster)).metadata_leader_node_id
+            leader = (await described(cluster)).metadata_leader_broker_id
             cluster.kill(leader)
             await asyncio.to_thread(cluster.restart, leader)
         await eventually(lambda: is_whole(cluster))
-        assert all(len(nodes) == 3 and victim not in nodes for nodes in await replica_nodes(cluster))
+        assert all(len(brokers) == 3 and victim not in brokers for brokers in await replica_brokers(cluster))
         assert max(replaced_at_once(cluster)) <= REBUILDING_MAX
         await workload.check()
 
@@ -184,7 +188,7 @@ async def test_rebuilding_goes_on_where_a_killed_metadata_leader_left_it() -> No
 async def test_a_partition_without_a_majority_is_named_and_the_others_go_on() -> None:
     async with LocalCluster(brokers=3) as cluster, Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
         await admin.create_topic("single", partitions=3, replication_factor=1)
-        homes = {p.replica_nodes[0]: p.partition for p in (await admin.describe_topic("single")).partitions}
+        homes = {p.replica_brokers[0]: p.partition for p in (await admin.describe_topic("single")).partitions}
         assert len(homes) == 3
         victim = 3
         cluster.kill(victim)
@@ -193,13 +197,13 @@ async def test_a_partition_without_a_majority_is_named_and_the_others_go_on() ->
             raftmq, cluster, "cluster", "remove", str(victim), "--force", "--yes", "-o", "json"
         )
         assert json.loads(done.stdout)["without_majority"] == [{"topic": "single", "partition": homes[victim]}]
-        with pytest.raises(errors.UnknownNodeError):
+        with pytest.raises(errors.UnknownBrokerError):
             await admin.remove_broker(victim, force=True)
         async with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
-            for node_id in (1, 2):
-                await producer.send_and_wait("single", b"x", partition=homes[node_id])
+            for broker_id in (1, 2):
+                await producer.send_and_wait("single", b"x", partition=homes[broker_id])
         async with asyncio.timeout(60):
             while (await admin.describe_cluster()).partitions_without_leader != 1:
                 await asyncio.sleep(0.1)
-        left = {p.partition: p.replica_nodes for p in (await admin.describe_topic("single")).partitions}
+        left = {p.partition: p.replica_brokers for p in (await admin.describe_topic("single")).partitions}
         assert left == {homes[1]: (1,), homes[2]: (2,), homes[victim]: ()}, "it does not come back empty"

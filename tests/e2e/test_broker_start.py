@@ -28,7 +28,7 @@ def test_a_broker_prints_one_line_when_it_serves_and_ends_with_0_on_sigterm(tmp_
         assert broker.stdout is not None
         ready = json.loads(broker.stdout.readline())
         assert ready["event"] == "broker_ready"
-        assert ready["node_id"] == 1
+        assert ready["broker_id"] == 1
         assert ready["cluster_id"]
         for kind in ("client", "peer", "http"):
             host, port = ready[f"{kind}_address"].rsplit(":", 1)
@@ -80,7 +80,7 @@ def files_in(directory: Path) -> dict[str, bytes]:
 def test_replicas_of_a_lost_registry_are_refused_and_kept(tmp_path: Path) -> None:
     """A new cluster's replicas would have the ids of those that are there, and take their place.
 
-    The first start leaves a registry that knows nothing, which the second must not take for a new node's.
+    The first start leaves a registry that knows nothing, which the second must not take for a new broker's.
     """
     with LocalCluster(brokers=1, directory=tmp_path) as cluster:
         write_two_records(cluster, "kept")
@@ -96,7 +96,7 @@ def test_replicas_of_a_lost_registry_are_refused_and_kept(tmp_path: Path) -> Non
         check_refused(data_dir, len(replicas), "--bootstrap")
         told = doctor(str(data_dir))
         assert told.returncode == 6
-        assert b"damage: node.mdb: has no identity of the node, which has replicas" in told.stdout
+        assert b"damage: node.mdb: has no identity of the broker, which has replicas" in told.stdout
         assert files_in(groups) == replicas
         registry.write_bytes(content)
         cluster.restart(1)

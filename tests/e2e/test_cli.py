@@ -47,10 +47,10 @@ def test_status_shows_three_voters_and_one_leader(cluster: LocalCluster) -> None
     status_until(cluster, 0)
     status = answer(cluster, "cluster", "status")
     assert isinstance(status, dict)
-    assert [node["node_id"] for node in status["nodes"]] == [1, 2, 3]
-    assert all(node["is_metadata_voter"] and node["is_connected"] for node in status["nodes"])
-    assert len({node["host"] for node in status["nodes"]}) == 3
-    assert status["metadata_leader_node_id"] in (1, 2, 3)
+    assert [broker["broker_id"] for broker in status["brokers"]] == [1, 2, 3]
+    assert all(broker["is_metadata_voter"] and broker["is_connected"] for broker in status["brokers"])
+    assert len({broker["host"] for broker in status["brokers"]}) == 3
+    assert status["metadata_leader_broker_id"] in (1, 2, 3)
     text = raftmq(cluster, "cluster", "status").stdout.decode()
     assert text.count("local-") == 3
     assert "none without a leader" in text
@@ -78,7 +78,7 @@ def _is_said_to_be_missing(cluster: LocalCluster, owner: int, topic: str) -> boo
         return False
     status = json.loads(done.stdout)
     assert not any(problem["is_outage"] for problem in status["problems"])
-    behind = [node["health"]["under_replicated"] for node in status["nodes"] if node["health"]]
+    behind = [broker["health"]["under_replicated"] for broker in status["brokers"] if broker["health"]]
     is_named = f"broker {owner} is not connected" in [problem["problem"] for problem in status["problems"]]
     # the names are those of the first partitions only, and other tests' topics may fill them
     return is_named and any([topic, 0] in one["first"] or one["count"] > len(one["first"]) for one in behind)
@@ -88,14 +88,14 @@ def _is_out_of_sync(cluster: LocalCluster, owner: int, topic: str) -> bool:
     """Whether the topic's description says that the broker's replicas, and no others, are behind."""
     described = answer(cluster, "topic", "describe", topic)
     assert isinstance(described, dict)
-    return all(set(p["state"]["in_sync_nodes"]) == {1, 2, 3} - {owner} for p in described["partitions"])
+    return all(set(p["state"]["in_sync_brokers"]) == {1, 2, 3} - {owner} for p in described["partitions"])
 
 
 def test_status_names_a_broker_that_hangs(cluster: LocalCluster) -> None:
     status_until(cluster, 0)  # as the first test of a run it meets a cluster that has only just formed
     leader = answer(cluster, "cluster", "status")
     assert isinstance(leader, dict)
-    frozen = next(n for n in (1, 2, 3) if n not in (leader["metadata_leader_node_id"], leader["answering_node_id"]))
+    frozen = next(n for n in (1, 2, 3) if n not in (leader["metadata_leader_broker_id"], leader["answering_broker_id"]))
     cluster.pause(frozen)
     try:
         done = status_until(cluster, 3, 6)
@@ -111,8 +111,8 @@ def test_a_topic_is_listed_and_described(cluster: LocalCluster, topic: str) -> N
     assert {"name": topic, "partitions": 2, "replication_factor": 3, "config": {}} in listed
     described = answer(cluster, "topic", "describe", topic)
     assert isinstance(described, dict)
-    assert [sorted(p["replica_nodes"]) for p in described["partitions"]] == [[1, 2, 3], [1, 2, 3]]
-    assert all(p["leader_node_id"] in (1, 2, 3) for p in described["partitions"])
+    assert [sorted(p["replica_brokers"]) for p in described["partitions"]] == [[1, 2, 3], [1, 2, 3]]
+    assert all(p["leader_broker_id"] in (1, 2, 3) for p in described["partitions"])
     text = raftmq(cluster, "topic", "describe", topic).stdout.decode()
     assert f"topic {topic}: 2 partitions" in text
     assert text.splitlines()[2].split() == [

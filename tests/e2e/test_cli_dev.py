@@ -26,7 +26,7 @@ class Dev:
         assert process.stdout is not None
         self.ready = json.loads(process.stdout.readline())
         self.pids = [
-            int((Path(self.ready["directory"]) / f"node-{broker['node_id']}" / "lock").read_text())
+            int((Path(self.ready["directory"]) / f"broker-{broker['broker_id']}" / "lock").read_text())
             for broker in self.ready["brokers"]
         ]
         assert [broker["pid"] for broker in self.ready["brokers"]] == self.pids, "what a reader kills is what runs"
@@ -41,7 +41,7 @@ class Dev:
 
     def identities(self) -> list[tuple[str, object]]:
         status = json.loads(self.run("cluster", "status", "--output", "json"))
-        return [(status["cluster_id"], node["node_id"]) for node in status["nodes"]]
+        return [(status["cluster_id"], broker["broker_id"]) for broker in status["brokers"]]
 
     def end(self, number: signal.Signals) -> int:
         self.process.send_signal(number)
@@ -77,7 +77,7 @@ def test_a_signal_stops_every_broker_in_order_and_removes_temporary_data(
         directory = Path(running.ready["directory"])
         assert running.ready["is_temporary"]
         assert directory.parent == tmp_path
-        log = directory / "node-1.log"
+        log = directory / "broker-1.log"
         with log.open() as kept:  # an open file outlives its name
             assert running.end(number) == 0
             assert "broker_stopping" in kept.read()
@@ -96,7 +96,7 @@ def test_ctrl_c_while_it_starts_leaves_nothing(tmp_path: Path) -> None:
         env=os.environ | {"TMPDIR": str(tmp_path)},
     )
     with process:
-        while process.poll() is None and not list(tmp_path.glob("*/node-1/lock")):
+        while process.poll() is None and not list(tmp_path.glob("*/broker-1/lock")):
             time.sleep(0.01)  # another process makes the file: there is nothing else to wait for
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130
@@ -151,11 +151,11 @@ def test_brokers_that_could_not_find_each_other_are_not_started(tmp_path: Path) 
     """Each knows the others' addresses of the last run only, so a majority must be where it was."""
     with socket.socket() as one, socket.socket() as two:
         addresses = {}
-        for node_id, taken in ((1, one), (2, two)):
+        for broker_id, taken in ((1, one), (2, two)):
             taken.bind(("127.0.0.1", 0))
             taken.listen()
             peer = f"127.0.0.1:{taken.getsockname()[1]}"
-            addresses[node_id] = ["127.0.0.1:0", peer, "127.0.0.1:0"]
+            addresses[broker_id] = ["127.0.0.1:0", peer, "127.0.0.1:0"]
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             addresses[3] = ["127.0.0.1:0", f"127.0.0.1:{free.getsockname()[1]}", "127.0.0.1:0"]

@@ -33,7 +33,7 @@ def test_a_stopped_broker_is_whole(stopped: tuple[LocalCluster, Path]) -> None:
     diagnosis = json.loads(doctor(str(directory), "--output", "json").stdout)
     assert diagnosis["is_healthy"]
     assert diagnosis["findings"] == []
-    assert (diagnosis["node_id"], diagnosis["replica_count"]) == (1, 3)
+    assert (diagnosis["broker_id"], diagnosis["replica_count"]) == (1, 3)
     assert diagnosis["row_count"] > 20
 
 

@@ -211,7 +211,7 @@ class Refusal(grpc.GenericRpcHandler):
     ("code", "message"),
     [
         (pb.UNSUPPORTED_VERSION, "this broker speaks version 9, the client 1"),
-        (pb.WRONG_CLUSTER, "this node belongs to cluster b, not a"),
+        (pb.WRONG_CLUSTER, "this broker belongs to cluster b, not a"),
         (pb.PERMISSION_DENIED, "no right to look"),
     ],
 )

@@ -54,11 +54,11 @@ async def test_a_commit_that_fails_ends_the_process_and_nothing_is_lost(
 async def test_damage_found_while_reading_is_never_handed_out(cluster: LocalCluster, workload: Workload) -> None:
     """The oldest rows of a leader are damaged under its feet, after its start had found them sound."""
     await workload.finish()
-    for node_id in cluster.node_ids:  # nothing of the beginning is left in anybody's memory
-        await asyncio.to_thread(cluster.stop, node_id)
+    for broker_id in cluster.broker_ids:  # nothing of the beginning is left in anybody's memory
+        await asyncio.to_thread(cluster.stop, broker_id)
     await restart_all(cluster)
     victim = busiest_leader(cluster)
-    led = [partition for partition, node_id in cluster.wait_leaders(TOPIC).items() if node_id == victim]
+    led = [partition for partition, broker_id in cluster.wait_leaders(TOPIC).items() if broker_id == victim]
     assert led
     for path in data_files(cluster, victim):
         flip_the_oldest_record(path)
@@ -158,26 +158,26 @@ async def test_a_broker_with_stale_metadata_serves_nothing_before_it_caught_up(c
     async with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
         await admin.create_topic("new", partitions=2, replication_factor=2)
         await admin.delete_topic(TOPIC)
-    for node_id in others:
-        cluster.pause(node_id)
+    for broker_id in others:
+        cluster.pause(broker_id)
     cluster.restart(stale, wait=False)
     for _ in range(30):
         assert not is_ready(cluster, stale)
         await asyncio.sleep(POLL_SECONDS)
-    for node_id in others:
-        cluster.resume(node_id)
+    for broker_id in others:
+        cluster.resume(broker_id)
     await asyncio.to_thread(cluster.wait_ready, stale)
     async with Admin(bootstrap_servers=cluster.address(stale)) as admin:
         assert [topic.name for topic in await admin.list_topics()] == ["new"]
     await eventually(lambda: all(path.name[0] != "1" for path in data_files(cluster, stale)))
 
 
-def is_refused_by_stranger(cluster: LocalCluster, node_id: int) -> bool:
-    return "this node belongs to cluster" in cluster.logs(node_id)
+def is_refused_by_stranger(cluster: LocalCluster, broker_id: int) -> bool:
+    return "this broker belongs to cluster" in cluster.logs(broker_id)
 
 
 async def test_a_broker_of_another_cluster_is_refused_by_both(cluster: LocalCluster, workload: Workload) -> None:
-    """Its data directory comes to stand where a broker of this cluster was: same node id, same addresses."""
+    """Its data directory comes to stand where a broker of this cluster was: same broker id, same addresses."""
     async with LocalCluster(brokers=3) as stranger:
         taken = 3
         cluster.kill(taken)
@@ -188,8 +188,8 @@ async def test_a_broker_of_another_cluster_is_refused_by_both(cluster: LocalClus
         shutil.copytree(foreign, own)
         cluster.restart(taken, wait=False)
         await workload.wait_progress()
-        for node_id in (1, 2):
-            await eventually(partial(is_refused_by_stranger, cluster, node_id))
+        for broker_id in (1, 2):
+            await eventually(partial(is_refused_by_stranger, cluster, broker_id))
         await workload.wait_progress()
         cluster.kill(taken)
         shutil.rmtree(own)

@@ -17,7 +17,7 @@ FREEZE_SECONDS = 10.0
 
 
 def leader_of_nothing_or_least(cluster: LocalCluster) -> int:
-    led = Counter(dict.fromkeys(cluster.node_ids, 0))
+    led = Counter(dict.fromkeys(cluster.broker_ids, 0))
     led.update(cluster.wait_leaders(TOPIC).values())
     return led.most_common()[-1][0]
 
@@ -44,8 +44,8 @@ async def test_nothing_is_lost_when_a_follower_is_killed(cluster: LocalCluster, 
 async def test_nothing_acknowledged_is_lost_when_all_are_killed_at_once(
     cluster: LocalCluster, workload: Workload
 ) -> None:
-    for node_id in cluster.node_ids:
-        cluster.kill(node_id)
+    for broker_id in cluster.broker_ids:
+        cluster.kill(broker_id)
     await restart_all(cluster)
     await workload.wait_progress()
     await workload.check()
@@ -55,7 +55,7 @@ async def test_a_restarted_replica_catches_up_and_carries_the_cluster(
     cluster: LocalCluster, workload: Workload
 ) -> None:
     """The one that was down is needed for every majority afterwards: what it missed must have reached its disk."""
-    first, second, _ = cluster.node_ids
+    first, second, _ = cluster.broker_ids
     cluster.kill(first)
     await workload.wait_progress()
     await asyncio.to_thread(cluster.restart, first)
@@ -67,10 +67,10 @@ async def test_a_restarted_replica_catches_up_and_carries_the_cluster(
 
 
 async def test_brokers_can_be_stopped_one_after_the_other(cluster: LocalCluster, workload: Workload) -> None:
-    for node_id in cluster.node_ids:
-        assert await asyncio.to_thread(cluster.stop, node_id) == 0
+    for broker_id in cluster.broker_ids:
+        assert await asyncio.to_thread(cluster.stop, broker_id) == 0
         await workload.wait_progress()
-        await asyncio.to_thread(cluster.restart, node_id)
+        await asyncio.to_thread(cluster.restart, broker_id)
         await workload.wait_progress()
     await workload.check()
 
@@ -96,7 +96,7 @@ async def test_acknowledged_records_survive_when_the_cluster_starts_again_later(
     cluster: LocalCluster, workload: Workload
 ) -> None:
     await workload.finish()
-    for node_id in cluster.node_ids:
-        await asyncio.to_thread(cluster.stop, node_id)
+    for broker_id in cluster.broker_ids:
+        await asyncio.to_thread(cluster.stop, broker_id)
     await restart_all(cluster)
     await workload.check()

@@ -219,7 +219,7 @@ async def story_of_the_frozen(cluster: LocalCluster, topic: str, frozen: "subpro
 
 
 async def coordinator_of(admin: Admin) -> int:
-    return (await admin.describe_cluster()).metadata_leader_node_id
+    return (await admin.describe_cluster()).metadata_leader_broker_id
 
 
 @pytest.mark.long

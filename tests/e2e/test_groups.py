@@ -50,10 +50,10 @@ async def test_a_coordinator_that_is_killed_expires_nobody_and_moves_nothing(
     await wait_settled(members, WAIT_SECONDS)
     check_division(members)
     epochs = [member.epoch for member in members]
-    coordinator = brokers.coordinator_node_id
+    coordinator = brokers.coordinator_broker_id
     cluster.kill(coordinator)
     async with asyncio.timeout(WAIT_SECONDS):
-        while brokers.coordinator_node_id in (0, coordinator):
+        while brokers.coordinator_broker_id in (0, coordinator):
             await asyncio.sleep(0.05)
     await asyncio.sleep(2.5 * SESSION_MS / 1000)
     await wait_settled(members, WAIT_SECONDS)

@@ -30,7 +30,7 @@ async def test_a_topic_that_allows_it_takes_records_as_large_as_fit_one_message(
             async with asyncio.timeout(30):
                 while producer._resolver.topics["large"].batch_bytes_max != BATCH_BYTES_MAX:
                     await asyncio.sleep(0.05)
-            away = next(n for n in cluster.node_ids if n != cluster.leaders("large")[0])
+            away = next(n for n in cluster.broker_ids if n != cluster.leaders("large")[0])
             cluster.kill(away)
             assert (await producer.send_and_wait("large", values[0])).offset == 0
             await (await producer.send_many("large", [(None, value) for value in values[1:]]))
@@ -41,7 +41,7 @@ async def test_a_topic_that_allows_it_takes_records_as_large_as_fit_one_message(
                 await producer.send("large", bytes(LARGEST), headers=[("h", b"")])
         await asyncio.to_thread(cluster.restart, away)
         async with asyncio.timeout(60):
-            while away not in (await in_sync_nodes(admin)):
+            while away not in (await in_sync_brokers(admin)):
                 await asyncio.sleep(0.1)
         cluster.kill(cluster.leaders("large")[0])
         servers = cluster.bootstrap_servers
@@ -51,6 +51,6 @@ async def test_a_topic_that_allows_it_takes_records_as_large_as_fit_one_message(
         assert found == values
 
 
-async def in_sync_nodes(admin: Admin) -> tuple[int, ...]:
+async def in_sync_brokers(admin: Admin) -> tuple[int, ...]:
     state = (await admin.describe_topic("large", ask_leaders=True)).partitions[0].state
-    return state.in_sync_nodes if state is not None else ()
+    return state.in_sync_brokers if state is not None else ()

@@ -159,7 +159,7 @@ async def test_a_zombie_is_fenced_while_a_broker_is_frozen(cluster: LocalCluster
     async with Producer(bootstrap_servers=servers, producer_name=NAME) as first:
         await first.send_and_wait(TOPIC, b"old", partition=1)
         async with Admin(bootstrap_servers=servers) as admin:
-            leader = (await admin.describe_topic(TOPIC)).partitions[1].leader_node_id
+            leader = (await admin.describe_topic(TOPIC)).partitions[1].leader_broker_id
         cluster.pause(leader)
         try:
             second = Producer(bootstrap_servers=servers, producer_name=NAME)
@@ -179,7 +179,7 @@ async def test_a_name_outlives_its_producer_and_the_metadata_leader(cluster: Loc
     async with Producer(bootstrap_servers=servers, producer_name=NAME) as first:
         await first.send_and_wait(TOPIC, b"old", partition=0)
         async with Admin(bootstrap_servers=servers) as admin:
-            leader = (await admin.describe_cluster()).metadata_leader_node_id
+            leader = (await admin.describe_cluster()).metadata_leader_broker_id
         cluster.kill(leader)
         async with Producer(bootstrap_servers=servers, producer_name=NAME) as second:
             await second.send_and_wait(TOPIC, b"new", partition=0)

@@ -64,16 +64,16 @@ def open_files(pid: int) -> int:
     return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
 
 
-def places(cluster: LocalCluster, node_id: int, metric: str) -> dict[str, float]:
-    with urllib.request.urlopen(f"http://{cluster.http_address(node_id)}/metrics", timeout=10) as answer:
+def places(cluster: LocalCluster, broker_id: int, metric: str) -> dict[str, float]:
+    with urllib.request.urlopen(f"http://{cluster.http_address(broker_id)}/metrics", timeout=10) as answer:
         lines = [line for line in answer.read().decode().splitlines() if line.startswith(metric + "{")]
     return {line.split('"')[1]: float(line.split()[-1]) for line in lines}
 
 
-def peer_address(cluster: LocalCluster, node_id: int) -> str:
-    with grpc.insecure_channel(cluster.address(node_id)) as channel:
+def peer_address(cluster: LocalCluster, broker_id: int) -> str:
+    with grpc.insecure_channel(cluster.address(broker_id)) as channel:
         answer = pb_grpc.AdminStub(channel).DescribeCluster(pb.DescribeClusterRequest(), timeout=10)
-    return next(str(one.node.peer_address) for one in answer.nodes if one.node.node_id == node_id)
+    return next(str(one.broker.peer_address) for one in answer.brokers if one.broker.broker_id == broker_id)
 
 
 def test_idle_connections_to_each_port_leave_descriptors_for_everything_else():

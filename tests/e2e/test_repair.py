@@ -30,29 +30,29 @@ ROUND_SECONDS = 5.0
 def is_whole(cluster: LocalCluster) -> bool:
     """Every partition is led, and all of its replicas vote and are connected."""
     led = without = 0.0
-    for node_id in cluster.node_ids:
-        without += gauge(cluster, node_id, "raftmq_under_replicated_partitions")
-        without += gauge(cluster, node_id, "raftmq_quarantined_replicas")
-        led += gauge(cluster, node_id, "raftmq_groups_led")
+    for broker_id in cluster.broker_ids:
+        without += gauge(cluster, broker_id, "raftmq_under_replicated_partitions")
+        without += gauge(cluster, broker_id, "raftmq_quarantined_replicas")
+        led += gauge(cluster, broker_id, "raftmq_groups_led")
     return without == 0 and led == PARTITIONS + 1
 
 
-async def wait_replaced(cluster: LocalCluster, node_id: int, old: set[str]) -> None:
+async def wait_replaced(cluster: LocalCluster, broker_id: int, old: set[str]) -> None:
     """The files of the replicas that were damaged or lost are gone, others are in their place, and all is whole."""
 
     def is_replaced() -> bool:
-        now = replica_files(cluster, node_id)
+        now = replica_files(cluster, broker_id)
         return not old & now and len(now) == PARTITIONS + 1 and is_whole(cluster)
 
     await eventually(is_replaced)
 
 
-def replica_files(cluster: LocalCluster, node_id: int) -> set[str]:
-    return {path.name for path in (cluster.data_dir(node_id) / "groups").glob("*.mdb")}
+def replica_files(cluster: LocalCluster, broker_id: int) -> set[str]:
+    return {path.name for path in (cluster.data_dir(broker_id) / "groups").glob("*.mdb")}
 
 
-def metadata_file(cluster: LocalCluster, node_id: int) -> Path:
-    (path,) = (cluster.data_dir(node_id) / "groups").glob("0-*.mdb")
+def metadata_file(cluster: LocalCluster, broker_id: int) -> Path:
+    (path,) = (cluster.data_dir(broker_id) / "groups").glob("0-*.mdb")
     return path
 
 
@@ -63,11 +63,11 @@ def has_rows(path: Path) -> bool:
             return bool(transaction.stat(database)["entries"])
 
 
-def is_quarantined_as_missing(cluster: LocalCluster, node_id: int, file: Path) -> bool:
+def is_quarantined_as_missing(cluster: LocalCluster, broker_id: int, file: Path) -> bool:
     """Whether the broker said so of the replica that this file was."""
     group_id, replica_id = file.stem.split("-")
     reason = f"replica {replica_id} of group {group_id}: its file is missing"
-    return any("replica_quarantined" in line and reason in line for line in cluster.logs(node_id).splitlines())
+    return any("replica_quarantined" in line and reason in line for line in cluster.logs(broker_id).splitlines())
 
 
 def flip_a_byte(path: Path) -> None:
@@ -86,9 +86,9 @@ def flip_a_byte(path: Path) -> None:
     path.write_bytes(content)
 
 
-def used_file(cluster: LocalCluster, node_id: int) -> Path:
+def used_file(cluster: LocalCluster, broker_id: int) -> Path:
     """One of the broker's files of partitions, with entries in it."""
-    file = data_files(cluster, node_id)[0]
+    file = data_files(cluster, broker_id)[0]
     assert has_rows(file)
     return file
 
@@ -120,17 +120,17 @@ def forget(file: Path) -> None:
     row = struct.pack(">QQ", *map(int, file.stem.split("-")))
     with lmdb.open(str(file.parent.parent / "node.mdb"), subdir=False, max_dbs=2) as environment:
         replicas = environment.open_db(b"replicas")
-        node = environment.open_db(b"node")
+        broker = environment.open_db(b"node")
         with environment.begin(write=True) as transaction:
             assert transaction.delete(row, db=replicas)
             # the broker names each of its transactions in this row; one without that would be found as damage first
-            fields = json.loads(bytes(transaction.get(b"node", db=node))[:-CHECKSUM_BYTES])
+            fields = json.loads(bytes(transaction.get(b"node", db=broker))[:-CHECKSUM_BYTES])
             fields["transaction_id"] = transaction.id()
-            transaction.put(b"node", seal(b"node", json.dumps(fields).encode()), db=node)
+            transaction.put(b"node", seal(b"node", json.dumps(fields).encode()), db=broker)
 
 
 async def check_with_the_repaired_in_the_quorum(cluster: LocalCluster, workload: Workload, repaired: int) -> None:
-    other = next(node_id for node_id in cluster.node_ids if node_id != repaired)
+    other = next(broker_id for broker_id in cluster.broker_ids if broker_id != repaired)
     cluster.kill(other)
     await workload.wait_progress()
     await workload.check()
@@ -182,7 +182,7 @@ async def test_a_node_whose_disk_was_wiped_gets_everything_again(cluster: LocalC
 
 
 async def test_the_first_node_may_lose_its_disk_like_any_other(cluster: LocalCluster, workload: Workload) -> None:
-    """The bootstrapping node has no part that the others do not have."""
+    """The bootstrapping broker has no part that the others do not have."""
     victim = 1
     cluster.kill(victim)
     await workload.wait_progress()
@@ -294,20 +294,20 @@ async def test_without_a_healthy_majority_nothing_is_given_up(cluster: LocalClus
         await workload.wait_progress()
         await workload.finish()
     victims = (2, 3)
-    for node_id in victims:
-        cluster.kill(node_id)
-    before = {node_id: replica_files(cluster, node_id) for node_id in cluster.node_ids}
-    for node_id in victims:
-        for path in data_files(cluster, node_id):
+    for broker_id in victims:
+        cluster.kill(broker_id)
+    before = {broker_id: replica_files(cluster, broker_id) for broker_id in cluster.broker_ids}
+    for broker_id in victims:
+        for path in data_files(cluster, broker_id):
             flip_a_byte(path)
-    for node_id in victims:
-        await asyncio.to_thread(cluster.restart, node_id, wait=False)
-    for node_id in victims:
-        await asyncio.to_thread(cluster.wait_ready, node_id)
-    await eventually(lambda: all("replica_quarantined" in cluster.logs(node_id) for node_id in victims))
+    for broker_id in victims:
+        await asyncio.to_thread(cluster.restart, broker_id, wait=False)
+    for broker_id in victims:
+        await asyncio.to_thread(cluster.wait_ready, broker_id)
+    await eventually(lambda: all("replica_quarantined" in cluster.logs(broker_id) for broker_id in victims))
     await asyncio.sleep(1.5)  # several rounds of the controller, each of which would have given them up
-    assert {node_id: replica_files(cluster, node_id) for node_id in cluster.node_ids} == before
-    assert [gauge(cluster, node_id, "raftmq_quarantined_replicas") for node_id in (1, 2, 3)] == [0, 3, 3]
+    assert {broker_id: replica_files(cluster, broker_id) for broker_id in cluster.broker_ids} == before
+    assert [gauge(cluster, broker_id, "raftmq_quarantined_replicas") for broker_id in (1, 2, 3)] == [0, 3, 3]
 
 
 async def test_directories_where_files_belong_end_no_broker(cluster: LocalCluster, workload: Workload) -> None:

@@ -31,20 +31,20 @@ async def test_an_older_copy_beside_a_broker_that_lags_is_no_majority(
     cluster.kill(lagging)  # it has met the newer boot, and lacks all that follows
     await workload.wait_progress()
     await workload.finish()
-    for node_id in (whole, stale):
-        cluster.kill(node_id)
+    for broker_id in (whole, stale):
+        cluster.kill(broker_id)
     shutil.rmtree(directory)
     shutil.move(backup, directory)
-    for node_id in (lagging, stale):
-        cluster.restart(node_id, wait=False)
+    for broker_id in (lagging, stale):
+        cluster.restart(broker_id, wait=False)
     await eventually(lambda: "stale_directory" in readiness(cluster, stale))
     await asyncio.to_thread(cluster.stop, stale)  # an orderly end, so that what it was told is on its disk
     for _ in range(2):
         command = [*RAFTMQ, "broker", "start", "--data-dir", str(directory), *ANY]
         again = await asyncio.to_thread(subprocess.run, command, capture_output=True, timeout=60, check=False)
-        assert_one_sentence(again, 6, "refuses this data directory for good", "--node-id")
+        assert_one_sentence(again, 6, "refuses this data directory for good", "--broker-id")
 
     cluster.restart(whole, wait=False)
-    for node_id in (lagging, whole):
-        await asyncio.to_thread(cluster.wait_ready, node_id)
+    for broker_id in (lagging, whole):
+        await asyncio.to_thread(cluster.wait_ready, broker_id)
     await workload.check()

@@ -209,7 +209,7 @@ CASES = [
     admin_case("a name too long", errors.InvalidTopicNameError, ("1 to 249",), "create_topic", "x" * 250),
     admin_case("a reserved name", errors.InvalidTopicNameError, ("__", "reserved"), "create_topic", "__mine"),
     admin_case("a name in use", errors.TopicAlreadyExistsError, (TOPIC, "if_not_exists"), "create_topic", TOPIC),
-    admin_case("more replicas than nodes", errors.InvalidReplicationFactorError, ("factor 4", "3", "fewer replicas"),
+    admin_case("more replicas than brokers", errors.InvalidReplicationFactorError, ("factor 4", "3", "fewer replicas"),
                "create_topic", "wide", replication_factor=4),
     admin_case("an unknown setting", errors.InvalidConfigError, ("'colour'", "retention.ms"),
                "create_topic", "odd", config={"colour": "blue"}),
@@ -297,12 +297,12 @@ async def write_without_majority(sdk: Sdk) -> object:
 @pytest.fixture
 async def minority(cluster: LocalCluster) -> AsyncIterator[str]:
     """Two of three brokers are frozen, so nobody leads; yields the third one's address."""
-    lone, *frozen = cluster.node_ids
-    for node_id in frozen:
-        cluster.pause(node_id)
+    lone, *frozen = cluster.broker_ids
+    for broker_id in frozen:
+        cluster.pause(broker_id)
     yield cluster.address(lone)
-    for node_id in frozen:
-        cluster.resume(node_id)
+    for broker_id in frozen:
+        cluster.resume(broker_id)
     await asyncio.to_thread(cluster.wait_leaders, TOPIC)
     await asyncio.to_thread(cluster.wait_formed)
 
@@ -347,7 +347,7 @@ async def test_without_a_majority_every_call_ends_in_time(minority: str) -> None
 
 @pytest.fixture
 async def fake() -> AsyncIterator[FakeCluster]:
-    async with FakeCluster(nodes=1) as running:
+    async with FakeCluster(brokers=1) as running:
         running.create_topic(TOPIC)
         yield running
 
@@ -415,9 +415,9 @@ async def test_a_broker_that_refuses_us_for_good(
         await abort(context, detail(code, "go away"))
         yield pb.TopologyUpdate()
 
-    monkeypatch.setattr(type(fake.nodes[1]), "Watch", refuse)
-    await fake.nodes[1].stop()
-    await fake.nodes[1].start()
+    monkeypatch.setattr(type(fake.brokers[1]), "Watch", refuse)
+    await fake.brokers[1].stop()
+    await fake.brokers[1].start()
     await check_starts(Sdk(kind, fake.bootstrap_servers), error, "go away", error.advice, seconds_max=0.5)
 
 
@@ -459,7 +459,7 @@ async def test_the_last_broker_goes_away(fake: FakeCluster, kind: str) -> None:
     """A producer says why; a consumer waits, as a reader does; an admin says why."""
     sdk = Sdk(kind, fake.bootstrap_servers)
     async with opened(sdk, delivery_timeout_ms=700) as (producer, consumer, admin):
-        await fake.nodes[1].stop()
+        await fake.brokers[1].stop()
         with pytest.raises(
             (errors.DeliveryExpiredError, errors.DeliveryTimeoutError)
         ):  # it may have met the end of the broker
@@ -479,9 +479,9 @@ async def test_a_broker_that_stops_answering(fake: FakeCluster, kind: str, monke
     sdk = Sdk(kind, fake.bootstrap_servers)
     async with opened(sdk, delivery_timeout_ms=700, request_timeout_ms=60_000) as (producer, _, admin):
         fake.append_hook = lambda *_: "swallow"
-        monkeypatch.setattr(type(fake.nodes[1]), "ListTopics", never)
-        await fake.nodes[1].stop()
-        await fake.nodes[1].start()
+        monkeypatch.setattr(type(fake.brokers[1]), "ListTopics", never)
+        await fake.brokers[1].stop()
+        await fake.brokers[1].start()
         says = ("within 0.7 s", "may be written", "look whether")
         lost = Case("send", lambda _: producer.send_and_wait(TOPIC, b"y"), errors.DeliveryTimeoutError, None, says)
         await check(lost._replace(outcome=Outcome.UNKNOWN, seconds_max=2.0), sdk)
@@ -546,7 +546,7 @@ print("done")
 def test_a_program_with_many_event_loops_writes_nothing_to_stderr(cluster: LocalCluster) -> None:
     """One `asyncio.run` after the other, clients cancelled and refused, a broker that is stopped, the synchronous SDK beside them."""
     command = [sys.executable, "-c", PROGRAM, cluster.bootstrap_servers, TOPIC]
-    victim = cluster.node_ids[-1]
+    victim = cluster.broker_ids[-1]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as program:

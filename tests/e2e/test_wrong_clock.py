@@ -24,8 +24,8 @@ async def cluster() -> AsyncIterator[LocalCluster]:
         yield running
 
 
-def set_clock(cluster: LocalCluster, node_id: int, hours: int) -> None:
-    broker_with_clock.clock_file(cluster.data_dir(node_id)).write_text(str(hours))
+def set_clock(cluster: LocalCluster, broker_id: int, hours: int) -> None:
+    broker_with_clock.clock_file(cluster.data_dir(broker_id)).write_text(str(hours))
 
 
 @pytest.mark.parametrize("hours", [200, 25])

@@ -23,11 +23,11 @@ class FakeCluster:
     def wait_leaders(self, topic: str) -> dict[int, int]:
         return LEADERS
 
-    def kill(self, node_id: int) -> None:
-        self.events.append(f"kill {node_id}")
+    def kill(self, broker_id: int) -> None:
+        self.events.append(f"kill {broker_id}")
 
-    def restart(self, node_id: int) -> None:
-        self.events.append(f"restart {node_id}")
+    def restart(self, broker_id: int) -> None:
+        self.events.append(f"restart {broker_id}")
 
 
 class FakeDelivery:
@@ -81,7 +81,7 @@ async def test_the_kill_comes_in_the_middle_and_the_restart_later() -> None:
     assert cluster.events.index("kill 2") == KILL_AT * 100
     restarted = cluster.events.index("restart 2")
     assert restarted > RESTART_AT * 100
-    assert (report.killed_node, report.killed_partitions, report.killed_after) == (2, (1, 2, 4), KILL_AT * count)
+    assert (report.killed_broker, report.killed_partitions, report.killed_after) == (2, (1, 2, 4), KILL_AT * count)
     assert report.records == count
     assert report.bytes == sum(len(value) + 1 for _, value in flights(count))
     assert len(report.append_seconds) == 100

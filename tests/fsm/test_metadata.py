@@ -105,7 +105,7 @@ def test_free_node_ids_skip_taken_ones(cluster: Cluster) -> None:
 
 
 def test_a_node_id_held_by_another_uuid_is_refused(cluster: Cluster) -> None:
-    assert cluster.code(register("other", 2)) == codes.NODE_ID_TAKEN
+    assert cluster.code(register("other", 2)) == codes.BROKER_ID_TAKEN
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_a_node_id_held_by_another_uuid_is_refused(cluster: Cluster) -> None:
         (register("u9", 2**31), codes.INVALID_ARGUMENT),
         (register("u9", 0, replaces_lost=True), codes.INVALID_ARGUMENT),
         (register("u9", 0, feature_level_max=0), codes.UNSUPPORTED_VERSION),
-        (mc.RemoveNode(9), codes.UNKNOWN_NODE),
+        (mc.RemoveNode(9), codes.UNKNOWN_BROKER),
         (mc.RemoveNode(1), codes.CONFLICT),
     ],
 )
@@ -151,7 +151,7 @@ def test_one_command_replaces_everything_on_a_lost_disk(cluster: Cluster) -> Non
     assert cluster.partition(2).retiring == ()
     assert len({r.replica_id for g in (1, 2, 3) for r in cluster.partition(g).replicas}) == 6
     assert [partition.group_id for partition in cluster.state.partitions_of_node(2)] == [1, 3]
-    assert cluster.code(register("u2")) == codes.NODE_REMOVED, "the lost disk is found again"
+    assert cluster.code(register("u2")) == codes.BROKER_REMOVED, "the lost disk is found again"
     assert cluster.state.node_by_uuid("u2") is None
     assert isinstance(cluster.run(register("u2-new", 2, replaces_lost=True)), mc.NodeRegistered), "a repeat"
     assert cluster.state.metadata_voters == (1, 3, new_replica)
@@ -218,9 +218,9 @@ def test_a_damaged_metadata_replica_is_replaced_and_its_voter_too(cluster: Clust
 
 def test_a_removed_uuid_is_refused_for_ever(cluster: Cluster) -> None:
     assert isinstance(cluster.run(mc.RemoveNode(3)), mc.Done)
-    assert cluster.code(register("u3")) == codes.NODE_REMOVED
-    assert cluster.code(register("u3", 9)) == codes.NODE_REMOVED
-    assert cluster.code(mc.RemoveNode(3)) == codes.UNKNOWN_NODE
+    assert cluster.code(register("u3")) == codes.BROKER_REMOVED
+    assert cluster.code(register("u3", 9)) == codes.BROKER_REMOVED
+    assert cluster.code(mc.RemoveNode(3)) == codes.UNKNOWN_BROKER
     assert [node.node_id for node in cluster.state.nodes()] == [1, 2]
     assert cluster.state.is_uuid_retired("u3")
     fresh = cluster.run(register("u4"))
@@ -261,7 +261,8 @@ def test_desired_metadata_voters_are_guarded_by_revision(cluster: Cluster) -> No
 
 
 @pytest.mark.parametrize(
-    ("voters", "code"), [((), codes.INVALID_ARGUMENT), ((1, 1), codes.INVALID_ARGUMENT), ((1, 77), codes.UNKNOWN_NODE)]
+    ("voters", "code"),
+    [((), codes.INVALID_ARGUMENT), ((1, 1), codes.INVALID_ARGUMENT), ((1, 77), codes.UNKNOWN_BROKER)],
 )
 def test_impossible_metadata_voters_are_refused(cluster: Cluster, voters: tuple[int, ...], code: int) -> None:
     assert cluster.code(mc.SetMetadataMembership(voters, 10**6)) == code
@@ -328,7 +329,7 @@ def test_a_group_id_without_a_partition_was_deleted_if_it_was_given_out(cluster:
         ("n", "log", [(1,), ()], codes.INVALID_REPLICATION_FACTOR),
         ("n", "log", [(1, 1)], codes.INVALID_REPLICATION_FACTOR),
         ("n", "log", [tuple(range(1, 11))], codes.INVALID_REPLICATION_FACTOR),
-        ("n", "log", [(1, 2), (1, 9)], codes.UNKNOWN_NODE),
+        ("n", "log", [(1, 2), (1, 9)], codes.UNKNOWN_BROKER),
     ],
 )
 def test_impossible_topics_are_refused(
@@ -340,7 +341,7 @@ def test_impossible_topics_are_refused(
 
 def test_a_plan_on_a_removed_node_is_refused(cluster: Cluster) -> None:
     cluster.run(mc.RemoveNode(3))
-    assert cluster.code(mc.CreateTopic("n", "log", 1, {}, (mc.PartitionPlan((3,)),))) == codes.UNKNOWN_NODE
+    assert cluster.code(mc.CreateTopic("n", "log", 1, {}, (mc.PartitionPlan((3,)),))) == codes.UNKNOWN_BROKER
 
 
 def test_partitions_are_added_once(cluster: Cluster) -> None:
@@ -403,7 +404,7 @@ def test_desired_replicas_are_guarded_by_revision(cluster: Cluster) -> None:
     assert isinstance(cluster.run(mc.SetReplicas(1, (1,), planned_at)), mc.Done), "another partition changed"
     assert cluster.code(mc.SetReplicas(1, (1, 2), planned_at)) == codes.CONFLICT
     assert cluster.code(mc.SetReplicas(9, (1,), planned_at)) == codes.UNKNOWN_PARTITION
-    assert cluster.code(mc.SetReplicas(1, (9,), 10**6)) == codes.UNKNOWN_NODE
+    assert cluster.code(mc.SetReplicas(1, (9,), 10**6)) == codes.UNKNOWN_BROKER
     assert cluster.code(mc.RemoveReplica(9, 1)) == codes.UNKNOWN_PARTITION
 
 

@@ -57,7 +57,7 @@ class Victim:
     def peer_address(self) -> str:
         with grpc.insecure_channel(self.client_address) as channel:
             answer = pb_grpc.AdminStub(channel).DescribeCluster(pb.DescribeClusterRequest(), timeout=10)
-        return str(answer.nodes[0].node.peer_address)
+        return str(answer.brokers[0].broker.peer_address)
 
 
 @pytest.fixture(scope="session")

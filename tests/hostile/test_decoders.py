@@ -55,8 +55,8 @@ SUBJECTS = {
     "message": Subject(
         codec.decode_message, lambda value: joined(codec.encode_message(*value)), samples.raft_messages(), 24_000
     ),
-    "beats": Subject(
-        codec.decode_beats, lambda columns: b"".join(c.tobytes() for c in columns), [samples.heartbeats()], 4_000
+    "heartbeats": Subject(
+        codec.decode_heartbeats, lambda columns: b"".join(c.tobytes() for c in columns), [samples.heartbeats()], 4_000
     ),
     "leadership": Subject(
         codec.decode_leadership, lambda rows: joined(codec.encode_leadership(rows)), [samples.leadership()], 4_000

@@ -71,9 +71,9 @@ async def test_a_stranger_is_refused_with_the_reason(victim):
     for changes, reason in (
         ({"cluster_id": "another"}, "belongs to cluster"),
         ({"cluster_id": "x" * 4000}, "belongs to cluster"),
-        ({"target_node_id": 2}, "this is node 1"),
+        ({"target_node_id": 2}, "this is broker 1"),
         ({"wire_version": WIRE_VERSION + 1}, "is not supported"),
-        ({"node_id": 1, "uuid": "somebody else's"}, "no other node's id"),
+        ({"node_id": 1, "uuid": "somebody else's"}, "no other broker's id"),
         ({"channel": 3}, "no channel"),
         ({"channel": -1}, "no channel"),
         ({"channel": 2**63}, "no channel"),
@@ -264,7 +264,7 @@ def _leaders(channel: grpc.Channel) -> dict[int, tuple[int, int]]:
     admin = pb_grpc.AdminStub(channel)
     topics = admin.ListTopics(pb.ListTopicsRequest(), timeout=10).topics
     return {
-        leader.group_id: (leader.node_id, leader.leader_epoch)
+        leader.group_id: (leader.broker_id, leader.leader_epoch)
         for topic in topics
         for leader in admin.DescribeTopic(pb.DescribeTopicRequest(name=topic.name), timeout=10).leaders
     }

@@ -449,15 +449,15 @@ def test_a_message(kind: str, variant: int) -> None:
 
 
 def test_columns() -> None:
-    beats, leadership = table("protocol.md", "Columns", "frame", "columns")
-    names = beats["columns"].split(", ")
+    heartbeats, leadership = table("protocol.md", "Columns", "frame", "columns")
+    names = heartbeats["columns"].split(", ")
     columns = peer_codec.HeartbeatColumns()
     columns.add(**{name: 1 + at for at, name in enumerate(names)})
     columns.add(**{name: 101 + at for at, name in enumerate(names)})
     packed = b"".join(map(bytes, columns.encode()))
     expected = [value for at in range(len(names)) for value in (1 + at, 101 + at)]
     assert packed == struct.pack(f"<{len(expected)}Q", *expected)
-    assert beats["frame"] == f"{FrameType.HEARTBEATS.name}, {FrameType.HEARTBEAT_RESPONSES.name}"
+    assert heartbeats["frame"] == f"{FrameType.HEARTBEATS.name}, {FrameType.HEARTBEAT_RESPONSES.name}"
     assert leadership["frame"] == FrameType.LEADERSHIP.name
     rows = [(1, 2, 3), (11, 12, 13)]  # (group id, term, node id), as `encode_leadership` is called
     assert leadership["columns"] == "group_id, term, node_id"

@@ -12,7 +12,7 @@ Commands (ids are replica ids; `name=value` arguments may be left out):
     campaign 1 · forget-leader 1 · step-down 1 · confirm 1
     propose 1 text [count=3] · propose-membership 1 voter4 learner5 remove3 [explicit] · propose-membership 1 leave
     read-index 1 7 · transfer 1 2 · unreachable 1 2 · report-snapshot 1 2 sent|failed
-    beat 1                             take_heartbeats(), onto the wire
+    heartbeat 1                             take_heartbeats(), onto the wire
     ready 1 [hold]                     one Ready: messages onto the wire, append and apply into their queues
     append-done 1 [2]                  the oldest append (or two) is durable: its responses leave, and the core is told
     write-done 1 [2] · tell 1 [2]      the same in two steps: durable and responses leave; the core is told
@@ -181,7 +181,7 @@ class Script:
         if core.campaign_due:
             yield "campaign due"
         if core.heartbeat_due:
-            yield "beat due"
+            yield "heartbeat due"
 
     def do_campaign(self, arguments: list[str], _options: dict[str, str]) -> Iterator[str]:
         self.node(arguments[0]).core.campaign()
@@ -259,12 +259,12 @@ class Script:
 
     # ------------------------------------------------------------------------------------------------- outputs
 
-    def do_beat(self, arguments: list[str], _options: dict[str, str]) -> Iterator[str]:
+    def do_heartbeat(self, arguments: list[str], _options: dict[str, str]) -> Iterator[str]:
         core = self.node(arguments[0]).core
         for target, commit_index, read_counter in core.take_heartbeats():
-            beat = Heartbeat(core.replica_id, target, core.term, commit_index, read_counter)
-            self.wire.append(beat)
-            yield f"send {describe_message(beat)}"
+            heartbeat = Heartbeat(core.replica_id, target, core.term, commit_index, read_counter)
+            self.wire.append(heartbeat)
+            yield f"send {describe_message(heartbeat)}"
 
     def do_ready(self, arguments: list[str], _options: dict[str, str]) -> Iterator[str]:
         node = self.node(arguments[0])
@@ -357,7 +357,7 @@ class Script:
         """Everything one node can do by itself, once."""
         word = str(node.replica_id)
         if node.core.heartbeat_due:
-            yield from self.indented(f"{word} beat", self.do_beat([word], {}))
+            yield from self.indented(f"{word} heartbeat", self.do_heartbeat([word], {}))
         while node.core.has_ready():
             yield from self.indented(f"{word} ready", self.do_ready([word], {}))
         while node.disk.pending:

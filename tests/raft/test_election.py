@@ -582,12 +582,12 @@ def test_a_confirmation_round_after_a_stall_restores_or_ends_the_leadership() ->
     leader = cluster.elect(1)
     cluster.tick()
     assert now(leader.is_confirmed_leader)
-    cluster.beat(1)  # a round begun before the stall must not count
+    cluster.heartbeat(1)  # a round begun before the stall must not count
     leader.require_confirmation()
     assert not now(leader.is_confirmed_leader)
     cluster.pump()
     assert not now(leader.is_confirmed_leader)
-    cluster.beat(1)
+    cluster.heartbeat(1)
     cluster.pump()
     assert now(leader.is_confirmed_leader)
     cluster.isolate(1)
@@ -626,17 +626,17 @@ def test_role_changes_are_reported_once() -> None:
 
 def test_a_quiet_heartbeat_touches_the_timer_only() -> None:
     core, disk = lone()
-    assert not core.on_quiet_beat(ReplicaId(2), Term(6), GENESIS.index), "an unknown leader is news"
+    assert not core.on_quiet_heartbeat(ReplicaId(2), Term(6), GENESIS.index), "an unknown leader is news"
     core.step(heartbeat(2, 6))
     take(core, disk)
     for _ in range(5):
         core.tick(9)
-        assert core.on_quiet_beat(ReplicaId(2), Term(6), GENESIS.index)
+        assert core.on_quiet_heartbeat(ReplicaId(2), Term(6), GENESIS.index)
     assert not core.campaign_due
     assert not core.has_ready()
-    assert not core.on_quiet_beat(ReplicaId(3), Term(6), GENESIS.index)
-    assert not core.on_quiet_beat(ReplicaId(2), Term(7), GENESIS.index)
-    assert not core.on_quiet_beat(ReplicaId(2), Term(6), LogIndex(START + 1)), "a commit index is news"
+    assert not core.on_quiet_heartbeat(ReplicaId(3), Term(6), GENESIS.index)
+    assert not core.on_quiet_heartbeat(ReplicaId(2), Term(7), GENESIS.index)
+    assert not core.on_quiet_heartbeat(ReplicaId(2), Term(6), LogIndex(START + 1)), "a commit index is news"
 
 
 def test_a_quiet_echo_counts_for_the_quorum_check() -> None:
@@ -644,12 +644,12 @@ def test_a_quiet_echo_counts_for_the_quorum_check() -> None:
     leader = cluster.elect(1)
     for _ in range(6):
         leader.tick(SETTINGS.election_ticks - 1)
-        assert leader.on_quiet_beat_response(ReplicaId(2), leader.term, 0)
+        assert leader.on_quiet_heartbeat_response(ReplicaId(2), leader.term, 0)
     assert now(leader.role) is Role.LEADER
-    assert not leader.on_quiet_beat_response(ReplicaId(2), Term(leader.term - 1), 0)
-    assert not leader.on_quiet_beat_response(ReplicaId(9), leader.term, 0)
+    assert not leader.on_quiet_heartbeat_response(ReplicaId(2), Term(leader.term - 1), 0)
+    assert not leader.on_quiet_heartbeat_response(ReplicaId(9), leader.term, 0)
     leader.read_index(1)
-    assert not leader.on_quiet_beat_response(ReplicaId(2), leader.term, 0), "a read waits for it"
+    assert not leader.on_quiet_heartbeat_response(ReplicaId(2), leader.term, 0), "a read waits for it"
 
 
 def test_aioraft_votes_in_spite_of_a_live_leader() -> None:

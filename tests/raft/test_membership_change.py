@@ -349,7 +349,7 @@ def test_a_smaller_quorum_commits_at_once_what_waited_for_a_removed_voter() -> N
     cluster.isolate(2)
     cluster.propose(1, b"x")
     leader.read_index(1)
-    cluster.beat(1)
+    cluster.heartbeat(1)
     cluster.pump()
     assert leader.commit_index == START + 2
     cluster.nodes[1].holds_applies = False
@@ -438,7 +438,7 @@ def test_that_a_change_is_committed_is_written_at_once() -> None:
     cluster.tick(1)
     cluster.change(1, (ADD, 2), (ADD, 3))
     cluster.pump()
-    cluster.beat(1)
+    cluster.heartbeat(1)
     cluster.pump()
     for node in cluster.nodes.values():
         assert node.core.membership == membership(1, 2, 3)

@@ -13,7 +13,7 @@ from tests.support.raft.harness import SETTINGS, START, Cluster, membership, vot
 ONE, TWO = ReplicaId(1), ReplicaId(2)
 
 
-def echo(cluster: Cluster, source: int, counter: int) -> None:
+def respond(cluster: Cluster, source: int, counter: int) -> None:
     leader = cluster[1]
     leader.step(HeartbeatResponse(ReplicaId(source), ONE, leader.term, counter))
     cluster.run(1)
@@ -31,12 +31,12 @@ def test_a_read_waits_for_a_round_that_began_after_it() -> None:
     leader.read_index(7)
     assert leader.heartbeat_due
     cluster.run(1)
-    echo(cluster, 2, old)
-    echo(cluster, 3, old)
+    respond(cluster, 2, old)
+    respond(cluster, 3, old)
     assert reads(cluster, 1) == []
     new = leader.take_heartbeats()[0][2]
     assert new > old
-    echo(cluster, 2, new)
+    respond(cluster, 2, new)
     assert reads(cluster, 1) == [(7, START + 1)]
 
 
@@ -47,22 +47,22 @@ def test_the_read_index_is_the_commit_index_at_arrival() -> None:
     cluster.propose(1, b"x")
     cluster.pump()
     assert leader.commit_index == START + 2
-    cluster.beat(1)
+    cluster.heartbeat(1)
     cluster.pump()
     assert reads(cluster, 1) == [(1, START + 1)]
 
 
-def test_a_read_needs_a_quorum_of_echoes() -> None:
+def test_a_read_needs_a_quorum_of_responses() -> None:
     cluster = Cluster(1, 2, 3, 4, 5)
     leader = cluster.elect(1)
     cluster.isolate(1)
     leader.read_index(1)
     counter = leader.take_heartbeats()[0][2]
-    echo(cluster, 2, counter)
-    echo(cluster, 2, counter)
-    echo(cluster, 99, counter)
+    respond(cluster, 2, counter)
+    respond(cluster, 2, counter)
+    respond(cluster, 99, counter)
     assert reads(cluster, 1) == []
-    echo(cluster, 3, counter)
+    respond(cluster, 3, counter)
     assert reads(cluster, 1) == [(1, START + 1)]
 
 
@@ -73,10 +73,10 @@ def test_a_joint_configuration_confirms_reads_with_both_majorities() -> None:
     cluster.isolate(1)
     leader.read_index(1)
     counter = leader.take_heartbeats()[0][2]
-    echo(cluster, 2, counter)
-    echo(cluster, 3, counter)
+    respond(cluster, 2, counter)
+    respond(cluster, 3, counter)
     assert reads(cluster, 1) == []
-    echo(cluster, 5, counter)
+    respond(cluster, 5, counter)
     assert len(reads(cluster, 1)) == 1
 
 
@@ -85,7 +85,7 @@ def test_learners_echo_and_never_confirm() -> None:
     leader = cluster.elect(1)
     cluster.isolate(1)
     leader.read_index(1)
-    echo(cluster, 4, leader.take_heartbeats()[0][2])
+    respond(cluster, 4, leader.take_heartbeats()[0][2])
     assert reads(cluster, 1) == []
 
 
@@ -126,7 +126,7 @@ def test_followers_and_learners_forward_their_reads() -> None:
     cluster[2].read_index(5)
     cluster[4].read_index(5)
     cluster.pump()
-    cluster.beat(1)
+    cluster.heartbeat(1)
     cluster.pump()
     assert reads(cluster, 2) == reads(cluster, 4) == [(5, START + 1)]
     assert cluster.nodes[1].reads == []
@@ -161,7 +161,7 @@ def test_waiting_reads_are_bounded() -> None:
     leader.step(ReadIndexRequest(TWO, ONE, leader.term, 4))
     cluster.run(1)
     assert cluster.nodes[1].failed_reads == [3]
-    cluster.beat(1)
+    cluster.heartbeat(1)
     cluster.pump()
     assert [read[0] for read in reads(cluster, 1)] == [1, 2]
     assert reads(cluster, 2) == []
@@ -173,7 +173,7 @@ def test_one_round_confirms_all_reads_that_arrived_before_it() -> None:
     for request_id in range(5):
         leader.read_index(request_id)
     cluster.sent.clear()
-    cluster.beat(1)
+    cluster.heartbeat(1)
     cluster.pump()
     assert len(cluster.of_type(HeartbeatResponse)) == 2
     assert [read[0] for read in reads(cluster, 1)] == [0, 1, 2, 3, 4]
@@ -194,16 +194,16 @@ def test_counters_start_anew_with_every_leadership() -> None:
     cluster.nodes[1].reads.clear()
     leader.step(HeartbeatResponse(TWO, ONE, type(leader.term)(6), late))
     cluster.run(1)
-    assert cluster.nodes[1].reads == [], "an echo of an earlier term, however high its counter"
+    assert cluster.nodes[1].reads == [], "a response of an earlier term, however high its counter"
 
 
 def test_the_queue_releases_a_prefix_by_rounds() -> None:
     queue = ReadQueue()
     queue.add(10, ONE, 1)
-    assert queue.on_beats_taken() == 1
+    assert queue.on_heartbeats_taken() == 1
     queue.add(11, ONE, 2)
     queue.add(12, TWO, 3)
-    assert queue.on_beats_taken() == 2
+    assert queue.on_heartbeats_taken() == 2
     assert queue.release(0) == []
     assert queue.release(1) == [(10, ONE, 1)]
     queue.waiting.append((ONE, 4))

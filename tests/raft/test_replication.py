@@ -393,8 +393,8 @@ def test_a_heartbeat_carries_the_commit_index_only_as_far_as_the_match() -> None
     cluster.propose(1, b"a", b"b")
     cluster.pump()
     cluster.tick()
-    beats = {target: commit for target, commit, _ in cluster[1].take_heartbeats()}
-    assert beats == {2: START + 3, 3: START + 1}
+    heartbeats = {target: commit for target, commit, _ in cluster[1].take_heartbeats()}
+    assert heartbeats == {2: START + 3, 3: START + 1}
 
 
 def test_a_heartbeat_beyond_the_log_is_a_violation() -> None:
@@ -403,7 +403,7 @@ def test_a_heartbeat_beyond_the_log_is_a_violation() -> None:
         core.step(Heartbeat(ReplicaId(2), ReplicaId(1), Term(6), LogIndex(START + 4), 0))
 
 
-def test_beats_are_due_by_the_timer_and_cleared_when_taken() -> None:
+def test_heartbeats_are_due_by_the_timer_and_cleared_when_taken() -> None:
     cluster = Cluster(1, 2, 3, settings=RaftSettings(election_ticks=10, heartbeat_ticks=3))
     leader = cluster.elect(1)
     leader.take_heartbeats()
@@ -420,7 +420,7 @@ def _payloads(message: Message) -> list[bytes]:
     return [e.payload for e in message.entries if e.payload] if isinstance(message, AppendRequest) else []
 
 
-def test_aioraft_one_black_holed_follower_stops_the_beats_of_all() -> None:
+def test_aioraft_one_black_holed_follower_stops_the_heartbeats_of_all() -> None:
     """The heartbeat loop awaited all peers together."""
     cluster = Cluster(1, 2, 3)
     leader = cluster.elect(1)

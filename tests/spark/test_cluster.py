@@ -18,7 +18,7 @@ from tests.support.client.fake_broker import FakeCluster
 
 @pytest.fixture
 async def brokers() -> AsyncIterator[FakeCluster]:
-    async with FakeCluster(nodes=2) as running:
+    async with FakeCluster(brokers=2) as running:
         yield running
 
 
@@ -64,8 +64,8 @@ async def test_a_partition_whose_leader_comes_late_is_waited_for(brokers: FakeCl
     asking = asyncio.create_task(offsets(cluster, 0))
     await asyncio.sleep(0.1)
     assert not asking.done()
-    brokers.move_leader("t", 0, node=2)
+    brokers.move_leader("t", 0, broker=2)
     assert await asking == {TopicPartition("t", 0): 0}
-    brokers.move_leader("t", 0, node=9)
+    brokers.move_leader("t", 0, broker=9)
     with pytest.raises(NoLeaderError, match="t/0"):  # in `request.timeout.ms`
         await offsets(cluster, 0)

@@ -18,7 +18,7 @@ WAIT_SECONDS = 30
 
 @pytest.fixture
 async def cluster() -> AsyncIterator[FakeCluster]:
-    async with FakeCluster(nodes=2) as running:
+    async with FakeCluster(brokers=2) as running:
         yield running
 
 
@@ -48,19 +48,19 @@ async def test_a_leader_that_moved_is_followed(cluster: FakeCluster, resolver: R
     topic_id = cluster.create_topic("t").topic_id
     fill(cluster, "t", 1)
     await poll_leader(resolver, "t", topic_id, 0, 0, WAIT_SECONDS)
-    cluster.move_leader("t", 0, node=2, is_announced=False)  # only the refusal says so
+    cluster.move_leader("t", 0, broker=2, is_announced=False)  # only the refusal says so
     assert (await poll_leader(resolver, "t", topic_id, 0, 0, WAIT_SECONDS)).base_offsets == (0,)
-    assert [node for node, _ in cluster.poll_requests] == [1, 1, 2]
+    assert [broker for broker, _ in cluster.poll_requests] == [1, 1, 2]
 
 
 async def test_a_node_that_comes_back_is_asked_again(cluster: FakeCluster, resolver: Resolver) -> None:
     topic_id = cluster.create_topic("t").topic_id
     fill(cluster, "t", 1)
     await poll_leader(resolver, "t", topic_id, 0, 0, WAIT_SECONDS)
-    await cluster.nodes[1].stop()
+    await cluster.brokers[1].stop()
     asking = asyncio.create_task(poll_leader(resolver, "t", topic_id, 0, 0, WAIT_SECONDS))
     await asyncio.sleep(0)
-    await cluster.nodes[1].start()
+    await cluster.brokers[1].start()
     assert (await asking).base_offsets == (0,)
 
 

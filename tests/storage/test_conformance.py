@@ -23,9 +23,9 @@ from tests.support.storage.log_builder import (
     LogBuilder,
     Store,
     append,
-    born,
     hard,
     index,
+    initial_state,
     lmdb_store,
     offset,
     position_after,
@@ -47,7 +47,7 @@ def empty_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stor
 @pytest.fixture
 def store(empty_store: Store) -> Store:
     """With one open replica that has nothing but its birth."""
-    empty_store.create(KEY, born(), [])
+    empty_store.create(KEY, initial_state(), [])
     empty_store.open(KEY)
     return empty_store
 
@@ -61,7 +61,7 @@ def reopened(store: Store) -> RestoredState:
 
 
 def test_a_created_replica_opens_as_it_was_created(empty_store: Store) -> None:
-    state = born()
+    state = initial_state()
     empty_store.create(KEY, state, [(b"b", b"2"), (b"a", b"1"), (b"empty", b"")])
     assert empty_store.open(KEY) == state
     assert list(empty_store.state_rows(KEY)) == [(b"a", b"1"), (b"b", b"2"), (b"empty", b"")]
@@ -69,15 +69,15 @@ def test_a_created_replica_opens_as_it_was_created(empty_store: Store) -> None:
 
 def test_an_unborn_replica_knows_nothing(empty_store: Store) -> None:
     nothing = LogPosition(LogIndex(0), Term(0), Offset(0))
-    state = born(EMPTY_MEMBERSHIP, nothing)
+    state = initial_state(EMPTY_MEMBERSHIP, nothing)
     empty_store.create(KEY, state, [])
     assert empty_store.open(KEY) == state
 
 
 def test_a_replica_is_created_once(empty_store: Store) -> None:
-    empty_store.create(KEY, born(), [])
+    empty_store.create(KEY, initial_state(), [])
     with pytest.raises(ReplicaExistsError):
-        empty_store.create(KEY, born(), [])
+        empty_store.create(KEY, initial_state(), [])
 
 
 def test_a_replica_that_does_not_exist_is_missing(empty_store: Store) -> None:
@@ -103,7 +103,7 @@ def test_a_closed_replica_refuses_everything(store: Store) -> None:
 
 
 def test_a_replica_with_entries_cannot_be_created(empty_store: Store) -> None:
-    state = born()
+    state = initial_state()
     impossible = RestoredState(
         state.hard_state, state.position, index(9), Offset(3), 0, ((Term(5), index(6)),), VOTERS, state.state_index
     )
@@ -183,7 +183,7 @@ def test_state_rows_are_added_replaced_and_deleted(store: Store) -> None:
 
 
 def test_a_batch_reaches_every_replica(store: Store) -> None:
-    store.create(OTHER, born(), [])
+    store.create(OTHER, initial_state(), [])
     store.open(OTHER)
     here, there = LogBuilder().data(1, b"here"), LogBuilder().data(1, b"there")
     store.append_batch([(KEY, Update(entries=(here,))), (OTHER, Update(entries=(there,)))])

@@ -28,9 +28,9 @@ from tests.support.storage.log_builder import (
     MAP_BYTES,
     LogBuilder,
     append,
-    born,
     hard,
     index,
+    initial_state,
     lmdb_store,
     offset,
     position_after,
@@ -52,7 +52,7 @@ def small_file(tmp_path: Path) -> tuple[Path, tuple[Entry, ...]]:
         log.data(1, b"last", term=7),
     )
     with lmdb_store(tmp_path) as store:
-        store.create(KEY, born(), [(b"birth", b"row")])
+        store.create(KEY, initial_state(), [(b"birth", b"row")])
         store.open(KEY)
         rows = ((b"state key", b"state value"), (b"empty", b""))
         store.append_batch([(KEY, Update(hard(7), entries, state_rows=rows, state_index=index(6)))])
@@ -166,7 +166,7 @@ def test_tail_verification_leaves_old_entries_to_their_readers(
 def test_tail_and_full_verification_restore_the_same(tmp_path: Path) -> None:
     log = LogBuilder()
     with lmdb_store(tmp_path) as store, lmdb_store(tmp_path / "unused", verify=Verify.TAIL):
-        store.create(KEY, born(), [])
+        store.create(KEY, initial_state(), [])
         store.open(KEY)
         for term in (5, 6, 6, 9, 12, 13):
             append(store, *(log.data(1, b"x", term=term) for _ in range(term)))
@@ -266,7 +266,7 @@ def test_a_term_and_vote_older_than_the_log_are_damage(tmp_path: Path, verify: V
     """They were lost, and with them perhaps a vote: it could be given twice."""
     with lmdb_store(tmp_path, verify=verify) as store:
         position = LogPosition(GENESIS.index, Term(5 if has_entries else 7), GENESIS.next_offset)
-        store.create(KEY, replace(born(position=position), hard_state=hard(6, 1)), [])
+        store.create(KEY, replace(initial_state(position=position), hard_state=hard(6, 1)), [])
         if has_entries:
             store.open(KEY)
             store.append_batch([(KEY, Update(entries=(LogBuilder().data(term=7),)))])
@@ -312,7 +312,7 @@ def test_a_meta_row_of_the_wrong_shape_is_damage(small_file: tuple[Path, tuple[E
 def test_a_cut_off_file_is_damage_and_ends_no_process(tmp_path: Path) -> None:
     """Reading a page past the end of the file through the map would be a SIGBUS."""
     with lmdb_store(tmp_path) as store:
-        store.create(KEY, born(), [])
+        store.create(KEY, initial_state(), [])
         store.open(KEY)
         append(store, *LogBuilder().many(200, b"z" * 4000))
         store.close(KEY)

@@ -34,8 +34,8 @@ from tests.support.storage.log_builder import (
     MAP_BYTES,
     LogBuilder,
     append,
-    born,
     index,
+    initial_state,
     lmdb_store,
     offset,
     renumber,
@@ -66,7 +66,7 @@ def data_dir(tmp_path: Path) -> Path:
     )
     with lmdb_store(directory) as store:
         for key in (METADATA, PARTITION):
-            store.create(key, born(), [(b"birth", b"row")])
+            store.create(key, initial_state(), [(b"birth", b"row")])
             registry.add_replica(key)
             registry.mark_open([key])
             store.open(key)
@@ -116,7 +116,12 @@ def test_a_sound_directory_is_whole_and_not_one_byte_changes(data_dir: Path) -> 
     diagnosis = examine(data_dir, lambda path, number, count: seen.append((path.name, number, count)))
     assert diagnosis.findings == ()
     assert diagnosis.is_healthy
-    assert (diagnosis.cluster_id, diagnosis.node_uuid, diagnosis.node_id, diagnosis.replica_count) == ("c1", "u1", 4, 2)
+    assert (diagnosis.cluster_id, diagnosis.broker_uuid, diagnosis.broker_id, diagnosis.replica_count) == (
+        "c1",
+        "u1",
+        4,
+        2,
+    )
     assert diagnosis.row_count == (1 + 2) + (2 + 1) + (5 + 2 + 2)  # registry · metadata: meta, state · log, meta, state
     assert seen == [("node.mdb", 1, 3), ("0-1.mdb", 2, 3), ("7-3.mdb", 3, 3)]
     assert everything_in(data_dir) == before
@@ -302,7 +307,7 @@ def test_a_missing_registry_is_a_lost_identity(data_dir: Path) -> None:
     (data_dir / "node.mdb").unlink()
     finding = only_finding(examine(data_dir))
     assert finding.subject == "node.mdb"
-    assert "who this node is" in finding.problem
+    assert "who this broker is" in finding.problem
 
 
 def with_registry(data_dir: Path, change: Callable[[Registry], object], *, is_clean: bool = True) -> None:
@@ -340,7 +345,7 @@ def test_a_directory_that_its_cluster_refuses_is_told_with_what_to_do(data_dir: 
     finding = only_finding(examine(data_dir))
     assert (finding.severity, finding.subject) == (Severity.DAMAGE, "node.mdb")
     assert "its boot 9 has been seen" in finding.problem
-    assert "--node-id" in finding.advice
+    assert "--broker-id" in finding.advice
 
 
 def test_a_cluster_without_its_metadata_replica_is_a_lost_node(data_dir: Path) -> None:

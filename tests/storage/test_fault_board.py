@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from raftmq.storage.fault_board import FAULT_FILE, FaultBoard, last_fault
 
-from tests.support.storage.log_builder import KEY, OTHER, LogBuilder, append, born, lmdb_store
+from tests.support.storage.log_builder import KEY, OTHER, LogBuilder, append, initial_state, lmdb_store
 
 PROGRAM = """
 import ctypes, os, signal, sys, threading
@@ -34,7 +34,7 @@ store.header(ReplicaKey(7, 3), 6)
 def directory(tmp_path: Path) -> Path:
     with lmdb_store(tmp_path) as store:
         for key in (KEY, OTHER):
-            store.create(key, born(), [])
+            store.create(key, initial_state(), [])
             store.open(key)
             append(store, *LogBuilder().many(3, b"x" * 9000), key=key)
     return tmp_path

@@ -22,7 +22,7 @@ from raftmq.storage.registry import Registry
 from raftmq.storage.replica_codec import replica_transaction_id
 from raftmq.types import GroupId, ReplicaId
 
-from tests.support.storage.log_builder import KEY, LogBuilder, append, born, index, lmdb_store, truncate
+from tests.support.storage.log_builder import KEY, LogBuilder, append, index, initial_state, lmdb_store, truncate
 
 PAGE = 4096
 MAP_SIZE_AT = 32
@@ -36,7 +36,7 @@ TRANSACTION_AT = 144
 def directory(tmp_path: Path) -> Path:
     """A closed replica with a few commits, and a closed registry."""
     with lmdb_store(tmp_path) as store:
-        store.create(KEY, born(), [(b"birth", b"row")])
+        store.create(KEY, initial_state(), [(b"birth", b"row")])
         store.open(KEY)
         log = LogBuilder()
         for _ in range(5):
@@ -199,7 +199,7 @@ def test_a_meta_row_of_many_members_is_found_in_its_own_pages(tmp_path: Path) ->
     key = ReplicaKey(GroupId(9), ReplicaId(1))
     many = Membership(tuple(ReplicaId(number) for number in range(1, 400)))
     with lmdb_store(tmp_path) as store:
-        store.create(key, born(many), [])
+        store.create(key, initial_state(many), [])
         assert store.open(key).membership == many
         store.append_batch([(key, Update(entries=LogBuilder().many(3)))])
         store.close(key)

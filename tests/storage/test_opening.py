@@ -20,9 +20,9 @@ from tests.support.storage.log_builder import (
     VOTERS,
     LogBuilder,
     append,
-    born,
     hard,
     index,
+    initial_state,
     lmdb_store,
     offset,
     position_after,
@@ -46,7 +46,7 @@ def reopened(store: LmdbLogStore) -> int:
 
 
 def opened(store: LmdbLogStore) -> LogBuilder:
-    store.create(KEY, born(), [(b"birth", b"row")])
+    store.create(KEY, initial_state(), [(b"birth", b"row")])
     store.open(KEY)
     return LogBuilder()
 

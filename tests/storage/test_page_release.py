@@ -15,7 +15,7 @@ from raftmq.storage.free_list import FreeListError, read_free_list, runs
 from raftmq.storage.lmdb_log_store import LmdbLogStore
 from raftmq.storage.log_store import Update
 
-from tests.support.storage.log_builder import KEY, LogBuilder, append, born, lmdb_store, truncate
+from tests.support.storage.log_builder import KEY, LogBuilder, append, initial_state, lmdb_store, truncate
 
 MIB = 1024 * 1024
 KIB = 1024
@@ -24,7 +24,7 @@ KIB = 1024
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[LmdbLogStore]:
     with lmdb_store(tmp_path) as store:
-        store.create(KEY, born(), [(b"k", b"v")])
+        store.create(KEY, initial_state(), [(b"k", b"v")])
         store.open(KEY)
         yield store
 
@@ -149,7 +149,7 @@ def test_what_one_call_does_is_bounded_and_the_next_one_goes_on(
 def test_where_there_are_no_holes_the_file_is_compacted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page_release, "_FALLOCATE", None)
     with lmdb_store(tmp_path, compact_bytes_min=MIB) as store:
-        store.create(KEY, born(), [(b"k", b"v")])
+        store.create(KEY, initial_state(), [(b"k", b"v")])
         store.open(KEY)
         entries = LogBuilder().many(800, b"x" * 8000)
         append(store, *entries)

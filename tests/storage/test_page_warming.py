@@ -19,7 +19,7 @@ from raftmq.storage.meta_pages import check_pages
 from raftmq.storage.page_warming import WARM_BYTES_MAX, warm_opening
 from raftmq.storage.replica_codec import replica_transaction_id
 
-from tests.support.storage.log_builder import KEY, LogBuilder, append, born, hard, lmdb_store, truncate
+from tests.support.storage.log_builder import KEY, LogBuilder, append, hard, initial_state, lmdb_store, truncate
 
 PAGE = 4096
 IO_COUNTERS = Path("/proc/thread-self/io")
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="the sy
 
 def fill(store: LmdbLogStore, sizes: tuple[int, ...], rows: int) -> tuple[int, ...]:
     """A closed replica whose log has entries of these sizes, four terms, and state rows. Returns where the later terms start."""
-    store.create(KEY, born(), [(b"birth", b"row")])
+    store.create(KEY, initial_state(), [(b"birth", b"row")])
     store.open(KEY)
     log, chance = LogBuilder(), random.Random(7)
     borders = []
@@ -144,7 +144,7 @@ def test_where_terms_start_is_found_without_asking_lmdb(
 
 def test_truncated_rows_are_warmed_around(tmp_path: Path) -> None:
     with lmdb_store(tmp_path) as store:
-        store.create(KEY, born(), [])
+        store.create(KEY, initial_state(), [])
         store.open(KEY)
         log = LogBuilder()
         entries = log.many(300, b"x" * 500)

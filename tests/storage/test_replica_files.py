@@ -31,9 +31,9 @@ from tests.support.storage.log_builder import (
     VOTERS,
     LogBuilder,
     append,
-    born,
     hard,
     index,
+    initial_state,
     lmdb_store,
     truncate,
 )
@@ -45,7 +45,7 @@ SNAPSHOT = SnapshotMeta(LogPosition(LogIndex(50), Term(5), Offset(70)), LogIndex
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[LmdbLogStore]:
     with lmdb_store(tmp_path) as store:
-        store.create(KEY, born(), [(b"old", b"state")])
+        store.create(KEY, initial_state(), [(b"old", b"state")])
         store.open(KEY)
         append(store, *LogBuilder().many(3))
         yield store
@@ -70,15 +70,15 @@ def test_a_killed_creation_leaves_no_replica(tmp_path: Path, monkeypatch: pytest
 
         monkeypatch.setattr("raftmq.storage.lmdb_log_store.replace_file", copy_and_die)
         with pytest.raises(ProcessEndedError):
-            store.create(KEY, born(), [])
+            store.create(KEY, initial_state(), [])
     assert {path.name for path in (left / "groups").iterdir()} >= {"7-3.mdb.new"}
     with lmdb_store(left) as store:
         assert names(store) == set()
         with pytest.raises(MissingReplicaError):
             store.open(KEY)
         monkeypatch.undo()
-        store.create(KEY, born(), [])
-        assert store.open(KEY) == born()
+        store.create(KEY, initial_state(), [])
+        assert store.open(KEY) == initial_state()
 
 
 @pytest.mark.parametrize("is_renamed", [False, True])
@@ -132,7 +132,7 @@ def test_a_new_file_is_synced_before_its_name_and_the_name_after(
     monkeypatch.setattr("os.fsync", record_fsync)
     monkeypatch.setattr(Path, "replace", record_rename)
     expected = ["sync 8-4.mdb.new", "rename 8-4.mdb.new 8-4.mdb", "sync groups"]
-    store.create(OTHER, born(), [])
+    store.create(OTHER, initial_state(), [])
     assert steps == expected
     store.open(OTHER)
     steps.clear()
@@ -174,7 +174,7 @@ def test_a_stream_that_was_lost_holds_nothing_up(store: LmdbLogStore) -> None:
 
 def test_a_snapshot_that_finds_no_room_leaves_the_replica_as_it_was(tmp_path: Path) -> None:
     with lmdb_store(tmp_path, map_bytes=MIB) as store:
-        store.create(KEY, born(), [(b"old", b"state")])
+        store.create(KEY, initial_state(), [(b"old", b"state")])
         store.open(KEY)
         with pytest.raises(StorageFullError):
             store.install(KEY, hard(9), SNAPSHOT, [(b"%d" % number, b"x" * 100_000) for number in range(50)])
@@ -224,9 +224,9 @@ def test_unfinished_files_are_removed_and_others_kept(tmp_path: Path, store: Lmd
 
 
 def test_the_trash_keeps_files_for_the_grace_period(tmp_path: Path, store: LmdbLogStore) -> None:
-    store.create(OTHER, born(), [])
+    store.create(OTHER, initial_state(), [])
     store.retire(KEY)
-    store.create(KEY, born(), [])
+    store.create(KEY, initial_state(), [])
     store.retire(KEY)
     trash = tmp_path / "trash"
     retired = sorted(trash.iterdir())
@@ -280,7 +280,7 @@ def test_a_file_that_cannot_be_deleted_keeps_no_other_from_going(
 
 def test_a_sparse_file_is_compacted_and_keeps_everything(tmp_path: Path) -> None:
     with lmdb_store(tmp_path, compact_bytes_min=MIB) as store:
-        store.create(KEY, born(), [(b"k", b"v")])
+        store.create(KEY, initial_state(), [(b"k", b"v")])
         store.open(KEY)
         entries = LogBuilder().many(800, b"x" * 8000)
         append(store, *entries)
@@ -305,7 +305,7 @@ def test_a_sparse_file_is_compacted_and_keeps_everything(tmp_path: Path) -> None
 )
 def test_a_compaction_that_takes_too_much_space_or_time_is_left_out(tmp_path: Path, bound: dict[str, Any]) -> None:
     with lmdb_store(tmp_path, compact_bytes_min=MIB, **bound) as store:
-        store.create(KEY, born(), [(b"k", b"v")])
+        store.create(KEY, initial_state(), [(b"k", b"v")])
         store.open(KEY)
         entries = LogBuilder().many(800, b"x" * 8000)
         append(store, *entries)
@@ -394,7 +394,7 @@ def test_rows_are_written_undisturbed_and_others_have_their_turn_between(tmp_pat
         yield
 
     with lmdb_store(tmp_path, undisturbed=undisturbed) as store:
-        store.create(KEY, born(), [(b"row %d" % number, b"") for number in range(700)])
+        store.create(KEY, initial_state(), [(b"row %d" % number, b"") for number in range(700)])
         store.open(KEY)
         assert blocks == [512, 188]
         entries = LogBuilder().many(1100)

@@ -21,7 +21,7 @@ from raftmq.storage.log_store import Update
 from raftmq.storage.memory_log_store import MemoryLogStore
 from raftmq.types import LogIndex, Offset, ReplicaId, Term
 
-from tests.support.storage.log_builder import KEY, VOTERS, LogBuilder, Store, born, position_after
+from tests.support.storage.log_builder import KEY, VOTERS, LogBuilder, Store, initial_state, position_after
 
 MIB = 1 << 20
 PAYLOADS = st.sampled_from([b"", b"small", b"m" * 700, b"l" * 2100, b"overflow" * 1200])
@@ -108,7 +108,7 @@ class TwinStores(RuleBasedStateMachine):
     @initialize(rows=st.dictionaries(st.sampled_from([b"a", b"z"]), st.binary(max_size=9)))
     def create(self, rows: dict[bytes, bytes]) -> None:
         for store in self.stores:
-            store.create(KEY, born(), list(rows.items()))
+            store.create(KEY, initial_state(), list(rows.items()))
             store.open(KEY)
         self.durable.state = dict(rows)
         self.ahead = self.durable.copy()

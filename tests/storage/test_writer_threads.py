@@ -20,7 +20,7 @@ from raftmq.storage.memory_log_store import MemoryLogStore
 from raftmq.storage.writer_threads import Completion, InlineWriter, WriterThreads
 from raftmq.types import GroupId, ReplicaId
 
-from tests.support.storage.log_builder import KEY, OTHER, LogBuilder, born, hard, index, lmdb_store
+from tests.support.storage.log_builder import KEY, OTHER, LogBuilder, hard, index, initial_state, lmdb_store
 
 WAIT_SECONDS = 30.0
 
@@ -65,7 +65,7 @@ class Recorder(MemoryLogStore):
 
 def add_replicas(store: MemoryLogStore, *keys: ReplicaKey) -> None:
     for key in keys:
-        store.create(key, born(), [])
+        store.create(key, initial_state(), [])
         store.open(key)
 
 
@@ -99,7 +99,7 @@ def test_updates_complete_in_order_with_their_tokens(tmp_path: Path, reports: Re
         writers = WriterThreads(store, 3, on_done=reports.batches.put, on_error=reports.errors.put)
         logs = {key: LogBuilder() for key in keys}
         for key in keys:
-            writers.run(key, lambda key=key: store.create(key, born(), [])).result(WAIT_SECONDS)  # type: ignore[misc]
+            writers.run(key, lambda key=key: store.create(key, initial_state(), [])).result(WAIT_SECONDS)  # type: ignore[misc]
             writers.run(key, lambda key=key: store.open(key)).result(WAIT_SECONDS)  # type: ignore[misc]
         for number in range(20):
             for key in keys:
@@ -293,7 +293,7 @@ def test_a_full_replica_does_not_hold_others_up(recorder: Recorder, reports: Rep
 def test_a_full_map_is_no_room_and_leaves_the_replica_as_it_was(tmp_path: Path, reports: Reports) -> None:
     log = LogBuilder()
     with lmdb_store(tmp_path, map_bytes=1 << 20) as store:
-        store.create(KEY, born(), [])
+        store.create(KEY, initial_state(), [])
         store.open(KEY)
         writer = InlineWriter(store, on_done=reports.batches.put, on_error=reports.errors.put)
         small = log.data(1, b"small")

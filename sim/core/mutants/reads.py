@@ -31,7 +31,7 @@ class ReadsBeforeOwnCommit(RaftCore):
 
 
 class ReadsByEarlierRound(RaftCore):
-    """Lets echoes of heartbeats sent before the read confirm it (etcd issue 20418)."""
+    """Lets responses to heartbeats sent before the read confirm it (etcd issue 20418)."""
 
     __slots__ = ()
 

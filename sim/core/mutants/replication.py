@@ -99,8 +99,8 @@ class HeartbeatsPlainCommit(RaftCore):
 
     __slots__ = ()
 
-    def _beats(self) -> list[tuple[ReplicaId, LogIndex, int]]:
-        return [(peer, LogIndex(self.log.commit), counter) for peer, _, counter in super()._beats()]
+    def _heartbeats(self) -> list[tuple[ReplicaId, LogIndex, int]]:
+        return [(peer, LogIndex(self.log.commit), counter) for peer, _, counter in super()._heartbeats()]
 
     def _on_heartbeat(self, message: Heartbeat) -> None:
         clamped = LogIndex(min(message.commit_index, self.log.last_index))

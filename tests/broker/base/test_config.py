@@ -36,13 +36,13 @@ def test_defaults_need_nothing():
 
 
 def test_flags_win_over_the_environment_and_that_over_the_file(tmp_path):
-    path = _file(tmp_path, 'rack = "file"\nhost = "file"\nnode_id = 3\n')
+    path = _file(tmp_path, 'rack = "file"\nhost = "file"\nbroker_id = 3\n')
     env = {"RAFTMQ_RACK": "env", "RAFTMQ_HOST": "env", "PATH": "/bin", "RAFTMQ_BOOTSTRAP_SERVERS": "x:1"}
-    loaded = load_config(path, env, {"rack": "flag", "node_id": None})
-    assert (loaded.config.rack, loaded.config.host, loaded.config.node_id) == ("flag", "env", 3)
+    loaded = load_config(path, env, {"rack": "flag", "broker_id": None})
+    assert (loaded.config.rack, loaded.config.host, loaded.config.broker_id) == ("flag", "env", 3)
     assert loaded.sources["rack"] == "flag --rack"
     assert loaded.sources["host"] == "environment RAFTMQ_HOST"
-    assert loaded.sources["node_id"] == f"file {path}"
+    assert loaded.sources["broker_id"] == f"file {path}"
     assert loaded.sources["listen"] == "default"
 
 
@@ -149,8 +149,8 @@ def test_an_unknown_key_that_resembles_none_is_refused_with_those_there_are():
         ("listen", "9400"),
         ("listen", "127.0.0.1:70000"),
         ("listen", "::1:9400"),
-        ("node_id", "-1"),
-        ("node_id", "one"),
+        ("broker_id", "-1"),
+        ("broker_id", "one"),
         ("metadata_voters", "4"),
         ("writer_threads", "0"),
         ("bootstrap", "maybe"),
@@ -167,7 +167,7 @@ def test_a_bad_value_is_refused_with_its_source(key, value):
         load_config(env={f"RAFTMQ_{key.upper()}": value})
 
 
-@pytest.mark.parametrize("text", ["node_id = true", "rack = 5", "bootstrap = 1.5", "node_id = [", "join = 5"])
+@pytest.mark.parametrize("text", ["broker_id = true", "rack = 5", "bootstrap = 1.5", "broker_id = [", "join = 5"])
 def test_a_file_with_a_wrong_type_or_syntax_is_refused(tmp_path, text):
     with pytest.raises(ConfigError, match=r"broker\.toml"):
         load_config(_file(tmp_path, text))

@@ -110,8 +110,8 @@ async def test_partitions_beyond_the_setting_are_refused_by_its_name() -> None:
 async def test_each_node_is_given_what_it_takes_itself_not_what_the_leader_takes() -> None:
     async with running(Limits(partitions_max=10)) as node:
         for number, takes in ((2, 1), (3, 30)):
-            request = pb.RegisterNodeRequest(
-                uuid=f"uuid-{number}", node_id=number, client_address=f"a{number}:1", peer_address=f"a{number}:2", host=f"h{number}",
+            request = pb.RegisterBrokerRequest(
+                uuid=f"uuid-{number}", broker_id=number, client_address=f"a{number}:1", peer_address=f"a{number}:2", host=f"h{number}",
                 version="1", feature_level_max=1, partitions_max=takes,
             )  # fmt: skip
             await node.nodes.register_node(request, node.call())
@@ -131,5 +131,5 @@ async def test_each_node_is_given_what_it_takes_itself_not_what_the_leader_takes
             await node.admin.create_topic(create, node.call())
         assert refused.value.code == pb.TOO_MANY_PARTITIONS
         message = refused.value.detail.message
-        assert "node 1 has 10 of the 10 it takes (its setting partitions_max)" in message
-        assert "node 2 has 1 of the 1 it takes" in message
+        assert "broker 1 has 10 of the 10 it takes (its setting partitions_max)" in message
+        assert "broker 2 has 1 of the 1 it takes" in message

@@ -19,7 +19,7 @@ async def test_bootstrapping_is_refused_when_a_known_broker_is_in_a_cluster(node
     refused = await nodes.failure(again)
     assert refused.code == pb.CLUSTER_ALREADY_FORMED
     assert one.view.cluster_id in str(refused)
-    assert "--node-id" in str(refused)
+    assert "--broker-id" in str(refused)
     assert again.registry.cluster_id == ""
 
 
@@ -66,11 +66,11 @@ async def test_an_empty_directory_at_a_nodes_address_is_told_to_take_its_place(n
     refused = await nodes.failure(stranger)
     await nodes.stop(stranger)
     assert refused.code == pb.ADDRESS_TAKEN
-    assert f"--node-id {two.view.node_id}" in str(refused)
+    assert f"--broker-id {two.view.node_id}" in str(refused)
     async with asyncio.timeout(WAIT_SECONDS):
         while one.view.is_connected(two.view.node_id):
             await asyncio.sleep(0.01)
-    replaced = await nodes.serve("empty", join=[one.addresses.client], node_id=int(two.view.node_id), **same)
+    replaced = await nodes.serve("empty", join=[one.addresses.client], broker_id=int(two.view.node_id), **same)
     assert replaced.view.node_id == two.view.node_id
     assert [node.node_id for node in one.view.metadata.state_machine.nodes()] == [
         one.view.node_id,

@@ -118,12 +118,12 @@ async def test_before_the_node_has_an_id_the_data_directory_is_named(tmp_path):
     )
     watch = DiskWatch(disk, engine, tmp_path, StrictSupervisor())
     await watch.look()
-    assert "node 0" not in str(refusal(engine))
+    assert "broker 0" not in str(refusal(engine))
     assert str(tmp_path) in str(refusal(engine))
 
     engine.write_refusal, engine.node_id = None, 4
     await watch.look()
-    assert "node 4 has less free disk space" in str(refusal(engine))
+    assert "broker 4 has less free disk space" in str(refusal(engine))
 
 
 async def test_a_small_volume_is_looked_at_often_enough_for_a_fast_disk(tmp_path):

@@ -152,8 +152,8 @@ async def test_a_broker_does_not_serve_a_method_without_a_row(monkeypatch):
 
 
 def _request(method: Method[Any, Any]) -> object:
-    if method is methods.REGISTER_NODE:
-        return pb.RegisterNodeRequest(uuid="u", client_address="node-3:9400", peer_address="node-3:9401")
+    if method is methods.REGISTER_BROKER:
+        return pb.RegisterBrokerRequest(uuid="u", client_address="node-3:9400", peer_address="node-3:9401")
     return method.request_type()
 
 

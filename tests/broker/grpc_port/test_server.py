@@ -63,7 +63,7 @@ def test_a_node_that_joins_takes_only_final_refusals_for_final():
     }
     for code in (pb.NOT_LEADER, pb.NO_LEADER, pb.NOT_READY, pb.NOT_FORMED, pb.LEADERSHIP_LOST, pb.REQUEST_TIMED_OUT):
         assert STATUS_OF_CODE[code] not in final
-    for code in (pb.WRONG_CLUSTER, pb.NODE_ID_TAKEN, pb.NODE_REMOVED, pb.UNSUPPORTED_VERSION):
+    for code in (pb.WRONG_CLUSTER, pb.BROKER_ID_TAKEN, pb.BROKER_REMOVED, pb.UNSUPPORTED_VERSION):
         assert STATUS_OF_CODE[code] in final
 
 

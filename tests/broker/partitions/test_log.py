@@ -117,7 +117,7 @@ async def test_a_gap_on_a_leader_that_loses_leadership_is_not_called_one():
         node.lose_leadership(group_id, NodeId(2))
         result = await gap
         assert result.error.code == pb.NOT_LEADER
-        assert result.error.leader.node_id == 2
+        assert result.error.leader.broker_id == 2
 
 
 async def test_a_partly_written_batch_is_an_overlap_that_names_the_last_sequence():

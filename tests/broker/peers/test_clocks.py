@@ -366,7 +366,7 @@ async def test_a_clock_that_leaps_takes_no_records_until_it_was_compared() -> No
 
 
 async def test_leaderships_of_a_node_whose_clock_is_wrong_go_to_those_who_agree_a_few_at_a_time() -> None:
-    async with ClockCluster(limits=Limits(clock_hand_overs_max=2)) as cluster:
+    async with ClockCluster(limits=Limits(clock_transfers_max=2)) as cluster:
         replicas = range(1, 8)
         for group_id in replicas:
             cluster.create_group(group_id)

@@ -75,7 +75,7 @@ def test_a_truncated_message_is_refused(message, cut):
 def test_garbage_is_refused_or_decoded_never_a_crash(data):
     for decode in (
         codec.decode_message,
-        codec.decode_beats,
+        codec.decode_heartbeats,
         codec.decode_leadership,
         codec.decode_snapshot_begin,
         codec.decode_snapshot_rows,
@@ -125,11 +125,11 @@ def test_a_number_that_no_cluster_reaches_is_refused_in_columns_too(column):
     row = [1, 2, 3, 4, 5, 2**64 - 1]
     heartbeats = HeartbeatColumns()
     heartbeats.add(*row)
-    codec.decode_beats(joined(heartbeats.encode()))
+    codec.decode_heartbeats(joined(heartbeats.encode()))
     row[column] = TOO_HIGH
     heartbeats.add(*row)
     with pytest.raises(FrameError, match="no cluster reaches"):
-        codec.decode_beats(joined(heartbeats.encode()))
+        codec.decode_heartbeats(joined(heartbeats.encode()))
     with pytest.raises(FrameError, match="no cluster reaches"):
         codec.decode_leadership(joined(codec.encode_leadership([(1, 2, 3), (1, TOO_HIGH, 3)])))
 
@@ -155,13 +155,13 @@ def test_a_number_that_no_cluster_reaches_is_refused_in_a_snapshot_too(changes):
             codec.decode_snapshot_begin(joined(parts))
 
 
-def test_beats_are_columns_that_survive_the_wire():
+def test_heartbeats_are_columns_that_survive_the_wire():
     heartbeats = HeartbeatColumns()
     rows = [tuple(random.Random(i).randrange(codec.NUMBER_MAX) for _ in range(6)) for i in range(100)]
     for row in rows:
         heartbeats.add(*row)
 
-    columns = codec.decode_beats(joined(heartbeats.encode()))
+    columns = codec.decode_heartbeats(joined(heartbeats.encode()))
 
     assert list(zip(*columns, strict=True)) == rows
 

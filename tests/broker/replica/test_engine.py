@@ -63,7 +63,7 @@ async def test_a_follower_refuses_and_names_the_leader():
         with pytest.raises(RequestError) as refused:
             follower.propose([data(1)])
     assert refused.value.code == pb.NOT_LEADER
-    assert refused.value.detail.leader.node_id == leader.replica_id
+    assert refused.value.detail.leader.broker_id == leader.replica_id
     assert refused.value.detail.leader.address == f"node-{leader.replica_id}"
 
 

@@ -10,15 +10,15 @@ def fail(*arguments, **named):
     raise KeyError("planted")
 
 
-async def test_a_defect_in_a_beat_stops_its_own_group_only():
-    """One frame carries the beats of all groups: the others in it must still be answered, or they would hold elections."""
+async def test_a_defect_in_a_heartbeat_stops_its_own_group_only():
+    """One frame carries the heartbeats of all groups: the others in it must still be answered, or they would hold elections."""
     async with EngineCluster(timing=SLOW_TIMING) as cluster:
         for group_id in (GROUP, OTHER):
             cluster.create_group(group_id)
         leaders = [await cluster.leader(group_id) for group_id in (GROUP, OTHER)]
         follower = next(n for n in cluster.nodes if n not in [leader.replica_id for leader in leaders])
         bad, good = cluster.replica(GROUP, follower), cluster.replica(OTHER, follower)
-        bad.core.__class__ = type("Bad", (type(bad.core),), {"on_quiet_beat": fail, "__slots__": ()})
+        bad.core.__class__ = type("Bad", (type(bad.core),), {"on_quiet_heartbeat": fail, "__slots__": ()})
         await until(lambda: bad.is_closed)
         assert [group_id for group_id, _ in cluster.nodes[follower].broken] == [GROUP]
         assert not good.is_closed

@@ -152,10 +152,10 @@ async def test_descriptions_report_no_leader_where_there_is_none_and_routes_keep
         node.leaderless.add(gone)
         cluster = await node.admin.describe_cluster(pb.DescribeClusterRequest(), node.call())
         assert cluster.partitions_without_leader == 1
-        assert [n.leader_count for n in cluster.nodes] == [1]
+        assert [b.leader_count for b in cluster.brokers] == [1]
         described = await node.admin.describe_topic(pb.DescribeTopicRequest(name="flights"), node.call())
-        assert [leader.node_id for leader in described.leaders] == [1, 0]
+        assert [leader.broker_id for leader in described.leaders] == [1, 0]
         watch = node.topology.watch(pb.WatchRequest(), node.call())
         full = await anext(watch)
-        assert {leader.node_id for leader in full.leaders} == {1}
+        assert {leader.broker_id for leader in full.leaders} == {1}
         await watch.aclose()

@@ -27,13 +27,13 @@ async def test_a_topic_is_created_with_leaders_and_the_default_replication_facto
         answer = await node.admin.create_topic(pb.CreateTopicRequest(name="flights", partitions=4), node.call())
         assert answer.topic.replication_factor == 1  # min(3, hosts)
         assert [p.partition for p in answer.topic.partitions] == [0, 1, 2, 3]
-        assert all(list(p.replica_nodes) == [1] for p in answer.topic.partitions)
+        assert all(list(p.replica_brokers) == [1] for p in answer.topic.partitions)
         assert all(node.leadership.get(GroupId(p.group_id)).node_id == 1 for p in answer.topic.partitions)
         described = await node.admin.describe_topic(
             pb.DescribeTopicRequest(name="flights", metadata_revision=answer.metadata_revision), node.call()
         )
         assert described.topic == answer.topic
-        assert {leader.node_id for leader in described.leaders} == {1}
+        assert {leader.broker_id for leader in described.leaders} == {1}
         assert described.effective_config["retention.bytes"] == "-1"
 
 
@@ -100,8 +100,8 @@ async def test_replicas_spread_over_hosts_and_leaders_are_even():
         request = pb.CreateTopicRequest(name="wide", partitions=6, timeout_ms=WAIT_MS)
         topic = (await node.admin.create_topic(request, node.call())).topic
         assert topic.replication_factor == 3
-        assert all(sorted(p.replica_nodes) == [1, 2, 3] for p in topic.partitions)
-        assert sorted(p.replica_nodes[0] for p in topic.partitions) == [1, 1, 2, 2, 3, 3]
+        assert all(sorted(p.replica_brokers) == [1, 2, 3] for p in topic.partitions)
+        assert sorted(p.replica_brokers[0] for p in topic.partitions) == [1, 1, 2, 2, 3, 3]
 
 
 async def test_partitions_are_added_behind_those_there_are():
@@ -200,13 +200,13 @@ async def test_the_cluster_is_described_as_this_node_sees_it():
         topic = await node.topic(partitions=2)
         node.leadership.forget(GroupId(topic.partitions[0].group_id))
         answer = await node.admin.describe_cluster(pb.DescribeClusterRequest(), node.call())
-        assert (answer.cluster_id, answer.answering_node_id, answer.metadata_leader_node_id) == (CLUSTER_ID, 1, 1)
+        assert (answer.cluster_id, answer.answering_broker_id, answer.metadata_leader_broker_id) == (CLUSTER_ID, 1, 1)
         assert (answer.topic_count, answer.partition_count) == (1, 2)
         assert answer.partitions_without_leader >= 1
-        first, second = answer.nodes
+        first, second = answer.brokers
         assert (first.is_metadata_voter, first.is_connected) == (True, True)
         assert (second.is_metadata_voter, second.is_connected) == (False, False)
-        assert second.node.address == "node-2:9400"
+        assert second.broker.address == "node-2:9400"
 
 
 async def test_replicas_go_to_nodes_that_are_reachable_while_there_are_enough():

@@ -27,7 +27,7 @@ async def test_a_partition_is_described_as_its_leader_sees_it():
         await node.partition(topic).delete_records(2, node.loop.time() + 5)
         request = pb.DescribeTopicRequest(name="flights", with_states=True)
         first, second = (await node.admin.describe_topic(request, node.call())).states
-        assert (first.log_start_offset, first.high_watermark, list(first.in_sync_nodes)) == (2, 3, [1])
+        assert (first.log_start_offset, first.high_watermark, list(first.in_sync_brokers)) == (2, 3, [1])
         assert first.size_bytes > second.size_bytes > 0
         assert first.leader_epoch == node.partition(topic).replica.term
         assert (second.log_start_offset, second.high_watermark) == (0, 0)
@@ -76,7 +76,7 @@ async def test_a_broker_tells_what_is_wrong_with_it():
         node.said = ["replica 9 of group 4 is not served", "x" * 10_000]
         node.reasons = [NotReady(Reason.DISK_RESERVE, "5 MB are free")]
         answer = await described(node)
-        (health,) = (n.health for n in answer.nodes)
+        (health,) = (b.health for b in answer.brokers)
         assert list(health.not_ready) == ["disk_reserve: 5 MB are free"]
         assert [(name.topic, name.partition) for name in health.under_replicated.first] == [
             ("flights", 0),
@@ -97,19 +97,19 @@ async def test_a_partition_is_led_when_somebody_who_answers_says_so():
         for group_id in (claimed, denied):
             node.lose_leadership(group_id, OTHER)
         node.connected.add(OTHER)
-        node.forwarder.answer = pb.DescribeNodeResponse(
-            health=pb.NodeHealth(not_ready=["joining: x"]), led_group_ids=[claimed], metadata_voters_behind=[2]
+        node.forwarder.answer = pb.DescribeBrokerResponse(
+            health=pb.BrokerHealth(not_ready=["joining: x"]), led_group_ids=[claimed], metadata_voters_behind=[2]
         )
         answer = await described(node)
         assert [name.partition for name in answer.health.leaderless.first] == [1]
         assert answer.partitions_without_leader == 0, "as it believes"
-        assert list(answer.nodes[1].health.not_ready) == ["joining: x"]
+        assert list(answer.brokers[1].health.not_ready) == ["joining: x"]
         assert list(answer.health.metadata_voters_behind) == [2]
 
         node.forwarder.answer = RequestError(pb.REQUEST_TIMED_OUT, "it hangs")
         answer = await described(node)
         assert (answer.health.leaderless.count, answer.health.unknown.count) == (0, 2)
-        assert not answer.nodes[1].HasField("health")
+        assert not answer.brokers[1].HasField("health")
 
         node.leaderless.add(claimed)
         answer = await described(node)
@@ -121,7 +121,7 @@ async def test_names_are_bounded_and_numbers_are_not():
         topic = await node.topic("flights", partitions=5)
         node.short = [GroupId(p.group_id) for p in topic.partitions]
         node.limits = type(node.limits)(partitions_named_max=2)
-        names = (await described(node)).nodes[0].health.under_replicated
+        names = (await described(node)).brokers[0].health.under_replicated
         assert (names.count, len(names.first)) == (5, 2)
 
 

@@ -169,7 +169,7 @@ async def test_a_partition_that_is_not_here_is_sent_to_its_leader():
         del node.partitions[group_id]
         node.leadership.claim(group_id, Term(8), NodeId(3))
         error = (await node.append(topic, batch(1))).error
-        assert (error.code, error.leader.node_id, error.leader.leader_epoch) == (pb.NOT_LEADER, 3, 8)
+        assert (error.code, error.leader.broker_id, error.leader.leader_epoch) == (pb.NOT_LEADER, 3, 8)
         node.leadership.forget(group_id)
         assert (await node.append(topic, batch(1))).error.code == pb.NO_LEADER
 

@@ -22,8 +22,8 @@ async def four_nodes(node: Harness) -> None:
     node.connected = {2, 3, 4}
 
 
-async def remove(node: Harness, node_id: int, *, force: bool = False) -> pb.RemoveNodeResponse:
-    return await node.removal.remove_node(pb.RemoveNodeRequest(node_id=node_id, force=force), node.call())
+async def remove(node: Harness, node_id: int, *, force: bool = False) -> pb.RemoveBrokerResponse:
+    return await node.removal.remove_node(pb.RemoveBrokerRequest(broker_id=node_id, force=force), node.call())
 
 
 async def refusal(node: Harness, node_id: int, *, force: bool = False) -> RequestError:
@@ -66,7 +66,7 @@ async def test_a_node_that_runs_is_not_given_up_by_force():
         await four_nodes(node)
         for number in (1, 3, 4):
             refused = await refusal(node, number, force=True)
-            assert refused.code == pb.NODE_IN_USE
+            assert refused.code == pb.BROKER_IN_USE
             assert f"broker {number} is running at node-{number}:9400: stop it first" in str(refused)
 
 
@@ -75,7 +75,7 @@ async def test_without_force_a_node_must_hold_nothing():
         await four_nodes(node)
         node.connected = {2, 4}
         refused = await refusal(node, 3)
-        assert refused.code == pb.NODE_IN_USE
+        assert refused.code == pb.BROKER_IN_USE
         assert "broker 3 still holds 3 partition replicas and votes on metadata" in str(refused)
         assert "--force" in str(refused)
         answer = await remove(node, 4)
@@ -96,18 +96,18 @@ async def test_the_last_metadata_voter_stays():
         await node.register(2, "uuid-2")
         for force in (False, True):
             refused = await refusal(node, 1, force=force)
-            assert refused.code == pb.NODE_IN_USE
+            assert refused.code == pb.BROKER_IN_USE
             assert "the only one that votes on metadata: add brokers" in str(refused)
 
 
 async def test_unknown_and_removed_nodes_are_told_apart():
     async with running() as node:
         await four_nodes(node)
-        assert (await refusal(node, 9)).code == pb.UNKNOWN_NODE
+        assert (await refusal(node, 9)).code == pb.UNKNOWN_BROKER
         assert "no broker 9" in str(await refusal(node, 9, force=True))
         await remove(node, 4)
         again = await refusal(node, 4, force=True)
-        assert again.code == pb.UNKNOWN_NODE
+        assert again.code == pb.UNKNOWN_BROKER
         assert "broker 4 was removed before" in str(again)
 
 
@@ -115,8 +115,8 @@ async def test_another_node_passes_the_request_on():
     async with running() as node:
         await four_nodes(node)
         node.lose_leadership(METADATA_GROUP_ID, NodeId(2))
-        node.forwarder.answer = pb.RemoveNodeResponse(replica_count=5)
+        node.forwarder.answer = pb.RemoveBrokerResponse(replica_count=5)
         assert (await remove(node, 3, force=True)).replica_count == 5
         ((address, path, request),) = node.forwarder.calls
-        assert (address, path) == ("node-2:9400", "/raftmq.v1.Admin/RemoveNode")
-        assert request == pb.RemoveNodeRequest(node_id=3, force=True)
+        assert (address, path) == ("node-2:9400", "/raftmq.v1.Admin/RemoveBroker")
+        assert request == pb.RemoveBrokerRequest(broker_id=3, force=True)

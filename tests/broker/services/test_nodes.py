@@ -17,9 +17,9 @@ async def _refused(awaitable) -> RequestError:
     return caught.value
 
 
-def registration(uuid: str, node_id: int = 0, **fields: object) -> pb.RegisterNodeRequest:
-    return pb.RegisterNodeRequest(
-        uuid=uuid, node_id=node_id, client_address="a:1", peer_address="a:2", host="h", version="1", feature_level_max=1,
+def registration(uuid: str, node_id: int = 0, **fields: object) -> pb.RegisterBrokerRequest:
+    return pb.RegisterBrokerRequest(
+        uuid=uuid, broker_id=node_id, client_address="a:1", peer_address="a:2", host="h", version="1", feature_level_max=1,
         **fields,
     )  # fmt: skip
 
@@ -41,7 +41,7 @@ async def test_nobody_is_admitted_before_the_node_that_forms_the_cluster(monkeyp
         assert node.metadata.state_machine.nodes() == ()
         await node.register(1, "uuid-1")
         answer = await node.nodes.register_node(registration("uuid-2"), node.call())
-        assert {n.node_id for n in answer.nodes} == {1, 2}
+        assert {b.broker_id for b in answer.brokers} == {1, 2}
     finally:
         await context.__aexit__(None, None, None)
 
@@ -59,27 +59,29 @@ async def three_nodes(node: Harness) -> PartitionView:
 
 async def test_a_node_registers_and_learns_its_peers():
     async with running() as node:
-        request = pb.RegisterNodeRequest(
+        request = pb.RegisterBrokerRequest(
             uuid="uuid-2", client_address="a:1", peer_address="a:2", host="h", version="1", feature_level_max=1
         )
         answer = await node.nodes.register_node(request, node.call())
         assert answer.cluster_id == CLUSTER_ID
-        assert answer.node_id not in (0, 1)
-        assert {n.node_id for n in answer.nodes} == {1, answer.node_id}
-        assert {(r.replica_id, r.node_id) for r in answer.metadata_replicas} >= {
-            (answer.metadata_replica_id, answer.node_id)
+        assert answer.broker_id not in (0, 1)
+        assert {b.broker_id for b in answer.brokers} == {1, answer.broker_id}
+        assert {(r.replica_id, r.broker_id) for r in answer.metadata_replicas} >= {
+            (answer.metadata_replica_id, answer.broker_id)
         }
         again = await node.nodes.register_node(request, node.call())
-        assert (again.node_id, again.metadata_replica_id) == (answer.node_id, answer.metadata_replica_id)
+        assert (again.broker_id, again.metadata_replica_id) == (answer.broker_id, answer.metadata_replica_id)
         request.cluster_id = "another"
         assert (await _refused(node.nodes.register_node(request, node.call()))).code == pb.WRONG_CLUSTER
-        taken = pb.RegisterNodeRequest(
-            uuid="uuid-9", node_id=1, client_address="a:1", peer_address="a:2", feature_level_max=1
+        taken = pb.RegisterBrokerRequest(
+            uuid="uuid-9", broker_id=1, client_address="a:1", peer_address="a:2", feature_level_max=1
         )
-        assert (await _refused(node.nodes.register_node(taken, node.call()))).code == pb.NODE_ID_TAKEN
-        long = pb.RegisterNodeRequest(uuid="uuid-7", client_address="a" * 4000, peer_address="a:2", feature_level_max=1)
+        assert (await _refused(node.nodes.register_node(taken, node.call()))).code == pb.BROKER_ID_TAKEN
+        long = pb.RegisterBrokerRequest(
+            uuid="uuid-7", client_address="a" * 4000, peer_address="a:2", feature_level_max=1
+        )
         assert (await _refused(node.nodes.register_node(long, node.call()))).code == pb.INVALID_ARGUMENT
-        nowhere = pb.RegisterNodeRequest(uuid="uuid-8", feature_level_max=1)
+        nowhere = pb.RegisterBrokerRequest(uuid="uuid-8", feature_level_max=1)
         assert (await _refused(node.nodes.register_node(nowhere, node.call()))).code == pb.INVALID_ARGUMENT
 
 
@@ -88,21 +90,21 @@ async def test_a_new_disk_takes_the_place_of_a_lost_one():
         before = await three_nodes(node)
         node.connected = {3}
         answer = await node.nodes.register_node(registration("new-disk", 2), node.call())
-        assert answer.node_id == 2
+        assert answer.broker_id == 2
         after = node.metadata.state_machine.partition(1)
         assert after.replicas[1].node_id == 2
         assert after.replicas[1].replica_id != before.replicas[1].replica_id
         assert [(r.replica_id, r.is_lost) for r in after.retiring] == [(before.replicas[1].replica_id, True)]
         assert (
             await _refused(node.nodes.register_node(registration("uuid-2", 2), node.call()))
-        ).code == pb.NODE_REMOVED
+        ).code == pb.BROKER_REMOVED
 
 
 async def test_a_node_that_runs_keeps_its_id():
     async with running() as node:
         before = await three_nodes(node)
         refusal = await _refused(node.nodes.register_node(registration("new-disk", 2, replaces_lost=True), node.call()))
-        assert refusal.code == pb.NODE_ID_TAKEN
+        assert refusal.code == pb.BROKER_ID_TAKEN
         assert "running at node-2:9400" in str(refusal)
         assert node.metadata.state_machine.partition(1) == before
 
@@ -116,7 +118,7 @@ async def test_a_disk_is_given_up_only_while_a_majority_is_left_or_by_the_operat
         assert "t/0" in str(refusal)
         assert "--replace-lost" in str(refusal)
         answer = await node.nodes.register_node(registration("new-disk", 2, replaces_lost=True), node.call())
-        assert answer.node_id == 2
+        assert answer.broker_id == 2
 
 
 async def test_a_node_gets_another_metadata_replica_for_a_damaged_one():
@@ -135,13 +137,13 @@ async def test_damage_is_noted_for_the_reconciler_from_the_node_itself_only():
         own, other = (replica.replica_id for replica in (await three_nodes(node)).replicas[1:])
         report = pb.ReplicaReport(group_id=1, replica_id=own, reason="a checksum")
         wrong = pb.ReplicaReport(group_id=1, replica_id=other)
-        request = pb.ReportDamageRequest(node_id=2, uuid="uuid-2", replicas=[wrong, report])
+        request = pb.ReportDamageRequest(broker_id=2, uuid="uuid-2", replicas=[wrong, report])
         await node.nodes.report_damage(request, node.call())
         assert node.reported_damage.current(node.metadata.state_machine) == [(1, own)]
         for who in ("uuid-3", "nobody"):
-            request = pb.ReportDamageRequest(node_id=2, uuid=who, replicas=[report])
+            request = pb.ReportDamageRequest(broker_id=2, uuid=who, replicas=[report])
             assert (await _refused(node.nodes.report_damage(request, node.call()))).code == pb.INVALID_ARGUMENT
-        request = pb.ReportDamageRequest(node_id=2, uuid="uuid-2", replicas=[report] * 1001)
+        request = pb.ReportDamageRequest(broker_id=2, uuid="uuid-2", replicas=[report] * 1001)
         assert (await _refused(node.nodes.report_damage(request, node.call()))).code == pb.INVALID_ARGUMENT
 
 
@@ -149,13 +151,13 @@ async def test_reports_of_a_leader_replace_and_forget_replicas_and_may_come_twic
     async with running() as node:
         before = await three_nodes(node)
         damaged = pb.ReplicaReport(group_id=1, replica_id=before.replicas[2].replica_id)
-        request = pb.ReportReplicasRequest(node_id=1, uuid="uuid-1", damaged=[damaged])
+        request = pb.ReportReplicasRequest(broker_id=1, uuid="uuid-1", damaged=[damaged])
         for _ in range(2):
             await node.nodes.report_replicas(request, node.call())
         after = node.metadata.state_machine.partition(1)
         assert after.replicas[2].node_id == 3
         assert [(r.replica_id, r.is_lost) for r in after.retiring] == [(damaged.replica_id, True)]
-        request = pb.ReportReplicasRequest(node_id=1, uuid="uuid-1", left=[damaged])
+        request = pb.ReportReplicasRequest(broker_id=1, uuid="uuid-1", left=[damaged])
         for _ in range(2):
             await node.nodes.report_replicas(request, node.call())
         assert node.metadata.state_machine.partition(1).retiring == ()
@@ -171,9 +173,9 @@ async def test_reports_about_replicas_that_are_wanted_or_unknown_or_elsewhere_ch
             pb.ReplicaReport(group_id=1, replica_id=99),
             pb.ReplicaReport(group_id=77, replica_id=1),
         ]
-        left = pb.ReportReplicasRequest(node_id=1, uuid="uuid-1", left=reports)
+        left = pb.ReportReplicasRequest(broker_id=1, uuid="uuid-1", left=reports)
         await node.nodes.report_replicas(left, node.call())
-        stranger = pb.ReportReplicasRequest(node_id=4, uuid="uuid-4", damaged=reports, left=reports)
+        stranger = pb.ReportReplicasRequest(broker_id=4, uuid="uuid-4", damaged=reports, left=reports)
         await node.nodes.report_replicas(stranger, node.call())
         assert node.metadata.state_machine.partition(1) == before
         await node._metadata(SetReplicas(1, (1, 2), node.metadata.state_machine.revision))

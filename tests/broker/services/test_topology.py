@@ -23,16 +23,16 @@ async def test_the_full_table_comes_first_and_then_only_what_changed():
         watch = node.topology.watch(pb.WatchRequest(), node.call())
         full = await _next(watch)
         assert full.is_full
-        assert full.has_nodes
+        assert full.has_brokers
         assert full.cluster_id == CLUSTER_ID
         assert [t.name for t in full.topics] == ["a"]
-        assert {(leader.group_id, leader.node_id) for leader in full.leaders} == {
+        assert {(leader.group_id, leader.broker_id) for leader in full.leaders} == {
             (p.group_id, 1) for p in first.partitions
         }
         second = await node.topic("b")
         update = await _next(watch)
         assert not update.is_full
-        assert not update.has_nodes
+        assert not update.has_brokers
         assert [t.name for t in update.topics] == ["b"]
         assert [leader.group_id for leader in update.leaders] == [second.partitions[0].group_id]
         await watch.aclose()
@@ -48,7 +48,7 @@ async def test_a_new_leader_is_told_alone():
         node.bump()
         update = await _next(watch)
         assert not update.topics
-        assert [(leader.group_id, leader.node_id, leader.leader_epoch) for leader in update.leaders] == [
+        assert [(leader.group_id, leader.broker_id, leader.leader_epoch) for leader in update.leaders] == [
             (group_id, 2, 12)
         ]
         await watch.aclose()
@@ -75,7 +75,7 @@ async def test_deleted_topics_and_new_nodes_are_told():
         await node.register(2, "uuid-2")
         update = await _next(watch)
         assert list(update.deleted_topic_ids) == [topic.topic_id]
-        assert [n.node_id for n in update.nodes] == [1, 2]
+        assert [b.broker_id for b in update.brokers] == [1, 2]
         assert update.metadata_revision == node.metadata.state_machine.applied_index
         await watch.aclose()
 

@@ -9,7 +9,7 @@ from raftmq.client.producer.producer import Producer
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import TopicPartition
 
-from tests.support.client.fake_broker import FakeCluster, FakeNode, abort, detail
+from tests.support.client.fake_broker import FakeBroker, FakeCluster, abort, detail
 from tests.support.client.memory_transport import MemoryTransport
 
 
@@ -25,7 +25,7 @@ async def test_topics_are_made_changed_listed_and_deleted(cluster: FakeCluster):
         found = await admin.describe_topic("t")
         assert found.config == {"b": "2"}
         assert found.effective_config == {"b": "2", "retention_ms": "-1"}
-        assert [p.leader_node_id for p in found.partitions] == [1, 2, 1]
+        assert [p.leader_broker_id for p in found.partitions] == [1, 2, 1]
         grown = await admin.add_partitions("t", 4)
         assert len(grown.partitions) == 4
         with pytest.raises(errors.InvalidPartitionsError):
@@ -79,10 +79,10 @@ async def test_a_change_that_was_made_is_not_reported_as_refused_when_the_questi
     else deleted it meanwhile, whose outcome says that nothing was applied.
     """
 
-    async def refuse(node, request, context):
+    async def refuse(broker, request, context):
         await abort(context, detail(code))
 
-    monkeypatch.setattr(FakeNode, "DescribeTopic", refuse)
+    monkeypatch.setattr(FakeBroker, "DescribeTopic", refuse)
     transport = MemoryTransport(FakeCluster())
     async with Admin(bootstrap_servers=transport.addresses, transport=transport) as admin:
         made = await admin.create_topic("t", partitions=2)
@@ -114,8 +114,8 @@ async def test_deleting_everything_again_after_a_lost_answer_spares_what_was_wri
     cluster.create_topic("t")
     partition = cluster.topics["t"].partitions[0]
     partition.append(encode_body([b"old"] * 10, None, 1).seal(), 1)
-    node = cluster.nodes[1]
-    delete = node.DeleteRecords
+    broker = cluster.brokers[1]
+    delete = broker.DeleteRecords
     requests: list[list[int]] = []
 
     async def lose_the_first_answer(request, context):
@@ -125,9 +125,9 @@ async def test_deleting_everything_again_after_a_lost_answer_spares_what_was_wri
             await abort(context, detail(pb.REQUEST_TIMED_OUT))
         return await delete(request, context)
 
-    monkeypatch.setattr(node, "DeleteRecords", lose_the_first_answer)
-    await node.stop()
-    await node.start()  # its methods are looked up when it starts
+    monkeypatch.setattr(broker, "DeleteRecords", lose_the_first_answer)
+    await broker.stop()
+    await broker.start()  # its methods are looked up when it starts
     async with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
         starts = await admin.delete_records({TopicPartition("t", 0): -1})
     assert requests == [[10], [10]]
@@ -140,32 +140,32 @@ async def test_the_cluster_is_described(cluster: FakeCluster):
     async with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
         found = await admin.describe_cluster()
     assert (found.cluster_id, found.topic_count, found.partition_count) == ("fake-cluster", 1, 2)
-    assert [node.node_id for node in found.nodes] == [1, 2]
+    assert [broker.broker_id for broker in found.brokers] == [1, 2]
 
 
 async def test_who_asks_the_brokers_gets_their_word_and_nothing_from_who_is_silent(cluster: FakeCluster, monkeypatch):
     cluster.create_topic("t", partitions=2)
     some = pb.PartitionNames(count=7, first=[pb.PartitionName(topic="t", partition=1)])
-    describe = FakeNode.DescribeCluster
+    describe = FakeBroker.DescribeCluster
 
-    async def with_health(node, request, context):
-        answer = await describe(node, request, context)
+    async def with_health(broker, request, context):
+        answer = await describe(broker, request, context)
         if request.with_health:
-            answer.nodes[0].health.CopyFrom(pb.NodeHealth(not_ready=["joining: x"], quarantined=some))
+            answer.brokers[0].health.CopyFrom(pb.BrokerHealth(not_ready=["joining: x"], quarantined=some))
             answer.health.CopyFrom(pb.ClusterHealth(unknown=some, metadata_voters_behind=[2], is_metadata_led=True))
         return answer
 
-    monkeypatch.setattr(FakeNode, "DescribeCluster", with_health)
+    monkeypatch.setattr(FakeBroker, "DescribeCluster", with_health)
     transport = MemoryTransport(cluster)
     async with Admin(bootstrap_servers=transport.addresses, transport=transport) as admin:
         plain = await admin.describe_cluster()
         assert plain.health is None
-        assert [node.health for node in plain.nodes] == [None, None]
+        assert [broker.health for broker in plain.brokers] == [None, None]
         found = await admin.describe_cluster(ask_brokers=True)
     assert found.health is not None
     assert (found.health.unknown.count, found.health.unknown.first) == (7, (TopicPartition("t", 1),))
     assert (found.health.metadata_voters_behind, found.health.is_metadata_led) == ((2,), True)
-    first, second = found.nodes
+    first, second = found.brokers
     assert first.health is not None
     assert (first.health.not_ready, first.health.quarantined.count) == (("joining: x",), 7)
     assert second.health is None
@@ -173,16 +173,18 @@ async def test_who_asks_the_brokers_gets_their_word_and_nothing_from_who_is_sile
 
 async def test_a_partition_has_the_state_that_its_leader_gave_or_none(cluster: FakeCluster, monkeypatch):
     cluster.create_topic("t", partitions=2)
-    describe = FakeNode.DescribeTopic
+    describe = FakeBroker.DescribeTopic
 
-    async def with_states(node, request, context):
-        answer = await describe(node, request, context)
+    async def with_states(broker, request, context):
+        answer = await describe(broker, request, context)
         if request.with_states:
-            answer.states.add(partition=0, in_sync_nodes=[1, 2], log_start_offset=3, high_watermark=9, size_bytes=4096)
+            answer.states.add(
+                partition=0, in_sync_brokers=[1, 2], log_start_offset=3, high_watermark=9, size_bytes=4096
+            )
             answer.states.add(partition=1, error=detail(pb.NO_LEADER))
         return answer
 
-    monkeypatch.setattr(FakeNode, "DescribeTopic", with_states)
+    monkeypatch.setattr(FakeBroker, "DescribeTopic", with_states)
     transport = MemoryTransport(cluster)
     async with Admin(bootstrap_servers=transport.addresses, transport=transport) as admin:
         assert [p.state for p in (await admin.describe_topic("t")).partitions] == [None, None]
@@ -194,13 +196,13 @@ async def test_a_partition_has_the_state_that_its_leader_gave_or_none(cluster: F
 async def test_a_broker_is_removed_or_the_refusal_comes_at_once(cluster: FakeCluster):
     async with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
         found = await admin.remove_broker(2, force=True)
-        assert (found.node_id, found.replica_count, found.without_majority_count) == (2, 7, 2)
+        assert (found.broker_id, found.replica_count, found.without_majority_count) == (2, 7, 2)
         assert found.without_majority == (TopicPartition("t", 3), TopicPartition("t", 5))
-        with pytest.raises(errors.NodeInUseError) as refused:
+        with pytest.raises(errors.BrokerInUseError) as refused:
             await admin.remove_broker(2)
         assert not refused.value.retriable
         assert refused.value.outcome is errors.Outcome.NOT_APPLIED
-        with pytest.raises(errors.UnknownNodeError):
+        with pytest.raises(errors.UnknownBrokerError):
             await admin.remove_broker(9, force=True)
         with pytest.raises(errors.InvalidArgumentError):
             await admin.remove_broker(0)

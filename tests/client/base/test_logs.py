@@ -39,15 +39,15 @@ async def test_a_leader_that_moves_is_logged_by_those_who_use_it(
     ):
         await producer.send_and_wait("t", b"secret", key=b"secret", partition=0)
         await consumer.getmany(timeout_ms=2000)
-        cluster.append_hook = lambda node, *_: "swallow" if node == 1 else None
+        cluster.append_hook = lambda broker, *_: "swallow" if broker == 1 else None
         delivery = await producer.send("t", b"secret", partition=0)
         async with cluster.appended:
             await cluster.appended.wait_for(lambda: len(cluster.append_requests) >= 2)
-        cluster.move_leader("t", 0, node=2)
+        cluster.move_leader("t", 0, broker=2)
         await delivery
         await consumer.getmany(timeout_ms=2000)
     moves = [event for event in events(caplog, logging.INFO) if event.startswith("leader_changed")]
-    assert moves == ["leader_changed topic=t partition=0 node_id=2 leader_epoch=2"] * 2
+    assert moves == ["leader_changed topic=t partition=0 broker_id=2 leader_epoch=2"] * 2
     assert {"topology_watched", "producer_started", "consumer_started", "producer_closed"} <= set(names(caplog))
     assert all(EVENT.match(event) for event in events(caplog))
     assert "secret" not in caplog.text
@@ -66,8 +66,8 @@ async def test_a_partition_that_stays_unavailable_is_one_warning(
 
 
 async def test_no_broker_is_a_warning_now_and_then(caplog: pytest.LogCaptureFixture):
-    async with FakeCluster(nodes=1) as cluster, Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
-        await cluster.nodes[1].stop()
+    async with FakeCluster(brokers=1) as cluster, Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+        await cluster.brokers[1].stop()
         seen = producer._resolver
         while len(seen._errors) < 1 or not names(caplog, logging.WARNING):
             await seen.wait_change(0.05)

@@ -13,7 +13,7 @@ from raftmq.client.producer.producer import Producer
 from raftmq.methods import DESCRIBE_CLUSTER, POLL
 from raftmq.proto import queue_pb2 as pb
 
-from tests.support.client.fake_broker import FakeCluster, FakeNode, topic_message
+from tests.support.client.fake_broker import FakeBroker, FakeCluster, topic_message
 
 
 async def started(cluster: FakeCluster, *extra: str) -> Resolver:
@@ -34,7 +34,7 @@ async def test_the_topology_is_followed(cluster: FakeCluster):
     info = await resolver.topic("t", 1)
     assert (info.topic_id, info.partition_count) == (topic.topic_id, 2)
     assert resolver.leader(info.group_ids[1]) == Leader(2, 1)
-    cluster.move_leader("t", 1, node=1)
+    cluster.move_leader("t", 1, broker=1)
     await wait_until(resolver, lambda: resolver.leader(info.group_ids[1]) == Leader(1, 2))
     assert resolver.metadata_revision == cluster.revision
     cluster.delete_topic("t")
@@ -81,7 +81,7 @@ async def test_dead_bootstrap_addresses_are_passed_over(cluster: FakeCluster):
 async def test_the_watch_moves_to_another_node_when_its_own_dies(cluster: FakeCluster):
     cluster.create_topic("t")
     resolver = await started(cluster)
-    watched = next(node for node in cluster.nodes.values() if node.address == resolver._watch_address)
+    watched = next(broker for broker in cluster.brokers.values() if broker.address == resolver._watch_address)
     await watched.stop()
     cluster.create_topic("u")
     await wait_until(resolver, lambda: "u" in resolver.topics)
@@ -103,10 +103,10 @@ async def test_hints_never_lead_back_to_an_older_epoch(cluster: FakeCluster):
     topic = cluster.create_topic("t")
     group = topic.partitions[0].group_id
     resolver = await started(cluster)
-    newer = errors.NotLeaderError(leader_node_id=2, leader_address=cluster.nodes[2].address, leader_epoch=5)
+    newer = errors.NotLeaderError(leader_broker_id=2, leader_address=cluster.brokers[2].address, leader_epoch=5)
     assert resolver.on_not_leader(group, newer)
     assert resolver.leader(group) == Leader(2, 5)
-    older = errors.NotLeaderError(leader_node_id=1, leader_epoch=4)
+    older = errors.NotLeaderError(leader_broker_id=1, leader_epoch=4)
     assert not resolver.on_not_leader(group, older)
     assert not resolver.on_not_leader(group, errors.NotLeaderError())
     cluster.changed()  # the table still says epoch 1
@@ -128,22 +128,22 @@ async def test_another_cluster_is_never_believed(cluster: FakeCluster):
 
 
 async def test_an_address_that_is_the_clusters_own_again_is_used_again(cluster: FakeCluster):
-    """A stranger had it for a while; addresses are used again. The client would have been cut off when node 1 went."""
+    """A stranger had it for a while; addresses are used again. The client would have been cut off when broker 1 went."""
     resolver = await started(cluster)
-    await cluster.nodes[2].stop()
-    async with FakeCluster(nodes=0) as strangers:
+    await cluster.brokers[2].stop()
+    async with FakeCluster(brokers=0) as strangers:
         strangers.cluster_id = "another"
-        stranger = FakeNode(strangers, 2)
-        stranger.port = cluster.nodes[2].port
+        stranger = FakeBroker(strangers, 2)
+        stranger.port = cluster.brokers[2].port
         await stranger.start()
         while "Watch" not in strangers.clusters_called:
-            resolver.mark_suspect(cluster.nodes[1].address)
+            resolver.mark_suspect(cluster.brokers[1].address)
             await asyncio.sleep(0.01)
         cluster.create_topic("t")
         await wait_until(resolver, lambda: "t" in resolver.topics)
         await stranger.stop()
-    await cluster.nodes[2].start()
-    await cluster.nodes[1].stop()
+    await cluster.brokers[2].start()
+    await cluster.brokers[1].stop()
 
     cluster.create_topic("u")
     await wait_until(resolver, lambda: "u" in resolver.topics)
@@ -154,7 +154,7 @@ async def test_whoever_is_of_another_cluster_cannot_be_reached(cluster: FakeClus
     """It has topics of the same ids: what it took would be lost, and what it gave would be another topic's."""
     topic = cluster.create_topic("t")
     resolver = await started(cluster)
-    connection = resolver.connection(cluster.nodes[topic.partitions[0].leader].address)
+    connection = resolver.connection(cluster.brokers[topic.partitions[0].leader].address)
     poll = pb.PollRequest(partitions=[pb.PartitionPoll(topic_id=topic.topic_id, max_bytes=1000)], max_bytes=1000)
     append = pb.AppendRequest(correlation_id=1).SerializeToString()
     await connection.call(POLL, poll, 5)
@@ -200,7 +200,7 @@ async def test_a_change_with_an_unknown_outcome_is_not_repeated(cluster: FakeClu
 
 async def test_one_connection_per_node(cluster: FakeCluster):
     resolver = await started(cluster)
-    assert resolver.connection(resolver.address(Leader(1, 1))) is resolver.connection(cluster.nodes[1].address)
+    assert resolver.connection(resolver.address(Leader(1, 1))) is resolver.connection(cluster.brokers[1].address)
     await resolver.close()
 
 
@@ -246,7 +246,7 @@ def test_what_never_left_is_told_from_what_may_have(details: str, reason: str):
 async def test_the_core_has_nothing_left_to_report_of_a_closed_connection(cluster: FakeCluster):
     """Whatever was under way: gRPC's tasks of its streams have ended, and every cancelled call was reported."""
     cluster.create_topic("t")
-    connection = GrpcTransport().connect(cluster.nodes[1].address)
+    connection = GrpcTransport().connect(cluster.brokers[1].address)
     assert isinstance(connection, GrpcConnection)
     watch = connection.watch(pb.WatchRequest())
     await anext(watch)
@@ -311,13 +311,13 @@ async def test_what_is_deleted_takes_its_leaders_along_and_an_old_table_takes_no
 async def test_a_connection_to_where_no_broker_is_any_more_is_closed(cluster: FakeCluster, monkeypatch):
     """It would try to connect once a second for as long as the program runs; brokers that move leave many behind."""
     monkeypatch.setattr(settings, "UNUSED_CONNECTION_SECONDS", 0.05)
-    staying, leaving = cluster.nodes.values()
+    staying, leaving = cluster.brokers.values()
     resolver = Resolver(staying.address, GrpcTransport())
     await resolver.start(10)
     await wait_until(resolver, lambda: len(resolver.addresses()) == 2)
     connection = resolver.connection(leaving.address)
     await connection.call(DESCRIBE_CLUSTER, pb.DescribeClusterRequest(), 5)
-    del cluster.nodes[leaving.node_id]
+    del cluster.brokers[leaving.broker_id]
     cluster.changed()
     async with asyncio.timeout(10):
         while leaving.address in resolver._connections:
@@ -326,4 +326,4 @@ async def test_a_connection_to_where_no_broker_is_any_more_is_closed(cluster: Fa
         await connection.call(DESCRIBE_CLUSTER, pb.DescribeClusterRequest(), 5)
     assert resolver.connection(staying.address) is resolver.connection(staying.address)
     await resolver.close()
-    cluster.nodes[leaving.node_id] = leaving
+    cluster.brokers[leaving.broker_id] = leaving

@@ -71,13 +71,13 @@ async def test_a_client_that_closes_disturbs_nobody(cluster: FakeCluster, opened
         assert (await staying.send_and_wait("t", b"x")).offset == 4
         metrics = staying.metrics()
         assert (metrics.retries_total, metrics.errors_total) == (0, {})
-    assert opened.count(cluster.nodes[1].address) == 1  # the leader's
+    assert opened.count(cluster.brokers[1].address) == 1  # the leader's
 
 
 async def test_the_last_client_closes_the_channel_and_the_next_opens_another(
     cluster: FakeCluster, opened: list[str]
 ) -> None:
-    address = cluster.nodes[1].address
+    address = cluster.brokers[1].address
     first, second = GrpcConnection(address), GrpcConnection(address)
     await first.close()
     with pytest.raises(BrokenConnectionError, match="the connection is closed"):
@@ -92,7 +92,7 @@ async def test_the_last_client_closes_the_channel_and_the_next_opens_another(
 
 
 async def test_a_client_that_was_forgotten_keeps_no_channel(cluster: FakeCluster, opened: list[str]) -> None:
-    address = cluster.nodes[1].address
+    address = cluster.brokers[1].address
     forgotten, closed = GrpcConnection(address), GrpcConnection(address)
     await forgotten.call(DESCRIBE_CLUSTER, pb.DescribeClusterRequest(), 5)
     del forgotten
@@ -102,7 +102,7 @@ async def test_a_client_that_was_forgotten_keeps_no_channel(cluster: FakeCluster
 
 
 async def test_event_loops_do_not_share(cluster: FakeCluster, opened: list[str]) -> None:
-    address = cluster.nodes[1].address
+    address = cluster.brokers[1].address
 
     async def call_and_close() -> None:
         connection = GrpcConnection(address)

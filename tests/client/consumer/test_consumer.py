@@ -393,7 +393,7 @@ async def test_a_reset_to_the_earliest_does_not_ask_a_replica_that_knows_less(
     partition = cluster.topics["t"].partitions[0]
     everything = list(partition.batches)
     trim(cluster, 40)
-    list_offsets = type(cluster.nodes[1]).ListOffsets
+    list_offsets = type(cluster.brokers[1]).ListOffsets
     has_restarted = False
 
     async def by_one_that_may_restart(self: object, request: pb.ListOffsetsRequest, context: object) -> object:
@@ -401,9 +401,9 @@ async def test_a_reset_to_the_earliest_does_not_ask_a_replica_that_knows_less(
             partition.log_start, partition.batches = 0, everything
         return await list_offsets(self, request, context)
 
-    monkeypatch.setattr(type(cluster.nodes[1]), "ListOffsets", by_one_that_may_restart)
-    await cluster.nodes[1].stop()
-    await cluster.nodes[1].start()
+    monkeypatch.setattr(type(cluster.brokers[1]), "ListOffsets", by_one_that_may_restart)
+    await cluster.brokers[1].stop()
+    await cluster.brokers[1].start()
     async with consumer(cluster, "t") as c:
         await read(c, 10)
         has_restarted = True
@@ -432,12 +432,12 @@ async def test_a_new_leader_is_followed_while_polling(cluster: FakeCluster):
     fill(cluster, T0, 1)
     async with consumer(cluster, "t", fetch_max_wait_ms=5000) as c:
         await read(c, 10)
-        await wait_polls(cluster, 2)  # the second is parked at node 1
-        cluster.move_leader("t", 0, node=2)
+        await wait_polls(cluster, 2)  # the second is parked at broker 1
+        cluster.move_leader("t", 0, broker=2)
         fill(cluster, T0, 1)
         async with asyncio.timeout(2):
             assert [r.offset for r in (await read(c, 10))[T0]] == list(range(10, 20))
-        cluster.move_leader("t", 0, node=1, is_announced=False)
+        cluster.move_leader("t", 0, broker=1, is_announced=False)
         fill(cluster, T0, 1)
         async with asyncio.timeout(2):
             await read(c, 10)
@@ -448,9 +448,9 @@ async def test_a_node_that_comes_back_is_read_again(cluster: FakeCluster):
     fill(cluster, T0, 1)
     async with consumer(cluster, "t") as c:
         await read(c, 10)
-        await cluster.nodes[1].stop()
+        await cluster.brokers[1].stop()
         assert await c.getmany(timeout_ms=50) == {}
-        await cluster.nodes[1].start()
+        await cluster.brokers[1].start()
         fill(cluster, T0, 1)
         assert len((await read(c, 10))[T0]) == 10
 
@@ -465,7 +465,7 @@ async def test_metrics_count_what_was_fetched(cluster: FakeCluster):
         assert (now.records_total, now.batches_total, now.partitions, now.partitions_paused) == (30, 3, 2, 1)
         assert now.bytes_total == sum(len(batch) for _, _, batch, _ in cluster.topics["t"].partitions[0].batches)
         assert now.buffer_bytes == 0
-        cluster.move_leader("t", 0, node=2, is_announced=False)
+        cluster.move_leader("t", 0, broker=2, is_announced=False)
         async with asyncio.timeout(30):
             while c.metrics().errors_total.get("NOT_LEADER", 0) < 1:  # one poll is refused, which says who leads
                 await asyncio.sleep(0.01)
@@ -548,7 +548,7 @@ async def test_unknown_topics_are_refused(cluster: FakeCluster):
 @pytest.mark.parametrize("way", ["getmany", "iterate", "seek", "position"])
 @pytest.mark.parametrize("point", range(0, 24, 2))
 async def test_cancelling_anywhere_loses_and_repeats_nothing(way: str, point: int):
-    async with FakeCluster(nodes=1) as cluster:
+    async with FakeCluster(brokers=1) as cluster:
         cluster.create_topic("t")
         expected = fill(cluster, T0, 4)
         async with consumer(cluster, "t") as c:

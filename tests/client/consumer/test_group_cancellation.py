@@ -8,12 +8,12 @@ import pytest
 from raftmq import errors
 from raftmq.types import Record
 
-from tests.client.consumer.test_group_session import TOPIC, Members, members, node, part, read
+from tests.client.consumer.test_group_session import TOPIC, Members, broker, members, part, read
 from tests.support.broker.harness import Harness
 from tests.support.client.broker_transport import produce
 from tests.support.client.cancelling import Moment, cancelled_at
 
-__all__ = ["members", "node"]
+__all__ = ["broker", "members"]
 
 MOMENTS = pytest.mark.parametrize("moment", Moment, ids=lambda moment: moment.name.lower())
 
@@ -23,8 +23,8 @@ def tasks_of_clients() -> list[str]:
 
 
 @MOMENTS
-async def test_asking_for_records_loses_and_repeats_none(node: Harness, members: Members, moment: Moment) -> None:
-    topic = await node.topic(TOPIC, partitions=2)
+async def test_asking_for_records_loses_and_repeats_none(broker: Harness, members: Members, moment: Moment) -> None:
+    topic = await broker.topic(TOPIC, partitions=2)
     consumer = await members.start(max_poll_records=3, auto_commit_interval_ms=1)
     found: list[Record] = []
 
@@ -36,7 +36,7 @@ async def test_asking_for_records_loses_and_repeats_none(node: Harness, members:
     while is_reached or len(found) < 24:
         for number in range(2):
             if point % 4 == 0:
-                await produce(node, topic, number, 4, start=point)
+                await produce(broker, topic, number, 4, start=point)
         is_reached = await cancelled_at(ask(), point % 20, moment)
         for number in range(2):
             handed_out = sum(record.partition == number for record in found)
@@ -49,9 +49,11 @@ async def test_asking_for_records_loses_and_repeats_none(node: Harness, members:
 
 
 @MOMENTS
-async def test_a_commit_happens_or_not_and_the_next_one_counts(node: Harness, members: Members, moment: Moment) -> None:
-    topic = await node.topic(TOPIC, partitions=1)
-    await produce(node, topic, 0, 100)
+async def test_a_commit_happens_or_not_and_the_next_one_counts(
+    broker: Harness, members: Members, moment: Moment
+) -> None:
+    topic = await broker.topic(TOPIC, partitions=1)
+    await produce(broker, topic, 0, 100)
     consumer = await members.start(enable_auto_commit=False)
     await read(consumer, 100)
     point, is_reached = 0, True
@@ -65,9 +67,9 @@ async def test_a_commit_happens_or_not_and_the_next_one_counts(node: Harness, me
 
 
 @MOMENTS
-async def test_questions_leave_no_trace(node: Harness, members: Members, moment: Moment) -> None:
-    topic = await node.topic(TOPIC, partitions=1)
-    await produce(node, topic, 0, 10)
+async def test_questions_leave_no_trace(broker: Harness, members: Members, moment: Moment) -> None:
+    topic = await broker.topic(TOPIC, partitions=1)
+    await produce(broker, topic, 0, 10)
     consumer = await members.start(enable_auto_commit=False)
     await read(consumer, 10)
     await consumer.commit({part(0): 4})
@@ -85,8 +87,8 @@ async def test_questions_leave_no_trace(node: Harness, members: Members, moment:
 
 
 @MOMENTS
-async def test_a_start_that_is_cancelled_leaves_no_member(node: Harness, members: Members, moment: Moment) -> None:
-    await node.topic(TOPIC, partitions=1)
+async def test_a_start_that_is_cancelled_leaves_no_member(broker: Harness, members: Members, moment: Moment) -> None:
+    await broker.topic(TOPIC, partitions=1)
     point, is_reached = 0, True
     while is_reached:
         consumer = members.make(TOPIC)
@@ -97,14 +99,14 @@ async def test_a_start_that_is_cancelled_leaves_no_member(node: Harness, members
         await consumer.close()
         assert tasks_of_clients() == []
         point += 1
-    group = node.metadata.state_machine.consumer_group("g")
+    group = broker.metadata.state_machine.consumer_group("g")
     assert group is None or not group.members, "each said that it left"
 
 
 @MOMENTS
-async def test_a_close_that_is_cancelled_closes_all_the_same(node: Harness, members: Members, moment: Moment) -> None:
-    topic = await node.topic(TOPIC, partitions=1)
-    await produce(node, topic, 0, 10)
+async def test_a_close_that_is_cancelled_closes_all_the_same(broker: Harness, members: Members, moment: Moment) -> None:
+    topic = await broker.topic(TOPIC, partitions=1)
+    await produce(broker, topic, 0, 10)
     point, is_reached = 0, True
     while is_reached:
         # a group of its own: whoever is cancelled while it says goodbye may stay a member until its session ends
@@ -121,9 +123,9 @@ async def test_a_close_that_is_cancelled_closes_all_the_same(node: Harness, memb
     assert point > 3
 
 
-async def test_a_close_answers_a_commit_that_was_not_sent_yet(node: Harness, members: Members) -> None:
-    topic = await node.topic(TOPIC, partitions=1)
-    await produce(node, topic, 0, 10)
+async def test_a_close_answers_a_commit_that_was_not_sent_yet(broker: Harness, members: Members) -> None:
+    topic = await broker.topic(TOPIC, partitions=1)
+    await produce(broker, topic, 0, 10)
     consumer = members.make(enable_auto_commit=False)
     await consumer.start()
     consumer.assign([part(0)])

@@ -52,8 +52,8 @@ class Listener(RebalanceListener):
 class Members:
     """Consumers of one group on one broker."""
 
-    def __init__(self, node: Harness, stack: AsyncExitStack) -> None:
-        self.node = node
+    def __init__(self, broker: Harness, stack: AsyncExitStack) -> None:
+        self.broker = broker
         self._stack = stack
 
     def make(self, *topics: str, transport: BrokerTransport | None = None, **settings: object) -> Consumer:
@@ -61,7 +61,7 @@ class Members:
         return Consumer(
             *topics,
             bootstrap_servers=ADDRESS,
-            transport=transport or BrokerTransport(self.node),
+            transport=transport or BrokerTransport(self.broker),
             **(usual | settings),
         )
 
@@ -69,10 +69,10 @@ class Members:
         return await self._stack.enter_async_context(self.make(*(topics or (TOPIC,)), **settings))
 
     async def committed(self, number: int, topic_id: int = 0, group: str = "g") -> int:
-        topics = {t.name: t for t in self.node.metadata.state_machine.topics()}
+        topics = {t.name: t for t in self.broker.metadata.state_machine.topics()}
         request = pb.FetchOffsetsRequest(group=group)
         request.partitions.add(topic_id=topic_id or topics[TOPIC].topic_id, partition=number)
-        return (await self.node.offsets.fetch_offsets(request, self.node.call())).partitions[0].offset
+        return (await self.broker.offsets.fetch_offsets(request, self.broker.call())).partitions[0].offset
 
     async def until_committed(self, number: int, offset: int) -> None:
         async with asyncio.timeout(WAIT_SECONDS):
@@ -81,7 +81,7 @@ class Members:
 
 
 @pytest.fixture
-async def node() -> AsyncIterator[Harness]:
+async def broker() -> AsyncIterator[Harness]:
     async with running() as harness:
         coordinating = asyncio.create_task(harness.coordinator.run())
         yield harness
@@ -90,9 +90,9 @@ async def node() -> AsyncIterator[Harness]:
 
 
 @pytest.fixture
-async def members(node: Harness) -> AsyncIterator[Members]:
+async def members(broker: Harness) -> AsyncIterator[Members]:
     async with AsyncExitStack() as stack:
-        yield Members(node, stack)
+        yield Members(broker, stack)
 
 
 async def read(consumer: Consumer, count: int) -> list[Record]:
@@ -119,22 +119,22 @@ async def until(condition, *reading: Consumer) -> list[Record]:
 # -------------------------------------------------------------------------------------------------------------- sharing
 
 
-async def test_one_member_reads_everything_and_the_next_goes_on_behind_it(node: Harness, members: Members) -> None:
-    topic = await node.topic(TOPIC, partitions=2)
+async def test_one_member_reads_everything_and_the_next_goes_on_behind_it(broker: Harness, members: Members) -> None:
+    topic = await broker.topic(TOPIC, partitions=2)
     for number in range(2):
-        await produce(node, topic, number, 10)
+        await produce(broker, topic, number, 10)
     async with members.make(TOPIC) as consumer:
         records = await read(consumer, 20)
         assert {(r.partition, r.value) for r in records} == {(p, b"%d" % n) for p in range(2) for n in range(10)}
         await consumer.commit()
         assert await consumer.committed() == {part(0): 10, part(1): 10}
-    await produce(node, topic, 1, 5, start=10)
+    await produce(broker, topic, 1, 5, start=10)
     again = await members.start()
     assert [(r.partition, r.offset) for r in await read(again, 5)] == [(1, offset) for offset in range(10, 15)]
 
 
-async def test_members_share_and_partitions_that_stay_are_never_interrupted(node: Harness, members: Members) -> None:
-    topic = await node.topic(TOPIC, partitions=4)
+async def test_members_share_and_partitions_that_stay_are_never_interrupted(broker: Harness, members: Members) -> None:
+    topic = await broker.topic(TOPIC, partitions=4)
     heard = Listener()
     first = await members.start(listener=heard)
     await until(lambda: len(first.assignment()) == 4, first)
@@ -147,16 +147,16 @@ async def test_members_share_and_partitions_that_stay_are_never_interrupted(node
     moved = frozenset(p.partition for p in second.assignment())
     assert heard.heard == [("assigned", frozenset(range(4))), ("revoked", moved)]
     for number in range(4):
-        await produce(node, topic, number, 3)
+        await produce(broker, topic, number, 3)
     both = await until(lambda: sum(c.metrics().records_total for c in (first, second)) == 12, first, second)
     both += [r for c in (first, second) for records in (await c.getmany()).values() for r in records]
     assert len({(r.partition, r.offset) for r in both}) == len(both) == 12
 
 
-async def test_who_leaves_hands_over_at_once_and_commits_what_is_processed(node: Harness, members: Members) -> None:
-    topic = await node.topic(TOPIC, partitions=2)
+async def test_who_leaves_hands_over_at_once_and_commits_what_is_processed(broker: Harness, members: Members) -> None:
+    topic = await broker.topic(TOPIC, partitions=2)
     for number in range(2):
-        await produce(node, topic, number, 4)
+        await produce(broker, topic, number, 4)
     first = members.make(TOPIC)
     async with first:
         await read(first, 8)
@@ -170,9 +170,9 @@ async def test_who_leaves_hands_over_at_once_and_commits_what_is_processed(node:
 # -------------------------------------------------------------------------------------------------------- automatic commit
 
 
-async def test_iterating_commits_what_was_done_with_and_not_what_is_in_hand(node: Harness, members: Members) -> None:
-    topic = await node.topic(TOPIC)
-    await produce(node, topic, 0, 10)
+async def test_iterating_commits_what_was_done_with_and_not_what_is_in_hand(broker: Harness, members: Members) -> None:
+    topic = await broker.topic(TOPIC)
+    await produce(broker, topic, 0, 10)
     consumer = await members.start(auto_commit_interval_ms=20)
     async for record in consumer:
         if record.offset == 5:
@@ -182,9 +182,9 @@ async def test_iterating_commits_what_was_done_with_and_not_what_is_in_hand(node
     assert await members.committed(0) == 5, "the record at 5 is still being processed"
 
 
-async def test_getmany_commits_at_the_next_call(node: Harness, members: Members) -> None:
-    topic = await node.topic(TOPIC)
-    await produce(node, topic, 0, 10)
+async def test_getmany_commits_at_the_next_call(broker: Harness, members: Members) -> None:
+    topic = await broker.topic(TOPIC)
+    await produce(broker, topic, 0, 10)
     consumer = await members.start(auto_commit_interval_ms=20)
     await read(consumer, 10)
     await asyncio.sleep(0.15)
@@ -193,9 +193,9 @@ async def test_getmany_commits_at_the_next_call(node: Harness, members: Members)
     await members.until_committed(0, 10)
 
 
-async def test_after_an_exception_nothing_more_is_committed(node: Harness, members: Members) -> None:
-    topic = await node.topic(TOPIC)
-    await produce(node, topic, 0, 10)
+async def test_after_an_exception_nothing_more_is_committed(broker: Harness, members: Members) -> None:
+    topic = await broker.topic(TOPIC)
+    await produce(broker, topic, 0, 10)
 
     async def fail_at_5(consumer: Consumer) -> None:
         async for record in consumer:
@@ -214,9 +214,9 @@ async def test_after_an_exception_nothing_more_is_committed(node: Harness, membe
     assert await members.committed(0) == -1
 
 
-async def test_a_clean_end_commits_what_the_reader_has_done(node: Harness, members: Members) -> None:
-    topic = await node.topic(TOPIC)
-    await produce(node, topic, 0, 10)
+async def test_a_clean_end_commits_what_the_reader_has_done(broker: Harness, members: Members) -> None:
+    topic = await broker.topic(TOPIC)
+    await produce(broker, topic, 0, 10)
     async with members.make(TOPIC) as consumer:
         async for record in consumer:
             if record.offset == 5:
@@ -224,9 +224,9 @@ async def test_a_clean_end_commits_what_the_reader_has_done(node: Harness, membe
     assert await members.committed(0) == 6
 
 
-async def test_closing_under_a_reader_does_not_commit_what_it_is_at(node: Harness, members: Members) -> None:
-    topic = await node.topic(TOPIC)
-    await produce(node, topic, 0, 10)
+async def test_closing_under_a_reader_does_not_commit_what_it_is_at(broker: Harness, members: Members) -> None:
+    topic = await broker.topic(TOPIC)
+    await produce(broker, topic, 0, 10)
     consumer = members.make(TOPIC)
     await consumer.start()
     is_at_work, may_go_on = asyncio.Event(), asyncio.Event()
@@ -245,9 +245,9 @@ async def test_closing_under_a_reader_does_not_commit_what_it_is_at(node: Harnes
     assert await members.committed(0) == 5
 
 
-async def test_without_automatic_commit_only_the_program_commits(node: Harness, members: Members) -> None:
-    topic = await node.topic(TOPIC)
-    await produce(node, topic, 0, 10)
+async def test_without_automatic_commit_only_the_program_commits(broker: Harness, members: Members) -> None:
+    topic = await broker.topic(TOPIC)
+    await produce(broker, topic, 0, 10)
     async with members.make(TOPIC, enable_auto_commit=False, auto_commit_interval_ms=10) as consumer:
         await read(consumer, 10)
         await consumer.getmany()
@@ -258,10 +258,10 @@ async def test_without_automatic_commit_only_the_program_commits(node: Harness, 
 # -------------------------------------------------------------------------------------------------------------- commits
 
 
-async def test_commits_keep_their_order_and_gather(node: Harness, members: Members) -> None:
-    topic = await node.topic(TOPIC)
-    await produce(node, topic, 0, 10)
-    transport = BrokerTransport(node)
+async def test_commits_keep_their_order_and_gather(broker: Harness, members: Members) -> None:
+    topic = await broker.topic(TOPIC)
+    await produce(broker, topic, 0, 10)
+    transport = BrokerTransport(broker)
     consumer = await members.start(transport=transport, enable_auto_commit=False)
     await read(consumer, 10)
     gate = transport.gates["CommitOffsets"] = asyncio.Event()
@@ -273,9 +273,9 @@ async def test_commits_keep_their_order_and_gather(node: Harness, members: Membe
     assert transport.calls["CommitOffsets"] == 2
 
 
-async def test_a_commit_above_the_end_and_one_of_a_stranger_are_refused(node: Harness, members: Members) -> None:
-    topic = await node.topic(TOPIC, partitions=2)
-    await produce(node, topic, 0, 10)
+async def test_a_commit_above_the_end_and_one_of_a_stranger_are_refused(broker: Harness, members: Members) -> None:
+    topic = await broker.topic(TOPIC, partitions=2)
+    await produce(broker, topic, 0, 10)
     consumer = await members.start(enable_auto_commit=False)
     await read(consumer, 10)
     with pytest.raises(errors.OffsetOutOfRangeError):
@@ -289,9 +289,9 @@ async def test_a_commit_above_the_end_and_one_of_a_stranger_are_refused(node: Ha
         await consumer.commit({part(0): -4})
 
 
-async def test_assigned_partitions_have_named_offsets(node: Harness, members: Members) -> None:
-    topic = await node.topic(TOPIC, partitions=2)
-    await produce(node, topic, 0, 10)
+async def test_assigned_partitions_have_named_offsets(broker: Harness, members: Members) -> None:
+    topic = await broker.topic(TOPIC, partitions=2)
+    await produce(broker, topic, 0, 10)
     async with members.make(group_id="named", enable_auto_commit=False) as consumer:
         consumer.assign([part(0)])
         await read(consumer, 10)
@@ -305,10 +305,10 @@ async def test_assigned_partitions_have_named_offsets(node: Harness, members: Me
     assert await members.committed(0, group="named") == 10
 
 
-async def test_a_consumer_goes_back_to_what_its_group_has_committed(node: Harness, members: Members) -> None:
-    topic = await node.topic(TOPIC, partitions=2)
+async def test_a_consumer_goes_back_to_what_its_group_has_committed(broker: Harness, members: Members) -> None:
+    topic = await broker.topic(TOPIC, partitions=2)
     for number in range(2):
-        await produce(node, topic, number, 10)
+        await produce(broker, topic, number, 10)
     consumer = await members.start(enable_auto_commit=False)
     await read(consumer, 20)
     await consumer.commit({part(0): 4})
@@ -325,10 +325,10 @@ async def test_a_consumer_goes_back_to_what_its_group_has_committed(node: Harnes
 
 
 async def test_without_anything_committed_or_a_reset_there_is_nowhere_to_go_back_to(
-    node: Harness, members: Members
+    broker: Harness, members: Members
 ) -> None:
-    topic = await node.topic(TOPIC, partitions=2)
-    await produce(node, topic, 0, 10)
+    topic = await broker.topic(TOPIC, partitions=2)
+    await produce(broker, topic, 0, 10)
     async with members.make(group_id="named", enable_auto_commit=False, auto_offset_reset="none") as consumer:
         consumer.assign([part(0), part(1)])
         await consumer.seek(part(0), 3)
@@ -339,8 +339,8 @@ async def test_without_anything_committed_or_a_reset_there_is_nowhere_to_go_back
         assert await consumer.position(part(0)) == 3
 
 
-async def test_what_needs_a_group_says_so(node: Harness, members: Members) -> None:
-    await node.topic(TOPIC)
+async def test_what_needs_a_group_says_so(broker: Harness, members: Members) -> None:
+    await broker.topic(TOPIC)
     consumer = await members.start(group_id=None)
     for call in (lambda: consumer.commit(), lambda: consumer.committed(part(0)), lambda: consumer.seek_to_committed()):
         with pytest.raises(errors.InvalidArgumentError, match="group_id"):
@@ -352,10 +352,10 @@ async def test_what_needs_a_group_says_so(node: Harness, members: Members) -> No
 # ----------------------------------------------------------------------------------------------------------- rebalances
 
 
-async def test_a_partition_is_released_only_when_its_records_are_done_with(node: Harness, members: Members) -> None:
-    topic = await node.topic(TOPIC, partitions=2)
+async def test_a_partition_is_released_only_when_its_records_are_done_with(broker: Harness, members: Members) -> None:
+    topic = await broker.topic(TOPIC, partitions=2)
     for number in range(2):
-        await produce(node, topic, number, 4)
+        await produce(broker, topic, number, 4)
     heard = Listener()
     first = await members.start(listener=heard)
     async with asyncio.timeout(WAIT_SECONDS):
@@ -374,10 +374,10 @@ async def test_a_partition_is_released_only_when_its_records_are_done_with(node:
     assert await second.getmany(timeout_ms=100) == {}
 
 
-async def test_a_commit_in_on_revoked_is_what_the_next_owner_begins_at(node: Harness, members: Members) -> None:
-    topic = await node.topic(TOPIC, partitions=2)
+async def test_a_commit_in_on_revoked_is_what_the_next_owner_begins_at(broker: Harness, members: Members) -> None:
+    topic = await broker.topic(TOPIC, partitions=2)
     for number in range(2):
-        await produce(node, topic, number, 9)
+        await produce(broker, topic, number, 9)
     first: Consumer
 
     class Committing(RebalanceListener):
@@ -392,15 +392,15 @@ async def test_a_commit_in_on_revoked_is_what_the_next_owner_begins_at(node: Har
     assert [record.offset for record in await read(second, 3)] == [6, 7, 8]
 
 
-async def test_what_is_fetched_when_a_partition_goes_is_not_handed_out(node: Harness, members: Members) -> None:
-    topic = await node.topic(TOPIC, partitions=2)
-    transport = BrokerTransport(node)
+async def test_what_is_fetched_when_a_partition_goes_is_not_handed_out(broker: Harness, members: Members) -> None:
+    topic = await broker.topic(TOPIC, partitions=2)
+    transport = BrokerTransport(broker)
     first = await members.start(transport=transport)
     await until(lambda: len(first.assignment()) == 2, first)
     gate = transport.gates["Poll"] = asyncio.Event()
     await until(lambda: first.metrics().requests_in_flight == transport.waiting["Poll"] > 0, first)
     for number in range(2):
-        await produce(node, topic, number, 4)
+        await produce(broker, topic, number, 4)
     second = await members.start()
     records = await until(lambda: len(second.assignment()) == 1, first)
     assert records == []
@@ -412,8 +412,8 @@ async def test_what_is_fetched_when_a_partition_goes_is_not_handed_out(node: Har
     assert len(await read(second, 4)) == 4
 
 
-async def test_a_listener_that_fails_does_not_stop_the_rebalance(node: Harness, members: Members) -> None:
-    await node.topic(TOPIC, partitions=2)
+async def test_a_listener_that_fails_does_not_stop_the_rebalance(broker: Harness, members: Members) -> None:
+    await broker.topic(TOPIC, partitions=2)
 
     class Failing(RebalanceListener):
         async def on_assigned(self, partitions: frozenset[TopicPartition]) -> None:
@@ -426,9 +426,9 @@ async def test_a_listener_that_fails_does_not_stop_the_rebalance(node: Harness, 
     assert await consumer.getmany() == {}
 
 
-async def test_on_assigned_may_seek_before_anything_is_handed_out(node: Harness, members: Members) -> None:
-    topic = await node.topic(TOPIC)
-    await produce(node, topic, 0, 10)
+async def test_on_assigned_may_seek_before_anything_is_handed_out(broker: Harness, members: Members) -> None:
+    topic = await broker.topic(TOPIC)
+    await produce(broker, topic, 0, 10)
     consumer: Consumer
 
     class Seeking(RebalanceListener):
@@ -441,14 +441,14 @@ async def test_on_assigned_may_seek_before_anything_is_handed_out(node: Harness,
         assert [record.offset for record in await read(consumer, 2)] == [8, 9]
 
 
-async def test_a_session_that_ended_loses_everything_and_joins_again(node: Harness, members: Members) -> None:
-    topic = await node.topic(TOPIC)
-    await produce(node, topic, 0, 10)
+async def test_a_session_that_ended_loses_everything_and_joins_again(broker: Harness, members: Members) -> None:
+    topic = await broker.topic(TOPIC)
+    await produce(broker, topic, 0, 10)
     heard = Listener()
     consumer = await members.start(listener=heard, enable_auto_commit=False)
     await read(consumer, 10)
     member_id = consumer._assignment.session.membership.member_id
-    await node.groups_service.leave(pb.LeaveRequest(group="g", member_id=member_id), node.call())
+    await broker.groups_service.leave(pb.LeaveRequest(group="g", member_id=member_id), broker.call())
     again = await until(lambda: len(heard.heard) == 3, consumer)
     assert heard.heard == [(what, frozenset({0})) for what in ("assigned", "lost", "assigned")]
     again += [r for found in (await consumer.getmany(timeout_ms=200)).values() for r in found]
@@ -456,11 +456,11 @@ async def test_a_session_that_ended_loses_everything_and_joins_again(node: Harne
 
 
 async def test_an_offset_reset_under_a_member_begins_anew_and_fences_its_old_commit(
-    node: Harness, members: Members
+    broker: Harness, members: Members
 ) -> None:
-    topic = await node.topic(TOPIC)
-    await produce(node, topic, 0, 10)
-    transport = BrokerTransport(node)
+    topic = await broker.topic(TOPIC)
+    await produce(broker, topic, 0, 10)
+    transport = BrokerTransport(broker)
     heard = Listener()
     consumer = await members.start(listener=heard, enable_auto_commit=False, transport=transport)
     await read(consumer, 10)
@@ -468,7 +468,7 @@ async def test_an_offset_reset_under_a_member_begins_anew_and_fences_its_old_com
     await asyncio.sleep(0)
     reset = pb.ResetOffsetsRequest(group="g", fence_members=True)
     reset.partitions.add(topic_id=topic.topic_id, partition=0, offset=8)
-    await node.groups_service.reset_offsets(reset, node.call())
+    await broker.groups_service.reset_offsets(reset, broker.call())
     with pytest.raises(errors.FencedError):
         await consumer.commit({part(0): 3})
     gate.set()
@@ -478,8 +478,8 @@ async def test_an_offset_reset_under_a_member_begins_anew_and_fences_its_old_com
     assert [record.offset for record in found] == [8, 9]
 
 
-async def test_a_static_member_takes_its_place_again_and_fences_who_had_it(node: Harness, members: Members) -> None:
-    await node.topic(TOPIC, partitions=2)
+async def test_a_static_member_takes_its_place_again_and_fences_who_had_it(broker: Harness, members: Members) -> None:
+    await broker.topic(TOPIC, partitions=2)
     first = await members.start(group_instance_id="one")
     await until(lambda: len(first.assignment()) == 2, first)
     second = await members.start(group_instance_id="one")
@@ -489,41 +489,41 @@ async def test_a_static_member_takes_its_place_again_and_fences_who_had_it(node:
     await until(lambda: not first.assignment())
 
 
-async def test_a_static_member_that_closes_keeps_its_place(node: Harness, members: Members) -> None:
-    await node.topic(TOPIC, partitions=2)
+async def test_a_static_member_that_closes_keeps_its_place(broker: Harness, members: Members) -> None:
+    await broker.topic(TOPIC, partitions=2)
     async with members.make(TOPIC, group_instance_id="one") as first:
         await until(lambda: len(first.assignment()) == 2, first)
-    group = node.metadata.state_machine.consumer_group("g")
+    group = broker.metadata.state_machine.consumer_group("g")
     assert group is not None
     assert [member.instance_id for member in group.members.values()] == ["one"]
 
 
-async def test_a_program_that_does_not_come_back_is_no_member_until_it_does(node: Harness, members: Members) -> None:
-    await node.topic(TOPIC, partitions=2)
+async def test_a_program_that_does_not_come_back_is_no_member_until_it_does(broker: Harness, members: Members) -> None:
+    await broker.topic(TOPIC, partitions=2)
     heard = Listener()
     first = await members.start(listener=heard, max_poll_interval_ms=1000)
     await until(lambda: len(first.assignment()) == 2, first)
     await until(lambda: not first.assignment())
     assert heard.heard[-1] == ("lost", frozenset({0, 1}))
-    group = node.metadata.state_machine.consumer_group("g")
+    group = broker.metadata.state_machine.consumer_group("g")
     assert group is not None
     await until(lambda: not group.members)
     await until(lambda: len(first.assignment()) == 2, first)
 
 
 async def test_no_answer_for_a_session_loses_everything_and_the_next_answer_gives_it_back(
-    node: Harness, members: Members
+    broker: Harness, members: Members
 ) -> None:
-    topic = await node.topic(TOPIC)
-    await produce(node, topic, 0, 3)
-    transport = BrokerTransport(node)
+    topic = await broker.topic(TOPIC)
+    await produce(broker, topic, 0, 3)
+    transport = BrokerTransport(broker)
     heard = Listener()
     settings = {"session_timeout_ms": 1000, "heartbeat_interval_ms": 100}
     consumer = await members.start(listener=heard, transport=transport, enable_auto_commit=False, **settings)
     await read(consumer, 3)
     member_id = consumer._assignment.session.membership.member_id
     transport.refusals["Heartbeat"] = errors.NoLeaderError("nobody coordinates")
-    node.coordinator._sessions.shift(1000)  # a coordinator that is gone expires nobody
+    broker.coordinator._sessions.shift(1000)  # a coordinator that is gone expires nobody
     await until(lambda: heard.heard[-1][0] == "lost", consumer)
     assert consumer.assignment() == frozenset()
     del transport.refusals["Heartbeat"]
@@ -534,50 +534,50 @@ async def test_no_answer_for_a_session_loses_everything_and_the_next_answer_give
 # --------------------------------------------------------------------------------------------------------- subscriptions
 
 
-async def test_a_pattern_finds_topics_that_come_later(node: Harness, members: Members) -> None:
-    await node.topic("flights-a")
+async def test_a_pattern_finds_topics_that_come_later(broker: Harness, members: Members) -> None:
+    await broker.topic("flights-a")
     consumer = await members.start("flights-a")
     consumer.subscribe(pattern="flights-.*")
     await until(lambda: len(consumer.assignment()) == 1, consumer)
-    topic = await node.topic("flights-b", partitions=2)
+    topic = await broker.topic("flights-b", partitions=2)
     await until(lambda: len(consumer.assignment()) == 3, consumer)
-    await produce(node, topic, 1, 2)
+    await produce(broker, topic, 1, 2)
     assert [record.topic for record in await read(consumer, 2)] == ["flights-b"] * 2
 
 
-async def test_added_partitions_are_read_from_their_start(node: Harness, members: Members) -> None:
-    topic = await node.topic(TOPIC)
+async def test_added_partitions_are_read_from_their_start(broker: Harness, members: Members) -> None:
+    topic = await broker.topic(TOPIC)
     consumer = await members.start(auto_offset_reset="latest")
     await until(lambda: len(consumer.assignment()) == 1, consumer)
-    added = await node.admin.add_partitions(pb.AddPartitionsRequest(name=TOPIC, total=3), node.call())
-    await produce(node, added.topic, 2, 2)
+    added = await broker.admin.add_partitions(pb.AddPartitionsRequest(name=TOPIC, total=3), broker.call())
+    await produce(broker, added.topic, 2, 2)
     assert topic.topic_id == added.topic.topic_id
     assert [record.partition for record in await read(consumer, 2)] == [2, 2]
     assert consumer.assignment() == {part(0), part(1), part(2)}
 
 
-async def test_a_topic_made_anew_is_another_one(node: Harness, members: Members) -> None:
-    topic = await node.topic(TOPIC)
-    await produce(node, topic, 0, 5)
+async def test_a_topic_made_anew_is_another_one(broker: Harness, members: Members) -> None:
+    topic = await broker.topic(TOPIC)
+    await produce(broker, topic, 0, 5)
     heard = Listener()
     consumer = await members.start(listener=heard)
     await read(consumer, 5)
-    await node.admin.delete_topic(pb.DeleteTopicRequest(name=TOPIC), node.call())
-    again = await node.topic(TOPIC)
-    await produce(node, again, 0, 2)
+    await broker.admin.delete_topic(pb.DeleteTopicRequest(name=TOPIC), broker.call())
+    again = await broker.topic(TOPIC)
+    await produce(broker, again, 0, 2)
     assert [record.offset for record in await read(consumer, 2)] == [0, 1]
     assert [what for what, _ in heard.heard] == ["assigned", "revoked", "assigned"]
 
 
-async def test_unsubscribing_gives_everything_up_and_leaves(node: Harness, members: Members) -> None:
-    topic = await node.topic(TOPIC)
-    await produce(node, topic, 0, 5)
+async def test_unsubscribing_gives_everything_up_and_leaves(broker: Harness, members: Members) -> None:
+    topic = await broker.topic(TOPIC)
+    await produce(broker, topic, 0, 5)
     consumer = await members.start()
     await read(consumer, 5)
     consumer.unsubscribe()
     await until(lambda: not consumer.assignment(), consumer)
     assert await members.committed(0) == 5
-    group = node.metadata.state_machine.consumer_group("g")
+    group = broker.metadata.state_machine.consumer_group("g")
     assert group is not None
     await until(lambda: not group.members)
     consumer.subscribe([TOPIC])
@@ -589,8 +589,8 @@ async def test_a_topic_that_is_not_there_is_told_at_the_start(members: Members) 
         await members.start("nothing")
 
 
-async def test_settings_that_brokers_refuse_are_raised_at_the_start(node: Harness, members: Members) -> None:
-    await node.topic(TOPIC)
+async def test_settings_that_brokers_refuse_are_raised_at_the_start(broker: Harness, members: Members) -> None:
+    await broker.topic(TOPIC)
     with pytest.raises(errors.InvalidArgumentError):
         await members.start(assignor="best")
     with pytest.raises(errors.InvalidArgumentError):
@@ -612,11 +612,11 @@ def test_settings_that_make_no_sense_are_refused(settings: dict[str, object]) ->
 # --------------------------------------------------------------------------------------------------------- administration
 
 
-async def test_groups_are_described_and_reset(node: Harness, members: Members) -> None:
-    topic = await node.topic(TOPIC, partitions=2)
+async def test_groups_are_described_and_reset(broker: Harness, members: Members) -> None:
+    topic = await broker.topic(TOPIC, partitions=2)
     for number in range(2):
-        await produce(node, topic, number, 10)
-    async with Admin(bootstrap_servers=ADDRESS, transport=BrokerTransport(node)) as admin:
+        await produce(broker, topic, number, 10)
+    async with Admin(bootstrap_servers=ADDRESS, transport=BrokerTransport(broker)) as admin:
         assert await admin.list_groups() == []
         with pytest.raises(errors.UnknownGroupError):
             await admin.describe_group("g")
@@ -648,25 +648,25 @@ async def test_groups_are_described_and_reset(node: Harness, members: Members) -
         assert [o.offset for o in (await admin.describe_group("g")).offsets] == [10, 10]
 
 
-async def test_a_dry_run_of_each_kind_of_reset_shows_what_the_reset_then_does(node: Harness) -> None:
+async def test_a_dry_run_of_each_kind_of_reset_shows_what_the_reset_then_does(broker: Harness) -> None:
     """Ten records, and ten more a minute later; a time in the future is the end, a shift stops at the log's ends."""
-    topic = await node.topic(TOPIC)
-    began_ms = node.clock_ms
-    await produce(node, topic, 0, 10)
-    node.clock_ms += 60_000
-    await produce(node, topic, 0, 10)
+    topic = await broker.topic(TOPIC)
+    began_ms = broker.clock_ms
+    await produce(broker, topic, 0, 10)
+    broker.clock_ms += 60_000
+    await produce(broker, topic, 0, 10)
     kinds: list[tuple[dict[str, object], int]] = [
         ({"to": "earliest"}, 0),
         ({"to": "latest"}, 20),
         ({"time_ms": began_ms}, 0),
         ({"time_ms": began_ms + 1}, 10),
-        ({"time_ms": node.clock_ms + 1}, 20),
+        ({"time_ms": broker.clock_ms + 1}, 20),
         ({"shift": 5}, 11),
         ({"shift": 100}, 20),
         ({"shift": -100}, 0),
         ({"offsets": {part(0): 3}}, 3),
     ]
-    async with Admin(bootstrap_servers=ADDRESS, transport=BrokerTransport(node)) as admin:
+    async with Admin(bootstrap_servers=ADDRESS, transport=BrokerTransport(broker)) as admin:
 
         async def committed() -> int | None:
             (offset,) = (await admin.describe_group("g")).offsets
@@ -681,18 +681,18 @@ async def test_a_dry_run_of_each_kind_of_reset_shows_what_the_reset_then_does(no
             assert await committed() == after
 
 
-async def test_lag_is_told_in_records_and_in_seconds(node: Harness, members: Members) -> None:
+async def test_lag_is_told_in_records_and_in_seconds(broker: Harness, members: Members) -> None:
     """The age of the oldest record that is not consumed; to the consumer itself, what it has not been handed."""
-    topic = await node.topic(TOPIC, partitions=2)
-    await produce(node, topic, 0, 10)
-    node.clock_ms += 90_000
-    await produce(node, topic, 0, 5, start=10)
-    node.clock_ms += 1_500
+    topic = await broker.topic(TOPIC, partitions=2)
+    await produce(broker, topic, 0, 10)
+    broker.clock_ms += 90_000
+    await produce(broker, topic, 0, 5, start=10)
+    broker.clock_ms += 1_500
     async with members.make(group_id="g", enable_auto_commit=False, max_poll_records=4) as consumer:
         consumer.assign([part(0)])
         assert len(await read(consumer, 4)) == 4
         assert await consumer.lag() == {part(0): 11}
-        async with Admin(bootstrap_servers=ADDRESS, transport=BrokerTransport(node)) as admin:
+        async with Admin(bootstrap_servers=ADDRESS, transport=BrokerTransport(broker)) as admin:
             for offset, lag in ((4, (11, 91.5)), (10, (5, 1.5)), (15, (0, 0.0))):
                 await consumer.commit({part(0): offset})
                 (told,) = (await admin.describe_group("g")).offsets
@@ -702,8 +702,8 @@ async def test_lag_is_told_in_records_and_in_seconds(node: Harness, members: Mem
 @pytest.mark.parametrize(
     "target", [{}, {"to": "earliest", "shift": 1}, {"to": "here"}, {"time_ms": -1}, {"offsets": {}, "shift": 1}]
 )
-async def test_a_reset_goes_to_one_place(node: Harness, target: dict[str, object]) -> None:
-    async with Admin(bootstrap_servers=ADDRESS, transport=BrokerTransport(node)) as admin:
+async def test_a_reset_goes_to_one_place(broker: Harness, target: dict[str, object]) -> None:
+    async with Admin(bootstrap_servers=ADDRESS, transport=BrokerTransport(broker)) as admin:
         with pytest.raises(errors.InvalidArgumentError):
             await admin.reset_group_offsets("g", **target)
 
@@ -712,18 +712,18 @@ async def test_a_reset_goes_to_one_place(node: Harness, target: dict[str, object
 
 
 async def test_after_a_fenced_commit_nothing_more_of_the_partition_is_handed_out(
-    node: Harness, members: Members
+    broker: Harness, members: Members
 ) -> None:
     """Its session ended, another opened the partition, and no heartbeat has told it yet."""
-    topic = await node.topic(TOPIC)
-    await produce(node, topic, 0, 10)
-    transport = BrokerTransport(node)
+    topic = await broker.topic(TOPIC)
+    await produce(broker, topic, 0, 10)
+    transport = BrokerTransport(broker)
     zombie = await members.start(transport=transport, enable_auto_commit=False)
     assert len((await zombie.getmany(timeout_ms=5000, max_records=4)).get(part(0), ())) == 4
     transport.gates["Heartbeat"] = asyncio.Event()
     session = zombie._assignment.session
     assert session is not None
-    await node.groups_service.leave(pb.LeaveRequest(group="g", member_id=session.membership.member_id), node.call())
+    await broker.groups_service.leave(pb.LeaveRequest(group="g", member_id=session.membership.member_id), broker.call())
     other = await members.start(enable_auto_commit=False)
     await read(other, 10)
     with pytest.raises(errors.FencedError):
@@ -732,10 +732,12 @@ async def test_after_a_fenced_commit_nothing_more_of_the_partition_is_handed_out
     transport.gates["Heartbeat"].set()
 
 
-async def test_a_process_that_stood_still_hands_out_nothing_before_it_is_heard(node: Harness, members: Members) -> None:
-    topic = await node.topic(TOPIC)
-    await produce(node, topic, 0, 10)
-    transport = BrokerTransport(node)
+async def test_a_process_that_stood_still_hands_out_nothing_before_it_is_heard(
+    broker: Harness, members: Members
+) -> None:
+    topic = await broker.topic(TOPIC)
+    await produce(broker, topic, 0, 10)
+    transport = BrokerTransport(broker)
     consumer = await members.start(transport=transport, enable_auto_commit=False)
     assert len((await consumer.getmany(timeout_ms=5000, max_records=4)).get(part(0), ())) == 4
     session = consumer._assignment.session
@@ -750,10 +752,10 @@ async def test_a_process_that_stood_still_hands_out_nothing_before_it_is_heard(n
 
 
 async def test_a_reset_of_many_steps_takes_no_longer_than_one_call_may(
-    node: Harness, members: Members, monkeypatch: pytest.MonkeyPatch
+    broker: Harness, members: Members, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each step is given what those before it left."""
-    await node.topic(TOPIC)
+    await broker.topic(TOPIC)
     given: list[float] = []
 
     async def list_offsets_late(resolver: object, times: dict[TopicPartition, int], timeout_seconds: float) -> object:
@@ -762,17 +764,17 @@ async def test_a_reset_of_many_steps_takes_no_longer_than_one_call_may(
         return dict.fromkeys(times, OffsetAndTimestamp(0, 0))
 
     monkeypatch.setattr(group_admin, "list_offsets", list_offsets_late)
-    async with Admin(bootstrap_servers=ADDRESS, transport=BrokerTransport(node), request_timeout_ms=9_000) as admin:
+    async with Admin(bootstrap_servers=ADDRESS, transport=BrokerTransport(broker), request_timeout_ms=9_000) as admin:
         await admin.reset_group_offsets("g", time_ms=5, topics=[TOPIC], dry_run=True)
     assert len(given) == 3
     assert 9 > given[0] > given[1] > given[2]
 
 
-async def test_closing_ends_a_start_that_waits_for_the_group(node: Harness, members: Members) -> None:
-    transport = BrokerTransport(node)
+async def test_closing_ends_a_start_that_waits_for_the_group(broker: Harness, members: Members) -> None:
+    transport = BrokerTransport(broker)
     transport.gates["Heartbeat"] = asyncio.Event()
     consumer = members.make(TOPIC, transport=transport)
-    await node.topic(TOPIC)
+    await broker.topic(TOPIC)
     starting = asyncio.create_task(consumer.start())
     async with asyncio.timeout(WAIT_SECONDS):
         while not transport.waiting["Heartbeat"]:
@@ -783,11 +785,11 @@ async def test_closing_ends_a_start_that_waits_for_the_group(node: Harness, memb
 
 
 async def test_a_frozen_process_hands_out_nothing_more_while_iterating(
-    node: Harness, members: Members, monkeypatch: pytest.MonkeyPatch
+    broker: Harness, members: Members, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is buffered may be another's by now: its session has ended, as far as it can know."""
-    topic = await node.topic(TOPIC)
-    await produce(node, topic, 0, 10)
+    topic = await broker.topic(TOPIC)
+    await produce(broker, topic, 0, 10)
     consumer = await members.start()
     async with asyncio.timeout(WAIT_SECONDS):
         assert (await anext(consumer)).offset == 0

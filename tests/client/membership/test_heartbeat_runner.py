@@ -60,7 +60,7 @@ def test_the_coordinator_is_asked_when_it_says_and_no_later_than_the_interval() 
 def test_what_comes_up_while_a_heartbeat_is_under_way_is_said_right_after_it() -> None:
     made = joining()
     call = call_of(made, 0.0)
-    made.beat_soon(0.1)
+    made.heartbeat_soon(0.1)
     made.on_answer(call, pb.HeartbeatResponse(member_epoch=5, has_assignment=True, next_heartbeat_ms=5000), 0.2)
     assert isinstance(made.next_call(0.2), GroupCall)
 
@@ -75,7 +75,7 @@ def test_failures_go_round_the_brokers_and_wait_longer_each_time() -> None:
         at = made.next_call(now)
         assert isinstance(at, float)
         waits.append(at - now)
-        made.beat_soon(now)
+        made.heartbeat_soon(now)
         assert made.next_call(now) == at, "a release does not make a broker that is down be asked without pause"
         now = at
     assert addresses == ["a:1", "b:2", "c:3"] * 2

@@ -22,7 +22,7 @@ REQUEST_ID: contextvars.ContextVar[str] = contextvars.ContextVar("request_id", d
 
 @pytest.fixture
 def cluster() -> FakeCluster:
-    cluster = FakeCluster(nodes=1)
+    cluster = FakeCluster(brokers=1)
     cluster.create_topic("t", partitions=2)
     return cluster
 

@@ -31,7 +31,7 @@ moments = pytest.mark.parametrize("moment", Moment, ids=[moment.name for moment 
 
 class Scene:
     def __init__(self) -> None:
-        self.cluster = FakeCluster(nodes=2)
+        self.cluster = FakeCluster(brokers=2)
         self.cluster.create_topic("t")
         self.transport = MemoryTransport(self.cluster)
         self.producer = Producer(

@@ -18,7 +18,7 @@ from tests.support.client.memory_transport import MemoryTransport
 
 @pytest.fixture
 def cluster() -> FakeCluster:
-    cluster = FakeCluster(nodes=1)
+    cluster = FakeCluster(brokers=1)
     cluster.create_topic("t")
     return cluster
 
@@ -47,7 +47,7 @@ async def test_flush_waits_for_what_was_taken_before_it_and_not_for_the_rest(clu
         assert before.done()
         assert not after.done()
         cluster.append_hook = None
-        cluster.move_leader("t", 0, node=1)
+        cluster.move_leader("t", 0, broker=1)
     assert values(cluster) == [b"before", b"after"]
 
 

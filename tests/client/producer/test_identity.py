@@ -20,7 +20,7 @@ from tests.support.client.memory_transport import MemoryTransport
 
 @pytest.fixture
 def cluster() -> FakeCluster:
-    cluster = FakeCluster(nodes=2)
+    cluster = FakeCluster(brokers=2)
     cluster.create_topic("t", partitions=3)
     return cluster
 
@@ -79,7 +79,7 @@ async def test_a_fenced_producer_writes_nothing_more_anywhere(cluster: FakeClust
 
 
 async def test_records_under_way_elsewhere_when_it_is_fenced_may_be_written(cluster: FakeCluster):
-    cluster.append_hook = lambda node, topic, partition, batch: (
+    cluster.append_hook = lambda broker, topic, partition, batch: (
         "drop" if partition == 1 and b"under way" in batch else None
     )
     async with named(cluster) as first:
@@ -176,8 +176,8 @@ async def test_confirming_keeps_the_name_through_failures(cluster: FakeCluster, 
     monkeypatch.setattr(limits, "NAME_CONFIRM_SECONDS", 0.01)
     asked: list[int] = []
     enough = asyncio.Event()
-    node_class = type(cluster.nodes[1])
-    answer = node_class.InitProducer
+    broker_class = type(cluster.brokers[1])
+    answer = broker_class.InitProducer
 
     async def counted(self, request, context):
         if request.HasField("epoch"):
@@ -188,7 +188,7 @@ async def test_confirming_keeps_the_name_through_failures(cluster: FakeCluster, 
                 enough.set()
         return await answer(self, request, context)
 
-    monkeypatch.setattr(node_class, "InitProducer", counted)
+    monkeypatch.setattr(broker_class, "InitProducer", counted)
     async with named(cluster):
         pass
     async with named(cluster) as producer:
@@ -280,26 +280,26 @@ async def test_starting_waits_for_every_broker_that_there_is(cluster: FakeCluste
         pass
     transport = MemoryTransport(cluster)
     heard = cluster.table
-    cluster.table = lambda: _without_node(heard(), 2)  # type: ignore[method-assign]
+    cluster.table = lambda: _without_broker(heard(), 2)  # type: ignore[method-assign]
     asked: list[int] = []
-    answer = type(cluster.nodes[1]).FenceProducer
+    answer = type(cluster.brokers[1]).FenceProducer
 
     async def noted(self, request, context):
-        asked.append(self.node_id)
+        asked.append(self.broker_id)
         return await answer(self, request, context)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(cluster.nodes[1]), "FenceProducer", noted)
+        patch.setattr(type(cluster.brokers[1]), "FenceProducer", noted)
         async with Producer(
             bootstrap_servers=transport.addresses.split(",")[0], transport=transport, producer_name="job"
         ):
             assert asked == [1, 2]
 
 
-def _without_node(table: pb.TopologyUpdate, node_id: int) -> pb.TopologyUpdate:
-    kept = [node for node in table.nodes if node.node_id != node_id]
-    del table.nodes[:]
-    table.nodes.extend(kept)
+def _without_broker(table: pb.TopologyUpdate, broker_id: int) -> pb.TopologyUpdate:
+    kept = [broker for broker in table.brokers if broker.broker_id != broker_id]
+    del table.brokers[:]
+    table.brokers.extend(kept)
     return table
 
 
@@ -311,7 +311,7 @@ async def test_a_broker_that_cannot_be_asked_is_waited_for(
     async with named(cluster):
         pass
     transport = MemoryTransport(cluster)
-    transport.cut(cluster.nodes[2].address)
+    transport.cut(cluster.brokers[2].address)
     loop = asyncio.get_running_loop()
     started = loop.time()
     async with Producer(bootstrap_servers=transport.addresses, transport=transport, producer_name="job") as producer:
@@ -326,7 +326,7 @@ async def test_a_broker_that_comes_back_ends_the_waiting(cluster: FakeCluster):
     async with named(cluster):
         pass
     transport = MemoryTransport(cluster)
-    transport.cut(cluster.nodes[2].address)
+    transport.cut(cluster.brokers[2].address)
     producer = Producer(bootstrap_servers=transport.addresses, transport=transport, producer_name="job")
     starting = asyncio.ensure_future(producer.start())
     await passes(50)
@@ -341,7 +341,7 @@ async def test_without_the_time_to_wait_starting_fails(cluster: FakeCluster):
     async with named(cluster):
         pass
     transport = MemoryTransport(cluster)
-    transport.cut(cluster.nodes[2].address)
+    transport.cut(cluster.brokers[2].address)
     producer = Producer(
         bootstrap_servers=transport.addresses, transport=transport, producer_name="job", max_block_ms=100
     )

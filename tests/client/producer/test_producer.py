@@ -14,7 +14,7 @@ from raftmq.client.producer.sequenced_append import SequencedAppender
 from raftmq.fsm.producer_ids import REPLACEABLE_IDLE_MS
 from raftmq.proto import queue_pb2 as pb
 
-from tests.support.client.fake_broker import FakeCluster, FakeNode, detail, records_in
+from tests.support.client.fake_broker import FakeBroker, FakeCluster, detail, records_in
 
 
 def producer(cluster: FakeCluster, **settings: object) -> Producer:
@@ -292,20 +292,20 @@ async def test_the_leader_s_hint_is_followed_at_once(cluster: FakeCluster):
     cluster.create_topic("t")
     async with producer(cluster) as p:
         await p.send_and_wait("t", b"a")
-        cluster.move_leader("t", 0, node=2, is_announced=False)
+        cluster.move_leader("t", 0, broker=2, is_announced=False)
         await p.send_and_wait("t", b"b")
     assert values_in(cluster, "t") == [b"a", b"b"]
-    assert [node for node, _ in cluster.append_requests] == [1, 1, 2]
+    assert [broker for broker, _ in cluster.append_requests] == [1, 1, 2]
 
 
 async def test_batches_at_a_silent_leader_go_to_its_successor(cluster: FakeCluster):
     """A frozen leader answers nothing; the topology names another: what is under way is repeated there, once each."""
     cluster.create_topic("t")
-    cluster.append_hook = lambda node, *_: "swallow" if node == 1 else None
+    cluster.append_hook = lambda broker, *_: "swallow" if broker == 1 else None
     async with producer(cluster, request_timeout_ms=60_000) as p:
         deliveries = [await p.send("t", b"%d" % n) for n in range(10)]
         await wait_requests(cluster, 1)
-        cluster.move_leader("t", 0, node=2)
+        cluster.move_leader("t", 0, broker=2)
         await asyncio.gather(*map(p_result, deliveries))
         assert [d.result().offset for d in deliveries] == list(range(10))
     assert values_in(cluster, "t") == [b"%d" % n for n in range(10)]
@@ -315,17 +315,17 @@ async def test_a_restarted_node_gets_the_batches_again(cluster: FakeCluster):
     cluster.create_topic("t")
     async with producer(cluster) as p:
         await p.send_and_wait("t", b"a")
-        await cluster.nodes[1].stop()
+        await cluster.brokers[1].stop()
         delivery = await p.send("t", b"b")
         await asyncio.sleep(0)
-        await cluster.nodes[1].start()
+        await cluster.brokers[1].start()
         await delivery
     assert values_in(cluster, "t") == [b"a", b"b"]
 
 
 async def test_a_node_that_stopped_reading_is_written_to_again(monkeypatch: pytest.MonkeyPatch):
     """A frozen broker's window fills up and a write waits for it: giving the stream up ends the write, not the writing."""
-    read_on = FakeNode.AppendStream
+    read_on = FakeBroker.AppendStream
     streams: list[object] = []
 
     async def stuck_at_first(self, requests, context):
@@ -335,8 +335,8 @@ async def test_a_node_that_stopped_reading_is_written_to_again(monkeypatch: pyte
         async for response in read_on(self, requests, context):
             yield response
 
-    monkeypatch.setattr(FakeNode, "AppendStream", stuck_at_first)
-    async with FakeCluster(nodes=1) as cluster:
+    monkeypatch.setattr(FakeBroker, "AppendStream", stuck_at_first)
+    async with FakeCluster(brokers=1) as cluster:
         cluster.create_topic("t", partitions=4)
         async with producer(cluster, request_timeout_ms=500, delivery_timeout_ms=30_000) as p:
             for _ in range(2):  # 8 MiB are under way at most: more than fits into any window
@@ -420,7 +420,7 @@ async def test_without_idempotence_the_old_leader_s_answer_is_waited_for(cluster
         first = await p.send("t", b"a")
         await wait_requests(cluster, 1)
         cluster.append_hook = lambda *_: cluster.move_leader(
-            "t", 0, node=2
+            "t", 0, broker=2
         )  # written by the old leader, then it is replaced
         moved = asyncio.Event()
         p._resolver.subscribe(moved.set)
@@ -519,7 +519,7 @@ async def test_a_batch_that_was_never_sent_expires_as_not_applied(cluster: FakeC
         with pytest.raises(errors.DeliveryExpiredError) as caught:
             await delivery
         assert caught.value.outcome is errors.Outcome.NOT_APPLIED
-        cluster.move_leader("t", 0, node=1)
+        cluster.move_leader("t", 0, broker=1)
         assert (await p.send_and_wait("t", b"y")).offset == 0
     assert sequences(cluster) == [(0, 0, 1)], "nothing was sent, so no sequence was used up"
 
@@ -718,7 +718,7 @@ async def test_cancelling_a_wait_does_not_cancel_the_record_or_other_waiters(clu
 @pytest.mark.parametrize("point", range(40))
 async def test_cancelling_anywhere_leaves_the_producer_whole(point: int):
     """A task that sends and awaits is cancelled after `point` passes of the loop: nothing leaks, later records are written."""
-    async with FakeCluster(nodes=1) as cluster:
+    async with FakeCluster(brokers=1) as cluster:
         cluster.create_topic("t")
         async with producer(cluster, buffer_memory=128 * 1024, max_batch_size=32 * 1024) as p:
 
@@ -744,7 +744,7 @@ async def test_cancelling_anywhere_leaves_the_producer_whole(point: int):
 
 @pytest.mark.parametrize("point", range(0, 30, 3))
 async def test_cancelling_start_closes_the_producer(point: int):
-    async with FakeCluster(nodes=1) as cluster:
+    async with FakeCluster(brokers=1) as cluster:
         p = producer(cluster)
         task = asyncio.create_task(p.start())
         for _ in range(point):
@@ -801,7 +801,7 @@ async def test_a_batch_without_an_answer_is_written_when_the_broker_knows_that_i
     cluster.create_topic("t")
     async with producer(cluster, request_timeout_ms=100, delivery_timeout_ms=600, max_batch_size=1024) as p:
         await p.send_and_wait("t", b"a")
-        cluster.append_hook = lambda _node, _topic, _number, batch: (
+        cluster.append_hook = lambda _broker, _topic, _number, batch: (
             "swallow" if parse_header(batch).first_sequence == 1 else None
         )
         with pytest.raises(errors.DeliveryTimeoutError):

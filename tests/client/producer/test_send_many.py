@@ -27,7 +27,7 @@ TOO_LARGE = bytes(limits.RECORD_BYTES_MAX)
 
 @pytest.fixture
 def cluster() -> FakeCluster:
-    cluster = FakeCluster(nodes=1)
+    cluster = FakeCluster(brokers=1)
     cluster.create_topic("t", partitions=3)
     cluster.create_topic("one")
     return cluster

@@ -96,9 +96,9 @@ async def test_a_lost_answer_is_repeated_and_written_once(cluster, resolver, top
 
 
 async def test_a_new_leader_is_followed(cluster, resolver, topic):
-    cluster.move_leader("t", 0, node=2, is_announced=False)
+    cluster.move_leader("t", 0, broker=2, is_announced=False)
     assert await SequencedAppender(resolver).append(topic, 0, [batch(0, 2)]) == [0]
-    assert [node for node, _ in cluster.append_requests] == [1, 2]
+    assert [broker for broker, _ in cluster.append_requests] == [1, 2]
 
 
 async def test_a_retriable_refusal_after_some_batches_repeats_only_the_rest(cluster, resolver, topic):

@@ -21,8 +21,10 @@ def describe(request: object, context: object) -> queue_pb2.DescribeClusterRespo
     count = int(os.environ["FAKE_CLUSTER_SIZE"])
     voters = int(os.environ.get("FAKE_VOTERS", count))
     return queue_pb2.DescribeClusterResponse(
-        nodes=[
-            queue_pb2.ClusterNode(node=queue_pb2.Node(node_id=n), is_metadata_voter=n <= voters, is_connected=True)
+        brokers=[
+            queue_pb2.ClusterBroker(
+                broker=queue_pb2.Broker(broker_id=n), is_metadata_voter=n <= voters, is_connected=True
+            )
             for n in range(1, count + 1)
         ]
     )
@@ -58,7 +60,7 @@ def main() -> int:
     if mode != "mute":
         ready = {
             "event": "broker_ready",
-            "node_id": int(options["--node-id"]),
+            "broker_id": int(options["--broker-id"]),
             "client_address": f"127.0.0.1:{bound}",
             "peer_address": "127.0.0.1:1",
             "http_address": "127.0.0.1:2",

@@ -27,8 +27,8 @@ class BrokerTransport:
 
     uses_threads = False
 
-    def __init__(self, node: Harness) -> None:
-        self.node = node
+    def __init__(self, broker: Harness) -> None:
+        self.broker = broker
         self.calls: Counter[str] = Counter()
         self.refusals: dict[str, RaftMQError] = {}
         """By method: every call fails with this."""
@@ -50,7 +50,7 @@ class BrokerConnection:
         self._is_closed = False
 
     async def call(self, method, request, timeout_seconds):
-        transport, node = self._transport, self._transport.node
+        transport, broker = self._transport, self._transport.broker
         transport.calls[method.name] += 1
         gate = transport.gates.get(method.name)
         if gate is not None:
@@ -64,28 +64,28 @@ class BrokerConnection:
         if method.name in transport.refusals:
             raise transport.refusals[method.name]
         services: dict[str, Callable[..., Any]] = {
-            "Heartbeat": node.groups_service.heartbeat,
-            "Leave": node.groups_service.leave,
-            "List": node.groups_service.list_groups,
-            "Describe": node.groups_service.describe,
-            "ResetOffsets": node.groups_service.reset_offsets,
-            "Delete": node.groups_service.delete,
-            "OpenPartitions": node.offsets.open_partitions,
-            "CommitOffsets": node.offsets.commit_offsets,
-            "FetchOffsets": node.offsets.fetch_offsets,
-            "Poll": node.queue.poll,
-            "ListOffsets": node.queue.list_offsets,
-            "DescribeTopic": node.admin.describe_topic,
+            "Heartbeat": broker.groups_service.heartbeat,
+            "Leave": broker.groups_service.leave,
+            "List": broker.groups_service.list_groups,
+            "Describe": broker.groups_service.describe,
+            "ResetOffsets": broker.groups_service.reset_offsets,
+            "Delete": broker.groups_service.delete,
+            "OpenPartitions": broker.offsets.open_partitions,
+            "CommitOffsets": broker.offsets.commit_offsets,
+            "FetchOffsets": broker.offsets.fetch_offsets,
+            "Poll": broker.queue.poll,
+            "ListOffsets": broker.queue.list_offsets,
+            "DescribeTopic": broker.admin.describe_topic,
         }
         sent = type(request).FromString(request.SerializeToString())
         try:
-            return await services[method.name](sent, node.call(timeout_seconds))
+            return await services[method.name](sent, broker.call(timeout_seconds))
         except RequestError as error:
             raise error_from_detail(error.detail) from error
 
     async def watch(self, request: pb.WatchRequest) -> AsyncGenerator[pb.TopologyUpdate, None]:
-        topology: TopologyService = self._transport.node.topology
-        async for update in topology.watch(request, self._transport.node.call()):
+        topology: TopologyService = self._transport.broker.topology
+        async for update in topology.watch(request, self._transport.broker.call()):
             yield update
 
     def append_stream(self):
@@ -95,12 +95,12 @@ class BrokerConnection:
         self._is_closed = True
 
 
-async def produce(node: Harness, topic: pb.Topic, partition: int, count: int, start: int = 0) -> list[bytes]:
+async def produce(broker: Harness, topic: pb.Topic, partition: int, count: int, start: int = 0) -> list[bytes]:
     """Append one batch of numbered values; returns them."""
     values = [b"%d" % number for number in range(start, start + count)]
     part = pb.PartitionAppend(
         topic_id=topic.topic_id, partition=partition, batches=[encode_body(values, None, 1).seal()]
     )
-    answer = await node.queue.append(pb.AppendRequest(partitions=[part]), node.call())
+    answer = await broker.queue.append(pb.AppendRequest(partitions=[part]), broker.call())
     assert not answer.partitions[0].HasField("error"), answer
     return values

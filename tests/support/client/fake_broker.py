@@ -145,18 +145,18 @@ class FakeTopic:
 
 
 AppendHook = Callable[[int, "FakeTopic", int, bytes], "pb.ErrorDetail | str | None"]
-"""(node id, topic, partition, batch) → None: go on; an error: refuse; "drop": apply, and never answer the request;
+"""(broker id, topic, partition, batch) → None: go on; an error: refuse; "drop": apply, and never answer the request;
 "swallow": neither apply nor answer."""
 
 
 class FakeCluster:
-    """``async with FakeCluster(nodes=2) as cluster``. Change it through its methods, so that watchers are told."""
+    """``async with FakeCluster(brokers=2) as cluster``. Change it through its methods, so that watchers are told."""
 
-    def __init__(self, nodes: int = 1) -> None:
+    def __init__(self, brokers: int = 1) -> None:
         self.cluster_id = "fake-cluster"
         self.revision = 1
         self.topics: dict[str, FakeTopic] = {}
-        self.nodes = {n: FakeNode(self, n) for n in range(1, nodes + 1)}
+        self.brokers = {n: FakeBroker(self, n) for n in range(1, brokers + 1)}
         self.clusters_called: dict[str, str] = {}
         """By method: which cluster the last call said that it was for."""
         self.append_hook: AppendHook | None = None
@@ -178,22 +178,22 @@ class FakeCluster:
         self._watchers: set[asyncio.Queue[None]] = set()
 
     async def __aenter__(self) -> Self:
-        for node in self.nodes.values():
-            await node.start()
+        for broker in self.brokers.values():
+            await broker.start()
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
         self.append_gate.set()
-        for node in self.nodes.values():
-            await node.stop()
+        for broker in self.brokers.values():
+            await broker.stop()
 
     @property
     def bootstrap_servers(self) -> str:
-        return ",".join(node.address for node in self.nodes.values())
+        return ",".join(broker.address for broker in self.brokers.values())
 
     def create_topic(self, name: str, partitions: int = 1, replication_factor: int = 1) -> FakeTopic:
-        node_ids = list(self.nodes)
-        made = [FakePartition(self._next_group_id + n, node_ids[n % len(node_ids)]) for n in range(partitions)]
+        broker_ids = list(self.brokers)
+        made = [FakePartition(self._next_group_id + n, broker_ids[n % len(broker_ids)]) for n in range(partitions)]
         self._next_group_id += partitions
         topic = FakeTopic(self._next_topic_id, name, made, replication_factor=replication_factor)
         self._next_topic_id += 1
@@ -212,9 +212,9 @@ class FakeCluster:
             self._next_group_id += 1
         self.changed()
 
-    def move_leader(self, topic: str, partition: int, node: int, *, is_announced: bool = True) -> None:
+    def move_leader(self, topic: str, partition: int, broker: int, *, is_announced: bool = True) -> None:
         moved = self.topics[topic].partitions[partition]
-        moved.leader = node
+        moved.leader = broker
         moved.leader_epoch += 1
         if is_announced:
             self.changed()
@@ -242,15 +242,15 @@ class FakeCluster:
             cluster_id=self.cluster_id,
             metadata_revision=self.revision,
             is_full=True,
-            has_nodes=True,
-            nodes=[pb.Node(node_id=n.node_id, address=n.address, state="up") for n in self.nodes.values()],
+            has_brokers=True,
+            brokers=[pb.Broker(broker_id=n.broker_id, address=n.address, state="up") for n in self.brokers.values()],
             topics=[topic_message(topic) for topic in self.topics.values()],
             leaders=self.leaders(),
         )
 
     def leaders(self) -> list[pb.PartitionLeader]:
         return [
-            pb.PartitionLeader(group_id=p.group_id, node_id=p.leader, leader_epoch=p.leader_epoch)
+            pb.PartitionLeader(group_id=p.group_id, broker_id=p.leader, leader_epoch=p.leader_epoch)
             for topic in self.topics.values()
             for p in topic.partitions
         ]
@@ -271,16 +271,16 @@ def topic_message(topic: FakeTopic) -> pb.Topic:
         replication_factor=topic.replication_factor,
         config=topic.config,
         partitions=[
-            pb.Partition(partition=n, group_id=p.group_id, replica_nodes=[p.leader])
+            pb.Partition(partition=n, group_id=p.group_id, replica_brokers=[p.leader])
             for n, p in enumerate(topic.partitions)
         ],
     )
 
 
-class FakeNode(rpc.LogServicer, rpc.TopologyServicer, rpc.AdminServicer):
-    def __init__(self, cluster: FakeCluster, node_id: int) -> None:
+class FakeBroker(rpc.LogServicer, rpc.TopologyServicer, rpc.AdminServicer):
+    def __init__(self, cluster: FakeCluster, broker_id: int) -> None:
         self.cluster = cluster
-        self.node_id = node_id
+        self.broker_id = broker_id
         self.port = 0
         self.server: grpc.aio.Server | None = None
         self.streams = 0
@@ -324,7 +324,7 @@ class FakeNode(rpc.LogServicer, rpc.TopologyServicer, rpc.AdminServicer):
         cluster.fenced[request.producer_id] = max(request.epoch, cluster.fenced.get(request.producer_id, 0))
         if request.epoch < cluster.fenced[request.producer_id]:
             await abort(context, detail(pb.PRODUCER_FENCED))
-        return pb.FenceProducerResponse(addresses=[node.address for node in cluster.nodes.values()])
+        return pb.FenceProducerResponse(addresses=[broker.address for broker in cluster.brokers.values()])
 
     async def Append(self, request, context):
         response = await self.append(request)
@@ -341,7 +341,7 @@ class FakeNode(rpc.LogServicer, rpc.TopologyServicer, rpc.AdminServicer):
 
     async def append(self, request: pb.AppendRequest) -> pb.AppendResponse | None:
         cluster = self.cluster
-        cluster.append_requests.append((self.node_id, request))
+        cluster.append_requests.append((self.broker_id, request))
         async with cluster.appended:
             cluster.appended.notify_all()
         await cluster.append_gate.wait()
@@ -364,14 +364,14 @@ class FakeNode(rpc.LogServicer, rpc.TopologyServicer, rpc.AdminServicer):
             result.error.CopyFrom(detail(pb.UNKNOWN_TOPIC))
             return result, False
         partition = topic.partitions[part.partition]
-        if partition.leader != self.node_id:
+        if partition.leader != self.broker_id:
             result.error.CopyFrom(self._not_leader(partition))
             return result, False
         drops = False
         for batch in part.batches:
             verdict = None
             if self.cluster.append_hook is not None:
-                verdict = self.cluster.append_hook(self.node_id, topic, part.partition, batch)
+                verdict = self.cluster.append_hook(self.broker_id, topic, part.partition, batch)
             if isinstance(verdict, pb.ErrorDetail):
                 result.error.CopyFrom(verdict)
                 break
@@ -388,10 +388,10 @@ class FakeNode(rpc.LogServicer, rpc.TopologyServicer, rpc.AdminServicer):
 
     def _not_leader(self, partition: FakePartition) -> pb.ErrorDetail:
         error = detail(pb.NOT_LEADER)
-        leader = self.cluster.nodes.get(partition.leader)
+        leader = self.cluster.brokers.get(partition.leader)
         error.leader.CopyFrom(
             pb.LeaderHint(
-                node_id=partition.leader,
+                broker_id=partition.leader,
                 address=leader.address if leader else "",
                 leader_epoch=partition.leader_epoch,
             )
@@ -400,7 +400,7 @@ class FakeNode(rpc.LogServicer, rpc.TopologyServicer, rpc.AdminServicer):
 
     async def Poll(self, request, context):
         async with self.cluster.polled:
-            self.cluster.poll_requests.append((self.node_id, request))
+            self.cluster.poll_requests.append((self.broker_id, request))
             self.cluster.polled.notify_all()
         deadline = time.monotonic() + request.max_wait_ms / 1000
         woken: asyncio.Queue[None] = asyncio.Queue()
@@ -432,7 +432,7 @@ class FakeNode(rpc.LogServicer, rpc.TopologyServicer, rpc.AdminServicer):
             partition = topic.partitions[wanted.partition]
             result.high_watermark, result.log_start_offset = partition.end, partition.log_start
             result.leader_epoch = partition.leader_epoch
-            if partition.leader != self.node_id:
+            if partition.leader != self.broker_id:
                 result.error.CopyFrom(self._not_leader(partition))
                 response.partitions.append(result)
                 continue
@@ -465,7 +465,7 @@ class FakeNode(rpc.LogServicer, rpc.TopologyServicer, rpc.AdminServicer):
                 result.error.CopyFrom(detail(pb.UNKNOWN_TOPIC))
                 continue
             partition = topic.partitions[wanted.partition]
-            if partition.leader != self.node_id:
+            if partition.leader != self.broker_id:
                 result.error.CopyFrom(self._not_leader(partition))
             elif wanted.time_ms == -1:
                 result.offset = partition.end
@@ -482,7 +482,7 @@ class FakeNode(rpc.LogServicer, rpc.TopologyServicer, rpc.AdminServicer):
             partition = self.cluster.find(wanted.topic_id).partitions[wanted.partition]
             before = partition.end if wanted.before_offset < 0 else wanted.before_offset
             result = response.partitions.add(topic_id=wanted.topic_id, partition=wanted.partition)
-            if partition.leader != self.node_id:
+            if partition.leader != self.broker_id:
                 result.error.CopyFrom(self._not_leader(partition))
                 continue
             partition.log_start = max(partition.log_start, before)
@@ -553,30 +553,30 @@ class FakeNode(rpc.LogServicer, rpc.TopologyServicer, rpc.AdminServicer):
         return pb.AddPartitionsResponse(metadata_revision=self.cluster.revision, topic=topic_message(topic))
 
     async def DescribeCluster(self, request, context):
-        nodes = [
-            pb.ClusterNode(
-                node=pb.Node(node_id=n.node_id, address=n.address, state="up"),
+        brokers = [
+            pb.ClusterBroker(
+                broker=pb.Broker(broker_id=n.broker_id, address=n.address, state="up"),
                 is_metadata_voter=True,
                 is_connected=True,
             )
-            for n in self.cluster.nodes.values()
+            for n in self.cluster.brokers.values()
         ]
         return pb.DescribeClusterResponse(
             cluster_id=self.cluster.cluster_id,
-            answering_node_id=self.node_id,
-            metadata_leader_node_id=1,
+            answering_broker_id=self.broker_id,
+            metadata_leader_broker_id=1,
             metadata_revision=self.cluster.revision,
-            nodes=nodes,
+            brokers=brokers,
             topic_count=len(self.cluster.topics),
             partition_count=sum(len(t.partitions) for t in self.cluster.topics.values()),
         )
 
-    async def RemoveNode(self, request, context):
-        if request.node_id not in self.cluster.nodes:
-            await abort(context, detail(pb.UNKNOWN_NODE))
+    async def RemoveBroker(self, request, context):
+        if request.broker_id not in self.cluster.brokers:
+            await abort(context, detail(pb.UNKNOWN_BROKER))
         if not request.force:
-            await abort(context, detail(pb.NODE_IN_USE))
-        return pb.RemoveNodeResponse(
+            await abort(context, detail(pb.BROKER_IN_USE))
+        return pb.RemoveBrokerResponse(
             metadata_revision=self.cluster.revision,
             replica_count=7,
             without_majority_count=2,

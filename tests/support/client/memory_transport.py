@@ -1,6 +1,6 @@
 """The SDK's transport over a `FakeCluster` that is never started: no sockets, no gRPC, every step a pass of the event loop.
 
-A node can be cut off: what is under way to it fails as a broken connection, what comes later as an unreachable one.
+A broker can be cut off: what is under way to it fails as a broken connection, what comes later as an unreachable one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from raftmq import errors
 from raftmq.client.base.error_details import error_from_detail
 from raftmq.proto import queue_pb2 as pb
 
-from tests.support.client.fake_broker import FakeCluster, FakeNode
+from tests.support.client.fake_broker import FakeBroker, FakeCluster
 
 
 class _Context:
@@ -36,16 +36,16 @@ class MemoryTransport:
         self.cluster = cluster
         self.cut_off: set[str] = set()
         self.changed = asyncio.Event()
-        for node_id, node in cluster.nodes.items():
-            node.port = 1000 + node_id
-        self.nodes = {node.address: node for node in cluster.nodes.values()}
+        for broker_id, broker in cluster.brokers.items():
+            broker.port = 1000 + broker_id
+        self.brokers = {broker.address: broker for broker in cluster.brokers.values()}
 
     @property
     def addresses(self) -> str:
-        return ",".join(self.nodes)
+        return ",".join(self.brokers)
 
     def connect(self, address: str) -> MemoryConnection:
-        return MemoryConnection(self, address, self.nodes[address])
+        return MemoryConnection(self, address, self.brokers[address])
 
     def cut(self, address: str) -> None:
         self.cut_off.add(address)
@@ -57,20 +57,20 @@ class MemoryTransport:
 
 
 class MemoryConnection:
-    def __init__(self, transport: MemoryTransport, address: str, node: FakeNode) -> None:
+    def __init__(self, transport: MemoryTransport, address: str, broker: FakeBroker) -> None:
         self.address = address
         self.cluster_id = ""
         self._transport = transport
-        self._node = node
+        self._broker = broker
         self._closed = asyncio.Event()
 
     async def call(self, method, request, timeout_seconds):
         self._check()
-        return await self._guarded(getattr(self._node, method.name)(request, _Context()), timeout_seconds)
+        return await self._guarded(getattr(self._broker, method.name)(request, _Context()), timeout_seconds)
 
     async def watch(self, request) -> AsyncGenerator[pb.TopologyUpdate, None]:
         self._check()
-        updates = cast("AsyncGenerator[pb.TopologyUpdate, None]", self._node.Watch(request, _Context()))
+        updates = cast("AsyncGenerator[pb.TopologyUpdate, None]", self._broker.Watch(request, _Context()))
         try:
             while True:
                 yield await self._guarded(anext(updates))
@@ -79,7 +79,7 @@ class MemoryConnection:
 
     def append_stream(self) -> MemoryStream:
         self._check()
-        return MemoryStream(self, self._node)
+        return MemoryStream(self, self._broker)
 
     async def close(self) -> None:
         self._closed.set()
@@ -111,9 +111,9 @@ class MemoryConnection:
 
 
 class MemoryStream:
-    def __init__(self, connection: MemoryConnection, node: FakeNode) -> None:
+    def __init__(self, connection: MemoryConnection, broker: FakeBroker) -> None:
         self._connection = connection
-        self._node = node
+        self._broker = broker
         self._requests: asyncio.Queue[pb.AppendRequest] = asyncio.Queue()
         self._cancelled = asyncio.Event()
 
@@ -129,7 +129,7 @@ class MemoryStream:
                 return response
 
     async def _answer(self) -> pb.AppendResponse | None:
-        return await self._node.append(await self._requests.get())
+        return await self._broker.append(await self._requests.get())
 
     def cancel(self) -> None:
         self._cancelled.set()

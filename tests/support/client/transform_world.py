@@ -50,7 +50,7 @@ class OutputPartition:
         self.applied_index = LogIndex(0)
         self.expiry = _Clock()
         self.producers = ProducerTable(2)
-        self.validate = SequenceValidator(self)  # as much of an `AppliedState` as the judge looks at
+        self.validate = SequenceValidator(self)  # as much of an `AppliedState` as the validator looks at
         self.records: list[tuple[str, bytes | None, int]] = []
         """The value, the key and the generation of each."""
 
@@ -267,7 +267,7 @@ class Owner:
             Leader(offset, 0) for offset, at_s in enumerate(self.world.append_times_s) if at_s * 1000 >= times_ms[IN]
         )
         found = next(young, None)
-        return {IN: None if found is None else _At(found.node_id)}
+        return {IN: None if found is None else _At(found.broker_id)}
 
     def submit(self, _: TopicPartition, offset: int, note: str) -> asyncio.Future[None]:
         """One commit under way at a time, and the last one wins, as `Committer` does it."""
@@ -311,7 +311,7 @@ class Owner:
         return Leader(1, 1)
 
     def address(self, _: Leader) -> str:
-        return "node-1"
+        return "broker-1"
 
     def connection(self, _: str) -> Owner:
         return self
@@ -322,7 +322,7 @@ class Owner:
 
     def record_revision(self, _: int) -> None: ...
 
-    def node_addresses(self) -> list[str]:
+    def broker_addresses(self) -> list[str]:
         return []
 
     async def call_any(self, _: object, request: Any, __: float, *, is_read: bool) -> Any:

@@ -39,28 +39,30 @@ async def eventually(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(POLL_SECONDS)
 
 
-def gauge(cluster: LocalCluster, node_id: int, name: str) -> float:
+def gauge(cluster: LocalCluster, broker_id: int, name: str) -> float:
     """The value of a metric without labels."""
-    with urllib.request.urlopen(f"http://{cluster.http_address(node_id)}/metrics", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://{cluster.http_address(broker_id)}/metrics", timeout=5) as answer:
         for line in answer.read().decode().splitlines():
             if line.startswith(f"{name} "):
                 return float(line.split()[1])
-    raise AssertionError(f"broker {node_id} has no {name}")
+    raise AssertionError(f"broker {broker_id} has no {name}")
 
 
-def is_ready(cluster: LocalCluster, node_id: int) -> bool:
+def is_ready(cluster: LocalCluster, broker_id: int) -> bool:
     """Whether the broker says so on /readyz."""
     try:
-        with urllib.request.urlopen(f"http://{cluster.http_address(node_id)}/readyz", timeout=2) as answer:
+        with urllib.request.urlopen(f"http://{cluster.http_address(broker_id)}/readyz", timeout=2) as answer:
             return bool(answer.status == 200)
     except (urllib.error.URLError, TimeoutError):
         return False
 
 
-def readiness(cluster: LocalCluster, node_id: int) -> str:
+def readiness(cluster: LocalCluster, broker_id: int) -> str:
     """What the broker says on /readyz, ready or not; nothing while it does not answer."""
     try:
-        with urllib.request.urlopen(f"http://{cluster.http_address(node_id)}/readyz?format=text", timeout=5) as answer:
+        with urllib.request.urlopen(
+            f"http://{cluster.http_address(broker_id)}/readyz?format=text", timeout=5
+        ) as answer:
             return str(answer.read().decode())
     except urllib.error.HTTPError as error:
         return error.read().decode()
@@ -73,12 +75,12 @@ def busiest_leader(cluster: LocalCluster, topic: str = TOPIC) -> int:
     return Counter(cluster.wait_leaders(topic).values()).most_common(1)[0][0]
 
 
-def data_files(cluster: LocalCluster, node_id: int) -> list[Path]:
+def data_files(cluster: LocalCluster, broker_id: int) -> list[Path]:
     """The broker's files of partitions."""
-    return sorted(p for p in (cluster.data_dir(node_id) / "groups").glob("*.mdb") if not p.name.startswith("0-"))
+    return sorted(p for p in (cluster.data_dir(broker_id) / "groups").glob("*.mdb") if not p.name.startswith("0-"))
 
 
 async def restart_all(cluster: LocalCluster) -> None:
     """Start every broker, none of which runs, one after the other."""
-    for node_id in cluster.node_ids:
-        await asyncio.to_thread(cluster.restart, node_id)
+    for broker_id in cluster.broker_ids:
+        await asyncio.to_thread(cluster.restart, broker_id)

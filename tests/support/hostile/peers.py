@@ -34,8 +34,8 @@ class Peer:
         self.frames += 1
         decode = {
             FrameType.MESSAGE: codec.decode_message,
-            FrameType.HEARTBEATS: codec.decode_beats,
-            FrameType.HEARTBEAT_RESPONSES: codec.decode_beats,
+            FrameType.HEARTBEATS: codec.decode_heartbeats,
+            FrameType.HEARTBEAT_RESPONSES: codec.decode_heartbeats,
             FrameType.LEADERSHIP: codec.decode_leadership,
             FrameType.SNAPSHOT_BEGIN: codec.decode_snapshot_begin,
             FrameType.SNAPSHOT_ROWS: codec.decode_snapshot_rows,

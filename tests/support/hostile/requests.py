@@ -58,25 +58,25 @@ def admin_requests() -> dict[str, list[Message]]:
         "describe_topic": [pb.DescribeTopicRequest(name="flights", with_states=True)],
         "list_topics": [pb.ListTopicsRequest()],
         "describe_cluster": [pb.DescribeClusterRequest(with_health=True)],
-        "describe_node": [pb.DescribeNodeRequest()],
+        "describe_node": [pb.DescribeBrokerRequest()],
         "describe_partitions": [
             pb.DescribePartitionsRequest(partitions=[pb.PartitionId(topic_id=1, partition=n) for n in (0, 7)])
         ],
         "register_node": [
-            pb.RegisterNodeRequest(
-                uuid="uuid-2", node_id=2, client_address="h:1", peer_address="h:2", http_address="h:3", host="h", rack="r",
+            pb.RegisterBrokerRequest(
+                uuid="uuid-2", broker_id=2, client_address="h:1", peer_address="h:2", http_address="h:3", host="h", rack="r",
                 version="1", feature_level_max=1, cluster_id="cluster-of-tests",
             )
         ],
-        "remove_node": [pb.RemoveNodeRequest(node_id=2, force=True, timeout_ms=10), pb.RemoveNodeRequest(node_id=1)],
+        "remove_node": [pb.RemoveBrokerRequest(broker_id=2, force=True, timeout_ms=10), pb.RemoveBrokerRequest(broker_id=1)],
         "report_damage": [
             pb.ReportDamageRequest(
-                node_id=1, uuid="uuid-1", replicas=[pb.ReplicaReport(group_id=1, replica_id=2, reason="crc")]
+                broker_id=1, uuid="uuid-1", replicas=[pb.ReplicaReport(group_id=1, replica_id=2, reason="crc")]
             )
         ],
         "report_replicas": [
             pb.ReportReplicasRequest(
-                node_id=1, uuid="uuid-1", damaged=[pb.ReplicaReport(group_id=1, replica_id=99)],
+                broker_id=1, uuid="uuid-1", damaged=[pb.ReplicaReport(group_id=1, replica_id=99)],
                 left=[pb.ReplicaReport(group_id=1, replica_id=98)],
             )
         ],

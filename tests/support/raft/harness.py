@@ -310,20 +310,20 @@ class Cluster:
 
     # ------------------------------------------------------------------------------------------------- time
 
-    def beat(self, replica_id: int) -> None:
+    def heartbeat(self, replica_id: int) -> None:
         """Send the heartbeats of one node as messages."""
         core = self[replica_id]
         for target, commit, counter in core.take_heartbeats():
             self.send(Heartbeat(core.replica_id, target, core.term, commit, counter))
 
     def tick(self, count: int = 1, only: Iterable[int] | None = None) -> None:
-        """Time passes, beats are sent, nobody campaigns by himself."""
+        """Time passes, heartbeats are sent, nobody campaigns by himself."""
         for _ in range(count):
             for replica_id in list(only if only is not None else self.nodes):
                 if self.nodes[replica_id].is_up:
                     self[replica_id].tick()
                     if self[replica_id].heartbeat_due:
-                        self.beat(replica_id)
+                        self.heartbeat(replica_id)
             self.pump()
 
     def live(self, count: int) -> None:

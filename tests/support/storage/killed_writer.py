@@ -16,7 +16,16 @@ from raftmq.raft.messages import SnapshotMeta
 from raftmq.storage.lmdb_log_store import LmdbLogStore
 from raftmq.storage.log_store import Update
 
-from tests.support.storage.log_builder import KEY, MAP_BYTES, VOTERS, LogBuilder, born, hard, index, position_after
+from tests.support.storage.log_builder import (
+    KEY,
+    MAP_BYTES,
+    VOTERS,
+    LogBuilder,
+    hard,
+    index,
+    initial_state,
+    position_after,
+)
 
 
 def payload_of(number: int) -> bytes:
@@ -32,7 +41,7 @@ def write_forever(directory: Path, seed: int) -> None:
     random_ = random.Random(seed)
     store = LmdbLogStore(directory, map_bytes=MAP_BYTES)
     if not store.exists(KEY):
-        store.create(KEY, born(), [(b"index", b"5")])
+        store.create(KEY, initial_state(), [(b"index", b"5")])
     restored = store.open(KEY)
     term = restored.hard_state.term
     last = LogPosition(

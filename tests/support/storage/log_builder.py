@@ -26,7 +26,7 @@ MAP_BYTES = 1 << 28
 Store = LmdbLogStore | MemoryLogStore
 
 
-def born(membership: Membership = VOTERS, position: LogPosition = GENESIS) -> RestoredState:
+def initial_state(membership: Membership = VOTERS, position: LogPosition = GENESIS) -> RestoredState:
     return RestoredState(
         hard_state=HardState(position.term, ReplicaId(0), position.index),
         position=position,

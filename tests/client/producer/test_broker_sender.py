@@ -3,7 +3,7 @@
 import math
 
 from raftmq.client.base import settings
-from raftmq.client.producer.node_sender import NodeSender, _Request
+from raftmq.client.producer.broker_sender import BrokerSender, _Request
 
 
 def sent_at_a_time_that_rounds_badly():
@@ -16,7 +16,7 @@ def sent_at_a_time_that_rounds_badly():
 def test_an_answer_is_late_at_the_very_time_that_its_timer_is_set_for():
     sent_at = sent_at_a_time_that_rounds_badly()
     due = sent_at + settings.GATHER_SECONDS_MAX
-    sender = object.__new__(NodeSender)  # with a loop it would set its timer again, for the time that it is
+    sender = object.__new__(BrokerSender)  # with a loop it would set its timer again, for the time that it is
     sender._pending = {1: _Request([], 0, sent_at)}
     assert sender._may_send_small(due)
     sender._pending = {1: _Request([], 0, math.nextafter(sent_at, 0))}

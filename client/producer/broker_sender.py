@@ -1,4 +1,4 @@
-"""Sends the batches of all partitions that one node leads over one append stream, and hands the answers on.
+"""Sends the batches of all partitions that one broker leads over one append stream, and hands the answers on.
 
 While a request is unanswered small batches gather (`settings.SMALL_REQUESTS_IN_FLIGHT_MAX`); full ones go out at once. Must not
 judge answers: that is the producer's part. Invariant: every request in `_pending` is answered, or handed back as lost, exactly once.
@@ -36,7 +36,7 @@ class AnswerHandler(Protocol):
         """A request will not be answered."""
 
     def reschedule(self, queue: PartitionQueue) -> None:
-        """The queue's leader is not this node any more."""
+        """The queue's leader is not this broker any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,8 @@ class _Request:
     sent_at: float
 
 
-class NodeSender:
-    """One node's stream; lives as long as the producer, reopening the stream when it breaks."""
+class BrokerSender:
+    """One broker's stream; lives as long as the producer, reopening the stream when it breaks."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class NodeSender:
         self._drop_stream(self._stream, BrokenConnectionError(f"{self.address}: the producer was closed"))
 
     def check_late(self, now: float) -> None:
-        """Suspect the node when an answer is late; give the stream up when one is later than the request timeout."""
+        """Suspect the broker when an answer is late; give the stream up when one is later than the request timeout."""
         oldest = next(iter(self._pending.values()), None)
         if oldest is None:
             return
@@ -143,7 +143,7 @@ class NodeSender:
         return stream
 
     def _build_request(self) -> bytes | None:
-        if not self._queues or self.bytes_in_flight >= settings.NODE_BYTES_IN_FLIGHT_MAX:
+        if not self._queues or self.bytes_in_flight >= settings.BROKER_BYTES_IN_FLIGHT_MAX:
             return None
         now = self._loop.time()
         if now < self._not_before:
@@ -188,7 +188,7 @@ class NodeSender:
         elif queue.open is not None and not queue.is_flushing and now < queue.open.linger_until:
             self._come_back(queue, queue.open.linger_until)
         elif queue.open is not None and not queue.has_unanswered:
-            self._queues[queue] = None  # small, and must wait for this node's answers
+            self._queues[queue] = None  # small, and must wait for this broker's answers
         else:
             queue.is_scheduled = False  # idle, or its own answers bring it back
 
