@@ -21,6 +21,7 @@ MODULES: Final[dict[Extra, tuple[str, ...]]] = {
         "grpc_reflection",
         "lmdb",
         "prometheus_client",
+        "re2",
         "rich",
         "starlette",
         "structlog",

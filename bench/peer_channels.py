@@ -72,8 +72,10 @@ class _Handler:
 async def framed_tcp(size: int, frames: int) -> float:
     loop = asyncio.get_running_loop()
     one, two = _Handler(1), _Handler(2)
-    sender = PeerTransport(loop, one, Limits(), Timing(), lambda: 0.5)
-    receiver = PeerTransport(loop, two, Limits(), Timing(), lambda: 0.5)
+    sender = PeerTransport(loop, Limits(), Timing(), lambda: 0.5)
+    sender.attach(one)
+    receiver = PeerTransport(loop, Limits(), Timing(), lambda: 0.5)
+    receiver.attach(two)
     port = await receiver.listen("127.0.0.1", 0)
     sender.set_peers({PEER: f"127.0.0.1:{port}"})
     await one.up.wait()

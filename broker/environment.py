@@ -20,10 +20,12 @@ from raftmq.broker.base.config import BrokerConfig
 from raftmq.broker.base.limits import Limits
 from raftmq.broker.base.loop_pause import LoopPause
 from raftmq.broker.base.watchdog import Watchdog
-from raftmq.broker.data_port.port import DataPort, DataPortHost
+from raftmq.broker.data_port.port import DataPort
 from raftmq.broker.grpc_port.server import GrpcHost, GrpcServer
-from raftmq.broker.http_port.server import HttpHost, HttpServer
+from raftmq.broker.http_port.metrics import MetricsHost
+from raftmq.broker.http_port.server import HttpServer
 from raftmq.broker.replica.reader_pools import ReaderPools
+from raftmq.broker.services.host import ServiceHost
 from raftmq.storage.disk_space import DiskReserve
 from raftmq.storage.fault_board import FaultBoard, last_fault
 from raftmq.storage.lmdb_log_store import LmdbLogStore
@@ -104,11 +106,11 @@ class NodeEnvironment:
         """The clients' port."""
         return GrpcServer(host)
 
-    def data_port(self, host: DataPortHost) -> DataPort:
+    def data_port(self, host: ServiceHost, grpc_server: GrpcServer) -> DataPort:
         """The port of data connections."""
-        return DataPort(host)
+        return DataPort(host, grpc_server)
 
-    def http_server(self, host: HttpHost) -> HttpServer:
+    def http_server(self, host: MetricsHost) -> HttpServer:
         """The port for metrics and health."""
         return HttpServer(host)
 

@@ -20,7 +20,8 @@ from typing import IO
 
 import structlog
 import uvloop
-from raftmq.broker.base.config import BrokerConfig, split_address
+from raftmq.broker.base.addresses import split_address
+from raftmq.broker.base.config import BrokerConfig
 from raftmq.broker.base.limits import why_process_is_too_small
 from raftmq.broker.base.logs import configure_logs
 from raftmq.broker.base.request_error import RequestError
@@ -111,12 +112,12 @@ async def _serve(config: BrokerConfig) -> int:
         gc.freeze()
         ready = {
             "event": "broker_ready",
-            "broker_id": node.node_id,
-            "client_address": node.client_address,
-            "peer_address": node.peer_address,
-            "http_address": node.http_address,
-            "data_address": node.data_address,
-            "cluster_id": node.cluster_id,
+            "broker_id": node.view.node_id,
+            "client_address": node.addresses.client,
+            "peer_address": node.addresses.peer,
+            "http_address": node.addresses.http,
+            "data_address": node.addresses.data,
+            "cluster_id": node.view.cluster_id,
         }
         print(json.dumps(ready), flush=True)  # noqa: T201
 

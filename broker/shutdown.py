@@ -6,8 +6,9 @@ A writer thread may wait for a hanging disk, and a call for a hanging client. A 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from math import inf
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -35,6 +36,15 @@ class Shutdown:
     def is_clean(self) -> bool:
         """Whether every phase so far ended in time and without an error."""
         return not self.overdue and self.failure is None
+
+    def finish(self, data_dir: Path, end_process: Callable[[], None]) -> None:
+        """End the process if a phase overran, and raise the error of the first phase that failed."""
+        if self.overdue:
+            # a thread that hangs would keep the process, and what it still does must not count as an orderly end
+            log.critical("broker_exits", reason=f"not over in time: {', '.join(self.overdue)}", path=str(data_dir))
+            end_process()
+        if self.failure is not None:
+            raise self.failure
 
     async def phase(self, name: str, work: Awaitable[Any], seconds_max: float = inf) -> bool:
         """Wait for the work, at most `seconds_max` and the time left. Returns False if it overran or failed."""

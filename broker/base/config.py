@@ -5,7 +5,6 @@ Every key is checked; an unknown one is refused with the list of those there are
 
 from __future__ import annotations
 
-import ipaddress
 import re
 import socket
 import tomllib
@@ -16,6 +15,22 @@ from typing import Final, TypeVar
 
 from dynaconf import Dynaconf
 from dynaconf.utils.inspect import get_history
+from raftmq.broker.base.addresses import is_loopback, split_address
+from raftmq.broker.base.config_parsers import (
+    bytes_between,
+    integer_between,
+    one_of,
+    optional_bytes_between,
+    parse_address,
+    parse_addresses,
+    parse_flag,
+    parse_optional_address,
+    parse_optional_text,
+    parse_path,
+    parse_text,
+    parse_voters,
+    seconds_between,
+)
 from raftmq.broker.base.limits import GIB, MIB, Limits, Timing
 from raftmq.fsm.topic_config import suggestion
 
@@ -32,148 +47,9 @@ _SERVICE_NAME: Final = re.compile(
 _SERVICE_PORT_NAME: Final = re.compile(r"RAFTMQ_(?:[A-Z0-9_]+_)?PORT\Z")
 _SERVICE_PORT_VALUE: Final = re.compile(r"(?:tcp|udp|sctp)://\S+\Z")
 
-_TRUE: Final = frozenset({"1", "true", "yes", "on"})
-_FALSE: Final = frozenset({"0", "false", "no", "off", ""})
-_SIZE = re.compile(r"([0-9]+)\s*([kmgt]i?b?|b)?\Z", re.IGNORECASE)
-_UNITS: Final = {"": 1, "b": 1, "k": 1024, "m": MIB, "g": GIB, "t": 1024 * GIB}
-_TIME: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)\Z")
-_TIME_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
-
 
 class ConfigError(ValueError):
     """The configuration cannot be used; the message says which key, where it came from, and what it may be."""
-
-
-# ------------------------------------------------------------------------------------------------------------- parsing
-
-
-def _text(value: object) -> str:
-    if isinstance(value, str):
-        return value.strip()
-    raise ValueError("a text")
-
-
-def _optional_text(value: object) -> str | None:
-    return None if value is None else _text(value) or None
-
-
-def _flag(value: object) -> bool:
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, str) and value.strip().lower() in _TRUE | _FALSE:
-        return value.strip().lower() in _TRUE
-    raise ValueError("true or false")
-
-
-def _integer(minimum: int, maximum: int) -> Callable[[object], int]:
-    def parse(value: object) -> int:
-        expected = f"a number between {minimum} and {maximum}"
-        if isinstance(value, bool) or not isinstance(value, (int, str)):
-            raise ValueError(expected)  # noqa: TRY004 -- one kind of error for whatever is wrong
-        try:
-            number = int(value)
-        except ValueError:
-            raise ValueError(expected) from None
-        if not minimum <= number <= maximum:
-            raise ValueError(expected)
-        return number
-
-    return parse
-
-
-def _seconds(minimum: float, maximum: float) -> Callable[[object], float]:
-    def parse(value: object) -> float:
-        expected = f"a time between {minimum:g} and {maximum:g} seconds (such as 500ms, 20s, 5m, 2h or 7d)"
-        if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-            raise ValueError(expected)  # noqa: TRY004 -- as above
-        try:
-            match = _TIME.match(value.strip()) if isinstance(value, str) else None
-            number = float(match[1]) * _TIME_UNITS[match[2]] if match is not None else float(value)
-        except ValueError:
-            raise ValueError(expected) from None
-        if not minimum <= number <= maximum:  # also refuses nan
-            raise ValueError(expected)
-        return number
-
-    return parse
-
-
-def _bytes(minimum: int, maximum: int) -> Callable[[object], int]:
-    def parse(value: object) -> int:
-        expected = f"a size between {minimum} and {maximum} bytes (such as 512MiB)"
-        match = (
-            _SIZE.match(str(value).strip()) if isinstance(value, (int, str)) and not isinstance(value, bool) else None
-        )
-        if match is None:
-            raise ValueError(expected)
-        number = int(match[1]) * _UNITS[(match[2] or "").lower()[:1]]
-        if not minimum <= number <= maximum:
-            raise ValueError(expected)
-        return number
-
-    return parse
-
-
-def _optional_bytes(minimum: int, maximum: int) -> Callable[[object], int | None]:
-    parse = _bytes(minimum, maximum)
-    return lambda value: None if value is None or value == "" else parse(value)
-
-
-def _address(value: object) -> str:
-    text = _text(value)
-    try:
-        split_address(text)
-    except ValueError:
-        raise ValueError("HOST:PORT") from None
-    return text
-
-
-def _optional_address(value: object) -> str | None:
-    return None if value is None or value == "" else _address(value)
-
-
-def _addresses(value: object) -> tuple[str, ...]:
-    parts = value.split(",") if isinstance(value, str) else value
-    if not isinstance(parts, (list, tuple)):
-        raise ValueError("HOST:PORT[,HOST:PORT...]")  # noqa: TRY004 -- one kind of error for whatever is wrong
-    return tuple(_address(part) for part in parts if not isinstance(part, str) or part.strip())
-
-
-def _path(value: object) -> Path:
-    if isinstance(value, Path):
-        return value
-    text = _text(value)
-    if not text:
-        raise ValueError("a path")
-    return Path(text).expanduser()
-
-
-def _one_of(*choices: str) -> Callable[[object], str]:
-    def parse(value: object) -> str:
-        text = _text(value).lower()
-        if text not in choices:
-            raise ValueError(" or ".join(choices))
-        return text
-
-    return parse
-
-
-def _voters(value: object) -> int:
-    number = _integer(1, 5)(value)
-    if number % 2 == 0:
-        raise ValueError("1, 3 or 5")
-    return number
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """``host:port`` or ``[v6]:port`` → (host, port). Raises ValueError."""
-    host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise ValueError(f"{address!r} is not HOST:PORT")
-    is_bracketed = host.startswith("[") and host.endswith("]")
-    if (":" in host) != is_bracketed:
-        raise ValueError(f"{address!r} is not HOST:PORT (an IPv6 address goes in brackets)")
-    return host.strip("[]"), int(port)
 
 
 def is_service_link(name: str, text: str) -> bool:
@@ -185,16 +61,6 @@ def is_service_link(name: str, text: str) -> bool:
     if _SERVICE_NAME.match(name) is not None:
         return True
     return _SERVICE_PORT_NAME.match(name) is not None and _SERVICE_PORT_VALUE.match(text) is not None
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches the address."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 # ------------------------------------------------------------------------------------------------------------- the keys
@@ -213,72 +79,82 @@ _TIMING = Timing()
 
 
 def _time(default: float, meaning: str) -> float:
-    return _key(default, _seconds(0.001, 86_400), meaning)
+    return _key(default, seconds_between(0.001, 86_400), meaning)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
     """Everything a broker can be told. Fields named as in `Limits` and `Timing` set those."""
 
-    data_dir: Path = _key(_DEFAULT_DATA_DIR, _path, "where everything durable is kept")  # noqa: RUF009 -- a field
-    listen: str = _key("127.0.0.1:9400", _address, "clients' port (0: any free one)")
-    peer_listen: str = _key("127.0.0.1:9401", _address, "the other brokers' port")
-    http_listen: str = _key("127.0.0.1:9402", _address, "metrics and health")
+    data_dir: Path = _key(_DEFAULT_DATA_DIR, parse_path, "where everything durable is kept")  # noqa: RUF009 -- a field
+    listen: str = _key("127.0.0.1:9400", parse_address, "clients' port (0: any free one)")
+    peer_listen: str = _key("127.0.0.1:9401", parse_address, "the other brokers' port")
+    http_listen: str = _key("127.0.0.1:9402", parse_address, "metrics and health")
     data_listen: str | None = _key(
         None,
-        _optional_address,
+        parse_optional_address,
         "port on which clients append and poll without gRPC (HOST:PORT); else any free port of the listen host",
     )
     advertise: str | None = _key(
-        None, _optional_text, "host name under which others reach this broker; else the listen host"
+        None, parse_optional_text, "host name under which others reach this broker; else the listen host"
     )
-    host: str | None = _key(None, _optional_text, "machine label: replicas spread over these; else the host name")
-    rack: str = _key("", _text, "rack or zone label: replicas spread over these, too")
-    broker_id: int = _key(0, _integer(0, (1 << 31) - 1), "wanted broker id (0: the cluster gives one)")
-    bootstrap: bool = _key(False, _flag, "form a new cluster of this one broker")
+    host: str | None = _key(None, parse_optional_text, "machine label: replicas spread over these; else the host name")
+    rack: str = _key("", parse_text, "rack or zone label: replicas spread over these, too")
+    broker_id: int = _key(0, integer_between(0, (1 << 31) - 1), "wanted broker id (0: the cluster gives one)")
+    bootstrap: bool = _key(False, parse_flag, "form a new cluster of this one broker")
     join: tuple[str, ...] = _key(
         (),
-        _addresses,
+        parse_addresses,
         "client addresses of a cluster to join; with bootstrap: of brokers that may have formed it already",
     )
-    cluster_id: str = _key("", _text, "the only cluster this broker may belong to; it is never formed anew")
+    cluster_id: str = _key("", parse_text, "the only cluster this broker may belong to; it is never formed anew")
     replace_lost: bool = _key(
         False,
-        _flag,
+        parse_flag,
         "the disk of the broker with this broker_id is lost: take its place even where partitions lose a majority",
     )
     disk_reserve_bytes: int | None = _key(
-        None, _optional_bytes(0, 1 << 60), "free disk space kept; else min(max(2 GiB, 3 %), 20 % of the volume)"
+        None, optional_bytes_between(0, 1 << 60), "free disk space kept; else min(max(2 GiB, 3 %), 20 % of the volume)"
     )
-    metadata_voters: int = _key(3, _voters, "voters of the metadata group: 1, 3 or 5")
-    writer_threads: int = _key(4, _integer(1, 64), "threads that commit to disk")
-    partitions_max: int = _key(_LIMITS.partitions_max, _integer(1, 100_000), "partition replicas this process takes")
-    map_bytes: int = _key(64 * GIB, _bytes(MIB, 1 << 46), "address space of one replica's file")
-    log_level: str = _key("info", _one_of("debug", "info", "warning", "error"), "least level logged")
-    allow_insecure_remote: bool = _key(False, _flag, "listen beyond loopback although there are no credentials yet")
+    metadata_voters: int = _key(3, parse_voters, "voters of the metadata group: 1, 3 or 5")
+    writer_threads: int = _key(4, integer_between(1, 64), "threads that commit to disk")
+    partitions_max: int = _key(
+        _LIMITS.partitions_max, integer_between(1, 100_000), "partition replicas this process takes"
+    )
+    map_bytes: int = _key(64 * GIB, bytes_between(MIB, 1 << 46), "address space of one replica's file")
+    log_level: str = _key("info", one_of("debug", "info", "warning", "error"), "least level logged")
+    allow_insecure_remote: bool = _key(
+        False, parse_flag, "listen beyond loopback although there are no credentials yet"
+    )
     # limits
     uncommitted_bytes_max: int = _key(
-        _LIMITS.uncommitted_bytes_max, _bytes(MIB, 1 << 40), "payload proposed and not yet applied"
+        _LIMITS.uncommitted_bytes_max, bytes_between(MIB, 1 << 40), "payload proposed and not yet applied"
     )
     inbound_append_bytes_max: int = _key(
-        _LIMITS.inbound_append_bytes_max, _bytes(MIB, 1 << 40), "payload received and not yet durable"
+        _LIMITS.inbound_append_bytes_max, bytes_between(MIB, 1 << 40), "payload received and not yet durable"
     )
     recent_entries_bytes_max: int = _key(
-        _LIMITS.recent_entries_bytes_max, _bytes(MIB, 1 << 40), "recent batches kept in memory"
+        _LIMITS.recent_entries_bytes_max, bytes_between(MIB, 1 << 40), "recent batches kept in memory"
     )
-    parked_polls_max: int = _key(_LIMITS.parked_polls_max, _integer(1, 1_000_000), "long polls waiting at once")
-    consumer_groups_max: int = _key(_LIMITS.consumer_groups_max, _integer(1, 100_000), "consumer groups in the cluster")
-    group_members_max: int = _key(_LIMITS.group_members_max, _integer(1, 10_000), "members of one consumer group")
-    members_max: int = _key(_LIMITS.members_max, _integer(1, 1_000_000), "members of all consumer groups")
-    concurrent_rpcs_max: int = _key(_LIMITS.concurrent_rpcs_max, _integer(16, 1_000_000), "calls and streams at once")
+    parked_polls_max: int = _key(_LIMITS.parked_polls_max, integer_between(1, 1_000_000), "long polls waiting at once")
+    consumer_groups_max: int = _key(
+        _LIMITS.consumer_groups_max, integer_between(1, 100_000), "consumer groups in the cluster"
+    )
+    group_members_max: int = _key(
+        _LIMITS.group_members_max, integer_between(1, 10_000), "members of one consumer group"
+    )
+    members_max: int = _key(_LIMITS.members_max, integer_between(1, 1_000_000), "members of all consumer groups")
+    concurrent_rpcs_max: int = _key(
+        _LIMITS.concurrent_rpcs_max, integer_between(16, 1_000_000), "calls and streams at once"
+    )
     # timing
     data_tick_seconds: float = _time(_TIMING.data_tick_seconds, "heartbeat of partitions")
     data_election_ticks: int = _key(
-        _TIMING.data_election_ticks, _integer(3, 1000), "heartbeats missed before an election"
+        _TIMING.data_election_ticks, integer_between(3, 1000), "heartbeats missed before an election"
     )
     metadata_tick_seconds: float = _time(_TIMING.metadata_tick_seconds, "heartbeat of the metadata group")
     metadata_election_ticks: int = _key(
-        _TIMING.metadata_election_ticks, _integer(3, 1000), "heartbeats missed before its election"
+        _TIMING.metadata_election_ticks, integer_between(3, 1000), "heartbeats missed before its election"
     )
     retention_check_seconds: float = _time(_TIMING.retention_check_seconds, "how often retention is enforced")
     leadership_publish_seconds: float = _time(
@@ -286,7 +162,7 @@ class BrokerConfig:
     )
     offsets_retention_seconds: float = _key(
         _TIMING.offsets_retention_seconds,
-        _seconds(1, 10 * 366 * 86_400),
+        seconds_between(1, 10 * 366 * 86_400),
         "how long offsets of a consumer group without members are kept",
     )
     controller_seconds: float = _time(_TIMING.controller_seconds, "how often the controller looks")

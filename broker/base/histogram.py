@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Final
 
 LATENCY_SECONDS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
@@ -41,6 +42,10 @@ class Histogram:
     def count(self) -> int:
         """How many values there were."""
         return sum(self.counts)
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """Return each bound, and ``+Inf``, with the number of values up to it."""
+        return list(zip(map(str, (*self.bounds, "+Inf")), accumulate(self.counts), strict=True))
 
     def copy(self) -> Histogram:
         """As it is now."""

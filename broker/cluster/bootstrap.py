@@ -1,4 +1,4 @@
-"""How a node comes to belong to a cluster: forms one, joins one, or continues in the one it is of.
+"""How a node comes to belong to a cluster: forms one, joins one, or continues in the one it is of. `seeds.py` has the calls.
 
 A cluster forms once, when the operator says so; a joiner never forms one. What must be durable before the next step is:
 identity, then the replica of metadata, then the cluster's id, and only then does the node speak.
@@ -8,28 +8,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import cast
 
-import grpc.aio
 import structlog
 from raftmq.broker.base.config import BrokerConfig
 from raftmq.broker.base.log_throttle import LogThrottle
 from raftmq.broker.base.request_error import RequestError
-from raftmq.broker.base.statuses import detail_of
 from raftmq.broker.cluster.metadata_replica import MetadataReplica
 from raftmq.broker.cluster.peer_boots import lineage_of
 from raftmq.broker.cluster.peer_directory import PeerDirectory
 from raftmq.broker.cluster.replica_manager import ReplicaManager
+from raftmq.broker.cluster.seeds import RETRY_SECONDS, RETRY_SECONDS_MAX, Seeds
 from raftmq.broker.replica.commands import refused
-from raftmq.broker.replica.engine import Engine
 from raftmq.broker.replica.initial_state import founder_state, joiner_state
 from raftmq.errors import InvariantError
 from raftmq.fsm.feature_levels import FEATURE_LEVEL
-from raftmq.fsm.metadata_commands import InitializeCluster, RegisterNode, Rejected
+from raftmq.fsm.metadata_commands import InitializeCluster, Rejected
 from raftmq.fsm.node_lineage import Boot
 from raftmq.proto import queue_pb2 as pb
-from raftmq.proto import queue_pb2_grpc as pb_grpc
 from raftmq.raft.membership import Membership
 from raftmq.storage.errors import DamagedReplicaError, MissingReplicaError
 from raftmq.storage.lmdb_log_store import LmdbLogStore
@@ -42,65 +37,45 @@ log = structlog.get_logger(__name__)
 _FIRST_REPLICA = ReplicaId(1)
 """The metadata replica of the node that forms the cluster."""
 _REJOIN = "start with --join HOST:PORT of a broker of that cluster, and with the --broker-id that this broker had if its disk was replaced"
-_RETRY_SECONDS = 0.5
-_RETRY_SECONDS_MAX = 4.0
-_CALL_SECONDS = 5.0
-_SEED_CHECK_SECONDS = 2.0
-"""How long a restart may wait for seeds whose hosts do not even refuse a connection."""
-_DEFINITE_REFUSALS = (
-    grpc.StatusCode.INVALID_ARGUMENT,
-    grpc.StatusCode.ALREADY_EXISTS,
-    grpc.StatusCode.PERMISSION_DENIED,
-    grpc.StatusCode.FAILED_PRECONDITION,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class NodeAddresses:
-    """Where others reach this node, as `host:port`."""
-
-    client: str
-    peer: str
-    http: str
 
 
 class ClusterBootstrap:
-    """See the module. Made when the node's ports are bound, since the others must be told of them."""
+    """One node's way into its cluster. Use it after the ports are bound: the other nodes are told of their addresses."""
 
     def __init__(
         self,
         config: BrokerConfig,
-        version: str,
-        addresses: NodeAddresses,
         registry: Registry,
         store: LmdbLogStore,
-        engine: Engine,
         replicas: ReplicaManager,
         metadata: MetadataReplica,
         peers: PeerDirectory,
-        open_channel: Callable[[str], grpc.aio.Channel],
+        seeds: Seeds,
         new_uuid: Callable[[], str],
         on_stale: Callable[[str], None],
     ) -> None:
         """`on_stale` is told why the cluster says that this data directory is an older copy, or one that runs twice."""
         self._on_stale = on_stale
         self._config = config
-        self._version = version
-        self._addresses = addresses
         self._registry = registry
         self._store = store
-        self._engine = engine
         self._replicas = replicas
         self._metadata = metadata
         self._peers = peers
+        self.seeds = seeds
         self.removal = ""
         """Why the cluster refuses this data directory for ever, in words; empty unless it does."""
-        self.postponement = ""
-        """Why a broker did not admit this node at the last try, and will later, in words; empty where none said."""
         self._postponed_throttle = LogThrottle()
-        self._unavailable_throttle = LogThrottle()
-        self._open_channel = open_channel
         self._new_uuid = new_uuid
+
+    async def enter(self) -> bool:
+        """Continue in the cluster of the data directory, or form or join one. Returns whether it continued: then `announce` must run."""
+        if self._registry.cluster_id:
+            await self.check_seeds()
+            await self.resume()
+            return True
+        await (self.bootstrap() if self._config.bootstrap else self.join())
+        return False
 
     async def bootstrap(self) -> None:
         """Form a cluster of one. Identity is durable first, then the replica, then it may speak.
@@ -121,7 +96,7 @@ class ClusterBootstrap:
         while not replica.is_leader:
             await replica.wait_progress()
         await self._initialize_cluster()
-        result = await self._metadata.propose(self._registration())
+        result = await self._metadata.propose(self.seeds.registration())
         if isinstance(result, Rejected):
             raise RequestError(pb.INTERNAL, f"the first broker could not register: {result.message}")
         log.info("cluster_formed", cluster_id=cluster_id, broker_id=self._registry.node_id)
@@ -137,7 +112,7 @@ class ClusterBootstrap:
                 pb.CLUSTER_ALREADY_FORMED,
                 f"cluster_id = {mine} names a cluster that exists, and --bootstrap would form another one: {_REJOIN}",
             )
-        answers = await asyncio.gather(*(self._membership_of(seed) for seed in self._config.join))
+        answers = await asyncio.gather(*(self.seeds.membership_of(seed) for seed in self._config.join))
         for seed, cluster_id in zip(self._config.join, answers, strict=True):
             if cluster_id:
                 raise RequestError(
@@ -166,7 +141,7 @@ class ClusterBootstrap:
         if not self._registry.uuid:
             # the id that is asked for is not the node's before the cluster says so: a refused one may be corrected
             self._registry.set_identity(uuid=self._new_uuid(), node_id=0)
-        answer = await self._register(self._config.join)
+        answer = await self.seeds.register(self._config.join)
         self._registry.set_identity(uuid=self._registry.uuid, node_id=answer.broker_id)
         await self._start_as_learner(answer)
         log.info("cluster_joined", cluster_id=answer.cluster_id, broker_id=answer.broker_id)
@@ -199,7 +174,7 @@ class ClusterBootstrap:
                 f"cluster_id = {insisted}, and the data directory {self._config.data_dir} belongs to cluster {mine}: correct the "
                 "setting, or give the broker its own data directory",
             )
-        answers = await asyncio.gather(*(self._cluster_of(seed) for seed in self._config.join))
+        answers = await asyncio.gather(*(self.seeds.cluster_of(seed) for seed in self._config.join))
         others = [
             (seed, other) for seed, other in zip(self._config.join, answers, strict=True) if other not in ("", mine)
         ]
@@ -214,31 +189,6 @@ class ClusterBootstrap:
             f"{seed} belongs to cluster {other}, and the data directory {self._config.data_dir} to cluster {mine}: name "
             "brokers of that cluster with --join, or start on an empty data directory to join the other",
         )
-
-    async def _membership_of(self, seed: str) -> str:
-        """The cluster that a broker is in, in words; empty for one that is in none, and for one that does not answer."""
-        try:
-            cluster_id = await self._ask_cluster_id(seed)
-        except grpc.aio.AioRpcError as error:
-            detail = detail_of(error)
-            if detail is None:
-                log.warning("seed_unavailable", address=seed, reason=error.details())
-            # a member says NOT_READY, and the like, while it has no majority of its cluster
-            return "" if detail is None or detail.code == pb.NOT_FORMED else "a cluster that is not ready"
-        return f"cluster {cluster_id}" if cluster_id else ""
-
-    async def _cluster_of(self, seed: str) -> str:
-        """The cluster that a broker says it belongs to; empty when it does not say."""
-        try:
-            return await self._ask_cluster_id(seed)
-        except grpc.aio.AioRpcError:
-            return ""
-
-    async def _ask_cluster_id(self, seed: str) -> str:
-        async with self._open_channel(seed) as channel:
-            stub = pb_grpc.AdminStub(channel)  # type: ignore[no-untyped-call]
-            answer = await stub.DescribeCluster(pb.DescribeClusterRequest(), timeout=_SEED_CHECK_SECONDS)
-            return str(answer.cluster_id)
 
     async def resume(self) -> None:
         """A restart: identity and replicas are on disk; addresses may have changed (see `announce`)."""
@@ -269,7 +219,7 @@ class ClusterBootstrap:
                 f"the metadata replica in {self._config.data_dir} cannot be used ({reason}) and no other broker is known "
                 "that could replace it: name one with --join, or restore the directory",
             )
-        answer = await self._register(seeds, damaged_metadata_replica=damaged.replica_id)
+        answer = await self.seeds.register(seeds, damaged_metadata_replica=damaged.replica_id)
         await self._start_as_learner(answer)
         # the cluster has given it up: nobody will ever ask for it again
         await self._replicas.on_writer(damaged, lambda: self._store.retire(damaged))
@@ -283,11 +233,11 @@ class ClusterBootstrap:
         Then again whenever metadata has had no leader for long: a node that was removed meanwhile is told so by nobody else.
         Ends when the cluster refuses this node for ever.
         """
-        pause = _RETRY_SECONDS / 2
+        pause = RETRY_SECONDS / 2
         while not self.removal:
             if self._is_known() and not self._metadata.leaderless_seconds():
-                pause = _RETRY_SECONDS / 2
-                await asyncio.sleep(_RETRY_SECONDS_MAX)
+                pause = RETRY_SECONDS / 2
+                await asyncio.sleep(RETRY_SECONDS_MAX)
                 continue
             try:
                 await self._announce_once()
@@ -301,7 +251,7 @@ class ClusterBootstrap:
                 # else: leadership moved, or whoever was asked could not say yes: try again
                 elif self._postponed_throttle.is_due(str(error)):
                     log.warning("announcement_postponed", reason=str(error))
-            await asyncio.sleep(pause := min(2 * pause, _RETRY_SECONDS_MAX))
+            await asyncio.sleep(pause := min(2 * pause, RETRY_SECONDS_MAX))
 
     def _is_known(self) -> bool:
         """Whether metadata has the registration of this boot: what a node says of itself changes with its boots alone."""
@@ -315,7 +265,7 @@ class ClusterBootstrap:
         if replica.is_leader:
             if not replica.state_machine.cluster_id and replica.replica_id == _FIRST_REPLICA:
                 await self._initialize_cluster()  # a crash came between the replica's creation and this
-            result = await self._metadata.propose(self._registration())
+            result = await self._metadata.propose(self.seeds.registration())
             if isinstance(result, Rejected):
                 raise refused(result)
             return
@@ -323,96 +273,4 @@ class ClusterBootstrap:
         known = [n.client_address for n in replica.state_machine.nodes() if n.node_id != me and n.state != "removed"]
         seeds = dict.fromkeys((*known, *self._config.join))  # those known may all have moved
         if seeds:
-            await self._register_once(tuple(seeds))
-
-    # ------------------------------------------------------------------------------------------------ registering
-
-    async def _register(self, seeds: tuple[str, ...], damaged_metadata_replica: int = 0) -> pb.RegisterBrokerResponse:
-        pause = _RETRY_SECONDS / 2
-        while True:
-            answer = await self._register_once(seeds, damaged_metadata_replica)
-            if answer is not None:
-                return answer
-            await asyncio.sleep(pause := min(2 * pause, _RETRY_SECONDS_MAX))
-
-    async def _register_once(
-        self, seeds: tuple[str, ...], damaged_metadata_replica: int = 0
-    ) -> pb.RegisterBrokerResponse | None:
-        """Ask one seed after the other; None when none of them could answer now.
-
-        A seed of another cluster says no for that one only: it may be at the old address of a broker of ours.
-        """
-        request = self._request(damaged_metadata_replica)
-        strangers: list[RequestError] = []
-        postponement = ""
-        for seed in seeds:
-            async with self._open_channel(seed) as channel:
-                stub = pb_grpc.AdminStub(channel)  # type: ignore[no-untyped-call]
-                try:
-                    answer = await stub.RegisterBroker(request, timeout=_CALL_SECONDS)
-                except grpc.aio.AioRpcError as error:
-                    if error.code() in _DEFINITE_REFUSALS:
-                        refusal = _refusal(seed, error)
-                        if refusal.code != pb.WRONG_CLUSTER:
-                            raise refusal from error
-                        strangers.append(refusal)
-                    elif (detail := detail_of(error)) is not None:
-                        postponement = f"{seed} says: {detail.message}"
-                    if self._unavailable_throttle.is_due((seed, error.details())):
-                        log.warning("seed_unavailable", address=seed, reason=error.details())
-                else:
-                    self.postponement = ""
-                    return cast("pb.RegisterBrokerResponse", answer)
-        self.postponement = postponement
-        if len(strangers) == len(seeds):
-            raise strangers[0]
-        return None
-
-    def _request(self, damaged_metadata_replica: int) -> pb.RegisterBrokerRequest:
-        me = self._registration()
-        return pb.RegisterBrokerRequest(
-            uuid=me.uuid,
-            broker_id=me.node_id,
-            client_address=me.client_address,
-            peer_address=me.peer_address,
-            http_address=me.http_address,
-            host=me.host,
-            rack=me.rack,
-            version=me.version,
-            feature_level_max=me.feature_level_max,
-            partitions_max=me.partitions_max,
-            cluster_id=self._registry.cluster_id or self._config.cluster_id,
-            damaged_metadata_replica_id=damaged_metadata_replica,
-            replaces_lost=self._config.replace_lost,
-            boot=me.boot,
-            lineage=me.lineage,
-        )
-
-    def _registration(self) -> RegisterNode:
-        return RegisterNode(
-            uuid=self._registry.uuid,
-            node_id=self._registry.node_id or self._config.broker_id,
-            client_address=self._addresses.client,
-            peer_address=self._addresses.peer,
-            http_address=self._addresses.http,
-            host=self._config.host_label(),
-            rack=self._config.rack,
-            version=self._version,
-            feature_level_max=FEATURE_LEVEL,
-            partitions_max=self._engine.limits.partitions_max,
-            boot=self._registry.boot,
-            lineage=self._registry.boot_marks,
-        )
-
-
-def _refusal(seed: str, error: grpc.aio.AioRpcError) -> RequestError:
-    """A definite no of the cluster, with what can be done about it."""
-    detail = detail_of(error)
-    if detail is not None and detail.code == pb.BROKER_REMOVED:
-        return RequestError(
-            pb.BROKER_REMOVED,
-            f"{seed} refuses this data directory for ever: {detail.message}. Stop this broker; to use the machine again, start "
-            "it on an empty data directory",
-        )
-    code = detail.code if detail is not None else pb.INVALID_ARGUMENT
-    return RequestError(code, f"{seed} refused this broker: {error.details()}")
+            await self.seeds.register_once(tuple(seeds))

@@ -7,17 +7,18 @@ that is lost is repeated until metadata shows its effect.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import structlog
 from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.replica.leadership_table import LeadershipTable
 from raftmq.broker.replica.replica import Replica
 from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.proto import queue_pb2 as pb
 from raftmq.storage.log_store import ReplicaKey
-from raftmq.types import METADATA_GROUP_ID, NO_NODE, GroupId, NodeId, Term
+from raftmq.types import METADATA_GROUP_ID, NO_NODE, NodeId
 
 log = structlog.get_logger(__name__)
 
@@ -32,6 +33,8 @@ class DamageHost(Protocol):
     """The node as its damage reports see it."""
 
     loop: asyncio.AbstractEventLoop
+    leadership: LeadershipTable
+    reported_damage: ReportedDamage
 
     @property
     def node_id(self) -> NodeId:
@@ -51,9 +54,9 @@ class DamageHost(Protocol):
         """Damaged replicas here, with the reason."""
         ...
 
-    def leader_hint(self, group_id: GroupId) -> tuple[NodeId, str, Term]:
-        """(node, its client address, term) believed to lead the group; node 0 when nobody."""
-        ...
+
+class Reporter(Protocol):
+    """What carries reports to other nodes."""
 
     async def report_damage(self, address: str, request: pb.ReportDamageRequest) -> None:
         """Tell the leader of damaged replicas' groups. Raises RequestError."""
@@ -62,6 +65,33 @@ class DamageHost(Protocol):
     async def report_replicas(self, request: pb.ReportReplicasRequest) -> None:
         """Tell the metadata leader. Raises RequestError."""
         ...
+
+
+class ReportedDamage:
+    """The damaged replicas that other nodes reported to this one lately."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        """`now` returns loop time."""
+        self._now = now
+        self._reported_at: dict[ReplicaKey, float] = {}
+
+    def __contains__(self, key: ReplicaKey) -> bool:
+        return key in self._reported_at
+
+    def record(self, key: ReplicaKey) -> None:
+        """Record that a node reports its replica of a group led here as damaged."""
+        if len(self._reported_at) < _REPORTED_MAX:
+            self._reported_at[key] = self._now()
+
+    def current(self, metadata: Metadata) -> list[ReplicaKey]:
+        """Return the replicas that metadata still has and whose nodes still report them. The others are forgotten."""
+        horizon = self._now() - 2 * REPORT_SECONDS
+        self._reported_at = {
+            key: at
+            for key, at in self._reported_at.items()
+            if at >= horizon and metadata.replica_node(*key) is not None
+        }
+        return list(self._reported_at)
 
 
 class _Repeats:
@@ -83,31 +113,22 @@ class _Repeats:
 class DamageReports:
     """The damage that one node knows of: its own, and that of the groups it leads."""
 
-    def __init__(self, host: DamageHost) -> None:
+    def __init__(self, host: DamageHost, reporter: Reporter) -> None:
         self._host = host
-        self.reported: dict[ReplicaKey, float] = {}
-        """Damaged replicas elsewhere, and the loop time at which their nodes last reported them."""
+        self._reporter = reporter
         self._to_leaders = _Repeats()
         self._to_metadata_leader = _Repeats()
-
-    def record(self, key: ReplicaKey) -> None:
-        """Record that a node reports its replica of a group led here as damaged."""
-        if len(self.reported) < _REPORTED_MAX:
-            self.reported[key] = self._host.loop.time()
 
     async def confirm_spared(self, metadata: Metadata) -> list[ReplicaKey]:
         """Return the reported replicas of groups led here that can be spared: their group confirms that a majority answers without them.
 
         Without a healthy majority nothing happens automatically: a damaged replica may hold the only copy of some records.
         """
-        if not self.reported:
+        current = self._host.reported_damage.current(metadata)
+        if not current:
             return []
-        horizon = self._host.loop.time() - 2 * REPORT_SECONDS
-        self.reported = {
-            key: at for key, at in self.reported.items() if at >= horizon and metadata.replica_node(*key) is not None
-        }
         led = {replica.group_id: replica for replica in self._host.partition_replicas() if replica.is_leader}
-        reported = [key for key in self.reported if key.group_id in led]
+        reported = [key for key in current if key.group_id in led]
         answers = await asyncio.gather(*(led[key.group_id].read_index() for key in reported), return_exceptions=True)
         for answer in answers:
             if isinstance(answer, BaseException) and not isinstance(answer, RequestError):
@@ -123,7 +144,7 @@ class DamageReports:
         }
         by_leader: dict[str, list[ReplicaKey]] = {}
         for key in damaged:
-            leader, address, _ = self._host.leader_hint(key.group_id)
+            leader, address, _ = self._host.leadership.leader_hint(key.group_id)
             if leader not in (NO_NODE, self._host.node_id):
                 by_leader.setdefault(address, []).append(key)
         pairs = [(address, key) for address, keys in by_leader.items() for key in keys]
@@ -141,7 +162,7 @@ class DamageReports:
         """Tell one leader. A failure must not keep the other leaders from being told: the last known one may be dead for long."""
         request = pb.ReportDamageRequest(broker_id=self._host.node_id, uuid=self._host.node_uuid, replicas=reports)
         try:
-            await self._host.report_damage(address, request)
+            await self._reporter.report_damage(address, request)
         except RequestError as error:
             log.debug("reconciliation_postponed", reason=str(error))
 
@@ -150,7 +171,7 @@ class DamageReports:
         content = [*(("damaged", key) for key in damaged), *(("left", key) for key in left)]
         if not self._to_metadata_leader.is_due(content, self._host.loop.time()):
             return
-        await self._host.report_replicas(
+        await self._reporter.report_replicas(
             pb.ReportReplicasRequest(
                 broker_id=self._host.node_id,
                 uuid=self._host.node_uuid,

@@ -5,6 +5,7 @@ Must not decide what metadata says: it opens the replica, proposes to it, and te
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import cast
 
@@ -91,6 +92,17 @@ class MetadataReplica:
                 pb.NOT_READY, "this broker has not received the cluster's metadata yet", retry_after_ms=200
             )
         return replica
+
+    async def wait_confirmed(self, on_retry: Callable[[], None]) -> None:
+        """Wait until a quorum confirmed, in this boot, what this replica knows. `on_retry` is called after each failure."""
+        replica = self.require()
+        while True:
+            try:
+                await replica.read_index()
+                return
+            except RequestError:
+                on_retry()
+                await asyncio.sleep(self._engine.timing.metadata_tick_seconds)
 
     def feature_level(self) -> int:
         """The level that every broker of the cluster knows, as this copy says; 0 before it is filled."""

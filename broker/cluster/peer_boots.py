@@ -11,11 +11,14 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future
 
+import structlog
 from raftmq.broker.base.limits import Limits
 from raftmq.broker.cluster.metadata_replica import MetadataReplica
 from raftmq.broker.peers.protocol import Hello
 from raftmq.fsm.node_lineage import NO_BOOT, Boot, Lineage
 from raftmq.storage.registry import Registry
+
+log = structlog.get_logger(__name__)
 
 
 def lineage_of(registry: Registry) -> Lineage:
@@ -47,8 +50,19 @@ class PeerBoots:
         return lineage.contradiction(self._known.get(uuid, NO_BOOT)) or lineage.contradiction(self._registered(uuid))
 
     def own_contradiction(self) -> str | None:
-        """Why this node's own directory is not the newest one with its uuid, by metadata; None when it is."""
-        return lineage_of(self._registry).contradiction(self._registered(self._registry.uuid))
+        """Return why this node's own directory is not the newest one with its uuid, by metadata; None if it is.
+
+        A lone broker has only the replica beside it to contradict it. So its registry is older than its replicas, and not its
+        directory older than another copy: it adopts the boot that metadata has.
+        """
+        stale = lineage_of(self._registry).contradiction(self._registered(self._registry.uuid))
+        replica = self._metadata.replica
+        me = replica.state_machine.node(self._registry.node_id) if replica is not None else None
+        if stale is None or replica is None or me is None or len(replica.state_machine.nodes()) > 1:
+            return stale
+        log.warning("registry_older_than_replicas", broker_id=self._registry.node_id, reason=stale)
+        self._registry.adopt_boot(me.boot, me.boot_mark)
+        return None
 
     def remember(self, hello: Hello) -> asyncio.Future[object] | None:
         """Remember a peer's boot that nothing contradicts. Returns None if it is durable, else a future for that."""

@@ -7,17 +7,34 @@ one meant for another node, and one whose identity changed are refused.
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
 
+from raftmq.broker.base.limits import Limits
+from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.cluster.metadata_replica import MetadataReplica
 from raftmq.broker.cluster.other_clusters import OtherClusters
-from raftmq.broker.cluster.peer_boots import PeerBoots
+from raftmq.broker.cluster.peer_boots import PeerBoots, lineage_of
 from raftmq.broker.peers.codec import WIRE_VERSION
 from raftmq.broker.peers.link import NOT_FORMED_REASON
-from raftmq.broker.peers.protocol import OTHER_CLUSTER, STALE_DIRECTORY, Channel, Hello, Transport
+from raftmq.broker.peers.protocol import OTHER_CLUSTER, STALE_DIRECTORY, Channel, Hello
+from raftmq.broker.peers.transport import PeerTransport
 from raftmq.broker.replica.leadership_publisher import LeadershipPublisher
 from raftmq.fsm.metadata import Metadata
+from raftmq.fsm.node_lineage import Lineage
+from raftmq.proto import queue_pb2 as pb
 from raftmq.storage.registry import Registry
 from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId
+
+
+@dataclass(slots=True)
+class NodeAddresses:
+    """Where others reach this node, as `host:port`; each is empty until its port is bound. Written by the node."""
+
+    client: str = ""
+    peer: str = ""
+    http: str = ""
+    data: str = ""
 
 
 class PeerDirectory:
@@ -27,16 +44,15 @@ class PeerDirectory:
         self,
         registry: Registry,
         metadata: MetadataReplica,
-        transport: Transport,
+        transport: PeerTransport,
         publisher: LeadershipPublisher,
-        in_background: Callable[..., object],
-        groups_ahead_max: int,
-        boots: PeerBoots,
-        others: OtherClusters,
+        in_background: Callable[..., Future[object]],
+        limits: Limits,
     ) -> None:
-        self._others = others
-        self._boots = boots
-        self._groups_ahead_max = groups_ahead_max
+        self.own_addresses = NodeAddresses()
+        self.boots = PeerBoots(registry, metadata, in_background, limits)
+        self.other_clusters = OtherClusters(transport.loop.time)
+        self._groups_ahead_max = limits.groups_ahead_max
         self._registry = registry
         self._metadata = metadata
         self._transport = transport
@@ -65,12 +81,18 @@ class PeerDirectory:
         self._transport.set_peers(addresses)
         self._in_background(self._registry.set_peer_addresses, dict(addresses))
 
+    def is_connected(self, node_id: NodeId) -> bool:
+        """Return whether this node's control channel to that node is up (True for itself)."""
+        return node_id == self._registry.node_id or self._transport.is_connected(node_id)
+
     def is_any_connected(self) -> bool:
         """Whether there is another node within reach."""
         return any(self._transport.is_connected(node_id) for node_id in self._addresses)
 
     def client_address_of(self, node_id: NodeId) -> str:
-        """Where clients reach another node; empty when unknown."""
+        """Return where clients reach a node; empty if it is not known."""
+        if node_id == self._registry.node_id:
+            return self.own_addresses.client
         replica = self._metadata.replica
         node = replica.state_machine.node(node_id) if replica is not None else None
         return node.client_address if node is not None else ""
@@ -93,12 +115,30 @@ class PeerDirectory:
             return 0 <= group_id - metadata.next_group_id < self._groups_ahead_max
         return any(r.node_id == node_id for r in partition.replicas + partition.retiring)
 
-    def hello(self, target: NodeId, channel: Channel, address: str) -> Hello:
-        """What this node, which takes connections of peers at `address`, says of itself to a peer."""
-        mine = self._registry
+    def hello(self, target: NodeId, channel: Channel) -> Hello:
+        """Return what this node says of itself to a peer."""
+        mine, address = self._registry, self.own_addresses.peer
         return Hello(
             WIRE_VERSION, mine.cluster_id, mine.node_id, mine.uuid, target, channel, mine.boot, address, mine.boot_marks
         )
+
+    def refusal_of_directory(self, uuid: str, lineage: Lineage) -> RequestError | None:
+        """Return why the directory that a node of this identity runs on may not be accepted as its own; None if it may.
+
+        Raises:
+            RequestError: NOT_FORMED or NOT_READY when this node has no metadata yet.
+        """
+        mine = lineage_of(self._registry)
+        if uuid == self._registry.uuid:
+            if lineage == mine:
+                return None
+            return RequestError(pb.STALE_DIRECTORY, f"this broker runs as boot {mine.boot} of the same data directory")
+        stale = self.boots.contradiction(uuid, lineage)
+        if stale is not None:
+            return RequestError(pb.STALE_DIRECTORY, f"the data directory is not the newest one of this broker: {stale}")
+        node = self._metadata.require_filled().state_machine.node_by_uuid(uuid)
+        rivalry = self._transport.rivalry(NodeId(node.node_id), uuid, lineage.current) if node is not None else None
+        return RequestError(pb.NOT_READY, rivalry, retry_after_ms=1000) if rivalry is not None else None
 
     def refusal(self, hello: Hello) -> str | None:
         """Why a peer is not let in; None to let it in."""
@@ -106,7 +146,7 @@ class PeerDirectory:
         if not cluster_id:
             return NOT_FORMED_REASON
         if hello.cluster_id != cluster_id:
-            self._others.note(
+            self.other_clusters.note(
                 hello.address or "an unknown address",
                 f"it is of cluster {hello.cluster_id} and connects to this broker",
             )
@@ -121,13 +161,13 @@ class PeerDirectory:
 
     def contradiction(self, hello: Hello) -> str | None:
         """Why the sender's data directory is not the one that is known of it; None when it may be."""
-        return hello.lineage.defect() or self._boots.contradiction(hello.uuid, hello.lineage)
+        return hello.lineage.defect() or self.boots.contradiction(hello.uuid, hello.lineage)
 
     def _stale(self, hello: Hello) -> str | None:
         defect = hello.lineage.defect()
         if defect is not None:
             return f"malformed lineage: {defect}"
-        stale = self._boots.contradiction(hello.uuid, hello.lineage)
+        stale = self.boots.contradiction(hello.uuid, hello.lineage)
         return f"{STALE_DIRECTORY}: {stale}" if stale is not None else None
 
 

@@ -20,8 +20,8 @@ from raftmq.broker.base.futures import consume_exception
 from raftmq.broker.base.limits import Limits, Timing
 from raftmq.broker.base.log_throttle import LogThrottle
 from raftmq.broker.base.request_error import RequestError
-from raftmq.broker.base.supervisor import Work, background_step
-from raftmq.broker.cluster.damage_reports import DamageHost, DamageReports
+from raftmq.broker.base.supervisor import Supervisor, Work
+from raftmq.broker.cluster.damage_reports import DamageHost, DamageReports, Reporter
 from raftmq.broker.cluster.membership_plan import (
     MembershipTarget,
     choose_metadata_voters,
@@ -29,16 +29,13 @@ from raftmq.broker.cluster.membership_plan import (
     partition_target,
     plan_change,
 )
-from raftmq.broker.cluster.replacement_plan import WantedPartition, plan_replacements
-from raftmq.broker.cluster.replication_health import lagging_voters
+from raftmq.broker.cluster.replacement_plan import WantedPartition, plan_replacements, wanted_partition
 from raftmq.broker.replica.replica import Replica
 from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.metadata_commands import MetadataCommand, RemoveReplica, SetMetadataMembership, encode_command
-from raftmq.fsm.metadata_views import PartitionView
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.raft.entry import EntryKind, Proposal
 from raftmq.raft.membership import Membership, MembershipChange, MembershipOp
-from raftmq.raft.ready import Role
 from raftmq.storage.log_store import ReplicaKey
 from raftmq.types import METADATA_GROUP_ID, NO_NODE, GroupId, LogIndex, NodeId, ReplicaId, Term
 
@@ -52,14 +49,11 @@ class ReconcilerHost(DamageHost, Protocol):
 
     limits: Limits
     timing: Timing
+    supervisor: Supervisor
 
     @property
     def metadata(self) -> Replica[Metadata]:
         """The metadata group's replica here. Raises RequestError NOT_FORMED or NOT_READY."""
-        ...
-
-    def record_failure(self, work: Work, error: BaseException) -> None:
-        """A step failed, for a reason that is no refusal."""
         ...
 
     def is_connected(self, node_id: NodeId) -> bool:
@@ -83,11 +77,11 @@ class _CatchUp:
 class Reconciler:
     """See the module. One per node."""
 
-    def __init__(self, host: ReconcilerHost, metadata_voters_max: int) -> None:
+    def __init__(self, host: ReconcilerHost, reporter: Reporter, metadata_voters_max: int) -> None:
         self._host = host
         self._metadata_voters_max = metadata_voters_max
         self._on_the_way: dict[GroupId, _CatchUp] = {}
-        self.damage = DamageReports(host)
+        self.damage = DamageReports(host, reporter)
         self._without_node_throttle = LogThrottle()
         # what needs nothing until metadata or its membership changes is not looked at again: a quiet node stays quiet
         self._whole_at_revision = -1
@@ -124,7 +118,7 @@ class Reconciler:
             await self.damage.tell_leaders(metadata.state_machine)
 
     def _step(self) -> AbstractContextManager[None]:
-        return background_step(Work.RECONCILER, self._host.record_failure)
+        return self._host.supervisor.step(Work.RECONCILER)
 
     def retained_from_index(self, replica: Replica[StateMachine]) -> LogIndex | None:
         """Up to where the log of a led group may be deleted without cutting off a learner that is catching up.
@@ -137,40 +131,6 @@ class Reconciler:
             return None
         matches = replica.core.match_indexes()
         return min((matches.get(learner, LogIndex(0)) for learner in learners), default=None)
-
-    def in_sync(self, replica: Replica[StateMachine]) -> frozenset[ReplicaId]:
-        """Voters of a group led here that keep up: connected, not reported as damaged, and not lagging."""
-        lagging = lagging_voters(replica)
-        return frozenset(
-            voter
-            for voter in replica.core.membership.voters
-            if voter not in lagging
-            and self._host.is_connected(replica.node_of(voter))
-            and ReplicaKey(replica.group_id, voter) not in self.damage.reported
-        )
-
-    def under_replicated(self) -> list[GroupId]:
-        """Partitions led here with fewer replicas than their topic wants, or with one that does not vote or does not keep up."""
-        metadata = self._host.metadata.state_machine
-        found: list[GroupId] = []
-        for replica in self._host.partition_replicas():
-            # one that does not answer yet (its own entry is not applied) counts, too: else a failover would look like health
-            partition = metadata.partition(replica.group_id) if replica.core.role is Role.LEADER else None
-            if partition is not None:
-                in_sync = self.in_sync(replica)
-                if _wanted(metadata, partition).missing_count or not all(
-                    member.replica_id in in_sync for member in partition.replicas
-                ):
-                    found.append(replica.group_id)
-        return found
-
-    def metadata_voters_behind(self) -> list[NodeId]:
-        """Nodes whose vote on metadata is wanted or counted and does not keep up, as its leader sees it; empty where this node does not lead."""
-        replica = self._host.metadata
-        if replica.core.role is not Role.LEADER:
-            return []
-        wanted = {*replica.core.membership.voters, *map(ReplicaId, replica.state_machine.metadata_voters)}
-        return sorted(replica.node_of(voter) for voter in wanted - self.in_sync(replica))
 
     # ------------------------------------------------------------------------------------------------ metadata group
 
@@ -207,7 +167,7 @@ class Reconciler:
         revision, nodes = machine.revision, machine.nodes()
         partitions = (machine.partition(group_id) for topic in machine.topics() for group_id in topic.group_ids)
         plan = plan_replacements(
-            (_wanted(machine, partition) for partition in partitions if partition is not None),
+            (wanted_partition(machine, partition) for partition in partitions if partition is not None),
             nodes,
             {node.node_id: machine.replica_count_of_node(node.node_id) for node in nodes},
             {node.node_id: node.partitions_max or limits.partitions_max for node in nodes},
@@ -227,7 +187,7 @@ class Reconciler:
 
     def _leader_of(self, group_id: int) -> NodeId:
         is_led = self._host.is_led(GroupId(group_id))
-        return self._host.leader_hint(GroupId(group_id))[0] if is_led else NO_NODE
+        return self._host.leadership.get(GroupId(group_id)).node_id if is_led else NO_NODE
 
     @staticmethod
     async def _execute(replica: Replica[Metadata], command: MetadataCommand) -> None:
@@ -277,7 +237,7 @@ class Reconciler:
             return [], False
         target = partition_target(partition)
         has_added = self._advance(replica, target, may_add=may_add)
-        left = self._left(replica, _wanted(metadata, partition))
+        left = self._left(replica, wanted_partition(metadata, partition))
         if not partition.retiring and is_reached(replica.core.membership, target):
             settled[replica.group_id] = state
         return left, has_added
@@ -375,11 +335,6 @@ class Reconciler:
         }
         way.noted_at, way.noted_commit_index = now, core.commit_index
         return caught_up
-
-
-def _wanted(metadata: Metadata, partition: PartitionView) -> WantedPartition:
-    topic = metadata.topic(partition.topic_id)
-    return WantedPartition(partition, topic.replication_factor if topic is not None else len(partition.replicas))
 
 
 def _has_failed(done: asyncio.Future[list[object]]) -> bool:

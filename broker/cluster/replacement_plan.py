@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.metadata_commands import SetReplicas
 from raftmq.fsm.metadata_views import NodeView, PartitionView
 from raftmq.fsm.placement import place_another
@@ -28,6 +29,12 @@ class WantedPartition:
     def missing_count(self) -> int:
         """Replicas it is short of."""
         return max(0, self.replication_factor - len(self.view.replicas))
+
+
+def wanted_partition(metadata: Metadata, partition: PartitionView) -> WantedPartition:
+    """Return the partition with the number of replicas that metadata wants of it."""
+    topic = metadata.topic(partition.topic_id)
+    return WantedPartition(partition, topic.replication_factor if topic is not None else len(partition.replicas))
 
 
 @dataclass(frozen=True, slots=True)

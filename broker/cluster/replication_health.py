@@ -1,17 +1,22 @@
-"""Finds the lagging voters of a group that is led here, by what they acknowledged, never by connections.
+"""Tell which replicas keep up, and which groups one more failure would hurt.
 
-A connection only shows that a process runs. The replica at its other end may be stopped or quarantined, or its disk may take no
-writes. Decides nothing: metrics, `topic describe` and repair ask it.
+Judges by what the voters of a group led here acknowledged, never by connections alone. A connection only shows that a process runs. The
+replica at its other end may be stopped or quarantined, or its disk may take no writes. Decides nothing: metrics, `topic describe` and
+repair ask it.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Protocol
 
+from raftmq.broker.cluster.damage_reports import ReportedDamage
+from raftmq.broker.cluster.replacement_plan import wanted_partition
 from raftmq.broker.replica.replica import Replica
+from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.raft.ready import Role
-from raftmq.types import METADATA_GROUP_ID, ReplicaId
+from raftmq.storage.log_store import ReplicaKey
+from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId, ReplicaId
 
 LAGGING_TICKS: Final = 4
 """Heartbeats in a row that a voter leaves unanswered, or at which it lacks what the leader had one heartbeat earlier, before it
@@ -29,3 +34,62 @@ def lagging_voters(replica: Replica[StateMachine]) -> frozenset[ReplicaId]:
         return frozenset()
     ticks = METADATA_LAGGING_TICKS if replica.group_id == METADATA_GROUP_ID else LAGGING_TICKS
     return frozenset(replica.core.lagging_voters(ticks))
+
+
+class ReplicationHost(Protocol):
+    """What replication health asks of the node."""
+
+    @property
+    def metadata(self) -> Replica[Metadata]:
+        """Return the metadata group's replica here. Raises RequestError NOT_FORMED or NOT_READY."""
+        ...
+
+    def partition_replicas(self) -> list[Replica[StateMachine]]:
+        """Return every serving partition replica here."""
+        ...
+
+    def is_connected(self, node_id: NodeId) -> bool:
+        """Return whether this node's control channel to that node is up (True for itself)."""
+        ...
+
+
+class ReplicationHealth:
+    """The health of the groups that one node leads, as far as it can tell."""
+
+    def __init__(self, host: ReplicationHost, damage: ReportedDamage) -> None:
+        self._host = host
+        self._damage = damage
+
+    def in_sync(self, replica: Replica[StateMachine]) -> frozenset[ReplicaId]:
+        """Return the voters of a group led here that are connected, not reported as damaged, and not lagging."""
+        lagging = lagging_voters(replica)
+        return frozenset(
+            voter
+            for voter in replica.core.membership.voters
+            if voter not in lagging
+            and self._host.is_connected(replica.node_of(voter))
+            and ReplicaKey(replica.group_id, voter) not in self._damage
+        )
+
+    def under_replicated(self) -> list[GroupId]:
+        """Return the partitions led here that have fewer replicas than their topic wants, or one that does not vote or keep up."""
+        metadata = self._host.metadata.state_machine
+        found: list[GroupId] = []
+        for replica in self._host.partition_replicas():
+            # one that does not answer yet (its own entry is not applied) counts, too: else a failover would look like health
+            partition = metadata.partition(replica.group_id) if replica.core.role is Role.LEADER else None
+            if partition is not None:
+                in_sync = self.in_sync(replica)
+                if wanted_partition(metadata, partition).missing_count or not all(
+                    member.replica_id in in_sync for member in partition.replicas
+                ):
+                    found.append(replica.group_id)
+        return found
+
+    def metadata_voters_behind(self) -> list[NodeId]:
+        """Return the nodes whose vote on metadata is wanted or counted and does not keep up; empty unless this node leads it."""
+        replica = self._host.metadata
+        if replica.core.role is not Role.LEADER:
+            return []
+        wanted = {*replica.core.membership.voters, *map(ReplicaId, replica.state_machine.metadata_voters)}
+        return sorted(replica.node_of(voter) for voter in wanted - self.in_sync(replica))

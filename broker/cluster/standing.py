@@ -14,10 +14,10 @@ from raftmq.broker.cluster.clock_watch import ClockWatch
 from raftmq.broker.cluster.metadata_replica import MetadataReplica
 from raftmq.broker.cluster.other_clusters import OtherClusters
 from raftmq.broker.cluster.replica_manager import ReplicaManager
-from raftmq.broker.cluster.unserved import NotServed
+from raftmq.broker.cluster.unserved import NotServed, NotServedReason
 from raftmq.broker.replica.engine import Engine
 from raftmq.storage.registry import Registry
-from raftmq.types import NO_NODE
+from raftmq.types import NO_NODE, GroupId
 
 
 class Standing:
@@ -30,6 +30,7 @@ class Standing:
         engine: Engine,
         replicas: ReplicaManager,
         metadata: MetadataReplica,
+        bootstrap: ClusterBootstrap,
         supervisor: Supervisor,
         watchdog: Watchdog,
         clock_watch: ClockWatch,
@@ -40,14 +41,13 @@ class Standing:
         self._engine = engine
         self._replicas = replicas
         self._metadata = metadata
+        self._bootstrap = bootstrap
         self._supervisor = supervisor
         self._watchdog = watchdog
         self._clock_watch = clock_watch
         self._other_clusters = other_clusters
         self.silence: NotReady | None = None
         """Why this node takes no part in its cluster until it is started again. Written by the node, once."""
-        self.bootstrap: ClusterBootstrap | None = None
-        """None until the ports are bound. Written by the node, once."""
         self.is_caught_up = False
         """A quorum confirmed the metadata in this boot. Written by the node, once."""
         self.is_stopping = False
@@ -78,7 +78,7 @@ class Standing:
             seeds = ", ".join(self._config.join)
             text = f"waits to be admitted by a broker at {seeds}" if seeds else "is being formed"
             return [NotReady(Reason.JOINING, f"this broker belongs to no cluster yet and {text}{self._postponement()}")]
-        removal = self.bootstrap.removal if self.bootstrap is not None else ""
+        removal = self._bootstrap.removal
         if not removal and replica.state_machine.is_uuid_retired(self._registry.uuid):
             removal = "this data directory was removed from the cluster; start the broker on an empty one to join again"
         if removal:
@@ -96,7 +96,7 @@ class Standing:
         return reasons
 
     def _postponement(self) -> str:
-        said = self.bootstrap.postponement if self.bootstrap is not None else ""
+        said = self._bootstrap.seeds.postponement
         return f" ({said})" if said else ""
 
     def not_served(self) -> list[NotServed]:
@@ -105,6 +105,10 @@ class Standing:
             return []
         node_id = self._registry.node_id if self._registry.cluster_id else NO_NODE
         return self._replicas.not_served(self._metadata.replica.state_machine, node_id)
+
+    def missing_replicas(self) -> list[GroupId]:
+        """Return the groups of which this node should serve a replica and does not, without the damaged replicas."""
+        return [one.key.group_id for one in self.not_served() if one.reason is not NotServedReason.QUARANTINED]
 
     def warnings(self) -> list[str]:
         """Return what is wrong without making the node unready: its other replicas are served."""

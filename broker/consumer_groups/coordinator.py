@@ -17,7 +17,7 @@ from typing import Final
 
 import structlog
 from raftmq.broker.base.request_error import RequestError
-from raftmq.broker.base.supervisor import Work, background_step, pause_after
+from raftmq.broker.base.supervisor import Work, pause_after
 from raftmq.broker.consumer_groups.assignor_process import PlanError, PlanRunner
 from raftmq.broker.consumer_groups.planner import is_planned_for, plan_request
 from raftmq.broker.consumer_groups.sessions import Sessions
@@ -177,7 +177,7 @@ class GroupCoordinator:
             self._begin_to_plan(metadata.state_machine)
 
     def _step(self) -> AbstractContextManager[None]:
-        return background_step(Work.COORDINATOR, self._host.record_failure)
+        return self._host.supervisor.step(Work.COORDINATOR)
 
     def _take_office(self) -> bool:
         """Whether this node coordinates; everyone gets a full session when it begins to."""
@@ -330,7 +330,7 @@ class GroupCoordinator:
 
     def _on_defect(self, name: str, error: Exception) -> None:
         log.error("assignment_failed", consumer_group=name, exc_info=error)
-        self._host.record_failure(Work.COORDINATOR, error)
+        self._host.supervisor.record_failure(Work.COORDINATOR, error)
         self._plan_failed(name, "", "a defect of the broker")
 
     def _plan_failed(self, name: str, assignor: str, reason: str) -> None:

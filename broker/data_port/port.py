@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import structlog
 from raftmq.broker.base.budget import Budget
-from raftmq.broker.base.limits import Limits
 from raftmq.broker.data_port.connection import DataConnection
 from raftmq.broker.grpc_port.methods import ROWS, Row
 from raftmq.broker.grpc_port.server import GrpcServer
 from raftmq.broker.services.append_session import AppendSession
 from raftmq.broker.services.call import Principal
+from raftmq.broker.services.host import ServiceHost
 from raftmq.frames import DATA_METHODS
 from raftmq.methods import APPEND
 
@@ -26,19 +26,10 @@ _BACKLOG: Final = 1024
 """Connections that the kernel has accepted and the loop has not."""
 
 
-class DataPortHost(Protocol):
-    """The node as its data port sees it."""
-
-    loop: asyncio.AbstractEventLoop
-    limits: Limits
-    grpc: GrpcServer
-
-
 class DataPort:
     """Satisfies `DataPortOwner`."""
 
-    def __init__(self, host: DataPortHost) -> None:
-        grpc = host.grpc
+    def __init__(self, host: ServiceHost, grpc: GrpcServer) -> None:
         self.loop = host.loop
         self.limits = host.limits
         self.metrics = grpc.metrics

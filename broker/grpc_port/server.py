@@ -14,9 +14,10 @@ import grpc
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
-from raftmq.broker.base.config import BrokerConfig, is_loopback, split_address
+from raftmq.broker.base.addresses import is_loopback, split_address
+from raftmq.broker.base.config import BrokerConfig
 from raftmq.broker.base.request_error import RequestError
-from raftmq.broker.base.supervisor import Work, background_step
+from raftmq.broker.base.supervisor import Work
 from raftmq.broker.consumer_groups.assignor_process import PlanRunner, ProcessPlanRunner
 from raftmq.broker.consumer_groups.coordinator import GroupCoordinator
 from raftmq.broker.consumer_groups.partition_leaders import PartitionLeaders
@@ -101,7 +102,7 @@ class GrpcServer:
             host.loop, host.limits, abort, {row.method.path: row for row in ROWS}, self._observe_refused
         )
         self.connections = ClientConnections(
-            host.limits.client_connections_max, self.admission.callers, host.record_failure
+            host.limits.client_connections_max, self.admission.callers, host.supervisor.record_failure
         )
         self._connections_task: asyncio.Task[None] | None = None
         self._authenticate = authenticate
@@ -205,12 +206,12 @@ class GrpcServer:
         """Keep gRPC health equal to readiness: overall, and for each service."""
         last: int | None = None
         while True:
-            with background_step(Work.HEALTH, self._host.record_failure):
+            with self._host.supervisor.step(Work.HEALTH):
                 last = await self._tell_health(last)
             await asyncio.sleep(_HEALTH_SECONDS)
 
     async def _tell_health(self, last: int | None) -> int:
-        is_ready = not self._host.not_ready_reasons()
+        is_ready = not self._host.standing.not_ready_reasons()
         status = health_pb2.HealthCheckResponse.SERVING if is_ready else health_pb2.HealthCheckResponse.NOT_SERVING
         if status != last:
             for name in ("", *_SERVICE_NAMES):

@@ -1,9 +1,7 @@
-"""The page /metrics: copies the node's numbers on the loop, and writes them out in a thread.
+"""The page /metrics: copies the node's numbers on the loop, and has them written out in a thread.
 
 Everything is read when somebody asks; what is counted as it happens is counted in plain integers by whoever does it. A scrape
 costs the loop microseconds per partition. Must not change anything. What there is and what it means: `metric_catalog.py`.
-
-Source: https://prometheus.io/docs/instrumenting/exposition_formats/ (text format 0.0.4)
 """
 
 from __future__ import annotations
@@ -12,27 +10,21 @@ import asyncio
 import platform
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
-from prometheus_client import (
-    CollectorRegistry,
-    GCCollector,
-    ProcessCollector,
-    disable_created_metrics,
-    generate_latest,
-)
+from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
 from raftmq.broker.base.budget import Budget
-from raftmq.broker.base.histogram import Histogram
-from raftmq.broker.base.metric_catalog import CATALOG, Metric
 from raftmq.broker.base.readiness import Reason
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.cluster.other_clusters import OtherClusters
-from raftmq.broker.cluster.scrubber import Scrubber
-from raftmq.broker.cluster.unserved import NotServed, NotServedReason
+from raftmq.broker.cluster.standing import Standing
+from raftmq.broker.cluster.unserved import NotServedReason
+from raftmq.broker.cluster.upkeep import Upkeep
 from raftmq.broker.data_port.port import DataPort
 from raftmq.broker.http_port.consumer_lag import ConsumerLag, Lag
+from raftmq.broker.http_port.exposition import Samples, Value, page
 from raftmq.broker.partitions.log import PartitionLog
 from raftmq.broker.replica.disk import Idle
 from raftmq.broker.replica.replica import Replica
@@ -54,22 +46,18 @@ if TYPE_CHECKING:
     from raftmq.broker.replica.engine import Engine
     from raftmq.storage.log_store import LogStore, ReplicaKey
 
-disable_created_metrics()  # type: ignore[no-untyped-call]  # a second sample for each counter that says when it was first counted: nobody asks
-
-Samples = Sequence[tuple[tuple[str, ...], float | Histogram]]
-"""Of a metric with labels: their values in the catalog's order, and what was measured."""
-Value = float | Histogram | Samples
 _Sample = tuple[tuple[str, ...], float]
 _Named = tuple[tuple[str, str], PartitionLog]
 """The labels of a partition that is served here, and the partition."""
 _TASKS: Final = Path("/proc/self/task")
 
 
-class MetricsHost(ServiceHost, Protocol):
-    """The node as its metrics see it."""
+class MetricsHost(Protocol):
+    """The parts of a node that metrics and health are read from."""
 
     config: BrokerConfig
     version: str
+    standing: Standing
     engine: Engine
     transport: PeerTransport
     watchdog: Watchdog
@@ -79,17 +67,18 @@ class MetricsHost(ServiceHost, Protocol):
     partitions: Mapping[GroupId, PartitionLog]
     disk_watch: DiskWatch
     supervisor: Supervisor
-    scrubber: Scrubber
+    upkeep: Upkeep
     clock_watch: ClockWatch
     other_clusters: OtherClusters
 
     @property
-    def store(self) -> LogStore:
-        """Where its replicas are kept."""
+    def view(self) -> ServiceHost:
+        """Return the node as its services see it."""
         ...
 
-    def not_served(self) -> list[NotServed]:
-        """What metadata wants here and this node does not serve, each with the reason."""
+    @property
+    def store(self) -> LogStore:
+        """Where its replicas are kept."""
         ...
 
 
@@ -111,7 +100,7 @@ class BrokerMetrics:
     def __init__(self, host: MetricsHost, http: HttpConnections) -> None:
         self._host = host
         self._http = http
-        self._lag = ConsumerLag(host, host.limits, host.timing)
+        self._lag = ConsumerLag(host.view, host.view.limits, host.view.timing)
         self._python = CollectorRegistry()
         ProcessCollector(registry=self._python)
         GCCollector(registry=self._python)
@@ -148,7 +137,7 @@ class BrokerMetrics:
         clients = self._host.grpc.connections.count()
         cast("list[_Sample]", values["raftmq_slots_used"]).append((("client_connections",), float(clients)))
         values["raftmq_partition_file_bytes"] = [(labels, self._host.store.file_bytes(key)) for labels, key in files]
-        return "".join(_lines(values)).encode() + generate_latest(self._python)
+        return page(values, self._python)
 
 
 def _thread_count() -> int:
@@ -158,15 +147,12 @@ def _thread_count() -> int:
         return threading.active_count()
 
 
-# ------------------------------------------------------------------------------------------------------ reading
-
-
 def _node_values(host: MetricsHost) -> dict[str, Value]:
-    reasons = {not_ready.reason for not_ready in host.not_ready_reasons()}
+    reasons = {not_ready.reason for not_ready in host.standing.not_ready_reasons()}
     config, disk = host.config, host.disk_watch
     return {
         "raftmq_build_info": [((host.version, platform.python_version()), 1.0)],
-        "raftmq_broker_info": [((str(host.node_id), host.cluster_id, config.host_label(), config.rack), 1.0)],
+        "raftmq_broker_info": [((str(host.view.node_id), host.view.cluster_id, config.host_label(), config.rack), 1.0)],
         "raftmq_ready": float(not reasons),
         "raftmq_not_ready": [((reason.value,), float(reason in reasons)) for reason in Reason],
         "raftmq_background_failures_total": [
@@ -204,7 +190,7 @@ def _request_values(host: MetricsHost) -> dict[str, Value]:
 def _engine_values(host: MetricsHost) -> dict[str, Value]:
     engine, watchdog = host.engine, host.watchdog
     counted = engine.counters
-    now = host.loop.time()
+    now = host.view.loop.time()
     disks = (replica.disk for replica in engine.replicas.values())
     in_flight = (now - disk.started_at for disk in disks if not isinstance(disk, Idle))
     return {
@@ -213,9 +199,9 @@ def _engine_values(host: MetricsHost) -> dict[str, Value]:
         "raftmq_commit_entries": counted.commit_entries.copy(),
         "raftmq_commit_bytes": counted.commit_bytes.copy(),
         "raftmq_commit_oldest_seconds": max(in_flight, default=0.0),
-        "raftmq_scrubbed_bytes_total": float(host.scrubber.bytes_total),
-        "raftmq_scrub_last_pass_timestamp_seconds": host.scrubber.last_pass_ms / 1000,
-        "raftmq_scrub_damaged_replicas_total": float(host.scrubber.damaged_total),
+        "raftmq_scrubbed_bytes_total": float(host.upkeep.scrubber.bytes_total),
+        "raftmq_scrub_last_pass_timestamp_seconds": host.upkeep.scrubber.last_pass_ms / 1000,
+        "raftmq_scrub_damaged_replicas_total": float(host.upkeep.scrubber.damaged_total),
         "raftmq_map_used_ratio": engine.map_used_fraction_max,
         "raftmq_loop_lag_seconds": watchdog.lag.copy(),
         "raftmq_loop_lag_max_seconds": watchdog.lag_seconds_max(),
@@ -244,21 +230,23 @@ def _group_values(host: MetricsHost) -> dict[str, Value]:
         return values
     metadata = replica.state_machine
     not_served = dict.fromkeys(NotServedReason, 0)
-    for one in host.not_served():
+    for one in host.standing.not_served():
         not_served[one.reason] += 1
     group_ids = (group_id for topic in metadata.topics() for group_id in topic.group_ids)
     return values | {
         "raftmq_metadata_is_leader": float(replica.role is Role.LEADER),
         "raftmq_metadata_term": float(replica.term),
         "raftmq_metadata_applied_index": float(replica.core.applied_index),
-        "raftmq_partitions_without_leader": float(sum(not host.is_led(GroupId(group_id)) for group_id in group_ids)),
-        "raftmq_under_replicated_partitions": float(len(host.under_replicated())),
-        "raftmq_metadata_voters_behind": float(len(host.metadata_voters_behind())),
+        "raftmq_partitions_without_leader": float(
+            sum(not host.view.is_led(GroupId(group_id)) for group_id in group_ids)
+        ),
+        "raftmq_under_replicated_partitions": float(len(host.view.replication.under_replicated())),
+        "raftmq_metadata_voters_behind": float(len(host.view.replication.metadata_voters_behind())),
         "raftmq_consumer_groups": float(metadata.consumer_group_count),
         "raftmq_consumer_group_members": float(metadata.member_count),
         "raftmq_consumer_group_members_expired_total": float(host.grpc.coordinator.expired_total),
         "raftmq_consumer_group_assignments_total": float(host.grpc.coordinator.plans_total),
-        "raftmq_quarantined_replicas": float(len(host.quarantined())),
+        "raftmq_quarantined_replicas": float(len(host.view.quarantined())),
         "raftmq_replicas_not_served": [((reason.value,), float(count)) for reason, count in not_served.items()],
     }
 
@@ -266,7 +254,7 @@ def _group_values(host: MetricsHost) -> dict[str, Value]:
 def _metadata_replica(host: MetricsHost) -> Replica[Metadata] | None:
     """None while there is no metadata: before the node belongs to a cluster, and while a snapshot of it is installed."""
     try:
-        return host.metadata if host.cluster_id else None
+        return host.view.metadata if host.view.cluster_id else None
     except RequestError:
         return None
 
@@ -290,7 +278,7 @@ def _shared_budgets(host: MetricsHost) -> dict[str, Budget]:
 
 
 def _budget_values(host: MetricsHost, http: HttpConnections) -> dict[str, Value]:
-    engine, transport, limits = host.engine, host.transport, host.limits
+    engine, transport, limits = host.engine, host.transport, host.engine.limits
     shared = _shared_budgets(host)
     receiving, unsent = shared.pop("receiving"), shared.pop("unsent")
     budgets = {
@@ -304,7 +292,7 @@ def _budget_values(host: MetricsHost, http: HttpConnections) -> dict[str, Value]
     }
     handshakes = transport.handshakes
     slots = {name: (budget.size, budget.size_max) for name, budget in shared.items()} | {
-        "replicas": (len(host.partition_replicas()), limits.partitions_max),
+        "replicas": (len(host.view.partition_replicas()), limits.partitions_max),
         "campaigns": (engine.campaigns.held, limits.campaigns_max),
         "snapshot_streams": (engine.snapshots.streams, limits.snapshot_streams_max),
         "http_connections": (http.connections, limits.http_connections_max),
@@ -392,40 +380,3 @@ def _named_partitions(host: MetricsHost) -> list[_Named]:
         if view is not None and topic is not None:
             named.append(((topic.name, str(view.partition)), partition))
     return named
-
-
-# ------------------------------------------------------------------------------------------------------ writing
-
-
-def _lines(values: Mapping[str, Value]) -> Iterator[str]:
-    for name, metric in CATALOG.items():
-        value = values.get(name)
-        if value is None:
-            continue
-        yield f"# HELP {name} {metric.text}.\n# TYPE {name} {metric.kind}\n"
-        if isinstance(value, Sequence):
-            for labels, one in value:
-                yield from _sample(metric, labels, one)
-        else:
-            yield from _sample(metric, (), value)
-
-
-def _sample(metric: Metric, labels: tuple[str, ...], value: float | Histogram) -> Iterator[str]:
-    name = metric.name
-    texts = [f'{label}="{_escaped(text)}"' for label, text in zip(metric.labels, labels, strict=True)]
-    if not isinstance(value, Histogram):
-        yield f"{name}{{{','.join(texts)}}} {value}\n" if texts else f"{name} {value}\n"
-        return
-    total = 0
-    for bound, count in zip((*value.bounds, "+Inf"), value.counts, strict=True):
-        total += count
-        le = f'le="{bound}"'
-        yield f"{name}_bucket{{{','.join((*texts, le))}}} {total}\n"
-    suffix = f"{{{','.join(texts)}}}" if texts else ""
-    yield f"{name}_sum{suffix} {value.total}\n{name}_count{suffix} {total}\n"
-
-
-def _escaped(text: str) -> str:
-    if '"' in text or "\\" in text or "\n" in text:
-        return text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
-    return text

@@ -12,7 +12,7 @@ import contextlib
 import functools
 import socket
 from collections.abc import Callable, Iterator
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 
 import h11
 import structlog
@@ -36,14 +36,6 @@ _HEAD_BYTES_MAX: Final = 16 * 1024
 _UNSENT_BYTES_MAX: Final = 64 * 1024
 """Pipelined requests wait while more of the answers before them is not taken."""
 _BACKLOG = 1024
-
-
-class HttpHost(MetricsHost, Protocol):
-    """The node as its HTTP port sees it."""
-
-    def warnings(self) -> list[str]:
-        """What is wrong here without making the node unready."""
-        ...
 
 
 class _Server(uvicorn.Server):
@@ -157,7 +149,7 @@ class _Connection(H11Protocol):
 class HttpServer:
     """One node's HTTP port."""
 
-    def __init__(self, host: HttpHost) -> None:
+    def __init__(self, host: MetricsHost) -> None:
         self._host = host
         self.evicted_total = 0
         """Connections closed because there were too many, since the start."""
@@ -207,7 +199,7 @@ class HttpServer:
                 # a class as far as uvicorn is concerned: it only calls it
                 http=cast(
                     "type[asyncio.Protocol]",
-                    functools.partial(_Connection, self._host.limits, self._count_evicted, self._say_refused),
+                    functools.partial(_Connection, self._host.engine.limits, self._count_evicted, self._say_refused),
                 ),
                 h11_max_incomplete_event_size=_HEAD_BYTES_MAX,
                 ws="none",
@@ -229,7 +221,7 @@ class HttpServer:
     def _on_ended(self, task: asyncio.Task[None]) -> None:
         """It ends when it is told to; else nobody could ask any more, and somebody must hear of it."""
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._host.record_failure(Work.HTTP, error)
+            self._host.supervisor.record_failure(Work.HTTP, error)
 
     async def stop(self) -> None:
         """Close the port and every connection."""
@@ -257,7 +249,7 @@ class HttpServer:
         watchdog = self._host.watchdog
         body = {
             "status": "ok",
-            "broker_id": self._host.node_id,
+            "broker_id": self._host.view.node_id,
             "version": self._host.version,
             "loop_lag_seconds": round(watchdog.lag_seconds, 6),
             "loop_lag_max_seconds": round(watchdog.lag_seconds_max(), 6),
@@ -266,8 +258,8 @@ class HttpServer:
 
     async def _readyz(self, request: Request) -> Response:
         """JSON, or text for a person: `?format=text`, or `Accept: text/plain`."""
-        reasons = self._host.not_ready_reasons()
-        warnings = self._host.warnings()
+        reasons = self._host.standing.not_ready_reasons()
+        warnings = self._host.standing.warnings()
         status_code = 503 if reasons else 200
         wanted = request.query_params.get("format") or request.headers.get("accept", "")
         if wanted.startswith("text"):
@@ -276,8 +268,8 @@ class HttpServer:
             return PlainTextResponse("\n".join(lines) + "\n", status_code=status_code)
         body = {
             "status": "not ready" if reasons else "ready",
-            "broker_id": self._host.node_id,
-            "cluster_id": self._host.cluster_id,
+            "broker_id": self._host.view.node_id,
+            "cluster_id": self._host.view.cluster_id,
             "reasons": [{"code": one.reason.value, "message": one.message} for one in reasons],
             "warnings": warnings,
         }

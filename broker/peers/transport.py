@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import msgspec
 import structlog
-from raftmq.broker.base.config import split_address
+from raftmq.broker.base.addresses import split_address
 from raftmq.broker.base.limits import Limits, Timing
 from raftmq.broker.base.sockets import tune
 from raftmq.broker.base.supervisor import Work
@@ -161,14 +161,13 @@ class PeerTransport:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        handler: PeerHandler,
         limits: Limits,
         timing: Timing,
         uniform: Callable[[], float],
     ) -> None:
         """`uniform` gives a number in [0, 1): reconnections are jittered."""
         self.loop = loop
-        self.handler = handler
+        self.handler: PeerHandler
         self.limits = limits
         self.timing = timing
         self.uniform = uniform
@@ -193,6 +192,10 @@ class PeerTransport:
         self._rivals: dict[str, tuple[Boot, float]] = {}
         """By uuid: a later boot that came while an earlier one of it is connected, and when it first did."""
         self._is_closed = False
+
+    def attach(self, handler: PeerHandler) -> None:
+        """Give everything that peers send to this handler. Call it once, before `listen` and `set_peers`."""
+        self.handler = handler
 
     async def listen(self, host: str, port: int) -> int:
         """Accept peers; returns the bound port."""

@@ -63,7 +63,7 @@ from raftmq.storage.errors import StorageUnavailableError
 from raftmq.storage.log_store import LogStore, ReplicaKey
 from raftmq.storage.snapshot_spool import SnapshotSpools
 from raftmq.storage.writer_threads import Completion
-from raftmq.types import METADATA_GROUP_ID, NO_NODE, GroupId, NodeId, ReplicaId, Term
+from raftmq.types import METADATA_GROUP_ID, NO_NODE, GroupId, NodeId, ReplicaId
 
 log = structlog.get_logger(__name__)
 
@@ -157,7 +157,7 @@ class Engine:
             self._on_snapshot,
             transport.hold_snapshots,
         )
-        self.leadership = LeadershipTable(owner.on_leadership_row)
+        self.leadership = LeadershipTable(owner.on_leadership_row, owner.client_address_of)
         self.publisher = LeadershipPublisher(loop, self.leadership, self.replicas, transport, timing)
         self.clocks = PeerClocks(loop, clock, transport, timing, lambda: self.publisher.peers)
         self.commits = Commits(loop, self, store, writers, timing, self._inbound, self.counters)
@@ -273,13 +273,6 @@ class Engine:
         for last in range(len(items) - 1, 0, -1):
             other = self._random.randrange(last + 1)
             items[last], items[other] = items[other], items[last]
-
-    def leader_hint(self, group_id: GroupId) -> tuple[NodeId, str, Term]:
-        """See `ReplicaHost`."""
-        term, node_id = self.leadership.get(group_id)
-        if node_id == NO_NODE:
-            return NO_NODE, "", term
-        return node_id, self._owner.client_address_of(node_id), term
 
     @property
     def uncommitted_bytes(self) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from raftmq.types import GroupId, NodeId, Term
+from raftmq.types import NO_NODE, GroupId, NodeId, Term
 
 
 class Leadership(NamedTuple):
@@ -20,10 +20,22 @@ class Leadership(NamedTuple):
 _UNKNOWN = Leadership(Term(0), NodeId(0))
 
 
+class LeaderHint(NamedTuple):
+    """Name the best node to ask for the leader of a group."""
+
+    node_id: NodeId
+    """The node that is believed to lead, or that led last; 0 if none is known."""
+    address: str
+    """The node's client address; empty if it is not known."""
+    term: Term
+
+
 class LeadershipTable:
     """This node's table. `on_change` is called for each group whose entry changed."""
 
-    def __init__(self, on_change: Callable[[GroupId], None]) -> None:
+    def __init__(self, on_change: Callable[[GroupId], None], address_of: Callable[[NodeId], str]) -> None:
+        """`address_of` returns a node's client address, empty if it is not known."""
+        self._address_of = address_of
         self._rows: dict[GroupId, Leadership] = {}
         self._heard_at: dict[GroupId, float] = {}
         self._on_change = on_change
@@ -31,6 +43,11 @@ class LeadershipTable:
     def get(self, group_id: GroupId) -> Leadership:
         """The best claim known."""
         return self._rows.get(group_id, _UNKNOWN)
+
+    def leader_hint(self, group_id: GroupId) -> LeaderHint:
+        """Return the leader that this node believes in, and its address."""
+        term, node_id = self.get(group_id)
+        return LeaderHint(node_id, self._address_of(node_id) if node_id != NO_NODE else "", term)
 
     def claim(self, group_id: GroupId, term: Term, node_id: NodeId) -> bool:
         """Take a claim in unless a better one is known; True when the table changed.

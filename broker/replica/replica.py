@@ -13,6 +13,7 @@ from typing import Generic, Protocol, TypeVar, cast
 from raftmq.broker.base.limits import Limits
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.replica.disk import IDLE, DiskState, Installing, Writing
+from raftmq.broker.replica.leadership_table import LeadershipTable
 from raftmq.broker.replica.outgoing_snapshots import OutgoingSnapshots
 from raftmq.broker.replica.pending_proposals import PendingProposals
 from raftmq.broker.replica.reads import ReplicaReads
@@ -27,7 +28,7 @@ from raftmq.raft.messages import SnapshotMeta
 from raftmq.raft.ready import Appended, RefusalReason, Refused, Role, RoleChange
 from raftmq.storage.errors import DamagedReplicaError, LogRangeError, ReplicaClosedError
 from raftmq.storage.log_store import ReplicaKey, Update
-from raftmq.types import NO_NODE, GroupId, LogIndex, NodeId, ReplicaId, Term
+from raftmq.types import NO_NODE, LogIndex, NodeId, ReplicaId, Term
 
 MachineT = TypeVar("MachineT", bound=StateMachine, covariant=True)
 T = TypeVar("T")
@@ -52,6 +53,7 @@ class ReplicaHost(Protocol):
 
     loop: asyncio.AbstractEventLoop
     limits: Limits
+    leadership: LeadershipTable
 
     def mark_dirty(self, replica: Replica[StateMachine]) -> None:
         """Step the replica in the next pass."""
@@ -83,10 +85,6 @@ class ReplicaHost(Protocol):
 
     async def in_thread(self, function: Callable[..., object], *arguments: object) -> object:
         """Run a blocking read on the reader threads."""
-        ...
-
-    def leader_hint(self, group_id: GroupId) -> tuple[NodeId, str, Term]:
-        """Return (node, client address, term) of the leader that this node believes in; node 0 if it knows none."""
         ...
 
 
@@ -196,7 +194,7 @@ class Replica(Generic[MachineT]):
 
     def not_leader(self) -> RequestError:
         """Return the definite refusal of a replica that does not lead, with the best hint at the leader."""
-        node_id, address, term = self._host.leader_hint(self.group_id)
+        node_id, address, term = self._host.leadership.leader_hint(self.group_id)
         if node_id == 0:
             return RequestError(
                 pb.NO_LEADER,

@@ -175,7 +175,7 @@ class AdminService:
                 while True:
                     topic = self._metadata.topic(topic_id)
                     group_ids: Iterable[int] = topic.group_ids if topic is not None else ()
-                    if all(self._host.leader_hint(GroupId(group_id))[0] for group_id in group_ids):
+                    if all(self._host.leadership.get(GroupId(group_id)).node_id for group_id in group_ids):
                         return
                     await self._host.next_topology_change()
         except TimeoutError:

@@ -105,7 +105,7 @@ class ClusterHealth:
         for topic in machine.topics():
             for group_id in map(GroupId, topic.group_ids):
                 if group_id not in led:
-                    believed = self._host.leader_hint(group_id)[0]
+                    believed = self._host.leadership.get(group_id).node_id
                     is_unknown = self._host.is_led(group_id) and believed not in answered
                     (unknown if is_unknown else leaderless).append(group_id)
         return leaderless, unknown

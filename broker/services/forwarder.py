@@ -9,29 +9,26 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import grpc
 import grpc.aio
-from google.protobuf.message import Message
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.base.statuses import detail_of
 from raftmq.call_metadata import CLUSTER_KEY, FORWARDED_KEY
+from raftmq.methods import RequestT, ResponseT, UnaryMethod
 from raftmq.proto import queue_pb2 as pb
 
 _NOT_SENT = "failed to connect"
-
-RequestT = TypeVar("RequestT", bound=Message)
-ResponseT = TypeVar("ResponseT", bound=Message)
 
 
 class Forwarder(Protocol):
     """How a service reaches the same service of another node."""
 
     async def forward(
-        self, address: str, path: str, request: Message, response_type: type[ResponseT], timeout_seconds: float
+        self, address: str, method: UnaryMethod[RequestT, ResponseT], request: RequestT, timeout_seconds: float
     ) -> ResponseT:
-        """Call `path` (such as ``/raftmq.v1.Admin/CreateTopic``) there. Raises the RequestError the other node raised."""
+        """Call a method of the node at `address`. Raises the RequestError that the other node raised."""
         ...
 
     async def close(self) -> None:
@@ -69,14 +66,16 @@ class GrpcForwarder:
         self._closing: set[asyncio.Task[None]] = set()
 
     async def forward(
-        self, address: str, path: str, request: Message, response_type: type[ResponseT], timeout_seconds: float
+        self, address: str, method: UnaryMethod[RequestT, ResponseT], request: RequestT, timeout_seconds: float
     ) -> ResponseT:
         """See `Forwarder`."""
         shared = self._shared(address)
         shared.calls += 1
         try:
             call = shared.channel.unary_unary(
-                path, request_serializer=type(request).SerializeToString, response_deserializer=response_type.FromString
+                method.path,
+                request_serializer=method.request_type.SerializeToString,
+                response_deserializer=method.response_type.FromString,
             )
             metadata = ((FORWARDED_KEY, "1"), (CLUSTER_KEY, self._cluster_id()))
             return await call(request, timeout=timeout_seconds, metadata=metadata)

@@ -23,7 +23,7 @@ _WARNING_CHARACTERS_MAX = 500
 
 
 class HealthService:
-    """Answers `DescribePartitions` and `DescribeNode`."""
+    """Answers `DescribePartitions` and `DescribeBroker`."""
 
     def __init__(self, host: ServiceHost, locator: Locator) -> None:
         self._host = host
@@ -54,7 +54,9 @@ class HealthService:
     def _describe(self, state: pb.PartitionState, partition: PartitionLog, size_bytes: int) -> None:
         replica = partition.replica
         state.leader_epoch = replica.term
-        state.in_sync_brokers.extend(sorted(replica.node_of(voter) for voter in self._host.in_sync(replica)))
+        state.in_sync_brokers.extend(
+            sorted(replica.node_of(voter) for voter in self._host.replication.in_sync(replica))
+        )
         state.log_start_offset, state.high_watermark = partition.log_start_offset, partition.high_watermark
         state.size_bytes = size_bytes
 
@@ -67,16 +69,19 @@ class HealthService:
         quarantined = (key.group_id for key in host.quarantined() if key.group_id != METADATA_GROUP_ID)
         return pb.DescribeBrokerResponse(
             health=pb.BrokerHealth(
-                not_ready=[f"{one.reason}: {one.message}" for one in host.not_ready_reasons()],
-                under_replicated=self.names(host.under_replicated()),
-                not_served=self.names(host.missing_replicas()),
+                not_ready=[f"{one.reason}: {one.message}" for one in host.standing.not_ready_reasons()],
+                under_replicated=self.names(host.replication.under_replicated()),
+                not_served=self.names(host.standing.missing_replicas()),
                 quarantined=self.names(quarantined),
-                warnings=[one[:_WARNING_CHARACTERS_MAX] for one in host.warnings()[: host.limits.partitions_named_max]],
+                warnings=[
+                    one[:_WARNING_CHARACTERS_MAX]
+                    for one in host.standing.warnings()[: host.limits.partitions_named_max]
+                ],
             ),
             led_group_ids=[
                 replica.group_id for replica in replicas if replica.role is Role.LEADER and not replica.is_closed
             ],
-            metadata_voters_behind=host.metadata_voters_behind(),
+            metadata_voters_behind=host.replication.metadata_voters_behind(),
         )
 
     def names(self, group_ids: Iterable[GroupId]) -> pb.PartitionNames:

@@ -113,7 +113,7 @@ class Locator:
             ) from None
 
     def _elsewhere(self, group_id: GroupId) -> RequestError:
-        node_id, address, term = self._host.leader_hint(group_id)
+        node_id, address, term = self._host.leadership.leader_hint(group_id)
         if node_id in (0, self._host.node_id):
             return RequestError(
                 pb.NO_LEADER, f"nobody is known to lead group {group_id} at the moment", retry_after_ms=100

@@ -41,7 +41,7 @@ def topic_message(metadata: Metadata, topic: TopicView) -> pb.Topic:
 
 def leader_message(host: ServiceHost, group_id: int) -> pb.PartitionLeader:
     """Who leads a partition's group, as this node believes; node 0: nobody."""
-    node_id, _, term = host.leader_hint(GroupId(group_id))
+    term, node_id = host.leadership.get(GroupId(group_id))
     if not host.is_led(GroupId(group_id)):
         node_id = NO_NODE
     return pb.PartitionLeader(group_id=group_id, broker_id=node_id, leader_epoch=term)

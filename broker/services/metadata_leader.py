@@ -42,14 +42,14 @@ class MetadataLeader:
             return await here(request, call)
         if call.is_forwarded:
             raise replica.not_leader()
-        node_id, address, _ = self._host.leader_hint(METADATA_GROUP_ID)
+        node_id, address, _ = self._host.leadership.leader_hint(METADATA_GROUP_ID)
         if node_id in (NO_NODE, self._host.node_id) or not address:
             raise RequestError(
                 pb.NO_LEADER, "the metadata group has no leader at the moment", retry_after_ms=_NO_LEADER_RETRY_MS
             )
         timeout_seconds = max(0.001, call.deadline - self._host.loop.time())
         method: UnaryMethod[RequestT, ResponseT] = unary_method(type(request))
-        return await self._forwarder.forward(address, method.path, request, method.response_type, timeout_seconds)
+        return await self._forwarder.forward(address, method, request, timeout_seconds)
 
     async def execute(self, command: MetadataCommand, result_type: type[ResultT], deadline: float) -> ResultT:
         """Change metadata here and wait until the change is applied. Raises as `commands.execute`."""

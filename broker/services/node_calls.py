@@ -37,7 +37,7 @@ class NodeCalls:
                 code = pb.UNKNOWN_TOPIC if topic is None else pb.UNKNOWN_PARTITION
                 others.append((part, RequestError(code, f"there is no partition {part[1]} of topic {part[0]}")))
                 continue
-            node_id, _, _ = self._host.leader_hint(GroupId(topic.group_ids[part[1]]))
+            node_id = self._host.leadership.get(GroupId(topic.group_ids[part[1]])).node_id
             if node_id == NO_NODE:
                 message = f"nobody leads partition {part[1]} of topic {topic.name} at the moment"
                 others.append((part, RequestError(pb.NO_LEADER, message, retry_after_ms=200)))
@@ -70,9 +70,7 @@ class NodeCalls:
             raise RequestError(pb.NO_LEADER, f"the address of broker {node_id} is not known", retry_after_ms=200)
         timeout_seconds = max(0.001, call.deadline - self._host.loop.time())
         method: UnaryMethod[RequestT, ResponseT] = unary_method(type(request))
-        return await self._forwarder.forward(
-            node.client_address, method.path, request, method.response_type, timeout_seconds
-        )
+        return await self._forwarder.forward(node.client_address, method, request, timeout_seconds)
 
 
 def failed_part(result: PartT, part: PartitionId, error: RequestError) -> PartT:

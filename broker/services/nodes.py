@@ -178,7 +178,7 @@ class NodesService:
         node = self._reporter(request.uuid, request.broker_id, len(request.replicas))
         for report in request.replicas:
             if self._metadata.replica_node(report.group_id, report.replica_id) == node.node_id:  # of its own data only
-                self._host.record_damage(ReplicaKey(GroupId(report.group_id), ReplicaId(report.replica_id)))
+                self._host.reported_damage.record(ReplicaKey(GroupId(report.group_id), ReplicaId(report.replica_id)))
         return pb.ReportDamageResponse()
 
     @on_metadata_leader

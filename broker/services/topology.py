@@ -107,7 +107,7 @@ class TopologyFeed:
             except RequestError:
                 seen = -1  # metadata is not there yet
             except Exception as error:  # noqa: BLE001 -- the task's root: else those who watch would hear nothing any more
-                self._host.record_failure(Work.TOPOLOGY, error)
+                self._host.supervisor.record_failure(Work.TOPOLOGY, error)
                 seen = -1
                 await asyncio.sleep(_DEFECT_SECONDS)
             await asyncio.sleep(max(COALESCE_SECONDS, _COALESCE_COST_FACTOR * (self._host.loop.time() - started)))
@@ -153,7 +153,7 @@ class TopologyFeed:
     def _compare_leaders(self, update: pb.TopologyUpdate) -> None:
         leaders: dict[int, tuple[int, int]] = {}
         for group_id in self._partitions:
-            node_id, _, term = self._host.leader_hint(GroupId(group_id))
+            term, node_id = self._host.leadership.get(GroupId(group_id))
             leader = leaders[group_id] = (node_id, term)
             if self._leaders.get(group_id) != leader:
                 update.leaders.add(group_id=group_id, broker_id=node_id, leader_epoch=term)

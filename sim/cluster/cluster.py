@@ -353,7 +353,7 @@ class Cluster:
                 pass  # it was asked to stop
             else:
                 process.is_ready = True
-                self.trace(f"{machine.name} is ready as node {node.node_id}")
+                self.trace(f"{machine.name} is ready as node {node.view.node_id}")
             await node.wait_stopped()
         except (RequestError, ReplicaStorageError, RegistryError, OSError) as error:
             self.trace(f"{machine.name} does not start: {error}")
@@ -432,7 +432,7 @@ class Cluster:
     def wipe(self, machine: Machine) -> None:
         """The disk is lost; an operator gives the machine a new one and its node id back."""
         node = machine.node
-        node_id = int(node.node_id) if node is not None else machine.wiped_node_id
+        node_id = int(node.view.node_id) if node is not None else machine.wiped_node_id
         self.replace_disk(machine)
         machine.wiped_node_id = node_id
 

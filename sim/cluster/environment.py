@@ -13,13 +13,15 @@ from raftmq.broker.base.config import BrokerConfig
 from raftmq.broker.base.limits import Limits
 from raftmq.broker.base.watchdog import Watchdog
 from raftmq.broker.consumer_groups.assignor_process import InlinePlanRunner
-from raftmq.broker.data_port.port import DataPort, DataPortHost
+from raftmq.broker.data_port.port import DataPort
 from raftmq.broker.environment import NodeEnvironment
 from raftmq.broker.grpc_port.server import GrpcHost, GrpcServer
-from raftmq.broker.http_port.server import HttpHost, HttpServer
+from raftmq.broker.http_port.metrics import MetricsHost
+from raftmq.broker.http_port.server import HttpServer
 from raftmq.broker.replica.reader_pools import ReaderPools
 from raftmq.broker.replica.snapshot_streams import memory_spools
 from raftmq.broker.services.forwarder import GrpcForwarder
+from raftmq.broker.services.host import ServiceHost
 from raftmq.broker.services.request_metrics import RequestMetrics
 from raftmq.storage.disk_space import DiskReserve
 from raftmq.storage.lmdb_log_store import LmdbLogStore
@@ -217,11 +219,11 @@ class SimParts(NodeEnvironment):
         """See `NodeEnvironment`."""
         return _GrpcServer(host, self._loop, self._network, self.config.listen, self._metrics)
 
-    def data_port(self, host: DataPortHost) -> DataPort:
+    def data_port(self, host: ServiceHost, grpc_server: GrpcServer) -> DataPort:
         """See `NodeEnvironment`: clients of a simulation call over gRPC's stand-in."""
         return cast("DataPort", _DataPort())
 
-    def http_server(self, host: HttpHost) -> HttpServer:
+    def http_server(self, host: MetricsHost) -> HttpServer:
         """See `NodeEnvironment`."""
         return cast("HttpServer", _Http())
 

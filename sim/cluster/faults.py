@@ -310,7 +310,7 @@ class Nemesis:
 
     def _wipe(self) -> None:
         machine = self._victim
-        if machine.node is None or not machine.node.node_id:
+        if machine.node is None or not machine.node.view.node_id:
             return
         self._did("wipe", machine.name)
         self._cluster.wipe(machine)
@@ -320,9 +320,9 @@ class Nemesis:
     def _remove_node(self) -> None:
         """The machine is gone for good, and an operator says so; later another one is put in its place, as a new node."""
         machine = self._victim
-        if machine.node is None or not machine.node.node_id:
+        if machine.node is None or not machine.node.view.node_id:
             return
-        node_id = int(machine.node.node_id)
+        node_id = int(machine.node.view.node_id)
         self._did("remove_node", f"{machine.name}, which was node {node_id}")
         self._cluster.replace_disk(machine)
         machine.is_barred = True
@@ -332,7 +332,7 @@ class Nemesis:
         """As an operator does who repeats the command until metadata says that the node is removed."""
         process = self._metadata_leader()
         node = process.node if process is not None else None
-        view = node.metadata.state_machine.node(node_id) if node is not None else None
+        view = node.view.metadata.state_machine.node(node_id) if node is not None else None
         if view is not None and view.state == "removed":
             machine.is_barred = False
             self._trace(f"node {node_id} is removed")
@@ -415,7 +415,7 @@ class Nemesis:
         assert process.node is not None
         try:
             process.host.context.run(
-                process.node.metadata.propose, [Proposal(EntryKind.COMMAND, encode_command(command))]
+                process.node.view.metadata.propose, [Proposal(EntryKind.COMMAND, encode_command(command))]
             )
         except RequestError as error:
             self._trace(f"refused: {error}")
@@ -424,7 +424,7 @@ class Nemesis:
 
     def _partitions(self, process: Process) -> list[PartitionView]:
         assert process.node is not None
-        metadata = process.node.metadata.state_machine
+        metadata = process.node.view.metadata.state_machine
         found = (metadata.partition(group_id) for topic in metadata.topics() for group_id in topic.group_ids)
         return [partition for partition in found if partition is not None]
 
@@ -439,7 +439,7 @@ class Nemesis:
             for partition in self._partitions(process)
             if len(partition.replicas) >= 3
             for replica in partition.replicas
-            if replica.node_id == victim.node_id
+            if replica.node_id == victim.view.node_id
         ]
         if replicas:
             group_id, replica_id = self._rng.choice(replicas)
@@ -451,7 +451,7 @@ class Nemesis:
         process = self._metadata_leader()
         if process is None or process.node is None:
             return
-        metadata = process.node.metadata.state_machine
+        metadata = process.node.view.metadata.state_machine
         partitions = self._partitions(process)
         nodes = [node.node_id for node in metadata.nodes() if node.state == "active"]
         may_lose = (
@@ -482,7 +482,7 @@ class Nemesis:
         node = machine.node if machine is not None else None
         if machine is None or node is None or node._metadata.replica is None:
             return  # what forms or joins a cluster is no loop: it ends, and an operator begins it again
-        partitions = node.partition_replicas()
+        partitions = node.view.partition_replicas()
         if partitions and self._rng.random() < 0.5:
             group: Any = self._rng.choice(partitions)
             where = f"g{group.group_id} applies"
@@ -516,9 +516,9 @@ def _loops(node: SimNode) -> list[tuple[Any, str]]:
         (node.reconciler, "round"),
         (coordinator, "_end_sessions"),
         (coordinator, "tick"),
-        (node._housekeeping, "_maintain"),
-        (node._housekeeping, "round"),
-        (node._space_return, "round"),
+        (node.upkeep.housekeeping, "_maintain"),
+        (node.upkeep.housekeeping, "round"),
+        (node.upkeep.space_return, "round"),
         (node._peers, "refresh"),
         (node.replicas, "reconcile"),
         (node.replicas, "_open"),

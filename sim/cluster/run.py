@@ -306,12 +306,12 @@ class Simulation:
             node = machine.node
             if node is None or machine.process is None or not machine.process.is_ready:
                 return f"{machine.name} is not ready"
-            nodes[node.node_id] = node
+            nodes[node.view.node_id] = node
         leading = [n for n in nodes.values() if (g := n.engine.replicas.get(METADATA_GROUP_ID)) and g.is_leader]
         if len(leading) != 1:
             return f"metadata has {len(leading)} leaders"
-        metadata = leading[0].metadata.state_machine
-        membership = leading[0].metadata.core.membership
+        metadata = leading[0].view.metadata.state_machine
+        membership = leading[0].view.metadata.core.membership
         voters = min(self.options.metadata_voters, (len(nodes) + 1) // 2 * 2 - 1)
         if len(membership.voters) != voters or membership.outgoing:
             return f"metadata has members {membership}"
@@ -361,8 +361,10 @@ class Simulation:
                 f"g{g.group_id}:r{g.replica_id} {g.core.role.value} t{g.term} a{g.state_machine.applied_index}"
                 for g in node.engine.replicas.values()
             ]
-            reasons = [reason.message for reason in node.not_ready_reasons()]
-            parts.append(f"{machine.name} node {node.node_id} {'; '.join(reasons) or 'ready'} [{', '.join(groups)}]")
+            reasons = [reason.message for reason in node.standing.not_ready_reasons()]
+            parts.append(
+                f"{machine.name} node {node.view.node_id} {'; '.join(reasons) or 'ready'} [{', '.join(groups)}]"
+            )
         return " | ".join(parts)
 
     def counts(self) -> dict[str, int]:

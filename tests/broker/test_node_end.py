@@ -50,18 +50,18 @@ async def test_a_quarantine_that_waits_to_be_written_is_remembered(nodes, monkey
     node = await nodes.serve("one", bootstrap=True)
     request = pb.CreateTopicRequest(name="flights", partitions=1)
     await node.grpc.admin.create_topic(request, Call(node.loop.time() + WAIT_SECONDS))
-    (replica,) = node.partition_replicas()
+    (replica,) = node.view.partition_replicas()
     may_go_on = threading.Event()
     for _ in range(node.limits.upkeep_threads):
-        node._readers.upkeep.submit(may_go_on.wait)
+        node._storage.readers.upkeep.submit(may_go_on.wait)
     node.engine.break_replica(replica, DamagedReplicaError(replica.key, "a flipped byte"))
-    shutdown = node._readers.upkeep.shutdown
+    shutdown = node._storage.readers.upkeep.shutdown
 
     def go_on_and_shutdown(**arguments):  # all of it waits until nobody waits any longer
         may_go_on.set()
         shutdown(**arguments)
 
-    monkeypatch.setattr(node._readers.upkeep, "shutdown", go_on_and_shutdown)
+    monkeypatch.setattr(node._storage.readers.upkeep, "shutdown", go_on_and_shutdown)
     await nodes.stop(node)
     registry = Registry(node.config.data_dir / "node.mdb")
     assert registry.quarantined() == {replica.key: f"{DamagedReplicaError(replica.key, 'a flipped byte')}"}
@@ -72,7 +72,7 @@ async def test_a_metadata_file_that_cannot_be_read_just_now_does_not_end_the_nod
     """Trimming its log read a row; that the operating system had nothing left for that ended the process."""
     node = await nodes.serve("one", bootstrap=True)
     monkeypatch.setattr(log_tail, "TAIL_ENTRIES", 1)
-    replica = node.metadata
+    replica = node.view.metadata
 
     def refuse(key, index):
         raise StorageUnavailableError(key, "no memory")
@@ -80,6 +80,6 @@ async def test_a_metadata_file_that_cannot_be_read_just_now_does_not_end_the_nod
     monkeypatch.setattr(node.store, "header", refuse)
     await state_durable(node.engine, replica)
     replica.log.clear()
-    await node._housekeeping._trim_metadata()
+    await node.upkeep.housekeeping._trim_metadata()
     assert not replica.is_closed
     assert replica.pending_truncation is None

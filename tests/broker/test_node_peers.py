@@ -8,9 +8,9 @@ from tests.support.broker.whole_nodes import WAIT_SECONDS
 async def test_a_node_that_metadata_does_not_show_is_answered(nodes):
     """It may lead metadata: whoever was cut off while it was registered learns of it by answering it only."""
     one = await nodes.serve("one", bootstrap=True)
-    two = await nodes.serve("two", join=[one.client_address])
+    two = await nodes.serve("two", join=[one.addresses.client])
     one.transport.set_peers({})  # as the metadata of a node that was cut off has it
     async with asyncio.timeout(WAIT_SECONDS):
-        while not one.transport.is_connected(two.node_id):
+        while not one.transport.is_connected(two.view.node_id):
             await asyncio.sleep(0.01)
-    assert one.transport.connections() == {two.node_id: True}
+    assert one.transport.connections() == {two.view.node_id: True}

@@ -22,14 +22,14 @@ async def test_a_node_that_nobody_has_admitted_is_joining(nodes):
 
 async def test_a_node_whose_metadata_no_majority_confirmed_is_recovering_and_one_that_loses_it_has_no_leader(nodes):
     first = await nodes.serve("one", bootstrap=True)
-    others = [await nodes.serve(name, join=(first.client_address,)) for name in ("two", "three")]
+    others = [await nodes.serve(name, join=(first.addresses.client,)) for name in ("two", "three")]
     await three_voters(first)
     await until(first)
     for node in others:
         await nodes.stop(node)
     (reason,) = await until(first, Reason.NO_METADATA_LEADER)
     assert "no metadata leader for" in reason.message
-    assert not first.is_led(METADATA_GROUP_ID)
+    assert not first.view.is_led(METADATA_GROUP_ID)
     await nodes.stop(first)
     again = nodes.begin("one")
     (reason,) = await until(again, Reason.RECOVERING_METADATA)
@@ -67,7 +67,7 @@ async def test_a_node_that_stops_is_not_ready_before_it_hands_over(nodes):
     node = await nodes.serve("one", bootstrap=True)
     stopping = asyncio.ensure_future(node.stop())
     await asyncio.sleep(0)
-    assert [one.reason for one in node.not_ready_reasons()] == [Reason.STOPPING]
+    assert [one.reason for one in node.standing.not_ready_reasons()] == [Reason.STOPPING]
     await stopping
 
 
@@ -82,11 +82,11 @@ async def test_a_loop_that_stood_still_a_moment_ago_is_not_ready(nodes):
 
 async def test_a_node_whose_disk_was_replaced_is_told_so_once_and_for_ever(nodes):
     first = await nodes.serve("one", bootstrap=True)
-    second = await nodes.serve("two", join=(first.client_address,), broker_id=2)
-    third = await nodes.serve("three", join=(first.client_address,), broker_id=3)
+    second = await nodes.serve("two", join=(first.addresses.client,), broker_id=2)
+    third = await nodes.serve("three", join=(first.addresses.client,), broker_id=3)
     await three_voters(first)
     await nodes.stop(third)
-    await nodes.serve("other", join=(first.client_address,), broker_id=3, replace_lost=True)
+    await nodes.serve("other", join=(first.addresses.client,), broker_id=3, replace_lost=True)
     removed = nodes.begin("three")
     (reason,) = await until(removed, Reason.REMOVED)
     assert "for ever" in reason.message
@@ -97,17 +97,17 @@ async def test_a_node_whose_disk_was_replaced_is_told_so_once_and_for_ever(nodes
 
 async def test_a_node_that_must_wait_for_the_place_of_a_lost_disk_says_what_for(nodes):
     first = await nodes.serve("one", bootstrap=True)
-    second = await nodes.serve("two", join=(first.client_address,), broker_id=2)
-    third = await nodes.serve("three", join=(first.client_address,), broker_id=3)
+    second = await nodes.serve("two", join=(first.addresses.client,), broker_id=2)
+    third = await nodes.serve("three", join=(first.addresses.client,), broker_id=3)
     await three_voters(first)
     request = pb.CreateTopicRequest(name="flights", partitions=3, replication_factor=1)
     await first.grpc.admin.create_topic(request, Call(first.loop.time() + 10))
     await nodes.stop(third)
-    waiting = nodes.begin("other", join=(first.client_address,), broker_id=3)
+    waiting = nodes.begin("other", join=(first.addresses.client,), broker_id=3)
     async with asyncio.timeout(WAIT_SECONDS):
-        while "majority" not in "".join(one.message for one in waiting.not_ready_reasons()):
+        while "majority" not in "".join(one.message for one in waiting.standing.not_ready_reasons()):
             await asyncio.sleep(0.02)
-    (reason,) = waiting.not_ready_reasons()
+    (reason,) = waiting.standing.not_ready_reasons()
     assert reason.reason is Reason.JOINING
     assert "flights/" in reason.message
     assert "--replace-lost" in reason.message
@@ -119,12 +119,12 @@ async def test_a_quarantined_replica_leaves_the_node_ready_with_a_warning(nodes)
     node = await nodes.serve("one", bootstrap=True)
     await node.grpc.admin.create_topic(pb.CreateTopicRequest(name="flights"), Call(node.loop.time() + 10))
     await until(node)
-    (replica,) = node.partition_replicas()
+    (replica,) = node.view.partition_replicas()
     node.engine.break_replica(replica, DamagedReplicaError(replica.key, "a checksum is wrong"))
     async with asyncio.timeout(WAIT_SECONDS):
-        while not node.warnings():
+        while not node.standing.warnings():
             await asyncio.sleep(0.02)
-    assert "a checksum is wrong" in node.warnings()[0]
+    assert "a checksum is wrong" in node.standing.warnings()[0]
     await until(node)
 
 
@@ -132,43 +132,43 @@ async def test_a_data_directory_of_another_cluster_than_the_seeds_refuses_to_sta
     first = await nodes.serve("one", bootstrap=True)
     other = await nodes.serve("other", bootstrap=True)
     await nodes.stop(first)
-    failed = nodes.begin("one", join=(NOBODY, other.client_address))
+    failed = nodes.begin("one", join=(NOBODY, other.addresses.client))
     error = await nodes.failure(failed)
     assert error.code == pb.WRONG_CLUSTER
-    assert other.cluster_id in str(error)
-    assert other.client_address in str(error)
+    assert other.view.cluster_id in str(error)
+    assert other.addresses.client in str(error)
 
 
 async def test_seeds_that_cannot_be_reached_do_not_keep_a_node_from_starting(nodes):
     first = await nodes.serve("one", bootstrap=True)
-    cluster_id = first.cluster_id
+    cluster_id = first.view.cluster_id
     await nodes.stop(first)
     again = await nodes.serve("one", join=(NOBODY,))
-    assert again.cluster_id == cluster_id
+    assert again.view.cluster_id == cluster_id
 
 
 async def test_a_stale_seed_of_another_cluster_is_a_warning_while_another_says_ours(nodes):
     first = await nodes.serve("one", bootstrap=True)
-    second = await nodes.serve("two", join=(first.client_address,))
+    second = await nodes.serve("two", join=(first.addresses.client,))
     stranger = await nodes.serve("other", bootstrap=True)
     await nodes.stop(second)
-    again = nodes.begin("two", join=(stranger.client_address, first.client_address))
+    again = nodes.begin("two", join=(stranger.addresses.client, first.addresses.client))
     await until(again)
-    assert again.cluster_id == first.cluster_id
+    assert again.view.cluster_id == first.view.cluster_id
 
 
 async def test_a_stranger_at_a_peers_old_address_does_not_keep_a_moved_node_from_announcing_itself(nodes):
     """It says no for good, but not for the cluster; it was asked first, each time, and nobody else was."""
     leader = await nodes.serve("three", bootstrap=True, broker_id=3, metadata_voters=1)
-    gone = await nodes.serve("one", join=(leader.client_address,), broker_id=1)
-    moving = await nodes.serve("two", join=(leader.client_address,), broker_id=2)
+    gone = await nodes.serve("one", join=(leader.addresses.client,), broker_id=1)
+    moving = await nodes.serve("two", join=(leader.addresses.client,), broker_id=2)
     await until(moving)
     await nodes.stop(gone)
-    stranger = await nodes.serve("other", bootstrap=True, listen=gone.client_address)
-    assert stranger.cluster_id != leader.cluster_id
+    stranger = await nodes.serve("other", bootstrap=True, listen=gone.addresses.client)
+    assert stranger.view.cluster_id != leader.view.cluster_id
     await nodes.stop(moving)
     moved = nodes.begin("two", listen="127.0.0.1:0", peer_listen="127.0.0.1:0", http_listen="127.0.0.1:0")
     async with asyncio.timeout(WAIT_SECONDS):
-        while leader.metadata.state_machine.node(2).client_address in (moving.client_address, ""):
-            await asyncio.shield(leader.metadata.wait_progress())
-    assert leader.metadata.state_machine.node(2).client_address == moved.client_address
+        while leader.view.metadata.state_machine.node(2).client_address in (moving.addresses.client, ""):
+            await asyncio.shield(leader.view.metadata.wait_progress())
+    assert leader.view.metadata.state_machine.node(2).client_address == moved.addresses.client

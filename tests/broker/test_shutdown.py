@@ -64,9 +64,9 @@ async def test_a_thread_that_hangs_does_not_keep_the_exit(nodes, monkeypatch, wh
     node, ended = await serve(nodes, monkeypatch)
     may_go_on = threading.Event()
     if who == "writer":
-        node.writers.run(node.metadata.key, may_go_on.wait)
+        node._storage.writers.run(node.view.metadata.key, may_go_on.wait)
     else:
-        node._readers.upkeep.submit(may_go_on.wait)
+        node._storage.readers.upkeep.submit(may_go_on.wait)
     await stop(nodes, node)
     assert ended, "the process is ended: the interpreter would wait for the thread"
     may_go_on.set()

@@ -28,7 +28,7 @@ def copied(nodes: Nodes, name: str, new: str) -> Path:
 
 async def three(nodes: Nodes) -> list[Node]:
     one = await nodes.serve("one", bootstrap=True)
-    others = [await nodes.serve(name, join=[one.client_address]) for name in ("two", "three")]
+    others = [await nodes.serve(name, join=[one.addresses.client]) for name in ("two", "three")]
     await three_voters(one)
     return [one, *others]
 
@@ -114,11 +114,10 @@ async def test_a_second_process_of_a_directory_is_refused_and_the_first_goes_on(
 async def test_a_node_stops_that_sees_a_later_boot_of_itself_in_metadata(nodes):
     """No peer needs to have met it: what it applies is committed."""
     one = await nodes.serve("one", bootstrap=True)
-    await nodes.serve("two", join=[one.client_address])
+    await nodes.serve("two", join=[one.addresses.client])
     mine = Lineage(one.registry.boot, one.registry.boot_marks)
     later = mine.followed_by(b"next")
-    assert one.standing.bootstrap is not None
-    registration = one.standing.bootstrap._registration()
+    registration = one._bootstrap.seeds.registration()
     with contextlib.suppress(RequestError):  # it is silent before it could hear the answer
         await one._metadata.propose(msgspec.structs.replace(registration, boot=later.boot, lineage=later.marks))
     (why,) = await until(one, Reason.STALE_DIRECTORY)
@@ -128,7 +127,7 @@ async def test_a_node_stops_that_sees_a_later_boot_of_itself_in_metadata(nodes):
 async def test_restarts_and_failed_starts_raise_no_alarm(nodes):
     """A boot is counted by each start, also by one that ends before anybody hears of it."""
     one = await nodes.serve("one", bootstrap=True)
-    two = await nodes.serve("two", join=[one.client_address])
+    two = await nodes.serve("two", join=[one.addresses.client])
     for _ in range(2):
         await nodes.stop(two)
         for _ in range(3):
@@ -145,10 +144,10 @@ async def test_a_new_disk_takes_the_place_of_a_refused_directory(nodes):
     await until(copy, Reason.STALE_DIRECTORY)
     await nodes.stop(copy)
     async with asyncio.timeout(WAIT_SECONDS):
-        while one.is_connected(original.node_id):
+        while one.view.is_connected(original.view.node_id):
             await asyncio.sleep(0.01)
-    replaced = await nodes.serve("new", join=[one.client_address, NOBODY], broker_id=int(original.node_id))
-    assert replaced.node_id == original.node_id
+    replaced = await nodes.serve("new", join=[one.addresses.client, NOBODY], broker_id=int(original.view.node_id))
+    assert replaced.view.node_id == original.view.node_id
     await until(replaced)
 
 
@@ -161,7 +160,7 @@ async def test_a_lone_broker_goes_on_with_an_older_registry(nodes):
     one = await nodes.serve("one")
     later = one.registry.boot
     async with asyncio.timeout(WAIT_SECONDS):
-        while one.metadata.state_machine.nodes()[0].boot != later:
+        while one.view.metadata.state_machine.nodes()[0].boot != later:
             await asyncio.sleep(0.01)
     await nodes.stop(one)
     file.write_bytes(older)

@@ -45,8 +45,8 @@ async def test_a_planners_defect_ends_no_process_and_holds_up_no_other_step(node
         monkeypatch.setattr(node.reconciler.damage, "tell_leaders", tell)
         await create(node, "flights")
         await until(lambda: node.supervisor.failures[Work.RECONCILER] >= 3 and told)
-        await until(lambda: not node.not_ready_reasons())
-        (warning,) = node.warnings()
+        await until(lambda: not node.standing.not_ready_reasons())
+        (warning,) = node.standing.warnings()
         assert warning.startswith("reconciler fails")
         assert "planted" in warning
 
@@ -55,8 +55,8 @@ async def test_a_defect_in_each_loop_is_outlived(nodes, monkeypatch):
     node = await nodes.serve("one", bootstrap=True, retention_check_seconds=0.05)
     with alive(node, monkeypatch):
         monkeypatch.setattr(node.grpc.coordinator, "tick", fail)
-        monkeypatch.setattr(node._housekeeping, "round", fail)
-        monkeypatch.setattr(node._space_return, "round", fail)
+        monkeypatch.setattr(node.upkeep.housekeeping, "round", fail)
+        monkeypatch.setattr(node.upkeep.space_return, "round", fail)
         monkeypatch.setattr(node.disk_watch, "look", fail)
         monkeypatch.setattr(node._peers, "refresh", fail)
         node._metadata_changed.set()
@@ -79,7 +79,7 @@ async def test_one_partition_that_fails_starves_no_other(nodes, monkeypatch):
         tended.add(partition.replica.group_id)
 
     with alive(node, monkeypatch):
-        monkeypatch.setattr(node._housekeeping, "_maintain", tend)
+        monkeypatch.setattr(node.upkeep.housekeeping, "_maintain", tend)
         await until(lambda: tended == node.partitions.keys() - {first})
         assert node.supervisor.failures[Work.HOUSEKEEPING]
 
@@ -125,7 +125,7 @@ async def test_a_commit_that_failed_in_a_loop_still_ends_the_process(nodes, monk
     async def grow_maps():
         raise CommitFailedError((1, 1), "fsync")
 
-    monkeypatch.setattr(node._housekeeping, "grow_maps", grow_maps)
+    monkeypatch.setattr(node.upkeep.housekeeping, "grow_maps", grow_maps)
     async with asyncio.timeout(WAIT_SECONDS):
         await ended.wait()
 
@@ -144,5 +144,5 @@ async def test_metadata_that_cannot_be_read_through_for_one_group_keeps_no_other
     for name in ("bad", "good"):
         request = pb.HeartbeatRequest(group=name, member_id="m", subscription=pb.Subscription(topics=[topic.name]))
         await node.grpc.groups.heartbeat(request, Call(node.loop.time() + WAIT_SECONDS))
-    await until(lambda: node.metadata.state_machine.consumer_group("good").row.target_epoch)
+    await until(lambda: node.view.metadata.state_machine.consumer_group("good").row.target_epoch)
     assert node.supervisor.failures[Work.COORDINATOR]

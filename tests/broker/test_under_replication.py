@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 from raftmq.broker.base.request_error import RequestError
-from raftmq.broker.cluster.reconciler import Reconciler
 from raftmq.broker.cluster.replication_health import lagging_voters
 from raftmq.broker.node import Node
 from raftmq.broker.services.call import Call
+from raftmq.broker.services.damage_reporter import DamageReporter
 from raftmq.proto import queue_pb2 as pb
 from raftmq.storage.log_store import ReplicaKey
 from raftmq.types import GroupId, NodeId, ReplicaId
@@ -22,30 +22,30 @@ from tests.support.broker.whole_nodes import WAIT_SECONDS, Nodes, three_voters
 
 
 async def whole_group(cluster):
-    """A leader of which every follower keeps up, with its reconciler; and a follower."""
+    """A leader of which every follower keeps up, with its node; and a follower."""
     cluster.create_group(GROUP)
     leader = await cluster.leader(GROUP)
     await leader.propose([data(1)])[1]
-    reconciler = Reconciler(Host(cluster, leader.replica_id, Desired(1, 2, 3)), 3)
-    await until(lambda: not reconciler.under_replicated())
-    return leader, reconciler, next(n for n in (1, 2, 3) if n != leader.replica_id)
+    host = Host(cluster, leader.replica_id, Desired(1, 2, 3))
+    await until(lambda: not host.replication.under_replicated())
+    return leader, host, next(n for n in (1, 2, 3) if n != leader.replica_id)
 
 
 async def test_a_silent_replica_behind_a_whole_connection_counts():
     async with EngineCluster() as cluster:
-        leader, reconciler, silent = await whole_group(cluster)
+        leader, host, silent = await whole_group(cluster)
         cluster.nodes[silent].engine.remove_group(GROUP)
-        await until(lambda: reconciler.under_replicated() == [GROUP])
-        assert silent not in reconciler.in_sync(leader)
-        assert reconciler._host.is_connected(silent)
+        await until(lambda: host.replication.under_replicated() == [GROUP])
+        assert silent not in host.replication.in_sync(leader)
+        assert host.is_connected(silent)
 
 
 async def test_a_replica_reported_as_damaged_counts_at_once():
     async with EngineCluster() as cluster:
-        leader, reconciler, damaged = await whole_group(cluster)
-        reconciler.damage.record(ReplicaKey(GROUP, damaged))
-        assert reconciler.under_replicated() == [GROUP]
-        assert reconciler.in_sync(leader) == {1, 2, 3} - {damaged}
+        leader, host, damaged = await whole_group(cluster)
+        host.reported_damage.record(ReplicaKey(GROUP, damaged))
+        assert host.replication.under_replicated() == [GROUP]
+        assert host.replication.in_sync(leader) == {1, 2, 3} - {damaged}
 
 
 async def test_a_lost_connection_takes_back_what_was_known_until_there_is_an_answer():
@@ -66,8 +66,8 @@ async def test_a_lost_connection_takes_back_what_was_known_until_there_is_an_ans
 
 async def three_nodes(nodes: Nodes) -> tuple[Node, Node, Node]:
     first = await nodes.serve("one", bootstrap=True)
-    second = await nodes.serve("two", join=(first.client_address,))
-    return first, second, await nodes.serve("three", join=(first.client_address,))
+    second = await nodes.serve("two", join=(first.addresses.client,))
+    return first, second, await nodes.serve("three", join=(first.addresses.client,))
 
 
 async def new_topic(node: Node) -> list[GroupId]:
@@ -113,7 +113,7 @@ async def test_a_cluster_whose_broker_is_away_is_short_of_replicas_until_that_on
         while short_of_replicas(answer := await description(first)) < 3:
             await asyncio.sleep(0.05)
     assert [broker.is_connected for broker in answer.brokers] == [True, True, False]
-    assert list(answer.health.metadata_voters_behind) == [third.node_id]
+    assert list(answer.health.metadata_voters_behind) == [third.view.node_id]
     await nodes.serve("three")
     await until_whole(first)
 
@@ -128,15 +128,17 @@ async def test_a_damaged_replica_of_a_restarted_broker_counts_without_a_gap(node
     third.registry.quarantine(third.partitions[damaged].replica.key, "a checksum")
     await nodes.stop(third)
     # nobody hears of it, so nobody makes another one, which would be counted because it does not vote yet
-    monkeypatch.setattr(Node, "report_damage", refuse)
-    await until(lambda: damaged in first.under_replicated() + second.under_replicated())
+    monkeypatch.setattr(DamageReporter, "report_damage", refuse)
+    await until(
+        lambda: damaged in first.view.replication.under_replicated() + second.view.replication.under_replicated()
+    )
     third = nodes.begin("three")
-    await until(lambda: first.is_connected(NodeId(3)))
+    await until(lambda: first.view.is_connected(NodeId(3)))
     for _ in range(100):
         await asyncio.sleep(0.01)
-        assert damaged in first.under_replicated() + second.under_replicated()
-    await until(lambda: not third.not_ready_reasons())
-    assert third.quarantined()
+        assert damaged in first.view.replication.under_replicated() + second.view.replication.under_replicated()
+    await until(lambda: not third.standing.not_ready_reasons())
+    assert third.view.quarantined()
 
 
 async def refuse(*arguments: object) -> None:
@@ -146,7 +148,12 @@ async def refuse(*arguments: object) -> None:
 async def test_a_metadata_voter_that_is_away_counts_where_the_metadata_is_led(nodes):
     first, second, third = await three_nodes(nodes)
     await three_voters(first)
-    await until(lambda: not first.metadata_voters_behind())
+    await until(lambda: not first.view.replication.metadata_voters_behind())
     await nodes.stop(third)
-    await until(lambda: first.metadata_voters_behind() + second.metadata_voters_behind() == [NodeId(3)])
-    assert ReplicaId(third.metadata.replica_id) in first.metadata.core.membership.voters
+    await until(
+        lambda: (
+            first.view.replication.metadata_voters_behind() + second.view.replication.metadata_voters_behind()
+            == [NodeId(3)]
+        )
+    )
+    assert ReplicaId(third.view.metadata.replica_id) in first.view.metadata.core.membership.voters

@@ -32,12 +32,12 @@ class SetParts(NodeEnvironment):
 async def test_a_leader_with_a_wrong_clock_deletes_nothing_says_so_and_hands_over(nodes, hours):
     """A week is kept: by a clock that is 200 h ahead, every record is too old."""
     first = await nodes.serve("one", SetParts, bootstrap=True)
-    others = [await nodes.serve(name, join=(first.client_address,)) for name in ("two", "three")]
+    others = [await nodes.serve(name, join=(first.addresses.client,)) for name in ("two", "three")]
     everyone = [first, *others]
     await three_voters(first)
-    async with Admin(bootstrap_servers=first.client_address) as admin:
+    async with Admin(bootstrap_servers=first.addresses.client) as admin:
         await admin.create_topic("flights", 3, 3)
-    async with Producer(bootstrap_servers=first.client_address) as producer:
+    async with Producer(bootstrap_servers=first.addresses.client) as producer:
         for number in range(3):
             await producer.send_and_wait("flights", b"before", partition=number)
         await lead_everything(first, others)
@@ -47,7 +47,7 @@ async def test_a_leader_with_a_wrong_clock_deletes_nothing_says_so_and_hands_ove
         await until(first, Reason.CLOCK_DIFFERS)
         assert first.clock_watch.offset_seconds == pytest.approx(hours * 3600, abs=5)
         for node in everyone:
-            await node._housekeeping.round()
+            await node.upkeep.housekeeping.round()
         async with asyncio.timeout(WAIT_SECONDS):
             while any(replica.is_leader for replica in first.engine.replicas.values()):
                 await asyncio.sleep(0.05)
@@ -56,7 +56,7 @@ async def test_a_leader_with_a_wrong_clock_deletes_nothing_says_so_and_hands_ove
         first._parts.wrong_ms = 0
         await until(first)
     for node in everyone:
-        await node._housekeeping.round()
+        await node.upkeep.housekeeping.round()
         for partition in node.partitions.values():
             assert partition.log_start_offset == 0
             async with asyncio.timeout(WAIT_SECONDS):

@@ -179,7 +179,8 @@ def _raw_frame(rng: Random, frame_type: int, body: bytes) -> bytes:
 
 @pytest.fixture
 async def server():
-    transport = PeerTransport(asyncio.get_running_loop(), Peer(), Limits(), Timing(), lambda: 0.5)
+    transport = PeerTransport(asyncio.get_running_loop(), Limits(), Timing(), lambda: 0.5)
+    transport.attach(Peer())
     yield transport
     await transport.close()
 

@@ -308,7 +308,8 @@ async def test_a_peer_that_does_not_read_costs_its_outbox_and_no_more(victim):
             welcomed.set()
 
     server = await asyncio.start_server(welcome_and_sleep, "127.0.0.1", 0)
-    transport = PeerTransport(loop, Sender(), limits, Timing(), lambda: 0.5)
+    transport = PeerTransport(loop, limits, Timing(), lambda: 0.5)
+    transport.attach(Sender())
     try:
         transport.set_peers({NodeId(2): f"127.0.0.1:{server.sockets[0].getsockname()[1]}"})
         async with asyncio.timeout(10):

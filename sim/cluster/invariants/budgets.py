@@ -98,4 +98,4 @@ class Budgets:
             )
 
     def _broken(self, what: str) -> InvariantViolation:
-        return InvariantViolation("BudgetsHold", f"node {self._node.node_id}: {what}")
+        return InvariantViolation("BudgetsHold", f"node {self._node.view.node_id}: {what}")

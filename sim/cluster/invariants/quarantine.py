@@ -34,5 +34,5 @@ def check_serves_none_quarantined(node: SimNode) -> None:
         if not ((partition is None or partition.replica.key != key) and (replica is None or replica.key != key)):
             raise InvariantViolation(
                 "QuarantinedSilent",
-                f"node {node.node_id} serves r{key.replica_id} of g{key.group_id}, which is quarantined",
+                f"node {node.view.node_id} serves r{key.replica_id} of g{key.group_id}, which is quarantined",
             )

@@ -26,19 +26,21 @@ def check_served_or_reported(process: Process) -> None:
     node = process.node
     assert node is not None
     try:
-        metadata = node.metadata.state_machine
+        metadata = node.view.metadata.state_machine
     except RequestError:
         return  # a snapshot of it is being installed
-    me = metadata.node(node.node_id)
+    me = metadata.node(node.view.node_id)
     if me is None or me.uuid != node.registry.uuid:
         return
-    reasons = {reason.reason for reason in node.not_ready_reasons()}
+    reasons = {reason.reason for reason in node.standing.not_ready_reasons()}
     if reasons & _TAKES_NO_PART:
         return  # it serves nothing, and says so
     is_starting = Reason.STARTING_REPLICAS in reasons
-    said = "\n".join(node.warnings())
-    for view in metadata.partitions_of_node(node.node_id):
-        wanted = next((r for r in view.replicas + view.retiring if r.node_id == node.node_id and not r.is_lost), None)
+    said = "\n".join(node.standing.warnings())
+    for view in metadata.partitions_of_node(node.view.node_id):
+        wanted = next(
+            (r for r in view.replicas + view.retiring if r.node_id == node.view.node_id and not r.is_lost), None
+        )
         partition = node.partitions.get(view.group_id)  # type: ignore[call-overload]  # by number
         if wanted is None or (partition is not None and not partition.replica.is_closed):
             continue

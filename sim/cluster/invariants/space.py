@@ -29,12 +29,14 @@ def why_space_is_kept(nodes: Iterable[SimNode]) -> str:
                 continue
             look = FileLook(group.key, store.space(group.key), store.has_truncated_rows(group.key))
             if look.has_truncated_rows or look.is_due(is_short=False):
-                return f"node {node.node_id} keeps {look}"
+                return f"node {node.view.node_id} keeps {look}"
             if group.group_id != METADATA_GROUP_ID:
                 start = cast("LogPartition", group.state_machine).log_start_offset
                 trimmed = _trimmed_rows(replica, start)
                 if trimmed:
-                    return f"node {node.node_id} keeps {trimmed} entries of g{group.group_id} below its start {start}"
+                    return (
+                        f"node {node.view.node_id} keeps {trimmed} entries of g{group.group_id} below its start {start}"
+                    )
     return ""
 
 

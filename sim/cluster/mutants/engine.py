@@ -253,10 +253,10 @@ def failed_loop_stays_ended() -> None:
     retention_ms=6_000,
 )
 def trims_by_a_wrong_clock() -> None:
-    from raftmq.broker.node import Node
+    from raftmq.broker.cluster.view import ClusterView
 
-    Node.is_clock_trusted = True  # type: ignore[assignment]
-    Node.now_ms = lambda self: self.engine.clocks._clock.now_ms()  # type: ignore[method-assign]
+    ClusterView.is_clock_trusted = True  # type: ignore[assignment]
+    ClusterView.now_ms = lambda self: self._engine.clocks._clock.now_ms()  # type: ignore[method-assign]
 
 
 @mutant(

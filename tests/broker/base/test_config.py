@@ -9,10 +9,8 @@ from raftmq.broker.base.config import (
     CONFIG_KEYS,
     BrokerConfig,
     ConfigError,
-    is_loopback,
     is_service_link,
     load_config,
-    split_address,
 )
 from raftmq.broker.base.limits import Limits, Timing
 
@@ -200,19 +198,6 @@ def test_every_address_is_none_to_connect_to(address):
     with pytest.raises(ConfigError, match="--advertise"):
         load_config(flags=flags)
     assert load_config(flags=flags | {"advertise": "broker-1"}).config.listen == address
-
-
-def test_loopback_is_recognized():
-    assert all(map(is_loopback, ("127.0.0.1", "127.9.9.9", "::1", "localhost")))
-    assert not any(map(is_loopback, ("0.0.0.0", "::", "10.0.0.1", "example.com", "")))
-
-
-def test_addresses_split():
-    assert split_address("127.0.0.1:0") == ("127.0.0.1", 0)
-    assert split_address("[::1]:9400") == ("::1", 9400)
-    for bad in ("", "x", ":1", "x:", "x:-1", "x:1x", "[::1]", "::1:1"):
-        with pytest.raises(ValueError, match="HOST:PORT"):
-            split_address(bad)
 
 
 def test_every_key_has_a_default_that_it_accepts_and_a_meaning():

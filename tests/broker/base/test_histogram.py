@@ -17,3 +17,10 @@ def test_a_copy_stays_as_it_was():
     copy = histogram.copy()
     histogram.observe(3)
     assert (copy.counts, copy.total) == ([1, 0], 0)
+
+
+def test_buckets_count_what_is_up_to_each_bound():
+    histogram = Histogram((1, 2.5))
+    for value in (1, 2, 3):
+        histogram.observe(value)
+    assert histogram.buckets() == [("1", 1), ("2.5", 2), ("+Inf", 3)]

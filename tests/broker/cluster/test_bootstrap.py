@@ -14,11 +14,11 @@ from tests.support.broker.whole_nodes import NOBODY, WAIT_SECONDS, three_voters,
 async def test_bootstrapping_is_refused_when_a_known_broker_is_in_a_cluster(nodes):
     """The command repeated on an empty disk formed a second cluster at the same address, and clients saw either."""
     one = await nodes.serve("one", bootstrap=True)
-    two = await nodes.serve("two", join=[one.client_address])
-    again = nodes.begin("again", bootstrap=True, join=[NOBODY, two.client_address])
+    two = await nodes.serve("two", join=[one.addresses.client])
+    again = nodes.begin("again", bootstrap=True, join=[NOBODY, two.addresses.client])
     refused = await nodes.failure(again)
     assert refused.code == pb.CLUSTER_ALREADY_FORMED
-    assert one.cluster_id in str(refused)
+    assert one.view.cluster_id in str(refused)
     assert "--broker-id" in str(refused)
     assert again.registry.cluster_id == ""
 
@@ -26,30 +26,30 @@ async def test_bootstrapping_is_refused_when_a_known_broker_is_in_a_cluster(node
 async def test_bootstrapping_is_refused_when_a_known_broker_waits_for_its_cluster(nodes):
     """It has no majority now, so it cannot say what is true; that there is a cluster it knows."""
     one = await nodes.serve("one", bootstrap=True)
-    others = [await nodes.serve(name, join=[one.client_address]) for name in ("two", "three")]
+    others = [await nodes.serve(name, join=[one.addresses.client]) for name in ("two", "three")]
     await three_voters(one)
     for node in (one, *others):
         await nodes.stop(node)
     two = nodes.begin("two")
     await until(two, Reason.RECOVERING_METADATA)
-    refused = await nodes.failure(nodes.begin("again", bootstrap=True, join=[two.client_address]))
+    refused = await nodes.failure(nodes.begin("again", bootstrap=True, join=[two.addresses.client]))
     assert refused.code == pb.CLUSTER_ALREADY_FORMED
 
 
 async def test_a_first_broker_forms_a_cluster_beside_brokers_that_are_in_none(nodes):
     waiting = nodes.begin("waiting", join=[NOBODY])
     await until(waiting, Reason.JOINING)
-    one = await nodes.serve("one", bootstrap=True, join=[waiting.client_address, NOBODY])
+    one = await nodes.serve("one", bootstrap=True, join=[waiting.addresses.client, NOBODY])
     await until(one)
 
 
 async def test_a_cluster_that_is_insisted_on_is_neither_formed_again_nor_mistaken(nodes):
     one = await nodes.serve("one", bootstrap=True)
-    refused = await nodes.failure(nodes.begin("again", bootstrap=True, cluster_id=one.cluster_id))
+    refused = await nodes.failure(nodes.begin("again", bootstrap=True, cluster_id=one.view.cluster_id))
     assert refused.code == pb.CLUSTER_ALREADY_FORMED
-    wrong = await nodes.failure(nodes.begin("wrong", join=[one.client_address], cluster_id="another"))
+    wrong = await nodes.failure(nodes.begin("wrong", join=[one.addresses.client], cluster_id="another"))
     assert wrong.code == pb.WRONG_CLUSTER
-    two = await nodes.serve("two", join=[one.client_address], cluster_id=one.cluster_id)
+    two = await nodes.serve("two", join=[one.addresses.client], cluster_id=one.view.cluster_id)
     await nodes.stop(two)
     moved = await nodes.failure(nodes.begin("two", cluster_id="another"))
     assert moved.code == pb.WRONG_CLUSTER
@@ -59,38 +59,41 @@ async def test_a_cluster_that_is_insisted_on_is_neither_formed_again_nor_mistake
 async def test_an_empty_directory_at_a_nodes_address_is_told_to_take_its_place(nodes):
     """Admitted as a new broker, it would stand beside its dead self, at the same host and address."""
     one = await nodes.serve("one", bootstrap=True)
-    two = await nodes.serve("two", join=[one.client_address])
+    two = await nodes.serve("two", join=[one.addresses.client])
     await nodes.stop(two)
-    same = {"listen": two.client_address, "peer_listen": two.peer_address, "http_listen": two.http_address}
-    stranger = nodes.begin("empty", join=[one.client_address], **same)
+    same = {"listen": two.addresses.client, "peer_listen": two.addresses.peer, "http_listen": two.addresses.http}
+    stranger = nodes.begin("empty", join=[one.addresses.client], **same)
     refused = await nodes.failure(stranger)
     await nodes.stop(stranger)
     assert refused.code == pb.ADDRESS_TAKEN
-    assert f"--broker-id {two.node_id}" in str(refused)
+    assert f"--broker-id {two.view.node_id}" in str(refused)
     async with asyncio.timeout(WAIT_SECONDS):
-        while one.is_connected(two.node_id):
+        while one.view.is_connected(two.view.node_id):
             await asyncio.sleep(0.01)
-    replaced = await nodes.serve("empty", join=[one.client_address], broker_id=int(two.node_id), **same)
-    assert replaced.node_id == two.node_id
-    assert [node.node_id for node in one.metadata.state_machine.nodes()] == [one.node_id, two.node_id]
+    replaced = await nodes.serve("empty", join=[one.addresses.client], broker_id=int(two.view.node_id), **same)
+    assert replaced.view.node_id == two.view.node_id
+    assert [node.node_id for node in one.view.metadata.state_machine.nodes()] == [
+        one.view.node_id,
+        two.view.node_id,
+    ]
 
 
 async def test_two_clusters_at_each_others_addresses_say_so(nodes):
     """A broker whose disk is empty and that bootstraps again forms a second cluster: operators must see it."""
     one = await nodes.serve("one", bootstrap=True)
-    two = await nodes.serve("two", join=[one.client_address])
+    two = await nodes.serve("two", join=[one.addresses.client])
     await nodes.stop(two)
-    same = {"listen": two.client_address, "peer_listen": two.peer_address, "http_listen": two.http_address}
+    same = {"listen": two.addresses.client, "peer_listen": two.addresses.peer, "http_listen": two.addresses.http}
     second = await nodes.serve("second", bootstrap=True, **same)
-    assert second.cluster_id != one.cluster_id
+    assert second.view.cluster_id != one.view.cluster_id
     async with asyncio.timeout(WAIT_SECONDS):
         while not (one.other_clusters.addresses() and second.other_clusters.addresses()):
             await asyncio.sleep(0.02)
-    assert list(one.other_clusters.addresses()) == [two.peer_address]
-    assert list(second.other_clusters.addresses()) == [one.peer_address]
+    assert list(one.other_clusters.addresses()) == [two.addresses.peer]
+    assert list(second.other_clusters.addresses()) == [one.addresses.peer]
     for node, other in ((one, second), (second, one)):
-        (warning,) = [text for text in node.warnings() if "another cluster is at" in text]
-        assert other.cluster_id in warning
+        (warning,) = [text for text in node.standing.warnings() if "another cluster is at" in text]
+        assert other.view.cluster_id in warning
 
 
 def test_what_others_say_of_themselves_is_bounded_and_forgotten():

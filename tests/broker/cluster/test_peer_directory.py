@@ -5,7 +5,6 @@ from types import SimpleNamespace
 
 import pytest
 from raftmq.broker.base.limits import Limits
-from raftmq.broker.cluster.other_clusters import OtherClusters
 from raftmq.broker.cluster.peer_boots import PeerBoots
 from raftmq.broker.cluster.peer_directory import PeerDirectory
 from raftmq.broker.peers.codec import WIRE_VERSION
@@ -45,6 +44,7 @@ class Registry:
 
 class Transport:
     def __init__(self) -> None:
+        self.loop = SimpleNamespace(time=lambda: 0.0)
         self.calls: list[dict[int, str]] = []
         self.connected: set[int] = set()
 
@@ -70,10 +70,8 @@ def directory(replica=None, registry=None):
         SimpleNamespace(replica=replica),
         transport,
         publisher,
-        lambda function, *arguments: function(*arguments),
-        Limits().groups_ahead_max,
-        PeerBoots(registry, SimpleNamespace(replica=replica), write, Limits()),
-        OtherClusters(lambda: 0.0),
+        write,
+        Limits(),
     )
     return peers, registry, transport, publisher
 

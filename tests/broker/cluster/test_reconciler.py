@@ -9,13 +9,16 @@ import msgspec
 import pytest
 from raftmq.broker.base.limits import Limits
 from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.cluster.damage_reports import ReportedDamage
 from raftmq.broker.cluster.reconciler import Reconciler
+from raftmq.broker.cluster.replication_health import ReplicationHealth
+from raftmq.broker.replica.leadership_table import LeadershipTable
 from raftmq.fsm.metadata_views import PartitionView, ReplicaView
 from raftmq.proto import queue_pb2 as pb
 from raftmq.storage.log_store import ReplicaKey
 
 from tests.support.broker.engine_cluster import TIMING, EngineCluster, data, next_progress
-from tests.support.broker.harness import running
+from tests.support.broker.harness import StrictSupervisor, running
 
 GROUP = 7
 
@@ -62,6 +65,10 @@ class Host:
         self.damaged: dict[tuple[int, int], str] = {}
         self.told: list[tuple[str, pb.ReportDamageRequest]] = []
         self.reports: list[pb.ReportReplicasRequest] = []
+        self.leadership = cluster.nodes[node_id].engine.leadership
+        self.supervisor = StrictSupervisor()
+        self.reported_damage = ReportedDamage(cluster.loop.time)
+        self.replication = ReplicationHealth(self, self.reported_damage)
         self._cluster = cluster
 
     def partition_replicas(self):
@@ -73,22 +80,20 @@ class Host:
     def quarantined(self):
         return self.damaged
 
-    def leader_hint(self, group_id):
-        return self._cluster.nodes[self.node_id].engine.leader_hint(group_id)
-
     async def report_damage(self, address, request):
         self.told.append((address, request))
 
     async def report_replicas(self, request):
         self.reports.append(request)
 
-    def record_failure(self, work, error):
-        raise error
+
+def reconciler_of(host: Host) -> Reconciler:
+    return Reconciler(host, host, 3)
 
 
 async def rounds(hosts, until) -> None:
     """Every node's reconciler looks again and again, as fast as the groups move."""
-    reconcilers = [Reconciler(host, 3) for host in hosts]
+    reconcilers = [reconciler_of(host) for host in hosts]
     async with asyncio.timeout(30):
         while not until():
             for reconciler in reconcilers:
@@ -142,11 +147,12 @@ async def test_a_lost_replica_stays_listed_until_its_successor_votes():
         desired.change(*staying, lost=(gone,))
         hosts = [Host(cluster, n, desired) for n in (*staying, 4)]
         await rounds(hosts, lambda: voters(cluster, leader.replica_id) == staying)
-        reconciler = Reconciler(hosts[staying.index(leader.replica_id)], 3)
+        host = hosts[staying.index(leader.replica_id)]
+        reconciler = reconciler_of(host)
         for _ in range(3):
             await reconciler.round()
         assert not any(host.reports for host in hosts), "two of the three replicas that the topic wants"
-        assert reconciler.under_replicated() == [GROUP]
+        assert host.replication.under_replicated() == [GROUP]
 
         cluster.add_empty(GROUP, 4)
         view = desired.partition_view
@@ -157,7 +163,7 @@ async def test_a_lost_replica_stays_listed_until_its_successor_votes():
         (report,) = [report for host in hosts for report in host.reports]
         assert [(r.group_id, r.replica_id) for r in report.left] == [(GROUP, gone)]
         async with asyncio.timeout(10):
-            while reconciler.under_replicated():  # until the newcomer has acknowledged what the leader has
+            while host.replication.under_replicated():  # until the newcomer has acknowledged what the leader has
                 await asyncio.sleep(0.01)
 
 
@@ -270,23 +276,23 @@ async def test_damage_is_told_to_the_leader_which_reports_it_only_with_a_majorit
         desired = Desired(1, 2, 3)
         teller = Host(cluster, sick, desired)
         teller.damaged = {key_of(sick): "a checksum"}
-        while teller.leader_hint(GROUP)[0] != led_by:
+        while teller.leadership.get(GROUP).node_id != led_by:
             await next_progress([cluster.replica(GROUP, sick)])
         cluster.isolate(sick)
-        await Reconciler(teller, 3).round()
+        await reconciler_of(teller).round()
         ((address, request),) = teller.told
         assert address == f"node-{led_by}"
         assert [(r.group_id, r.replica_id, r.reason) for r in request.replicas] == [(GROUP, sick, "a checksum")]
 
         host = Host(cluster, led_by, desired)
-        reconciler = Reconciler(host, 3)
-        reconciler.damage.record(key_of(sick))
+        reconciler = reconciler_of(host)
+        host.reported_damage.record(key_of(sick))
         await reconciler.round()
         assert [[(r.group_id, r.replica_id) for r in report.damaged] for report in host.reports] == [[(GROUP, sick)]]
 
         cluster.isolate(other)
-        reconciler = Reconciler(host, 3)
-        reconciler.damage.record(key_of(sick))
+        reconciler = reconciler_of(host)
+        host.reported_damage.record(key_of(sick))
         await reconciler.round()
         assert len(host.reports) == 1, "nobody confirms that anything is left without it"
 
@@ -300,17 +306,17 @@ async def test_a_leader_that_cannot_be_told_of_damage_does_not_keep_the_others_f
             if address == "dead":
                 raise RequestError(pb.NO_LEADER, "cannot be reached")
 
-        def leader_hint(self, group_id):
-            return (2, "dead", 1) if group_id == 1 else (3, "alive", 1)
-
     async with EngineCluster() as cluster:
         desired = SimpleNamespace(
             partition=lambda group_id: None,
             replica_node=lambda group_id, replica_id: replica_id,
         )
         node = Node(cluster, 1, desired)
+        node.leadership = LeadershipTable(lambda group_id: None, {2: "dead", 3: "alive"}.__getitem__)
+        node.leadership.claim(1, 1, 2)
+        node.leadership.claim(2, 1, 3)
         node.damaged = {ReplicaKey(1, 1): "a checksum", ReplicaKey(2, 1): "a checksum"}
-        await Reconciler(node, 3).round()
+        await reconciler_of(node).round()
         assert sorted(address for address, _ in node.told) == ["alive", "dead"]
 
 
@@ -324,7 +330,7 @@ async def test_a_learner_that_catches_up_holds_back_the_deletion_of_records():
         leader = await cluster.leader(GROUP, among=(1, 2, 3))
         desired = Desired(1, 2, 3)
         host = Host(cluster, leader.replica_id, desired)
-        reconciler = Reconciler(host, 3)
+        reconciler = reconciler_of(host)
         assert reconciler.retained_from_index(leader) is None
         desired.change(1, 2, 3, 4)
         while not leader.core.membership.learners:
@@ -336,7 +342,7 @@ async def test_a_learner_that_catches_up_holds_back_the_deletion_of_records():
 async def test_a_background_loop_ends_when_it_is_cancelled() -> None:
     """aioraft-ng caught CancelledError with everything else."""
     async with running() as node:
-        task = asyncio.create_task(Reconciler(node, 3).run())
+        task = asyncio.create_task(reconciler_of(node).run())
         await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

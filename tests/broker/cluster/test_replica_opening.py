@@ -39,11 +39,11 @@ async def append(node, topic, sequence):
 
 
 def reasons(node):
-    return {one.key.group_id: one.reason for one in node.not_served()}
+    return {one.key.group_id: one.reason for one in node.standing.not_served()}
 
 
 def starting(node):
-    return Reason.STARTING_REPLICAS in [one.reason for one in node.not_ready_reasons()]
+    return Reason.STARTING_REPLICAS in [one.reason for one in node.standing.not_ready_reasons()]
 
 
 class Openings:
@@ -90,12 +90,12 @@ async def test_one_file_that_cannot_be_opened_keeps_no_other_closed(nodes, openi
     await until(lambda: node.partitions.keys() == set(others))
     assert not starting(node), "one bad file does not stop a rolling restart"
     assert reasons(node) == {first: NotServedReason.FAILING}
-    assert any("is a directory" in warning and f"group {first}" in warning for warning in node.warnings())
+    assert any("is a directory" in warning and f"group {first}" in warning for warning in node.standing.warnings())
     later = await create(node, "later")
     assert later.partitions[0].group_id in node.partitions, "metadata is followed meanwhile"
     del openings.failing[first]
     await until(lambda: first in node.partitions)
-    assert not node.not_served()
+    assert not node.standing.not_served()
 
 
 async def test_a_file_that_takes_for_ever_to_open_holds_up_its_own_writer_only(nodes, openings):
@@ -124,7 +124,7 @@ async def test_no_two_files_of_one_writer_are_opened_at_a_time(nodes, openings, 
     node = nodes.begin("one", writer_threads=1)
     await until(lambda: openings.counts)
     await asyncio.sleep(0.1)
-    queue = node.writers._threads[0]._queue
+    queue = node._storage.writers._threads[0]._queue
     waiting = [queue.get_nowait() for _ in range(queue.qsize())]
     assert not openings.hanging.intersection(item.key.group_id for item in waiting), "a commit would wait for them"
     for item in waiting:
@@ -144,7 +144,7 @@ async def test_a_replica_that_is_retired_while_it_opens_is_not_served(nodes, ope
     await until(lambda: group_id in openings.counts)
     (key,) = (key for key in node.registry.live_replicas() if key.group_id == group_id)
     await node.grpc.admin.delete_topic(pb.DeleteTopicRequest(name="flights"), Call(node.loop.time() + WAIT_SECONDS))
-    await until(lambda: node.metadata.state_machine.partition(group_id) is None)
+    await until(lambda: node.view.metadata.state_machine.partition(group_id) is None)
     openings.may_go_on.set()
     await until(lambda: key not in node.registry.live_replicas())
     assert group_id not in node.partitions
@@ -156,30 +156,30 @@ async def test_a_replica_stopped_by_a_defect_is_shown_and_opened_again(nodes, mo
     node = await nodes.serve("one", bootstrap=True)
     topic = await create(node, "flights")
     assert await append(node, topic, 0) == 0
-    (replica,) = node.partition_replicas()
+    (replica,) = node.view.partition_replicas()
     monkeypatch.setattr(unserved, "RETRY_SECONDS_MIN", 0.3)
     monkeypatch.setattr(unserved, "RETRY_SECONDS_MAX", 0.3)
     apply = LogPartition.apply
     monkeypatch.setattr(LogPartition, "apply", lambda self, entry: {}["planted"])
     appending = asyncio.ensure_future(append(node, topic, 1))
-    await until(lambda: node.not_served())
+    await until(lambda: node.standing.not_served())
     assert replica.is_closed
-    (one,) = node.not_served()
+    (one,) = node.standing.not_served()
     assert (one.reason, one.is_starting) == (NotServedReason.FAILING, False)
     assert "KeyError: 'planted'" in one.message
-    assert any("planted" in warning for warning in node.warnings())
+    assert any("planted" in warning for warning in node.standing.warnings())
     assert not starting(node)
     values = node.http._metrics.read([])
     assert dict(values["raftmq_replicas_not_served"])["failing",] == 1.0
     assert dict(values["raftmq_background_failures_total"])["replicas",] >= 1.0
     assert {"raftmq_replicas_not_served", "raftmq_background_failures_total"} <= CATALOG.keys()
     monkeypatch.setattr(LogPartition, "apply", apply)
-    await until(lambda: not node.not_served())
-    (again,) = node.partition_replicas()
+    await until(lambda: not node.standing.not_served())
+    (again,) = node.view.partition_replicas()
     assert again is not replica
     assert await appending == 1, "what was on its way is there, once"
     assert await append(node, topic, 2) == 2
-    assert not node.quarantined()
+    assert not node.view.quarantined()
 
 
 async def test_a_replica_that_fails_for_too_long_is_given_up(nodes, openings, monkeypatch):
@@ -188,11 +188,11 @@ async def test_a_replica_that_fails_for_too_long_is_given_up(nodes, openings, mo
     (group_id,) = (partition.group_id for partition in topic.partitions)
     monkeypatch.setattr(unserved, "GIVE_UP_SECONDS", 0.3)
     openings.failing[group_id] = KeyError("planted")
-    (replica,) = node.partition_replicas()
+    (replica,) = node.view.partition_replicas()
     node.engine.break_replica(replica, KeyError("planted"))
-    await until(lambda: node.quarantined())
+    await until(lambda: node.view.quarantined())
     assert reasons(node) == {group_id: NotServedReason.QUARANTINED}
-    assert "could not be served for" in node.quarantined()[replica.key]
+    assert "could not be served for" in node.view.quarantined()[replica.key]
     count = openings.counts[group_id]
     assert count > 2, "it was tried again and again first"
     await asyncio.sleep(0.2)
@@ -211,7 +211,7 @@ async def test_what_a_new_replica_would_not_mend_is_never_given_up(nodes, openin
     openings.failing[group_id] = error(KEY, "not now")
     node = nodes.begin("one")
     await until(lambda: openings.counts.get(group_id, 0) > 4)
-    assert not node.quarantined()
+    assert not node.view.quarantined()
     assert reasons(node)[group_id] in (NotServedReason.UNAVAILABLE, NotServedReason.UNSUPPORTED_FORMAT)
     openings.failing.clear()
     await until(lambda: group_id in node.partitions)

@@ -10,7 +10,7 @@ from raftmq.broker.consumer_groups.assignor_process import PlanError
 from raftmq.broker.consumer_groups.planner import Plan, PlanRequest
 from raftmq.offset_ranges import encode_ranges
 from raftmq.proto import queue_pb2 as pb
-from raftmq.types import METADATA_GROUP_ID, NodeId, Term
+from raftmq.types import METADATA_GROUP_ID, NodeId
 
 from tests.support.broker.harness import Harness, batch, running
 
@@ -236,7 +236,7 @@ async def test_a_heartbeat_that_names_too_much_is_refused(node: Harness) -> None
 
 
 async def test_a_node_that_does_not_coordinate_passes_the_heartbeat_on(node: Harness) -> None:
-    node.lose_leadership(METADATA_GROUP_ID, (NodeId(2), "node-2:9400", Term(9)))
+    node.lose_leadership(METADATA_GROUP_ID, NodeId(2))
     node.forwarder.answer = pb.HeartbeatResponse(member_epoch=7)
     member = Member(node, "m1")
     assert (await member.heartbeat()).member_epoch == 7

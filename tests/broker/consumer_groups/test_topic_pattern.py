@@ -6,7 +6,7 @@ import time
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from raftmq.broker.consumer_groups.topic_pattern import POSITIONS_MAX, TopicPattern, TopicPatternError
+from raftmq.broker.consumer_groups.topic_pattern import TopicPattern, TopicPatternError
 
 CHARACTERS = st.sampled_from(
     ["a", "b", "c", ".", r"\.", r"\d", r"\w", r"\W", "[ab]", "[^a]", "[a-c]", "[]x]", "1", "_", "-"]
@@ -56,28 +56,32 @@ def test_examples(pattern: str, matching: str, other: str) -> None:
 @pytest.mark.parametrize(
     "pattern",
     [
-        "", "*a", "a**", "(a", "a)", "[a", "[b-a]", r"\1", r"(a)\1", "(?=a)", "(?i)a", "a{2", "a{3,2}", "a{9999}", "\\", "a^b", "a$b",
-        "é", "a" * 257, "(" * 17 + ")" * 17, "a{900}", "(a{30}){30}", "((a{90}){90}){90}", "(((){99}){99}){99}", "a{,2}", r"\b", "{2}", "a{2}{3}",
+        "", "*a", "a**", "(a", "a)", "[a", "[b-a]", r"\1", r"(a)\1", "(?=a)", "a{3,2}", "a{9999}", "\\", "a" * 257, "((a{90}){90}){90}",
+        "(((){99}){99}){99}", "{2}", "a{2}{3}", ".{900}" * 40,
     ],
 )  # fmt: skip
-def test_what_is_not_of_the_subset_is_refused(pattern: str) -> None:
+def test_what_could_take_long_and_what_is_malformed_is_refused(pattern: str) -> None:
     with pytest.raises(TopicPatternError):
         TopicPattern(pattern)
 
 
+def test_a_refusal_names_the_pattern_and_the_problem() -> None:
+    with pytest.raises(TopicPatternError, match=r"missing \): \(a, in the pattern '\(a'"):
+        TopicPattern("(a")
+
+
 @pytest.mark.parametrize("pattern", ["(a+)+b", "(a|a)*b", "(a*)*b", "(a?){100}a{100}b", "(.*)*x"])
 def test_no_pattern_takes_long(pattern: str) -> None:
-    """Exponential in a backtracking engine: 2^240 steps. Here a few thousand; the bound is for a very slow machine."""
+    """Exponential in a backtracking engine: 2^240 steps. The bound is for a very slow machine."""
     started = time.process_time()
     assert not TopicPattern(pattern).matches("a" * 249)
     assert time.process_time() - started < 5
 
 
-@given(st.text(st.sampled_from("ab()[]{}|*+?.\\^$-,0129"), max_size=40))
+@given(st.text(max_size=40))
 def test_no_text_breaks_the_parser(text: str) -> None:
     try:
         pattern = TopicPattern(text)
     except TopicPatternError:
         return
     assert pattern.matches("ab") in (True, False)
-    assert len(pattern._characters) <= POSITIONS_MAX

@@ -25,7 +25,7 @@ from raftmq.broker.services.data_tokens import DataTokens
 from raftmq.call_metadata import STATUS_DETAILS_KEY
 from raftmq.methods import METHODS, Method, UnaryMethod
 from raftmq.proto import queue_pb2 as pb
-from raftmq.types import METADATA_GROUP_ID, NodeId, Term
+from raftmq.types import METADATA_GROUP_ID, NodeId
 
 from tests.support.broker.harness import Harness, running
 
@@ -178,7 +178,7 @@ def _services(node: Harness) -> Services:
 async def test_only_what_the_metadata_leader_answers_is_passed_on(row: Row):
     """The row says who answers; here node 2 leads the metadata group."""
     async with running() as node:
-        node.lose_leadership(METADATA_GROUP_ID, to=(NodeId(2), "node-2:9400", Term(9)))
+        node.lose_leadership(METADATA_GROUP_ID, to=NodeId(2))
         with contextlib.suppress(RequestError, TimeoutError):
             async with asyncio.timeout(0.2):
                 await row.service(_services(node))(_request(row.method), node.call(0.1))

@@ -12,6 +12,7 @@ import pytest
 from google.rpc import status_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from raftmq import methods
 from raftmq.broker.base.readiness import NotReady, Reason
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.base.statuses import STATUS_OF_CODE, status_details
@@ -291,34 +292,24 @@ async def test_forwarding_over_the_wire_brings_back_answer_and_error():
     async with serving() as (node, _server, _channel, address):
         forwarder, stranger = GrpcForwarder(lambda: node.cluster_id, 16), GrpcForwarder(lambda: "another", 16)
         try:
-            answer = await forwarder.forward(
-                address, "/raftmq.v1.Admin/CreateTopic", pb.CreateTopicRequest(name="t"), pb.CreateTopicResponse, 5
-            )
+            answer = await forwarder.forward(address, methods.CREATE_TOPIC, pb.CreateTopicRequest(name="t"), 5)
             assert answer.topic.name == "t"
             with pytest.raises(RequestError) as raised:
-                await forwarder.forward(
-                    address, "/raftmq.v1.Admin/CreateTopic", pb.CreateTopicRequest(name="t"), pb.CreateTopicResponse, 5
-                )
+                await forwarder.forward(address, methods.CREATE_TOPIC, pb.CreateTopicRequest(name="t"), 5)
             assert raised.value.code == pb.TOPIC_ALREADY_EXISTS
             # a node that takes a call for forwarded must not send it round in circles
             other: Harness = node
             other.lose_leadership(0)
             with pytest.raises(RequestError) as raised:
-                await forwarder.forward(
-                    address, "/raftmq.v1.Admin/CreateTopic", pb.CreateTopicRequest(name="u"), pb.CreateTopicResponse, 5
-                )
+                await forwarder.forward(address, methods.CREATE_TOPIC, pb.CreateTopicRequest(name="u"), 5)
             assert raised.value.code in (pb.NOT_LEADER, pb.NO_LEADER)
             assert other.forwarder.calls == []
             with pytest.raises(RequestError) as raised:
-                await forwarder.forward(
-                    "127.0.0.1:1", "/raftmq.v1.Admin/CreateTopic", pb.CreateTopicRequest(), pb.CreateTopicResponse, 5
-                )
+                await forwarder.forward("127.0.0.1:1", methods.CREATE_TOPIC, pb.CreateTopicRequest(), 5)
             assert raised.value.code == pb.NO_LEADER
             assert raised.value.detail.outcome == pb.NOT_APPLIED
             with pytest.raises(RequestError, match="another cluster") as raised:
-                await stranger.forward(
-                    address, "/raftmq.v1.Admin/CreateTopic", pb.CreateTopicRequest(name="v"), pb.CreateTopicResponse, 5
-                )
+                await stranger.forward(address, methods.CREATE_TOPIC, pb.CreateTopicRequest(name="v"), 5)
             assert (raised.value.code, raised.value.detail.outcome) == (pb.NO_LEADER, pb.NOT_APPLIED)
         finally:
             await stranger.close()

@@ -10,7 +10,7 @@ from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.http_port.consumer_lag import ConsumerLag, Lag, Reader
 from raftmq.fsm.log_commands import CommitOffset
 from raftmq.proto import queue_pb2 as pb
-from raftmq.types import NodeId, Term
+from raftmq.types import NodeId
 
 from tests.support.broker.harness import Harness, batch, running
 
@@ -61,7 +61,7 @@ async def test_who_does_not_lead_shows_nothing_and_who_never_committed_is_not_be
         await commit(node, topic, "g", 1, 0)
         await commit(node, topic, "g", 5, 1)
         group_id = node.partition(topic, 1).replica.group_id
-        node.lose_leadership(group_id, (NodeId(2), "node-2:9400", Term(9)))
+        node.lose_leadership(group_id, NodeId(2))
         assert (await measured(node, lag_of(node), topic)).records == {Reader("g", "orders"): 9}
         other = await node.topic("unread")
         await node.append(other, batch(3))

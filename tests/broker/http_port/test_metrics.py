@@ -30,10 +30,10 @@ async def test_requests_of_streams_and_refusals_before_the_handler_are_counted(n
     node = await nodes.serve("one", bootstrap=True)
     create = pb.CreateTopicRequest(name="flights")
     topic = (await node.grpc.admin.create_topic(create, Call(node.loop.time() + 10))).topic
-    (group,) = node.partition_replicas()
+    (group,) = node.view.partition_replicas()
     while not group.is_leader:  # it has a leader, which has yet to be confirmed
         await asyncio.shield(group.wait_progress())
-    async with grpc.aio.insecure_channel(node.client_address) as channel:
+    async with grpc.aio.insecure_channel(node.addresses.client) as channel:
         queue = pb_grpc.LogStub(channel)
         stream = queue.AppendStream()
         for number in range(3):
@@ -53,10 +53,10 @@ async def test_requests_of_streams_and_refusals_before_the_handler_are_counted(n
         with pytest.raises(grpc.aio.AioRpcError):
             await malformed(b"\xff\xff\xff")
     values = await scrape(node)
-    assert values['raftmq_requests_total{method="AppendStream",code="OK"}'] == 4
-    assert values['raftmq_partition_refusals_total{method="Append",code="CORRUPT_BATCH"}'] == 1
-    assert values['raftmq_requests_total{method="Poll",code="OK"}'] == 1
-    assert values['raftmq_requests_total{method="Poll",code="INVALID_ARGUMENT"}'] == 2  # by the handler, and before it
+    assert values['raftmq_requests_total{code="OK",method="AppendStream"}'] == 4
+    assert values['raftmq_partition_refusals_total{code="CORRUPT_BATCH",method="Append"}'] == 1
+    assert values['raftmq_requests_total{code="OK",method="Poll"}'] == 1
+    assert values['raftmq_requests_total{code="INVALID_ARGUMENT",method="Poll"}'] == 2  # by the handler, and before it
     assert values['raftmq_request_seconds_count{kind="append"}'] == 4
     assert values['raftmq_request_seconds_sum{kind="append"}'] > 0
     assert values['raftmq_request_seconds_count{kind="poll"}'] == 2
@@ -66,8 +66,8 @@ async def test_requests_of_streams_and_refusals_before_the_handler_are_counted(n
     assert values["raftmq_appended_bytes_total"] == values["raftmq_polled_bytes_total"] == size
     assert values["raftmq_client_received_bytes_total"] > size
     assert values["raftmq_client_sent_bytes_total"] > size
-    assert values['raftmq_partition_high_watermark{topic="flights",partition="0"}'] == 6
-    assert values['raftmq_partition_file_bytes{topic="flights",partition="0"}'] > 0
+    assert values['raftmq_partition_high_watermark{partition="0",topic="flights"}'] == 6
+    assert values['raftmq_partition_file_bytes{partition="0",topic="flights"}'] > 0
 
 
 async def append(topic: pb.Topic, number: int, *nodes: Node) -> Node:
@@ -85,7 +85,7 @@ async def append(topic: pb.Topic, number: int, *nodes: Node) -> Node:
 
 async def test_commits_elections_and_peers_are_counted(nodes):
     first = await nodes.serve("one", bootstrap=True)
-    second = await nodes.serve("two", join=(first.client_address,))
+    second = await nodes.serve("two", join=(first.addresses.client,))
     create = pb.CreateTopicRequest(name="flights", replication_factor=2)
     topic = (await first.grpc.admin.create_topic(create, Call(first.loop.time() + 10))).topic
     for number in range(5):
@@ -99,13 +99,13 @@ async def test_commits_elections_and_peers_are_counted(nodes):
     assert values["raftmq_elections_won_total"] >= 1
     assert values["raftmq_elections_started_total"] >= values["raftmq_elections_won_total"]
     other = second if leader is first else first
-    assert values[f'raftmq_peer_connected{{peer_id="{other.node_id}"}}'] == 1
+    assert values[f'raftmq_peer_connected{{peer_id="{other.view.node_id}"}}'] == 1
     assert values['raftmq_peer_sent_bytes_total{channel="append"}'] > 5 * len(batch())
     received = await scrape(other)
     assert received['raftmq_peer_received_bytes_total{channel="append"}'] > 5 * len(batch())
     assert values["raftmq_snapshots_sent_total"] + received["raftmq_snapshots_sent_total"] == 1
     assert received["raftmq_partitions_without_leader"] == 0
-    lag = 'raftmq_partition_follower_lag_entries{topic="flights",partition="0"}'
+    lag = 'raftmq_partition_follower_lag_entries{partition="0",topic="flights"}'
     async with asyncio.timeout(10):
         while (await scrape(leader))[lag]:
             await asyncio.sleep(0.02)
@@ -115,10 +115,12 @@ async def test_commits_elections_and_peers_are_counted(nodes):
 async def test_a_partition_whose_leader_died_without_a_majority_is_reported(nodes):
     """Nobody claims a higher term then: the dead leader stays the best hint, and must not stay the report."""
     first = await nodes.serve("one", bootstrap=True)
-    second = await nodes.serve("two", join=(first.client_address,))
+    second = await nodes.serve("two", join=(first.addresses.client,))
     create = pb.CreateTopicRequest(name="flights", partitions=2, replication_factor=2)
     topic = (await first.grpc.admin.create_topic(create, Call(first.loop.time() + 10))).topic
-    led_by_second = [p.group_id for p in topic.partitions if first.leader_hint(p.group_id)[0] == second.node_id]
+    led_by_second = [
+        p.group_id for p in topic.partitions if first.view.leadership.get(p.group_id).node_id == second.view.node_id
+    ]
     assert led_by_second
     await second.transport.close()  # it does not hand over: to the first it died
     async with asyncio.timeout(30):
@@ -127,7 +129,7 @@ async def test_a_partition_whose_leader_died_without_a_majority_is_reported(node
     call = Call(first.loop.time() + 10)
     described = await first.grpc.admin.describe_cluster(pb.DescribeClusterRequest(), call)
     assert described.partitions_without_leader == 2
-    assert first.leader_hint(led_by_second[0])[0] == second.node_id
+    assert first.view.leadership.get(led_by_second[0]).node_id == second.view.node_id
 
 
 async def test_the_lag_of_a_group_is_on_the_page_of_who_leads(nodes):

@@ -25,7 +25,6 @@ from raftmq.broker.base.watchdog import Watchdog
 from raftmq.broker.cluster.clock_watch import ClockWatch
 from raftmq.broker.cluster.disk_watch import DiskWatch
 from raftmq.broker.cluster.other_clusters import OtherClusters
-from raftmq.broker.cluster.reconciler import Reconciler
 from raftmq.broker.data_port.port import DataPort
 from raftmq.broker.grpc_port.server import GrpcServer
 from raftmq.broker.http_port.server import HttpServer
@@ -42,7 +41,8 @@ async def serving():
         node = cast("Any", node)  # it gets what an HttpHost has besides
         source = random.Random(1)
         node.version = "1.2.3"
-        node.transport = PeerTransport(node.loop, node, node.limits, node.timing, source.random)
+        node.transport = PeerTransport(node.loop, node.limits, node.timing, source.random)
+        node.client_address_of = str
         node.engine = Engine(
             node.loop, node, node.store, ReaderPools.shared(cast("Any", None)), node.transport, None, WallClock(), source, source.random,
             node.limits, node.timing,
@@ -50,20 +50,15 @@ async def serving():
         node.engine.replicas = node.replicas
         node.watchdog = Watchdog(node.loop, 1.0)
         node.gc_pauses = GcPauses()
-        node.other_clusters = SimpleNamespace(addresses=dict)
         node.clock_watch = ClockWatch(node.engine, lambda _: True)
         node.disk_watch = DiskWatch(cast("Any", None), node.engine, Path("unused"), cast("Any", None))
-        node.scrubber = SimpleNamespace(bytes_total=7, damaged_total=0, last_pass_ms=1500)
+        node.upkeep = SimpleNamespace(scrubber=SimpleNamespace(bytes_total=7, damaged_total=0, last_pass_ms=1500))
+        node.view = node
         node.other_clusters = OtherClusters(node.loop.time)
-        node.reconciler = Reconciler(node, 3)
         node.quarantined = dict
-        node.not_served = list
-        node.other_clusters = OtherClusters(node.loop.time)
         node.supervisor = Supervisor(node.loop, cast("Any", None))
-        node.warnings = lambda: node.said
-        node.said = []
         node.grpc = GrpcServer(node)
-        node.data_port = DataPort(node)
+        node.data_port = DataPort(node, node.grpc)
         server = HttpServer(node)
         port = await server.start("127.0.0.1", 0)
         try:

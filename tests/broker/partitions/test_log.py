@@ -114,7 +114,7 @@ async def test_a_gap_on_a_leader_that_loses_leadership_is_not_called_one():
         group_id = GroupId(topic.partitions[0].group_id)
         gap = asyncio.create_task(node.append(topic, batch(1, sequence=5)))
         await asyncio.sleep(0)
-        node.lose_leadership(group_id, (NodeId(2), "node-2:9400", Term(9)))
+        node.lose_leadership(group_id, NodeId(2))
         result = await gap
         assert result.error.code == pb.NOT_LEADER
         assert result.error.leader.broker_id == 2

@@ -77,7 +77,8 @@ class Recorder:
 @contextlib.asynccontextmanager
 async def transport(node_id, cluster_id="c", limits=None, timing=TIMING):
     recorder = Recorder(node_id, cluster_id)
-    peer = PeerTransport(asyncio.get_running_loop(), recorder, limits or Limits(), timing, lambda: 0.5)
+    peer = PeerTransport(asyncio.get_running_loop(), limits or Limits(), timing, lambda: 0.5)
+    peer.attach(recorder)
     port = await peer.listen("127.0.0.1", 0)
     try:
         yield peer, recorder, f"127.0.0.1:{port}"
@@ -581,7 +582,8 @@ async def test_one_link_that_cannot_be_flushed_keeps_none_of_the_others():
         def __init__(self, flush):
             self.flush = flush
 
-    transport = PeerTransport(asyncio.get_running_loop(), Handler(), None, None, None)
+    transport = PeerTransport(asyncio.get_running_loop(), None, None, None)
+    transport.attach(Handler())
     transport.links_to_flush = [Link(fail), Link(lambda: flushed.append(1))]
     transport.flush()
     assert flushed == [1]

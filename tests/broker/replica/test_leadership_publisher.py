@@ -27,7 +27,7 @@ class World:
         self.connected = {2, 3}
         self.sent: list[tuple[int, list[tuple[int, int, int]]]] = []
         self.replicas: dict[GroupId, Any] = {}
-        self.table = LeadershipTable(lambda group_id: None)
+        self.table = LeadershipTable(lambda group_id: None, str)
         self.publisher = LeadershipPublisher(
             cast("Any", SimpleNamespace(time=lambda: self.now)), self.table, self.replicas, cast("Any", self), TIMING
         )

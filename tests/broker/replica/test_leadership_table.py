@@ -5,7 +5,7 @@ from raftmq.broker.replica.leadership_table import LeadershipTable
 
 def table():
     changed = []
-    return LeadershipTable(changed.append), changed
+    return LeadershipTable(changed.append, lambda node_id: f"node-{node_id}"), changed
 
 
 def test_the_highest_term_wins_in_any_order():
@@ -39,3 +39,12 @@ def test_none_of_the_same_term_does_not_replace_a_leader():
     one.claim(7, 5, 2)
     assert not one.claim(7, 5, 0)
     assert one.get(7) == (5, 2)
+
+
+def test_a_hint_names_the_leader_believed_in_and_its_address():
+    one, _ = table()
+    assert one.leader_hint(7) == (0, "", 0)
+    one.claim(7, 5, 2)
+    assert one.leader_hint(7) == (2, "node-2", 5)
+    one.withdraw(7, 5, 2)
+    assert one.leader_hint(7) == (0, "", 5)

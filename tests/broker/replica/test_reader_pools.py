@@ -22,7 +22,7 @@ def clients_that_read_without_end(node: Node) -> Iterator[None]:
     """Clients' reads that never end, more than there are threads."""
     may_end = threading.Event()
     for _ in range(2 * node.limits.client_reader_threads):
-        node._readers.clients.submit(may_end.wait)
+        node._storage.readers.clients.submit(may_end.wait)
     try:
         yield
     finally:
@@ -38,7 +38,7 @@ async def node(nodes: Nodes) -> Node:
 
 
 async def test_a_damaged_replica_is_remembered_while_clients_read(node: Node) -> None:
-    (replica,) = node.partition_replicas()
+    (replica,) = node.view.partition_replicas()
     with clients_that_read_without_end(node):
         node.engine.break_replica(replica, DamagedReplicaError(replica.key, "a flipped byte"))
         async with asyncio.timeout(WAIT_SECONDS):
@@ -47,7 +47,7 @@ async def test_a_damaged_replica_is_remembered_while_clients_read(node: Node) ->
 
 
 async def test_a_follower_catches_up_while_clients_read(node: Node) -> None:
-    (replica,) = node.partition_replicas()
+    (replica,) = node.view.partition_replicas()
     log, last = replica.log, replica.core.last_index
     log.recent.clear()
     first = LogIndex(replica.log_start.index + 1)
@@ -60,7 +60,7 @@ async def test_a_follower_catches_up_while_clients_read(node: Node) -> None:
 
 async def test_a_snapshot_is_read_while_clients_read(node: Node) -> None:
     sender = node.engine.snapshots._sender
-    (replica,) = node.partition_replicas()
+    (replica,) = node.view.partition_replicas()
     with clients_that_read_without_end(node):
         async with asyncio.timeout(WAIT_SECONDS):
             index, _, rows = await node.loop.run_in_executor(sender._readers, node.store.snapshot, replica.key)

@@ -8,7 +8,7 @@ import pytest
 from raftmq.broker.base.limits import Limits
 from raftmq.broker.base.request_error import RequestError
 from raftmq.proto import queue_pb2 as pb
-from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId, Term
+from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId
 
 from tests.support.broker.harness import CLUSTER_ID, batch, running
 
@@ -28,7 +28,7 @@ async def test_a_topic_is_created_with_leaders_and_the_default_replication_facto
         assert answer.topic.replication_factor == 1  # min(3, hosts)
         assert [p.partition for p in answer.topic.partitions] == [0, 1, 2, 3]
         assert all(list(p.replica_brokers) == [1] for p in answer.topic.partitions)
-        assert all(node.leader_hint(GroupId(p.group_id))[0] == 1 for p in answer.topic.partitions)
+        assert all(node.leadership.get(GroupId(p.group_id)).node_id == 1 for p in answer.topic.partitions)
         described = await node.admin.describe_topic(
             pb.DescribeTopicRequest(name="flights", metadata_revision=answer.metadata_revision), node.call()
         )
@@ -181,7 +181,7 @@ async def test_topics_are_listed_by_name_even_without_a_metadata_leader():
 
 async def test_a_change_asked_of_another_node_is_forwarded_once():
     async with running() as node:
-        node.lose_leadership(METADATA_GROUP_ID, (NodeId(2), "node-2:9400", Term(9)))
+        node.lose_leadership(METADATA_GROUP_ID, NodeId(2))
         node.forwarder.answer = pb.CreateTopicResponse(topic_id=5)
         request = pb.CreateTopicRequest(name="flights")
         assert (await node.admin.create_topic(request, node.call())).topic_id == 5
@@ -189,7 +189,7 @@ async def test_a_change_asked_of_another_node_is_forwarded_once():
         error = await _refused(node.admin.create_topic(request, node.call(is_forwarded=True)))
         assert error.code == pb.NOT_LEADER
         assert error.detail.leader.address == "node-2:9400"
-        node.leaders.clear()
+        node.leadership.forget(METADATA_GROUP_ID)
         assert (await _refused(node.admin.create_topic(request, node.call()))).code == pb.NO_LEADER
         assert len(node.forwarder.calls) == 1
 
@@ -198,7 +198,7 @@ async def test_the_cluster_is_described_as_this_node_sees_it():
     async with running() as node:
         await node.register(2, "uuid-2")
         topic = await node.topic(partitions=2)
-        node.leaders.pop(GroupId(topic.partitions[0].group_id), None)
+        node.leadership.forget(GroupId(topic.partitions[0].group_id))
         answer = await node.admin.describe_cluster(pb.DescribeClusterRequest(), node.call())
         assert (answer.cluster_id, answer.answering_broker_id, answer.metadata_leader_broker_id) == (CLUSTER_ID, 1, 1)
         assert (answer.topic_count, answer.partition_count) == (1, 2)

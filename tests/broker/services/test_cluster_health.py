@@ -9,7 +9,7 @@ from raftmq.broker.base.readiness import NotReady, Reason
 from raftmq.broker.base.request_error import RequestError
 from raftmq.proto import queue_pb2 as pb
 from raftmq.storage.log_store import ReplicaKey
-from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId, ReplicaId, Term
+from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId, ReplicaId
 
 from tests.support.broker.harness import Harness, batch, running
 
@@ -39,7 +39,7 @@ async def test_a_partition_whose_leader_does_not_answer_is_unknown_and_the_other
         await node.register(2, "uuid-2")
         topic = await node.topic("flights", partitions=3)
         away, nobody, _ = (GroupId(p.group_id) for p in topic.partitions)
-        node.lose_leadership(away, (OTHER, "node-2:9400", Term(9)))
+        node.lose_leadership(away, OTHER)
         node.lose_leadership(nobody)
         request = pb.DescribeTopicRequest(name="flights", with_states=True)
         states = (await node.admin.describe_topic(request, node.call())).states
@@ -56,7 +56,7 @@ async def test_the_patience_with_others_ends_before_the_clients(monkeypatch):
         node.connected.add(OTHER)
         asked: list[float] = []
 
-        async def forward(address, path, request, response_type, timeout_seconds):
+        async def forward(address, method, request, timeout_seconds):
             asked.append(timeout_seconds)
             raise RequestError(pb.REQUEST_TIMED_OUT, "it hangs")
 
@@ -95,7 +95,7 @@ async def test_a_partition_is_led_when_somebody_who_answers_says_so():
         topic = await node.topic("flights", partitions=3)
         claimed, denied, _ = (GroupId(p.group_id) for p in topic.partitions)
         for group_id in (claimed, denied):
-            node.lose_leadership(group_id, (OTHER, "node-2:9400", Term(9)))
+            node.lose_leadership(group_id, OTHER)
         node.connected.add(OTHER)
         node.forwarder.answer = pb.DescribeBrokerResponse(
             health=pb.BrokerHealth(not_ready=["joining: x"]), led_group_ids=[claimed], metadata_voters_behind=[2]
@@ -127,5 +127,5 @@ async def test_names_are_bounded_and_numbers_are_not():
 
 async def test_metadata_without_a_leader_that_answers_is_said():
     async with running() as node:
-        node.lose_leadership(METADATA_GROUP_ID, (OTHER, "node-2:9400", Term(9)))
+        node.lose_leadership(METADATA_GROUP_ID, OTHER)
         assert not (await described(node)).health.is_metadata_led

@@ -6,11 +6,11 @@ import asyncio
 from typing import Any
 
 import pytest
+from raftmq import methods
 from raftmq.broker.services.forwarder import GrpcForwarder
 from raftmq.proto import queue_pb2 as pb
 
 REQUEST = pb.DescribeClusterRequest()
-PATH = "/raftmq.v1.Admin/DescribeCluster"
 
 
 class _Channel:
@@ -44,7 +44,7 @@ class _Forwarder(GrpcForwarder):
         return self.opened[-1]
 
     async def ask(self, number: int) -> str:
-        answer = await self.forward(f"node-{number}:9400", PATH, REQUEST, pb.DescribeClusterResponse, 1)
+        answer = await self.forward(f"node-{number}:9400", methods.DESCRIBE_CLUSTER, REQUEST, 1)
         return answer.cluster_id
 
 

@@ -168,10 +168,10 @@ async def test_a_partition_that_is_not_here_is_sent_to_its_leader():
         topic = await node.topic()
         group_id = GroupId(topic.partitions[0].group_id)
         del node.partitions[group_id]
-        node.leaders[group_id] = (NodeId(3), "node-3:9400", Term(8))
+        node.leadership.claim(group_id, Term(8), NodeId(3))
         error = (await node.append(topic, batch(1))).error
         assert (error.code, error.leader.broker_id, error.leader.leader_epoch) == (pb.NOT_LEADER, 3, 8)
-        node.leaders.clear()
+        node.leadership.forget(group_id)
         assert (await node.append(topic, batch(1))).error.code == pb.NO_LEADER
 
 
@@ -219,7 +219,7 @@ async def test_positions_are_found_by_name_and_by_append_time():
 async def test_latest_is_not_told_by_a_replica_that_cannot_confirm_it():
     async with running() as node:
         topic = await node.topic()
-        node.lose_leadership(GroupId(topic.partitions[0].group_id), (NodeId(2), "node-2:9400", Term(9)))
+        node.lose_leadership(GroupId(topic.partitions[0].group_id), NodeId(2))
         assert (await _offset(node, topic, LATEST)).error.code == pb.NOT_LEADER
         assert not (await _offset(node, topic, EARLIEST)).HasField("error")
 
@@ -276,7 +276,7 @@ async def test_those_who_share_a_named_epoch_agree_on_its_stamp():
 
 async def test_a_node_that_does_not_lead_asks_the_metadata_leader_for_producer_ids():
     async with running() as node:
-        node.lose_leadership(METADATA_GROUP_ID, (NodeId(2), "node-2:9400", Term(9)))
+        node.lose_leadership(METADATA_GROUP_ID, NodeId(2))
         node.forwarder.answer = pb.InitProducerResponse(producer_id=77)
         assert (await node.queue.init_producer(pb.InitProducerRequest(), node.call())).producer_id == 77
         ((address, path, _),) = node.forwarder.calls

@@ -6,7 +6,7 @@ import pytest
 from raftmq.broker.base.request_error import RETRIABLE_CODES, RequestError
 from raftmq.fsm.metadata_commands import CreateTopic, PartitionPlan, SetMetadataMembership
 from raftmq.proto import queue_pb2 as pb
-from raftmq.types import METADATA_GROUP_ID, NodeId, Term
+from raftmq.types import METADATA_GROUP_ID, NodeId
 
 from tests.support.broker.harness import Harness, running
 
@@ -114,7 +114,7 @@ async def test_unknown_and_removed_nodes_are_told_apart():
 async def test_another_node_passes_the_request_on():
     async with running() as node:
         await four_nodes(node)
-        node.lose_leadership(METADATA_GROUP_ID, (NodeId(2), "node-2:9400", Term(9)))
+        node.lose_leadership(METADATA_GROUP_ID, NodeId(2))
         node.forwarder.answer = pb.RemoveBrokerResponse(replica_count=5)
         assert (await remove(node, 3, force=True)).replica_count == 5
         ((address, path, request),) = node.forwarder.calls

@@ -139,7 +139,7 @@ async def test_damage_is_noted_for_the_reconciler_from_the_node_itself_only():
         wrong = pb.ReplicaReport(group_id=1, replica_id=other)
         request = pb.ReportDamageRequest(broker_id=2, uuid="uuid-2", replicas=[wrong, report])
         await node.nodes.report_damage(request, node.call())
-        assert node.damage_noted == [(1, own)]
+        assert node.reported_damage.current(node.metadata.state_machine) == [(1, own)]
         for who in ("uuid-3", "nobody"):
             request = pb.ReportDamageRequest(broker_id=2, uuid=who, replicas=[report])
             assert (await _refused(node.nodes.report_damage(request, node.call()))).code == pb.INVALID_ARGUMENT

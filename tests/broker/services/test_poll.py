@@ -146,8 +146,8 @@ async def test_a_leader_that_steps_down_sends_its_waiting_readers_on():
         topic = await node.topic()
         poll = asyncio.create_task(node.queue.poll(poll_request(topic, 0, max_wait_ms=60_000), node.call(60)))
         await _parked(node)
-        node.leaders[GroupId(topic.partitions[0].group_id)] = (NodeId(2), "node-2:9400", Term(9))
-        node.lose_leadership(GroupId(topic.partitions[0].group_id), (NodeId(2), "node-2:9400", Term(9)))
+        node.leadership.claim(GroupId(topic.partitions[0].group_id), Term(9), NodeId(2))
+        node.lose_leadership(GroupId(topic.partitions[0].group_id), NodeId(2))
         answer = await asyncio.wait_for(poll, 1)
         assert answer.partitions[0].error.code == pb.NOT_LEADER
         assert answer.partitions[0].error.leader.address == "node-2:9400"

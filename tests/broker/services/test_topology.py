@@ -44,7 +44,7 @@ async def test_a_new_leader_is_told_alone():
         watch = node.topology.watch(pb.WatchRequest(), node.call())
         await _next(watch)
         group_id = GroupId(topic.partitions[1].group_id)
-        node.leaders[group_id] = (NodeId(2), "node-2:9400", Term(12))
+        node.leadership.claim(group_id, Term(12), NodeId(2))
         node.bump()
         update = await _next(watch)
         assert not update.topics

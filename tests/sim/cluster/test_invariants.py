@@ -270,7 +270,9 @@ def test_space_of_deleted_records_that_stays_is_seen() -> None:
     store.append_batch([(KEY, Update(hard_state, entries, state_index=entries[-1].index))])
     machine = LogPartition()
     group = SimpleNamespace(group_id=KEY.group_id, key=KEY, state_machine=machine)
-    node: Any = SimpleNamespace(node_id=1, store=store, engine=SimpleNamespace(replicas={KEY.group_id: group}))
+    node: Any = SimpleNamespace(
+        store=store, engine=SimpleNamespace(replicas={KEY.group_id: group}), view=SimpleNamespace(node_id=1)
+    )
     assert why_space_is_kept([node]) == ""
 
     machine.log_start_offset = 6
@@ -363,7 +365,7 @@ def test_quarantined_silent() -> None:
         quarantined=lambda: {key: row.reason for key, row in rows.items() if row.state is ReplicaState.QUARANTINED},
     )
     engine = SimpleNamespace(replicas={7: group})
-    node = SimpleNamespace(registry=registry, partitions={}, engine=engine, node_id=1)
+    node = SimpleNamespace(registry=registry, partitions={}, engine=engine, view=SimpleNamespace(node_id=1))
     process = cast("Any", SimpleNamespace(node=node, machine=SimpleNamespace(name="n1")))
     message = AppendResponse(*cast("Any", (3, 2, 5, 9)))
     check_quarantined_silent(process, group, message)
@@ -393,7 +395,7 @@ def node_within(limits: Limits) -> Any:
         write_refusal=None,
         replicas={7: group},
     )
-    return SimpleNamespace(engine=engine, limits=limits, node_id=1)
+    return SimpleNamespace(engine=engine, limits=limits, view=SimpleNamespace(node_id=1))
 
 
 def test_budgets_hold_for_proposals() -> None:
@@ -650,12 +652,10 @@ def test_served_or_reported() -> None:
     metadata = SimpleNamespace(node=lambda _: SimpleNamespace(uuid="u"), partitions_of_node=lambda _: [view])
     served = {7: SimpleNamespace(replica=SimpleNamespace(is_closed=False))}
     node: Any = SimpleNamespace(
-        metadata=SimpleNamespace(state_machine=metadata),
-        node_id=1,
+        view=SimpleNamespace(metadata=SimpleNamespace(state_machine=metadata), node_id=1),
+        standing=SimpleNamespace(not_ready_reasons=list, warnings=list),
         registry=SimpleNamespace(uuid="u"),
         partitions=served,
-        not_ready_reasons=list,
-        warnings=list,
     )
     process = cast("Any", SimpleNamespace(node=node, machine=SimpleNamespace(name="n1")))
     check_served_or_reported(process)
@@ -663,9 +663,10 @@ def test_served_or_reported() -> None:
     node.partitions = {}
     with broken("ServedOrReported"):
         check_served_or_reported(process)
-    node.warnings = lambda: ["replica 3 of group 7 is not served (failing): a bug"]
+    node.standing.warnings = lambda: ["replica 3 of group 7 is not served (failing): a bug"]
     check_served_or_reported(process)
-    node.warnings, node.not_ready_reasons = list, lambda: [NotReady(Reason.STARTING_REPLICAS, "1")]
+    node.standing.warnings = list
+    node.standing.not_ready_reasons = lambda: [NotReady(Reason.STARTING_REPLICAS, "1")]
     check_served_or_reported(process)
 
 

@@ -89,20 +89,13 @@ class Serving:
         return client
 
 
-@dataclass
-class _Host:
-    loop: asyncio.AbstractEventLoop
-    limits: Limits
-    grpc: GrpcServer
-
-
 @contextlib.asynccontextmanager
 async def serving(limits: Limits | None = None) -> AsyncIterator[Serving]:
     async with running() as node:
         if limits is not None:
             node.limits = limits
         grpc_server = GrpcServer(node)
-        port = DataPort(_Host(node.loop, node.limits, grpc_server))
+        port = DataPort(node, grpc_server)
         await port.start("127.0.0.1", 0)
         broker = Serving(node, grpc_server, port)
         try:

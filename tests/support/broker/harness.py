@@ -19,12 +19,15 @@ from raftmq.broker.base.limits import Limits, Timing
 from raftmq.broker.base.readiness import NotReady
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.base.supervisor import Supervisor, Work
+from raftmq.broker.cluster.damage_reports import ReportedDamage
+from raftmq.broker.cluster.unserved import NotServed
 from raftmq.broker.consumer_groups.assignor_process import InlinePlanRunner
 from raftmq.broker.consumer_groups.coordinator import GroupCoordinator
 from raftmq.broker.consumer_groups.partition_leaders import PartitionLeaders
 from raftmq.broker.consumer_groups.service import GroupsService
 from raftmq.broker.partitions.log import PartitionLog
 from raftmq.broker.replica.initial_state import founder_state
+from raftmq.broker.replica.leadership_table import LeadershipTable
 from raftmq.broker.replica.recent_entries import RecentEntriesBudget
 from raftmq.broker.replica.replica import Replica
 from raftmq.broker.replica.replica_log import ReplicaLog
@@ -85,14 +88,49 @@ class FakeForwarder:
         self.calls: list[tuple[str, str, object]] = []
         self.answer: object = RequestError(pb.NO_LEADER, "there is no other node")
 
-    async def forward(self, address, path, request, response_type, timeout_seconds):
-        self.calls.append((address, path, request))
+    async def forward(self, address, method, request, timeout_seconds):
+        self.calls.append((address, method.path, request))
         if isinstance(self.answer, RequestError):
             raise self.answer
         return self.answer
 
     async def close(self) -> None:
         return
+
+
+class _Standing:
+    """What the harness was told to say of its node."""
+
+    def __init__(self, harness: Harness) -> None:
+        self._harness = harness
+
+    def not_ready_reasons(self) -> list[NotReady]:
+        return self._harness.reasons
+
+    def warnings(self) -> list[str]:
+        return self._harness.said
+
+    def missing_replicas(self) -> list[GroupId]:
+        return self._harness.not_served
+
+    def not_served(self) -> list[NotServed]:
+        return []
+
+
+class _Replication:
+    """Every voter keeps up, and the partitions that the harness was told of are short of a replica."""
+
+    def __init__(self, harness: Harness) -> None:
+        self._harness = harness
+
+    def in_sync(self, replica: Replica[StateMachine]) -> frozenset[ReplicaId]:
+        return frozenset(replica.core.membership.voters)
+
+    def under_replicated(self) -> list[GroupId]:
+        return self._harness.short
+
+    def metadata_voters_behind(self) -> list[NodeId]:
+        return []
 
 
 class Harness:
@@ -109,7 +147,11 @@ class Harness:
         self.recent_budget = RecentEntriesBudget(recent_bytes_max)
         self.partitions: dict[GroupId, PartitionLog] = {}
         self.replicas: dict[GroupId, Replica[StateMachine]] = {}
-        self.leaders: dict[GroupId, tuple[NodeId, str, Term]] = {}
+        self.leadership = LeadershipTable(lambda group_id: None, lambda node_id: f"node-{node_id}:9400")
+        self.standing = _Standing(self)
+        self.replication = _Replication(self)
+        self.reported_damage = ReportedDamage(self.loop.time)
+        self.supervisor: Supervisor = StrictSupervisor()
         self.hold_commits = False
         self.hold_leadership = False
         self.refusal: RequestError | None = None
@@ -133,7 +175,6 @@ class Harness:
         self.admin = AdminService(self, locator, leader, ClusterHealth(self, calls, self.health))
         self.nodes = NodesService(self, leader)
         self.removal = NodeRemovalService(self, leader)
-        self.damage_noted: list[ReplicaKey] = []
         self.connected: set[int] = set()
         self.topology = TopologyService(self)
         self.offsets = OffsetsService(self, locator, self.partitions)
@@ -203,15 +244,14 @@ class Harness:
         replica.core.campaign()
         self.mark_dirty(replica)
 
-    def lose_leadership(self, group_id: GroupId, to: tuple[NodeId, str, Term] | None = None) -> None:
-        """The group's leader here steps down; `to` is who leads instead, as far as this node knows."""
+    def lose_leadership(self, group_id: GroupId, to: NodeId | None = None) -> None:
+        """The group's leader here steps down; `to` leads in term 9, as far as this node knows."""
         replica = self.replicas[group_id]
         replica.core.step_down()
         self.pump(replica)
-        if to is None:
-            self.leaders.pop(group_id, None)
-        else:
-            self.leaders[group_id] = to
+        self.leadership.forget(group_id)
+        if to is not None:
+            self.leadership.claim(group_id, Term(9), to)
         self.bump()
 
     # ---------------------------------------------------------------------------------------------------- the pump
@@ -237,7 +277,7 @@ class Harness:
                 replica.apply(ready.apply)
             if ready.role_change is not None:
                 if ready.role_change.role is Role.LEADER:
-                    self.leaders[replica.group_id] = (NODE_ID, "node-1:9400", ready.role_change.term)
+                    self.leadership.claim(replica.group_id, ready.role_change.term, NODE_ID)
                 replica.on_role_change(ready.role_change)
                 self.bump()
             for read in ready.reads:
@@ -291,9 +331,6 @@ class Harness:
     def on_leadership_row(self, group_id: GroupId) -> None:
         self.bump()
 
-    def leader_hint(self, group_id: GroupId) -> tuple[NodeId, str, Term]:
-        return self.leaders.get(group_id, (NodeId(0), "", Term(0)))
-
     # ---------------------------------------------------------------------------------------------------- ServiceHost
 
     @property
@@ -312,41 +349,17 @@ class Harness:
         while self.metadata.state_machine.applied_index < revision:
             await asyncio.shield(self.metadata.wait_progress())
 
-    def not_ready_reasons(self) -> list[NotReady]:
-        return self.reasons
-
-    def record_failure(self, work: Work, error: BaseException) -> None:
-        raise error
-
     def is_led(self, group_id: GroupId) -> bool:
-        return group_id not in self.leaderless and self.leader_hint(group_id)[0] != 0
+        return group_id not in self.leaderless and self.leadership.get(group_id).node_id != 0
 
     def refusal_of_directory(self, uuid: str, lineage: Lineage) -> RequestError | None:
         return self.directory_refusal
-
-    def record_damage(self, key: ReplicaKey) -> None:
-        self.damage_noted.append(key)
 
     def is_connected(self, node_id: NodeId) -> bool:
         return node_id == NODE_ID or node_id in self.connected
 
     def quarantined(self) -> dict[ReplicaKey, str]:
         return self.damaged
-
-    def warnings(self) -> list[str]:
-        return self.said
-
-    def missing_replicas(self) -> list[GroupId]:
-        return self.not_served
-
-    def in_sync(self, replica: Replica[StateMachine]) -> frozenset[ReplicaId]:
-        return frozenset(replica.core.membership.voters)
-
-    def under_replicated(self) -> list[GroupId]:
-        return self.short
-
-    def metadata_voters_behind(self) -> list[NodeId]:
-        return []
 
     def partition_replicas(self) -> list[Replica[StateMachine]]:
         return [partition.replica for partition in self.partitions.values()]

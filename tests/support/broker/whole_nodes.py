@@ -64,11 +64,11 @@ class Nodes:
         starting.cancel()
         with contextlib.suppress(asyncio.CancelledError, RequestError):
             await starting
-        if node.peer_address:
+        if node.addresses.peer:
             listened: dict[str, object] = {
-                "listen": node.client_address,
-                "peer_listen": node.peer_address,
-                "http_listen": node.http_address,
+                "listen": node.addresses.client,
+                "peer_listen": node.addresses.peer,
+                "http_listen": node.addresses.http,
             }
             self._addresses[node.config.data_dir] = listened
         await node.stop()
@@ -84,13 +84,13 @@ async def until(node: Node, *wanted: Reason) -> list[NotReady]:
     A look at one moment would fail whenever the machine is busy: a loop that stood still is a reason, too.
     """
     async with asyncio.timeout(WAIT_SECONDS):
-        while [one.reason for one in node.not_ready_reasons()] != [*wanted]:
+        while [one.reason for one in node.standing.not_ready_reasons()] != [*wanted]:
             await asyncio.sleep(0.02)
-    return node.not_ready_reasons()
+    return node.standing.not_ready_reasons()
 
 
 async def three_voters(node: Node) -> None:
     """Until three nodes vote on metadata."""
     async with asyncio.timeout(WAIT_SECONDS):
-        while len(node.metadata.core.membership.voters) < 3:
-            await asyncio.shield(node.metadata.wait_progress())
+        while len(node.view.metadata.core.membership.voters) < 3:
+            await asyncio.shield(node.view.metadata.wait_progress())

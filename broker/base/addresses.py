@@ -1,0 +1,26 @@
+"""Take addresses apart."""
+
+from __future__ import annotations
+
+import ipaddress
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """``host:port`` or ``[v6]:port`` → (host, port). Raises ValueError."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise ValueError(f"{address!r} is not HOST:PORT")
+    is_bracketed = host.startswith("[") and host.endswith("]")
+    if (":" in host) != is_bracketed:
+        raise ValueError(f"{address!r} is not HOST:PORT (an IPv6 address goes in brackets)")
+    return host.strip("[]"), int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches the address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,147 @@
+"""Answer what the services and the reconciler ask of this node and its cluster.
+
+Decides nothing and starts nothing: it reads the node's parts, which the node has wired.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from raftmq.broker.base.config import BrokerConfig
+from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.base.supervisor import Supervisor
+from raftmq.broker.cluster.damage_reports import ReportedDamage
+from raftmq.broker.cluster.metadata_replica import MetadataReplica
+from raftmq.broker.cluster.peer_directory import PeerDirectory
+from raftmq.broker.cluster.replica_manager import ReplicaManager
+from raftmq.broker.cluster.replication_health import ReplicationHealth
+from raftmq.broker.cluster.standing import Standing
+from raftmq.broker.partitions.kinds import Partition
+from raftmq.broker.replica.engine import Engine
+from raftmq.broker.replica.replica import Replica
+from raftmq.fsm.metadata import Metadata
+from raftmq.fsm.node_lineage import Lineage
+from raftmq.fsm.state_machine import StateMachine
+from raftmq.storage.log_store import ReplicaKey
+from raftmq.storage.registry import Registry
+from raftmq.types import NO_NODE, GroupId, NodeId
+
+
+class ClusterView:
+    """The node and its cluster as the services see them. Implements `ServiceHost`, `GrpcHost`, `PartitionHost` and `ReconcilerHost`."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        registry: Registry,
+        engine: Engine,
+        replicas: ReplicaManager,
+        metadata: MetadataReplica,
+        peers: PeerDirectory,
+        partitions: Mapping[GroupId, Partition],
+        standing: Standing,
+        supervisor: Supervisor,
+    ) -> None:
+        self.config = config
+        self.loop = engine.loop
+        self.limits = engine.limits
+        self.timing = engine.timing
+        self.leadership = engine.leadership
+        self.partitions = partitions
+        self.standing = standing
+        self.supervisor = supervisor
+        self.reported_damage = ReportedDamage(engine.loop.time)
+        self.replication = ReplicationHealth(self, self.reported_damage)
+        self._registry = registry
+        self._engine = engine
+        self._replicas = replicas
+        self._metadata = metadata
+        self._peers = peers
+        self._topology_version = 0
+        self._topology_change: asyncio.Future[None] | None = None
+
+    # ------------------------------------------------------------------------------------------------ identity
+
+    @property
+    def node_id(self) -> NodeId:
+        """Return this node's id; 0 before it belongs to a cluster."""
+        return self._registry.node_id if self._registry.cluster_id else NO_NODE
+
+    @property
+    def node_uuid(self) -> str:
+        """Return this node's identity."""
+        return self._registry.uuid
+
+    @property
+    def cluster_id(self) -> str:
+        """Return the cluster's id; empty before the node belongs to one."""
+        return self._registry.cluster_id
+
+    # ------------------------------------------------------------------------------------------------ metadata
+
+    @property
+    def metadata(self) -> Replica[Metadata]:
+        """Return the metadata group's replica here. Raises RequestError NOT_FORMED or NOT_READY."""
+        return self._metadata.require_filled()
+
+    async def wait_revision(self, revision: int) -> None:
+        """Wait until the local metadata includes `revision`. The caller bounds it."""
+        replica = self._metadata.require()
+        while replica.state_machine.applied_index < revision:
+            await asyncio.shield(replica.wait_progress())
+
+    # ------------------------------------------------------------------------------------------------ replicas here
+
+    def partition_replicas(self) -> list[Replica[StateMachine]]:
+        """Return every serving partition replica here."""
+        return [partition.replica for partition in self.partitions.values()]
+
+    def quarantined(self) -> dict[ReplicaKey, str]:
+        """Return the damaged replicas here, with the reason."""
+        return self._registry.quarantined() if self._replicas.broken else {}
+
+    # ------------------------------------------------------------------------------------------------ other nodes
+
+    def is_connected(self, node_id: NodeId) -> bool:
+        """Return whether this node's control channel to that node is up (True for itself)."""
+        return self._peers.is_connected(node_id)
+
+    def is_led(self, group_id: GroupId) -> bool:
+        """Return whether the group has a leader, as far as this node can tell."""
+        return self._engine.publisher.is_led(group_id)
+
+    def refusal_of_directory(self, uuid: str, lineage: Lineage) -> RequestError | None:
+        """Return why the directory that a node of this identity runs on may not be accepted as its own; None if it may."""
+        return self._peers.refusal_of_directory(uuid, lineage)
+
+    # ------------------------------------------------------------------------------------------------ time
+
+    def now_ms(self) -> int:
+        """Return the majority's wall clock in milliseconds since the epoch."""
+        return self._engine.now_ms()
+
+    @property
+    def is_clock_trusted(self) -> bool:
+        """Return whether this node's clock agrees with the majority's."""
+        return self._engine.clocks.is_trusted
+
+    # ------------------------------------------------------------------------------------------------ changes
+
+    def topology_version(self) -> int:
+        """Return the number of changes of metadata and leadership so far."""
+        return self._topology_version
+
+    async def next_topology_change(self) -> None:
+        """Wait for the next change of metadata or of the leadership table."""
+        if self._topology_change is None:
+            self._topology_change = self.loop.create_future()
+        await asyncio.shield(self._topology_change)
+
+    def on_topology_change(self) -> None:
+        """Wake whoever waits for a change of metadata, leadership or served replicas."""
+        self._topology_version += 1
+        if self._topology_change is not None:
+            change, self._topology_change = self._topology_change, None
+            if not change.done():
+                change.set_result(None)
