@@ -105,7 +105,7 @@ def test_replicas_of_a_lost_registry_are_refused_and_kept(tmp_path: Path) -> Non
 
 def check_refused(data_dir: Path, file_count: int, *arguments: str) -> None:
     refused = subprocess.run(start_command(data_dir, *arguments), capture_output=True, timeout=30, check=False)
-    words = ("raftmq: node.mdb was lost", f"files of {file_count} replicas", "put node.mdb back")
+    words = ("raftmq: node.mdb was lost", f"files of {file_count} replicas", "a copy of node.mdb")
     assert_one_sentence(refused, 6, *words)
 
 

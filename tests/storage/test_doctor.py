@@ -247,7 +247,7 @@ def test_a_file_that_ends_its_reader_is_damage_and_the_others_are_still_read(
     monkeypatch.setattr("raftmq.storage.doctor.sys.executable", str(reader))
     flip(data_dir / FILE, b"first batch")
     findings = {finding.subject: finding.problem for finding in examine(data_dir).findings}
-    assert findings["groups/0-1.mdb"].startswith("reading it ends a process with SIGBUS")
+    assert findings["groups/0-1.mdb"].startswith("reading it kills a process with SIGBUS")
     assert findings[FILE].startswith("entry 7: ")
 
 
@@ -307,7 +307,7 @@ def test_a_missing_registry_is_a_lost_identity(data_dir: Path) -> None:
     (data_dir / "node.mdb").unlink()
     finding = only_finding(examine(data_dir))
     assert finding.subject == "node.mdb"
-    assert "who this broker is" in finding.problem
+    assert "this broker's identity" in finding.problem
 
 
 def with_registry(data_dir: Path, change: Callable[[Registry], object], *, is_clean: bool = True) -> None:
