@@ -35,9 +35,8 @@ def find(history: History) -> Iterator[Finding]:
 def _find(group: str, partition: Partition, work: GroupWork, began_at: float) -> Iterator[Finding]:
     if began_at == NEVER:
         return
-    latest: list[
-        tuple[float, int]
-    ] = []  # at each offset from `first`: the last processing time up to it, and its offset
+    # at each offset from `first`: the last processing time up to it, and its offset
+    latest: list[tuple[float, int]] = []
     first = int(began_at)
     offsets = count(first)
     for claim in sorted(work.progress, key=lambda one: one.offset):
