@@ -125,7 +125,7 @@ def examine(
         registry = data_dir / REGISTRY_FILE
         if not registry.exists() and not files:
             raise NoDataDirectoryError(
-                f"{data_dir} is no data directory: there is no {REGISTRY_FILE} in it{_inner(data_dir)}"
+                f"{data_dir} is not a data directory: it contains no {REGISTRY_FILE}{_inner(data_dir)}"
             )
         count = len(files) + 1
         with Examiner() as examiner:
@@ -200,8 +200,8 @@ def _space(data_dir: Path, free: int, total: int) -> Iterator[Finding]:
         yield Finding(
             Severity.NOTE,
             "volume",
-            f"has {megabytes(free)} free: below the reserve ({megabytes(reserve)} unless disk_reserve_bytes says otherwise) the broker takes no "
-            "records",
+            f"has {megabytes(free)} free, which is below the reserve ({megabytes(reserve)} unless disk_reserve_bytes is set): the broker "
+            "accepts no records",
         )
 
 
@@ -211,9 +211,9 @@ def _leftovers(data_dir: Path, files: set[Path]) -> Iterator[Finding]:
     for path in sorted(groups.iterdir()) if groups.is_dir() else ():
         name = f"groups/{path.name}"
         if ".mdb.new" in path.name:
-            yield Finding(Severity.NOTE, name, "is a file that was not finished; the next start removes it")
+            yield Finding(Severity.NOTE, name, "is an unfinished file: the next start removes it")
         elif path not in files and not path.name.endswith("-lock"):
-            yield Finding(Severity.WARNING, name, "is no file of RaftMQ's", "move it out of the data directory")
+            yield Finding(Severity.WARNING, name, "does not belong to RaftMQ", "move it out of the data directory")
     trash = [path for path in (data_dir / "trash").glob("*") if path.is_file()]
     if trash:
         megabytes = sum(path.stat().st_size for path in trash) / 1e6
@@ -251,13 +251,15 @@ def _registry_findings(path: Path, report: FileReport, *, has_files: bool) -> It
     node: dict[str, Any] = report.node or {}  # JSON, checked by its checksum
     live = [row for row in report.replicas if row[2] != ReplicaState.RETIRED.value]
     if not node.get("uuid") and (live or has_files):
-        yield Finding(Severity.DAMAGE, path.name, "has no identity of the broker, which has replicas", LOST_NODE_ADVICE)
+        yield Finding(
+            Severity.DAMAGE, path.name, "has no broker identity, although the broker has replicas", LOST_NODE_ADVICE
+        )
     elif not node.get("cluster_id"):
         yield Finding(
-            Severity.NOTE, path.name, "the broker belongs to no cluster yet: it starts with --bootstrap or --join"
+            Severity.NOTE, path.name, "the broker belongs to no cluster yet: start it with --bootstrap or --join"
         )
     elif all(row[0] != _METADATA_GROUP for row in live):
-        yield Finding(Severity.DAMAGE, path.name, "names no replica of the metadata group", LOST_NODE_ADVICE)
+        yield Finding(Severity.DAMAGE, path.name, "contains no replica of the metadata group", LOST_NODE_ADVICE)
     if node.get("refusal"):
         problem = f"the cluster permanently refuses this directory: {node['refusal']}"
         yield Finding(Severity.DAMAGE, path.name, problem, STALE_DIRECTORY_ADVICE)
@@ -305,7 +307,7 @@ def _disagreements(registry: FileReport, files: set[ReplicaKey]) -> Iterator[Fin
             )
         if abnormal_exits >= ABNORMAL_EXITS_MAX:
             yield Finding(
-                Severity.NOTE, name, f"was open when the broker ended {abnormal_exits} times without closing it"
+                Severity.NOTE, name, f"was being read when a memory fault killed the broker ({abnormal_exits} times)"
             )
     for key in sorted(files - known):
         yield Finding(

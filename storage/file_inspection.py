@@ -130,7 +130,7 @@ def _open(
         with environment.begin(buffers=True) as transaction:
             yield _OpenFile(environment, transaction)
     except lmdb.Error as error:
-        report.add(f"it cannot be read to its end: {error}")
+        report.add(f"it cannot be read completely: {error}")
         problem = find_problem(path)
         if problem is not None:
             report.add(problem)
@@ -242,11 +242,11 @@ def _follows(before: RowFields | None, fields: RowFields, meta: ReplicaMeta | No
     else:
         return None
     if fields.base_offset != next_offset:
-        return f"entry {index} begins at offset {fields.base_offset}, and the one before it ends before {next_offset}"
+        return f"entry {index} begins at offset {fields.base_offset}, but the previous entry ends before offset {next_offset}"
     if fields.term < term:
-        return f"entry {index} is of term {fields.term}, after one of term {term}"
+        return f"entry {index} is of term {fields.term}, but the previous entry is of term {term}"
     if fields.append_time_ms < time_ms:
-        return f"entry {index} is older than the one before it"
+        return f"entry {index} is older than the previous entry"
     return None
 
 
@@ -254,15 +254,17 @@ def _examine_end(next_index: int | None, last: RowFields | None, meta: ReplicaMe
     """Check that the log ends where the meta row says, and not in a later term. A log that lost its end looks intact otherwise."""
     last_term = meta.position.term if last is None else last.term
     if last_term > meta.hard_state.term:
-        report.add(f"the log ends in term {last_term}, and term and vote are of term {meta.hard_state.term}")
+        report.add(f"the log ends in term {last_term}, but the stored term is only {meta.hard_state.term}")
     if meta.last_index == meta.position.index and (next_index is None or next_index <= meta.last_index + 1):
         return  # there are no entries, except those that await deletion
     if next_index is None:
-        report.add(f"the log is empty and should end with entry {meta.last_index}")
+        report.add(f"the log is empty, but should end with entry {meta.last_index}")
     elif next_index != meta.last_index + 1:
-        report.add(f"the log ends with entry {next_index - 1} and should with {meta.last_index}")
+        report.add(f"the log ends with entry {next_index - 1}, but should end with entry {meta.last_index}")
     elif last is not None and last.next_offset != meta.last_next_offset:
-        report.add(f"the log ends before offset {last.next_offset} and should before {meta.last_next_offset}")
+        report.add(
+            f"the log ends before offset {last.next_offset}, but should end before offset {meta.last_next_offset}"
+        )
 
 
 # ---------------------------------------------------------------------------------------------------------- the process

@@ -63,7 +63,7 @@ class FreeList(NamedTuple):
         """Raise `FreeListError` unless the list accounts for every page. `used_pages` counts the pages of all databases."""
         known = META_PAGES + used_pages + self.own_pages + sum(record.page_count for record in self.records)
         if known != self.page_count:
-            raise FreeListError(f"{known} pages are accounted for, the file has {self.page_count}")
+            raise FreeListError(f"{known} pages are accounted for, but the file has {self.page_count}")
 
 
 def read_free_list(descriptor: int) -> FreeList:
@@ -94,10 +94,10 @@ def _walk(descriptor: int, free_list: FreeList, number: int, depth: int) -> Iter
     page_bytes = free_list.page_bytes
     page = os.pread(descriptor, page_bytes, number * page_bytes)
     if len(page) < page_bytes or depth > DEPTH_MAX:
-        raise FreeListError(f"page {number} is out of place")
+        raise FreeListError(f"page {number} cannot be read, or the tree is too deep")
     own_number, _, flags, lower, _ = PAGE_HEADER.unpack_from(page)
     if own_number != number or flags & (BRANCH | LEAF) not in (BRANCH, LEAF):
-        raise FreeListError(f"page {number} is no page of a tree")
+        raise FreeListError(f"page {number} is not a page of a tree")
     for start in struct.unpack_from(f"={(lower - PAGE_HEADER.size) // 2}H", page, PAGE_HEADER.size):
         low, high, node_flags, key_bytes = NODE.unpack_from(page, start)
         if flags & BRANCH:
@@ -119,14 +119,14 @@ def _walk(descriptor: int, free_list: FreeList, number: int, depth: int) -> Iter
 def _check_overflow(header: bytes, number: int) -> None:
     own_number, _, flags, _, _ = PAGE_HEADER.unpack(header)
     if own_number != number or not flags & OVERFLOW:
-        raise FreeListError(f"page {number} is no overflow page")
+        raise FreeListError(f"page {number} is not an overflow page")
 
 
 def runs(descriptor: int, free_list: FreeList, record: FreeRecord) -> Iterator[tuple[int, int]]:
     """Yield runs of neighbouring pages of a record as (first page, count), from the file's end to its start."""
     pages = array("Q", os.pread(descriptor, record.page_count * _NUMBER.size, record.position))
     if len(pages) != record.page_count or not pages or pages[0] >= free_list.page_count or pages[-1] < META_PAGES:
-        raise FreeListError(f"the record of transaction {record.transaction_id} names pages that are not there")
+        raise FreeListError(f"the record of transaction {record.transaction_id} names pages outside of the file")
     start = 0
     while start < len(pages):
         end = _end_of_run(pages, start)

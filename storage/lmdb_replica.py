@@ -145,7 +145,7 @@ class LmdbReplica:
         meta, note = self._read_meta(transaction, databases)
         if note.verified_index > meta.last_index:
             raise CodecError(
-                f"entries up to {note.verified_index} were verified, and the last one is {meta.last_index}"
+                f"entries up to {note.verified_index} were verified, but the last one is {meta.last_index}"
             )
         scanned = scan(transaction, databases, meta, verify, note.verified_index, borders)
         self.meta, self.scanned, self.term_starts = meta, scanned, scanned.term_starts
@@ -172,10 +172,11 @@ class LmdbReplica:
         identity = decode_identity(identity_row)
         if identity.format_version != FORMAT_VERSION:
             raise UnsupportedFormatError(
-                self.key, f"format {identity.format_version}, this version reads {FORMAT_VERSION}"
+                self.key,
+                f"the file has format {identity.format_version}, but this version reads format {FORMAT_VERSION}",
             )
         if (identity.group_id, identity.replica_id) != self.key:
-            raise CodecError(f"the file is of replica {identity.replica_id} of group {identity.group_id}")
+            raise CodecError(f"the file belongs to replica {identity.replica_id} of group {identity.group_id}")
         return decode_meta(meta_row), decode_note(meta_row)
 
     def _checked(self, read: Callable[[], T]) -> T:
@@ -422,7 +423,7 @@ class LmdbReplica:
                     break
                 found.append(decode_row(decode_key(row_key), value))
                 if found[-1].index != first + len(found) - 1:
-                    raise CodecError(f"row {first + len(found) - 1} is not where it belongs")
+                    raise CodecError(f"log row {first + len(found) - 1} is missing or out of order")
             else:
                 if not found or found[-1].index < last:
                     self._missing_row(transaction, LogIndex(first + len(found)))
@@ -442,7 +443,7 @@ class LmdbReplica:
                 return None
             row = self._first_row(transaction, meta, lambda row: row.next_offset > offset)
             if not row.base_offset <= offset < row.next_offset:
-                raise CodecError(f"offset {offset} is not in entry {row.entry_index}, where it belongs")
+                raise CodecError(f"entry {row.entry_index} does not hold offset {offset}, although it must")
             return LogIndex(row.entry_index)
 
     def find_time(self, append_time_ms: int) -> EntryHeader | None:
@@ -494,14 +495,14 @@ class LmdbReplica:
         meta = self.meta
         if not meta.position.index < first <= last <= meta.last_index:
             raise LogRangeError(
-                self.key, f"{first}..{last} asked for, the log has {meta.position.index + 1}..{meta.last_index}"
+                self.key, f"the log has the entries {meta.position.index + 1}..{meta.last_index}, not {first}..{last}"
             )
 
     def _missing_row(self, transaction: Transaction[memoryview], index: LogIndex) -> NoReturn:
         """Raise the error for an absent row: it was truncated since the caller looked, or the file has lost it."""
         meta = self._meta_in(transaction)
         if meta.position.index < index <= meta.last_index:
-            raise CodecError(f"no row {index}")
+            raise CodecError(f"log row {index} is missing")
         raise LogRangeError(self.key, f"entry {index} was truncated")
 
     # ------------------------------------------------------------------------------------------------------ streams

@@ -95,7 +95,7 @@ def _check_term(starts: TermStarts, meta: ReplicaMeta) -> None:
     """Check that the hard state's term is not below the last entry's: a lower term is an old hard state, which could vote twice."""
     last_term = starts[-1][0] if starts else meta.position.term
     if last_term > meta.hard_state.term:
-        raise CodecError(f"the log ends in term {last_term}, and term and vote are of term {meta.hard_state.term}")
+        raise CodecError(f"the log ends in term {last_term}, but the stored term is only {meta.hard_state.term}")
 
 
 def _check_ends(transaction: Transaction[memoryview], databases: Databases, meta: ReplicaMeta) -> None:
@@ -103,21 +103,21 @@ def _check_ends(transaction: Transaction[memoryview], databases: Databases, meta
     with transaction.cursor(databases.log) as cursor:
         if not cursor.first():
             if meta.last_index != meta.position.index:
-                raise CodecError(f"the log is empty and should end at {meta.last_index}")
+                raise CodecError(f"the log is empty, but should end with entry {meta.last_index}")
             return
         first = decode_key(cursor.key())
         cursor.last()
         last = decode_key(cursor.key())
     rows = transaction.stat(databases.log)["entries"]
     if rows != last - first + 1:
-        raise CodecError(f"{rows} rows between index {first} and {last}")
+        raise CodecError(f"the log has {rows} rows between the indexes {first} and {last}")
     if meta.last_index > meta.position.index:
         if last != meta.last_index or first > meta.position.index + 1:
             raise CodecError(
-                f"the log runs from {first} to {last} and should from {meta.position.index + 1} to {meta.last_index}"
+                f"the log has the entries {first} to {last}, but should have {meta.position.index + 1} to {meta.last_index}"
             )
     elif last > meta.position.index:
-        raise CodecError(f"the log runs to {last} and should end at {meta.position.index}")
+        raise CodecError(f"the log ends with entry {last}, but should end with {meta.position.index}")
 
 
 def _check_state_rows(transaction: Transaction[memoryview], databases: Databases) -> None:
@@ -151,7 +151,7 @@ class Walk:
 def _check_run(cursor: Cursor[memoryview], walk: Walk, meta: ReplicaMeta, starts: list[tuple[Term, LogIndex]]) -> None:
     """Check every row after `walk` to the end of the log: its checksum, and that it continues the row before it."""
     if not cursor.set_key(encode_key(walk.index + 1)):
-        raise CodecError(f"no row {walk.index + 1}")
+        raise CodecError(f"log row {walk.index + 1} is missing")
     last_term = -1
     for key, value in cursor.iternext():
         check_next(walk, key, value)
@@ -186,7 +186,7 @@ def check_last(walk: Walk, meta: ReplicaMeta) -> None:
     ):
         raise CodecError(
             f"the log ends at index {walk.index} before offset {walk.next_offset},"
-            f" and should at {meta.last_index} before {meta.last_next_offset}"
+            f" but should end at {meta.last_index} before {meta.last_next_offset}"
         )
 
 
@@ -271,7 +271,7 @@ def find_border(term_at: Callable[[int], int], term: int, low: int, last: int) -
 def _term_at(transaction: Transaction[memoryview], databases: Databases, index: int) -> int:
     value: Buffer | None = transaction.get(encode_key(index), db=databases.log)
     if value is None or len(value) < HEADER_BYTES:
-        raise CodecError(f"no row {index}")
+        raise CodecError(f"log row {index} is missing")
     return int(HEADER.unpack_from(value)[1])
 
 
@@ -293,5 +293,5 @@ def read_fields(transaction: Transaction[memoryview], databases: Databases, inde
     """Return the header of a row that must exist, after checking the row's checksum."""
     value: Buffer | None = transaction.get(encode_key(index), db=databases.log)
     if value is None:
-        raise CodecError(f"no row {index}")
+        raise CodecError(f"log row {index} is missing")
     return decode_row_fields(index, value)

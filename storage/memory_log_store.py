@@ -265,4 +265,6 @@ class MemoryLogStore:
 
 def _check_range(key: ReplicaKey, meta: ReplicaMeta, first: LogIndex, last: LogIndex) -> None:
     if not meta.position.index < first <= last <= meta.last_index:
-        raise LogRangeError(key, f"{first}..{last} asked for, the log has {meta.position.index + 1}..{meta.last_index}")
+        raise LogRangeError(
+            key, f"the log has the entries {meta.position.index + 1}..{meta.last_index}, not {first}..{last}"
+        )

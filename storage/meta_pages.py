@@ -148,7 +148,9 @@ class _Commits:
         metas = self.metas()
         numbers = tuple(meta.transaction_id for meta in metas)
         if numbers != (0, 0) and (numbers[0] % 2 != 0 or numbers[1] % 2 != 1 or abs(numbers[0] - numbers[1]) != 1):
-            raise CodecError(f"the meta pages are of the transactions {numbers[0]} and {numbers[1]}, which cannot be")
+            raise CodecError(
+                f"the meta pages are of the transactions {numbers[0]} and {numbers[1]}, which is impossible"
+            )
         for meta in metas:
             self._check_root(meta, meta.free, "free list")
             self._check_root(meta, meta.main, "root")
@@ -158,8 +160,8 @@ class _Commits:
             written_by = id_in(self._rows(meta, database))
             if written_by is not None and written_by != meta.transaction_id:
                 raise CodecError(
-                    f"meta page {meta.slot} is of transaction {meta.transaction_id} and points to what transaction "
-                    f"{written_by} wrote"
+                    f"meta page {meta.slot} is of transaction {meta.transaction_id}, but points to the tree of transaction "
+                    f"{written_by}"
                 )
 
     # ------------------------------------------------------------------------------------------------------ pages
@@ -167,16 +169,16 @@ class _Commits:
     def _read(self, at: int, size: int) -> bytes:
         found = os.pread(self._descriptor, size, at)
         if len(found) < size:
-            raise CodecError(f"the file ends at byte {self._file_bytes}, and should not before {at + size}")
+            raise CodecError(f"the file ends at byte {self._file_bytes}, but should have at least {at + size} bytes")
         return found
 
     def _meta(self, slot: int, at: int) -> _Meta:
         page = self._read(at, META_BYTES)
         if PAGE_HEADER.unpack_from(page) != (slot, 0, META, 0, 0):
-            raise CodecError(f"page {slot} is no meta page")
+            raise CodecError(f"page {slot} is not a meta page")
         found = read_meta_page(page)
         if (found.magic, found.version, found.address) != (MAGIC, DATA_VERSION, 0):
-            raise CodecError(f"meta page {slot} does not begin as one")
+            raise CodecError(f"meta page {slot} has a wrong magic number, version or address")
         free, main, last_page = found.free, found.main, found.last_page
         page_bytes = free.pad
         if page_bytes not in PAGE_SIZES:
@@ -190,7 +192,7 @@ class _Commits:
     def _check_root(self, meta: _Meta, tree: Tree, name: str) -> None:
         if tree.root == NO_PAGE:
             if tree[2:7] != (0, 0, 0, 0, 0):
-                raise CodecError(f"the {name} in meta page {meta.slot} is empty and has {tree.entries} rows")
+                raise CodecError(f"the {name} in meta page {meta.slot} has no pages, but {tree.entries} rows")
             return
         page = self._tree_page(meta, tree, name)
         if tree.depth > 1:
@@ -202,7 +204,7 @@ class _Commits:
         overflow_pages = sum(self._overflow_pages(meta, page, node) for node in big)
         if tree[3:7] != (0, 1, overflow_pages, len(nodes)):
             raise CodecError(
-                f"the {name} in meta page {meta.slot} has {len(nodes)} rows and should have {tree.entries}"
+                f"the {name} in meta page {meta.slot} has {len(nodes)} rows, but should have {tree.entries}"
             )
 
     def _overflow_pages(self, meta: _Meta, page: bytes, node: LeafNode) -> int:
@@ -240,13 +242,13 @@ class _Commits:
         used = META_PAGES + sum(tree.pages for tree in trees)
         if used + free_pages != meta.last_page + 1:
             raise CodecError(
-                f"meta page {meta.slot} names {meta.last_page + 1} pages, and {used} are in use and {free_pages} free"
+                f"meta page {meta.slot} names {meta.last_page + 1} pages, but {used} are in use and {free_pages} free"
             )
 
     def _free_in(self, meta: _Meta, page: bytes, node: LeafNode) -> int:
         """Return the number of pages in a row of the free list. The row holds a count and the page numbers."""
         if len(node.key) != 8 or node.size % 8:
-            raise CodecError(f"the free list in meta page {meta.slot} is something else")
+            raise CodecError(f"the free list in meta page {meta.slot} has an impossible row")
         packed = page[node.value_at : node.value_at + 8]
         if node.flags & BIG_VALUE:
             packed = self._overflow(meta, value_page(page, node), 8)
@@ -298,10 +300,10 @@ class _Commits:
     def _named(self, meta: _Meta) -> Rows:
         """Return the packed trees of the named databases."""
         if meta.main.depth != 1:
-            raise CodecError(f"meta page {meta.slot} points to more than a handful of databases")
+            raise CodecError(f"meta page {meta.slot} points to more databases than fit on one page")
         named = self._leaf(meta, meta.main, SUB_TREE)
         if any(len(packed) != TREE.size for packed in named.values()):
-            raise CodecError(f"meta page {meta.slot} points to something else than databases")
+            raise CodecError(f"meta page {meta.slot} points to rows that are not databases")
         return named
 
     def _leaf(self, meta: _Meta, tree: Tree, flags_wanted: int) -> Rows:

@@ -101,7 +101,9 @@ class PageRelease:
         free_list = read_free_list(descriptor)
         info = self._environment.info()
         if (free_list.transaction_id, free_list.page_count) != (info["last_txnid"], info["last_pgno"] + 1):
-            raise FreeListError(f"the file is at commit {free_list.transaction_id}, LMDB at {info['last_txnid']}")
+            raise FreeListError(
+                f"the file is at commit {free_list.transaction_id}, but LMDB is at {info['last_txnid']}"
+            )
         free_list.check(used_pages)
         return free_list
 

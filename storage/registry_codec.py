@@ -87,7 +87,9 @@ def decode_node(body: bytes) -> NodeRow:
     """Decode the row of the node. Raises `RegistryError` for another format."""
     fields = json.loads(body)
     if fields["format_version"] != FORMAT_VERSION:
-        raise RegistryError(f"registry of format {fields['format_version']}, this version reads {FORMAT_VERSION}")
+        raise RegistryError(
+            f"the registry has format {fields['format_version']}, but this version reads format {FORMAT_VERSION}"
+        )
     fields["peers"] = tuple((int(node_id), str(address)) for node_id, address in fields["peers"])
     fields["seeds"] = tuple(str(address) for address in fields.get("seeds", ()))
     fields["known_boots"] = tuple(

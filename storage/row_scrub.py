@@ -58,7 +58,7 @@ def read_log_slice(
     size = rows = 0
     with transaction.cursor(databases.log) as cursor:
         if not cursor.set_key(encode_key(first)):
-            raise CodecError(f"no row {first}")
+            raise CodecError(f"log row {first} is missing")
         for key, value in cursor.iternext():
             check_next(walk, key, value)
             size += len(value)
@@ -69,7 +69,7 @@ def read_log_slice(
         check_last(walk, meta)
         place.is_log_read = True
     elif size < bytes_max and rows < rows_max:
-        raise CodecError(f"no row {walk.index + 1}")
+        raise CodecError(f"log row {walk.index + 1} is missing")
     place.next_index = walk.index + 1
     return ScrubSlice(size, rows, first, walk.index)
 

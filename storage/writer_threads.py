@@ -131,7 +131,7 @@ class _Work:
         if refused[0] is not write.token:
             if all(token is not write.token for token in refused):
                 refused.append(write.token)
-            error = StorageFullError(write.key, "an earlier write of this replica found no room")
+            error = StorageFullError(write.key, "an earlier write of this replica was refused for lack of room")
             done.append(Completion(write.key, write.update, write.token, error))
             return
         try:

@@ -96,7 +96,7 @@ def test_replicas_of_a_lost_registry_are_refused_and_kept(tmp_path: Path) -> Non
         check_refused(data_dir, len(replicas), "--bootstrap")
         told = doctor(str(data_dir))
         assert told.returncode == 6
-        assert b"damage: node.mdb: has no identity of the broker, which has replicas" in told.stdout
+        assert b"damage: node.mdb: has no broker identity, although the broker has replicas" in told.stdout
         assert files_in(groups) == replicas
         registry.write_bytes(content)
         cluster.restart(1)

@@ -211,7 +211,7 @@ def test_a_row_lost_in_the_middle_is_found_without_reading_it(
     monkeypatch.setattr(log_scan, "TAIL_BYTES", 1)
     with lmdb_store(directory, verify=Verify.TAIL) as store:
         rewrite(store.path(KEY), lambda txn, dbs: txn.delete(encode_key(8), db=dbs["log"]))
-        with pytest.raises(DamagedReplicaError, match="4 rows between index 6 and 10"):
+        with pytest.raises(DamagedReplicaError, match="4 rows between the indexes 6 and 10"):
             store.open(KEY)
 
 
@@ -226,7 +226,7 @@ def test_a_row_lost_under_an_open_replica_is_damage_and_a_trimmed_one_is_not(
             transaction.delete(encode_key(8), db=replica._databases.log)
         with pytest.raises(DamagedReplicaError, match="row 8"):
             store.entries(KEY, index(6), index(10), MIB)
-        with pytest.raises(DamagedReplicaError, match="no row 8"):
+        with pytest.raises(DamagedReplicaError, match="row 8 is missing"):
             store.header(KEY, index(8))
         store.append_batch([(KEY, Update(truncation=position_after(entries[2]), state_index=index(8)))])
         with pytest.raises(LogRangeError):
@@ -271,7 +271,7 @@ def test_a_term_and_vote_older_than_the_log_are_damage(tmp_path: Path, verify: V
             store.open(KEY)
             store.append_batch([(KEY, Update(entries=(LogBuilder().data(term=7),)))])
             store.close(KEY)
-        with pytest.raises(DamagedReplicaError, match="ends in term 7, and term and vote are of term 6"):
+        with pytest.raises(DamagedReplicaError, match="ends in term 7, but the stored term is only 6"):
             store.open(KEY)
 
 

@@ -160,10 +160,10 @@ def put(entry: Entry) -> Change:
     ("change", "problem"),
     [
         (lambda txn, dbs: txn.delete(encode_key(9), db=dbs["log"]), "entries 9 to 9 are missing"),
-        (lambda txn, dbs: txn.delete(encode_key(10), db=dbs["log"]), "ends with entry 9 and should with 10"),
+        (lambda txn, dbs: txn.delete(encode_key(10), db=dbs["log"]), "ends with entry 9, but should end with entry 10"),
         (
             lambda txn, dbs: [txn.delete(encode_key(n), db=dbs["log"]) for n in range(6, 11)],
-            "the log is empty and should end with entry 10",
+            "the log is empty, but should end with entry 10",
         ),
         (lambda txn, dbs: txn.delete(IDENTITY_KEY, db=dbs["meta"]), "identity row is missing"),
         (lambda txn, dbs: txn.delete(META_KEY, db=dbs["meta"]), "its meta row is missing"),
@@ -187,12 +187,12 @@ def last_entry(base_offset: int = 5, term: int = 6, time_ms: int = 30, record_co
 @pytest.mark.parametrize(
     ("entry", "problem"),
     [
-        (last_entry(base_offset=6), "begins at offset 6, and the one before it ends before 5"),
-        (last_entry(term=5), "of term 5, after one of term 6"),
-        (last_entry(time_ms=19), "older than the one before it"),
+        (last_entry(base_offset=6), "begins at offset 6, but the previous entry ends before offset 5"),
+        (last_entry(term=5), "of term 5, but the previous entry is of term 6"),
+        (last_entry(time_ms=19), "older than the previous entry"),
         (last_entry(record_count=0), "has 0 records"),
-        (last_entry(record_count=2), "the log ends before offset 7 and should before 6"),
-        (last_entry(term=99), "the log ends in term 99, and term and vote are of term"),
+        (last_entry(record_count=2), "the log ends before offset 7, but should end before offset 6"),
+        (last_entry(term=99), "the log ends in term 99, but the stored term is only"),
     ],
 )
 def test_an_entry_that_does_not_continue_the_log_is_found(entry: Entry, problem: str, data_dir: Path) -> None:
@@ -408,5 +408,5 @@ def test_a_full_volume_is_reported_with_the_space_that_a_start_needs(data_dir: P
     (data_dir / "ballast").write_bytes(bytes(4 << 20))
     note = only_finding(examine(data_dir, volume=lambda _: (0, 10**12)))
     assert note.severity is Severity.NOTE
-    assert "takes no records" in note.problem
+    assert "accepts no records" in note.problem
     assert examine(data_dir, volume=lambda _: (10**11, 10**12)).findings == ()
