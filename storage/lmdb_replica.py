@@ -150,6 +150,7 @@ class LmdbReplica:
         scanned = scan(transaction, databases, meta, verify, note.verified_index, borders)
         self.meta, self.scanned, self.term_starts = meta, scanned, scanned.term_starts
         self._stored_verified_index = LogIndex(note.verified_index)
+        # a tail that was checked may begin after unchecked entries: the clean point then stays before them
         is_gapless = scanned.checked_from <= max(note.verified_index, meta.position.index) + 1
         self.verified_index = meta.last_index if is_gapless else self._stored_verified_index
 
@@ -313,6 +314,7 @@ class LmdbReplica:
             meta = self._meta_in(transaction)
             part = read_log_slice(transaction, self._databases, meta, place, bytes_max, rows_max)
         with self._verifying:
+            # the clean point advances only if the slice continues it and no entries were replaced since the slice began
             clean = max(self.verified_index, self.meta.position.index)
             if replacements == self._replacements and part.verified_from <= clean + 1 <= part.verified_to:
                 self.verified_index = LogIndex(part.verified_to)

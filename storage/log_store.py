@@ -70,7 +70,7 @@ class LogStore(Protocol):
     def snapshot(self, key: ReplicaKey) -> tuple[LogIndex, Membership, ClosableRows]:
         """Return the durable `state_index`, the membership at that index and the state rows, all from ONE read transaction.
 
-        A thread streams a snapshot from them. Another thread may go on between two calls. `close` ends the transaction.
+        A thread streams a snapshot from them. Another thread may continue between two calls. `close` ends the transaction.
         The rows raise `ReplicaClosedError` when the replica has been closed or replaced since.
         """
         ...

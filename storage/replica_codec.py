@@ -43,7 +43,7 @@ class ReplicaMeta:
     last_append_time_ms: int
     state_index: LogIndex
     membership: Membership
-    """As of `state_index`."""
+    """The membership as of `state_index`."""
 
 
 class CommitNote(NamedTuple):

@@ -30,7 +30,7 @@ class ClosableRows(Protocol):
 
 
 class RowStream:
-    """An iterator that fetches rows in slices. One thread at a time uses it, and another one may go on between two calls."""
+    """An iterator that fetches rows in slices. One thread at a time uses it, and another one may continue between two calls."""
 
     def __init__(self, fetch: Callable[[], list[Row]], end: Callable[[], None]) -> None:
         self._fetch = fetch

@@ -4,7 +4,7 @@ Otherwise the garbage collector would run their `finally` blocks at a time that 
 exits runs none of them.
 """
 
-# ruff: noqa: ANN401 -- what a function takes and gives
+# ruff: noqa: ANN401 -- functions have any parameters and results
 
 from __future__ import annotations
 

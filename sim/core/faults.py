@@ -173,7 +173,7 @@ class Nemesis:
         self._cluster.events.after(end, self._kill_candidate, candidate, life)
 
     def _ask_often(self, candidate: SimReplica, life: int, times: int, within: int) -> None:
-        """Have the candidate campaign immediately and at some random times later, while nobody has won."""
+        """Have the candidate campaign immediately and at some random times later, until somebody wins."""
         for number in range(times):
             delay = int(self._cluster.random.random() * within) if number else 1
             self._cluster.events.after(delay, self._ask, candidate, life)

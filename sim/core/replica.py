@@ -64,7 +64,7 @@ class SimReplica:
         self.replica_id = replica_id
         self.disk = disk
         self.core: RaftCore | None = None
-        """None while crashed."""
+        """None while the replica is crashed."""
         self.is_destroyed = False
         """Whether the replica's disk is lost, or the replica was removed and deleted. It never comes back."""
         self.life = 0

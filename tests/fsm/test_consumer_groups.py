@@ -380,7 +380,7 @@ def test_an_unknown_member_joins_or_is_refused(cluster: Cluster) -> None:
 
 
 def test_a_member_whose_instance_rejoined_elsewhere_is_fenced(cluster: Cluster) -> None:
-    """It is not unknown: two processes with one instance id would replace each other endlessly."""
+    """The member is not refused as unknown: two processes with one instance id would replace each other endlessly."""
     cluster.join("m1", instance_id="i1")
     cluster.join("m2", instance_id="i1")
     result = validate_heartbeat(cluster.group, beat("m1", 7, instance_id="i1"))

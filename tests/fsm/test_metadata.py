@@ -307,7 +307,7 @@ def test_a_topic_created_again_is_a_new_one(cluster: Cluster) -> None:
 
 
 def test_an_assigned_group_id_without_a_partition_was_deleted(cluster: Cluster) -> None:
-    """So the leader of a deleted partition can be forgotten, and the leader of a partition not known yet is kept."""
+    """The leader of a deleted partition can be forgotten, but the leader of a partition not known yet must be kept."""
     first = cluster.create("t", (1,), (2,))
     cluster.run(mc.DeleteTopic(first))
     cluster.create("t", (1,))
@@ -547,7 +547,7 @@ def test_views_are_not_changed_by_later_commands(cluster: Cluster) -> None:
 @settings(max_examples=150, deadline=None)
 @given(seed=st.integers(0, 2**32), length=st.integers(0, 100), is_restored=st.booleans())
 def test_indexes_equal_a_scan_of_the_rows(seed: int, length: int, is_restored: bool) -> None:
-    """It also checks that a replica id is never in two places, and that ids below their counters were never assigned twice."""
+    """The test also checks that a replica id is never in two places, and that ids below their counters were never assigned twice."""
     rng = random.Random(seed)
     entries = histories.metadata_history(rng, length)
     machine: Metadata

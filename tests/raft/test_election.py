@@ -653,7 +653,7 @@ def test_a_quiet_echo_counts_for_the_quorum_check() -> None:
 
 
 def test_aioraft_votes_in_spite_of_a_live_leader() -> None:
-    """RequestVote was granted although a leader had just been heard."""
+    """aioraft granted RequestVote although a leader had just been heard."""
     cluster = Cluster(1, 2, 3)
     cluster.elect(2)
     cluster[1].step(vote_request(3, term=50))
@@ -662,7 +662,7 @@ def test_aioraft_votes_in_spite_of_a_live_leader() -> None:
 
 
 def test_aioraft_pre_vote_never_refuses() -> None:
-    """The check for a known leader read an event that was cleared immediately."""
+    """aioraft's check for a known leader read an event that was cleared immediately."""
     core, disk = lone()
     core.step(Heartbeat(TWO, ONE, Term(6), GENESIS.index, 0))
     take(core, disk)
@@ -672,7 +672,7 @@ def test_aioraft_pre_vote_never_refuses() -> None:
 
 
 def test_aioraft_erases_a_fresh_vote() -> None:
-    """It set the term, awaited, and then cleared the vote. Here both change in one step, and only once."""
+    """aioraft set the term, awaited, and then cleared the vote. Here both change in one step, and only once."""
     core, disk = lone()
     core.step(vote_request(2, term=9))
     core.step(Heartbeat(THREE, ONE, Term(9), GENESIS.index, 0))

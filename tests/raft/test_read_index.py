@@ -213,7 +213,7 @@ def test_the_queue_releases_a_prefix_by_rounds() -> None:
 
 
 def test_aioraft_reads_without_a_no_op() -> None:
-    """A leader served reads before it had committed an entry of its term."""
+    """aioraft's leader served reads before it had committed an entry of its term."""
     cluster = Cluster(1, 2, 3)
     cluster.is_lost = lambda m: isinstance(m, AppendResponse)
     leader = cluster.elect(1)
