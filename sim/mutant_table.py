@@ -1,8 +1,8 @@
-"""`python -m sim.mutant_table [NAME… | --missing]` (`make mutants`): hunts mutants, by default all, from their first seed on and writes
-the table into `docs/internals/testing.md`: those of whole nodes, and those of the core alone. Each row is written as soon as it is known.
+"""`python -m sim.mutant_table [NAME… | --missing]` (`make mutants`): hunts mutants, by default all, and writes their table into
+`docs/internals/testing.md`. It starts at each mutant's first seed and writes each row as soon as it is known.
 
-A seed counts for a mutant only if the product passes it under the same circumstances: else they were found, and not the bug.
-Exit code 1 when one is not found. The suite replays each by the seed in the table (`known_seed`).
+A seed counts for a mutant only if the product passes it with the same options. Otherwise the options would be found, and not the bug.
+The exit code is 1 if a mutant is not found. The test suite replays each mutant by its seed in the table (`known_seed`).
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ NOTHING = "**nothing**"
 
 
 def known_seeds(page: str) -> dict[str, int]:
-    """Mutant → the seed that found it when the page's table was written."""
+    """Return for each mutant the seed that found it when the page's table was written."""
     return {name: row.seeds - 1 for name, row in known_rows(page).items()}
 
 
 def known_seed(name: str) -> int:
-    """The seed that found a mutant last time; 0 when the table does not have it."""
+    """Return the seed that found a mutant last time, or 0 if the table does not have it."""
     return known_seeds(PAGE.read_text()).get(name, 0)
 
 
 def _seeds(known: int, seeds_max: int) -> Iterator[int]:
-    """The known one, then all from 0 on."""
+    """Iterate over the known seed, then over all seeds from 0 on."""
     return chain([known] if known else [], range(seeds_max))
 
 
@@ -66,15 +66,15 @@ def _seeds(known: int, seeds_max: int) -> Iterator[int]:
 
 
 class StaleMutantError(Exception):
-    """A mutant takes or names what the product no longer has: its own error would be found, and not the bug."""
+    """A mutant patches or calls something that the product no longer has: its own error would be found, and not the bug."""
 
 
 _OWN_ERRORS = ("TypeError", "AttributeError", "ImportError", "ModuleNotFoundError")
-"""What a stale mutant raises."""
+"""The errors that a stale mutant raises."""
 
 
 def hunt(mutant: Mutant, known: int = 0) -> Outcome | None:
-    """Whole nodes: the first outcome that finds it within its budget. Raises `StaleMutantError`."""
+    """Return the first outcome of whole nodes that finds the mutant, within its budget. Raises `StaleMutantError`."""
     for seed in _seeds(known, SEEDS_MAX):
         outcome = _outcome(seed, mutant.build)
         if any(f"{error}(" in outcome.detail or f"{error}:" in outcome.detail for error in _OWN_ERRORS):
@@ -85,7 +85,7 @@ def hunt(mutant: Mutant, known: int = 0) -> Outcome | None:
 
 
 def _passes_without(mutant: Mutant, seed: int) -> bool:
-    """Whether the product has nothing to be found under the mutant's circumstances; without any, batches of seeds say so."""
+    """Return whether the product passes the seed with the mutant's options. Without any options, the batches of seeds show it."""
     return not mutant.build.option_overrides or _outcome(seed, replace(mutant.build, patch=None)).verdict is Verdict.OK
 
 
@@ -95,7 +95,7 @@ def _outcome(seed: int, build: Build) -> Outcome:
 
 
 def hunt_core(name: str, known: int = 0) -> CoreOutcome | None:
-    """The core alone: the first outcome that finds it within its budget."""
+    """Return the first outcome of the core alone that finds the mutant, within its budget."""
     mutant = core.MUTANTS[name]
     for seed in _seeds(known, mutant.seeds_max):
         outcome = run_core_seed(seed, mutant.build, profile=mutant.profile)
@@ -105,7 +105,7 @@ def hunt_core(name: str, known: int = 0) -> CoreOutcome | None:
 
 
 def _found_by(verdict: str, detail: str) -> str:
-    """The invariant that broke, or how the run ended."""
+    """Return the invariant that broke, or the kind of the run's end."""
     if verdict == "SAFETY":
         name = detail.partition(":")[0].removeprefix("invariant ").partition(" violated")[0]
         return f"`{name}`"
@@ -136,7 +136,7 @@ def _core_row(name: str) -> Row:
 
 
 def known_rows(page: str) -> dict[str, Row]:
-    """The rows that the page has, by mutant."""
+    """Return the page's rows by mutant."""
     lines = page.partition(BEGIN)[2].partition(END)[0].splitlines()
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| `")]
     rows = [Row(name.strip("`"), bug, where, found_by, int(seeds)) for name, bug, where, found_by, seeds in cells]
@@ -144,18 +144,18 @@ def known_rows(page: str) -> dict[str, Row]:
 
 
 def with_table(page: str, rows: Iterable[Row]) -> str:
-    """The page with another table."""
+    """Return the page with a new table."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     return before + BEGIN + HEADER + "".join(map(str, rows)) + END + after
 
 
 def main() -> int:
-    """Run and write. 1 when a mutant is not found."""
+    """Hunt the mutants and write the table. Return 1 if a mutant is not found."""
     order = [*MUTANTS, *core.MUTANTS]
     parser = argparse.ArgumentParser(prog="python -m sim.mutant_table", description=__doc__)
     parser.add_argument("names", nargs="*", choices=[[], *order], default=[], metavar="NAME")
-    parser.add_argument("--missing", action="store_true", help="only those without a row")
+    parser.add_argument("--missing", action="store_true", help="hunt only mutants without a row")
     arguments = parser.parse_args()
     names = arguments.names or order
     if arguments.missing:

@@ -1,1 +1,1 @@
-"""Durable storage: `LogStore` over LMDB and in memory, writer threads, the node's registry, disk space."""
+"""Durable storage: `LogStore` over LMDB and in memory, writer threads, the node's registry, and the disk reserve."""

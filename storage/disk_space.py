@@ -1,7 +1,7 @@
 """Keeps a node's disk from filling up: LMDB reports a full disk as an I/O error, which would end the process.
 
-Appends stop when free space minus what is in flight falls below the reserve. A ballast file holds space that is
-released for what must still be written then (votes, hard state, trims), before any file is opened if need be.
+Appends stop when the free space minus the bytes in flight falls below the reserve. A ballast file occupies space that is
+released then for the remaining necessary writes (votes, hard state, trims), if need be before any file is opened.
 """
 
 from __future__ import annotations
@@ -17,38 +17,38 @@ GIB = 1024**3
 MIB = 1024**2
 
 BALLAST_BYTES = 64 * MIB
-"""Some hundred small commits for each of a hundred replicas; the reserve proper is never allocated."""
+"""Enough for about a hundred small commits of each of a hundred replicas. The reserve itself is never allocated."""
 
 SHORT_FRACTION = 4
-"""The disk counts as short when less than this part of the reserve is spare."""
+"""The disk counts as short when the spare bytes are less than the reserve divided by this number."""
 
 START_BYTES = 2 * MIB
 START_BYTES_PER_REPLICA = 16 * 1024
-"""What a start writes before it can look at the disk: the registry's first commit, and of each replica LMDB's lock file and one
-commit. Where there is no room for it LMDB says "I/O error", or a signal ends the process."""
+"""Bytes that a start writes for each replica before it can look at the disk: LMDB's lock file and one commit. `START_BYTES` covers the
+registry's first commit. Without room for them LMDB reports "I/O error", or a signal kills the process."""
 
 
 class VolumeFullError(Exception):
-    """A start would fail for want of space. Nothing was opened."""
+    """The volume has too little space for a start. Nothing was opened."""
 
 
 def start_bytes(directory: Path) -> int:
-    """What must be free for a broker to start in a data directory."""
+    """Return how many bytes must be free for a broker to start in a data directory."""
     return START_BYTES + START_BYTES_PER_REPLICA * sum(1 for _ in (directory / "groups").glob("*.mdb"))
 
 
 def default_reserve_bytes(volume_bytes: int) -> int:
-    """min(max(2 GiB, 3 %), 20 %): enough on a big volume to act, and a small one stays usable."""
+    """Return min(max(2 GiB, 3 %), 20 %): on a big volume it leaves room to act, and a small one stays usable."""
     return min(max(2 * GIB, volume_bytes * 3 // 100), volume_bytes * 20 // 100)
 
 
 def megabytes(size: int) -> str:
-    """A size for people."""
+    """Format a number of bytes in megabytes."""
     return f"{size / 1e6:,.1f} MB"
 
 
 class DiskReserve:
-    """One volume's reserve. Probes are injectable; `has_room` may be called from any thread."""
+    """The reserve of one volume. Its probes are injectable. Any thread may call `has_room`."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class DiskReserve:
         free_bytes: Callable[[], int] | None = None,
         volume_bytes: Callable[[], int] | None = None,
     ) -> None:
-        """Touch nothing yet. `reserve_bytes=None` is `default_reserve_bytes` of the volume."""
+        """Set the sizes without touching the disk. A `reserve_bytes` of None means `default_reserve_bytes` of the volume."""
         self._directory = Path(directory)
         self._ballast = self._directory / "ballast"
         self._ballast_bytes = ballast_bytes
@@ -69,51 +69,53 @@ class DiskReserve:
 
     @property
     def reserve_bytes(self) -> int:
-        """Free bytes below which no append is taken."""
+        """Free bytes below which no append is accepted."""
         if self._reserve_bytes is None:
             self._reserve_bytes = default_reserve_bytes(self._probe_volume())
         return self._reserve_bytes
 
     def free_bytes(self) -> int:
-        """Bytes this process could still write on the volume."""
+        """Return how many bytes this process could still write to the volume."""
         return self._probe_free()
 
     def has_room(self, bytes_in_flight: int) -> bool:
-        """Whether appends may go on, with so many bytes taken and not yet written.
+        """Return whether appends may go on while this many accepted bytes are not yet written.
 
-        Space that a released ballast left is not room: it must come back first, so a full disk does not look free again.
+        The space of a released ballast does not count as room. The ballast is restored first, so that a full disk does not
+        look free again.
         """
         return self.spare_bytes() >= bytes_in_flight
 
     def usable_bytes(self) -> int:
-        """Free bytes less those that the ballast takes back when there is room for it: what is compared with the reserve."""
+        """Return the free bytes to compare with the reserve. The bytes of a released ballast are subtracted, since it will be restored."""
         owed_bytes = 0 if self.has_ballast else self._ballast_bytes
         return max(0, self.free_bytes() - owed_bytes)
 
     def spare_bytes(self) -> int:
-        """What may still be written before appends stop; negative below the reserve."""
+        """Return how many bytes may still be written before appends stop. Negative below the reserve."""
         return self.usable_bytes() - self.reserve_bytes
 
     def is_short(self) -> bool:
-        """Whether the reserve is near or reached, so that free pages should go back to the volume."""
+        """Return whether the reserve is near or reached, so that free pages should be returned to the volume."""
         return self.spare_bytes() < self.reserve_bytes // SHORT_FRACTION
 
     def has_room_for_entries(self, bytes_in_flight: int) -> bool:
-        """Whether entries that a leader has taken may be written. They may when appends are no longer proposed.
+        """Return whether entries that a leader has accepted may be written. The limit is lower than that for new appends.
 
-        The commands that make room come after them in the log: a replica that refused them would never learn of a trim.
+        The commands that free space come after these entries in the log: a replica that refused the entries would never
+        learn of a trim.
         """
         return self.free_bytes() - bytes_in_flight >= self.reserve_bytes // 2
 
     def copy_bytes(self) -> int:
-        """How many bytes a compaction may write. It gives back more than that, so it may use half of what is free."""
+        """Return how many bytes a compaction may write. It frees more than it writes, so it may use half of the free bytes."""
         return max(self.spare_bytes(), self.free_bytes() // 2)
 
     def prepare_opening(self) -> None:
-        """Before any file is opened: on a full volume even that may have to write, so the ballast goes.
+        """Release the ballast on a full volume before any file is opened, since even opening a file may write.
 
         Raises:
-            VolumeFullError: There is still no room for what a start writes.
+            VolumeFullError: There is still no room for the writes of a start.
         """
         if self.free_bytes() < self.reserve_bytes:
             self.release_ballast()
@@ -121,7 +123,7 @@ class DiskReserve:
         if free < needed:
             raise VolumeFullError(
                 f"the disk is full: the volume of {self._directory} has {megabytes(free)} free, and the broker needs "
-                f"{megabytes(needed)} to start: free some there (not in the data directory), or make the volume larger"
+                f"{megabytes(needed)} to start: free some space there (not in the data directory), or enlarge the volume"
             )
 
     def _start_bytes(self) -> int:
@@ -129,22 +131,22 @@ class DiskReserve:
 
     @property
     def has_ballast(self) -> bool:
-        """Whether the ballast file is there, whole."""
+        """Whether the complete ballast file exists."""
         try:
             return self._ballast.stat().st_size >= self._ballast_bytes
         except FileNotFoundError:
             return False
 
     def create_ballast(self) -> bool:
-        """Allocate the ballast, durably, when the reserve is free beside it. False when there is no room for it.
+        """Allocate the ballast durably, if the reserve stays free beside it. Return False if there is no room.
 
-        Also the way to restore it after a release: call it again now and then.
+        Call it again now and then to restore the ballast after a release.
         """
         if self.has_ballast:
             return True
         if self.free_bytes() - self._ballast_bytes < self.reserve_bytes:
             return False
-        self._ballast.unlink(missing_ok=True)  # a crash may have left a part of it
+        self._ballast.unlink(missing_ok=True)  # a crash may have left an incomplete one
         descriptor = os.open(self._ballast, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             os.posix_fallocate(descriptor, 0, self._ballast_bytes)
@@ -158,7 +160,7 @@ class DiskReserve:
         return True
 
     def release_ballast(self) -> bool:
-        """Give the ballast's space back to the volume; False when there was none."""
+        """Return the ballast's space to the volume. Return False if there was no ballast."""
         if not self._ballast.exists():
             return False
         self._ballast.unlink()

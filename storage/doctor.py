@@ -1,8 +1,8 @@
-"""Examines a stopped data directory: every checksum, every log's continuity, and that files and registry agree.
+"""Examines the data directory of a stopped broker: every checksum, every log's continuity, and that files and registry agree.
 
-A pure reader: nothing is created, changed or locked against other readers, so it works on a read-only copy too. What it finds
-comes back as values with what to do about them; deciding and repairing is a person's part, or the broker's when it starts.
-A directory in use is refused: its files change under the reader.
+It only reads: it creates and changes nothing and locks out no other reader, so it works on a read-only copy too. Each finding
+comes with advice. Decisions and repairs are left to the operator, or to the broker when it starts. A directory in use is refused,
+because its files change under the reader.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from raftmq.types import GroupId, ReplicaId
 
 REGISTRY_FILE = "node.mdb"
 LOCK_FILES = ("lock", "node.mdb-owner")
-"""Held by a running broker; the first has its process id."""
+"""The files that a running broker locks. The first contains its process id."""
 
 _METADATA_GROUP = 0
 
 REBUILD_ADVICE = (
-    "start the broker while the others run: it sets the replica aside and the cluster makes a new one from its peers, as long as a "
-    "majority of them is whole. Never put an older copy of the file back: it lacks what was acknowledged later. If this was the only "
-    "replica, its records are lost: delete the topic"
+    "start the broker while the others run: it sets the replica aside, and the cluster rebuilds it from its peers as long as a "
+    "majority of them is intact. Never restore an older copy of the file: it lacks data that was acknowledged later. If this was the "
+    "only replica, its records are lost: delete the topic"
 )
 NEWER_ADVICE = "start it with the version of RaftMQ that wrote it, or a newer one; it is not damaged"
 
@@ -48,43 +48,43 @@ class Severity(StrEnum):
     """How much a finding matters."""
 
     DAMAGE = "damage"
-    """Data is wrong or missing here."""
+    """Data in this directory is damaged or missing."""
     WARNING = "warning"
-    """Nothing is lost, and somebody should look."""
+    """Nothing is lost, but somebody should look at it."""
     NOTE = "note"
-    """Worth knowing; nothing to do."""
+    """Worth knowing, but nothing needs to be done."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is not as it should be, in words."""
+    """One observation about the data directory, in words."""
 
     severity: Severity
     subject: str
     """The file, relative to the data directory."""
     problem: str
     advice: str = ""
-    """What to do; empty for a note."""
+    """The recommended action. Empty for a note."""
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What a data directory is like."""
+    """The result of an examination."""
 
     data_dir: str
     cluster_id: str
-    """Empty: it belongs to no cluster yet, or the registry cannot be read. The same for the next two."""
+    """Empty if the broker belongs to no cluster yet or the registry cannot be read. The next two are empty or 0 in the same cases."""
     broker_uuid: str
     broker_id: int
     replica_count: int
-    """Files of replicas that were examined."""
+    """Number of replica files that were examined."""
     row_count: int
     byte_count: int
     findings: tuple[Finding, ...]
 
     @property
     def is_healthy(self) -> bool:
-        """Whether there is nothing to do."""
+        """Whether nothing needs to be done."""
         return all(finding.severity is Severity.NOTE for finding in self.findings)
 
 
@@ -93,11 +93,11 @@ class DirectoryInUseError(Exception):
 
 
 class NoDataDirectoryError(Exception):
-    """No broker ever kept its data in the directory."""
+    """The directory is not a broker's data directory."""
 
 
 def volume_of(data_dir: Path) -> tuple[int, int]:
-    """Free and all bytes of the volume."""
+    """Return the free bytes and all bytes of the volume."""
     usage = shutil.disk_usage(data_dir)
     return usage.free, usage.total
 
@@ -108,23 +108,24 @@ def examine(
     *,
     volume: Callable[[Path], tuple[int, int]] = volume_of,
 ) -> Diagnosis:
-    """Read everything in a stopped broker's data directory.
+    """Read every file in the data directory of a stopped broker.
 
     Args:
-        data_dir: the directory.
-        on_file: told each file before it is read, its number from 1, and how many there are.
-        volume: says what is free on the directory's volume, and how large it is.
+        data_dir: The data directory.
+        on_file: Called before each file with its path, its number from 1 and the number of files.
+        volume: Returns the free bytes and the size of the directory's volume.
 
     Raises:
-        DirectoryInUseError, NoDataDirectoryError: nothing was examined.
-        OSError: the directory or a file in it cannot be read.
+        DirectoryInUseError: A broker is running on the directory. Nothing was examined.
+        NoDataDirectoryError: The directory is not a broker's data directory. Nothing was examined.
+        OSError: The directory or a file in it cannot be read.
     """
     with _kept_from_brokers(data_dir):
         files = replica_files(data_dir / "groups")
         registry = data_dir / REGISTRY_FILE
         if not registry.exists() and not files:
             raise NoDataDirectoryError(
-                f"{data_dir} is no data directory: there is no {REGISTRY_FILE} in it{_inner(data_dir)}"
+                f"{data_dir} is not a data directory: it contains no {REGISTRY_FILE}{_inner(data_dir)}"
             )
         count = len(files) + 1
         with Examiner() as examiner:
@@ -159,7 +160,7 @@ def examine(
 
 @contextmanager
 def _kept_from_brokers(data_dir: Path) -> Iterator[None]:
-    """Hold what a broker locks, shared, so that none starts meanwhile. Raises `DirectoryInUseError`."""
+    """Hold shared locks on a broker's lock files, so that no broker starts during the examination. Raises `DirectoryInUseError`."""
     if not data_dir.is_dir():
         raise NoDataDirectoryError(f"there is no directory {data_dir}")
     with ExitStack() as held:
@@ -178,13 +179,13 @@ def _kept_from_brokers(data_dir: Path) -> Iterator[None]:
 
 
 def _inner(data_dir: Path) -> str:
-    """Where data directories are instead: a local cluster keeps one for each broker."""
+    """Return a hint at data directories one level below: a local cluster keeps one for each broker there."""
     inner = sorted(str(path.parent) for path in data_dir.glob(f"*/{REGISTRY_FILE}"))
     return f"; there is one in {', '.join(inner)}" if inner else ""
 
 
 def _space(data_dir: Path, free: int, total: int) -> Iterator[Finding]:
-    """Whether the broker can start, and then take records; a ballast is space that it gives back to itself."""
+    """Check the space for a start and for records. The broker can release its ballast, so that counts as free for a start."""
     ballast = data_dir / "ballast"
     free_at_start = free + (ballast.stat().st_size if ballast.exists() else 0)
     needed, reserve = start_bytes(data_dir), default_reserve_bytes(total)
@@ -199,27 +200,27 @@ def _space(data_dir: Path, free: int, total: int) -> Iterator[Finding]:
         yield Finding(
             Severity.NOTE,
             "volume",
-            f"has {megabytes(free)} free: below the reserve ({megabytes(reserve)} unless disk_reserve_bytes says otherwise) the broker takes no "
-            "records",
+            f"has {megabytes(free)} free, which is below the reserve ({megabytes(reserve)} unless disk_reserve_bytes is set): the broker "
+            "accepts no records",
         )
 
 
 def _leftovers(data_dir: Path, files: set[Path]) -> Iterator[Finding]:
-    """Files that are not replicas'."""
+    """Report unfinished and unknown files, and the trash."""
     groups = data_dir / "groups"
     for path in sorted(groups.iterdir()) if groups.is_dir() else ():
         name = f"groups/{path.name}"
         if ".mdb.new" in path.name:
-            yield Finding(Severity.NOTE, name, "is a file that was not finished; the next start removes it")
+            yield Finding(Severity.NOTE, name, "is an unfinished file: the next start removes it")
         elif path not in files and not path.name.endswith("-lock"):
-            yield Finding(Severity.WARNING, name, "is no file of RaftMQ's", "move it out of the data directory")
+            yield Finding(Severity.WARNING, name, "does not belong to RaftMQ", "move it out of the data directory")
     trash = [path for path in (data_dir / "trash").glob("*") if path.is_file()]
     if trash:
         megabytes = sum(path.stat().st_size for path in trash) / 1e6
         yield Finding(
             Severity.NOTE,
             "trash",
-            f"holds {len(trash)} retired replicas ({megabytes:.0f} MB), deleted after a time of grace",
+            f"holds {len(trash)} retired replicas ({megabytes:.0f} MB), deleted after a grace period",
         )
 
 
@@ -230,7 +231,7 @@ def _examine_registry(path: Path, examiner: Examiner) -> FileReport:
     if path.exists():
         return examiner.examine("registry", path)
     missing = FileReport()
-    missing.add("is missing, and with it who this broker is")
+    missing.add("is missing, and with it this broker's identity")
     return missing
 
 
@@ -250,18 +251,20 @@ def _registry_findings(path: Path, report: FileReport, *, has_files: bool) -> It
     node: dict[str, Any] = report.node or {}  # JSON, checked by its checksum
     live = [row for row in report.replicas if row[2] != ReplicaState.RETIRED.value]
     if not node.get("uuid") and (live or has_files):
-        yield Finding(Severity.DAMAGE, path.name, "has no identity of the broker, which has replicas", LOST_NODE_ADVICE)
+        yield Finding(
+            Severity.DAMAGE, path.name, "has no broker identity, although the broker has replicas", LOST_NODE_ADVICE
+        )
     elif not node.get("cluster_id"):
         yield Finding(
-            Severity.NOTE, path.name, "the broker belongs to no cluster yet: it starts with --bootstrap or --join"
+            Severity.NOTE, path.name, "the broker belongs to no cluster yet: start it with --bootstrap or --join"
         )
     elif all(row[0] != _METADATA_GROUP for row in live):
-        yield Finding(Severity.DAMAGE, path.name, "names no replica of the metadata group", LOST_NODE_ADVICE)
+        yield Finding(Severity.DAMAGE, path.name, "contains no replica of the metadata group", LOST_NODE_ADVICE)
     if node.get("refusal"):
-        problem = f"the cluster refuses this directory for good: {node['refusal']}"
+        problem = f"the cluster permanently refuses this directory: {node['refusal']}"
         yield Finding(Severity.DAMAGE, path.name, problem, STALE_DIRECTORY_ADVICE)
     if node.get("is_running"):
-        yield Finding(Severity.NOTE, path.name, "the broker was killed or crashed; what it acknowledged is on disk")
+        yield Finding(Severity.NOTE, path.name, "the broker was killed or crashed. All acknowledged data is on disk")
 
 
 def _replica_findings(key: ReplicaKey, report: FileReport) -> Iterator[Finding]:
@@ -272,7 +275,7 @@ def _replica_findings(key: ReplicaKey, report: FileReport) -> Iterator[Finding]:
             Severity.DAMAGE,
             name,
             f"is the file of replica {replica_id} of group {group_id} under another name",
-            "give it back the name it had, or move it out; a copied replica would vote twice",
+            "rename it back, or move it out of the data directory: a copied replica would vote twice",
         )
     if report.newer_format:
         yield Finding(
@@ -283,7 +286,7 @@ def _replica_findings(key: ReplicaKey, report: FileReport) -> Iterator[Finding]:
 
 
 def _disagreements(registry: FileReport, files: set[ReplicaKey]) -> Iterator[Finding]:
-    """What the registry and the files say of each other, where the registry can be read and is not lost."""
+    """Report contradictions between the registry and the files, if the registry can be read and has an identity."""
     if registry.problems or registry.newer_format or not (registry.node or {}).get("uuid"):
         return
     known: set[ReplicaKey] = set()
@@ -299,20 +302,20 @@ def _disagreements(registry: FileReport, files: set[ReplicaKey]) -> Iterator[Fin
             yield Finding(
                 Severity.WARNING,
                 name,
-                "belongs to a replica that is retired; nothing uses it",
-                "move it out, or delete it",
+                "belongs to a retired replica: nothing uses it",
+                "move it out of the data directory, or delete it",
             )
         if abnormal_exits >= ABNORMAL_EXITS_MAX:
             yield Finding(
-                Severity.NOTE, name, f"was open when the broker ended {abnormal_exits} times without closing it"
+                Severity.NOTE, name, f"was being read when a memory fault killed the broker ({abnormal_exits} times)"
             )
     for key in sorted(files - known):
         yield Finding(
             Severity.WARNING,
             _file_name(key),
-            "is not in the registry: a crash came while it was created, the registry is an older copy, or somebody put it there",
-            "nothing if the broker crashed while it created a topic or the registry is a copy: a file that was written to is quarantined "
-            "and its replica rebuilt from its peers; otherwise move it out",
+            "is not in the registry: the broker crashed while it created the file, the registry is an older copy, or somebody put the file there",
+            "do nothing if the broker crashed while it created a topic or if the registry is a copy: a file that was written to is quarantined, "
+            "and its replica is rebuilt from its peers. Otherwise move the file out of the data directory",
         )
 
 
@@ -330,7 +333,7 @@ def _file_name(key: ReplicaKey) -> str:
 
 
 class Examiner:
-    """Reads files in a child process, and survives the files that end it."""
+    """Reads files in a child process, and starts another one when a file kills it."""
 
     def __init__(self) -> None:
         self._child: subprocess.Popen[str] | None = None
@@ -344,9 +347,9 @@ class Examiner:
         self._end_child()
 
     def examine(self, kind: str, path: Path) -> FileReport:
-        """The report of one file. Raises `OSError` when the child cannot work at all."""
+        """Return the report of one file. Raises `OSError` if the child cannot work at all."""
         with path.open("rb"):
-            pass  # no permission is this machine's matter; LMDB would tell it like damage
+            pass  # a missing permission is not damage, but LMDB would report it like damage
         child = self._running_child()
         assert child.stdin is not None
         assert child.stdout is not None
@@ -363,9 +366,7 @@ class Examiner:
         if code >= 0:
             raise OSError(f"the check of {path} failed: {said.splitlines()[-1] if said else f'exit code {code}'}")
         report = FileReport()
-        report.add(
-            f"reading it ends a process with {signal.Signals(-code).name}: its pages are not where they should be"
-        )
+        report.add(f"reading it kills a process with {signal.Signals(-code).name}: its pages are damaged or missing")
         return report
 
     def _running_child(self) -> subprocess.Popen[str]:
@@ -387,7 +388,7 @@ class Examiner:
 
 
 def _typed(fields: dict[str, Any]) -> dict[str, Any]:
-    """JSON has no tuples. The values are what `file_inspection` made of a `FileReport`."""
+    """Restore the tuples of a `FileReport`, which JSON turned into lists."""
     if fields["identity"] is not None:
         fields["identity"] = tuple(fields["identity"])
     fields["replicas"] = [tuple(row) for row in fields["replicas"]]

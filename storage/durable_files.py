@@ -1,4 +1,4 @@
-"""File operations that are durable when they return: a rename is not, until its directory is synced."""
+"""File operations that are durable when they return. A rename is durable only after its directory was synced."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def sync_file(path: Path) -> None:
 
 
 def make_directory(path: Path) -> None:
-    """Create a directory (and its parents); durable on return. No error when it is there."""
+    """Create a directory and its parents, durable on return. The directory may exist already."""
     if path.is_dir():
         return
     if not path.parent.is_dir():
@@ -35,7 +35,7 @@ def make_directory(path: Path) -> None:
 
 
 def replace_file(source: Path, target: Path) -> None:
-    """Put `source` (already synced) in `target`'s place: after a crash the name shows the old or the new file, whole."""
+    """Rename `source`, which must be synced, to `target`. After a crash the name shows the old or the new file, complete."""
     source.replace(target)
     sync_directory(target.parent)
     if source.parent != target.parent:

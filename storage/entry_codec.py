@@ -1,8 +1,8 @@
-"""Bytes of a log entry: the row of the `log` database, which is also a self-contained frame for the peer transport.
+"""The bytes of a log entry: the row of the `log` database, which is also a self-contained frame for the peer transport.
 
-Row: key = index, 8 bytes big-endian (so rows sort by index); value = header, payload, CRC32C over key and value.
-The index is in the header as well, so `encode_entry` of a row equals its stored value and can be sent as it is.
-Layout is on disk: a change needs a new format version (`replica_codec.FORMAT_VERSION`).
+The key of a row is its index in 8 bytes, big-endian, so that rows sort by index. The value is a header, the payload, and a
+CRC32C over key and value. The header repeats the index, so `encode_entry` equals the stored value and can be sent as it is.
+The layout is on disk: a change needs a new format version (`replica_codec.FORMAT_VERSION`).
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ _KINDS = {int(kind): kind for kind in EntryKind}
 
 
 class CodecError(ValueError):
-    """Bytes that are not what they should be: a failed checksum, a wrong length, an impossible value."""
+    """Bytes that cannot be decoded: a failed checksum, a wrong length, an impossible value."""
 
 
 def encode_key(index: int) -> bytes:
-    """The key of the row at `index`."""
+    """Return the key of the row at `index`."""
     return KEY.pack(index)
 
 
 def decode_key(key: Buffer) -> LogIndex:
-    """The reverse of `encode_key`."""
+    """Decode the key of a row. Raises `CodecError`."""
     if len(key) != KEY.size:
         raise CodecError(f"log key of {len(key)} bytes")
     return LogIndex(KEY.unpack(key)[0])
 
 
 def encode_entry(entry: Entry) -> bytes:
-    """Header, payload and checksum: the value of the entry's row. Copies the payload once."""
+    """Return the value of the entry's row: header, payload and checksum. Copies the payload once."""
     payload = entry.payload
     header = HEADER.pack(
         entry.index,
@@ -57,10 +57,10 @@ def encode_entry(entry: Entry) -> bytes:
 
 
 class RowFields(NamedTuple):
-    """A row's header as it is unpacked: what scans and bisections look at (an `EntryHeader` costs five times as much)."""
+    """The unpacked header of a row, for scans and bisections: an `EntryHeader` costs five times as much."""
 
     entry_index: int
-    """`index` is a tuple's method."""
+    """Not called `index`, since that is a method of tuples."""
     term: int
     base_offset: int
     append_time_ms: int
@@ -75,20 +75,20 @@ class RowFields(NamedTuple):
 
 
 def decode_fields(buffer: Buffer) -> RowFields:
-    """The header of an encoded entry, all of which is checked. Raises `CodecError` for anything but a sound entry."""
+    """Check a whole encoded entry and return its header. Raises `CodecError` unless the entry is intact."""
     if len(buffer) < ROW_OVERHEAD_BYTES:
         raise CodecError(f"entry of {len(buffer)} bytes is shorter than its header")
     fields = RowFields._make(HEADER.unpack_from(buffer))
     if not is_intact(KEY.pack(fields.entry_index), buffer):
         raise CodecError(f"entry {fields.entry_index} does not match its checksum")
     if fields.kind not in _KINDS or fields.payload_bytes != len(buffer) - ROW_OVERHEAD_BYTES:
-        # the checksum is right and the content impossible: written by a defect or by another version
+        # the checksum is right but the content is impossible: a defect or another version wrote it
         raise CodecError(f"impossible entry of {len(buffer)} bytes: {fields}")
     return fields
 
 
 def decode_row_fields(index: int, value: Buffer) -> RowFields:
-    """The fields of the row stored under `index`. Raises `CodecError` also when it is another index's row."""
+    """Check the row stored under `index` and return its header. Raises `CodecError`, also for another index's entry."""
     fields = decode_fields(value)
     if fields.entry_index != index:
         raise CodecError(f"row {index} holds entry {fields.entry_index}")
@@ -96,12 +96,12 @@ def decode_row_fields(index: int, value: Buffer) -> RowFields:
 
 
 def decode_entry(buffer: Buffer) -> Entry:
-    """The reverse of `encode_entry`; the payload is copied out. Raises `CodecError`."""
+    """Decode an encoded entry and copy its payload. Raises `CodecError`."""
     return _entry(decode_fields(buffer), buffer)
 
 
 def decode_row(index: int, value: Buffer) -> Entry:
-    """The entry stored under `index`. Raises `CodecError` also when it is another index's row."""
+    """Decode the entry stored under `index`. Raises `CodecError`, also for another index's entry."""
     return _entry(decode_row_fields(index, value), value)
 
 
@@ -112,7 +112,7 @@ def _entry(fields: RowFields, buffer: Buffer) -> Entry:
 
 
 def header_of(fields: RowFields) -> EntryHeader:
-    """The header as the core knows it."""
+    """Convert the fields to the core's header."""
     index, term, base_offset, append_time_ms, record_count, payload_bytes, kind = fields
     return EntryHeader(
         LogIndex(index), Term(term), _KINDS[kind], Offset(base_offset), record_count, append_time_ms, payload_bytes

@@ -1,6 +1,6 @@
-"""What durable storage can refuse, as types the shell reacts to. Internal: services translate them for clients.
+"""The errors of durable storage, as types to which the shell reacts. Internal: services translate them for clients.
 
-None of these may be retried blindly: each says in its docstring what was applied and what its receiver must do.
+None of these may be retried blindly. Each docstring says whether anything was applied and how the receiver must react.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from raftmq.types import GroupId, ReplicaId
 
 
 class ReplicaStorageError(Exception):
-    """The root: something about one replica's storage. `group_id` and `replica_id` name it, `what` says what."""
+    """The root: a problem with one replica's storage. `group_id` and `replica_id` name the replica, `what` describes the problem."""
 
     def __init__(self, key: tuple[GroupId, ReplicaId], what: str) -> None:
         self.group_id, self.replica_id = key
@@ -21,17 +21,17 @@ class ReplicaStorageError(Exception):
 class DamagedReplicaError(ReplicaStorageError):
     """A value does not match its checksum, or the file contradicts itself. Nothing was applied.
 
-    The replica must fall silent at once (no votes, no serving) and be replaced from its peers: cutting damage off
-    could drop acknowledged entries (FAST '18, protocol-aware recovery).
+    The replica must fall silent immediately (it does not vote or serve) and be replaced from its peers. Cutting the damage
+    off could drop acknowledged entries (FAST '18, protocol-aware recovery).
     """
 
 
 class MissingReplicaError(ReplicaStorageError):
-    """There is no file for this replica. Never start empty in its place: that is a new replica under an old name."""
+    """The replica has no file. Never start an empty one in its place: that would be a new replica under an old name."""
 
 
 class ReplicaExistsError(ReplicaStorageError):
-    """`create` found a file, and left it as it is."""
+    """`create` found a file and left it unchanged."""
 
 
 class ReplicaClosedError(ReplicaStorageError):
@@ -39,29 +39,30 @@ class ReplicaClosedError(ReplicaStorageError):
 
 
 class LogRangeError(ReplicaStorageError):
-    """The index asked for is not in the durable log: truncated at either end since the caller looked. Not damage."""
+    """The requested index is not in the durable log: the log was truncated at either end since the caller looked. Not damage."""
 
 
 class UnsupportedFormatError(ReplicaStorageError, UnsupportedDataError):
-    """The file was written by a version with another format. Not damage: upgrade (or go back) and open it again."""
+    """The file was written by a version with another format. Not damage: install that version and open the file again."""
 
 
 class StorageFullError(ReplicaStorageError):
-    """No room for this write: map or volume full. Nothing of it was applied; the replica is as before."""
+    """The map or the volume has no room for this write. Nothing of it was applied, and the replica is unchanged."""
 
 
 class CommitFailedError(ReplicaStorageError):
-    """A transaction failed in a way that leaves its durable outcome unknown. The process must end at once and never
-    retry: after a failed fsync Linux marks the pages clean, so a second one «succeeds» (fsyncgate).
+    """A transaction failed, and whether it is durable is unknown. The process must end immediately and never retry.
+
+    After a failed fsync Linux marks the pages clean, so that a second fsync "succeeds" (fsyncgate).
     """
 
 
 class StorageUnavailableError(ReplicaStorageError):
-    """The operating system refused (descriptors, memory, reader slots). Not damage; nothing was applied."""
+    """The operating system refused a resource (descriptors, memory, reader slots). Not damage. Nothing was applied."""
 
 
 class RegistryError(Exception):
     """The registry cannot be used: damaged, of another format, or already in use by another process.
 
-    Without it a node does not know who it is: it must not start, or must end (a commit is never retried).
+    Without the registry a node does not know its identity: it must not start, or must end. A commit is never retried.
     """

@@ -1,9 +1,13 @@
-"""Notes which replica files a process reads, so that the next start knows which of them may have ended it.
+"""Records which replica files a process reads, so that the next start knows which of them may have killed it.
 
-A page that the disk cannot give raises SIGBUS in its reader, and a damaged one may raise SIGSEGV or LMDB's own SIGABRT; no handler of ours
-survives that. Two small files in the data directory tell the next start: `fault`, which Python's fault handler writes to in such a
-death and no other (a kill, a power failure or a lack of memory says nothing of a file), and `reading`, a place for each thread with
-the replica that it touched last. Neither is synced: what a process wrote outlives it, and after a power failure nobody is suspected.
+Reading a page that the disk cannot return raises SIGBUS, and reading a damaged page may raise SIGSEGV or LMDB's own SIGABRT. No
+Python code runs after such a signal. Two small files in the data directory inform the next start:
+
+- `fault`: Python's fault handler writes to it on such a signal and on no other exit. A kill, a power failure or a lack of memory
+  leaves it empty, since they say nothing about a file.
+- `reading`: it has a slot for each thread with the replica that the thread touched last.
+
+Neither is synced: a process's writes survive its death, and after a power failure no file is suspected.
 """
 
 from __future__ import annotations
@@ -23,22 +27,22 @@ from raftmq.types import GroupId, ReplicaId
 FAULT_FILE = "fault"
 READING_FILE = "reading"
 SLOTS = 64
-"""Threads that touch files: writers, readers, the loop and the default executor. Two share a place if there are more."""
+"""Number of threads that touch files: writers, readers, the loop and the default executor. Further threads share slots."""
 _FAULT_BYTES_MAX = 16 * 1024
 _SLOT = struct.Struct("<QQ?7x")
 
 
 class Fault(NamedTuple):
-    """How the process before this one died of what it read."""
+    """The memory fault that killed the previous process while it read files."""
 
     suspects: frozenset[ReplicaKey]
     """The replicas whose files its threads touched last."""
     trace: str
-    """What Python's fault handler wrote: the kind of fault, and the stacks."""
+    """The output of Python's fault handler: the kind of fault, and the stacks."""
 
 
 def last_fault(directory: Path) -> Fault | None:
-    """The fault that ended the last process of a data directory; None when it ended in another way."""
+    """Return the fault that killed the previous process of a data directory, or None if it ended in another way."""
     try:
         with (directory / FAULT_FILE).open("rb") as file:
             trace = file.read(_FAULT_BYTES_MAX).decode(errors="replace")
@@ -59,17 +63,17 @@ def last_fault(directory: Path) -> Fault | None:
 
 
 class _Place(threading.local):
-    """The place of one thread."""
+    """The slot of the current thread."""
 
     number: int | None = None
     key: ReplicaKey | None = None
 
 
 class FaultBoard:
-    """The two files of a running process. Where they cannot be written no file is suspected later, and nothing else is different."""
+    """The two files of a running process. If they cannot be written, no file is suspected later, and nothing else changes."""
 
     def __init__(self, directory: Path) -> None:
-        """Begin new files in the place of the last process's."""
+        """Replace the files of the previous process by new ones."""
         self._place = _Place()
         self._numbers = itertools.count()
         self._fault_path = directory / FAULT_FILE
@@ -80,13 +84,13 @@ class FaultBoard:
             os.pwrite(self._descriptor, bytes(SLOTS * _SLOT.size), 0)
 
     def catch_faults(self) -> None:
-        """Have this process's faults written down from now on. Once in a process, which has one handler."""
+        """Record this process's faults from now on. Call it once, since a process has one fault handler."""
         with suppress(OSError):
             self._fault_file = self._fault_path.open("wb", buffering=0)
             faulthandler.enable(self._fault_file, all_threads=True)
 
     def touch(self, key: ReplicaKey) -> None:
-        """Note that this thread is about to read a file of the replica."""
+        """Record that this thread is about to read a file of the replica."""
         place = self._place
         if place.key == key or self._descriptor is None:
             return
@@ -97,7 +101,7 @@ class FaultBoard:
             os.pwrite(self._descriptor, _SLOT.pack(*key, True), place.number * _SLOT.size)
 
     def close(self) -> None:
-        """End the notes: nothing is read any more."""
+        """Stop recording, since no more files are read."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

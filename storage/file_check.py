@@ -1,8 +1,8 @@
-"""Checks an LMDB file in a child process: reading a damaged page through the map can raise SIGBUS, which no handler
-of ours survives. Run as a program it checks one file and prints what it finds.
+"""Checks an LMDB file in a child process, because reading a damaged page through the map can raise SIGBUS, which ends the
+process. Run as a program this module checks one file and prints the problem that it finds.
 
-Prefers py-lmdb's own offline verifier (a byte walker that never maps the file); builds without it read every page
-through cursors. Must not be used on a file that is being written.
+It prefers py-lmdb's own offline verifier, which walks the bytes and never maps the file. Builds without that verifier read
+every page through cursors. The file must not be written during the check.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from pathlib import Path
 import lmdb
 
 CHECK_TIMEOUT_SECONDS = 60.0
-"""How long a start waits for one file at most. The verifier is pure Python; a larger file is opened unverified, and scrubbed."""
+"""Longest time that a start waits for one file. The verifier is pure Python. A file that takes longer is opened unverified and scrubbed later."""
 
 _EXIT_DAMAGED = 3
 _SIGNALS_OF_DAMAGE = (signal.SIGBUS, signal.SIGSEGV, signal.SIGABRT)
-"""What a damaged page does to its reader. Any other signal came from outside: it says nothing of the file."""
+"""The signals that a damaged page causes in its reader. Any other signal came from outside and says nothing about the file."""
 _LONG_ROW = re.compile(r"freeDB DB: overflow page \d+ header mp_pages (\d+) != OVPAGES\(\d+\)=(\d+)")
 
 
 def verify_in_child(path: Path, *, timeout_seconds: float = CHECK_TIMEOUT_SECONDS) -> str | None:
-    """None when the file is sound, else what is wrong with it. Blocks; the file must be closed or idle.
+    """Return None if the file is intact, or else its problem. Blocks. The file must be closed or idle.
 
-    Raises `subprocess.TimeoutExpired` and `OSError` (`CHECK_ERRORS`) when the check itself could not be made: no child could be
-    started, it had no memory, or somebody killed it. That is no reason to give a replica up.
+    Raises `subprocess.TimeoutExpired` or `OSError` (see `CHECK_ERRORS`) if the check itself failed: no child process could be
+    started, it ran out of memory, or somebody killed it. That is no reason to give up a replica.
     """
     done = subprocess.run(
         [sys.executable, "-m", "raftmq.storage.file_check", str(path)],
@@ -49,25 +49,25 @@ def verify_in_child(path: Path, *, timeout_seconds: float = CHECK_TIMEOUT_SECOND
 
 
 CHECK_ERRORS = (OSError, subprocess.SubprocessError, MemoryError)
-"""What `verify_in_child` raises when it could not look."""
+"""The errors that `verify_in_child` raises if it could not check the file."""
 
 
 def walk_short_file(path: Path) -> str | None:
-    """What is wrong with a file that is shorter than its pages; None when those that it lacks are not used.
+    """Return the problem of a file that is shorter than its pages, or None if the missing pages are not in use.
 
     Raises:
-        OSError: it cannot be checked now, and to map it unchecked could end the process.
+        OSError: The file cannot be checked now, and mapping it unchecked could kill the process.
     """
     try:
         return verify_in_child(path)
     except CHECK_ERRORS as error:
         if not has_walker():
             raise OSError(errno.EAGAIN, f"it is shorter than its pages and cannot be checked now: {error}") from error
-        return find_problem(path)  # takes its time in this process, and is as safe there
+        return find_problem(path)  # slow in this process, but as safe as in a child
 
 
 def has_walker() -> bool:
-    """Whether this build of py-lmdb has the verifier that never maps the file."""
+    """Return whether this build of py-lmdb has the verifier that never maps the file."""
     try:
         import lmdb.verify  # noqa: F401
     except ImportError:
@@ -76,7 +76,7 @@ def has_walker() -> bool:
 
 
 def find_problem(path: Path) -> str | None:
-    """The check itself, in this process."""
+    """Check the file in this process. Return the first problem, or None."""
     try:
         from lmdb.verify import VerifyError, verify
     except ImportError:
@@ -90,10 +90,10 @@ def find_problem(path: Path) -> str | None:
 
 
 def _without_long_rows(problems: list[str]) -> list[str]:
-    """Drop what the verifier says of rows of the free list that LMDB made shorter again before its commit.
+    """Drop the verifier's complaints about rows of the free list that LMDB shortened before its commit.
 
-    Such a row keeps all its pages, which belong to it and are counted: the verifier takes them for lost. Pages that are really lost are
-    more, or others, and are told.
+    Such a row keeps all its pages, which belong to it and are counted, but the verifier takes them for lost. If pages are really
+    lost, the counts differ and the problem is kept.
     """
     spare = 0
     for match in filter(None, map(_LONG_ROW.fullmatch, problems)):
@@ -130,7 +130,7 @@ def _read_every_page(path: Path) -> str | None:
 
 
 def main(path: str) -> int:
-    """Exit code 0: sound; 3: damaged, described on standard output."""
+    """Check a file. Exit code 0: it is intact. Exit code 3: it is damaged, and standard output describes the damage."""
     problem = find_problem(Path(path))
     if problem is None:
         return 0

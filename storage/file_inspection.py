@@ -1,7 +1,8 @@
-"""Reads one file of a data directory from end to end and says everything that is wrong with it. Changes nothing.
+"""Reads one file of a data directory completely and reports every problem in it. Changes nothing.
 
-Run as a program it serves `doctor`: one request a line on standard input, one answer a line on standard output. It is a process
-of its own because a damaged page can raise SIGBUS, which ends whoever reads it. Must not be used on files that are being written.
+Run as a program it serves `doctor`: it reads one request per line from standard input and writes one answer per line to standard
+output. It is a process of its own because a damaged page can raise SIGBUS, which kills the reader. The files must not be written
+during the inspection.
 """
 
 from __future__ import annotations
@@ -36,37 +37,37 @@ if TYPE_CHECKING:
     from lmdb import Transaction
 
 PROBLEMS_MAX = 5
-"""Told of one file: enough to see what happened to it. The rest is counted."""
+"""Maximum number of problems reported for one file, enough to show the kind of damage. The rest is counted."""
 
 _DATA = int(EntryKind.DATA)
 
 
 @dataclass
 class FileReport:
-    """What one file is like."""
+    """The result of inspecting one file."""
 
     rows: int = 0
-    """Rows read, of every database in it."""
+    """Number of rows read, in all databases of the file."""
     problems: list[str] = field(default_factory=list)
     problem_count: int = 0
     newer_format: int = 0
-    """The format it has, when that is newer than this version reads; its rows were then not judged."""
+    """The file's format if it is newer than this version can read, otherwise 0. The rows of a newer format are not checked."""
     identity: tuple[int, int] | None = None
-    """(group id, replica id) that a replica's file says it is of."""
+    """(group id, replica id) in the identity row of a replica's file."""
     node: dict[str, object] | None = None
-    """The registry's row about the node."""
+    """The node's own row in the registry."""
     replicas: list[tuple[int, int, str, str, int]] = field(default_factory=list)
     """The registry's replicas: group id, replica id, state, reason, abnormal exits."""
 
     def add(self, problem: str) -> None:
-        """Note a problem."""
+        """Add a problem."""
         self.problem_count += 1
         if len(self.problems) < PROBLEMS_MAX:
             self.problems.append(problem)
 
 
 def examine_replica(path: Path) -> FileReport:
-    """Every row of a replica's file: its checksum, and that the log has no gap and ends where it should."""
+    """Check every row of a replica's file, and that the log has no gap and ends at the entry that the meta row names."""
     report = FileReport()
     with _open(path, report, b"meta", replica_transaction_id, may_be_new=False) as file:
         if file is None:
@@ -81,7 +82,7 @@ def examine_replica(path: Path) -> FileReport:
 
 
 def examine_registry(path: Path) -> FileReport:
-    """Every row of `node.mdb`, and what they say."""
+    """Check every row of `node.mdb` and return their content."""
     report = FileReport()
     with _open(path, report, b"node", transaction_id_in, may_be_new=True) as file:
         if file is None:
@@ -111,7 +112,7 @@ class _OpenFile(NamedTuple):
 def _open(
     path: Path, report: FileReport, database: bytes, id_in: Callable[[Rows], int | None], *, may_be_new: bool
 ) -> Iterator[_OpenFile | None]:
-    """One read transaction on a closed file, without its lock file; None, and a problem, when its pages are not sound."""
+    """Open a closed file without its lock file and begin a read transaction. If its pages are damaged, report it and yield None."""
     problem = _find_problem_of_pages(path, database, id_in, may_be_new=may_be_new)
     if problem is not None:
         report.add(problem)
@@ -129,7 +130,7 @@ def _open(
         with environment.begin(buffers=True) as transaction:
             yield _OpenFile(environment, transaction)
     except lmdb.Error as error:
-        report.add(f"it cannot be read to its end: {error}")
+        report.add(f"it cannot be read completely: {error}")
         problem = find_problem(path)
         if problem is not None:
             report.add(problem)
@@ -140,7 +141,7 @@ def _open(
 def _find_problem_of_pages(
     path: Path, database: bytes, id_in: Callable[[Rows], int | None], *, may_be_new: bool
 ) -> str | None:
-    """What is wrong with the pages of a file, looked at without mapping it: a page past its end would be a SIGBUS."""
+    """Check a file's pages without mapping it, since reading a page past its end would raise SIGBUS. Return the problem, or None."""
     expected_bytes = 0
     try:
         expected_bytes = pages_bytes(path)
@@ -155,7 +156,7 @@ def _find_problem_of_pages(
 
 
 def _rows(file: _OpenFile, name: str, report: FileReport) -> Iterator[tuple[memoryview, memoryview]]:
-    """Every row of a database, counted."""
+    """Yield and count every row of a database."""
     try:
         database = file.environment.open_db(name.encode(), file.transaction, create=False)
     except lmdb.NotFoundError:
@@ -224,13 +225,13 @@ def _examine_row(index: int, value: Buffer, report: FileReport) -> RowFields | N
     try:
         return decode_row_fields(index, value)
     except CodecError as error:
-        # the number inside a damaged row is not to be trusted: name it by its key
+        # the index inside a damaged row cannot be trusted, so the problem names the row's key
         report.add(f"entry {index}: {error}")
         return None
 
 
 def _follows(before: RowFields | None, fields: RowFields, meta: ReplicaMeta | None) -> str | None:
-    """What is wrong with an entry after the one before it; None for a first one, unless the log must begin there."""
+    """Check that an entry continues the one before it. Return the problem, or None. A first entry must continue the truncation point."""
     index = fields.entry_index
     if (fields.record_count > 0) != (fields.kind == _DATA):
         return f"entry {index} of kind {fields.kind} has {fields.record_count} records"
@@ -241,27 +242,29 @@ def _follows(before: RowFields | None, fields: RowFields, meta: ReplicaMeta | No
     else:
         return None
     if fields.base_offset != next_offset:
-        return f"entry {index} begins at offset {fields.base_offset}, and the one before it ends before {next_offset}"
+        return f"entry {index} begins at offset {fields.base_offset}, but the previous entry ends before offset {next_offset}"
     if fields.term < term:
-        return f"entry {index} is of term {fields.term}, after one of term {term}"
+        return f"entry {index} is of term {fields.term}, but the previous entry is of term {term}"
     if fields.append_time_ms < time_ms:
-        return f"entry {index} is older than the one before it"
+        return f"entry {index} is older than the previous entry"
     return None
 
 
 def _examine_end(next_index: int | None, last: RowFields | None, meta: ReplicaMeta, report: FileReport) -> None:
-    """The log ends where the last commit said it does, in no later term; a lost end looks like a shorter, sound log."""
+    """Check that the log ends where the meta row says, and not in a later term. A log that lost its end looks intact otherwise."""
     last_term = meta.position.term if last is None else last.term
     if last_term > meta.hard_state.term:
-        report.add(f"the log ends in term {last_term}, and term and vote are of term {meta.hard_state.term}")
+        report.add(f"the log ends in term {last_term}, but the stored term is only {meta.hard_state.term}")
     if meta.last_index == meta.position.index and (next_index is None or next_index <= meta.last_index + 1):
-        return  # no entries but such as wait for their deletion
+        return  # there are no entries, except those that await deletion
     if next_index is None:
-        report.add(f"the log is empty and should end with entry {meta.last_index}")
+        report.add(f"the log is empty, but should end with entry {meta.last_index}")
     elif next_index != meta.last_index + 1:
-        report.add(f"the log ends with entry {next_index - 1} and should with {meta.last_index}")
+        report.add(f"the log ends with entry {next_index - 1}, but should end with entry {meta.last_index}")
     elif last is not None and last.next_offset != meta.last_next_offset:
-        report.add(f"the log ends before offset {last.next_offset} and should before {meta.last_next_offset}")
+        report.add(
+            f"the log ends before offset {last.next_offset}, but should end before offset {meta.last_next_offset}"
+        )
 
 
 # ---------------------------------------------------------------------------------------------------------- the process
@@ -274,7 +277,7 @@ def main() -> None:
         kind, path = json.loads(line)
         try:
             report = examine[kind](Path(path))
-        except (ValueError, TypeError, KeyError) as error:  # a row whose checksum is right and whose content is not
+        except (ValueError, TypeError, KeyError) as error:  # a row with a correct checksum and impossible content
             report = FileReport()
             report.add(f"a row has impossible content: {error!r}")
         sys.stdout.write(json.dumps(asdict(report)) + "\n")

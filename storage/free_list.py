@@ -1,7 +1,7 @@
-"""Reads which pages of an LMDB file are free, from the file itself: py-lmdb does not say.
+"""Reads from an LMDB file which of its pages are free, because py-lmdb does not report it.
 
-LMDB keeps them in a database of its own: for each transaction the pages that it freed. The caller is the file's only writer
-and no transaction is open, so nothing moves in the meantime. The list is believed only if it accounts for every page of the file.
+LMDB keeps a database of free pages, with a row for each transaction that freed some. The caller is the file's only writer and
+has no transaction open, so the file does not change during the read. The list is used only if it accounts for every page.
 Source: LMDB 0.9, mdb.c (`mdb_page_alloc`).
 """
 
@@ -34,40 +34,40 @@ _NUMBER = struct.Struct("=Q")
 
 
 class FreeListError(Exception):
-    """The file's free list is not as this module knows it: nothing may be done by it."""
+    """The file's free list is not as this module expects it and must not be used."""
 
 
 class FreeRecord(NamedTuple):
-    """The pages that one transaction freed (or that were left of them)."""
+    """The pages that one transaction freed and that are still free."""
 
     transaction_id: int
     page_count: int
     position: int
-    """In the file, of the first page number; the others follow."""
+    """Position in the file of the first page number. The others follow it."""
 
 
 class FreeList(NamedTuple):
     """The list as of the last commit."""
 
     transaction_id: int
-    """Of the last commit."""
+    """The transaction of the last commit."""
     page_bytes: int
     page_count: int
     """All pages of the file."""
     own_pages: int
-    """Pages that the list itself takes."""
+    """Pages of the list itself."""
     records: tuple[FreeRecord, ...]
     """Oldest first."""
 
     def check(self, used_pages: int) -> None:
-        """Raise `FreeListError` unless the list accounts for every page; `used_pages` are those of all databases."""
+        """Raise `FreeListError` unless the list accounts for every page. `used_pages` counts the pages of all databases."""
         known = META_PAGES + used_pages + self.own_pages + sum(record.page_count for record in self.records)
         if known != self.page_count:
-            raise FreeListError(f"{known} pages are accounted for, the file has {self.page_count}")
+            raise FreeListError(f"{known} pages are accounted for, but the file has {self.page_count}")
 
 
 def read_free_list(descriptor: int) -> FreeList:
-    """The free list of an open file. Raises `FreeListError`."""
+    """Read the free list of an open file. Raises `FreeListError`."""
     newest: FreeList | None = None
     root = NO_PAGE
     for number in range(META_PAGES):
@@ -94,10 +94,10 @@ def _walk(descriptor: int, free_list: FreeList, number: int, depth: int) -> Iter
     page_bytes = free_list.page_bytes
     page = os.pread(descriptor, page_bytes, number * page_bytes)
     if len(page) < page_bytes or depth > DEPTH_MAX:
-        raise FreeListError(f"page {number} is out of place")
+        raise FreeListError(f"page {number} cannot be read, or the tree is too deep")
     own_number, _, flags, lower, _ = PAGE_HEADER.unpack_from(page)
     if own_number != number or flags & (BRANCH | LEAF) not in (BRANCH, LEAF):
-        raise FreeListError(f"page {number} is no page of a tree")
+        raise FreeListError(f"page {number} is not a page of a tree")
     for start in struct.unpack_from(f"={(lower - PAGE_HEADER.size) // 2}H", page, PAGE_HEADER.size):
         low, high, node_flags, key_bytes = NODE.unpack_from(page, start)
         if flags & BRANCH:
@@ -119,14 +119,14 @@ def _walk(descriptor: int, free_list: FreeList, number: int, depth: int) -> Iter
 def _check_overflow(header: bytes, number: int) -> None:
     own_number, _, flags, _, _ = PAGE_HEADER.unpack(header)
     if own_number != number or not flags & OVERFLOW:
-        raise FreeListError(f"page {number} is no overflow page")
+        raise FreeListError(f"page {number} is not an overflow page")
 
 
 def runs(descriptor: int, free_list: FreeList, record: FreeRecord) -> Iterator[tuple[int, int]]:
-    """Neighbouring pages of a record as (first page, how many), from the file's end to its start."""
+    """Yield runs of neighbouring pages of a record as (first page, count), from the file's end to its start."""
     pages = array("Q", os.pread(descriptor, record.page_count * _NUMBER.size, record.position))
     if len(pages) != record.page_count or not pages or pages[0] >= free_list.page_count or pages[-1] < META_PAGES:
-        raise FreeListError(f"the record of transaction {record.transaction_id} names pages that are not there")
+        raise FreeListError(f"the record of transaction {record.transaction_id} names pages outside of the file")
     start = 0
     while start < len(pages):
         end = _end_of_run(pages, start)
@@ -135,7 +135,7 @@ def runs(descriptor: int, free_list: FreeList, record: FreeRecord) -> Iterator[t
 
 
 def _end_of_run(pages: array[int], start: int) -> int:
-    """Where a run of falling neighbours ends: most runs are long, so by leaps and then by bisection."""
+    """Find the end of a run of falling page numbers. Most runs are long, so it leaps ahead and then bisects."""
     first, leap, known = pages[start], 1, start
     while known + leap < len(pages) and first - pages[known + leap] == known + leap - start:
         known += leap

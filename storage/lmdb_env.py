@@ -1,8 +1,8 @@
-"""Opens LMDB files the one way they may be opened here, and says what an LMDB error means.
+"""Opens LMDB files in the only allowed way, and translates LMDB's errors.
 
-Default flags for every live file: no NOSYNC, NOMETASYNC (a crash may undo the last commit: an acknowledged append or
-vote) or WRITEMAP (a full disk is a signal that kills the process). The same file is never opened twice in a process:
-its fcntl locks would vanish with the first close.
+Every live file is opened with the default flags. NOSYNC and NOMETASYNC are forbidden, because a crash may undo the last
+commit, which may be an acknowledged append or a vote. WRITEMAP is forbidden, because a full disk would become a signal that
+kills the process. The same file is never opened twice in a process: its fcntl locks would vanish with the first close.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ DAMAGE_ERRORS = (
     lmdb.IncompatibleError,
     lmdb.CursorFullError,
 )
-"""What LMDB says about pages that are not what they should be (NotFound: a database is missing). Anything else a
-read raises is the operating system's or a limit's doing, and no reason to give a healthy replica up."""
+"""LMDB's errors for damaged pages (NotFound: a database is missing). Any other error of a read comes from the operating system or
+from a limit, and is no reason to give up a healthy replica."""
 
 _SPARE_TRANSACTIONS = 4
-"""Read transactions kept for reuse per file: as many as the broker has reader threads."""
+"""Read transactions kept for reuse per file, as many as the broker has reader threads."""
 _UNDISTURBED_ROWS_MAX = 512
-"""Rows put in one undisturbed block, some 0.6 ms: a transaction may have thousands, and other threads have their turn between."""
+"""Rows written in one undisturbed block, which takes 0.6 ms. A transaction may have thousands, and other threads run between blocks."""
 
 Undisturbed = Callable[[int], AbstractContextManager[None]]
-"""Makes a block in which so many rows are written, and other threads are kept from taking the GIL at each of them."""
+"""Returns a context for writing this number of rows, in which other threads cannot take the GIL at each row."""
 
 
 def disturbed(_rows: int) -> AbstractContextManager[None]:
-    """Keep nobody from anything: an `Undisturbed` for where no other thread is busy."""
+    """Return a context without effect: an `Undisturbed` for places where no other thread is busy."""
     return nullcontext()
 
 
@@ -55,7 +55,7 @@ class Databases(NamedTuple):
 
 
 def open_environment(path: Path, map_bytes: int, *, is_new: bool = False) -> lmdb.Environment:
-    """Open a replica's file. `is_new` is for a file that has no meaning until it is synced and renamed: commits do not sync."""
+    """Open a replica's file. Commits to an `is_new` file do not sync, since it has no meaning until it is synced and renamed."""
     return lmdb.open(
         str(path),
         map_size=map_bytes,
@@ -68,7 +68,7 @@ def open_environment(path: Path, map_bytes: int, *, is_new: bool = False) -> lmd
 
 
 def open_databases(environment: lmdb.Environment, *, is_new: bool = False) -> Databases:
-    """The handles of a replica's databases."""
+    """Return the handles of a replica's databases."""
     with environment.begin(write=True) as transaction:
         return Databases(
             environment.open_db(b"log", transaction, create=is_new),
@@ -80,7 +80,7 @@ def open_databases(environment: lmdb.Environment, *, is_new: bool = False) -> Da
 def put_rows(
     cursor: Cursor[bytes], rows: Sequence[tuple[bytes, bytes]], undisturbed: Undisturbed, *, append: bool = False
 ) -> int:
-    """Put rows into the cursor's database; how many were new. `append`: their keys are in order and follow the last one."""
+    """Put rows into the cursor's database and return how many were new. With `append` the keys must be sorted and follow the last one."""
     added = 0
     for first in range(0, len(rows), _UNDISTURBED_ROWS_MAX):
         part = rows[first : first + _UNDISTURBED_ROWS_MAX]
@@ -90,18 +90,18 @@ def put_rows(
 
 
 def lock_path(path: Path) -> Path:
-    """LMDB's lock file of a data file: the reader table, worth nothing once the file is closed."""
+    """Return the path of LMDB's lock file. It holds the reader table, which is worthless after the data file is closed."""
     return path.with_name(path.name + "-lock")
 
 
 def remove_environment(path: Path) -> None:
-    """Remove a closed file and its lock file, as far as they are there."""
+    """Remove a closed file and its lock file, if they exist."""
     path.unlink(missing_ok=True)
     lock_path(path).unlink(missing_ok=True)
 
 
 def is_volume_full(error: BaseException) -> bool:
-    """Whether an error says that the volume has no room (LMDB passes the operating system's error code on)."""
+    """Return whether the error means that the volume is full. LMDB passes the operating system's error code on."""
     if isinstance(error, OSError):
         return error.errno in (errno.ENOSPC, errno.EDQUOT)
     return isinstance(error, lmdb.DiskError) or "No space left" in str(error)
@@ -122,8 +122,8 @@ def reading(key: ReplicaKey) -> Iterator[None]:
 def committing(key: ReplicaKey) -> Iterator[None]:
     """Translate LMDB's errors of a transaction on a live file.
 
-    Map full comes from page allocation, before anything is written: the transaction was aborted and may be tried again.
-    A full volume shows as a write error while pages or the meta page go out: the outcome is unknown, as of any other.
+    A full map is detected when pages are allocated, before anything is written: the transaction was aborted and may be tried
+    again. A full volume is detected while pages or the meta page are written: the outcome is unknown, as after any other error.
     """
     try:
         yield
@@ -135,7 +135,7 @@ def committing(key: ReplicaKey) -> Iterator[None]:
 
 @contextmanager
 def building(key: ReplicaKey, temporary: Path) -> Iterator[None]:
-    """Translate errors while a new file is built beside the live one, and remove it: nothing was applied."""
+    """Translate errors of building a new file beside the live one, and remove the new file. Nothing was applied."""
     try:
         yield
     except BaseException as error:

@@ -1,8 +1,8 @@
-"""`LogStore` over LMDB: one file per replica, `groups/<group_id>-<replica_id>.mdb`, and how files come and go.
+"""`LogStore` over LMDB: one file per replica, `groups/<group_id>-<replica_id>.mdb`. Creates, replaces and removes these files.
 
-A file appears under its name whole or not at all: it is built beside (`.new`), synced, renamed, and the directory
-synced. So a file that is there was finished once, and what does not read is damage, never a torn creation.
-Must not decide anything about replicas: it creates, deletes and replaces only what it is told to.
+A file appears under its name whole or not at all: it is built under a temporary name (`.new`), synced and renamed, and then
+the directory is synced. So every file was complete once, and an unreadable file is damaged, never half created.
+This module must not decide anything about replicas: it creates, deletes and replaces only the files that it is told to.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def replica_file_count(data_dir: Path) -> int:
 
 
 def replica_files(groups: Path) -> dict[ReplicaKey, Path]:
-    """The files in a store's `groups` directory that are replicas', by their names."""
+    """Return the replica files in a store's `groups` directory. Only their names are looked at."""
     found = {}
     for path in groups.glob("*.mdb"):
         match = _REPLICA_FILE.match(path.name)
@@ -70,10 +70,10 @@ def replica_files(groups: Path) -> dict[ReplicaKey, Path]:
 
 
 class LmdbLogStore:
-    """See the module and `LogStore`. Owns `<directory>/groups` and `<directory>/trash`."""
+    """A `LogStore` with one LMDB file per replica. Owns `<directory>/groups` and `<directory>/trash`."""
 
     board: FaultBoard | None = None
-    """Where threads note whose file they read."""
+    """The board on which threads record whose file they read."""
 
     def __init__(
         self,
@@ -87,20 +87,22 @@ class LmdbLogStore:
         board: FaultBoard | None = None,
         undisturbed: Undisturbed = disturbed,
     ) -> None:
-        """Make the directories and remove unfinished files of an earlier process.
+        """Create the directories and remove unfinished files of an earlier process.
 
         Args:
             directory: The node's data directory.
-            map_bytes: Address space per file, and its largest size. Virtual: 64 GiB times 1,000 files fit in 47 bits.
-            verify: What `open` checks. The tail by default: some milliseconds, whatever the size; the scrubber reads the rest while
-                the replica serves, and every read checks what it reads. "full" takes 2.5 µs a row and 10 GB/s on top (0.12 GB/s of
-                300-byte entries), which 300 files of a restart cannot wait for.
-            compact_bytes_min: Files below this size are never compacted (where a file system knows no holes, see `reclaim`).
-            compact_live_bytes_max: Nor are files with more than so much in use: copying that keeps a writer thread, which other
-                replicas share, for less than a second, far below an election timeout. Their free pages are used again.
-            spare_bytes: What a compaction may write before it gives back more than that; None: anything.
-            board: Where threads note whose file they read; None: nowhere.
-            undisturbed: Keeps other threads from taking the GIL at each row of a transaction with many.
+            map_bytes: Address space per file, which is also its maximum size. It is virtual: 1,000 files of 64 GiB fit in 47 bits.
+            verify: How much `open` checks. The default, the tail, takes a few milliseconds for a file of any size. The scrubber
+                reads the rest while the replica serves, and every read checks its rows. "full" takes 2.5 µs per row and reads
+                10 GB/s (0.12 GB/s of 300-byte entries), which is too slow for a restart with 300 files.
+            compact_bytes_min: Files below this size are never compacted. Compaction is for file systems without holes, see
+                `reclaim`.
+            compact_live_bytes_max: Files with more bytes in use are never compacted, and their free pages are only reused.
+                Copying so many bytes occupies a writer thread, which other replicas share, for less than a second. That is far
+                below an election timeout.
+            spare_bytes: Returns the bytes that a compaction may write, since it frees space only afterwards. None: no limit.
+            board: The board on which threads record whose file they read, or None.
+            undisturbed: Returns a context in which other threads cannot take the GIL at each row of a large transaction.
         """
         self.board = board
         self._undisturbed = undisturbed
@@ -113,11 +115,11 @@ class LmdbLogStore:
         self._spare_bytes = spare_bytes
         self._replicas: dict[ReplicaKey, LmdbReplica] = {}
         self._without_holes: dict[ReplicaKey, str] = {}
-        """Replicas whose files cannot have holes, and why not: they are compacted."""
+        """Replicas whose files cannot have holes, with the reason. They are compacted instead."""
         self._opening: set[ReplicaKey] = set()
-        """Being opened and checked now, each on its writer's thread."""
+        """Replicas that are being opened and checked, each on its writer's thread."""
         self._changing = threading.Lock()
-        """Guards who opens what: the same file must never be open twice in a process."""
+        """Guards `_opening` and the check before it: the same file must never be open twice in a process."""
         make_directory(self._groups)
         make_directory(self._trash)
         for leftover in self._groups.glob(f"*{_NEW}*"):
@@ -126,23 +128,23 @@ class LmdbLogStore:
     # ------------------------------------------------------------------------------------------------------ life
 
     def path(self, key: ReplicaKey) -> Path:
-        """The replica's file, which need not exist."""
+        """Return the path of the replica's file, which need not exist."""
         return self._groups / f"{key.group_id}-{key.replica_id}.mdb"
 
     def exists(self, key: ReplicaKey) -> bool:
-        """Whether the replica has a file."""
-        return self.path(key).is_file()  # a directory there is a person's, and holds no data
+        """Return whether the replica has a file."""
+        return self.path(key).is_file()  # a directory of this name was made by a person and holds no data
 
     def stored_replicas(self) -> list[ReplicaKey]:
-        """Every replica that has a file here, sorted."""
+        """Return every replica that has a file here, sorted."""
         return sorted(replica_files(self._groups))
 
     def open_replicas(self) -> list[ReplicaKey]:
-        """Every open replica, sorted."""
+        """Return every open replica, sorted."""
         return sorted(self._replicas)
 
     def create(self, key: ReplicaKey, restored: RestoredState, rows: Iterable[Row]) -> None:
-        """See `LogStore.create`. Raises `ReplicaExistsError`, `StorageFullError`; nothing is left behind then."""
+        """See `LogStore.create`. Raises `ReplicaExistsError` or `StorageFullError`, and leaves no file behind then."""
         if self.exists(key):
             raise ReplicaExistsError(key, "its file exists")
         temporary = self._build(key, meta_of_new_replica(restored), rows)
@@ -167,20 +169,20 @@ class LmdbLogStore:
         return replica.restored()
 
     def verify(self, key: ReplicaKey) -> str | None:
-        """What is wrong with a closed file, read in a child process: a damaged page can end the reader."""
+        """Check a closed file in a child process, since a damaged page can kill its reader. Return the problem, or None."""
         return verify_in_child(self.path(key))
 
     def scrub(self, key: ReplicaKey, place: ScrubPlace, bytes_max: int, rows_max: int) -> ScrubSlice:
-        """Read the next slice of an open file back, in any thread; `place` says how far it has come.
+        """Read the next slice of an open file back, in any thread, and advance `place`.
 
         Raises:
-            DamagedReplicaError: as of any read.
-            ReplicaClosedError: it was closed in the meantime.
+            DamagedReplicaError: The slice is damaged.
+            ReplicaClosedError: The replica is not open.
         """
         return self._replica(key).scrub(place, bytes_max, rows_max)
 
     def store_verified(self, key: ReplicaKey) -> None:
-        """Make durable what a whole pass of `scrub` has verified, on the replica's writer."""
+        """Make the clean point durable that a whole pass of `scrub` has verified. Called on the replica's writer."""
         self._replica(key).store_verified()
 
     def close(self, key: ReplicaKey) -> None:
@@ -193,26 +195,27 @@ class LmdbLogStore:
             self._without_holes.pop(key, None)
 
     def retire(self, key: ReplicaKey) -> None:
-        """See `LogStore.retire`; no-op when there is no file (it was moved before a crash)."""
+        """See `LogStore.retire`. Does nothing if there is no file: it was moved before a crash."""
         self.close(key)
         path = self.path(key)
         if not path.exists():
             return
-        make_directory(self._trash)  # whoever needed the space may have taken it away with what was in it
+        make_directory(self._trash)  # an operator who needed space may have removed it with its content
         os.utime(path)  # its age in the trash counts from now
         targets = (self._trash / f"{path.name}.{number}" for number in itertools.count())
         replace_file(path, next(target for target in targets if not target.exists()))
         lock_path(path).unlink(missing_ok=True)
 
     def empty_trash(self, grace_seconds: float, now_seconds: float | None = None) -> int:
-        """Delete what was retired at least `grace_seconds` before now (seconds since the epoch); how many files.
+        """Delete the files that were retired at least `grace_seconds` before now (seconds since the epoch). Return their number.
 
-        A directory, which is a person's, stays. What cannot be deleted keeps nothing else from going. Raises OSError for the first such.
+        A directory in the trash stays, since a person made it. A file that cannot be deleted does not prevent the deletion of
+        others. At the end OSError is raised for the first such file.
         """
         failure: OSError | None = None
         limit = (time.time() if now_seconds is None else now_seconds) - grace_seconds
         count = 0
-        with suppress(FileNotFoundError, NotADirectoryError):  # a person may empty it, too, or take it away
+        with suppress(FileNotFoundError, NotADirectoryError):  # an operator may also empty or remove the trash
             for path in sorted(self._trash.iterdir()):
                 try:
                     count += _delete_if_old(path, limit)
@@ -233,7 +236,7 @@ class LmdbLogStore:
     # ------------------------------------------------------------------------------------------------------ new files
 
     def _build(self, key: ReplicaKey, meta: ReplicaMeta, rows: Iterable[Row]) -> Path:
-        """A whole new file beside the replica's, synced."""
+        """Build a complete new file beside the replica's file and sync it."""
         path = self.path(key)
         temporary = path.with_name(path.name + _NEW)
         remove_environment(temporary)
@@ -243,37 +246,37 @@ class LmdbLogStore:
         return temporary
 
     def install(self, key: ReplicaKey, hard_state: HardState, meta: SnapshotMeta, rows: Iterable[Row]) -> None:
-        """See `LogStore.install`. Raises `StorageFullError` with the replica as it was."""
+        """See `LogStore.install`. After `StorageFullError` the replica is unchanged."""
         replica = self._replica(key)
         temporary = self._build(key, meta_of_snapshot(replica.meta, hard_state, meta), rows)
         self._swap(replica, temporary)
 
     def _swap(self, replica: LmdbReplica, temporary: Path) -> None:
-        """Put a built file in the place of the live one. Reads in progress end first; row streams are cut."""
+        """Replace the live file by a built one. Waits for reads in progress, and ends row streams."""
         with replica.gate.alone():
             replica.detach()
             try:
                 replace_file(temporary, replica.path)
             except OSError as error:
                 raise CommitFailedError(replica.key, f"the new file could not be put in place: {error}") from error
-            # both lock files belong to files that are closed; the reader table starts empty with the next opening
+            # both lock files belong to closed files, and the next opening starts with an empty reader table
             lock_path(temporary).unlink(missing_ok=True)
             lock_path(replica.path).unlink(missing_ok=True)
             replica.attach(Verify.TAIL)
 
     def space(self, key: ReplicaKey) -> FileSpace:
-        """What the open file takes of the volume, and what of it is in use. Cheap; waits while the file is being replaced.
+        """Return the bytes that the open file takes of the volume, and how many are in use. Cheap. Waits while the file is replaced.
 
         Raises:
-            MissingReplicaError: somebody removed the file. What is written to it is lost with the process.
+            MissingReplicaError: The file was removed from its directory. Its data will be lost when the process ends.
         """
         return self._replica(key).space()
 
     def reclaim(self, key: ReplicaKey) -> Released:
-        """Give free pages of the file back to the volume, a bounded part of them: call again until it is complete.
+        """Return free pages of the file to the volume, a bounded number per call: call again until it is complete.
 
-        They become holes, which writes next to nothing and needs no space. Where the file system knows no holes the file is
-        compacted. Runs on the replica's writer; reads go on.
+        The pages become holes, which writes almost nothing and needs no space. On a file system without holes the file is
+        compacted. Runs on the replica's writer while reads go on.
         """
         replica = self._replica(key)
         if key not in self._without_holes:
@@ -286,14 +289,14 @@ class LmdbLogStore:
         return Released(max(0, before - self.file_bytes(key)), is_complete=True)
 
     def why_without_holes(self, key: ReplicaKey) -> str | None:
-        """Why the free pages of an open file cannot be given back where they are; None: they can, as far as is known."""
+        """Return why the free pages of an open file cannot become holes. None: they can, as far as is known."""
         return self._without_holes.get(key)
 
     def compact_if_sparse(self, key: ReplicaKey) -> bool:
-        """Rewrite the file without its free pages when they are over half of a file above the minimum size.
+        """Rewrite the file without its free pages, if they are more than half of a file above the minimum size.
 
-        So no more is written than is given back. Runs on the replica's writer; reads go on until the swap. True when done, False
-        also when it would take too long, or space that there is not: for a while there are both files.
+        So it writes no more bytes than it frees. Runs on the replica's writer, and reads go on until the swap. Returns whether
+        the file was rewritten. It is not if that would take too long, or if the volume has no space for both files at once.
         """
         replica = self._replica(key)
         space = replica.space()
@@ -313,15 +316,15 @@ class LmdbLogStore:
         return True
 
     def map_fraction(self, key: ReplicaKey) -> float:
-        """How much of the file's map is used (0..1): an alarm is due at 0.7."""
+        """Return the used fraction of the file's map (0..1). An alarm is due at 0.7."""
         return self._replica(key).map_fraction()
 
     def map_bytes(self, key: ReplicaKey) -> int:
-        """The size of the open file's map: how large the file may become."""
+        """Return the size of the open file's map, which is the file's maximum size."""
         return self._replica(key).map_bytes()
 
     def grow_map(self, key: ReplicaKey, map_bytes: int) -> None:
-        """Raise the limit of the file's size, on the replica's writer; reads in progress end first."""
+        """Raise the maximum size of the file, on the replica's writer. Waits for reads in progress."""
         self._replica(key).grow_map(map_bytes)
 
     # ------------------------------------------------------------------------------------------------------ writes
@@ -341,7 +344,7 @@ class LmdbLogStore:
     # ------------------------------------------------------------------------------------------------------ reads
 
     def has_truncated_rows(self, key: ReplicaKey) -> bool:
-        """Whether `delete_truncated` has something to do."""
+        """Return whether rows before the truncation point remain for `delete_truncated`."""
         return self._replica(key).has_truncated_rows()
 
     def state_rows(self, key: ReplicaKey) -> ClosableRows:
@@ -370,17 +373,17 @@ class LmdbLogStore:
         return self._replica(key).find_time(append_time_ms)
 
     def file_bytes(self, key: ReplicaKey) -> int:
-        """See `LogStore.file_bytes`; 0 when there is no file."""
+        """See `LogStore.file_bytes`. 0 if there is no file."""
         return allocated_bytes(self.path(key))
 
 
 def _delete_if_old(path: Path, limit: float) -> bool:
-    """Delete a file, or a link, that was changed last at `limit` (seconds since the epoch) or before; whether it is gone now."""
+    """Delete a file or link last changed at or before `limit` (seconds since the epoch). Return whether it was deleted."""
     try:
         status = path.lstat()
         if stat.S_ISDIR(status.st_mode) or status.st_mtime > limit:
             return False
         path.unlink()
-    except FileNotFoundError:  # somebody was quicker
+    except FileNotFoundError:  # somebody else deleted it first
         return False
     return True

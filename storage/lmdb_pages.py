@@ -1,4 +1,4 @@
-"""The layout of LMDB's pages: what reading a file by its bytes needs of it, without mapping it.
+"""The layout of LMDB's pages, as far as it is needed to read a file's bytes without mapping the file.
 
 Source: LMDB 0.9, mdb.c (`MDB_page`, `MDB_meta`, `MDB_db`, `MDB_node`), on a 64-bit machine.
 """
@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 PAGE_HEADER: Final = struct.Struct("=QHHHH")
-"""number, pad, flags, lower, upper; of a large value the last two are the number of its pages"""
+"""number, pad, flags, lower, upper. In the first page of a large value the last two are its number of pages."""
 _META_HEAD: Final = struct.Struct("=IIQQ")
-"""magic, version, address of the map, size of the map"""
+"""magic, version, address of the map, size of the map."""
 TREE: Final = struct.Struct("=IHHQQQQQ")
 _META_END: Final = struct.Struct("=QQ")
-"""last page, transaction id"""
+"""last page, transaction id."""
 NODE: Final = struct.Struct("=HHHH")
-"""the lower and upper half of the value's length (or of a child's page number), flags (or its top), length of the key"""
+"""lower and upper half of the value's length (or of a child's page number), flags (or the top of that number), length of the key."""
 META_BYTES: Final = PAGE_HEADER.size + _META_HEAD.size + 2 * TREE.size + _META_END.size
 
 META_PAGES: Final = 2
@@ -30,11 +30,11 @@ NO_PAGE: Final = (1 << 64) - 1
 BRANCH, LEAF, OVERFLOW, META = 1, 2, 4, 8
 """Kinds of pages, in their flags."""
 BIG_VALUE, SUB_TREE = 1, 2
-"""Flags of a row: its value has pages of its own; it is a named database."""
+"""Flags of a row: its value has pages of its own, or it is a named database."""
 PAGE_SIZES: Final = tuple(1 << bits for bits in range(9, 17))
-"""Bytes that a page may have."""
+"""The possible sizes of a page in bytes."""
 DEPTH_MAX: Final = 32
-"""Of a tree (`CURSOR_STACK`)."""
+"""Maximum depth of a tree (`CURSOR_STACK`)."""
 
 
 class LeafNode(NamedTuple):
@@ -42,16 +42,16 @@ class LeafNode(NamedTuple):
 
     key: bytes
     size: int
-    """Of the value, which is in pages of its own when it is large."""
+    """Length of the value. A large value is in pages of its own."""
     flags: int
     value_at: int
 
 
 class Tree(NamedTuple):
-    """What a meta page, or the row of a named database, says of a B+tree."""
+    """The description of a B+tree in a meta page or in the row of a named database."""
 
     pad: int
-    """In a meta page's free list: the bytes of a page."""
+    """The size of a page, in the free list of a meta page."""
     flags: int
     depth: int
     branch_pages: int
@@ -62,12 +62,12 @@ class Tree(NamedTuple):
 
     @property
     def pages(self) -> int:
-        """All pages of it."""
+        """All pages of the tree."""
         return self.branch_pages + self.leaf_pages + self.overflow_pages
 
 
 class MetaPage(NamedTuple):
-    """One of the two meta pages, as it is."""
+    """One of the two meta pages, unchecked."""
 
     magic: int
     version: int
@@ -80,7 +80,7 @@ class MetaPage(NamedTuple):
 
 
 def open_for_looks(path: Path) -> int:
-    """Open a file to read single pages of it, and tell the system, where it listens, to read nothing ahead. Returns the descriptor."""
+    """Open a file to read single pages of it, if possible without the system's read-ahead. Return the descriptor."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     if hasattr(os, "posix_fadvise"):
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
@@ -103,26 +103,26 @@ def read_meta_page(page: bytes) -> MetaPage:
 
 
 def node_places(page: bytes) -> tuple[int, ...]:
-    """Return where the nodes of a tree's page begin, in the order of their keys. Raises `struct.error` for an impossible page."""
+    """Return the positions at which a page's nodes begin, in the order of their keys. Raises `struct.error` for an impossible page."""
     lower = PAGE_HEADER.unpack_from(page)[3]
     return struct.unpack(f"={(lower - PAGE_HEADER.size) // 2}H", page[PAGE_HEADER.size : lower])
 
 
 def leaf_node(page: bytes, at: int) -> LeafNode:
-    """Decode the row at a place of a leaf page. Raises `struct.error` for an impossible place."""
+    """Decode the row at a position of a leaf page. Raises `struct.error` for an impossible position."""
     low, high, flags, key_bytes = NODE.unpack_from(page, at)
     value_at = at + NODE.size + key_bytes
     return LeafNode(page[at + NODE.size : value_at], low | high << 16, flags, value_at)
 
 
 def node_key(page: bytes, at: int) -> bytes:
-    """Return the key at a place of a page. A branch page's first node has none. Raises `struct.error` for an impossible place."""
+    """Return the key at a position of a page. A branch page's first node has none. Raises `struct.error` for an impossible position."""
     key_bytes = NODE.unpack_from(page, at)[3]
     return page[at + NODE.size : at + NODE.size + key_bytes]
 
 
 def child_page(page: bytes, at: int) -> int:
-    """Return the number of the page that a branch page's node points to. Raises `struct.error` for an impossible place."""
+    """Return the number of the page to which a branch page's node points. Raises `struct.error` for an impossible position."""
     low, high, top, _ = NODE.unpack_from(page, at)
     number: int = low | high << 16 | top << 32
     return number
@@ -134,5 +134,5 @@ def value_page(page: bytes, node: LeafNode) -> int:
 
 
 def value_pages(size: int, page_bytes: int) -> int:
-    """Return how many pages a large value takes at least."""
+    """Return the minimum number of pages for a large value."""
     return (PAGE_HEADER.size + size - 1) // page_bytes + 1

@@ -1,7 +1,7 @@
-"""One open replica file: transactions on it, and nothing about where files are.
+"""One open replica file and the transactions on it. This module does not know where files are.
 
-Writes come from one thread at a time (the replica's writer), reads from any thread at any time: each opens a short
-read transaction, copies out and checks. `meta` is the durable truth in memory: it is replaced after each commit.
+One thread at a time writes (the replica's writer). Any thread may read at any time: a read opens a short read transaction,
+copies its rows and checks them. `meta` mirrors the durable meta row in memory and is replaced after each commit.
 """
 
 from __future__ import annotations
@@ -79,11 +79,11 @@ T = TypeVar("T")
 
 _STREAM_ROWS = 256
 _STREAM_BYTES = 256 * 1024
-"""A slice of a row stream: short enough that closing the file never waits noticeably."""
+"""The limit of one slice of a row stream, so short that closing the file never waits noticeably."""
 
 
 class LmdbReplica:
-    """See the module. Not created for a missing file; a failed constructor leaves nothing open."""
+    """An open replica file. The file must exist. If the constructor fails, nothing stays open."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class LmdbReplica:
         touch: Callable[[ReplicaKey], None] | None = None,
         undisturbed: Undisturbed = disturbed,
     ) -> None:
-        """Open the file. `touch` is told the key by each thread before it looks into the file (see `FaultBoard`)."""
+        """Open the file. Each thread calls `touch` with the key before it reads the file (see `FaultBoard`)."""
         self.key = key
         self._undisturbed = undisturbed
         self._touch = touch or _touch_nothing
@@ -105,25 +105,25 @@ class LmdbReplica:
         self._databases: Databases
         self._page_release: PageRelease | None = None
         self._streams: WeakSet[_OpenStream] = WeakSet()
-        """Weak: a stream that its user lost is ended by the collector, which must not wait at the gate."""
+        """Weak references: the garbage collector ends an abandoned stream, and must not wait for the gate."""
         self.meta: ReplicaMeta
         self.term_starts: TermStarts
-        """As of the last (re)opening; the core keeps its own table from then on."""
+        """The start of each term as of the last opening. After that the core keeps its own table."""
         self.scanned: Scan
-        """What the last (re)opening checked of the log."""
+        """The result of the last opening's check of the log."""
         self.verified_index: LogIndex
-        """The clean point: see `CommitNote`. It rides along with writes."""
+        """The clean point, see `CommitNote`. It is stored with the next write."""
         self._stored_verified_index: LogIndex
         self._replacements = 0
-        """How often entries were replaced: what was read before that is not what is there now."""
+        """How often entries were replaced. A read that began before the latest replacement says nothing about the new entries."""
         self._verifying = threading.Lock()
-        """Guards the clean point, which the writer moves back and the scrubber on."""
+        """Guards the clean point, which the writer moves back and the scrubber forward."""
         self.attach(verify)
 
     # ------------------------------------------------------------------------------------------------------ life
 
     def attach(self, verify: Verify) -> None:
-        """Open the file and check it. The caller holds the gate alone, or nobody knows the replica yet."""
+        """Open the file and check it. The caller holds the gate alone, or no other thread knows the replica yet."""
         self._touch(self.key)
         with reading(self.key):
             self._checked(lambda: check_pages(self.path, b"meta", replica_transaction_id))
@@ -141,20 +141,21 @@ class LmdbReplica:
     def _read_all_meta(
         self, transaction: Transaction[memoryview], databases: Databases, verify: Verify, borders: Borders = ()
     ) -> None:
-        """What the file says of the replica, checked."""
+        """Read and check the meta row and, as far as `verify` says, the log."""
         meta, note = self._read_meta(transaction, databases)
         if note.verified_index > meta.last_index:
             raise CodecError(
-                f"entries up to {note.verified_index} were verified, and the last one is {meta.last_index}"
+                f"entries up to {note.verified_index} were verified, but the last one is {meta.last_index}"
             )
         scanned = scan(transaction, databases, meta, verify, note.verified_index, borders)
         self.meta, self.scanned, self.term_starts = meta, scanned, scanned.term_starts
         self._stored_verified_index = LogIndex(note.verified_index)
+        # a tail that was checked may begin after unchecked entries: the clean point then stays before them
         is_gapless = scanned.checked_from <= max(note.verified_index, meta.position.index) + 1
         self.verified_index = meta.last_index if is_gapless else self._stored_verified_index
 
     def detach(self) -> None:
-        """Close the file; streams end. The caller holds the gate alone."""
+        """Close the file and end its streams. The caller holds the gate alone."""
         for stream in list(self._streams):
             stream.cut()
         self._streams.clear()
@@ -172,10 +173,11 @@ class LmdbReplica:
         identity = decode_identity(identity_row)
         if identity.format_version != FORMAT_VERSION:
             raise UnsupportedFormatError(
-                self.key, f"format {identity.format_version}, this version reads {FORMAT_VERSION}"
+                self.key,
+                f"the file has format {identity.format_version}, but this version reads format {FORMAT_VERSION}",
             )
         if (identity.group_id, identity.replica_id) != self.key:
-            raise CodecError(f"the file is of replica {identity.replica_id} of group {identity.group_id}")
+            raise CodecError(f"the file belongs to replica {identity.replica_id} of group {identity.group_id}")
         return decode_meta(meta_row), decode_note(meta_row)
 
     def _checked(self, read: Callable[[], T]) -> T:
@@ -191,11 +193,11 @@ class LmdbReplica:
             raise StorageUnavailableError(self.key, f"cannot be read now: {error.strerror}") from error
 
     def touch(self) -> None:
-        """This thread is about to read the file."""
+        """Record that this thread is about to read the file."""
         self._touch(self.key)
 
     def restored(self) -> RestoredState:
-        """What the core starts with."""
+        """Return the state from which the core starts."""
         meta = self.meta
         return RestoredState(
             meta.hard_state,
@@ -212,17 +214,17 @@ class LmdbReplica:
 
     @property
     def environment(self) -> lmdb.Environment:
-        """The open file; raises `ReplicaClosedError`."""
+        """The open file. Raises `ReplicaClosedError` if it is closed."""
         if self._environment is None:
             raise ReplicaClosedError(self.key, "closed")
         return self._environment
 
     def append(self, updates: Sequence[Update]) -> None:
-        """All updates in one transaction, durable on return. `StorageFullError`: nothing applied."""
+        """Apply all updates in one transaction, durable on return. After `StorageFullError` nothing was applied."""
         environment = self.environment
         self._touch(self.key)
         write = plan_write(self.meta, updates)
-        # every byte is made before the transaction begins: it then holds the file's lock for its pages only
+        # all rows are encoded before the transaction begins, so that it holds the file's lock only while it writes pages
         log_rows = [(encode_key(entry.index), encode_entry(entry)) for entry in write.entries]
         sealed_rows = [(key, seal(key, value)) for key, value in write.state_rows.items() if value is not None]
         delete_rows = [key for key, value in write.state_rows.items() if value is None]
@@ -240,10 +242,10 @@ class LmdbReplica:
             self._put_meta(transaction, write.meta, write.delete_from - 1)
         self.meta = write.meta
         if is_replacing:
-            self._unverify_from(write.delete_from)  # the scrubber may have read the old ones meanwhile
+            self._unverify_from(write.delete_from)  # the scrubber may have read the old entries since the first call
 
     def _put_meta(self, transaction: Transaction[bytes], meta: ReplicaMeta, verified_max: int) -> None:
-        """Part of every transaction, since the row names the transaction that wrote it."""
+        """Write the meta row. Every transaction must do so, since the row names the transaction that wrote it."""
         verified_index = LogIndex(min(self.verified_index, verified_max))
         note = CommitNote(transaction.id(), verified_index)
         transaction.put(META_KEY, encode_meta(meta, note), db=self._databases.meta)
@@ -272,7 +274,7 @@ class LmdbReplica:
             )
 
     def delete_truncated(self, rows_max: int) -> bool:
-        """One slice of rows behind the truncation point; True when more are left."""
+        """Delete up to `rows_max` rows before the truncation point. Return True if more are left."""
         environment = self.environment
         self._touch(self.key)
         with environment.begin() as look:
@@ -289,7 +291,7 @@ class LmdbReplica:
         return slice_end < end
 
     def has_truncated_rows(self) -> bool:
-        """Whether rows behind the truncation point wait to be deleted. From any thread."""
+        """Return whether rows before the truncation point wait for deletion. Any thread may call it."""
         with self._read() as transaction:
             first = self._first_index(transaction)
             return first is not None and first <= self._meta_in(transaction).position.index
@@ -301,7 +303,7 @@ class LmdbReplica:
     # ------------------------------------------------------------------------------------------------------ scrubbing
 
     def scrub(self, place: ScrubPlace, bytes_max: int, rows_max: int) -> ScrubSlice:
-        """Read the next slice of the file back, in any thread; damage is `DamagedReplicaError`."""
+        """Read the next slice of the file back, in any thread. Raises `DamagedReplicaError`."""
         if not place.is_file_read:
             return self._read_file(place, bytes_max)
         with self._verifying:
@@ -312,13 +314,14 @@ class LmdbReplica:
             meta = self._meta_in(transaction)
             part = read_log_slice(transaction, self._databases, meta, place, bytes_max, rows_max)
         with self._verifying:
+            # the clean point advances only if the slice continues it and no entries were replaced since the slice began
             clean = max(self.verified_index, self.meta.position.index)
             if replacements == self._replacements and part.verified_from <= clean + 1 <= part.verified_to:
                 self.verified_index = LogIndex(part.verified_to)
         return part
 
     def _read_file(self, place: ScrubPlace, bytes_max: int) -> ScrubSlice:
-        """The bytes as they are: a place on the disk that cannot be read is an error here, and a SIGBUS in the map."""
+        """Read raw bytes of the file: a bad sector is an error here, but a SIGBUS in the map."""
 
         def read() -> int:
             descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
@@ -334,13 +337,13 @@ class LmdbReplica:
         return ScrubSlice(size, 0)
 
     def _unverify_from(self, index: int) -> None:
-        """Entries from here on are about to be replaced."""
+        """Move the clean point to before `index`, since the entries from there on are replaced."""
         with self._verifying:
             self._replacements += 1
             self.verified_index = LogIndex(min(self.verified_index, index - 1))
 
     def store_verified(self) -> None:
-        """Make the clean point durable, on the replica's writer, when nothing else was written since it moved."""
+        """Make the clean point durable, on the replica's writer, unless another write has stored it."""
         if self.verified_index > self._stored_verified_index:
             with committing(self.key), self.environment.begin(write=True) as transaction:
                 self._put_meta(transaction, self.meta, self.meta.last_index)
@@ -348,48 +351,48 @@ class LmdbReplica:
     # ------------------------------------------------------------------------------------------------------ space
 
     def space(self) -> FileSpace:
-        """What the file takes of its volume, and what of it is in use. Cheap: LMDB counts its pages. From any thread."""
+        """Return the bytes that the file takes of its volume, and how many are in use. Cheap: LMDB counts its pages. For any thread."""
         with self.gate.shared(), reading(self.key):
             used_bytes = self._used_pages() * int(self.environment.stat()["psize"])
-            if not self.path.exists():  # the open file stays as it is until it is closed: LMDB notices nothing
+            if not self.path.exists():  # a removed file stays usable until it is closed, so LMDB does not notice
                 raise MissingReplicaError(self.key, "its file was removed while it was in use")
             return FileSpace(allocated_bytes(self.path), used_bytes)
 
     def release_free_pages(self) -> Released:
-        """Give free pages back to the volume, a bounded part of them, on the replica's writer.
+        """Return a bounded number of free pages to the volume, on the replica's writer.
 
-        Raises `HolesUnsupportedError` when the file cannot have holes.
+        Raises `HolesUnsupportedError` if the file cannot have holes.
         """
         if self._page_release is None:
             self._page_release = PageRelease(self.path, self.environment)
         return self._page_release.release(self._used_pages(), self._commit_again)
 
     def _commit_again(self) -> int:
-        """Commit what is durable once more: pages that the last commit freed are free to use only after another one."""
+        """Commit again without a change: pages that the last commit freed become usable only after another commit."""
         with committing(self.key), self.environment.begin(write=True) as transaction:
             self._put_meta(transaction, self.meta, self.meta.last_index)
         return self._used_pages()
 
     def _used_pages(self) -> int:
-        """Pages that hold something; the two meta pages and those of the free list are not counted."""
+        """Count the pages in use, without the two meta pages and those of the free list."""
         environment, databases = self.environment, self._databases
         with environment.begin() as transaction:
             stats = [environment.stat(), *(transaction.stat(database) for database in databases)]
         return sum(stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"] for stat in stats)
 
     def map_fraction(self) -> float:
-        """Pages in the file, free ones too, by the pages that its map has room for."""
+        """Return the fraction of the map that the file's pages fill, free pages included."""
         with self.gate.shared():
             info = self.environment.info()
             return float((info["last_pgno"] + 1) * self.environment.stat()["psize"] / info["map_size"])
 
     def map_bytes(self) -> int:
-        """The map as it is; LMDB opens a file that outgrew the size it was given with a larger one."""
+        """Return the actual size of the map. LMDB gives a file that has outgrown the requested size a larger map."""
         with self.gate.shared():
             return int(self.environment.info()["map_size"])
 
     def grow_map(self, map_bytes: int) -> None:
-        """Remap the file. Row streams are cut: a map moves under its readers."""
+        """Remap the file. Row streams are ended first, because the map moves under its readers."""
         with self.gate.alone():
             for stream in list(self._streams):
                 stream.cut()
@@ -400,7 +403,7 @@ class LmdbReplica:
 
     @contextmanager
     def _read(self) -> Iterator[Transaction[memoryview]]:
-        """A short read transaction; what does not decode is damage."""
+        """Begin a short read transaction. A `CodecError` in its block becomes `DamagedReplicaError`."""
         self._touch(self.key)
         with self.gate.shared(), reading(self.key), self.environment.begin(buffers=True) as transaction:
             try:
@@ -422,7 +425,7 @@ class LmdbReplica:
                     break
                 found.append(decode_row(decode_key(row_key), value))
                 if found[-1].index != first + len(found) - 1:
-                    raise CodecError(f"row {first + len(found) - 1} is not where it belongs")
+                    raise CodecError(f"log row {first + len(found) - 1} is missing or out of order")
             else:
                 if not found or found[-1].index < last:
                     self._missing_row(transaction, LogIndex(first + len(found)))
@@ -442,7 +445,7 @@ class LmdbReplica:
                 return None
             row = self._first_row(transaction, meta, lambda row: row.next_offset > offset)
             if not row.base_offset <= offset < row.next_offset:
-                raise CodecError(f"offset {offset} is not in entry {row.entry_index}, where it belongs")
+                raise CodecError(f"entry {row.entry_index} does not hold offset {offset}, although it must")
             return LogIndex(row.entry_index)
 
     def find_time(self, append_time_ms: int) -> EntryHeader | None:
@@ -454,16 +457,17 @@ class LmdbReplica:
             timed = self._first_row(transaction, meta, lambda row: row.append_time_ms >= append_time_ms)
             if timed.base_offset >= meta.last_next_offset:
                 return None
-            # entries without records may lie between: the first one with records holds the offset that comes next
+            # an entry without records may satisfy the condition: the next DATA entry holds the next offset
             return header_of(self._first_row(transaction, meta, lambda row: row.next_offset > timed.base_offset))
 
     def _first_row(
         self, transaction: Transaction[memoryview], meta: ReplicaMeta, is_reached: Callable[[RowFields], bool]
     ) -> RowFields:
-        """The first entry of the log that satisfies a condition that, once true, stays true. The last one does.
+        """Bisect for the first entry of the log that satisfies a condition.
 
-        The first two entries are looked at before the middle: housekeeping asks each replica for the first record when it is opened,
-        and a look at a row reads all of it.
+        All entries after it must satisfy the condition, too, and the last entry of the log must. The first two entries are
+        examined before the middle: housekeeping asks for the first record of each newly opened replica, and examining a row
+        reads all of its bytes.
         """
         low, high = meta.position.index + 1, int(meta.last_index)
         first = low
@@ -486,27 +490,27 @@ class LmdbReplica:
         return decode_row_fields(index, value)
 
     def _meta_in(self, transaction: Transaction[memoryview]) -> ReplicaMeta:
-        """The meta row as this transaction sees it (`self.meta` may be of an earlier or later commit)."""
+        """Return the meta row as this transaction sees it. `self.meta` may be of an earlier or later commit."""
         return decode_meta(transaction.get(META_KEY, db=self._databases.meta) or b"")
 
     def _check_range(self, first: LogIndex, last: LogIndex) -> None:
         meta = self.meta
         if not meta.position.index < first <= last <= meta.last_index:
             raise LogRangeError(
-                self.key, f"{first}..{last} asked for, the log has {meta.position.index + 1}..{meta.last_index}"
+                self.key, f"the log has the entries {meta.position.index + 1}..{meta.last_index}, not {first}..{last}"
             )
 
     def _missing_row(self, transaction: Transaction[memoryview], index: LogIndex) -> NoReturn:
-        """A row that is not there was truncated since the caller looked, or the file lost it."""
+        """Raise the error for an absent row: it was truncated since the caller looked, or the file has lost it."""
         meta = self._meta_in(transaction)
         if meta.position.index < index <= meta.last_index:
-            raise CodecError(f"no row {index}")
+            raise CodecError(f"log row {index} is missing")
         raise LogRangeError(self.key, f"entry {index} was truncated")
 
     # ------------------------------------------------------------------------------------------------------ streams
 
     def stream(self) -> tuple[ReplicaMeta, RowStream]:
-        """The meta row and all state rows, from one read transaction."""
+        """Return the meta row and all state rows, from one read transaction."""
         with self.gate.shared(), reading(self.key):
             stream = _OpenStream(self, self.environment, self._databases)
             try:
@@ -518,16 +522,16 @@ class LmdbReplica:
         return meta, RowStream(stream.next_slice, stream.end)
 
     def forget_stream(self, stream: _OpenStream) -> None:
-        """The stream ended by itself."""
+        """Drop a stream that has ended."""
         self._streams.discard(stream)
 
 
 def _touch_nothing(key: ReplicaKey) -> None:
-    """Stand in for `touch` where nobody keeps a board."""
+    """Do nothing: the `touch` of a replica without a fault board."""
 
 
 class _OpenStream:
-    """One read transaction under a row stream. Cut by `detach` (which holds the gate alone) or ended by its user."""
+    """The read transaction of a row stream. It is ended by its user, or by `detach`, which holds the gate alone."""
 
     def __init__(self, replica: LmdbReplica, environment: lmdb.Environment, databases: Databases) -> None:
         self._replica = replica

@@ -1,7 +1,7 @@
-"""What opening a replica's log finds out: that it is whole, where terms start, and where it ends.
+"""Checks a replica's log when it is opened: that it is complete, where each term starts, and where the log ends.
 
-Reads through one transaction, changes nothing. Raises `CodecError` for anything that a correct writer cannot have
-written; LMDB's own errors pass through. Rows up to the truncation point are waiting for deletion and are not looked at.
+It reads through one transaction and changes nothing. It raises `CodecError` for anything that a correct writer cannot have
+written, and LMDB's own errors pass through. Rows up to the truncation point await deletion and are not checked.
 """
 
 from __future__ import annotations
@@ -30,34 +30,34 @@ if TYPE_CHECKING:
 
 TermStarts = tuple[tuple[Term, LogIndex], ...]
 Borders = tuple[int, ...]
-"""Where terms but the first start, as somebody believes."""
+"""Presumed indexes at which terms start, except the first term."""
 
 _DATA = int(EntryKind.DATA)
 
 TAIL_BYTES = 512 * 1024
 TAIL_ROWS_MAX = 512
-"""What `Verify.TAIL` reads back from the end at most: what the last commits before a power cut wrote. At 2.5 µs a row it takes a
-file a millisecond or two, so that hundreds of files open in a second. What is before it is left to readers and to the scrubber."""
+"""How far `Verify.TAIL` reads back from the end at most: this covers the last commits before a power cut. At 2.5 µs per row it takes a
+millisecond or two per file, so that hundreds of files open in a second. Entries before the tail are left to readers and the scrubber."""
 
 
 class Verify(Enum):
-    """How much of a file is checked when it is opened. Every read checks what it reads in any case."""
+    """How much of a file is checked when it is opened. Independently of this, every read checks its rows."""
 
     FULL = "full"
-    """Every row of every database: a flipped byte anywhere is found before the replica takes part."""
+    """Every row of every database: a flipped byte in any row is found before the replica takes part in its group."""
     TAIL = "tail"
-    """Both ends of the log, its row count, where terms start, the meta rows, and what was written since the clean point, of that
-    at most `TAIL_BYTES` of entries. State rows are checked when the state machine is restored from them."""
+    """Both ends of the log, its row count, the starts of terms, the meta rows, and the entries after the clean point, but at most
+    `TAIL_BYTES` or `TAIL_ROWS_MAX` of them. State rows are checked when the state machine is restored from them."""
 
 
 class Scan(NamedTuple):
-    """What was found."""
+    """The result of a scan."""
 
     term_starts: TermStarts
     checked_from: int
-    """The entries from here on were checked, each and how it continues the one before; past the log's end when there was none."""
+    """The entries from here on were checked, and that each continues the one before. Past the log's end if none was checked."""
     rows_checked: int
-    """How many entries that was: what made opening take its time."""
+    """The number of entries checked, which determines how long the opening took."""
 
 
 def scan(
@@ -71,12 +71,12 @@ def scan(
     """Check the log against `meta` (and, in full, the state rows) and return where each term starts.
 
     Args:
-        transaction: Sees the file as it was committed last.
+        transaction: A read transaction that sees the last commit.
         databases: The file's databases.
-        meta: What the meta row says.
+        meta: The content of the meta row.
         verify: How much is checked.
-        verified_index: The clean point. Entries up to it were checked by an earlier scan and are skipped unless all are wanted.
-        borders: Where terms are believed to start, in order. Each is proven before it is used, and what is missing is looked for.
+        verified_index: The clean point. `Verify.TAIL` skips the entries up to it, which an earlier scan has checked.
+        borders: Presumed starts of terms, in order. Each is proven before it is used, and missing ones are searched for.
 
     Raises:
         CodecError: The log is not one that a correct writer can have written.
@@ -92,32 +92,32 @@ def scan(
 
 
 def _check_term(starts: TermStarts, meta: ReplicaMeta) -> None:
-    """A term is written before, or with, its first entry. A lower one is an old hard state: its vote could be given twice."""
+    """Check that the hard state's term is not below the last entry's: a lower term is an old hard state, which could vote twice."""
     last_term = starts[-1][0] if starts else meta.position.term
     if last_term > meta.hard_state.term:
-        raise CodecError(f"the log ends in term {last_term}, and term and vote are of term {meta.hard_state.term}")
+        raise CodecError(f"the log ends in term {last_term}, but the stored term is only {meta.hard_state.term}")
 
 
 def _check_ends(transaction: Transaction[memoryview], databases: Databases, meta: ReplicaMeta) -> None:
-    """First and last key and the number of rows leave no room for a gap."""
+    """Check that the first key, the last key and the number of rows leave no room for a gap."""
     with transaction.cursor(databases.log) as cursor:
         if not cursor.first():
             if meta.last_index != meta.position.index:
-                raise CodecError(f"the log is empty and should end at {meta.last_index}")
+                raise CodecError(f"the log is empty, but should end with entry {meta.last_index}")
             return
         first = decode_key(cursor.key())
         cursor.last()
         last = decode_key(cursor.key())
     rows = transaction.stat(databases.log)["entries"]
     if rows != last - first + 1:
-        raise CodecError(f"{rows} rows between index {first} and {last}")
+        raise CodecError(f"the log has {rows} rows between the indexes {first} and {last}")
     if meta.last_index > meta.position.index:
         if last != meta.last_index or first > meta.position.index + 1:
             raise CodecError(
-                f"the log runs from {first} to {last} and should from {meta.position.index + 1} to {meta.last_index}"
+                f"the log has the entries {first} to {last}, but should have {meta.position.index + 1} to {meta.last_index}"
             )
     elif last > meta.position.index:
-        raise CodecError(f"the log runs to {last} and should end at {meta.position.index}")
+        raise CodecError(f"the log ends with entry {last}, but should end with {meta.position.index}")
 
 
 def _check_state_rows(transaction: Transaction[memoryview], databases: Databases) -> None:
@@ -137,7 +137,7 @@ def _scan_all(transaction: Transaction[memoryview], databases: Databases, meta: 
 
 
 class Walk:
-    """The entry before the next one, as far as the next one must follow it."""
+    """The position in a check of consecutive entries: the properties of the last entry that the next one must continue."""
 
     __slots__ = ("append_time_ms", "index", "next_offset", "term")
 
@@ -149,9 +149,9 @@ class Walk:
 
 
 def _check_run(cursor: Cursor[memoryview], walk: Walk, meta: ReplicaMeta, starts: list[tuple[Term, LogIndex]]) -> None:
-    """Every row after `walk` to the end: checksum, and that it continues the row before it."""
+    """Check every row after `walk` to the end of the log: its checksum, and that it continues the row before it."""
     if not cursor.set_key(encode_key(walk.index + 1)):
-        raise CodecError(f"no row {walk.index + 1}")
+        raise CodecError(f"log row {walk.index + 1} is missing")
     last_term = -1
     for key, value in cursor.iternext():
         check_next(walk, key, value)
@@ -162,7 +162,7 @@ def _check_run(cursor: Cursor[memoryview], walk: Walk, meta: ReplicaMeta, starts
 
 
 def check_next(walk: Walk, key: Buffer, value: Buffer) -> None:
-    """One row: its checksum, and that it continues the one before it, which it takes the place of."""
+    """Check a row's checksum and that it continues the entry in `walk`, and advance `walk` to it."""
     fields = decode_row_fields(walk.index + 1, value)
     index, term, base_offset, append_time_ms, record_count, _, kind = fields
     if (
@@ -178,7 +178,7 @@ def check_next(walk: Walk, key: Buffer, value: Buffer) -> None:
 
 
 def check_last(walk: Walk, meta: ReplicaMeta) -> None:
-    """The log ends where the meta row says."""
+    """Check that the log ends where the meta row says."""
     if (walk.index, walk.next_offset, walk.append_time_ms) != (
         meta.last_index,
         meta.last_next_offset,
@@ -186,7 +186,7 @@ def check_last(walk: Walk, meta: ReplicaMeta) -> None:
     ):
         raise CodecError(
             f"the log ends at index {walk.index} before offset {walk.next_offset},"
-            f" and should at {meta.last_index} before {meta.last_next_offset}"
+            f" but should end at {meta.last_index} before {meta.last_next_offset}"
         )
 
 
@@ -197,7 +197,7 @@ def _scan_tail(
     verified_index: int,
     borders: Borders,
 ) -> Scan:
-    """The starts of terms are looked up; then the tail is checked row by row."""
+    """Look up the starts of terms, then check the tail row by row."""
     first, last = meta.position.index + 1, int(meta.last_index)
     if last < first:
         return Scan((), first, 0)
@@ -216,7 +216,7 @@ def _scan_tail(
 
 
 def walk_before(transaction: Transaction[memoryview], databases: Databases, meta: ReplicaMeta, index: int) -> Walk:
-    """What the entry at `index` has to continue: the one before it, or the truncation point."""
+    """Return the position that the entry at `index` must continue: the entry before it, or the truncation point."""
     if index == meta.position.index + 1:
         return Walk(meta.position.index, meta.position.term, meta.position.next_offset)
     before = read_fields(transaction, databases, index - 1)
@@ -226,7 +226,7 @@ def walk_before(transaction: Transaction[memoryview], databases: Databases, meta
 def _find_term_starts(
     transaction: Transaction[memoryview], databases: Databases, head: RowFields, last: int, borders: Borders
 ) -> TermStarts:
-    """Find where each term starts: both rows at each border are checked whole, which proves it."""
+    """Find where each term starts. Both rows at each border are checked whole, which proves the border."""
     starts = [(Term(head.term), LogIndex(head.entry_index))]
     last_term = read_fields(transaction, databases, last).term
     while starts[-1][0] < last_term:
@@ -243,17 +243,17 @@ def _find_term_starts(
 
 
 def _term_after(transaction: Transaction[memoryview], databases: Databases, term: int, border: int) -> Term | None:
-    """The term that starts at a border, if `term` ends there: both rows are checked whole."""
+    """Return the term that starts at a border, if `term` ends there. Both rows are checked whole."""
     after = read_fields(transaction, databases, border).term
     is_border = read_fields(transaction, databases, border - 1).term == term < after
     return Term(after) if is_border else None
 
 
 def find_border(term_at: Callable[[int], int], term: int, low: int, last: int) -> int:
-    """Find the first entry of a later term than that of entry `low`, which entry `last` has.
+    """Find the first entry with a later term than `term`, which is entry `low`'s. The last entry has a later term.
 
-    Terms never fall along a log, so steps that double find it, and then bisection. `term_at` is asked for few entries, and only
-    their headers need to be looked at: a row may be megabytes.
+    Terms never fall along a log, so doubling steps and then bisection find it. `term_at` is called for few entries and needs to
+    read only their headers: a row may have megabytes.
     """
     step = 1
     while low + step < last and term_at(low + step) == term:
@@ -271,12 +271,12 @@ def find_border(term_at: Callable[[int], int], term: int, low: int, last: int) -
 def _term_at(transaction: Transaction[memoryview], databases: Databases, index: int) -> int:
     value: Buffer | None = transaction.get(encode_key(index), db=databases.log)
     if value is None or len(value) < HEADER_BYTES:
-        raise CodecError(f"no row {index}")
+        raise CodecError(f"log row {index} is missing")
     return int(HEADER.unpack_from(value)[1])
 
 
 def _tail_start(transaction: Transaction[memoryview], databases: Databases, meta: ReplicaMeta, least: int) -> int:
-    """The first entry of the tail that is checked row by row, at least `least`; after the last one when nothing is."""
+    """Return the first entry of the tail to check row by row, at least `least`. It is after the last entry if there is none."""
     size = rows = 0
     index = int(meta.last_index) + 1
     with transaction.cursor(databases.log) as cursor:
@@ -290,8 +290,8 @@ def _tail_start(transaction: Transaction[memoryview], databases: Databases, meta
 
 
 def read_fields(transaction: Transaction[memoryview], databases: Databases, index: int) -> RowFields:
-    """The header of a row that must be there; the row's checksum is verified."""
+    """Return the header of a row that must exist, after checking the row's checksum."""
     value: Buffer | None = transaction.get(encode_key(index), db=databases.log)
     if value is None:
-        raise CodecError(f"no row {index}")
+        raise CodecError(f"log row {index} is missing")
     return decode_row_fields(index, value)

@@ -1,9 +1,10 @@
-"""What the engine needs of durable storage: one log with its derived state per replica, one transaction per update.
+"""The interface of durable storage for the engine: one log with its derived state per replica, one transaction per update.
 
-Two implementations, `LmdbLogStore` and `MemoryLogStore`, pass one conformance suite. Thread rules: what changes a
-replica (`append_batch`, `install`, `delete_truncated`, `close`, ...) is called from one thread at a time (its writer);
-reads may come from any thread. Reads need an open replica (`ReplicaClosedError`), and an index outside the durable log
-is a `LogRangeError`: a trim can always come between a look and a read.
+Two implementations, `LmdbLogStore` and `MemoryLogStore`, pass the same conformance suite. Thread rules: the methods that
+change a replica (`append_batch`, `install`, `delete_truncated`, `close` and so on) are called by one thread at a time, the
+replica's writer. Any thread may read. A read of a replica that is not open raises `ReplicaClosedError`. A read of an index
+outside the durable log raises `LogRangeError`. Any caller must expect it, since the log may be trimmed after the caller has
+looked at its range.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from raftmq.storage.row_stream import ClosableRows
 from raftmq.types import GroupId, LogIndex, Offset, ReplicaId
 
 StateRow = tuple[bytes, bytes | None]
-"""(key, value) of the state machine's table; None deletes the row. Keys have 1 to `STATE_KEY_BYTES_MAX` bytes."""
+"""(key, value) of the state machine's table. A value of None deletes the row. Keys have 1 to `STATE_KEY_BYTES_MAX` bytes."""
 
 STATE_KEY_BYTES_MAX = 511
-"""LMDB's limit. The state machine must keep to it: a longer key is an invariant violation, not a refusal."""
+"""LMDB's limit. The state machine must respect it: a longer key violates an invariant."""
 
 
 class ReplicaKey(NamedTuple):
-    """Names one replica's storage on this node."""
+    """Identifies one replica's storage on this node."""
 
     group_id: GroupId
     replica_id: ReplicaId
@@ -36,92 +37,93 @@ class ReplicaKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Everything one transaction changes. All fields optional; frozen bytes only, never live state-machine objects."""
+    """The changes of one transaction. All fields are optional. They hold frozen bytes, never live objects of the state machine."""
 
     hard_state: HardState | None = None
     entries: tuple[Entry, ...] = ()
-    """Appended in order; the log's suffix from `entries[0].index` on is replaced. Never leaves a gap."""
+    """Appended in order. They replace the log's suffix from `entries[0].index` on, and never leave a gap."""
     truncation: LogPosition | None = None
     """The log now starts after this point. Its rows are deleted later in bounded slices (`delete_truncated`).
     Invariant: never beyond the durable `state_index`."""
     state_rows: tuple[StateRow, ...] = ()
     state_index: LogIndex | None = None
-    """The exact index `state_rows` (and `membership`) bring the derived state to. Set whenever state_rows is not empty."""
+    """The exact index to which `state_rows` and `membership` bring the derived state. Set whenever `state_rows` is not empty."""
     membership: Membership | None = None
-    """The configuration as of `state_index`, when it changed."""
+    """The configuration as of `state_index`, if it changed."""
 
 
 class LogStore(Protocol):
-    """One node's replicas. Every value read is checked (CRC32C); damage raises `DamagedReplicaError`."""
+    """The stored replicas of one node. Every value read is checked by its CRC32C, and damage raises `DamagedReplicaError`."""
 
     def create(self, key: ReplicaKey, restored: RestoredState, rows: Iterable[tuple[bytes, bytes]]) -> None:
-        """Make a new replica's file with that state and no entries; durable on return. `ReplicaExistsError` if it is there."""
+        """Create a new replica's file with this state and no entries, durable on return. Raises `ReplicaExistsError`."""
         ...
 
     def open(self, key: ReplicaKey) -> RestoredState:
-        """Open an existing replica and check it; raises `MissingReplicaError` or `DamagedReplicaError`."""
+        """Open an existing replica and check it. Raises `MissingReplicaError` or `DamagedReplicaError`."""
         ...
 
     def state_rows(self, key: ReplicaKey) -> ClosableRows:
-        """All state rows in key order, from one read transaction, which ends with the last row or `close`."""
+        """Return all state rows in key order, from one read transaction, which ends after the last row or with `close`."""
         ...
 
     def snapshot(self, key: ReplicaKey) -> tuple[LogIndex, Membership, ClosableRows]:
-        """Durable `state_index`, the membership as of it, and the rows, all from ONE read transaction.
+        """Return the durable `state_index`, the membership at that index and the state rows, all from ONE read transaction.
 
-        For streaming a snapshot in a thread; the thread may change between calls. `close` ends the transaction. A
-        stream whose replica is closed or replaced meanwhile raises `ReplicaClosedError`.
+        A thread streams a snapshot from them. Another thread may continue between two calls. `close` ends the transaction.
+        The rows raise `ReplicaClosedError` when the replica has been closed or replaced since.
         """
         ...
 
     def append_batch(self, updates: Sequence[tuple[ReplicaKey, Update]]) -> None:
-        """Make each update durable, one transaction a replica; on return all are on disk.
+        """Make all updates durable in one transaction per replica. On return all are on disk.
 
-        Any error other than `StorageFullError` (raised with nothing of that replica's updates applied; replicas before
-        it in the batch are done, those after it are not) must end the process.
+        `StorageFullError` names a replica of whose updates nothing was applied. Replicas before it in the batch are
+        written, and replicas after it are not. Any other error must end the process.
         """
         ...
 
     def install(
         self, key: ReplicaKey, hard_state: HardState, meta: SnapshotMeta, rows: Iterable[tuple[bytes, bytes]]
     ) -> None:
-        """Replace the whole log and state by a snapshot: a new file, written, synced, swapped by one atomic rename.
+        """Replace the whole log and state by a snapshot: write a new file, sync it and swap it in by one atomic rename.
 
-        The replica must be open and stays so. `StorageFullError`: it is as it was.
+        The replica must be open and stays open. After `StorageFullError` it is unchanged.
         """
         ...
 
     def entries(self, key: ReplicaKey, first: LogIndex, last: LogIndex, bytes_max: int) -> tuple[Entry, ...]:
-        """Durable entries `first`..`last`, cut off before `bytes_max` payload bytes but at least one."""
+        """Return the durable entries `first`..`last`, but stop before `bytes_max` payload bytes are exceeded. At least one is returned."""
         ...
 
     def header(self, key: ReplicaKey, index: LogIndex) -> EntryHeader:
-        """One row's header (its CRC is checked too)."""
+        """Return the header of one entry. Its checksum is checked as well."""
         ...
 
     def find_offset(self, key: ReplicaKey, offset: Offset) -> LogIndex | None:
-        """Index of the DATA entry that holds `offset` (bisect over headers).
+        """Return the index of the DATA entry that holds `offset`.
 
-        None at or past the end of the log, and before its start: the caller knows both and tells them apart.
+        None if the offset is before the start of the log, or at or after its end. The caller knows both bounds and can
+        tell the two cases apart.
         """
         ...
 
     def find_time(self, key: ReplicaKey, append_time_ms: int) -> EntryHeader | None:
-        """Header of the first DATA entry appended at or after that time; None when there is none."""
+        """Return the header of the first DATA entry appended at or after this time, or None."""
         ...
 
     def delete_truncated(self, key: ReplicaKey, rows_max: int) -> bool:
-        """Delete up to `rows_max` rows behind the truncation point in one transaction; True when more are left."""
+        """Delete up to `rows_max` rows before the truncation point in one transaction. Return True if more are left."""
         ...
 
     def close(self, key: ReplicaKey) -> None:
-        """Close the replica's file (no-op when it is not open)."""
+        """Close the replica's file. Does nothing if it is not open."""
         ...
 
     def retire(self, key: ReplicaKey) -> None:
-        """Move the replica's file to `trash/` (closed first); `empty_trash` deletes it after a grace period."""
+        """Close the replica's file and move it to `trash/`. `empty_trash` deletes it after a grace period."""
         ...
 
     def file_bytes(self, key: ReplicaKey) -> int:
-        """Bytes of the volume that the replica's file takes: for metrics. Retention by size goes by the log's own counts."""
+        """Return the bytes of the volume that the replica's file occupies, for metrics. Retention by size uses the log's own counts."""
         ...

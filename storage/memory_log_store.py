@@ -1,7 +1,7 @@
 """`LogStore` in memory, for tests and the simulator: the same answers, and a crash on demand.
 
-What is durable here is what `LmdbLogStore` would have on disk. With `hold_updates` an `append_batch` is durable (and
-visible) only after `sync`, and `crash` drops what was held, as a power cut drops what was not flushed.
+An update counts as durable here when `LmdbLogStore` would have it on disk. With `hold_updates` an `append_batch` is durable
+and visible only after `sync`. `crash` drops the held updates, as a power cut drops bytes that were not flushed.
 """
 
 from __future__ import annotations
@@ -36,37 +36,37 @@ _STREAM_ROWS = 256
 
 @dataclass(slots=True)
 class _Image:
-    """One replica as the disk has it."""
+    """The durable content of one replica."""
 
     meta: ReplicaMeta
     log: dict[LogIndex, Entry] = field(default_factory=dict)
-    """Rows behind the truncation point stay until `delete_truncated`, as on disk."""
+    """Rows before the truncation point stay until `delete_truncated`, as on disk."""
     state: dict[bytes, bytes] = field(default_factory=dict)
     damage: str = ""
 
 
 class MemoryLogStore:
-    """See the module and `LogStore`."""
+    """A `LogStore` whose replicas are dictionaries, with faults on demand."""
 
     def __init__(self, *, hold_updates: bool = False, replica_bytes_max: int | None = None) -> None:
         """Start empty.
 
         Args:
-            hold_updates: Whether appends wait for `sync` before they are durable and visible.
-            replica_bytes_max: A replica whose rows would take more refuses the write with `StorageFullError`.
+            hold_updates: Whether appends become durable and visible only with `sync`.
+            replica_bytes_max: A write that would give a replica more bytes of rows than this raises `StorageFullError`.
         """
         self._hold_updates = hold_updates
         self._replica_bytes_max = replica_bytes_max
         self._images: dict[ReplicaKey, _Image] = {}
         self._trash: list[ReplicaKey] = []
         self._open: dict[ReplicaKey, object] = {}
-        """Open replicas, each with a mark of this opening: a stream of an earlier one has another."""
+        """Open replicas, each with a mark of its current opening. A stream of an earlier opening has another mark."""
         self._held: list[tuple[ReplicaKey, list[Update]]] = []
 
     # ------------------------------------------------------------------------------------------------------ faults
 
     def sync(self, count: int | None = None) -> None:
-        """Make held updates durable, oldest first: all of them or the first `count` replica writes."""
+        """Make held updates durable, oldest first: the first `count` replica writes, or all."""
         due, self._held = self._held[:count], self._held[len(self._held[:count]) :]
         for key, updates in due:
             self._write(key, updates)
@@ -77,26 +77,26 @@ class MemoryLogStore:
         return len(self._held)
 
     def crash(self) -> None:
-        """The process is gone: held updates are lost, every replica is closed."""
+        """Simulate a crash of the process: drop held updates and close every replica."""
         self._held.clear()
         self._open.clear()
 
     def damage(self, key: ReplicaKey, what: str = "damaged on purpose") -> None:
-        """Every later open and read of the replica finds damage."""
+        """Damage the replica: every later opening and read of it raises `DamagedReplicaError`."""
         self._images[key].damage = what
 
     # ------------------------------------------------------------------------------------------------------ life
 
     def exists(self, key: ReplicaKey) -> bool:
-        """Whether the replica is stored."""
+        """Return whether the replica is stored."""
         return key in self._images
 
     def stored_replicas(self) -> list[ReplicaKey]:
-        """Every stored replica, sorted."""
+        """Return every stored replica, sorted."""
         return sorted(self._images)
 
     def open_replicas(self) -> list[ReplicaKey]:
-        """Every open replica, sorted."""
+        """Return every open replica, sorted."""
         return sorted(self._open)
 
     def create(self, key: ReplicaKey, restored: RestoredState, rows: Iterable[Row]) -> None:
@@ -142,7 +142,7 @@ class MemoryLogStore:
             self._trash.append(key)
 
     def empty_trash(self, grace_seconds: float, now_seconds: float | None = None) -> int:
-        """Forget what was retired, whatever its age: there is no clock here. How many replicas."""
+        """Delete all retired replicas of any age, since there is no clock here. Return their number."""
         del grace_seconds, now_seconds
         count = len(self._trash)
         self._trash.clear()
@@ -188,7 +188,7 @@ class MemoryLogStore:
         image.meta = write.meta
 
     def install(self, key: ReplicaKey, hard_state: HardState, meta: SnapshotMeta, rows: Iterable[Row]) -> None:
-        """See `LogStore.install`. Held updates of the replica are gone: what they wrote is replaced."""
+        """See `LogStore.install`. Held updates of the replica are dropped, since the snapshot replaces them."""
         image = self._image(key)
         self._images[key] = _Image(meta_of_snapshot(image.meta, hard_state, meta), state=dict(rows))
         self._held = [held for held in self._held if held[0] != key]
@@ -235,7 +235,7 @@ class MemoryLogStore:
         return image.log[index].header()
 
     def find_offset(self, key: ReplicaKey, offset: Offset) -> LogIndex | None:
-        """See `LogStore.find_offset`; by looking at every entry, which keeps this an independent check of bisection."""
+        """See `LogStore.find_offset`. It looks at every entry, which makes it an independent check of the bisection."""
         for entry in self._live_data(key):
             if entry.base_offset <= offset < entry.next_offset:
                 return entry.index
@@ -255,7 +255,7 @@ class MemoryLogStore:
         return (entry for entry in entries if entry.kind is EntryKind.DATA)
 
     def file_bytes(self, key: ReplicaKey) -> int:
-        """See `LogStore.file_bytes`: bytes of keys and values."""
+        """See `LogStore.file_bytes`. Counts the bytes of entries and state rows."""
         image = self._images.get(key)
         if image is None:
             return 0
@@ -265,4 +265,6 @@ class MemoryLogStore:
 
 def _check_range(key: ReplicaKey, meta: ReplicaMeta, first: LogIndex, last: LogIndex) -> None:
     if not meta.position.index < first <= last <= meta.last_index:
-        raise LogRangeError(key, f"{first}..{last} asked for, the log has {meta.position.index + 1}..{meta.last_index}")
+        raise LogRangeError(
+            key, f"the log has the entries {meta.position.index + 1}..{meta.last_index}, not {first}..{last}"
+        )

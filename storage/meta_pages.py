@@ -1,11 +1,12 @@
-"""Checks LMDB's two meta pages, which have no checksum, against each other and against what they point to.
+"""Checks LMDB's two meta pages, which have no checksum, against each other and against the pages to which they point.
 
-A file has two commits: transaction N writes the meta page N % 2, and the pages of the commit before it are used again only by
-N + 2. LMDB takes the meta page with the larger number, so that one flipped bit in a number, or in the page of a root, takes
-acknowledged commits back, and everything else in the file is sound. Therefore every transaction here writes its own number into a
-row, and both commits are looked up by the bytes of the file. Nothing is mapped, so that no damage ends the process.
+A file has two commits: transaction N writes the meta page N % 2, and the pages of the commit before it are reused only by
+N + 2. LMDB uses the meta page with the larger number. One flipped bit in that number, or in the page number of a root, would
+undo acknowledged commits while everything else in the file is intact. Therefore every transaction here writes its own number
+into a row, and both commits are looked up in the bytes of the file. Nothing is mapped, so that no damage kills the process.
 
-What a crash can leave passes: a commit without its meta page is no commit, and the older of the two pages is then the next to go.
+The states that a crash can leave pass the check: a commit without its meta page is no commit, and the next transaction
+overwrites the older of the two meta pages.
 """
 
 from __future__ import annotations
@@ -49,10 +50,10 @@ from raftmq.storage.lmdb_pages import (
 )
 
 _FREE_FLAGS = 0x4008
-"""Keys are integers, and the file is not a directory: what a file of ours is made with, for good."""
+"""Keys are integers, and the file is not a directory: the permanent flags of every file of ours."""
 _FREE_LEAVES_MAX = 64
-"""Pages of a free list that are read for the count of a file's pages, in some ten milliseconds. Of a file with a longer one, which has
-hundreds of megabytes free in small pieces, `doctor` alone counts the pages."""
+"""Longest free list, in pages, that is read to count a file's pages, which takes about ten milliseconds. A file with a longer list has
+hundreds of megabytes free in small pieces. Only `doctor` counts the pages of such a file."""
 
 Rows = Mapping[bytes, bytes]
 
@@ -75,13 +76,13 @@ def check_commits(
 
     Args:
         path: The file.
-        database: A small database of the file, one page, with a row that every transaction writes.
-        id_in: The number of the transaction that wrote these rows of the database; None when that cannot be asked of them. Raises
-            `CodecError` for rows that no transaction writes.
-        may_be_new: Whether the file is made in place, so that a crash may have come before its first transactions.
+        database: A small database of the file. It has one page, and a row that every transaction writes.
+        id_in: Returns the number of the transaction that wrote these rows of the database, or None if their format is unknown.
+            Raises `CodecError` for rows that no transaction writes.
+        may_be_new: Whether the file is created in place, so that a crash may have left it without transactions.
 
     Raises:
-        CodecError: A meta page is not as LMDB wrote it, or the file has lost pages that one of them points to.
+        CodecError: A meta page is not as LMDB wrote it, or the file has lost pages to which one of them points.
         OSError: The file cannot be read.
     """
     if lmdb.version() >= (1, 0):
@@ -96,9 +97,9 @@ def check_commits(
 
 
 def check_pages(path: Path, database: bytes, id_in: Callable[[Rows], int | None], *, may_be_new: bool = False) -> None:
-    """Check a file before it is mapped: both commits, as `check_commits` does, and that their pages are there.
+    """Check a file before it is mapped: both commits, as `check_commits` does, and that the file has all their pages.
 
-    A page past the end of the file would be a SIGBUS, so a file that seems short is walked without mapping it.
+    Reading a page past the end of the file through the map would raise SIGBUS, so a file that seems short is walked unmapped.
     """
     check_commits(path, database, id_in, may_be_new=may_be_new)
     if path.stat().st_size < pages_bytes(path):
@@ -108,7 +109,7 @@ def check_pages(path: Path, database: bytes, id_in: Callable[[Rows], int | None]
 
 
 def pages_bytes(path: Path) -> int:
-    """The size that a file has which `check_commits` found sound, if all its pages were written. Raises as that does."""
+    """Return the size of a file all of whose pages were written. The file must pass `check_commits`, whose errors this raises."""
     if lmdb.version() >= (1, 0):
         return 0
     descriptor = open_for_looks(path)
@@ -120,7 +121,7 @@ def pages_bytes(path: Path) -> int:
 
 
 def _nodes(page: bytes) -> list[LeafNode]:
-    """The rows of a leaf page."""
+    """Decode the rows of a leaf page."""
     try:
         return [leaf_node(page, at) for at in node_places(page)]
     except struct.error as error:
@@ -147,7 +148,9 @@ class _Commits:
         metas = self.metas()
         numbers = tuple(meta.transaction_id for meta in metas)
         if numbers != (0, 0) and (numbers[0] % 2 != 0 or numbers[1] % 2 != 1 or abs(numbers[0] - numbers[1]) != 1):
-            raise CodecError(f"the meta pages are of the transactions {numbers[0]} and {numbers[1]}, which cannot be")
+            raise CodecError(
+                f"the meta pages are of the transactions {numbers[0]} and {numbers[1]}, which is impossible"
+            )
         for meta in metas:
             self._check_root(meta, meta.free, "free list")
             self._check_root(meta, meta.main, "root")
@@ -157,8 +160,8 @@ class _Commits:
             written_by = id_in(self._rows(meta, database))
             if written_by is not None and written_by != meta.transaction_id:
                 raise CodecError(
-                    f"meta page {meta.slot} is of transaction {meta.transaction_id} and points to what transaction "
-                    f"{written_by} wrote"
+                    f"meta page {meta.slot} is of transaction {meta.transaction_id}, but points to the tree of transaction "
+                    f"{written_by}"
                 )
 
     # ------------------------------------------------------------------------------------------------------ pages
@@ -166,16 +169,16 @@ class _Commits:
     def _read(self, at: int, size: int) -> bytes:
         found = os.pread(self._descriptor, size, at)
         if len(found) < size:
-            raise CodecError(f"the file ends at byte {self._file_bytes}, and should not before {at + size}")
+            raise CodecError(f"the file ends at byte {self._file_bytes}, but should have at least {at + size} bytes")
         return found
 
     def _meta(self, slot: int, at: int) -> _Meta:
         page = self._read(at, META_BYTES)
         if PAGE_HEADER.unpack_from(page) != (slot, 0, META, 0, 0):
-            raise CodecError(f"page {slot} is no meta page")
+            raise CodecError(f"page {slot} is not a meta page")
         found = read_meta_page(page)
         if (found.magic, found.version, found.address) != (MAGIC, DATA_VERSION, 0):
-            raise CodecError(f"meta page {slot} does not begin as one")
+            raise CodecError(f"meta page {slot} has a wrong magic number, version or address")
         free, main, last_page = found.free, found.main, found.last_page
         page_bytes = free.pad
         if page_bytes not in PAGE_SIZES:
@@ -189,7 +192,7 @@ class _Commits:
     def _check_root(self, meta: _Meta, tree: Tree, name: str) -> None:
         if tree.root == NO_PAGE:
             if tree[2:7] != (0, 0, 0, 0, 0):
-                raise CodecError(f"the {name} in meta page {meta.slot} is empty and has {tree.entries} rows")
+                raise CodecError(f"the {name} in meta page {meta.slot} has no pages, but {tree.entries} rows")
             return
         page = self._tree_page(meta, tree, name)
         if tree.depth > 1:
@@ -201,11 +204,11 @@ class _Commits:
         overflow_pages = sum(self._overflow_pages(meta, page, node) for node in big)
         if tree[3:7] != (0, 1, overflow_pages, len(nodes)):
             raise CodecError(
-                f"the {name} in meta page {meta.slot} has {len(nodes)} rows and should have {tree.entries}"
+                f"the {name} in meta page {meta.slot} has {len(nodes)} rows, but should have {tree.entries}"
             )
 
     def _overflow_pages(self, meta: _Meta, page: bytes, node: LeafNode) -> int:
-        """How many pages a large value has. A row of the free list that LMDB made shorter again before its commit keeps all it had."""
+        """Count the pages of a large value. If LMDB shortened a row of the free list before its commit, the row keeps all its pages."""
         number = value_page(page, node)
         self._overflow(meta, number, 0)
         low, high = PAGE_HEADER.unpack(self._read(number * self._page_bytes, PAGE_HEADER.size))[3:]
@@ -215,8 +218,10 @@ class _Commits:
         return pages
 
     def _check_free_list(self, meta: _Meta) -> None:
-        """Every transaction but the first frees pages, and notes them under its own number: the last row of the list. And every page
-        of the file belongs to one tree or is on the list, so that their counts add up.
+        """Check the free list: its last row must be of this transaction, and the counts of pages must add up.
+
+        Every transaction except the first one frees pages and records them under its own number, as the last row of the list.
+        Every page of the file belongs to one tree or is on the list.
         """
         tree = meta.free
         is_short = tree.leaf_pages <= _FREE_LEAVES_MAX
@@ -237,13 +242,13 @@ class _Commits:
         used = META_PAGES + sum(tree.pages for tree in trees)
         if used + free_pages != meta.last_page + 1:
             raise CodecError(
-                f"meta page {meta.slot} names {meta.last_page + 1} pages, and {used} are in use and {free_pages} free"
+                f"meta page {meta.slot} names {meta.last_page + 1} pages, but {used} are in use and {free_pages} free"
             )
 
     def _free_in(self, meta: _Meta, page: bytes, node: LeafNode) -> int:
-        """How many pages a row of the free list has: a count and their numbers."""
+        """Return the number of pages in a row of the free list. The row holds a count and the page numbers."""
         if len(node.key) != 8 or node.size % 8:
-            raise CodecError(f"the free list in meta page {meta.slot} is something else")
+            raise CodecError(f"the free list in meta page {meta.slot} has an impossible row")
         packed = page[node.value_at : node.value_at + 8]
         if node.flags & BIG_VALUE:
             packed = self._overflow(meta, value_page(page, node), 8)
@@ -253,7 +258,7 @@ class _Commits:
         return count
 
     def _leaves(self, meta: _Meta, tree: Tree, *, only_last: bool) -> Iterator[bytes]:
-        """The leaf pages of a tree, in order."""
+        """Yield the leaf pages of a tree in order."""
         page = self._tree_page(meta, tree, "free list")
         if tree.depth == 1:
             yield page
@@ -264,7 +269,7 @@ class _Commits:
             yield from self._leaves(meta, child, only_last=only_last)
 
     def _tree_page(self, meta: _Meta, tree: Tree, name: str) -> bytes:
-        """The page at the root of a tree: it names itself and its kind."""
+        """Return the page at the root of a tree, after checking its own number and its kind."""
         if not 2 <= tree.root <= meta.last_page or not 1 <= tree.depth <= DEPTH_MAX:
             raise CodecError(f"the {name} in meta page {meta.slot} is at page {tree.root} of {meta.last_page + 1}")
         page = self._read(tree.root * self._page_bytes, self._page_bytes)
@@ -279,7 +284,7 @@ class _Commits:
     # ------------------------------------------------------------------------------------------------------ rows
 
     def _rows(self, meta: _Meta, database: bytes) -> Rows:
-        """Every row of a named database of one page; none when there is no such database."""
+        """Return every row of a named database of one page, or no rows if there is no such database."""
         if meta.main.root == NO_PAGE:
             return {}
         packed = self._named(meta).get(database)
@@ -293,12 +298,12 @@ class _Commits:
         return self._leaf(meta, tree, 0)
 
     def _named(self, meta: _Meta) -> Rows:
-        """The named databases."""
+        """Return the packed trees of the named databases."""
         if meta.main.depth != 1:
-            raise CodecError(f"meta page {meta.slot} points to more than a handful of databases")
+            raise CodecError(f"meta page {meta.slot} points to more databases than fit on one page")
         named = self._leaf(meta, meta.main, SUB_TREE)
         if any(len(packed) != TREE.size for packed in named.values()):
-            raise CodecError(f"meta page {meta.slot} points to something else than databases")
+            raise CodecError(f"meta page {meta.slot} points to rows that are not databases")
         return named
 
     def _leaf(self, meta: _Meta, tree: Tree, flags_wanted: int) -> Rows:
@@ -315,7 +320,7 @@ class _Commits:
         if not 2 <= number <= meta.last_page or size > self._file_bytes:
             raise CodecError(f"a value of {size} bytes at page {number} of {meta.last_page + 1}")
         value = self._read(number * self._page_bytes, PAGE_HEADER.size + size)
-        # the number of its pages is in the place of lower and upper
+        # an overflow page has its number of pages in place of lower and upper
         if PAGE_HEADER.unpack_from(value)[:3] != (number, 0, OVERFLOW):
             raise CodecError(f"page {number} is not the beginning of a value")
         return value[PAGE_HEADER.size :]

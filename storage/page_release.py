@@ -1,8 +1,8 @@
-"""Gives the free pages of a live file back to the volume, where they are, as holes: nothing is copied, nothing moves.
+"""Returns the free pages of a live file to the volume by making holes in the file: nothing is copied or moved.
 
-LMDB keeps the pages that deletions free for its own later writes and never shrinks a file. A hole is made only where LMDB itself
-could write next: in pages that the last commit's free list names and that no reader's view, and not the commit before the last,
-still uses. LMDB never reads such a page before it writes it, and its writing fills the hole again.
+LMDB keeps the pages that deletions free for its own later writes and never shrinks a file. Holes are made only in pages that LMDB
+itself could write next: pages on the last commit's free list that are used neither by a reader's view nor by the commit before the
+last. LMDB never reads such a page before it writes it, and the write fills the hole again.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import lmdb
 from raftmq.storage.free_list import FreeList, FreeListError, read_free_list, runs
 
 RELEASE_SECONDS = 0.05
-"""One call's work: other replicas' commits wait behind it."""
+"""Maximum duration of one call, since the commits of other replicas wait for it."""
 HELD_BYTES_MIN = 256 * 1024
-"""Freed by the last commit alone, above which an idle file is committed once more, since only then they may go."""
+"""If the last commit alone freed at least this many bytes, the file is committed again, since only then they may be released."""
 
 _KEEP_SIZE = 0x01
 _PUNCH_HOLE = 0x02
@@ -29,33 +29,34 @@ _UNSUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 
 class HolesUnsupportedError(Exception):
-    """The file system (or the operating system, or this LMDB) does not let us: compaction is the other way."""
+    """The file system, the operating system or this version of LMDB does not allow holes. Compaction is the alternative."""
 
 
 class FileSpace(NamedTuple):
-    """What a replica's file takes, and what of it is in use."""
+    """The space that a replica's file takes, and the part of it in use."""
 
     allocated_bytes: int
-    """Of the volume."""
+    """Bytes of the volume that the file takes."""
     used_bytes: int
-    """Pages that hold something."""
+    """Bytes of the pages in use."""
 
     @property
     def idle_bytes(self) -> int:
-        """What the volume could have back."""
+        """The bytes that could be returned to the volume."""
         return max(0, self.allocated_bytes - self.used_bytes)
 
 
 class Released(NamedTuple):
-    """What one call gave back."""
+    """The result of one release."""
 
     volume_bytes: int
+    """Bytes returned to the volume."""
     is_complete: bool
-    """False: there is more, call again."""
+    """False if more pages can be released by another call."""
 
 
 def allocated_bytes(path: Path) -> int:
-    """What a file takes of its volume: a hole takes nothing. 0 when there is no file."""
+    """Return the bytes of the volume that a file takes, which are none for holes. 0 if there is no file."""
     try:
         return path.stat().st_blocks * 512
     except FileNotFoundError:
@@ -70,16 +71,17 @@ class PageRelease:
         self._environment = environment
         self._clock = clock
         self._next_transaction_id = 0
-        """Of the record that a call had no time for."""
+        """The record at which the last call ran out of time, or 0."""
 
     def release(self, used_pages: int, commit_again: Callable[[], int]) -> Released:
-        """Make holes of free pages, as many as `RELEASE_SECONDS` allow. `commit_again` returns the used pages after it.
+        """Turn free pages into holes, as many as `RELEASE_SECONDS` allow. `commit_again` commits and returns the number of used pages.
 
         Raises:
-            HolesUnsupportedError: nothing was done.
+            HolesUnsupportedError: Holes are not possible. Nothing was done.
         """
         before = allocated_bytes(self._path)
-        descriptor = os.open(self._path, os.O_RDWR)  # the locks are on another file: closing this one ends none
+        # LMDB's locks are on another file, so closing this descriptor drops none
+        descriptor = os.open(self._path, os.O_RDWR)
         try:
             free_list = self._read(descriptor, used_pages)
             if self._is_held_by_last_commit(free_list):
@@ -99,12 +101,14 @@ class PageRelease:
         free_list = read_free_list(descriptor)
         info = self._environment.info()
         if (free_list.transaction_id, free_list.page_count) != (info["last_txnid"], info["last_pgno"] + 1):
-            raise FreeListError(f"the file is at commit {free_list.transaction_id}, LMDB at {info['last_txnid']}")
+            raise FreeListError(
+                f"the file is at commit {free_list.transaction_id}, but LMDB is at {info['last_txnid']}"
+            )
         free_list.check(used_pages)
         return free_list
 
     def _oldest(self, free_list: FreeList) -> int:
-        """The oldest commit that a reader may still look at: pages freed before it are not in use."""
+        """Return the oldest commit that a reader may still see. Pages freed before it are not in use."""
         return min([free_list.transaction_id, *reader_transactions(self._environment)])
 
     def _is_held_by_last_commit(self, free_list: FreeList) -> bool:
@@ -115,14 +119,14 @@ class PageRelease:
         return is_last and last.page_count * free_list.page_bytes >= HELD_BYTES_MIN
 
     def _punch(self, descriptor: int, free_list: FreeList) -> bool:
-        """Whether all that may go has gone."""
+        """Make holes until the time is up. Return whether all releasable pages were handled."""
         end_at = self._clock() + RELEASE_SECONDS
         oldest = self._oldest(free_list)
         for record in free_list.records:
             if not self._next_transaction_id <= record.transaction_id < oldest:
                 continue
             for first, count in runs(descriptor, free_list, record):
-                # only new holes count: those of earlier calls are passed by, so that each call gets on
+                # only new holes count against the time, so that each call makes progress beyond the holes of earlier ones
                 is_new = make_hole(descriptor, first * free_list.page_bytes, count * free_list.page_bytes)
                 if is_new and self._clock() >= end_at:
                     self._next_transaction_id = record.transaction_id
@@ -132,13 +136,13 @@ class PageRelease:
 
 
 def reader_transactions(environment: lmdb.Environment) -> list[int]:
-    """The commits that open read transactions see, of this process and of others."""
+    """Return the commits that the open read transactions of all processes see."""
     rows = (line.split() for line in environment.readers().splitlines()[1:])
     return [int(row[2]) for row in rows if len(row) == 3 and row[2] != "-"]
 
 
 def make_hole(descriptor: int, start: int, length: int) -> bool:
-    """Give a part of a file back to the volume: it reads as zeros. False when it was a hole already."""
+    """Return a part of a file to the volume. It reads as zeros afterwards. Return False if it was a hole already."""
     try:
         if os.lseek(descriptor, start, os.SEEK_DATA) >= start + length:
             return False

@@ -1,11 +1,11 @@
-"""Reads what opening a replica's file will look at, before LMDB maps the file.
+"""Reads the pages that the opening of a replica's file will need, before LMDB maps the file.
 
-A page that is missing in memory when it is touched through the map is a fault, and the system then reads as much around it as the
-volume's read-ahead says: up to megabytes for 4 KiB. Therefore the pages are read here first, by their place in the file and without
-read-ahead: neighbours in one read, and without holding the GIL, so that several files are read at a time.
+Touching a page through the map that is not in memory causes a page fault, and the system then reads as many bytes around it as the
+volume's read-ahead says: up to megabytes for 4 KiB. Therefore the pages are read here first, by their position in the file and
+without read-ahead. Neighbouring pages take one read, and reads do not hold the GIL, so that several files are read in parallel.
 
-This is advice. Nothing here decides whether a file is sound: whatever is wrong with it ends the reading without an error, and the
-checks that follow say what it is.
+Warming is optional and never decides whether a file is intact. Any problem with the file ends the warming without an error, and the
+checks of the opening report it.
 """
 
 from __future__ import annotations
@@ -49,30 +49,30 @@ from raftmq.storage.log_scan import Borders, find_border
 from raftmq.storage.replica_codec import META_KEY, CommitNote, ReplicaMeta, decode_meta, decode_note
 
 WARM_BYTES_MAX = 16 * 1024 * 1024
-"""Read of one file at most. Usually it is below 2 MiB: the tail of the log, two rows for each term, and the state rows. What is above
-is read as it is touched."""
+"""Maximum number of bytes read of one file. Usually it is below 2 MiB: the tail of the log, two rows for each term, and the state rows.
+Further pages are read when they are touched."""
 _BORDERS_MAX = 64
-"""Borders of terms that are looked for, at a millisecond each. A log has one for each change of its leader."""
+"""Maximum number of term borders to look for, at a millisecond each. A log has one for each change of its leader."""
 _GAP_PAGES = 16
-"""So many pages that nobody wants are read rather than making two reads of one: commits put pages of trees between large values."""
+"""Two runs of pages with at most this many unneeded pages between them take one read: commits put tree pages between large values."""
 _LEAVES_MAX = 32
-"""Neighbouring leaves that are read at a time, more each time, since how many are wanted shows only in them."""
+"""Maximum number of neighbouring leaves per read. It grows with each read, since only the leaves show how many are needed."""
 _ADVICE_BYTES = 128 * 1024
-"""Of one piece of advice: the system may cut a larger one down to its read-ahead."""
+"""Size of one `posix_fadvise` call: the system may shorten a larger one to its read-ahead."""
 
 _Run = tuple[int, int]
-"""The first of some neighbouring pages, and how many."""
+"""The number of the first of several neighbouring pages, and their count."""
 
 
 class _EndError(Exception):
-    """The reading ends here: the file is not as it should be, or enough of it was read."""
+    """Ends the warming: the file is not as expected, or enough of it was read."""
 
 
 def warm_opening(path: Path) -> Borders:
-    """Read what opening a closed file with `Verify.TAIL` will look at. Blocks for as long as the disk takes.
+    """Read the pages that opening a closed file with `Verify.TAIL` will need. Blocks for as long as the disk takes.
 
     Returns:
-        Where terms seem to start in the log, except the first: see `scan`.
+        The indexes at which terms other than the first seem to start in the log, see `scan`.
     """
     if lmdb.version() >= (1, 0) or not hasattr(os, "posix_fadvise"):
         return ()
@@ -91,7 +91,7 @@ class _Page(NamedTuple):
 
     data: bytes
     places: tuple[int, ...]
-    """Where its nodes begin."""
+    """The positions in the page at which its nodes begin."""
 
 
 class _Pages:
@@ -106,7 +106,7 @@ class _Pages:
         self._decoded: dict[int, _Page] = {}
 
     def page(self, number: int, kind: int) -> _Page:
-        """One page, which must be of a kind."""
+        """Return a page, which must be of this kind."""
         found = self._decoded.get(number)
         if found is None:
             data = self._read.pop(number, None)
@@ -120,7 +120,7 @@ class _Pages:
         return found
 
     def fetch(self, numbers: Iterable[int]) -> None:
-        """Read pages that `page` will be asked for."""
+        """Read pages for later calls of `page`."""
         size = self._page_bytes
         for first, count in self._merged((number, 1) for number in numbers if number not in self._decoded):
             found = os.pread(self._descriptor, count * size, first * size)
@@ -128,14 +128,14 @@ class _Pages:
                 self._read[first + at] = found[at * size : (at + 1) * size]
 
     def advise(self, runs: Iterable[_Run]) -> None:
-        """Have the system read pages of which nothing is wanted here. Does not wait for them."""
+        """Have the system read pages into memory, without waiting for them."""
         for first, count in self._merged(runs):
             start, end = first * self._page_bytes, (first + count) * self._page_bytes
             for at in range(start, end, _ADVICE_BYTES):
                 os.posix_fadvise(self._descriptor, at, min(_ADVICE_BYTES, end - at), os.POSIX_FADV_WILLNEED)
 
     def _merged(self, runs: Iterable[_Run]) -> Iterator[_Run]:
-        """The runs in the order of the file, those that are near each other as one."""
+        """Yield the runs in the order of the file, and merge runs that are near each other."""
         first = end = -1
         for start, count in sorted(runs):
             if first >= 0 and start - end > _GAP_PAGES:
@@ -148,7 +148,7 @@ class _Pages:
             yield self._pay(first, end - first)
 
     def _pay(self, first: int, count: int) -> _Run:
-        """Take a run from what may be read, if it is a part of the file."""
+        """Subtract a run from the bytes that may be read, and check that it is within the file."""
         self._bytes_left -= count * self._page_bytes
         if first < META_PAGES or first + count > self._page_count or self._bytes_left < 0:
             raise _EndError
@@ -161,17 +161,17 @@ class _Warming:
     def __init__(self, descriptor: int, borders: list[int]) -> None:
         self._descriptor = descriptor
         self._borders = borders
-        """Filled while it goes on, so that what was found remains when it ends early."""
+        """Filled during the reading, so that the borders found so far remain when it ends early."""
         self._pages: _Pages
         self._page_bytes = 0
         self._large: list[_Run] = []
-        """Pages of large values that opening looks at."""
+        """Pages of large values that the opening will read."""
         self._walked: set[int] = set()
         self._row_page = _Page(b"", ()), 0
-        """The page of the row that was looked up last, and the index of its first row."""
+        """The leaf page of the last row that was looked up, and the index of the page's first row."""
 
     def run(self) -> None:
-        """Read as much as opening does, in the same order."""
+        """Read the pages that the opening reads, in the same order."""
         trees = self._open_trees()
         meta, note = self._read_meta(trees[b"meta"])
         log = trees[b"log"]
@@ -181,7 +181,7 @@ class _Warming:
         self._take_state(trees[b"state"])
 
     def _open_trees(self) -> dict[bytes, Tree]:
-        """The roots of the databases as of the last commit."""
+        """Return the roots of the databases as of the last commit."""
         first = read_meta_page(os.pread(self._descriptor, META_BYTES, 0))
         self._page_bytes = first.free.pad
         if self._page_bytes not in PAGE_SIZES:
@@ -209,10 +209,10 @@ class _Warming:
                 return decode_meta(row), decode_note(row)
         raise _EndError
 
-    # ------------------------------------------------------------------------------------------------------ what is read
+    # ------------------------------------------------------------------------------------------------------ rows to read
 
     def _take_ends(self, log: Tree, meta: ReplicaMeta, verified_index: int) -> None:
-        """The first rows, and the tail back to the row that the checked ones continue."""
+        """Read the first rows, and the tail back to the row before the checked ones."""
         first = meta.position.index + 1
         leaf = self._leaf(log, b"")
         self._take(leaf, leaf.places[0])
@@ -222,7 +222,7 @@ class _Warming:
         self._advise()
 
     def _take_tail(self, log: Tree, least: int) -> None:
-        """The rows that are checked one by one, and the one before them."""
+        """Read the rows that are checked one by one, and the row before them."""
         size = rows = 0
         for leaf in self._leaves_backwards(log.root, log.depth):
             index = decode_key(node_key(leaf.data, leaf.places[0])) + len(leaf.places)
@@ -236,7 +236,7 @@ class _Warming:
                 rows += 1
 
     def _take_borders(self, log: Tree, meta: ReplicaMeta) -> None:
-        """Both rows where a term starts."""
+        """Read both rows at each border between terms."""
         low, last = meta.position.index + 1, int(meta.last_index)
         if last <= low:
             return
@@ -251,7 +251,7 @@ class _Warming:
         self._advise()
 
     def _take_state(self, state: Tree) -> None:
-        """Every state row: the state machine is restored from them."""
+        """Read every state row: the state machine is restored from them."""
         if state.root == NO_PAGE:
             return
         for leaf in self._leaves_backwards(state.root, state.depth):
@@ -261,7 +261,7 @@ class _Warming:
         self._advise()
 
     def _take(self, leaf: _Page, at: int) -> None:
-        """Note a row whose value may have pages of its own."""
+        """Record the pages of a row's value if it has pages of its own."""
         if NODE.unpack_from(leaf.data, at)[2] & BIG_VALUE:
             node = leaf_node(leaf.data, at)
             self._large.append((value_page(leaf.data, node), value_pages(node.size, self._page_bytes)))
@@ -273,7 +273,7 @@ class _Warming:
     # ------------------------------------------------------------------------------------------------------ looking up
 
     def _leaves_backwards(self, number: int, depth: int) -> Iterator[_Page]:
-        if number in self._walked:  # a damaged tree may lead back to where it came from
+        if number in self._walked:  # a damaged tree may have a cycle
             raise _EndError
         self._walked.add(number)
         if depth <= 1:
@@ -290,17 +290,17 @@ class _Warming:
             start, count = start + count, min(4 * count, _LEAVES_MAX)
 
     def _leaf(self, tree: Tree, key: bytes) -> _Page:
-        """The leaf page that a key is on, if it is there."""
+        """Return the leaf page that holds a key, if any page does."""
         number = tree.root
         for _ in range(tree.depth - 1):
             branch = self._pages.page(number, BRANCH)
-            # the first node of a branch page has no key: everything below the second one is its
+            # the first node of a branch page has no key: it covers all keys below the second node's key
             place = bisect_right(branch.places, key, lo=1, key=partial(node_key, branch.data))
             number = child_page(branch.data, branch.places[place - 1])
         return self._pages.page(number, LEAF)
 
     def _row(self, log: Tree, index: int) -> tuple[_Page, int]:
-        """Where the row of an entry is. The keys of a log have no gap, so a page needs no search."""
+        """Find the row of an entry: its page and its position. The keys of a log have no gap, so a page needs no search."""
         leaf, first = self._row_page
         if not first <= index < first + len(leaf.places):
             leaf = self._leaf(log, encode_key(index))
@@ -311,7 +311,7 @@ class _Warming:
         return leaf, leaf.places[index - first]
 
     def _term_at(self, log: Tree, index: int) -> int:
-        """The term of an entry. Of a large one no more than the first page is read."""
+        """Return the term of an entry. Only the first page of a large entry is read."""
         leaf, at = self._row(log, index)
         node = leaf_node(leaf.data, at)
         if not node.flags & BIG_VALUE:

@@ -1,7 +1,7 @@
-"""What a row of updates of one replica amounts to: one write, checked against what is durable. Pure; both stores use it.
+"""Merges several updates of one replica into one write and checks it against the durable state. It is pure, and both stores use it.
 
-Several updates may become one transaction: entries that a later update replaces are never written, of state rows the
-last value counts. Nothing is written before all of it is known to be allowed.
+Several updates may become one transaction. Entries that a later update replaces are never written, and the last value of a
+state row counts. Nothing is written before all of it has been checked.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from raftmq.types import LogIndex, Offset
 
 @dataclass(frozen=True, slots=True)
 class PendingWrite:
-    """One transaction's worth of changes."""
+    """The changes of one transaction."""
 
     meta: ReplicaMeta
-    """As it is when the write is done."""
+    """The meta row after the write."""
     delete_from: LogIndex
-    """Rows from here on are deleted first; beyond the durable log when none are replaced."""
+    """Log rows from here on are deleted first. It is after the durable log if no rows are replaced."""
     entries: Sequence[Entry]
     state_rows: dict[bytes, bytes | None]
-    """None deletes."""
+    """A value of None deletes the row."""
 
 
 def plan_write(meta: ReplicaMeta, updates: Iterable[Update]) -> PendingWrite:
-    """The write that brings `meta` through the updates, in order. Raises `InvariantError`; nothing is applied then."""
+    """Merge the updates, in order, into one write on top of `meta`. Raises `InvariantError` if one of them is not allowed."""
     delete_from = meta.last_index + 1
     entries: list[Entry] = []
     rows: dict[bytes, bytes | None] = {}
@@ -88,7 +88,7 @@ def _advance(meta: ReplicaMeta, update: Update) -> ReplicaMeta:
 
 
 def check_hard_state(durable: HardState, new: HardState) -> None:
-    """Thesis 3.4: a term never falls, and a vote cast in a term is never changed."""
+    """Check that the term does not fall and that a vote cast in a term is not changed (thesis 3.4)."""
     invariant(new.term >= durable.term, "term_monotone", durable=durable.term, new=new.term)
     invariant(
         new.term > durable.term or durable.vote in (0, new.vote),
@@ -100,7 +100,7 @@ def check_hard_state(durable: HardState, new: HardState) -> None:
 
 
 def check_entries(meta: ReplicaMeta, entries: Sequence[Entry]) -> None:
-    """The entries continue the log without a gap, in indexes and in offsets, and replace nothing that was truncated."""
+    """Check that the entries continue the log without a gap in indexes or offsets, and replace no truncated entry."""
     first = entries[0]
     last_index = meta.last_index
     invariant(
@@ -152,7 +152,7 @@ def _check_truncation(
 
 
 def meta_of_new_replica(restored: RestoredState) -> ReplicaMeta:
-    """The meta of a replica that starts without entries."""
+    """Return the meta of a replica that starts without entries."""
     position = restored.position
     invariant(
         restored.last_index == position.index and not restored.term_starts,
@@ -172,7 +172,7 @@ def meta_of_new_replica(restored: RestoredState) -> ReplicaMeta:
 
 
 def meta_of_snapshot(current: ReplicaMeta, hard_state: HardState, snapshot: SnapshotMeta) -> ReplicaMeta:
-    """The meta of a replica that was replaced by a snapshot: no entries, state as of its index."""
+    """Return the meta of a replica that was replaced by a snapshot: no entries, and the state as of the snapshot's index."""
     check_hard_state(current.hard_state, hard_state)
     position = snapshot.position
     return replace(

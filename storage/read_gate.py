@@ -1,7 +1,7 @@
-"""Lets a file be swapped under its readers: many readers at once, or one owner alone.
+"""A lock that lets a file be swapped under its readers: it is held by many readers, or by one owner alone.
 
-Waiting owners come first, so a stream of reads cannot hold a snapshot installation up. Held for one short read at a
-time, never across a wait for anything else; not reentrant.
+Waiting owners go first, so that a series of reads cannot delay the installation of a snapshot. A reader holds the gate for
+one short read, never while it waits for anything else. The gate is not reentrant.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class ReadGate:
 
     @contextmanager
     def shared(self) -> Iterator[None]:
-        """Hold the file as it is for one read."""
+        """Keep the file from being swapped during one read."""
         with self._changed:
             while self._is_owned or self._owners_waiting:
                 self._changed.wait()
@@ -37,7 +37,7 @@ class ReadGate:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Wait for the reads in progress and keep new ones out."""
+        """Wait for the reads in progress and block new ones."""
         with self._changed:
             self._owners_waiting += 1
             while self._is_owned or self._readers:

@@ -1,8 +1,9 @@
-"""What a node must remember about itself: `node.mdb`, with its identity and every replica ever created here.
+"""The node's durable record of itself, `node.mdb`: its identity, and every replica ever created here.
 
-A replica speaks only after its file and then its row here are durable. A row without a file is a quarantine; a file
-without a row never spoke. Every method that changes something is durable when it returns, and may be called from any
-thread. Must not look at replica files: it holds facts, others draw conclusions.
+A replica sends messages only after its file and then its row here are durable. So a row without a file means a lost replica,
+which is quarantined, and a file without a row belongs to a replica that never sent anything. Every method that changes the
+registry is durable when it returns, and any thread may call it. This module must not look at replica files: it stores facts,
+and its callers draw the conclusions.
 """
 
 from __future__ import annotations
@@ -39,37 +40,37 @@ from raftmq.storage.registry_codec import (
 from raftmq.types import GroupId, NodeId, ReplicaId
 
 _MAP_BYTES = 256 * 1024 * 1024
-"""A row of some 100 bytes for each replica that ever lived here: room for a million."""
+"""Room for a million replicas: each that ever lived here has a row of about 100 bytes."""
 ABNORMAL_EXITS_MAX = 1
-"""A file that was being read when so many processes died of reading is verified in a child process before it is opened."""
+"""A file is verified in a child process before it is opened if this many processes died of a memory fault while they read it."""
 MARK_BYTES = 4
-"""Of a boot's random mark."""
+"""Length of a boot's random mark."""
 BOOT_MARKS_MAX = 256
-"""Boots whose marks are kept: a peer that missed more of them tells an older copy by its lower boot alone."""
+"""Number of boots whose marks are kept. A peer that missed more boots can detect an older copy only by its lower boot number."""
 LOST_NODE_ADVICE = (
-    "keep the directory and put node.mdb back if there is a copy of it since the last start (never another broker's); or, if other brokers have the data, start on "
-    "an empty directory with --join and this broker's --broker-id: the cluster rebuilds its replicas"
+    "keep the directory. If you have a copy of node.mdb from after the last start, restore it (never another broker's). Otherwise, if "
+    "other brokers have the data, start on an empty directory with --join and this broker's --broker-id: the cluster rebuilds its replicas"
 )
-"""What an operator can do about a registry that is damaged or lost."""
+"""Advice to an operator whose registry is damaged or lost."""
 STALE_DIRECTORY_ADVICE = (
-    "the directory is an older copy of itself, or ran a second time, and lacks what was acknowledged in the meantime. Stop this broker. "
-    "Unless another process runs as this broker, treat the directory like a lost disk: start on an empty one with --join and this broker's "
-    "--broker-id"
+    "the directory is an older copy of itself, or a second copy of it has run, and it lacks data that was acknowledged in the meantime. "
+    "Stop this broker. Unless another process runs as this broker, treat the directory like a lost disk: start on an empty one with "
+    "--join and this broker's --broker-id"
 )
-"""What an operator can do about a directory that its cluster refuses."""
+"""Advice to an operator whose cluster refuses a data directory."""
 
 _KEY = struct.Struct(">QQ")
 
 
 class Registry:
-    """See the module. Counts a boot when it is made; only one process may hold it."""
+    """The open registry of a node. Opening it counts a boot. Only one process may hold it."""
 
     def __init__(self, path: Path | str, *, suspects: Collection[ReplicaKey] = ()) -> None:
         """Open or create the file. Raises `RegistryError`.
 
         Args:
             path: The file.
-            suspects: Replicas whose files the process before this one was reading when it died of that.
+            suspects: Replicas whose files the previous process was reading when a memory fault killed it.
         """
         self._path = Path(path)
         self._suspects = frozenset(suspects)
@@ -96,7 +97,7 @@ class Registry:
                 self._node_database = self._environment.open_db(b"node", transaction)
                 self._replica_database = self._environment.open_db(b"replicas", transaction)
                 if transaction.get(NODE_KEY, db=self._node_database) is None:
-                    # with the databases: a commit that has them and no row would be a registry that lost it
+                    # in the same transaction as the databases: if they were committed first, a crash would leave a registry that seems to have lost its row
                     new = seal(NODE_KEY, encode_node(NodeRow(transaction_id=transaction.id())))
                     transaction.put(NODE_KEY, new, db=self._node_database)
             if is_new:
@@ -113,9 +114,9 @@ class Registry:
         self._begin_boot()
 
     def _check_pages(self) -> None:
-        """Nothing of the file is mapped before its meta pages are sound and its pages are there."""
+        """Check the meta pages and that all pages exist, before anything of the file is mapped."""
         if self._path.stat().st_size == 0:
-            return  # a crash came before the first page
+            return  # the process crashed before the first page was written
         try:
             check_pages(self._path, b"node", transaction_id_in, may_be_new=True)
         except CodecError as error:
@@ -126,10 +127,10 @@ class Registry:
     def _load(self) -> None:
         self._node = NodeRow()
         self._replicas: dict[ReplicaKey, ReplicaRow] = {}
-        """Those that are not retired."""
+        """The replicas that are not retired."""
         self._retired: set[ReplicaKey] = set()
         self._sorted: list[ReplicaKey] | None = None
-        """Of `_replicas`; None after a change."""
+        """The sorted keys of `_replicas`. None after a change."""
         with self._environment.begin() as transaction:
             value = transaction.get(NODE_KEY, db=self._node_database)
             if value is not None:
@@ -143,7 +144,7 @@ class Registry:
                     self._remember(ReplicaKey(GroupId(group_id), ReplicaId(replica_id)), decode_row(body))
 
     def _remember(self, key: ReplicaKey, row: ReplicaRow) -> None:
-        """Take a row into memory. Every replica that ever lived here has one: retired ones are kept apart, for quick looks at the others."""
+        """Keep a row in memory. Every replica that ever lived here has one, so retired ones are kept apart to keep listing the others fast."""
         if row.state is ReplicaState.RETIRED:
             self._replicas.pop(key, None)
             self._retired.add(key)
@@ -159,7 +160,7 @@ class Registry:
         return value[:-CHECKSUM_BYTES]
 
     def _begin_boot(self) -> None:
-        """Count the boot. A file that the one before left open is suspected only if that process died of reading it."""
+        """Count the boot. A file that the previous process left open is suspected only if it died of a memory fault while it read the file."""
         changed = {
             key: replace(row, open_in_boot=0, abnormal_exits=row.abnormal_exits + (key in self._suspects))
             for key, row in self._replicas.items()
@@ -173,9 +174,9 @@ class Registry:
         return os.urandom(MARK_BYTES)
 
     def close(self, *, is_clean: bool) -> None:
-        """Close the file. `is_clean` when every replica was closed in order; otherwise the exit counts as abnormal.
+        """Close the file. `is_clean` says that every replica was closed properly. Otherwise the exit counts as abnormal.
 
-        No-op when it is closed.
+        Does nothing if the file is closed.
         """
         with self._changing:
             if self._is_closed:
@@ -192,7 +193,7 @@ class Registry:
             os.close(self._owner_lock)
 
     def _write(self, node: NodeRow | None, rows: Mapping[ReplicaKey, ReplicaRow]) -> None:
-        """One transaction; the copies in memory follow when it is durable. `RegistryError`: the process must end."""
+        """Write the rows in one transaction, then update the copies in memory. After `RegistryError` the process must end."""
         node = node or self._node
         try:
             with self._environment.begin(write=True) as transaction:
@@ -212,31 +213,31 @@ class Registry:
 
     @property
     def cluster_id(self) -> str:
-        """The cluster this node belongs to; empty before it formed or joined one."""
+        """The cluster to which this node belongs. Empty before it formed or joined one."""
         return self._node.cluster_id
 
     @property
     def uuid(self) -> str:
-        """This node's own identity, lost with its disk; empty before `set_identity`."""
+        """This node's permanent identity, which is lost with its disk. Empty before `set_identity`."""
         return self._node.uuid
 
     @property
     def node_id(self) -> NodeId:
-        """This node's id in the cluster; 0 when it has none yet."""
+        """This node's id in the cluster. 0 before it has one."""
         return NodeId(self._node.node_id)
 
     @property
     def boot(self) -> int:
-        """How often this registry was opened, from 1."""
+        """Number of times that this registry was opened, starting at 1."""
         return self._node.boot
 
     @property
     def boot_marks(self) -> bytes:
-        """Random marks of the latest boots, `MARK_BYTES` each, this one's last: they tell a copy of the directory from it."""
+        """Random marks of the latest boots, `MARK_BYTES` each, with the current boot's last. They distinguish copies of the directory."""
         return bytes.fromhex(self._node.marks)
 
     def adopt_boot(self, boot: int, mark: bytes) -> None:
-        """Continue after a boot that this file does not know: it is an older copy of itself beside newer replicas."""
+        """Continue after a boot that this file does not know, because it is an older copy of itself beside newer replicas."""
         with self._changing:
             kept = min(boot + 1, BOOT_MARKS_MAX)
             marks = bytes(MARK_BYTES * kept) + mark + self._new_mark()
@@ -244,14 +245,14 @@ class Registry:
             self._write(replace(self._node, boot=boot + 1, marks=text), {})
 
     def known_boots(self) -> dict[str, tuple[int, bytes]]:
-        """The latest boot of each other node that was ever met, with its mark, by uuid."""
+        """Return the latest known boot of each other node, with its mark, by uuid."""
         return {uuid: (boot, bytes.fromhex(mark)) for uuid, boot, mark in self._node.known_boots}
 
     def remember_boot(self, uuid: str, boot: int, mark: bytes, forgotten: str = "") -> None:
-        """Remember another node's latest boot, and forget one node. A boot that comes late, after a later one, is not remembered."""
+        """Record another node's latest boot, and forget the node `forgotten`. A boot older than the recorded one is ignored."""
         with self._changing:
             known = {one: (number, text) for one, number, text in self._node.known_boots if one != forgotten}
-            if boot >= known.get(uuid, (0, ""))[0]:  # several threads write, and not in the order they were told
+            if boot >= known.get(uuid, (0, ""))[0]:  # several threads write, in any order
                 known[uuid] = (boot, mark.hex())
             rows = tuple((one, number, text) for one, (number, text) in known.items())
             if rows != self._node.known_boots:
@@ -259,17 +260,17 @@ class Registry:
 
     @property
     def refusal(self) -> str:
-        """Why the cluster refuses this directory for good; empty unless it does."""
+        """Why the cluster permanently refuses this directory. Empty if it does not."""
         return self._node.refusal
 
     def refuse(self, reason: str) -> None:
-        """Remember that the directory must not be used again: a start would count a boot, and look newer than it is."""
+        """Record that the directory must not be used again: another start would count a boot and make it look newer than it is."""
         with self._changing:
             if not self._node.refusal:
                 self._write(replace(self._node, refusal=reason), {})
 
     def set_identity(self, *, uuid: str, node_id: int) -> None:
-        """Remember who this node is. A uuid is never replaced, nor is an id by another (0 is none)."""
+        """Record this node's identity. A uuid is never replaced, and neither is an id, except 0, which means none."""
         with self._changing:
             node = self._node
             invariant(node.uuid in ("", uuid), "node_uuid_is_permanent", known=node.uuid, new=uuid)
@@ -277,18 +278,18 @@ class Registry:
             self._write(replace(node, uuid=uuid, node_id=node_id), {})
 
     def set_cluster(self, cluster_id: str) -> None:
-        """Remember the cluster. A cluster forms once: another id is never taken."""
+        """Record the cluster. A cluster forms once, so another id is never accepted."""
         with self._changing:
             known = self._node.cluster_id
             invariant(known in ("", cluster_id), "cluster_id_is_permanent", known=known, new=cluster_id)
             self._write(replace(self._node, cluster_id=cluster_id), {})
 
     def peer_addresses(self) -> dict[NodeId, str]:
-        """Where the other nodes were last reached."""
+        """Return the last known address of each other node."""
         return {NodeId(node_id): address for node_id, address in self._node.peers}
 
     def set_peer_addresses(self, addresses: Mapping[NodeId, str]) -> None:
-        """Remember where the other nodes are, for the next start. No write when nothing changed."""
+        """Record the addresses of the other nodes for the next start. Does not write if nothing changed."""
         peers = tuple(sorted((int(node_id), address) for node_id, address in addresses.items()))
         with self._changing:
             if peers != self._node.peers:
@@ -296,11 +297,11 @@ class Registry:
 
     @property
     def seeds(self) -> tuple[str, ...]:
-        """Client addresses of the other nodes, as last known: where to ask when the metadata replica is of no use."""
+        """Last known client addresses of the other nodes, to ask when the metadata replica cannot help."""
         return self._node.seeds
 
     def set_seeds(self, addresses: Iterable[str]) -> None:
-        """Remember client addresses of the other nodes. No write when nothing changed."""
+        """Record the client addresses of the other nodes. Does not write if nothing changed."""
         seeds = tuple(sorted(set(addresses)))
         with self._changing:
             if seeds != self._node.seeds:
@@ -309,28 +310,28 @@ class Registry:
     # ------------------------------------------------------------------------------------------------------ replicas
 
     def replica(self, key: ReplicaKey) -> ReplicaRow | None:
-        """What is known of a replica; None when it was never created here."""
+        """Return a replica's row, or None if it was never created here."""
         return ReplicaRow(ReplicaState.RETIRED) if key in self._retired else self._replicas.get(key)
 
     def has_replica(self, key: ReplicaKey) -> bool:
-        """Whether the replica was ever created here, whatever became of it."""
+        """Return whether the replica was ever created here, even if it is retired."""
         return key in self._replicas or key in self._retired
 
     def live_replicas(self) -> list[ReplicaKey]:
-        """Every replica that is not retired, sorted; quarantined ones too (see `quarantined`)."""
+        """Return every replica that is not retired, sorted. Quarantined ones are included (see `quarantined`)."""
         with self._changing:
             if self._sorted is None:
                 self._sorted = sorted(self._replicas)
             return self._sorted.copy()
 
     def quarantined(self) -> dict[ReplicaKey, str]:
-        """The quarantined replicas with the reason: not to be opened."""
+        """Return the quarantined replicas, which must not be opened, with their reasons."""
         with self._changing:
             quarantined = [key for key, row in self._replicas.items() if row.state is ReplicaState.QUARANTINED]
             return {key: self._replicas[key].reason for key in sorted(quarantined)}
 
     def add_replica(self, key: ReplicaKey) -> None:
-        """A replica was created: its file is durable, now it may speak. No-op when it is known and live."""
+        """Record a replica whose file is durable. It may send messages afterwards. Does nothing if the replica is known and live."""
         with self._changing:
             row = self.replica(key)
             if row is None:
@@ -339,14 +340,14 @@ class Registry:
                 invariant(row.state is ReplicaState.CREATED, "replica_created_once", key=key, state=row.state)
 
     def quarantine(self, key: ReplicaKey, reason: str) -> None:
-        """The replica is damaged or missing. Stays so until it is retired; the first reason is kept."""
+        """Record that the replica is damaged or missing. It stays quarantined until it is retired, and the first reason is kept."""
         with self._changing:
             row = self.replica(key) or ReplicaRow(ReplicaState.CREATED)
             if row.state is ReplicaState.CREATED:
                 self._write(None, {key: replace(row, state=ReplicaState.QUARANTINED, reason=reason, open_in_boot=0)})
 
     def retire_replica(self, key: ReplicaKey) -> None:
-        """Metadata says the replica is gone, and its file was moved away."""
+        """Record that metadata has removed the replica and that its file was moved to the trash."""
         with self._changing:
             if key not in self._retired:
                 self._write(None, {key: ReplicaRow(ReplicaState.RETIRED)})
@@ -354,22 +355,22 @@ class Registry:
     # ------------------------------------------------------------------------------------------------------ exits
 
     def mark_open(self, keys: Iterable[ReplicaKey]) -> None:
-        """These files are about to be opened in this boot. Takes many, for one commit at a node's start."""
+        """Record that these files are about to be opened in this boot. It takes many, so that a node's start needs one commit."""
         with self._changing:
             self._write(None, {key: replace(self._replicas[key], open_in_boot=self.boot) for key in keys})
 
     def needs_verification(self, key: ReplicaKey) -> bool:
-        """Whether a process died while it read the file: that may be what ended it."""
+        """Return whether a process died of a memory fault while it read the file, which may be the cause."""
         row = self._replicas.get(key)
         return row is not None and row.abnormal_exits >= ABNORMAL_EXITS_MAX
 
     def mark_verified(self, key: ReplicaKey) -> None:
-        """`verify_in_child` found the file sound: counting starts again."""
+        """Reset the file's count of abnormal exits, since `verify_in_child` found the file intact."""
         with self._changing:
             self._write(None, {key: replace(self._replicas[key], abnormal_exits=0)})
 
     def forget_exits(self) -> None:
-        """The node has run well for a while: no file is suspected any more. No write when none was."""
+        """Suspect no file any more, since the node has run for a while without a fault. Does not write if none was suspected."""
         with self._changing:
             rows = {key: replace(row, abnormal_exits=0) for key, row in self._replicas.items() if row.abnormal_exits}
             if rows:
@@ -377,7 +378,7 @@ class Registry:
 
 
 def _lock_for_this_process(path: Path) -> int:
-    """Two brokers on one data directory would vote twice. The kernel drops the lock when the process ends."""
+    """Lock the data directory: two brokers on one directory would vote twice. The kernel drops the lock when the process ends."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""Encode and decode the rows of the registry, `node.mdb`: one of the node itself, and one of each replica that was created here."""
+"""Encodes and decodes the rows of the registry, `node.mdb`: one row for the node itself, and one for each replica created here."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ReplicaState(Enum):
 
     CREATED = "created"
     QUARANTINED = "quarantined"
-    """Damaged or missing: silent until metadata retires it."""
+    """Damaged or missing. The replica is silent until metadata retires it."""
     RETIRED = "retired"
     """Removed for good. The row stays, so that the id is never used again here."""
 
@@ -33,33 +33,33 @@ class ReplicaRow:
 
     state: ReplicaState
     reason: str = ""
-    """Why it is quarantined."""
+    """Why the replica is quarantined."""
     open_in_boot: int = 0
-    """The boot that has its file open; 0 when it is closed."""
+    """The boot that has the replica's file open, or 0 if the file is closed."""
     abnormal_exits: int = 0
-    """Processes that died of a memory fault while a thread read its file. 0 again when it is verified, or was read for a while without one."""
+    """Number of processes that a memory fault killed while a thread read the replica's file. Reset when the file is verified, or was read for a while without a fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeRow:
-    """What the node remembers about itself."""
+    """The node's durable knowledge about itself and its cluster."""
 
     cluster_id: str = ""
     uuid: str = ""
     node_id: int = 0
     boot: int = 0
     transaction_id: int = 0
-    """LMDB's number of the transaction that wrote the row. Every transaction writes it: see `meta_pages`."""
+    """LMDB's number of the transaction that wrote the row. Every transaction writes the row, see `meta_pages`."""
     is_running: bool = False
-    """True from `Registry()` to a clean `close`: found True at start, the last exit was abnormal."""
+    """True from `Registry()` to a clean `close`. If it is True at a start, the last exit was abnormal."""
     peers: tuple[tuple[int, str], ...] = ()
     seeds: tuple[str, ...] = ()
     marks: str = ""
-    """Of the latest boots, hexadecimal."""
+    """Marks of the latest boots, hexadecimal."""
     known_boots: tuple[tuple[str, int, str], ...] = ()
-    """(uuid, boot, mark) of the other nodes' latest boots, hexadecimal marks."""
+    """(uuid, boot, mark) of the other nodes' latest boots. The marks are hexadecimal."""
     refusal: str = ""
-    """Why the cluster refuses this directory for good."""
+    """Why the cluster permanently refuses this directory."""
     format_version: int = FORMAT_VERSION
 
 
@@ -84,10 +84,12 @@ def encode_node(node: NodeRow) -> bytes:
 
 
 def decode_node(body: bytes) -> NodeRow:
-    """Decode what `encode_node` made. Raises `RegistryError` for another format."""
+    """Decode the row of the node. Raises `RegistryError` for another format."""
     fields = json.loads(body)
     if fields["format_version"] != FORMAT_VERSION:
-        raise RegistryError(f"registry of format {fields['format_version']}, this version reads {FORMAT_VERSION}")
+        raise RegistryError(
+            f"the registry has format {fields['format_version']}, but this version reads format {FORMAT_VERSION}"
+        )
     fields["peers"] = tuple((int(node_id), str(address)) for node_id, address in fields["peers"])
     fields["seeds"] = tuple(str(address) for address in fields.get("seeds", ()))
     fields["known_boots"] = tuple(
@@ -111,6 +113,6 @@ def encode_row(row: ReplicaRow) -> bytes:
 
 
 def decode_row(body: bytes) -> ReplicaRow:
-    """Decode what `encode_row` made."""
+    """Decode a replica's row."""
     state, reason, open_in_boot, abnormal_exits = json.loads(body)
     return ReplicaRow(ReplicaState(state), reason, open_in_boot, abnormal_exits)

@@ -1,4 +1,4 @@
-"""Writes the content of a new replica file, which has no meaning until it is synced and renamed: its commits do not sync."""
+"""Writes the content of a new replica file. Its commits do not sync, since the file has no meaning until it is synced and renamed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SLICE_ROWS = 4096
 def build_replica(
     path: Path, map_bytes: int, key: ReplicaKey, meta: ReplicaMeta, rows: Iterable[Row], undisturbed: Undisturbed
 ) -> None:
-    """Write a file with an empty log. The meta row goes in last: without it the file is nothing. The caller syncs it."""
+    """Write a file with an empty log. The meta row is written last, since the file is invalid without it. The caller syncs the file."""
     environment = open_environment(path, map_bytes, is_new=True)
     try:
         databases = open_databases(environment, is_new=True)
@@ -49,7 +49,7 @@ def build_replica(
 
 
 def settle_copy(path: Path, map_bytes: int) -> None:
-    """LMDB counts the transactions of a compacted copy from 1 again: its meta row must do so, too. The caller syncs it."""
+    """Write the transaction numbers of a compacted copy into its meta row: LMDB counts them from 1 again. The caller syncs the file."""
     environment = open_environment(path, map_bytes, is_new=True)
     try:
         databases = open_databases(environment)
@@ -63,7 +63,7 @@ def settle_copy(path: Path, map_bytes: int) -> None:
 def _write_both_commits(
     environment: lmdb.Environment, databases: Databases, meta: ReplicaMeta, verified_index: int
 ) -> None:
-    """Write the meta row in two transactions: both of the file's meta pages then point to a row of their own."""
+    """Write the meta row in two transactions, so that each of the file's two meta pages points to a row of its own."""
     for _ in range(2):
         with environment.begin(write=True) as transaction:
             row = encode_meta(meta, CommitNote(transaction.id(), verified_index))

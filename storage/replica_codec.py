@@ -1,7 +1,7 @@
-"""Bytes of a replica's `meta` database: one row for who it is, one for everything that changes.
+"""The bytes of a replica's `meta` database: one row with its identity, and one row with everything that changes.
 
-One changing row, rewritten in every transaction, because py-lmdb crosses the GIL once per put. It also holds the log's
-end, so that a log that lost its tail is seen at the next open.
+There is one changing row, rewritten in every transaction, because py-lmdb crosses the GIL once per put. It also holds the
+end of the log, so that the next opening detects a log that lost its tail.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from raftmq.storage.entry_codec import CodecError
 from raftmq.types import GroupId, LogIndex, Offset, ReplicaId, Term
 
 FORMAT_VERSION = 1
-"""Of the whole file: row layouts, databases and keys. Raised by any change that older code would misread."""
+"""The format of the whole file: row layouts, databases and keys. Any change that older code would misread raises it."""
 
 IDENTITY_KEY = b"identity"
 META_KEY = b"replica"
@@ -32,32 +32,32 @@ membership: revision, auto_leave, counts of voters, learners, outgoing, learners
 
 @dataclass(frozen=True, slots=True)
 class ReplicaMeta:
-    """Everything about a replica that changes, apart from its entries and state rows."""
+    """The part of a replica that changes, apart from its entries and state rows."""
 
     hard_state: HardState
     position: LogPosition
-    """The point the log starts after. Invariant: index <= state_index and <= last_index."""
+    """The point after which the log starts. Invariant: its index is <= state_index and <= last_index."""
     last_index: LogIndex
-    """Of the last entry; `position.index` when there is none."""
+    """Index of the last entry, or `position.index` if the log is empty."""
     last_next_offset: Offset
     last_append_time_ms: int
     state_index: LogIndex
     membership: Membership
-    """As of `state_index`."""
+    """The membership as of `state_index`."""
 
 
 class CommitNote(NamedTuple):
-    """What a meta row says of the transaction that wrote it, and not of the replica."""
+    """The part of a meta row that describes the transaction that wrote it, not the replica."""
 
     transaction_id: int
-    """LMDB's own number of the transaction. A meta page that names another one points to a tree that is not its own."""
+    """LMDB's own number of the transaction. If a meta page has another number, it points to another transaction's tree."""
     verified_index: int
-    """The clean point: entries up to here were read back from the file and found sound."""
+    """The clean point: entries up to here were read back from the file and were intact."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Whose file it is: a file copied or renamed to another replica's name is refused."""
+    """The owner of a file. A file copied or renamed to another replica's name is refused."""
 
     format_version: int
     group_id: GroupId
@@ -65,12 +65,12 @@ class Identity:
 
 
 def encode_identity(identity: Identity) -> bytes:
-    """The value of the identity row."""
+    """Return the value of the identity row."""
     return seal(IDENTITY_KEY, _IDENTITY.pack(identity.format_version, identity.group_id, identity.replica_id))
 
 
 def decode_identity(value: Buffer) -> Identity:
-    """The reverse of `encode_identity`; raises `CodecError`. Longer rows of later versions are read as far as known."""
+    """Decode the identity row. Raises `CodecError`. Of a later version's longer row, the known fields are read."""
     if not is_intact(IDENTITY_KEY, value) or len(value) < _IDENTITY.size + CHECKSUM_BYTES:
         raise CodecError("the identity row does not match its checksum")
     version, group_id, replica_id = _IDENTITY.unpack_from(value)
@@ -78,7 +78,7 @@ def decode_identity(value: Buffer) -> Identity:
 
 
 def encode_meta(meta: ReplicaMeta, note: CommitNote) -> bytes:
-    """The value of the meta row that the transaction of `note` writes."""
+    """Return the value of the meta row that the transaction of `note` writes."""
     hard_state, position, membership = meta.hard_state, meta.position, meta.membership
     members = membership.voters + membership.learners + membership.outgoing + membership.learners_next
     body = _META.pack(
@@ -105,7 +105,7 @@ def encode_meta(meta: ReplicaMeta, note: CommitNote) -> bytes:
 
 
 def decode_meta(value: Buffer) -> ReplicaMeta:
-    """The reverse of `encode_meta`; raises `CodecError`."""
+    """Decode the replica's part of the meta row. Raises `CodecError`."""
     if not is_intact(META_KEY, value):
         raise CodecError("the meta row does not match its checksum")
     if len(value) < _META.size + CHECKSUM_BYTES:
@@ -132,12 +132,12 @@ def decode_meta(value: Buffer) -> ReplicaMeta:
 
 
 def decode_note(value: Buffer) -> CommitNote:
-    """The note of a meta row that `decode_meta` takes."""
+    """Decode the transaction's part of a meta row that `decode_meta` accepts."""
     return CommitNote._make(_META.unpack_from(value)[: len(CommitNote._fields)])
 
 
 def replica_transaction_id(rows: Mapping[bytes, bytes]) -> int | None:
-    """The transaction that wrote these rows of the meta database; None when they are of another format.
+    """Return the transaction that wrote these rows of the meta database, or None if they have another format.
 
     Raises `CodecError` for rows that no transaction writes.
     """

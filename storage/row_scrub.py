@@ -1,7 +1,7 @@
-"""Reads a replica's rows back in slices, while it is in use: what opening leaves unread must be found before it is needed.
+"""Reads a replica's rows back in slices while it is in use, to find damage that the opening did not read before the rows are needed.
 
-Each slice is one short read transaction (a long one would keep LMDB from using pages again). Between slices the log may be truncated
-at either end and state rows may change: a slice begins where there is something left to begin with.
+Each slice is one short read transaction, because a long one would keep LMDB from reusing pages. Between slices the log may be
+truncated at either end and state rows may change. A slice therefore begins at the next row that still exists.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class ScrubPlace:
-    """How far a pass over one file has come."""
+    """The progress of one pass over a file."""
 
     file_at: int = 0
-    """Byte of the file: it is read to its end first, since the system's error is a value there and a signal in the map."""
+    """Next byte of the file to read. The file is read to its end first: a bad sector is an error of `pread`, but a signal in the map."""
     is_file_read: bool = False
     next_index: int = 0
-    """Of the log."""
+    """Next index of the log to read."""
     is_log_read: bool = False
     state_after: bytes = b""
-    """The state row that was read last."""
+    """Key of the last state row that was read."""
     is_done: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ScrubSlice:
-    """What one slice has read."""
+    """The result of one slice."""
 
     size: int
-    """Bytes of values, or of the file."""
+    """Bytes read, of rows or of the file."""
     rows: int
     verified_from: int = 0
     verified_to: int = 0
-    """Entries of the log that were found sound, with both ends; `verified_to` 0: none."""
+    """`verified_from` and `verified_to` are the first and last index of the intact entries. They are 0 if no entries were read."""
 
 
 def read_log_slice(
     transaction: Transaction[memoryview], databases: Databases, meta: ReplicaMeta, place: ScrubPlace, bytes_max: int, rows_max: int
 ) -> ScrubSlice:  # fmt: skip
-    """The next entries of the log, each checked, and how it continues the one before it. Raises `CodecError`."""
+    """Check the next entries of the log, and that each continues the one before it. Raises `CodecError`."""
     first = max(place.next_index, meta.position.index + 1)
     if first > meta.last_index:
         place.is_log_read = True
@@ -58,7 +58,7 @@ def read_log_slice(
     size = rows = 0
     with transaction.cursor(databases.log) as cursor:
         if not cursor.set_key(encode_key(first)):
-            raise CodecError(f"no row {first}")
+            raise CodecError(f"log row {first} is missing")
         for key, value in cursor.iternext():
             check_next(walk, key, value)
             size += len(value)
@@ -69,7 +69,7 @@ def read_log_slice(
         check_last(walk, meta)
         place.is_log_read = True
     elif size < bytes_max and rows < rows_max:
-        raise CodecError(f"no row {walk.index + 1}")
+        raise CodecError(f"log row {walk.index + 1} is missing")
     place.next_index = walk.index + 1
     return ScrubSlice(size, rows, first, walk.index)
 
@@ -77,7 +77,7 @@ def read_log_slice(
 def read_state_slice(
     transaction: Transaction[memoryview], databases: Databases, place: ScrubPlace, bytes_max: int, rows_max: int
 ) -> ScrubSlice:
-    """The next state rows, each checked. Raises `CodecError`."""
+    """Check the next state rows. Raises `CodecError`."""
     size = rows = 0
     with transaction.cursor(databases.state) as cursor:
         has_row = cursor.set_range(place.state_after + b"\0") if place.state_after else cursor.first()

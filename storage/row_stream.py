@@ -1,7 +1,7 @@
-"""State rows of one read transaction, fetched in slices so that nobody waits for a slow consumer of them.
+"""The state rows of one read transaction, fetched in slices so that a slow consumer blocks nobody.
 
-Between slices the transaction stays open (its view does not move) and the file can still be closed or replaced: the
-stream then ends with `ReplicaClosedError`. An open stream keeps every page freed after it, so it must be closed.
+Between slices the transaction stays open, so its view does not change. The file can still be closed or replaced, and the
+stream then raises `ReplicaClosedError`. An open stream keeps LMDB from reusing pages freed since it began, so it must be closed.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ Row = tuple[bytes, bytes]
 
 
 class ClosableRows(Protocol):
-    """Rows in key order; closing ends the read transaction behind them."""
+    """Rows in key order. `close` ends their read transaction."""
 
     def __iter__(self) -> Iterator[Row]:
-        """Itself."""
+        """Return itself."""
         ...
 
     def __next__(self) -> Row:
-        """The next row."""
+        """Return the next row."""
         ...
 
     def close(self) -> None:
-        """End the transaction; no-op when it has ended."""
+        """End the transaction. Does nothing if it has ended."""
         ...
 
 
 class RowStream:
-    """An iterator over slices. Used by one thread at a time, which may change between calls."""
+    """An iterator that fetches rows in slices. One thread at a time uses it, and another one may continue between two calls."""
 
     def __init__(self, fetch: Callable[[], list[Row]], end: Callable[[], None]) -> None:
         self._fetch = fetch
@@ -56,7 +56,7 @@ class RowStream:
         return self._rows.popleft()
 
     def close(self) -> None:
-        """End the transaction; rows already fetched are dropped."""
+        """End the transaction and drop the rows already fetched."""
         self._rows.clear()
         if not self._is_done:
             self._is_done = True

@@ -1,7 +1,7 @@
-"""Keeps the received part of a snapshot until all of it is there: a little in memory, the rest in a file without a name.
+"""Keeps the received part of a snapshot until it is complete: a little in memory, the rest in a file without a name.
 
-Such a file is deleted with its last descriptor, so a process that is killed leaves nothing behind. Bytes are checked when they are
-read again. Must not know what the bytes mean.
+The system deletes such a file with its last descriptor, so that a killed process leaves nothing on disk. Bytes are checked when
+they are read again. This module must not interpret them.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _FRAME: Final = struct.Struct("<II")
 
 
 class SpoolError(Exception):
-    """A chunk cannot be kept, or cannot be read again."""
+    """A chunk cannot be stored, or cannot be read again."""
 
 
 class SnapshotSpools:
-    """Makes spools, and counts what they have on disk."""
+    """Creates spools, and counts their files and bytes on disk."""
 
     def __init__(
         self,
@@ -38,14 +38,14 @@ class SnapshotSpools:
         disk_bytes_min: int = 0,
         spare_bytes: Callable[[], int] | None = None,
     ) -> None:
-        """Take the bounds.
+        """Set the bounds.
 
         Args:
-            directory: Where files go. None: everything stays in memory, as in the simulator.
-            memory_bytes: What one spool keeps in memory before it begins a file.
-            files_max: Files at the same time: each is a descriptor.
-            disk_bytes_min: So much may be on disk however full the volume is: a replica that is behind must be repaired.
-            spare_bytes: What may be written to the volume besides data. None: anything.
+            directory: Directory of the files. None keeps everything in memory, as in the simulator.
+            memory_bytes: Bytes that one spool keeps in memory before it begins a file.
+            files_max: Maximum number of open files. Each takes a descriptor.
+            disk_bytes_min: Bytes that all spools may have on disk however full the volume is: a replica that lags must be repaired.
+            spare_bytes: Returns the bytes of the volume that spools may still take. None: no limit.
         """
         self.directory = directory
         self.memory_bytes = memory_bytes
@@ -53,21 +53,21 @@ class SnapshotSpools:
         self._disk_bytes_min = disk_bytes_min
         self._spare_bytes = spare_bytes
         self._changing = threading.RLock()
-        """Taken again by a thread that has it, when the collector runs there and ends a spool that nobody has any more."""
+        """Reentrant: while a thread holds it, the garbage collector may run there and close an abandoned spool."""
         self.disk_bytes = 0
         """Bytes of all spools on disk."""
         self.files = 0
         """Open files of all spools."""
 
     def new(self) -> SnapshotSpool:
-        """Make an empty spool."""
+        """Create an empty spool."""
         return SnapshotSpool(self)
 
     def open_file(self) -> int:
         """Open a file without a name. Raises `SpoolError`."""
         with self._changing:
             if self.files >= self._files_max:
-                raise SpoolError(f"{self.files} snapshots arrive at the same time, and no more are taken")
+                raise SpoolError(f"{self.files} snapshots are being received, which is the limit")
             self.files += 1
         try:
             with tempfile.TemporaryFile(dir=self.directory) as file:
@@ -75,10 +75,10 @@ class SnapshotSpools:
         except OSError as error:
             with self._changing:
                 self.files -= 1
-            raise SpoolError(f"no file for a snapshot can be opened: {error.strerror}") from error
+            raise SpoolError(f"cannot open a file for a snapshot: {error.strerror}") from error
 
     def take(self, size: int) -> None:
-        """Reserve room for bytes that are about to be written. Raises `SpoolError` when the disk has none."""
+        """Reserve room for bytes that are about to be written. Raises `SpoolError` if the disk has none."""
         with self._changing:
             total = self.disk_bytes + size
             if total > self._disk_bytes_min and self._spare_bytes is not None and self._spare_bytes() < size:
@@ -86,7 +86,7 @@ class SnapshotSpools:
             self.disk_bytes += size
 
     def give_back(self, number: int, size: int) -> None:
-        """Close a file, and give back the room for its bytes."""
+        """Close a file and release the room for its bytes."""
         os.close(number)
         with self._changing:
             self.files -= 1
@@ -94,7 +94,7 @@ class SnapshotSpools:
 
 
 class _File:
-    """A spool's file. An object of its own, since it is closed by a finalizer, after the spool is gone."""
+    """The file of a spool. It is an object of its own because a finalizer closes it after the spool has been collected."""
 
     __slots__ = ("number", "size")
 
@@ -104,7 +104,7 @@ class _File:
 
 
 class SnapshotSpool:
-    """Chunks of bytes, in the order in which they came. Used by one thread at a time; closed with its last user."""
+    """Chunks of bytes in the order of their arrival. Used by one thread at a time, and closed with its last reference."""
 
     def __init__(self, spools: SnapshotSpools) -> None:
         self._spools = spools
@@ -115,7 +115,7 @@ class SnapshotSpool:
         self._end: weakref.finalize[..., SnapshotSpool] | None = None
 
     def append(self, chunk: bytes) -> None:
-        """Keep a chunk. Blocks on the disk. Raises `SpoolError`."""
+        """Store a chunk. Blocks on the disk. Raises `SpoolError`."""
         self._chunks.append(chunk)
         self.memory_bytes += len(chunk)
         if self._spools.directory is not None and self.memory_bytes > self._spools.memory_bytes:
@@ -140,20 +140,20 @@ class SnapshotSpool:
             raise SpoolError(f"a snapshot cannot be written: {what}") from error
 
     def chunks(self) -> Iterator[bytes]:
-        """Read everything from the start. Raises `SpoolError` when the disk returns other bytes than it was given."""
+        """Read all chunks from the start. Raises `SpoolError` if the disk returns other bytes than were written."""
         at, file = 0, self._file
         while file is not None and at < file.size:
             head = os.pread(file.number, _FRAME.size, at)
             length, checksum = _FRAME.unpack(head) if len(head) == _FRAME.size else (0, 0)
             chunk = os.pread(file.number, length, at + _FRAME.size)
             if len(chunk) != length or crc32c(chunk) != checksum or not length:
-                raise SpoolError("what was kept of a snapshot does not read back as it was written")
+                raise SpoolError("the stored part of a snapshot does not read back as it was written")
             yield chunk
             at += _FRAME.size + length
         yield from self._chunks
 
     def close(self) -> None:
-        """Forget everything. Safe to call again."""
+        """Drop all chunks. Safe to call again."""
         self._chunks.clear()
         self.memory_bytes = 0
         self._file = None

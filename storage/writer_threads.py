@@ -1,9 +1,9 @@
-"""Who calls `append_batch`: threads with a queue each, or, in the simulator, nobody until pumped.
+"""Writers, which call `append_batch`: threads with a queue each or, in the simulator, a queue that is pumped.
 
-Every replica is pinned to one thread, so its updates are applied in the order they were submitted and LMDB's rule of
-one writer per file holds. A thread takes everything that waits, puts the updates of a replica into one transaction,
-and reports all completions with one call. Any error but `StorageFullError` is reported once and ends the work: the
-process must exit.
+Every replica is pinned to one thread. So its updates are applied in the order of their submission, and LMDB's rule of one
+writer per file holds. A thread takes its whole queue, writes the updates of each replica in one transaction, and reports
+all completions with one call. Any error except `StorageFullError` is reported once and ends the thread: the process must
+exit.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from raftmq.storage.log_store import LogStore, ReplicaKey, Update
 T = TypeVar("T")
 
 TRANSACTION_BYTES_MAX = 8 * 1024 * 1024
-"""Payload and state bytes put into one transaction: bounds commit latency, and far below LMDB's dirty-page limit."""
+"""Maximum payload and state bytes of one transaction. It bounds the commit latency and is far below LMDB's limit of dirty pages."""
 REPORT_AFTER_SECONDS = 0.005
-"""A drain of many replicas reports what is done after this long instead of at its end."""
+"""A drain of many replicas reports its completions after this time already, not only at its end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """An update that is done with."""
+    """The result of an update."""
 
     key: ReplicaKey
     update: Update
     token: object
     error: StorageFullError | None
-    """None: durable. Otherwise nothing of it was applied, nor will anything later of this replica be, before it is
-    submitted again with the same token."""
+    """None if the update is durable. Otherwise nothing of it was applied, and no later update of this replica will be
+    applied before this one has been submitted again with the same token."""
     seconds: float = 0.0
-    """Time of the transaction that it was part of, the fsync included."""
+    """Duration of the update's transaction, including the fsync."""
 
 
 @dataclass(slots=True)
@@ -57,7 +57,7 @@ class _Call:
 
 
 class _Work:
-    """The part that threads and the inline writer share: runs items in order and collects completions."""
+    """The part that threads and the inline writer share: it runs items in order and collects completions."""
 
     def __init__(
         self, store: LogStore, on_done: Callable[[list[Completion]], None], clock: Callable[[], float]
@@ -66,10 +66,10 @@ class _Work:
         self._on_done = on_done
         self._clock = clock
         self._refused: dict[ReplicaKey, deque[object]] = {}
-        """Tokens that found no room, oldest first: only the oldest may be tried again."""
+        """Tokens of updates for which there was no room, oldest first. Only the oldest may be tried again."""
 
     def run(self, items: Iterable[_Write | _Call]) -> None:
-        """Do everything in `items`. Raises the first error that must end the process."""
+        """Run all items. Raises the first error that must end the process."""
         done: list[Completion] = []
         waiting: dict[ReplicaKey, list[_Write]] = {}
         started = self._clock()
@@ -78,7 +78,7 @@ class _Work:
                 if isinstance(item, _Write):
                     waiting.setdefault(item.key, []).append(item)
                     continue
-                # a call sees its replica with everything before it done and reported
+                # everything submitted for the replica before a call is done and reported before the call
                 self._write(item.key, waiting.pop(item.key, []), done)
                 self._report(done)
                 self._call(item)
@@ -127,12 +127,12 @@ class _Work:
             done.extend(Completion(key, write.update, write.token, None, seconds) for write in batch)
 
     def _retry(self, write: _Write, done: list[Completion]) -> None:
-        """While a replica has refused updates only the oldest of them is tried; the others keep their place."""
+        """Try the update if it is the oldest refused one of its replica. All others keep their place and are refused again."""
         refused = self._refused[write.key]
         if refused[0] is not write.token:
             if all(token is not write.token for token in refused):
                 refused.append(write.token)
-            error = StorageFullError(write.key, "an earlier write of this replica found no room")
+            error = StorageFullError(write.key, "an earlier write of this replica was refused for lack of room")
             done.append(Completion(write.key, write.update, write.token, error))
             return
         try:
@@ -153,13 +153,13 @@ class _Work:
         except CommitFailedError as error:
             call.future.set_exception(error)
             raise
-        except BaseException as error:  # noqa: BLE001 -- handed to whoever waits for the future
+        except BaseException as error:  # noqa: BLE001 -- handed to the future's waiter
             call.future.set_exception(error)
         else:
             call.future.set_result(result)
 
     def forget_refused(self, key: ReplicaKey) -> None:
-        """Nothing of this replica will be submitted again."""
+        """Forget the replica's refused updates: they will not be submitted again."""
         self._refused.pop(key, None)
 
 
@@ -169,7 +169,7 @@ def _bytes_of(update: Update) -> int:
 
 
 class WriterThreads:
-    """The production writers: `thread_count` dedicated threads (30 % more commits than an executor's hops allow)."""
+    """The writers of production: `thread_count` dedicated threads, which reach 30 % more commits than an executor."""
 
     def __init__(
         self,
@@ -182,12 +182,12 @@ class WriterThreads:
         """Start the threads.
 
         Args:
-            store: What is written to.
-            thread_count: 4 to 8 keep a disk busy; more only contend for the GIL.
-            on_done: Called on a writer thread with the completions of a drain, in order per replica. Must be quick:
+            store: The store that the threads write to.
+            thread_count: Number of threads. 4 to 8 keep a disk busy, and more only contend for the GIL.
+            on_done: Called on a writer thread with the completions of a drain, in order per replica. It must be quick:
                 typically one `loop.call_soon_threadsafe`.
             on_error: Called once, on a writer thread, with the error that must end the process. That thread has
-                stopped; updates in its queue are never reported.
+                stopped, and updates in its queue are never reported.
         """
         self._on_error = on_error
         self._has_failed = threading.Event()
@@ -200,35 +200,35 @@ class WriterThreads:
             thread.start()
 
     def submit(self, key: ReplicaKey, update: Update, token: object) -> None:
-        """Queue an update; its `Completion` carries the token. Raises `RuntimeError` after `close`."""
+        """Queue an update. Its `Completion` carries the token. Raises `RuntimeError` after `close`."""
         self._thread_of(key).put(_Write(key, update, token))
 
     def run(self, key: ReplicaKey, function: Callable[[], T]) -> Future[T]:
-        """Run `function` on the replica's thread, after everything submitted for it before.
+        """Run `function` on the replica's thread, after everything that was submitted for the replica before.
 
-        Its exception goes to the future (to `on_error` as well when a commit failed). `RuntimeError` after `close`.
+        Its exception goes to the future, and to `on_error` as well if a commit failed. Raises `RuntimeError` after `close`.
         """
         future: Future[T] = Future()
         self._thread_of(key).put(_Call(key, function, future))  # type: ignore[arg-type]  # a future of T takes T only
         return future
 
     def lane(self, key: ReplicaKey) -> int:
-        """Which thread the replica is pinned to."""
+        """Return the number of the thread to which the replica is pinned."""
         return self._thread_of(key).number
 
     def forget_refused(self, key: ReplicaKey) -> None:
-        """Drop its updates that found no room: its file is opened again. On the replica's thread, and with nothing of it queued."""
+        """Forget the replica's refused updates before its file is opened again. Call it on the replica's thread, with none of its updates queued."""
         self._thread_of(key).work.forget_refused(key)
 
     def forget(self, key: ReplicaKey) -> None:
-        """The replica is gone: drop what is remembered of it (after its last update was reported)."""
+        """Forget a removed replica, after its last update was reported."""
         with self._assigning:
             thread = self._assigned.pop(key, None)
         if thread is not None:
             thread.work.forget_refused(key)
 
     def close(self) -> None:
-        """Take nothing more, finish what is queued, end the threads. Blocks; not called from a writer thread."""
+        """Accept no more updates, finish the queued ones and end the threads. Blocks, so do not call it on a writer thread."""
         for thread in self._threads:
             thread.finish()
         for thread in self._threads:
@@ -238,7 +238,7 @@ class WriterThreads:
         thread = self._assigned.get(key)
         if thread is None:
             with self._assigning:
-                # round robin: replicas of a topic are created together and share its load evenly
+                # round robin: the replicas of a topic are created together, so its load is spread evenly
                 thread = self._assigned.setdefault(key, self._threads[len(self._assigned) % len(self._threads)])
         return thread
 
@@ -295,7 +295,7 @@ class _WriterThread(threading.Thread):
 
 
 class InlineWriter:
-    """The same interface without threads: work waits until `pump`, so a simulator decides when writes end."""
+    """The same interface without threads: updates and calls wait for `pump`, so that a simulator decides when writes end."""
 
     def __init__(
         self,
@@ -311,7 +311,7 @@ class InlineWriter:
 
     @property
     def waiting_count(self) -> int:
-        """Updates and calls that a `pump` would do."""
+        """Number of updates and calls that wait for `pump`."""
         return len(self._queue)
 
     def submit(self, key: ReplicaKey, update: Update, token: object) -> None:
@@ -319,13 +319,13 @@ class InlineWriter:
         self._queue.append(_Write(key, update, token))
 
     def run(self, key: ReplicaKey, function: Callable[[], T]) -> Future[T]:
-        """See `WriterThreads.run`; the future is done by a `pump`."""
+        """See `WriterThreads.run`. A `pump` completes the future."""
         future: Future[T] = Future()
         self._queue.append(_Call(key, function, future))  # type: ignore[arg-type]  # a future of T takes T only
         return future
 
     def pump(self, count: int | None = None) -> None:
-        """Do everything that waits, or its first `count` items; what the completions add waits for the next pump."""
+        """Run all queued items or the first `count`. Items that the completions add wait for the next pump."""
         items: deque[_Write | _Call] = deque()
         while self._queue and (count is None or len(items) < count):
             items.append(self._queue.popleft())
@@ -338,11 +338,11 @@ class InlineWriter:
             self._on_error(error)
 
     def drop(self) -> None:
-        """The process crashed: nothing that waits is ever done."""
+        """Drop all queued items, as a crash of the process does."""
         self._queue.clear()
 
     def lane(self, key: ReplicaKey) -> int:
-        """See `WriterThreads.lane`: there is one."""
+        """See `WriterThreads.lane`. There is only one."""
         del key
         return 0
 
@@ -355,5 +355,5 @@ class InlineWriter:
         self._work.forget_refused(key)
 
     def close(self) -> None:
-        """Do everything that waits."""
+        """Run all queued items."""
         self.pump()

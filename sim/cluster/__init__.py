@@ -1,1 +1,1 @@
-"""Whole nodes in virtual time: the production broker and SDK, one thread, one seed."""
+"""Whole nodes in virtual time: the production broker and SDK on one thread, driven by one seed."""

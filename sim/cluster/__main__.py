@@ -1,7 +1,7 @@
 """`python -m sim.cluster`: run many seeds of whole nodes, or replay one with its trace.
 
-Exit codes: 0 nothing found, 1 a safety property broken, 2 not whole again after healing, 3 an exception in the code. The last
-line printed is the command that replays the run (of several findings the first).
+Exit codes: 0: no defect found. 1: a safety property was broken. 2: the healed cluster did not recover. 3: an exception in the code. The
+last printed line is the command that replays the run (the first one with a finding).
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from sim.history.events import Event, write_history
 
 SEEDS_DEFAULT = 100
 REPORT_SECONDS = 2.0
-"""How often a batch says how far it is."""
+"""Interval of the progress reports of a batch."""
 _BAR_WIDTH = 30
 
 
 def replay_command(seed: int, mutant: str | None) -> str:
-    """How to see a run again."""
+    """Return the command that replays a run."""
     if mutant is None:
         return f"make sim SEED={seed}"
     return f"python -m sim.cluster --seed {seed} --mutant {mutant}"
 
 
 def finding(outcome: Outcome) -> str:
-    """What a seed found, on one line."""
+    """Describe the finding of a seed on one line."""
     return f"seed {outcome.seed} {outcome.verdict.name.lower()}: {outcome.detail}"
 
 
 def summary(outcome: Outcome) -> str:
-    """What a seed was, on one line."""
+    """Summarize the run of a seed on one line."""
     faults = ", ".join(f"{name} {count}" for name, count in outcome.faults.items() if count)
     return (
         f"seed {outcome.seed} {outcome.verdict.name.lower()}: {outcome.operations} operations, {outcome.acknowledged} "
@@ -70,7 +70,7 @@ def _replay(seed: int, mutant: str | None, level: str | None, history: Path | No
 
 
 def _cpu_seconds() -> float:
-    """Processor time of this process and its children that have ended."""
+    """Return the processor time of this process and of its ended children."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
 
@@ -124,15 +124,17 @@ def _run_many(first: int, count: int, jobs: int, mutant: str | None, *, is_recor
 def main() -> int:
     """Parse arguments and run."""
     parser = argparse.ArgumentParser(prog="python -m sim.cluster", description=__doc__)
-    parser.add_argument("--seed", type=int, help="replay this one seed with its trace")
+    parser.add_argument("--seed", type=int, help="replay this seed with its trace")
     parser.add_argument(
-        "--log", choices=("debug", "info", "warning", "error"), help="with --seed: log lines from this level"
+        "--log", choices=("debug", "info", "warning", "error"), help="with --seed: print log lines from this level on"
     )
-    parser.add_argument("--history", type=Path, help="with --seed: write what clients did and were told there")
+    parser.add_argument("--history", type=Path, help="with --seed: file for the history of the clients")
     parser.add_argument("--mutant", choices=sorted(MUTANTS), help="simulate this mutant")
     parser.add_argument("--first", type=int, default=0, help="first seed of a batch (0)")
-    parser.add_argument("--seeds", type=int, default=SEEDS_DEFAULT, help=f"seeds in a batch ({SEEDS_DEFAULT})")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (one per core)")
+    parser.add_argument(
+        "--seeds", type=int, default=SEEDS_DEFAULT, help=f"number of seeds in a batch ({SEEDS_DEFAULT})"
+    )
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="number of processes (one per core)")
     parser.add_argument("--record", action="store_true", help="add a row to docs/internals/simulation-runs.md")
     arguments = parser.parse_args()
     if arguments.record and (arguments.mutant is not None or arguments.seed is not None):

@@ -1,4 +1,4 @@
-"""Many seeds of whole nodes, each in a child of its own."""
+"""Runs many seeds of whole nodes, each in a child process of its own."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from sim.cluster.world.logs import silence_logs
 
 
 def run_isolated(seed: int, build: Build = PRODUCT, options: Options | None = None) -> Outcome:
-    """One seed, in a child."""
+    """Run one seed in a child process."""
     return judged(seed, _quietly, build, options, seed)
 
 
 def judged(seed: int, run: Callable[..., Outcome], *arguments: object) -> Outcome:
-    """The outcome of a seed that is run in a child, whatever becomes of the child."""
+    """Return the outcome of a seed that runs in a child process, even if the child dies."""
     try:
         return in_child(run, *arguments)
-    except Exception as error:  # noqa: BLE001 -- outside of what the run itself judges
+    except Exception as error:  # noqa: BLE001 -- any failure outside the run itself is a verdict
         return _crashed(seed, error)
 
 
 def run_batch(first: int, count: int, jobs: int, build: Build = PRODUCT) -> Iterator[Outcome]:
-    """Outcomes of seeds `first`..`first + count - 1`, in order, as they become known."""
-    assignor_names()  # looked up once for each process: here for all of them
+    """Yield the outcomes of the seeds `first`..`first + count - 1`, in order, as soon as they are known."""
+    assignor_names()  # looked up once here, so that no child process has to do it
     gc.collect()
-    gc.freeze()  # children share what is here already
+    gc.freeze()  # child processes share the objects that exist now
     yield from map_in_children(partial(_quietly, build, None), range(first, first + count), jobs, _crashed)
 
 
 def _crashed(seed: int, error: Exception) -> Outcome:
-    """Of a run that could not even judge itself: its process died, or the simulator is broken."""
+    """Return the outcome of a run that had no verdict: its process died, or the simulator is broken."""
     return Outcome(seed, Verdict.CRASH, f"{type(error).__name__}: {error}")
 
 

@@ -1,7 +1,7 @@
-"""Watches every node of a run and holds it to the invariants, as things happen.
+"""Watches every node of a run and checks the invariants while it runs.
 
-Hooks into the production parts from outside (they do not know of it): what is applied, what leaves, who leads, what breaks.
-A broken invariant ends the run at once.
+It hooks into the production parts from outside, without their knowledge: applied entries, sent messages, new leaders, failures.
+A broken invariant ends the run immediately.
 """
 
 # ruff: noqa: ANN401 -- hooks stand in for methods of the product
@@ -63,17 +63,18 @@ from sim.core.invariants.votes import Rounds
 
 Arguments = ParamSpec("Arguments")
 CLOCK_RATE_MAX = 1.25
-"""Of any simulated clock."""
+"""Maximum rate of any simulated clock."""
 CLOCK_ERROR_MS_MAX = 2_000
-"""Of the time that a broker goes by, where most clocks are right: 0.15 s of those, the 0.5 s that count as agreement, half of a round
-trip of 0.25 s, and what monotonic clocks lose in the time for which an answer counts; at a stamp and at the look at its age."""
+"""Maximum error of the time that a broker uses while most clocks are right. It is the sum of 0.15 s for those clocks, 0.5 s that count as
+agreement, half of a round trip of 0.25 s, and the drift of monotonic clocks while an answer is valid. It counts twice: when a record is
+stamped and when its age is checked."""
 LOOK_SECONDS = 0.25
 COMPARE_EVERY = 6
-"""State machines are compared at every so many looks."""
+"""Number of looks between two comparisons of state machines."""
 
 
 class Checker:
-    """The invariants' memory of one run."""
+    """The invariants of one run and the data that they remember."""
 
     def __init__(self, cluster: Cluster, *, is_forgetful: bool = False) -> None:
         self._cluster = cluster
@@ -88,31 +89,31 @@ class Checker:
         self.groups = GroupOwnership(SESSION_SECONDS, CLOCK_RATE_MAX)
         self.retention = Retention(self.acknowledged)
         self._proposed_ms: dict[tuple[int, int, int], int] = {}
-        """(group, term, index) -> the right time when the entry was proposed."""
+        """(group, term, index) -> the correct time at which the entry was proposed."""
         self.clocks_found_wrong = 0
-        """Looks at which a broker knew that its clock was wrong."""
+        """Number of looks at which a broker knew that its clock was wrong."""
         self._stale_leaders = StaleLeaders()
         self._commands: dict[tuple[int, int], None] = {}
-        """(group, index) of commands that were looked at."""
+        """(group, index) of the commands that were checked."""
         self.on_retention: Callable[[int, int], None] = lambda group_id, before: None
-        """Told of records that are gone because they were old."""
+        """Called when records were deleted because of their age."""
         self._elections: dict[int, ElectionSafety] = {}
         self._votes: dict[int, VoteOnce] = {}
         self._budgets: dict[str, Budgets] = {}
-        """By machine, of the broker that it runs."""
+        """Machine -> the budgets of its broker."""
         self._looks = 0
         self.damaged: dict[tuple[str, ReplicaKey], None] = {}
-        """Replicas that a fault damaged, by machine: they alone may break."""
+        """Replicas that a fault damaged, with their machines. Only they may break."""
         self.quarantined: dict[tuple[str, ReplicaKey], None] = {}
-        """Replicas that their nodes gave up."""
+        """Replicas that their nodes quarantined."""
         self.stalls: dict[str, int] = {}
-        """How often each process noticed that it had stood still."""
+        """Number of stalls that each process noticed."""
         self.defects_noted = 0
-        """Planted ones that work in the background, or a replica, ran into."""
+        """Number of planted defects that background work met."""
         self.leaders_elected = 0
         self.broken_replicas = 0
         self.stale_directories = 0
-        """Older copies of a disk that were refused."""
+        """Number of older copies of a disk that were refused."""
         cluster.on_process.append(self._watch)
         cluster.on_broken_replica.append(lambda *arguments: self.judge(self._on_broken, *arguments))
         cluster.on_fatal_error.append(lambda *arguments: self.judge(self._on_fatal, *arguments))
@@ -120,11 +121,11 @@ class Checker:
 
     @property
     def now(self) -> float:
-        """The simulation's time."""
+        """The time of the simulation."""
         return self._cluster.loop.now
 
     def judge(self, check: Callable[Arguments, object], *args: Arguments.args, **kwargs: Arguments.kwargs) -> None:
-        """Run a check; a broken invariant ends the run, from whatever depth."""
+        """Run a check. A broken invariant ends the run, from any depth of the call stack."""
         try:
             check(*args, **kwargs)
         except InvariantViolation as violation:
@@ -134,7 +135,7 @@ class Checker:
     # ------------------------------------------------------------------------------------------------ hooks
 
     def _watch(self, process: Process) -> None:
-        """Put the checks around what a node does from now on."""
+        """Wrap methods of a new node in checks."""
         assert process.node is not None
         self._watch_consensus(process, process.node.engine)
         self._watch_budgets(process.node.engine, Budgets(process.node), process.machine.name)
@@ -268,7 +269,7 @@ class Checker:
                 self._on_command(replica, entry)
 
     def _on_command(self, replica: Replica[StateMachine], entry: Entry) -> None:
-        """A command that was not known."""
+        """Check a committed command when the first replica applies it."""
         group_id = replica.group_id
         if (group_id, entry.index) in self._commands:
             return
@@ -306,7 +307,7 @@ class Checker:
         self._elections.setdefault(replica.group_id, ElectionSafety()).on_leader(replica.replica_id, change.term)
 
     def _on_broken(self, process: Process, replica: Replica[StateMachine], error: Exception) -> None:
-        """A replica may only fall silent for damage that a fault did."""
+        """Check that a replica fell silent only because of damage by a fault, or a planted defect."""
         self.broken_replicas += 1
         check_defect_stays(process.machine.name, error)
         if isinstance(error, PlantedDefect):
@@ -317,7 +318,7 @@ class Checker:
         )
 
     def _on_failure(self, process: Process, work: Work, error: BaseException) -> None:
-        """Work in the background failed, and goes on: the product outlives a bug of its own, which the simulation must not."""
+        """Check the failure of background work. The product survives its own defects, but the simulation must report them."""
         check_defect_stays(process.machine.name, error)
         if isinstance(error, PlantedDefect):
             self.defects_noted += 1
@@ -351,7 +352,7 @@ class Checker:
         self._cluster.loop.after(LOOK_SECONDS, None, self._look)
 
     def compare_states(self) -> None:
-        """Replicas of a group that applied equally much are equal. Also counts recent entries, which is as dear."""
+        """Check that replicas of a group with the same applied index are equal. Also counts recent entries, which is as expensive."""
         for process in self._cluster.running():
             assert process.node is not None
             self.judge(self._budgets[process.machine.name].check_recent_entries)
@@ -360,12 +361,12 @@ class Checker:
                 self.judge(self._memory.check, replica)
 
     def is_quiet(self) -> bool:
-        """Whether everything that was proposed is applied: retention goes on by itself."""
+        """Return whether all proposals are applied. There may be new ones without clients, since retention continues."""
         groups = [g for p in self._cluster.running() if p.node is not None for g in p.node.engine.replicas.values()]
         return all(isinstance(g.disk, Idle) and g.core.applied_index >= g.core.last_index for g in groups)
 
     def at_end(self) -> None:
-        """Once more, whole, when everything is quiet."""
+        """Check everything once more at the end, when the cluster is quiet."""
         self.compare_states()
         for process in self._cluster.running():
             assert process.node is not None

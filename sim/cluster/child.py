@@ -1,9 +1,10 @@
-"""Runs a function in a forked child: a simulation leaves half-dead tasks behind, which end with their process.
+"""Runs a function in a forked child process, since a simulation leaves unfinished tasks behind, which end with the process.
 
-Its collector would run their `finally`, at a time that is not up to the seed; a child that exits runs nothing.
+Otherwise the garbage collector would run their `finally` blocks at a time that does not depend on the seed. A child process that
+exits runs none of them.
 """
 
-# ruff: noqa: ANN401 -- what a function takes and gives
+# ruff: noqa: ANN401 -- functions have any parameters and results
 
 from __future__ import annotations
 
@@ -19,11 +20,11 @@ A = TypeVar("A")
 
 
 class ChildDiedError(Exception):
-    """A child ended without an answer."""
+    """A child process ended without an answer."""
 
 
 def in_child(function: Callable[..., T], *arguments: Any) -> T:
-    """The function's result, from a child. What it raises is raised here."""
+    """Return the function's result from a child process. Its exceptions are raised here."""
     process, pipe = _fork(function, arguments)
     with os.fdopen(pipe, "rb") as answers:
         data = answers.read()
@@ -35,7 +36,7 @@ def in_child(function: Callable[..., T], *arguments: Any) -> T:
 def map_in_children(
     function: Callable[[A], T], items: Sequence[A], jobs: int, on_failure: Callable[[A, Exception], T]
 ) -> Iterator[T]:
-    """The results in the order of the items, from so many children at a time; `on_failure` gives that of one that raised or died."""
+    """Yield the results in the order of the items, from `jobs` child processes at a time. `on_failure` replaces the result of a failed child."""
     running: dict[int, tuple[int, int, bytearray]] = {}
     done: dict[int, bytes] = {}
     begun = reported = 0
@@ -58,7 +59,7 @@ def map_in_children(
         while reported in done:
             try:
                 result = _result(done.pop(reported))
-            except Exception as error:  # noqa: BLE001 -- of one item, which the others do not depend on
+            except Exception as error:  # noqa: BLE001 -- one item's failure does not affect the others
                 result = on_failure(items[reported], error)
             yield result
             reported += 1
@@ -78,11 +79,11 @@ def _fork(function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[int
         answer: tuple[bool, Any]
         try:
             answer = (True, function(*arguments))
-        except BaseException as error:  # noqa: BLE001 -- it is the parent's
+        except BaseException as error:  # noqa: BLE001 -- passed to the parent
             answer = (False, error)
         try:
             data = pickle.dumps(answer)
-        except Exception as error:  # noqa: BLE001 -- not everything can be sent
+        except Exception as error:  # noqa: BLE001 -- not every object can be pickled
             data = pickle.dumps((False, RuntimeError(f"{answer[1]!r} cannot be sent: {error}")))
         with os.fdopen(writer, "wb") as answers:
             answers.write(data)

@@ -1,4 +1,4 @@
-"""The machines of a run, and the broker processes that live and die on them."""
+"""The machines of a run, and the broker processes that run on them."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ EPOCH_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
 _RESTART_SECONDS = 0.3
 _METRICS = RequestMetrics()
-"""Of all nodes of all runs: nobody reads them, and making them is slow."""
+"""Shared by all nodes of all runs, since nobody reads these metrics and creating them is slow."""
 
 
 class SimConfig(BrokerConfig):
-    """A broker's configuration with the times that cannot be configured scaled as well."""
+    """A broker's configuration in which the times that cannot be configured are scaled as well."""
 
     def timing(self) -> Timing:
         """See `BrokerConfig`."""
@@ -73,7 +73,7 @@ class SimConfig(BrokerConfig):
 
 
 class TightConfig(SimConfig):
-    """The same with small bounds wherever there are any."""
+    """The same configuration with small bounds."""
 
     def limits(self) -> Limits:
         """See `BrokerConfig`."""
@@ -85,14 +85,15 @@ class TightConfig(SimConfig):
             catching_up_max=1,
             poll_bytes_max=3_000,
             append_streams_max=6,
-            peer_outbox_bytes_max=700_000,  # an append of 512 KiB must fit, or its follower never gets on
+            peer_outbox_bytes_max=700_000,  # an append of 512 KiB must fit, or its follower makes no progress
         )
 
 
 def forgetful(record: Callable[..., None]) -> Callable[..., None]:
-    """What forgets some anonymous producers as soon as they are recorded, by the log alone.
+    """Return a `record` that forgets some anonymous producers immediately, as determined by the log alone.
 
-    Never one whose first batch may still be under way: it would be taken for a new one, which no broker could help.
+    It never forgets a producer whose first batch may still be under way: a retry would be taken for a new producer, which no broker
+    could detect.
     """
 
     def record_and_forget(table: ProducerTable, header: BatchHeader, base_offset: int, now_ms: int) -> None:
@@ -106,7 +107,7 @@ def forgetful(record: Callable[..., None]) -> Callable[..., None]:
 
 
 def scale(*, is_tight: bool, is_forgetful: bool) -> Callable[[], None]:
-    """Times, and tight bounds, of the product that are no setting; returns what puts them back."""
+    """Change times and bounds of the product that are not settings. Return a function that restores them."""
     modules: list[tuple[Any, str, Any]] = [
         (damage_reports, "REPORT_SECONDS", 1.5),
         (supervisor, "PAUSE_SECONDS_MAX", 1.0),
@@ -134,7 +135,7 @@ def scale(*, is_tight: bool, is_forgetful: bool) -> Callable[[], None]:
 
 
 class SimNode(Node):
-    """The production node; tells the simulation what it would tell its operator."""
+    """The production node, which also reports its failures to the simulation."""
 
     process: Process
 
@@ -152,7 +153,7 @@ class SimNode(Node):
 
 @dataclass
 class ClusterSettings:
-    """What all nodes of a run have in common."""
+    """The settings that all nodes of a run share."""
 
     timing: dict[str, float | int]
     limits: dict[str, int]
@@ -177,11 +178,11 @@ class Process:
         self.is_stopping = False
 
     def on_fatal(self, error: BaseException) -> None:
-        """The process ends by itself."""
+        """Report that the process ends itself."""
         self.machine.cluster.on_fatal(self, error)
 
     def on_broken(self, replica: Replica[StateMachine], error: Exception) -> None:
-        """A replica fell silent."""
+        """Report that a replica fell silent."""
         self.machine.cluster.on_broken(self, replica, error)
 
 
@@ -198,24 +199,24 @@ class Machine:
         self.boot = 0
         self.process: Process | None = None
         self.keeps_down = False
-        """Nobody starts it again by itself."""
+        """Whether the broker is not restarted automatically."""
         self.is_given_up = False
-        """The operator says that what was on its old disk is lost, whatever that means."""
+        """Whether the operator has declared the data of its old disk lost."""
         self.wiped_node_id = 0
-        """The node id that it asks for after its disk was lost."""
+        """The node id that the broker requests after the disk was lost."""
         self.has_new_disk = False
-        """It joins the cluster, and never founds one."""
+        """Whether the disk was replaced. The broker then joins the cluster and never bootstraps one."""
         self.is_barred = False
-        """Nobody starts it: the node that it was has still to be removed."""
+        """Whether the broker must not start because its old node has not been removed yet."""
 
     @property
     def address(self) -> str:
-        """Where clients reach it."""
+        """The broker's address for clients."""
         return f"{self.name}:9400"
 
     @property
     def node(self) -> SimNode | None:
-        """The running broker."""
+        """The running broker, or None."""
         return self.process.node if self.process is not None else None
 
 
@@ -239,48 +240,48 @@ class Cluster:
         self.trace = trace
         self.machines: dict[str, Machine] = {}
         self.true_epoch_ms = EPOCH_MS
-        """What a wall clock that is right would have said at the beginning: later than it was, by the time that all slept."""
+        """The time of a correct wall clock at the beginning. It grows by the time for which all machines slept."""
         self.clients: dict[str, Host] = {}
-        """Of the clients, by name."""
+        """The hosts of the clients, by name."""
         self.node_class = node_class
         self.parts_class = parts_class
         self.installs = 0
-        """Snapshots that replaced replicas' files, of processes that are gone."""
+        """Number of snapshots installed by processes that have ended."""
         self.on_process: list[Callable[[Process], None]] = []
-        """Told of each node that was made, before it starts."""
+        """Called with each process whose node was created, before the node starts."""
         self.on_fatal_error: list[Callable[[Process, BaseException], None]] = []
         self.on_broken_replica: list[Callable[[Process, Replica[StateMachine], Exception], None]] = []
         self.on_gone: list[Callable[[Process], None]] = []
-        """Told of each process that is no more."""
+        """Called with each process that has ended."""
         loop.connector = TcpConnector(loop, network)
 
     def new_disk(self) -> Disk:
-        """An empty one."""
+        """Create an empty disk."""
         disk = Disk(random.Random(self.rng.getrandbits(64)), self.settings.disk_capacity)
         disk.latency = self.settings.disk_latency
         return disk
 
     def add_machine(self) -> Machine:
-        """One more computer, without a broker yet."""
+        """Add a machine without a broker."""
         machine = Machine(self, len(self.machines) + 1)
         self.machines[machine.name] = machine
         return machine
 
     def running(self) -> list[Process]:
-        """Processes with a node, in the machines' order."""
+        """Return the processes with a node, in the order of the machines."""
         return [m.process for m in self.machines.values() if m.process is not None and m.process.node is not None]
 
     def addresses(self) -> str:
-        """For clients."""
+        """Return the bootstrap addresses for clients."""
         return ",".join(machine.address for machine in self.machines.values())
 
     @property
     def true_ms(self) -> int:
-        """What wall clocks should say now."""
+        """The time that wall clocks should show now."""
         return self.true_epoch_ms + int(self.loop.now * 1000)
 
     def sleep_all(self, hours: int) -> None:
-        """Everything stands still for so long, but the wall clocks."""
+        """Suspend all machines for some hours. Only their wall clocks continue."""
         self.true_epoch_ms += hours * HOUR_MS
         for machine in self.machines.values():
             machine.wall.set(machine.wall.epoch_ms + hours * HOUR_MS)
@@ -288,7 +289,7 @@ class Cluster:
     # ------------------------------------------------------------------------------------------------ life
 
     def start(self, machine: Machine) -> None:
-        """Start a broker there; one whose start fails is started again after a while."""
+        """Start the machine's broker. If its start fails, it is started again later."""
         if machine.is_barred:
             return
         machine.keeps_down = False
@@ -296,7 +297,7 @@ class Cluster:
             return
         machine.boot += 1
         self.network.dark.pop(machine.name, None)
-        # every boot's clock starts somewhere else, as a machine's monotonic clock does
+        # the clock of every boot starts at another time, as a machine's monotonic clock does
         host = Host(machine.name, machine.boot, machine.rate, 1000.0 * machine.number + 100_000.0 * machine.boot)
         config = self._config(machine)
         rng = random.Random(self.rng.getrandbits(64))
@@ -337,7 +338,7 @@ class Cluster:
         )
 
     async def _run(self, process: Process, config: BrokerConfig) -> None:
-        """As `broker.main` does."""
+        """Run the node as `broker.main` does."""
         machine = process.machine
         try:
             node = self.node_class(config, "0.0", process.parts)
@@ -350,7 +351,7 @@ class Cluster:
             try:
                 await process.starting
             except asyncio.CancelledError:
-                pass  # it was asked to stop
+                pass  # the process was asked to stop
             else:
                 process.is_ready = True
                 self.trace(f"{machine.name} is ready as node {node.view.node_id}")
@@ -361,7 +362,7 @@ class Cluster:
         self._start_later(machine)
 
     def _drop_frames(self, node: SimNode) -> None:
-        """A full outbox drops frames and says so, in the transport as in here."""
+        """Drop some frames and report that, as the transport does when an outbox is full."""
         network, transport = self.network, node.transport
         send = transport.send
 
@@ -383,7 +384,7 @@ class Cluster:
             self.start(machine)
 
     def crash(self, machine: Machine, *, is_power_cut: bool = False) -> None:
-        """SIGKILL, or no power: nothing of the process runs any more. It stays down until `start`."""
+        """Kill the process, by SIGKILL or a power cut. It stays down until `start`."""
         process = machine.process
         machine.keeps_down = True
         if process is not None:
@@ -407,7 +408,7 @@ class Cluster:
             listener(process)
 
     def stop(self, machine: Machine) -> None:
-        """SIGTERM: an orderly end. It stays down until `start`."""
+        """Stop the process properly, as SIGTERM does. It stays down until `start`."""
         process = machine.process
         machine.keeps_down = True
         if process is not None and process.node is not None and not process.is_stopping:
@@ -418,49 +419,49 @@ class Cluster:
             self.loop.spawn(process.host, process.node.stop())
 
     def freeze(self, machine: Machine) -> None:
-        """SIGSTOP."""
+        """Freeze the process, as SIGSTOP does."""
         if machine.process is not None and not machine.process.host.is_frozen:
             self.trace(f"{machine.name} freezes")
             machine.process.host.is_frozen = True
 
     def thaw(self, machine: Machine) -> None:
-        """SIGCONT."""
+        """Resume the process, as SIGCONT does."""
         if machine.process is not None and machine.process.host.is_frozen:
             self.trace(f"{machine.name} thaws")
             self.loop.thaw(machine.process.host)
 
     def wipe(self, machine: Machine) -> None:
-        """The disk is lost; an operator gives the machine a new one and its node id back."""
+        """Replace the machine's lost disk by an empty one. The broker will request its old node id."""
         node = machine.node
         node_id = int(node.view.node_id) if node is not None else machine.wiped_node_id
         self.replace_disk(machine)
         machine.wiped_node_id = node_id
 
     def restore(self, machine: Machine, disk: Disk) -> None:
-        """Somebody puts a backup of its disk in place of the disk, and starts it."""
+        """Replace the machine's disk by a backup of it, and start the broker."""
         self.crash(machine, is_power_cut=False)
         machine.disk = disk
         self.trace(f"{machine.name} has its disk of boot {disk.node().boot} again")
         self.start(machine)
 
     def replace_disk(self, machine: Machine) -> None:
-        """What was on its disk is lost. Without `wiped_node_id` it comes back as a node that nobody knows."""
+        """Replace the machine's disk by an empty one. Without `wiped_node_id` the broker will join as a new node."""
         self.crash(machine, is_power_cut=True)
         machine.disk = self.new_disk()
         machine.wiped_node_id = 0
         machine.has_new_disk = True
         self.trace(f"{machine.name} has a new disk")
 
-    # ------------------------------------------------------------------------------------------------ what nodes tell
+    # ------------------------------------------------------------------------------------------------ reports of nodes
 
     def on_fatal(self, process: Process, error: BaseException) -> None:
-        """A process ends by itself."""
+        """Handle a process that ends itself."""
         self.trace(f"{process.machine.name} fatal: {type(error).__name__}: {error}")
         for listener in self.on_fatal_error:
             listener(process, error)
 
     def on_broken(self, process: Process, replica: Replica[StateMachine], error: Exception) -> None:
-        """A replica fell silent."""
+        """Handle a replica that fell silent."""
         self.trace(
             f"{process.machine.name} g{replica.group_id} r{replica.replica_id} broken: {type(error).__name__}: {error}"
         )

@@ -1,4 +1,4 @@
-"""What a simulated node has of the world, in the places of the production parts."""
+"""A simulated node's access to its world, in place of the production parts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MAP_BYTES = 1 << 40
 
 
 class ProcessEnded(BaseException):
-    """What `os._exit` is here: the host is dead already, this only leaves its last callback."""
+    """Replaces `os._exit`. The host is dead already, and this only ends its last callback."""
 
 
 class WallTime:
@@ -48,13 +48,13 @@ class WallTime:
     def __init__(self, loop: VirtualLoop, epoch_ms: int) -> None:
         self._loop = loop
         self.epoch_ms = epoch_ms
-        """What it says at the simulation's beginning; a jump changes it."""
+        """The clock's time at the beginning of the simulation. A jump changes it."""
         self.jumps_read = 0
-        """Readings that were the first after a jump."""
+        """Number of jumps after which the clock was read."""
         self._has_jumped = False
 
     def set(self, epoch_ms: int) -> None:
-        """Somebody sets it, forward or back."""
+        """Set the clock forward or back."""
         self._has_jumped |= epoch_ms != self.epoch_ms
         self.epoch_ms = epoch_ms
 
@@ -98,37 +98,37 @@ class _GrpcServer(GrpcServer):
         return cast("grpc.aio.Server", RpcServer(self._loop, self._network, interceptors, self._address))
 
     def _watch_connections(self, port: int) -> None:
-        """The connections are not the operating system's."""
+        """Do nothing, since the operating system has no connections here."""
 
     async def _start_server(self, server: grpc.aio.Server) -> None:
         await server.start()
 
 
 class _Watchdog:
-    """Nobody watches a loop that cannot hang."""
+    """A watchdog without function, since the simulated loop cannot hang."""
 
     lag_seconds = 0.0
 
     def lag_seconds_max(self, window_seconds: float = 0.0) -> float:
-        """None."""
+        """Return 0, since the loop never lags."""
         return 0.0
 
     def start(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def stop(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class _Http:
-    """No metrics."""
+    """An HTTP server without function."""
 
     async def start(self, host: str, port: int) -> int:
-        """Listens to nobody."""
+        """Do nothing."""
         return port
 
     async def stop(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class _DataPort:
@@ -143,7 +143,7 @@ class _DataPort:
 
 
 class SimParts(NodeEnvironment):
-    """See the module. One for each start of a process."""
+    """The simulated `NodeEnvironment` of one start of a process."""
 
     def __init__(
         self,
@@ -181,11 +181,11 @@ class SimParts(NodeEnvironment):
         return self.sim_store
 
     def make_store(self, disk: Disk) -> SimLogStore:
-        """A seam for mutants."""
+        """Create the store. Mutants override it."""
         return SimLogStore(disk, map_bytes=MAP_BYTES)
 
     def snapshot_spools(self, limits: Limits, disk: DiskReserve) -> SnapshotSpools:
-        """See `NodeEnvironment`: the simulated disk holds rows, not files."""
+        """See `NodeEnvironment`. Spools stay in memory, since the simulated disk holds rows, not files."""
         return memory_spools(limits)
 
     def readers(self, limits: Limits) -> ReaderPools:

@@ -1,4 +1,4 @@
-"""What happens to a cluster: one fault after the other, most of them undone after a while. `heal` undoes all that are left."""
+"""The nemesis of a cluster: it injects one fault after the other. Most are undone after a while, and `heal` undoes the rest."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from sim.cluster.world.loop import VirtualLoop
 
 MACHINES_MAX = 6
 CLOCK_JUMP_MS = 150
-"""How far from the right time the clock of any machine may be; two of them differ by less than brokers call a difference."""
+"""Maximum error of any machine's clock. Two clocks with such errors differ by less than brokers consider a difference."""
 WRONG_CLOCKS_MS = (0, 5_000, 25 * HOUR_MS, 200 * HOUR_MS, 40 * 24 * HOUR_MS)
-"""How far the one wrong clock is, ahead or behind."""
+"""Possible errors of the one wrong clock, ahead or behind."""
 SLEEPS_MAX = 3
-"""Together they stay below what consumer groups are remembered for."""
+"""Maximum number of sleeps. Their sum stays below the time for which consumer groups are remembered."""
 _REPEAT_SECONDS = 0.4
-"""An operator asks again so soon."""
+"""Time after which an operator repeats a command."""
 _SLOW = 5.0
-"""So many times longer between two faults, once they have gone on for long enough."""
+"""Factor by which the time between two faults grows when the phase is extended."""
 
 
 class Nemesis:
-    """Does one fault after the other until it is told to stop."""
+    """Injects one fault after the other until it is stopped."""
 
     def __init__(self, cluster: Cluster, options: Options, rng: random.Random, checker: Checker) -> None:
         self._cluster = cluster
@@ -52,20 +52,20 @@ class Nemesis:
         self._undo: dict[int, Callable[[], None]] = {}
         self._next_undo = 0
         self.counts: dict[str, int] = dict.fromkeys(FAULTS, 0)
-        """How often each fault was done."""
+        """Number of times that each fault was injected."""
         self._victim = rng.choice(list(cluster.machines.values()))
-        """The only machine that may lose or damage data: all others keep a majority sound."""
+        """The only machine that may lose or damage data. All others keep a majority intact."""
         self._wrong_clock_at = rng.choice(list(cluster.machines.values()))
-        """The only machine whose clock may be wrong: all others keep a majority that knows the time."""
+        """The only machine whose clock may be wrong. All others keep a majority that knows the time."""
         self._backup: Disk | None = None
-        """The victim's disk as it was, until it is put back."""
+        """A copy of the victim's disk, until it is restored."""
         names = options.weights()
         self._names, self._weights = list(names), list(names.values())
         if names:
             self._next()
 
     def slow_down(self) -> None:
-        """Leave clients time to do what a run demands of them."""
+        """Inject faults less often, so that clients can complete the required operations."""
         self._pace = _SLOW
 
     def _next(self) -> None:
@@ -79,14 +79,14 @@ class Nemesis:
         self._next()
 
     def strike(self, name: str) -> None:
-        """Do a fault now."""
+        """Inject a fault now."""
         before = self.counts[name]
         getattr(self, f"_{name}")()
         if self.counts[name] == before:
             self._trace(f"no {name} now")
 
     def heal(self) -> None:
-        """Undo everything, and start everything that is down."""
+        """Undo all faults, and start all brokers that are down."""
         self._is_active = False
         for number in list(self._undo):
             self._run_undo(number)
@@ -129,7 +129,7 @@ class Nemesis:
         return self._rng.choice(running) if running else None
 
     def _pick_leading(self) -> Machine | None:
-        """One that leads something, half of the time."""
+        """Draw a running machine. In half of the cases it is one that leads a group."""
         leading = [
             p.machine
             for p in self._cluster.running()
@@ -172,7 +172,7 @@ class Nemesis:
         if machine.process is None:
             self._cluster.start(machine)
         else:
-            machine.keeps_down = False  # it starts again when it has stopped
+            machine.keeps_down = False  # it is restarted when it has stopped
 
     def _freeze(self) -> None:
         machine = self._pick_leading()
@@ -182,7 +182,7 @@ class Nemesis:
             self._later(0.05, 2.5, lambda: self._cluster.thaw(machine))
 
     def _freeze_client(self) -> None:
-        """For longer than a session, sometimes: it goes on as if nothing had happened, and others have what it had."""
+        """Freeze a client, sometimes for longer than a session. It then continues although others own its partitions."""
         hosts = [host for host in self._cluster.clients.values() if not host.is_frozen]
         members = [host for host in hosts if host.name.startswith("m")]
         if hosts:
@@ -210,7 +210,7 @@ class Nemesis:
         self._later(0.2, 3.0, undo)
 
     def _others(self) -> list[str]:
-        """Machines, and clients too: a partition may leave a client on either side."""
+        """Return the names of machines and clients: a network partition may leave a client on either side."""
         return [*self._cluster.machines, *self._cluster.clients]
 
     def _isolate(self) -> None:
@@ -318,7 +318,7 @@ class Nemesis:
         self._later(0.1, 1.0, lambda: self._cluster.start(machine))
 
     def _remove_node(self) -> None:
-        """The machine is gone for good, and an operator says so; later another one is put in its place, as a new node."""
+        """Remove the victim's node permanently. Later a new node is started on the machine."""
         machine = self._victim
         if machine.node is None or not machine.node.view.node_id:
             return
@@ -329,7 +329,7 @@ class Nemesis:
         self._go_on_removing(machine, node_id)
 
     def _go_on_removing(self, machine: Machine, node_id: int) -> None:
-        """As an operator does who repeats the command until metadata says that the node is removed."""
+        """Repeat the command, as an operator does, until metadata says that the node is removed."""
         process = self._metadata_leader()
         node = process.node if process is not None else None
         view = node.view.metadata.state_machine.node(node_id) if node is not None else None
@@ -343,7 +343,7 @@ class Nemesis:
         self._loop.after(_REPEAT_SECONDS, None, self._go_on_removing, machine, node_id)
 
     def _stale_copy(self) -> None:
-        """The victim's disk is copied, its broker started again, and then the copy put back: it lacks what was acknowledged since."""
+        """Copy the victim's disk, restart its broker, and later restore the copy, which lacks data acknowledged since then."""
         machine, now = self._victim, self._victim.disk.node()
         if self._backup is None and now.cluster_id and machine.process is not None:
             self._backup = machine.disk.backup()
@@ -353,7 +353,7 @@ class Nemesis:
             self._go_on_restoring(machine, self._backup)
 
     def _go_on_restoring(self, machine: Machine, backup: Disk) -> None:
-        """Once every other machine has met the newer boot, as its disk says: what nobody remembers nobody can refuse."""
+        """Restore the copy as soon as the disk of every other machine knows the newer boot: only then can they refuse the older one."""
         now, then = machine.disk.node(), backup.node()
         if not self._is_active or now.uuid != then.uuid:
             self._backup = None
@@ -369,7 +369,7 @@ class Nemesis:
         self._replace_refused(machine, backup)
 
     def _replace_refused(self, machine: Machine, disk: Disk) -> None:
-        """As an operator does who reads that the directory is refused: another disk, and the node id."""
+        """Give the machine an empty disk and its node id when the directory is refused, as an operator does."""
         if machine.disk is not disk:
             return
         if not disk.node().refusal:
@@ -382,7 +382,7 @@ class Nemesis:
         machine.is_given_up = True
         self._loop.after(self._rng.uniform(0.1, 1.0), None, self._cluster.start, machine)
 
-    # ------------------------------------------------------------------------------------------------ the rest
+    # ------------------------------------------------------------------------------------------------ clocks and metadata
 
     def _clock_jump(self) -> None:
         machine = self._pick()
@@ -429,7 +429,7 @@ class Nemesis:
         return [partition for partition in found if partition is not None]
 
     def _replace_replica(self) -> None:
-        """As a node does that finds its replica damaged. Only the victim's: such a replica counts as lost."""
+        """Propose the replacement of a replica, as a node with a damaged replica does. Only the victim's: such a replica counts as lost."""
         process = self._metadata_leader()
         victim = self._victim.node
         if process is None or victim is None:
@@ -447,7 +447,7 @@ class Nemesis:
                 self._did("replace_replica", f"g{group_id} r{replica_id}")
 
     def _move_replicas(self) -> None:
-        """As an operator does who wants a partition elsewhere, or on fewer nodes."""
+        """Move a partition to other nodes, or to fewer nodes, as an operator does."""
         process = self._metadata_leader()
         if process is None or process.node is None:
             return
@@ -477,11 +477,11 @@ class Nemesis:
     # ------------------------------------------------------------------------------------------------ the program
 
     def _defect(self) -> None:
-        """A bug shows: in what one replica applies next, or in one loop for a while."""
+        """Plant a defect: in the next entries that one replica applies, or in one loop for a while."""
         machine = self._pick_leading()
         node = machine.node if machine is not None else None
         if machine is None or node is None or node._metadata.replica is None:
-            return  # what forms or joins a cluster is no loop: it ends, and an operator begins it again
+            return  # forming or joining a cluster is not a loop: its failure ends the process, and an operator restarts it
         partitions = node.view.partition_replicas()
         if partitions and self._rng.random() < 0.5:
             group: Any = self._rng.choice(partitions)
@@ -490,7 +490,7 @@ class Nemesis:
 
             def part(entries: Sequence[Entry]) -> None:
                 if count:
-                    apply(entries[:count])  # the state has moved, and nobody may go on from it
+                    apply(entries[:count])  # the state has changed, and must not be used any more
                 raise PlantedDefect(machine.name, where)
 
             group.apply = part
@@ -508,7 +508,7 @@ class Nemesis:
 
 
 def _loops(node: SimNode) -> list[tuple[Any, str]]:
-    """Where work in the background may fail: (object, its method)."""
+    """Return the places where background work may fail, as (object, name of its method)."""
     coordinator: Any = node.grpc.coordinator
     return [
         (node.reconciler, "_maintain_partitions"),

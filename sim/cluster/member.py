@@ -1,9 +1,9 @@
-"""A member of a consumer group, as the protocol has it: joins, opens what it is given, reads, commits, gives up, leaves.
+"""A member of a consumer group that follows the protocol: it joins, opens its partitions, reads, commits, releases and leaves.
 
-Small and strict, so that what it is told can be judged: it commits forward only, and what it heard of ownership goes to the
-invariants at once. It uses the SDK's resolver and nothing else of the SDK.
+It is small and strict, so that the answers it receives can be judged. It commits only forward, and reports every answer about
+ownership to the invariants immediately. Of the SDK it uses only the resolver.
 
-Source: KIP-848; the comments of the services Groups and Queue in the protocol.
+Source: KIP-848, and the comments of the services Groups and Queue in the protocol.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ Part = tuple[int, int]
 
 @dataclass(slots=True)
 class _Held:
-    """A partition that was opened."""
+    """A partition that the member has opened."""
 
     owner_epoch: int
     position: int
@@ -65,7 +65,7 @@ class _Held:
 
 
 class Member:
-    """One life of a member."""
+    """A member from its start to its end."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Member:
         self._held: dict[Part, _Held] = {}
         self._heartbeat_now = asyncio.Event()
         self._heard_at: float | None = None
-        """When the last heartbeat that was answered was sent, in the simulation's time."""
+        """The time at which the last answered heartbeat was sent, in the simulation's time."""
         self._targets: dict[Part, LeaderTarget] = {}
 
     # ------------------------------------------------------------------------------------------------ life
@@ -106,7 +106,7 @@ class Member:
                 )
 
     async def close(self, *, is_orderly: bool) -> None:
-        """End: say so, or fall silent."""
+        """End the member. An orderly member commits and leaves, any other one just falls silent."""
         if is_orderly:
             with suppress(RaftMQError):
                 for part in list(self._held):
@@ -116,7 +116,7 @@ class Member:
         await self._resolver.close()
 
     async def run(self, is_over: Callable[[], bool]) -> None:
-        """Take part until it is over. Raises `UnknownMemberError` when the group does not know the member any more."""
+        """Take part in the group until `is_over`. Raises `UnknownMemberError` if the group does not know the member any more."""
         working = asyncio.ensure_future(self._work(is_over))
         heartbeats = asyncio.ensure_future(self._heartbeat(is_over))
         try:
@@ -129,13 +129,13 @@ class Member:
             await asyncio.wait((working, heartbeats))
 
     def has_all(self, ends: Mapping[int, int]) -> bool:
-        """Whether it holds every partition of its topics, and has read each to that end (by Raft group)."""
+        """Return whether the member holds every partition of its topics and has read each to its end in `ends`."""
         positions = self.positions
         return all(positions.get(target.group_id, -1) >= ends[target.group_id] for target in self._targets.values())
 
     @property
     def positions(self) -> dict[int, int]:
-        """Of what it holds: Raft group → the next offset to read."""
+        """Map from the Raft group of each held partition to the next offset to read."""
         return {self._targets[part].group_id: held.position for part, held in self._held.items()}
 
     # ------------------------------------------------------------------------------------------------ heartbeats
@@ -194,14 +194,14 @@ class Member:
             for part in [part for part in self._assigned if part not in self._held and part in self._targets]:
                 await self._guarded(part, self._open)
             for part in list(self._held):
-                # of what was read a look ago: whoever stood still in between may have lost the partition
+                # this commits records read in the previous round: a member that was frozen since may have lost the partition
                 if self._rng.random() < 0.6:
                     await self._guarded(part, self._commit)
                 await self._guarded(part, self._read)
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def _guarded(self, part: Part, step: Callable[[Part], object]) -> None:
-        """One step for a partition: what fails is tried again later, and what is another's is given back."""
+        """Do one step for a partition. A failed step is tried again later, and a partition that belongs to another member is released."""
         try:
             await step(part)  # type: ignore[misc]  # the steps are coroutines
         except FencedError:
@@ -218,7 +218,7 @@ class Member:
             await asyncio.sleep(_PAUSE_SECONDS)
 
     async def _give_up(self, part: Part, held: _Held) -> None:
-        """Asked to, or it came again under another epoch: then it is not ours to commit."""
+        """Release a partition. If it was assigned again under another epoch, this member must not commit it."""
         if part not in self._assigned:
             await self._guarded(part, self._commit)
         if self._held.get(part) is held:
@@ -235,7 +235,7 @@ class Member:
     async def _open(self, part: Part) -> None:
         owner_epoch = self._assigned.get(part)
         if owner_epoch is None:
-            return  # taken back meanwhile
+            return  # it was revoked in the meantime
         floor = self._checker.groups.floor(self._group, part)
         request = pb.OpenPartitionsRequest(
             metadata_revision=self._resolver.metadata_revision, group=self._group, member_id=self.member_id
@@ -283,13 +283,13 @@ class Member:
         self._on_event("committed")
 
     async def finish(self) -> None:
-        """Commit everything that was read, and see that it is so. Raises `RaftMQError`."""
+        """Commit all records read, and check the committed offsets. Raises `RaftMQError`."""
         for part in list(self._held):
             await self._commit(part)
             await self.check_committed(part)
 
     async def check_committed(self, part: Part) -> None:
-        """Ask for the committed offset, as anybody may. Raises `RaftMQError`."""
+        """Ask for the committed offset, which needs no membership, and check it. Raises `RaftMQError`."""
         floor = self._checker.groups.floor(self._group, part)
         request = pb.FetchOffsetsRequest(metadata_revision=self._resolver.metadata_revision, group=self._group)
         request.partitions.add(topic_id=part[0], partition=part[1])
@@ -307,7 +307,7 @@ def _assignment(answer: pb.HeartbeatResponse) -> Iterator[tuple[Part, int]]:
 
 
 def _raise_error(result: object) -> None:
-    """Each result of a partition may be an error."""
+    """Raise the error of a partition's result, if it has one."""
     if result.HasField("error"):  # type: ignore[attr-defined]  # every result has the field
         raise error_from_detail(result.error, "")  # type: ignore[attr-defined]
 

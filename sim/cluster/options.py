@@ -1,6 +1,6 @@
-"""What one seed's run is made of: each kind of fault is present or absent, with a random strength (swarm testing).
+"""The options of one seed's run: each kind of fault is present or absent, with a random strength (swarm testing).
 
-Source: Groce et al., "Swarm testing" (2012); TigerBeetle's VOPR.
+Source: Groce et al., "Swarm testing" (2012), and TigerBeetle's VOPR.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ import random
 from dataclasses import dataclass, fields
 
 SECONDS_MIN = 10.0
-"""Virtual seconds with faults, at least."""
+"""Minimum length of the phase with faults, in virtual seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """One run's circumstances, drawn from its seed."""
+    """The options of one run, drawn from its seed."""
 
     machines: int
     metadata_voters: int
@@ -29,7 +29,7 @@ class Options:
     recent_entries_bytes_max: int
     inbound_append_bytes_max: int
     is_tight: bool
-    """Every other bound is small too: snapshots of many frames, few campaigns, streams and repairs at once, short tails of metadata."""
+    """Whether every other bound is small too: snapshots of many frames, few simultaneous campaigns, streams and repairs, short tails of metadata."""
     # network
     delay_min: float
     delay_mean: float
@@ -51,21 +51,21 @@ class Options:
     """Seconds between two sends of a producer, on average."""
     value_bytes_max: int
     delivery_seconds: float
-    """How long a producer tries."""
+    """Delivery timeout of the producers."""
     request_seconds: float
     plain_producers: int
-    """Of the producers, so many are not idempotent."""
+    """Number of producers that are not idempotent."""
     admin_every: float
-    """Seconds between two changes of topics; 0: none."""
+    """Seconds between two changes of topics, or 0 for none."""
     trim_every: float
-    """Seconds between two deletions of records; 0: none."""
+    """Seconds between two deletions of records, or 0 for none."""
     members: int
-    """Members of a consumer group."""
+    """Number of members of a consumer group."""
     namesakes: int
-    """Producers of one name, beside the others: each that starts fences the one before."""
+    """Number of additional producers with the same name. Each one that starts fences the previous one."""
     retention_ms: int
-    """What the last topic keeps; 0: everything."""
-    # faults: seconds between two on average, and their weights; 0: absent
+    """Retention time of the last topic, or 0 for no limit."""
+    # faults: average number of seconds between two, and their weights, or 0 for an absent fault
     fault_every: float
     kill: int
     power_cut: int
@@ -82,28 +82,28 @@ class Options:
     full_disk: int
     full_map: int
     clock_jump: int
-    """By less than what brokers call a difference, of any machine."""
+    """The clock of any machine jumps, by less than brokers consider a difference."""
     wrong_clock: int
-    """By seconds to months, of one machine only: a majority must know the time."""
+    """The clock of one machine jumps by seconds to months. Only one, since a majority must know the time."""
     sleep_all: int
-    """All machines are suspended for hours: their wall clocks go on, nothing else does."""
+    """All machines are suspended for hours. Only their wall clocks continue."""
     replace_replica: int
     move_replicas: int
     add_machine: int
     flip: int
-    """Of one machine only: a majority must stay sound."""
+    """A stored byte of one machine is damaged. Only one machine, since a majority must stay intact."""
     wipe: int
     remove_node: int
     freeze_client: int
     defect: int
-    """The program has one, on one machine, in one replica or in one loop, for a while."""
+    """The program has a defect for a while, on one machine, in one replica or in one loop."""
     is_forgetful: bool
-    """Partitions forget producers that live, as after years of wrong clocks."""
+    """Whether partitions forget active producers, as after years of wrong clocks."""
     stale_copy: int
-    """Of the same machine: its disk is put back to what it was in an earlier boot."""
+    """The disk of the machine that may lose data is replaced by a copy from an earlier boot."""
 
     def weights(self) -> dict[str, int]:
-        """The faults with their weights."""
+        """Return the present faults with their weights."""
         return {name: int(getattr(self, name)) for name in FAULTS if getattr(self, name)}
 
     def __str__(self) -> str:
@@ -120,7 +120,7 @@ FAULTS = (
     "stall_disk", "full_disk", "full_map", "clock_jump", "wrong_clock", "sleep_all", "replace_replica", "move_replicas", "add_machine", "flip", "wipe",
     "remove_node", "freeze_client", "defect", "stale_copy",
 )  # fmt: skip
-"""Every kind of fault, by the name of its weight."""
+"""The names of all faults, which are also the names of their weights."""
 
 
 def _some(rng: random.Random, share: float, low: float, high: float) -> float:
@@ -128,7 +128,7 @@ def _some(rng: random.Random, share: float, low: float, high: float) -> float:
 
 
 def draw_options(rng: random.Random) -> Options:
-    """Draw one run's circumstances."""
+    """Draw the options of one run."""
     choice, chance, uniform = rng.choice, rng.random, rng.uniform
 
     def weight(share: float) -> int:

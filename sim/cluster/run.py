@@ -1,5 +1,5 @@
-"""One seed's run: a cluster forms; a phase with faults, in which nothing unsafe may happen; then it is healed and must come to
-life: every group has a leader, every partition takes and gives records, all replicas are equal.
+"""The run of one seed: a cluster forms, and then goes through a phase with faults, in which nothing unsafe may happen. Then it is healed
+and must recover: every group has a leader, every partition can be written and read, and all replicas are equal.
 """
 
 from __future__ import annotations
@@ -34,32 +34,32 @@ from sim.history.events import Event
 
 FORMING_SECONDS = 30.0
 LIVENESS_SECONDS = 60.0
-"""Virtual time in which a healed cluster must be whole again: repair reports are repeated every 1.5 s, a learner's time to catch
-up is 5 s, and clients back off for up to a second."""
+"""Virtual time within which a healed cluster must recover. Repair reports are repeated every 1.5 s, a learner has 5 s to catch
+up, and clients back off for up to a second."""
 OPERATIONS_MIN = 200
-"""Of clients in a run: the first phase goes on until there were so many, but not for ever; what is missing then is to be done once all is healed."""
+"""Minimum number of client operations in a run. The phase with faults is extended for them, up to a limit. The missing ones follow after healing."""
 EXTRA_SECONDS_MAX = 20.0
 DISK_BYTES = 50_000_000
 QUIET_SECONDS = 3.0
 SPACE_SECONDS = 20.0
-"""By when what was deleted must be room on the disk again: several rounds of the brokers' look at it."""
+"""Time within which the space of deleted records must be free again: several rounds of the brokers' space return."""
 _LOOK_SECONDS = 0.01
-"""Virtual time between two looks at whether a phase is over."""
+"""Virtual time between two checks of whether a phase is over."""
 
 
 class WallTimeModule:
-    """Stands in for `time` where the SDK stamps records."""
+    """Replaces the module `time` where the SDK stamps records."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop
 
     def time(self) -> float:
-        """Seconds since the epoch."""
+        """Return the seconds since the epoch."""
         return EPOCH_MS / 1000 + self._loop.now
 
 
 class Verdict(IntEnum):
-    """How a run ended; also the exit code of the command."""
+    """The result of a run, and the exit code of the command."""
 
     OK = 0
     SAFETY = 1
@@ -69,51 +69,51 @@ class Verdict(IntEnum):
 
 @dataclass(slots=True)
 class Outcome:
-    """What one run found."""
+    """The result of one run in detail."""
 
     seed: int
     verdict: Verdict
     detail: str
     digest: int = 0
-    """Of the whole trace."""
+    """Digest of the whole trace."""
     steps: int = 0
     virtual_seconds: float = 0.0
     real_seconds: float = 0.0
     operations: int = 0
-    """Begun by clients."""
+    """Number of operations that clients began."""
     acknowledged: int = 0
     reads: int = 0
     faults: dict[str, int] = field(default_factory=dict)
     groups: int = 0
     counts: dict[str, int] = field(default_factory=dict)
-    """Of whatever shows that a fault really happened."""
+    """Counts of effects that show that faults really happened."""
     healing_seconds: float = 0.0
 
 
 class LivenessFailure(Exception):  # noqa: N818 - it is what it is called
-    """The healed cluster is not whole in time."""
+    """The healed cluster did not recover in time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """What is simulated: the product, or a mutant of it."""
+    """The simulated code: the product, or a mutant of it."""
 
     node_class: type[SimNode] = SimNode
     parts_class: type[SimParts] = SimParts
     patch: Callable[[], Callable[[], None]] | None = None
-    """Changes the product in place; returns what undoes it."""
+    """Changes the product in place, and returns a function that undoes it."""
     option_overrides: Mapping[str, object] = field(default_factory=dict)
-    """Options of every seed, in the place of what it draws."""
+    """Options that replace the drawn ones of every seed."""
 
 
 PRODUCT = Build()
 
 _KEPT: list[Simulation] = []
-"""Runs of this process: whoever collected one would run the `finally` of its tasks."""
+"""The runs of this process. They are kept because collecting one would run the `finally` blocks of its tasks."""
 
 
 class Simulation:
-    """Everything of one run."""
+    """One run with all its parts."""
 
     def __init__(
         self,
@@ -174,7 +174,7 @@ class Simulation:
     # ------------------------------------------------------------------------------------------------ trace
 
     def trace(self, text: str) -> None:
-        """A line of the trace: part of the digest, shown when somebody looks."""
+        """Add a line to the digest, and print it if a trace was requested."""
         line = f"{self.loop.now:9.4f} {text}"
         self.digest = crc32(line.encode(), self.digest)
         if self._trace is not None:
@@ -186,13 +186,13 @@ class Simulation:
     # ------------------------------------------------------------------------------------------------ phases
 
     def run(self) -> None:
-        """All phases. Raises what ends the run."""
+        """Run all phases. Raises the error that ends the run."""
         self._form()
         self._disturb()
         self._heal()
 
     def _until(self, is_done: Callable[[], bool] | None, seconds: float) -> bool:
-        """Run until it is done (None: for the whole time). A broken invariant ends the run, whoever caught it."""
+        """Run until `is_done` or for the given time. Return whether it is done. A broken invariant ends the run even if the product caught it."""
         checker, loop = self.checker, self.loop
         look_at = 0.0
 
@@ -238,7 +238,7 @@ class Simulation:
         created.result()
         if not self._until(
             self._is_whole, FORMING_SECONDS
-        ):  # before that one machine may hold the only copy of metadata
+        ):  # before that, one machine may hold the only copy of metadata
             raise LivenessFailure(f"the cluster does not become whole: {self._why_not_whole()}; {self._describe()}")
         self.trace("formed")
 
@@ -254,7 +254,7 @@ class Simulation:
             self._until(self._has_enough_operations, EXTRA_SECONDS_MAX)
 
     def _has_enough_operations(self) -> bool:
-        """Whether clients have done what makes a run, or the run is to be a short one."""
+        """Return whether clients have done enough operations, or the run is meant to be short."""
         return self.options.seconds < SECONDS_MIN or self.workload.recorder._operation_count >= OPERATIONS_MIN
 
     def _heal(self) -> None:
@@ -287,7 +287,7 @@ class Simulation:
         return why_space_is_kept(node for m in self.cluster.machines.values() if (node := m.node) is not None)
 
     def _judge_history(self) -> None:
-        """What clients did and were told, as a checker sees it that knows nothing of brokers."""
+        """Judge the history of the clients by a checker that knows nothing about brokers."""
         verdict = judge(self.workload.history, is_describe_stale_allowed=True)
         for found in verdict.findings:
             raise InvariantViolation(f"History.{found.anomaly}", found.text)
@@ -300,7 +300,7 @@ class Simulation:
         return not self._why_not_whole()
 
     def _why_not_whole(self) -> str:
-        """What is missing for every group to be as metadata wants it; empty when nothing is."""
+        """Return the first difference between a group and its description in metadata, or an empty string."""
         nodes: dict[NodeId, SimNode] = {}
         for machine in self.cluster.machines.values():
             node = machine.node
@@ -317,7 +317,7 @@ class Simulation:
             return f"metadata has members {membership}"
         groups = [node.engine.replicas[METADATA_GROUP_ID] for node in nodes.values()]
         if any(not isinstance(group.disk, Idle) or group.core.has_ready() for group in groups):
-            return "metadata is being written"  # maybe who its members are
+            return "metadata is being written"  # perhaps a change of its members
         for topic in metadata.topics():
             for group_id in topic.group_ids:
                 problem = self._problem_of_group(GroupId(group_id), nodes, metadata)
@@ -368,7 +368,7 @@ class Simulation:
         return " | ".join(parts)
 
     def counts(self) -> dict[str, int]:
-        """What shows that faults really happened."""
+        """Return counts of effects that show that faults really happened."""
         network, machines = self.network, self.cluster.machines.values()
         return {
             "packets_held": network.held,
@@ -405,13 +405,13 @@ def run_seed(
     options: Options | None = None,
     history: Callable[[list[Event]], None] | None = None,
 ) -> Outcome:
-    """Run one seed to its verdict; never raises for a defect of what is simulated, unless it is traced."""
+    """Run one seed and return its outcome. An exception of the simulated code becomes a verdict."""
     sdk_clock: Any = importlib.import_module("raftmq.client.producer.accumulator")
     begun = time.process_time()
     undo = build.patch() if build.patch is not None else None
     time_module = sdk_clock.time
     was_enabled = gc.isenabled()
-    gc.disable()  # when the collector runs is not up to the seed
+    gc.disable()  # the time of a collection does not depend on the seed
     simulation = Simulation(seed, build, trace, options)
     _KEPT.append(simulation)
     unscale = scale(is_tight=simulation.options.is_tight, is_forgetful=simulation.options.is_forgetful)
@@ -429,7 +429,7 @@ def run_seed(
         verdict, detail = Verdict.SAFETY, str(simulation.checker.violation)
     except SpinningError as error:
         verdict, detail = Verdict.CRASH, f"it spins: {error}"
-    except Exception as error:  # noqa: BLE001 -- whatever the code raises is what the run found
+    except Exception as error:  # noqa: BLE001 -- any exception of the simulated code is a finding
         if trace is not None:
             trace(traceback.format_exc())
         verdict, detail = Verdict.CRASH, f"{type(error).__name__}: {error}"

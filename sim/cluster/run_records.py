@@ -1,6 +1,6 @@
-"""Writes down what batches of seeds were run and what they found: a row for each in `docs/internals/simulation-runs.md`.
+"""Records the batches of seeds that were run and their findings: a row for each batch in `docs/internals/simulation-runs.md`.
 
-Must not judge or run anything. Invariant: a row is added once a batch is complete, and none is changed or removed.
+It must not judge or run anything. Invariant: a row is added when a batch is complete, and no row is ever changed or removed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 PAGE = _ROOT / "docs/internals/simulation-runs.md"
 END = "<!-- end of runs -->\n"
 FINDINGS_NAMED_MAX = 5
-"""Of a batch, in its row; the rest are counted."""
+"""Maximum number of findings named in a batch's row. The rest is counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class RunRecord:
     jobs: int
 
     def row(self) -> str:
-        """A line of the table."""
+        """Return the batch's row of the table."""
         return (
             f"| {self.commit} | {self.first}–{self.first + self.seeds - 1} | {self.seeds:,} | {self._found()} "
             f"| {self.operations:,} | {self.virtual_seconds / 3600:.1f} | {self.wall_seconds / 60:.0f} "
@@ -50,7 +50,7 @@ class RunRecord:
 
 
 def current_commit() -> str:
-    """The commit that is checked out, with a plus when something but the rows differs from it; «unknown» outside a repository."""
+    """Return the current commit, with a plus if anything except the table differs from it, or "unknown" outside a repository."""
 
     def git(*arguments: str) -> str:
         done = subprocess.run(("git", *arguments), cwd=_ROOT, capture_output=True, text=True, check=False)
@@ -64,7 +64,7 @@ def current_commit() -> str:
 
 
 def with_row(page: str, row: str) -> str:
-    """The page with one row more, below all others."""
+    """Return the page with one more row at the end of the table."""
     before, end, after = page.partition(END)
     if not end:
         raise ValueError("the page has no table of runs")
@@ -72,5 +72,5 @@ def with_row(page: str, row: str) -> str:
 
 
 def write_record(record: RunRecord, page: Path = PAGE) -> None:
-    """Add a row."""
+    """Add a row to the page."""
     page.write_text(with_row(page.read_text(), record.row()))

@@ -1,6 +1,6 @@
 """The clients of a run: producers, consumers and an administrator of the SDK, each a process of its own.
 
-Everything they do and are told goes into the history and to the invariants. They never give up: a client that fails is made anew.
+Their operations and answers are recorded in the history and checked by the invariants. A client that fails is replaced by a new one.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ NAME = "job"
 _IN_FLIGHT_MAX = 8
 _SHORT_LIVED_TOPICS = tuple(f"s{number}" for number in range(4))
 _SHORT_LIVED_TOPICS_MAX = 2
-"""At a time."""
+"""Maximum number of them at a time."""
 
 
 def name_epoch(producer: Producer) -> int:
-    """The epoch that its name was given; the lower bits are its own."""
+    """Return the epoch of the producer's name. The lower bits are the producer's own epoch."""
     return producer._accumulator.producer_epoch >> OWN_EPOCH_BITS
 
 
@@ -58,27 +58,27 @@ class Workload:
         self.history: list[Event] = []
         self.recorder = Recorder(self.history.append, lambda: int(cluster.loop.now * 1e9))
         self.topics = [f"t{number}" for number in range(options.topics)]
-        """Those that live as long as the run."""
+        """Topics that exist during the whole run."""
         self.groups: dict[TopicPartition, int] = {}
-        """The Raft group of each of their partitions."""
+        """The Raft group of each partition of `topics`."""
         self.is_stopping = False
         self.crashes: list[str] = []
-        """Errors that no client should see."""
+        """Errors that clients must not see."""
         self._clients = 0
         self._value = 0
         self._short_lived: list[str] = []
-        """Topics that come and go, as far as their administrator knows."""
+        """Temporary topics that exist, as far as their administrator knows."""
         self._name_epoch = 0
-        """Of the newest producer of the name that has started: nothing that an older one sends from then on may be written."""
+        """Epoch of the newest named producer that has started. Records that older ones send after that must not be written."""
         self._tasks: list[asyncio.Task[Any]] = []
         checker.on_retention = self._on_retention
         self.outcomes: dict[str, int] = {}
-        """How many operations ended how: ``send ok`` and so on."""
+        """Number of operations by outcome, for example ``send ok``."""
 
-    # ------------------------------------------------------------------------------------------------ making clients
+    # ------------------------------------------------------------------------------------------------ new clients
 
     def _host(self, name: str) -> Host:
-        """Another client process."""
+        """Create the host of a new client process."""
         self._clients += 1
         low, high = self._options.clock_rates
         host = Host(name, self._clients, self._rng.uniform(low, high), 10.0 * self._clients)
@@ -136,7 +136,7 @@ class Workload:
         self.outcomes[what] = self.outcomes.get(what, 0) + 1
 
     def _count_error(self, what: str, error: RaftMQError) -> None:
-        """Any error is allowed but that a client that nobody closed is closed: it met a defect of its own."""
+        """Count an error. All errors are allowed except `ClosedClientError`: a client that nobody closed has met a defect of its own."""
         self._count(f"{what} {type(error).__name__}")
         if isinstance(error, ClosedClientError):
             self._loop.failures.append((f"a {what} client stopped", error.__cause__ or error))
@@ -144,7 +144,7 @@ class Workload:
     # ------------------------------------------------------------------------------------------------ life
 
     def create_topics(self) -> asyncio.Task[None]:
-        """Make the topics that everything happens in."""
+        """Create the permanent topics."""
         return self._spawn("a0", self._create_topics())
 
     async def _create_topics(self) -> None:
@@ -166,7 +166,7 @@ class Workload:
                 self.recorder.record_trim(where.topic, where.partition, before)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the clients."""
         for number in range(self._options.producers):
             is_idempotent = number >= self._options.plain_producers
             self._spawn(f"p{number}", self._produce(f"p{number}", is_idempotent=is_idempotent))
@@ -186,7 +186,7 @@ class Workload:
         await asyncio.sleep(self._rng.expovariate(1.0 / seconds))
 
     def stopped(self) -> bool:
-        """Whether all clients have ended. Raises what ended one that should not have."""
+        """Return whether all clients have ended. Raises the error of a client that failed unexpectedly."""
         for task in self._tasks:
             if task.done() and not task.cancelled() and task.exception() is not None:
                 raise RuntimeError(f"a client ended: {task.exception()!r}") from task.exception()
@@ -215,7 +215,7 @@ class Workload:
                 await self._pause(0.2)
 
     async def _produce_in_passing(self) -> None:
-        """To topics that are made and deleted meanwhile; their history is not recorded, as names come again."""
+        """Send to temporary topics. These sends are not recorded in the history, since topic names are reused."""
         while not self.is_stopping:
             try:
                 async with self._producer(is_idempotent=True) as producer:
@@ -225,7 +225,7 @@ class Workload:
                 await self._pause(0.2)
 
     def _passing(self) -> list[TopicPartition]:
-        """Where to send in passing: to what the administrator believes to be there, or was."""
+        """Return the temporary topics that exist as far as the administrator knows, or all if there are none."""
         return [TopicPartition(topic, 0) for topic in self._short_lived or _SHORT_LIVED_TOPICS]
 
     async def _send_in_passing(self, producer: Producer, where: TopicPartition) -> None:
@@ -311,7 +311,7 @@ class Workload:
             self.judge_records(found)
 
     def judge_records(self, found: Any) -> None:  # noqa: ANN401 -- the SDK's mapping
-        """Records were handed out."""
+        """Check the records that a consumer returned."""
         for where, records in found.items():
             group_id = self.groups[where]
             for record in records:
@@ -326,7 +326,7 @@ class Workload:
         )  # fmt: skip
 
     async def _take_part(self, name: str) -> None:
-        """One member after the other; some end without a word."""
+        """Run one member after the other. Some end without leaving the group."""
         life = 0
         while not self.is_stopping:
             life += 1
@@ -344,7 +344,7 @@ class Workload:
         return self.is_stopping or self._loop.time() >= until
 
     async def _verify_group(self) -> None:
-        """Whoever is the only member gets every partition, and goes on where the others were."""
+        """Check that the only member gets every partition and continues at the committed offsets."""
         life = 0
         while True:
             life += 1
@@ -364,7 +364,7 @@ class Workload:
     # ------------------------------------------------------------------------------------------------ administrating
 
     async def _administrate(self, name: str) -> None:
-        """Topics that come and go, and the others' configuration."""
+        """Create, grow, describe and delete temporary topics, and alter the configuration of a permanent one."""
         alive = self._short_lived
         life = 0
         while not self.is_stopping:
@@ -375,7 +375,7 @@ class Workload:
                         await self._pause(self._options.admin_every)
                         what = self._rng.choice(("create", "delete", "alter", "grow", "describe"))
                         if what == "create" and len(alive) < _SHORT_LIVED_TOPICS_MAX:
-                            # names come again: a topic of the same name is another one
+                            # names are reused for new topics
                             alive.append(
                                 self._rng.choice([topic for topic in _SHORT_LIVED_TOPICS if topic not in alive])
                             )
@@ -419,7 +419,7 @@ class Workload:
     # ------------------------------------------------------------------------------------------------ after healing
 
     def verify(self) -> asyncio.Task[None]:
-        """Write to every partition and read everything there is."""
+        """Write to every partition and read all records."""
         return self._spawn("v0", self._verify())
 
     async def _verify(self) -> None:

@@ -1,6 +1,6 @@
 """`python -m sim.core`: replay one seed with its trace, or run many.
 
-Exit codes: 0 nothing found, 1 a safety property broken, 2 no progress after healing, 3 an exception in the code.
+Exit codes: 0: no defect found. 1: a safety property was broken. 2: no progress after healing. 3: an exception in the code.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from sim.core.run import Outcome, Verdict, run_seed
 
 SEEDS_DEFAULT = 1000
 REPORT_SECONDS = 2.0
-"""How often a batch says how far it is."""
+"""Interval of the progress reports of a batch."""
 
 
 def failure_line(outcome: Outcome) -> str:
-    """The one line that says what a seed found and how to see it again."""
+    """Return one line with the finding of a seed and the command that replays it."""
     return f"make sim-core SEED={outcome.seed}  # {outcome.verdict.name.lower()}: {outcome.detail}"
 
 
@@ -63,12 +63,14 @@ def _run_many(first: int, count: int, jobs: int) -> Verdict:
 def main() -> int:
     """Parse arguments and run."""
     parser = argparse.ArgumentParser(prog="python -m sim.core", description=__doc__)
-    parser.add_argument("--seed", type=int, help="replay this one seed with its trace")
-    parser.add_argument("--quiet", action="store_true", help="with --seed: the result only")
+    parser.add_argument("--seed", type=int, help="replay this seed with its trace")
+    parser.add_argument("--quiet", action="store_true", help="with --seed: print only the result")
     parser.add_argument("--mutant", choices=sorted(MUTANTS), help="with --seed: simulate this mutant")
     parser.add_argument("--first", type=int, default=0, help="first seed of a batch (0)")
-    parser.add_argument("--seeds", type=int, default=SEEDS_DEFAULT, help=f"seeds in a batch ({SEEDS_DEFAULT})")
-    parser.add_argument("--jobs", type=int, default=2, help="processes (2)")
+    parser.add_argument(
+        "--seeds", type=int, default=SEEDS_DEFAULT, help=f"number of seeds in a batch ({SEEDS_DEFAULT})"
+    )
+    parser.add_argument("--jobs", type=int, default=2, help="number of processes (2)")
     arguments = parser.parse_args()
     if arguments.seed is not None:
         return _replay(arguments.seed, arguments.mutant, arguments.quiet)

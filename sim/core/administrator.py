@@ -1,4 +1,4 @@
-"""The administrator of the simulated group: changes its membership, moves its leadership, compacts its logs."""
+"""The administrator of the simulated group: changes its membership, transfers its leadership, and compacts its logs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from sim.core.options import TICK
 from sim.core.replica import SimReplica
 
 REPLICAS_MAX = 10
-"""Replicas ever created in one run."""
+"""Maximum number of replicas created in one run."""
 
 Step = tuple[MembershipOp, ReplicaId]
 
 
 class Administrator:
-    """Acts at random moments until stopped."""
+    """Acts at random times until stopped."""
 
     def __init__(self, cluster: SimCluster) -> None:
         self._cluster = cluster
@@ -33,7 +33,7 @@ class Administrator:
             self._later(options.membership_every, self._change)
 
     def stop(self) -> None:
-        """No more actions."""
+        """Stop acting."""
         self._is_stopped = True
 
     def _later(self, every: float, action: object) -> None:
@@ -75,7 +75,7 @@ class Administrator:
             change = self._draw_change(core)
             if change is not None:
                 self._propose(leader, core, change)
-            if self._cluster.random.random() < 0.3:  # impatient: the next one at once
+            if self._cluster.random.random() < 0.3:  # do not wait for the first change
                 change = self._draw_change(core)
                 if change is not None:
                     self._propose(leader, core, change)
@@ -117,7 +117,7 @@ class Administrator:
         return [(MembershipOp.ADD_VOTER, learner) for learner in learners[: self._cluster.random.choice((1, 1, 2))]]
 
     def _surplus(self, core: RaftCore) -> list[ReplicaId]:
-        """Voters that may go, a destroyed one first."""
+        """Return the voters that may be removed, a destroyed one first."""
         voters = list(core.membership.voters)
         if len(voters) <= self._voters_min:
             return []
@@ -134,7 +134,7 @@ class Administrator:
         return [(MembershipOp.ADD_LEARNER, voter) for voter in self._surplus(core)[:1]]
 
     def _replace(self, core: RaftCore) -> list[Step]:
-        """One or two voters are replaced in one joint change, by learners if there are any."""
+        """Replace one or two voters in one joint change, by learners if there are any."""
         membership = core.membership
         count = self._cluster.random.choice((1, 2))
         incoming = [learner for learner in membership.learners if not self._cluster.replicas[learner].is_destroyed]
@@ -151,10 +151,10 @@ class Administrator:
         return steps + [(MembershipOp.REMOVE, voter) for voter in voters[:count]]
 
     def _retire(self) -> None:
-        """Delete removed replicas, now and then: the others stay and campaign in vain.
+        """Delete some of the removed replicas. The others stay and campaign in vain.
 
-        Only when all members have durably applied the removal: before, the others may still need its vote to learn
-        that the change committed.
+        A replica is deleted only when all members have durably applied its removal. Before that they may still need its
+        vote to learn that the change was committed.
         """
         _, membership = self._cluster.latest_membership()
         members = members_of(membership)

@@ -1,4 +1,4 @@
-"""Many seeds, on one or several processes."""
+"""Runs many seeds in one or several processes."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from concurrent.futures import ProcessPoolExecutor
 from sim.core.run import Outcome, run_seed
 
 CHUNK_SEEDS = 10
-"""Seeds a worker takes at a time: few enough for a steady report, many enough not to notice the hand-over."""
+"""Number of seeds that a worker takes at a time: few enough for steady reports, and enough to make the hand-over negligible."""
 
 
 def run_chunk(first: int, count: int) -> list[Outcome]:
-    """Run seeds `first`..`first + count - 1` here."""
+    """Run the seeds `first`..`first + count - 1` in this process."""
     return [run_seed(seed) for seed in range(first, first + count)]
 
 
 def run_batch(first: int, count: int, jobs: int) -> Iterator[Outcome]:
-    """Outcomes of seeds `first`..`first + count - 1`, in order, as they become known."""
+    """Yield the outcomes of the seeds `first`..`first + count - 1`, in order, as soon as they are known."""
     starts = range(first, first + count, CHUNK_SEEDS)
     sizes = [min(CHUNK_SEEDS, first + count - start) for start in starts]
     if jobs <= 1:

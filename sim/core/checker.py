@@ -1,4 +1,4 @@
-"""All cluster-wide invariants together, fed by what replicas do; checks as the run goes, and everything at the end."""
+"""All cluster-wide invariants. Replicas report their actions to it. It checks during the run, and everything at the end."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from sim.core.state_machine import MachineState
 
 
 class Observation:
-    """What was last seen of one replica. Lives as long as its core: a crash starts a new one."""
+    """The last observed values of one replica. It lives as long as the replica's core: a restart creates a new one."""
 
     __slots__ = (
         "applied",
@@ -46,41 +46,41 @@ class Observation:
 
     def __init__(self, disk: SimDisk) -> None:
         self.handed = LogCopy(disk.log.position)
-        """The log as handed to the disk so far."""
+        """The log as submitted to the disk so far."""
         self.handed.entries.extend(disk.log.entries)
         self.term = int(disk.hard_state.term)
         self.commit = 0
         self.applied = 0
         self.leader_term = 0
-        """The last term it was seen leading."""
+        """The last term in which the replica was seen leading."""
         self.leader_last = 0
-        """Where its log ended then."""
+        """The last index of its log in that term."""
         self.completed_term = 0
-        """The last term it led and whose first entry was handed out: its log is complete from then on."""
+        """The last term that the replica led and whose first entry was submitted. Its log is complete from then on."""
         self.verified = int(disk.log.position.index)
-        """Entries up to here were compared with the committed log."""
+        """Last index that was compared with the committed log."""
         self.rounds = Rounds()
         self.quorum_heard = QuorumHeard()
 
 
 class Watched(Protocol):
-    """What the checker sees of a replica."""
+    """The part of a replica that the checker sees."""
 
     @property
     def replica_id(self) -> int:
-        """Which one it is."""
+        """Return the replica's id."""
         ...
 
     @property
     def disk(self) -> SimDisk:
-        """What it has durable."""
+        """Return the replica's disk."""
         ...
 
     observation: Observation
 
 
 class Checker:
-    """The invariants' memory of one run."""
+    """The invariants of one run and the data that they remember."""
 
     def __init__(self, disks: Mapping[int, SimDisk]) -> None:
         self._disks = disks
@@ -95,23 +95,23 @@ class Checker:
         self.acknowledged = Acknowledged()
 
     def observe(self, replica_id: int, disk: SimDisk) -> Observation:
-        """A core starts."""
+        """Begin to observe a replica whose core starts."""
         observation = self._observed[replica_id] = Observation(disk)
         return observation
 
     def forget(self, replica_id: int) -> None:
-        """A core is gone."""
+        """Stop observing a replica whose core has ended."""
         self._observed.pop(replica_id, None)
 
     def after_event(self, replica: Watched, core: RaftCore) -> None:
-        """Called whenever a core has taken input: compare its few integers with the last ones."""
+        """Compare a core's few integers with the last observed ones. Called after every input of the core."""
         seen = replica.observation
         if core.term != seen.term:
             check_monotone(replica.replica_id, "term", seen.term, core.term)
             check_pre_vote_keeps_term(replica.replica_id, core.role, core.term)
             seen.term = core.term
         if core.applied_index != seen.applied:
-            # A snapshot may only take it forward; what it covers counts as applied.
+            # A snapshot may only advance it. Entries that the snapshot covers count as applied.
             check_monotone(replica.replica_id, "applied index", seen.applied, core.applied_index)
             seen.applied = core.applied_index
         if core.role is Role.LEADER:
@@ -145,20 +145,20 @@ class Checker:
         )
 
     def _check_other_leaders(self, term: int, first: int) -> None:
-        """An entry was committed in `term`, unknown until now: leaders of later terms must have it."""
+        """Check that leaders of later terms have the entries that were just found to be committed in `term`."""
         for replica_id, seen in self._observed.items():
             if seen.completed_term > term and seen.completed_term == seen.term == seen.leader_term:
                 check_leader_completeness(replica_id, seen.term, seen.handed, self.committed, first)
 
     def _verify(self, replica_id: int, seen: Observation) -> None:
-        """The log as handed out is the core's log only right after a hand-out: compare then, not when commit rises."""
+        """Compare the submitted log with the committed one. It equals the core's log only right after a submission, so it is not compared when the commit index rises."""
         last = min(seen.commit, seen.handed.last_index)
         if last > seen.verified:
             self.committed.check(replica_id, seen.handed, seen.verified + 1, last)
             seen.verified = last
 
     def _logs(self) -> Iterator[ComparedLog]:
-        """Everybody's log: as handed out while it runs, else as on its disk, also of replicas that will never come back."""
+        """Yield every replica's log: the submitted one while it runs, otherwise the one on its disk, even if the replica never comes back."""
         for replica_id, disk in self._disks.items():
             seen = self._observed.get(replica_id)
             if seen is not None:
@@ -168,7 +168,7 @@ class Checker:
             yield ComparedLog(replica_id, log, min(committed_index, log.last_index))
 
     def on_write(self, replica: Watched, work: AppendWork, is_leader: bool) -> None:
-        """An append is handed to the disk."""
+        """Check an append that a replica submits to its disk."""
         seen = replica.observation
         replica_id = replica.replica_id
         if work.snapshot is not None:
@@ -195,13 +195,13 @@ class Checker:
                     self.votes.on_granted(message, seen.handed.last_term, seen.handed.last_index)
 
     def on_ready(self, replica: Watched, ready: Ready) -> None:
-        """A core hands something out."""
+        """Check the output of a core."""
         if ready.apply and ready.append is not None and ready.append.snapshot is not None:
             detail = f"r{replica.replica_id} is to install a snapshot and to apply {len(ready.apply)} entries"
             raise InvariantViolation("SnapshotAlone", detail)
 
     def on_message(self, replica: Watched, message: Message) -> None:
-        """A message leaves at once."""
+        """Check a message that leaves without waiting for the disk."""
         if isinstance(message, VoteRequest):
             self._on_request(replica, message)
 
@@ -212,7 +212,7 @@ class Checker:
         self.votes.on_request(request)
 
     def on_step(self, replica: Watched, core: RaftCore, message: Message) -> None:
-        """A core takes a message."""
+        """Pass a message to a core, and check that a late answer is not counted."""
         rounds = replica.observation.rounds
         if not rounds.is_late(message):
             core.step(message)
@@ -222,15 +222,15 @@ class Checker:
         rounds.check_not_counted(message, before, core)
 
     def on_durable(self, replica: Watched) -> None:
-        """A write is done."""
+        """Check a replica's disk after a write."""
         check_no_hole(replica.replica_id, replica.disk)
 
     def on_append_done(self, replica: Watched, core: RaftCore) -> None:
-        """A core was told that a write is done."""
+        """Check a core after it was told that a write is done."""
         check_stable_durable(replica.replica_id, replica.disk, core)
 
     def on_response(self, replica: Watched, message: Message) -> None:
-        """A message leaves that had to wait for the disk."""
+        """Check a message that leaves after waiting for the disk."""
         if isinstance(message, VoteResponse):
             self.votes.on_response(message, replica.disk.hard_state)
         elif isinstance(message, VoteRequest):
@@ -239,7 +239,7 @@ class Checker:
             check_ack_durable(replica.disk, message)
 
     def on_apply(self, replica: Watched, entries: tuple[Entry, ...]) -> None:
-        """Entries are handed out for applying."""
+        """Check entries that a core hands out for applying."""
         check_applied_durable(replica.replica_id, replica.disk, entries)
         for entry in entries:
             known = self.committed.at(entry.index)
@@ -247,15 +247,17 @@ class Checker:
             demand(is_same, "LogInv", f"r{replica.replica_id} applies {entry}, committed is {known}")
 
     def on_applied(self, replica: Watched, state: MachineState, core: RaftCore) -> None:
-        """A replica's machine moved to `state`, and its core knows."""
+        """Check a replica's state machine and membership after its core was told about `state`."""
         self.applied_state.on_state(replica.replica_id, state)
         self.applied_state.on_membership(replica.replica_id, state.index, core.membership)
 
     def at_end(self) -> None:
-        """Once more, whole: every log that is there against what is committed, and what clients were told."""
+        """Check at the end of the run every log against the committed one, and everything that was acknowledged to clients."""
         for replica_id, seen in self._observed.items():
             log = self._disks[replica_id].log
-            if log.position.index >= seen.handed.position.index:  # else a snapshot is under way to a replica that left
+            if (
+                log.position.index >= seen.handed.position.index
+            ):  # otherwise a snapshot is under way to a removed replica
                 self.committed.check(replica_id, log, 0, seen.applied)
         check_more_up_to_date_correct(self._logs(), self.committed)
         self.acknowledged.check(self.committed)

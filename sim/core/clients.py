@@ -1,4 +1,4 @@
-"""Clients of the simulated group: they propose, repeat what they do not know the fate of, and read."""
+"""Clients of the simulated group: they propose, repeat proposals of unknown outcome, and read."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from sim.core.replica import SimReplica
 
 
 class Clients:
-    """Sends proposals and reads at random moments until stopped."""
+    """Sends proposals and reads at random times until stopped."""
 
     def __init__(self, cluster: SimCluster) -> None:
         self._cluster = cluster
         self._number = 0
         self._read_number = 0
         self._unknown: deque[Proposal] = deque(maxlen=8)
-        """Taken by some leader, outcome not known: repeated now and then."""
+        """Proposals that a leader accepted, with unknown outcome. They are repeated now and then."""
         self._is_stopped = False
         options = cluster.options
         self._later(options.propose_every, self._propose_at_random)
@@ -29,7 +29,7 @@ class Clients:
             cluster.on_leader = self._welcome
 
     def stop(self) -> None:
-        """No more requests at random; the ones below may still be called."""
+        """Send no more random requests. The methods below may still be called."""
         self._is_stopped = True
 
     def _later(self, every: float, action: object) -> None:
@@ -63,7 +63,7 @@ class Clients:
         return Proposal(EntryKind.DATA, payload, random_.randrange(1, 4))
 
     def propose(self, replica: SimReplica, proposals: list[Proposal]) -> Appended | None:
-        """Propose on a replica; None when it refuses (a definite no)."""
+        """Propose on a replica. Return None if the replica definitely refuses."""
         core = replica.core
         if core is None or replica.paused_until > self._cluster.events.now:
             return None
@@ -87,7 +87,7 @@ class Clients:
         return self.propose(replica, [self._new_proposal()])
 
     def _welcome(self, leader: SimReplica) -> None:
-        """Clients were waiting for a leader: some ask at once."""
+        """Send a read shortly after an election, as a client does that has waited for a leader."""
         if not self._is_stopped and self._cluster.random.random() < 0.7:
             self._cluster.events.after(int(self._cluster.random.random() * TICK / 2), self.read, leader)
 

@@ -1,4 +1,4 @@
-"""All replicas of one run, and what the run as a whole needs to know of them. Injects no faults itself."""
+"""All replicas of one run, and queries about them. Injects no faults itself."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sim.core.replica import CoreFactory, SimReplica, World
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """What is simulated: the product, or a mutant of one of its parts."""
+    """The simulated code: the product, or a mutant of one of its parts."""
 
     core: CoreFactory = RaftCore
     replica: type[SimReplica] = SimReplica
@@ -33,7 +33,7 @@ PRODUCT = Build()
 
 
 class SimCluster:
-    """One group's replicas over one network."""
+    """The replicas of one group over one network."""
 
     def __init__(
         self, random_: random.Random, options: SwarmOptions, build: Build, trace: Callable[[str], None] | None
@@ -44,11 +44,11 @@ class SimCluster:
         self.events = EventHeap()
         self.disks: dict[int, SimDisk] = {}
         self.replicas: dict[ReplicaId, SimReplica] = {}
-        """In order of id; removed and destroyed ones stay listed."""
+        """All replicas in the order of their ids, including removed and destroyed ones."""
         self.checker = Checker(self.disks)
         self.network = SimNetwork(self.events, random_, options, self._deliver, self._report)
         self.on_leader: Callable[[SimReplica], None] | None = None
-        """Told of every new leader."""
+        """Called with every new leader."""
         self.world = World(
             self.events, random_, options, self.network, self.checker, build.core, self._tell_leader, trace
         )
@@ -63,7 +63,7 @@ class SimCluster:
         return replica
 
     def create_replica(self) -> ReplicaId:
-        """A new replica with an empty disk under an id never used before; it knows nothing until a snapshot."""
+        """Create a replica with an empty disk and a new id, and return the id. It knows nothing until it receives a snapshot."""
         replica_id = ReplicaId(len(self.replicas) + 1)
         self._create(replica_id, None)
         return replica_id
@@ -82,12 +82,12 @@ class SimCluster:
 
     @property
     def live(self) -> list[SimReplica]:
-        """Replicas that run."""
+        """The running replicas."""
         return [replica for replica in self.replicas.values() if replica.core is not None]
 
     @property
     def leaders(self) -> list[tuple[SimReplica, RaftCore]]:
-        """Whoever believes it leads."""
+        """Every replica that believes it leads, with its core."""
         return [
             (replica, replica.core)
             for replica in self.replicas.values()
@@ -95,7 +95,7 @@ class SimCluster:
         ]
 
     def latest_membership(self) -> tuple[int, Membership]:
-        """The newest configuration any running replica or disk has, and the index it is known as of."""
+        """Return the newest configuration of any running replica or disk, preceded by its index."""
         index, membership = 0, self.initial_membership
         for replica in self.replicas.values():
             core = replica.core
@@ -108,5 +108,5 @@ class SimCluster:
 
 
 def members_of(membership: Membership) -> list[ReplicaId]:
-    """Everybody who takes part, in order of id."""
+    """Return all voters and learners of both halves, in the order of their ids."""
     return sorted({*membership.voters, *membership.outgoing, *membership.learners})

@@ -1,4 +1,4 @@
-"""Short texts of Raft's values, for traces and golden scripts. Stable: golden files depend on them."""
+"""Describes Raft's values in short texts for traces and golden scripts. The texts are stable, since golden files depend on them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _KINDS = {
 
 
 def describe_entry(entry: Entry) -> str:
-    """`term/index kind payload`, with the offset of the first record and the count for data."""
+    """Format an entry as `term/index kind payload`. DATA has the offset of its first record and its count as well."""
     text = f"{entry.term}/{entry.index} {_KINDS[entry.kind]}"
     if entry.kind is EntryKind.DATA:
         text += f" @{entry.base_offset}+{entry.record_count}"
@@ -40,12 +40,12 @@ def describe_entry(entry: Entry) -> str:
 
 
 def describe_entries(entries: Sequence[Entry]) -> str:
-    """Each entry, in brackets."""
+    """Format a list of entries in brackets."""
     return "[" + ", ".join(describe_entry(entry) for entry in entries) + "]"
 
 
 def describe_membership(membership: Membership) -> str:
-    """`(1 2 3)`, joint `(1 2 4)&&(1 2 3)`, then learners and how the joint configuration is left."""
+    """Format a membership as `(1 2 3)`, or `(1 2 4)&&(1 2 3)` if it is joint, then its learners and `auto_leave`."""
     text = "(" + " ".join(map(str, membership.voters)) + ")"
     if membership.outgoing:
         text += "&&(" + " ".join(map(str, membership.outgoing)) + ")"
@@ -57,7 +57,7 @@ def describe_membership(membership: Membership) -> str:
 
 
 def describe_meta(meta: SnapshotMeta) -> str:
-    """Where the log restarts, as of which index the state is, and the membership in it."""
+    """Format the position at which the log restarts, the index of the state, and the membership."""
     return f"T={meta.position.term}/{meta.position.index} A={meta.state_index} {describe_membership(meta.membership)}"
 
 
@@ -92,11 +92,11 @@ def _name_and_body(message: Message) -> tuple[str, str]:
 
 
 def message_name(message: Message) -> str:
-    """The name scripts and traces call this message by."""
+    """Return the name of a message in scripts and traces."""
     return _name_and_body(message)[0]
 
 
 def describe_message(message: Message) -> str:
-    """`1->2 Name term=6 details`."""
+    """Format a message as `1->2 Name term=6 details`."""
     name, body = _name_and_body(message)
     return f"{message.source}->{message.target} {name} term={message.term} {body}".rstrip()

@@ -1,7 +1,7 @@
-"""The simulated disk of one replica: writes take time, become durable in order, and a crash drops the rest.
+"""The simulated disk of one replica: writes take time and become durable in order, and a crash drops the rest.
 
-The durable image is exactly the state after the last completed write. Derived state and membership ride with a
-write as they were when it was handed out, so a restarted replica replays from an older `state_index`, as in the product.
+The durable image is exactly the state after the last completed write. A write carries the derived state and membership of
+the time when it was submitted. So a restarted replica replays from an older `state_index`, as in the product.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from sim.core.invariants.violation import demand
 from sim.core.state_machine import MachineState
 
 BLANK = LogPosition(index=LogIndex(0), term=Term(0), next_offset=Offset(0))
-"""What a replica stands on before its first snapshot."""
+"""The position of a replica's log before its first snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
 class DerivedState:
-    """What is computed from the log: the state machine and the membership, both as of `machine.index`."""
+    """The state computed from the log: the state machine and the membership, both as of `machine.index`."""
 
     machine: MachineState
     membership: Membership
@@ -36,7 +36,7 @@ BLANK_STATE = DerivedState(MachineState(0, 0, 0), EMPTY_MEMBERSHIP)
 
 @dataclass(frozen=True, slots=True)
 class AppendJob:
-    """One `AppendWork` with the derived state that rides along (None: none does)."""
+    """An `AppendWork` with the derived state to write in the same transaction, or None."""
 
     work: AppendWork
     state: DerivedState | None
@@ -44,7 +44,7 @@ class AppendJob:
 
 @dataclass(frozen=True, slots=True)
 class CompactionJob:
-    """Delete the log up to `position`, and write the derived state that makes this allowed, in one transaction."""
+    """Deletes the log up to `position` and writes the derived state that covers it, in one transaction."""
 
     position: LogPosition
     state: DerivedState
@@ -73,12 +73,12 @@ class LogCopy:
         return self.entries[-1].term if self.entries else self.position.term
 
     def entry(self, index: int) -> Entry | None:
-        """The entry at `index`, None outside of the log."""
+        """Return the entry at `index`, or None outside of the log."""
         slot = index - self.position.index - 1
         return self.entries[slot] if 0 <= slot < len(self.entries) else None
 
     def term(self, index: int) -> int | None:
-        """Term at `index`, the position included; None outside."""
+        """Return the term at `index`, which may be the position, or None outside of the log."""
         if index == self.position.index:
             return self.position.term
         entry = self.entry(index)
@@ -91,7 +91,7 @@ class LogCopy:
             self.entries.extend(entries)
 
     def reset(self, position: LogPosition) -> None:
-        """Start anew after `position`."""
+        """Drop all entries and start after `position`."""
         self.position = position
         self.entries.clear()
 
@@ -101,7 +101,7 @@ class LogCopy:
         self.position = position
 
     def position_at(self, index: int) -> LogPosition:
-        """The position a log would stand on after deleting up to `index`, which it holds."""
+        """Return the position that the log would have after deleting the entries up to `index`, which it must hold."""
         entry = self.entry(index)
         if entry is None:
             return self.position
@@ -109,10 +109,10 @@ class LogCopy:
 
 
 class SimDisk:
-    """Durable image, and the writes under way. Timing is its owner's business."""
+    """A durable image and the pending writes. Its owner decides when writes complete."""
 
     def __init__(self, membership: Membership | None) -> None:
-        """A founding replica of the group (`membership` given), or one that has nothing yet."""
+        """Create the disk of an initial member, which has a `membership`, or the empty disk of a later replica."""
         is_born = membership is not None
         self.log = LogCopy(GENESIS if is_born else BLANK)
         self.state = (
@@ -120,22 +120,22 @@ class SimDisk:
         )
         self.hard_state = HardState(self.log.position.term, ReplicaId(0), self.log.position.index)
         self.pending: deque[DiskJob] = deque()
-        """Handed out and not durable, in order."""
+        """Submitted writes that are not durable, in order."""
         self._unsynced: HardState | None = None
-        """Of completed writes that needed no sync: durable with the next one only."""
+        """The hard state of completed writes that needed no sync. It becomes durable with the next synced write."""
 
     def submit(self, job: DiskJob) -> None:
         """Queue a write."""
         self.pending.append(job)
 
     def complete(self) -> DiskJob:
-        """The oldest write is durable now."""
+        """Make the oldest pending write durable and return it."""
         job = self.pending.popleft()
         self._perform(job)
         return job
 
     def crash(self, completed: int) -> None:
-        """Lose everything not durable; `completed` more writes had reached the disk without anybody knowing."""
+        """Drop the pending writes, except the first `completed` ones, which reached the disk unnoticed."""
         for _ in range(completed):
             self.complete()
         self.pending.clear()
@@ -163,7 +163,7 @@ class SimDisk:
         self._unsynced = None
 
     def restored(self) -> RestoredState:
-        """What a core starts from."""
+        """Return the state from which a core starts."""
         log = self.log
         starts: list[tuple[Term, LogIndex]] = []
         for entry in log.entries:
@@ -182,7 +182,7 @@ class SimDisk:
         )
 
     def read(self, first: int, last: int, bytes_max: int) -> tuple[Entry, ...]:
-        """Durable entries `first`..`last`, cut off before `bytes_max` payload bytes but at least one."""
+        """Return the durable entries `first`..`last`, but stop before `bytes_max` payload bytes are exceeded. At least one is returned."""
         start = first - self.log.position.index - 1
         is_inside = start >= 0 and last <= self.log.last_index
         detail = f"{first}..{last} of a durable log {self.log.position.index + 1}..{self.log.last_index}"
@@ -190,7 +190,7 @@ class SimDisk:
         return fitting(self.log.entries[start : last - self.log.position.index], bytes_max)
 
     def header(self, index: int) -> EntryHeader:
-        """The header of a durable entry."""
+        """Return the header of a durable entry."""
         entry = self.log.entry(index)
         assert entry is not None, f"header of {index}, not in the durable log"
         return entry.header()

@@ -1,4 +1,4 @@
-"""Virtual time: a heap of events with a stable order among equal times. Knows nothing of Raft."""
+"""Virtual time: a heap of events with a stable order among equal times. It knows nothing about Raft."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Callable
 
 
 class EventHeap:
-    """Runs callbacks in order of time, and in order of scheduling among equal times."""
+    """Runs callbacks in the order of their times. Callbacks of equal times run in the order of their scheduling."""
 
     def __init__(self) -> None:
         self.now = 0
-        """Virtual time; `options.TICK` units are one nominal tick."""
+        """Virtual time. `options.TICK` units are one nominal tick."""
         self.count = 0
-        """Events run so far."""
+        """Number of events run so far."""
         self._sequence = 0
         self._heap: list[tuple[int, int, Callable[..., object], tuple[object, ...]]] = []
 
     def after(self, delay: int, action: Callable[..., object], *arguments: object) -> int:
-        """Schedule `action(*arguments)` in `delay` units of time; returns when that is."""
+        """Schedule `action(*arguments)` in `delay` units of time. Return the resulting time."""
         self._sequence += 1
         time = self.now + delay
         heapq.heappush(self._heap, (time, self._sequence, action, arguments))

@@ -1,4 +1,4 @@
-"""The nemesis of the first phase: crashes, cut links, pauses, stalled disks, a lost disk. Each may be absent."""
+"""The nemesis of the first phase: crashes, cut links, pauses, stalled disks and a lost disk. Each may be absent."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from sim.core.options import TICK
 from sim.core.replica import SimReplica
 
 _WAITING = (Role.FOLLOWER, Role.PRE_CANDIDATE)
-"""Roles in which a replica may ask (again): nobody's term changes before a majority would vote."""
+"""Roles in which a replica may ask for pre-votes again: no term changes before a majority would vote for it."""
 
 
 class Nemesis:
-    """Harms a cluster at random moments until it is stopped, then heals everything."""
+    """Injects faults into a cluster at random times until it is stopped, and then heals everything."""
 
     def __init__(self, cluster: SimCluster) -> None:
         self._cluster = cluster
@@ -40,7 +40,7 @@ class Nemesis:
             self._schedule()
 
     def stop(self) -> None:
-        """No more harm: links mended, paused and crashed replicas run again."""
+        """Inject no more faults, mend links, and resume paused and crashed replicas."""
         self._is_stopped = True
         self._cluster.network.mend()
         self._cluster.network.is_healed = True
@@ -63,7 +63,7 @@ class Nemesis:
             self._cluster.world.trace(f"{self._cluster.events.now:>7} -- {text}")
 
     def _victim(self) -> SimReplica | None:
-        """A running replica, the leader more often than others."""
+        """Draw a running replica, with a preference for a leader."""
         random_ = self._cluster.random
         leaders = self._cluster.leaders
         if leaders and random_.random() < 0.4:
@@ -103,7 +103,7 @@ class Nemesis:
                 self._transfer_leadership(victim, 20)
 
     def _transfer_leadership(self, leader: SimReplica, times: int) -> None:
-        """It is to stop, as its node is: it offers its leadership to one after the other, in vain while it is cut off."""
+        """Have a leader offer its leadership to one voter after another, as a stopping node does. This fails while the leader is cut off."""
         core = leader.core
         if self._is_stopped or core is None or core.role is not Role.LEADER or times == 0:
             return
@@ -117,7 +117,7 @@ class Nemesis:
             self._cluster.events.after(pause, self._transfer_leadership, leader, times - 1)
 
     def _usurp(self) -> None:
-        """Cut a leader off and let the others elect at once, as they do when its process is known to be gone."""
+        """Cut a leader off and let the others elect a new one immediately, as they do when the leader's process is known to have ended."""
         random_ = self._cluster.random
         leaders = self._cluster.leaders
         others = [replica for replica in self._cluster.live if replica.core and replica.core.role is Role.FOLLOWER]
@@ -139,10 +139,10 @@ class Nemesis:
             candidate.core.campaign()
             candidate.pump()
         if self._cluster.options.disk_stall and random_.random() < 0.5:
-            victim.stall_disk(duration + TICK)  # comes back while its tail is still being written
+            victim.stall_disk(duration + TICK)  # the victim returns while its log tail is still being written
 
     def _interrupt(self) -> None:
-        """A leader goes while a follower's disk lags: the follower knows entries that its disk does not hold, and campaigns with them."""
+        """Remove a leader while a follower's disk lags. The follower then campaigns with entries that its disk does not hold."""
         random_ = self._cluster.random
         leaders = self._cluster.leaders
         others = [replica for replica in self._cluster.live if replica.core and replica.core.role is Role.FOLLOWER]
@@ -156,7 +156,7 @@ class Nemesis:
         self._cluster.events.after(begin, self._depose, leader, candidate, candidate.life, lag - begin)
 
     def _depose(self, leader: SimReplica, candidate: SimReplica, life: int, lag: int) -> None:
-        """The leader is gone, everybody knows, and the candidate asks, more than once; before `lag` is over it is killed."""
+        """Stop the leader, let all replicas forget it and the candidate campaign repeatedly, and kill the candidate before `lag` has passed."""
         if self._is_stopped or candidate.life != life:
             return
         if leader.core is not None and self._cluster.random.random() < 0.5:
@@ -173,7 +173,7 @@ class Nemesis:
         self._cluster.events.after(end, self._kill_candidate, candidate, life)
 
     def _ask_often(self, candidate: SimReplica, life: int, times: int, within: int) -> None:
-        """It asks immediately, and again at some times in between, while nobody has won."""
+        """Have the candidate campaign immediately and at some random times later, until somebody wins."""
         for number in range(times):
             delay = int(self._cluster.random.random() * within) if number else 1
             self._cluster.events.after(delay, self._ask, candidate, life)
@@ -192,7 +192,7 @@ class Nemesis:
             self._cluster.events.after(down, self._come_back, candidate)
 
     def _come_back(self, candidate: SimReplica) -> None:
-        """It knows nothing of its campaign, and begins another one: answers to the first are still under way."""
+        """Restart the candidate, which knows nothing of its campaign. It campaigns again while answers to the first campaign are under way."""
         if not self._is_stopped:
             self._restart(candidate)
             self._ask_often(candidate, candidate.life, 4, 3 * TICK)
@@ -269,7 +269,7 @@ class Nemesis:
             leader.pump()
 
     def _wipe(self) -> None:
-        """One member's disk is lost for good. A dead member needs at least three voters beside it to be harmless."""
+        """Destroy one member's disk, once per run. The group tolerates that only if each half has at least three voters."""
         _, membership = self._cluster.latest_membership()
         if self._has_wiped or min(len(membership.voters), len(membership.outgoing) or 3) < 3:
             return

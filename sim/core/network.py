@@ -13,7 +13,7 @@ from sim.core.options import TICK, SwarmOptions
 
 
 class SimNetwork:
-    """Carries messages between replicas. Never changes one; may lose, delay, repeat or reorder it."""
+    """Carries messages between replicas. It may lose, delay, repeat or reorder messages, but never changes one."""
 
     def __init__(
         self,
@@ -28,23 +28,23 @@ class SimNetwork:
         self._options = options
         self._deliver = deliver
         self._report = report
-        """Tells the sender about a message: True delivered, False known lost."""
+        """Informs the sender about a message: True means delivered, False means known to be lost."""
         self._cut: dict[tuple[ReplicaId, ReplicaId], bool] = {}
-        """Links (source, target) that carry nothing now."""
+        """Links (source, target) that are cut."""
         self._last_arrival: dict[tuple[ReplicaId, ReplicaId], int] = {}
         self.is_healed = False
-        """Second phase: nothing is lost, repeated or late any more."""
+        """Whether the second phase has begun, in which no message is lost, repeated or late."""
 
     def cut(self, source: ReplicaId, target: ReplicaId) -> None:
-        """From now on nothing arrives at `target` from `source`; what is under way is lost too."""
+        """Cut the link: no message from `source` arrives at `target` any more, not even one under way."""
         self._cut[source, target] = True
 
     def mend(self) -> None:
-        """Every link carries again."""
+        """Restore every link."""
         self._cut.clear()
 
     def send(self, message: Message) -> None:
-        """Take a message; what happens to it is chance."""
+        """Send a message. Its fate is random."""
         options, chance = self._options, self._random.random
         if (message.source, message.target) in self._cut:
             self._lost(message)

@@ -1,4 +1,4 @@
-"""What one seed's run is made of: each kind of fault is present or absent, with a random strength (swarm testing).
+"""The options of one seed's run: each kind of fault is present or absent, with a random strength (swarm testing).
 
 Source: Groce et al., "Swarm testing" (2012); TigerBeetle's VOPR.
 """
@@ -17,7 +17,7 @@ TICK = 100
 
 @dataclass(frozen=True, slots=True)
 class SwarmOptions:
-    """One run's circumstances, drawn from its seed."""
+    """The options of one run, drawn from its seed."""
 
     voter_count: int
     settings: RaftSettings
@@ -27,28 +27,28 @@ class SwarmOptions:
     delay_min: int
     delay_max: int
     is_ordered: bool
-    """Messages of one link never overtake each other (a stream); otherwise each is delayed on its own."""
+    """Whether messages of one link arrive in order, as in a stream. Otherwise each is delayed independently."""
     loss: float
     duplication: float
     late: float
     """Share of messages that arrive several election timeouts late."""
     snapshot_delay_max: int
-    """A snapshot's stream takes up to this much longer than a message."""
+    """Maximum additional delay of a snapshot, since it is streamed."""
     reports_unreachable: bool
     # disk
     append_delay_max: int
     told_delay_max: int
-    """How much later than its responses leave a core is told that a write is done; 0: at once."""
+    """Maximum delay after which a core is told that a write is done. Its responses leave before that. 0: no delay."""
     appends_in_flight_max: int
     apply_delay_max: int
-    """0: entries are applied at once."""
+    """Maximum delay before entries are applied. 0: no delay."""
     cold_reads: float
-    """Share of log reads that must be fetched first."""
+    """Share of log reads whose entries must be fetched first."""
     # clocks
     clock_rates: tuple[float, float]
-    """Each replica's tick lasts `TICK` times a factor drawn from here."""
+    """The length of a replica's tick is `TICK` times a factor drawn from this range."""
     uses_quiet_heartbeats: bool
-    # load: nominal ticks between two events on average; 0: never
+    # load: average number of nominal ticks between two events, or 0 for never
     propose_every: float
     read_every: float
     fault_every: float
@@ -56,15 +56,15 @@ class SwarmOptions:
     membership_every: float
     transfer_every: float
     voters_min: int
-    """Changes of membership leave at least so many: one alone elects itself, and learners follow it."""
-    # faults, as weights; 0: absent
+    """Minimum number of voters that a change of membership leaves. A single voter elects itself, and learners follow it."""
+    # weights of faults, or 0 for an absent fault
     crash: int
     crash_all: int
     isolate: int
     usurp: int
-    """A leader is cut off while the others campaign at once: two leaders, and tails to overwrite."""
+    """A leader is cut off while the others campaign immediately, so there are two leaders and log tails to overwrite."""
     interrupt: int
-    """A leader goes, and a follower that campaigns for its place is killed before its disk has anything of that."""
+    """A leader disappears, and a follower that campaigns is killed before its disk has any trace of its campaign."""
     split: int
     one_way: int
     pause: int
@@ -72,24 +72,24 @@ class SwarmOptions:
     forget_leader: int
     step_down: int
     wipe: int
-    """At most one replica loses its disk for good."""
+    """At most one replica loses its disk permanently."""
 
 
 class Profile(Enum):
-    """What a run dwells on."""
+    """The emphasis of a run."""
 
     ANY = "any"
-    """Nothing in particular."""
+    """No emphasis."""
     CHURN = "churn"
-    """Leaders change all the time, disks are slow: many tails are overwritten, some while they are being written."""
+    """Leaders change all the time and disks are slow: many log tails are overwritten, some while they are being written."""
     CAMPAIGNS = "campaigns"
-    """Candidates die before they have written that they are, and campaign again, while answers are late and repeated."""
+    """Candidates die before their candidacy is on disk, and campaign again, while answers arrive late and repeatedly."""
     SNAPSHOTS = "snapshots"
-    """Leaders compact right behind themselves, streams are slow."""
+    """Leaders compact their logs up to the applied index, and snapshot streams are slow."""
     READS = "reads"
-    """Leaders pause while others are elected, clients read all the time."""
+    """Leaders pause while others are elected, and clients read all the time."""
     MEMBERSHIP = "membership"
-    """One change of membership after another."""
+    """Changes of membership follow each other quickly."""
 
 
 _PROFILES = (
@@ -110,14 +110,14 @@ def _some(random_: random.Random, share: float, low: float, high: float) -> floa
 
 
 def draw_options(random_: random.Random, profile: Profile | None = None) -> SwarmOptions:
-    """Draw one run's circumstances, of the given profile or of one drawn too."""
+    """Draw the options of a run with this profile, or with a drawn one."""
     options = _draw_any(random_)
     drawn = random_.choice(_PROFILES)
     return _dwell(random_, options, profile or drawn)
 
 
 def _dwell(random_: random.Random, options: SwarmOptions, profile: Profile) -> SwarmOptions:
-    """Bend options to a profile."""
+    """Adapt options to a profile."""
     uniform = random_.uniform
     match profile:
         case Profile.CHURN:

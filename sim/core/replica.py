@@ -1,6 +1,6 @@
-"""One replica in the simulator: the thinnest shell that runs a `RaftCore`, with its disk, machine and clock.
+"""One replica in the simulator: the thinnest shell that runs a `RaftCore`, with its disk, state machine and clock.
 
-Makes no decision of consensus. What the product's engine does with a `Ready`, this does in virtual time.
+It makes no decision of consensus. It handles a `Ready` as the product's engine does, but in virtual time.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from sim.core.options import TICK, SwarmOptions
 from sim.core.state_machine import MachineState, applied
 
 ROUNDS_MAX = 10_000
-"""Outputs taken from a core for one input; more is an endless loop."""
+"""Maximum number of outputs of a core for one input. More mean an endless loop."""
 
 CoreFactory = Callable[[ReplicaId, RestoredState, LogView, Random, RaftSettings], RaftCore]
 
 
 @dataclass(slots=True)
 class World:
-    """What all replicas of one run share."""
+    """The objects that all replicas of one run share."""
 
     events: EventHeap
     random: random.Random
@@ -51,9 +51,9 @@ class World:
     checker: Checker
     core_factory: CoreFactory
     on_leader: Callable[[SimReplica], None]
-    """A replica became leader: clients were waiting for one."""
+    """Called with each replica that becomes leader, since clients may wait for one."""
     trace: Callable[[str], None] | None
-    """None: nobody reads it, so nothing is formatted."""
+    """None if nobody reads the trace, so that nothing is formatted."""
 
 
 class SimReplica:
@@ -64,33 +64,33 @@ class SimReplica:
         self.replica_id = replica_id
         self.disk = disk
         self.core: RaftCore | None = None
-        """None while crashed."""
+        """None while the replica is crashed."""
         self.is_destroyed = False
-        """Its disk is lost, or it was removed and deleted: it never comes back."""
+        """Whether the replica's disk is lost, or the replica was removed and deleted. It never comes back."""
         self.life = 0
-        """Counts starts: events of an earlier life are void."""
+        """Counts starts and crashes. Events of an earlier life are ignored."""
         self.paused_until = 0
         low, high = world.options.clock_rates
         self.tick_length = max(1, int(TICK * world.random.uniform(low, high)))
-        # Disks differ: one slow replica among fast ones sees its tail replaced while it is still being written.
+        # Disks differ in speed: the tail of a slow replica among fast ones is replaced while it is still being written.
         self._append_delay_max = int(world.options.append_delay_max * world.random.choice((0.02, 0.1, 1.0)))
         self.start()
 
     # ------------------------------------------------------------------------------------------------ life and death
 
     def start(self) -> None:
-        """Start a core from what is durable."""
+        """Start a core from the durable state."""
         self.life += 1
         self.machine = self.disk.state.machine
         self.waiters: dict[int, Entry] = {}
-        """Index -> the entry a client waits for."""
+        """Index -> the entry for which a client waits."""
         self._applying: deque[tuple[Entry, ...]] = deque()
         self._snapshots_in_flight = 0
         self._snapshots: dict[int, MachineState] = {}
-        """State by index, of snapshots this replica offered."""
+        """Index -> the state of a snapshot that this replica offered."""
         self._last_write = 0
         self._untold: deque[AppendWork] = deque()
-        """Durable, their responses sent, and the core does not know yet."""
+        """Durable writes whose responses were sent, but of which the core does not know yet."""
         self._last_told = 0
         self._is_warm = False
         self._is_fetching = False
@@ -107,7 +107,7 @@ class SimReplica:
         self.pump()
 
     def crash(self) -> None:
-        """Lose everything that is not durable."""
+        """Crash: lose everything that is not durable."""
         in_flight = len(self.disk.pending)
         self.disk.crash(self.world.random.randrange(in_flight + 1))
         self.core = None
@@ -140,13 +140,13 @@ class SimReplica:
         events.after(self.tick_length, self._on_tick, life)
 
     def receive(self, message: Message) -> None:
-        """A message arrived."""
+        """Handle an arriving message."""
         core = self.core
         if core is None:
             return
         pause = self.paused_until - self.world.events.now
         if pause > 0:
-            # After a pause everything is there at once, in whatever order sockets are read.
+            # After a pause all messages are there simultaneously, and sockets are read in any order.
             jitter = 0 if self.world.options.is_ordered else int(self.world.random.random() * TICK)
             self.world.events.after(pause + jitter, self.receive, message)
             return
@@ -164,7 +164,7 @@ class SimReplica:
             core.step(message)
 
     def _receive_quietly(self, core: RaftCore, message: Message) -> bool:
-        """The packed frames' fast path, as the product takes it."""
+        """Try the product's fast path for packed heartbeats. Return whether it handled the message."""
         if isinstance(message, Heartbeat):
             if message.target != self.replica_id or not core.on_quiet_heartbeat(
                 message.source, message.term, message.commit_index
@@ -180,7 +180,7 @@ class SimReplica:
         return False
 
     def report(self, message: Message, is_delivered: bool) -> None:
-        """The transport knows what became of a message this replica sent."""
+        """Report the fate of a message that this replica sent, as the transport does."""
         core = self.core
         if core is None:
             return
@@ -191,7 +191,7 @@ class SimReplica:
         self.pump()
 
     def compact(self, keep: int) -> None:
-        """Delete the log up to `keep` entries behind what is applied."""
+        """Delete the log except the last `keep` applied entries and the entries after them."""
         index = min(self.machine.index, self.disk.log.last_index) - keep
         core = self.core
         if core is None or index <= self.disk.log.position.index or index > core.applied_index:
@@ -203,7 +203,7 @@ class SimReplica:
     # --------------------------------------------------------------------------------------------------------- output
 
     def pump(self) -> None:
-        """Do everything the core wants done."""
+        """Handle the core's output until there is no more."""
         core = self.core
         options = self.world.options
         for _ in range(ROUNDS_MAX):
@@ -245,7 +245,7 @@ class SimReplica:
             world.checker.reads.on_confirmed(self.replica_id, read.request_id, read.read_index)
 
     def _send_early(self, message: Message) -> None:
-        """What waits for no write."""
+        """Send a message that does not wait for a write."""
         self.world.checker.on_message(self, message)
         self._send(message)
 
@@ -259,10 +259,10 @@ class SimReplica:
     # ----------------------------------------------------------------------------------------------------------- disk
 
     def _derived(self, core: RaftCore) -> DerivedState | None:
-        """State and membership of one index, for a write; None while there is no such pair.
+        """Return the state and the membership of the same index, for a write, or None while there is no such pair.
 
-        Scenario: the core accepts a snapshot as of 31 while 28 is being applied and the disk is busy. Until the snapshot
-        is handed out and durable the core's membership is that of 31 and the machine's state older: never write both.
+        Scenario: the core accepts a snapshot as of 31 while 28 is being applied and the disk is busy. Until the snapshot is
+        handed out and durable, the core's membership is that of 31 and the state machine is older: never write both.
         """
         if self._snapshots_in_flight or self.machine.index != max(core.applied_index, core.state_floor):
             return None
@@ -271,7 +271,7 @@ class SimReplica:
     def _write(self, core: RaftCore, work: AppendWork) -> None:
         self.world.checker.on_write(self, work, is_leader=core.role is Role.LEADER)
         if work.snapshot is not None:
-            # What was being applied is covered by the snapshot; the machine is replaced when that is durable.
+            # The snapshot covers the entries being applied. The state machine is replaced when the snapshot is durable.
             self._snapshots_in_flight += 1
             self._applying.clear()
         if self.world.trace:
@@ -283,13 +283,13 @@ class SimReplica:
         self.disk.submit(job)
         delay_max = min(self._append_delay_max, TICK // 5) if self.world.network.is_healed else self._append_delay_max
         delay = int(self.world.random.random() * delay_max)
-        # In order: no write completes before an earlier one. `_last_write` also carries a stall of the whole disk.
+        # No write completes before an earlier one. `_last_write` also reflects a stall of the whole disk.
         time = max(events.now + delay, self._last_write)
         self._last_write = time
         events.after(time - events.now, self._on_written, self.life)
 
     def stall_disk(self, duration: int) -> None:
-        """Writes handed out from now on complete after `duration` at the earliest."""
+        """Let writes submitted from now on complete after `duration` at the earliest."""
         self._last_write = max(self._last_write, self.world.events.now + duration)
 
     def _on_written(self, life: int) -> None:
@@ -315,7 +315,7 @@ class SimReplica:
         self.pump()
 
     def _compacted(self, core: RaftCore, position: LogPosition) -> None:
-        """The durable log was compacted."""
+        """Inform the core that the durable log was compacted."""
         if self.disk.log.position == position:
             core.compacted(position)
             handed = self.observation.handed
@@ -325,7 +325,7 @@ class SimReplica:
                 self._trace(f"compacted up to {position.index}")
 
     def _release(self, core: RaftCore, work: AppendWork) -> None:
-        """A write is durable: send what waited for it."""
+        """Send the responses that waited for a write, which is durable now."""
         if work.snapshot is not None:
             self._snapshots_in_flight -= 1
             self.machine = self.disk.state.machine
@@ -348,7 +348,7 @@ class SimReplica:
         self.world.checker.on_append_done(self, core)
 
     def read_log(self, first: int, last: int, bytes_max: int) -> tuple[Entry, ...] | None:
-        """The core reads durable entries; sometimes they must be fetched first."""
+        """Return durable entries to the core, or None if they must be fetched first, which is random."""
         world = self.world
         is_cold = world.options.cold_reads and not self._is_warm and not world.network.is_healed
         if is_cold and world.random.random() < world.options.cold_reads:
@@ -392,7 +392,7 @@ class SimReplica:
         state = self.machine
         acknowledged = self.world.checker.acknowledged
         for entry in entries:
-            if entry.index > state.index:  # the others are in the snapshot's state already
+            if entry.index > state.index:  # the state of a snapshot contains the others already
                 state = applied(state, entry)
                 self.world.checker.applied_state.on_state(self.replica_id, state)
             waiting = self.waiters.pop(entry.index, None)
@@ -430,7 +430,7 @@ class SimReplica:
 
 
 class _DiskView:
-    """The core's `LogView` over a replica's disk."""
+    """The `LogView` of a core over its replica's disk."""
 
     __slots__ = ("_replica",)
 

@@ -1,5 +1,5 @@
-"""One seed's run: a first phase with faults, where nothing unsafe may happen, and a second one, healed, that must end
-with everybody equal. Pure but for the trace callback.
+"""The run of one seed: a first phase with faults, in which nothing unsafe may happen, and a second phase without faults, at
+whose end all members must be equal. Pure except for the trace callback.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from sim.core.invariants.violation import InvariantViolation
 from sim.core.options import TICK, Profile, draw_options
 
 LIVENESS_ELECTIONS = 40
-"""Election timeouts (of the slowest clock) within which a healed cluster must have made progress. Failed pre-votes back
-off to four times the timeout, a joint change takes two commits, and a follower may need a snapshot and its whole log.
+"""Number of election timeouts (of the slowest clock) within which a healed cluster must make progress. Failed pre-votes back
+off to four times the timeout, a joint change takes two commits, and a follower may need a snapshot and the whole log.
 """
 ENTRY_TICKS = 2
-"""Nominal ticks granted for each entry that a follower may have to be sent, in the worst case one at a time."""
+"""Nominal ticks allowed for each entry that a follower may have to receive, in the worst case one at a time."""
 ENTRIES_EXTRA = 50
-"""Entries not known committed when the cluster is healed."""
+"""Allowance for entries that are not known to be committed when the cluster is healed."""
 
 
 class Verdict(IntEnum):
-    """How a run ended; also the exit code of the command."""
+    """The result of a run, and the exit code of the command."""
 
     OK = 0
     SAFETY = 1
@@ -40,21 +40,21 @@ class Verdict(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one run found."""
+    """The result of one run in detail."""
 
     seed: int
     verdict: Verdict
     detail: str
-    """What went wrong: for a broken invariant its name first."""
+    """The description of the problem. For a broken invariant it begins with the invariant's name."""
     event_count: int
     committed_count: int
     read_count: int
     healing_ticks: int
-    """How long the second phase took."""
+    """Duration of the second phase in ticks."""
 
 
 class LivenessFailure(Exception):  # noqa: N818 - it is what it is called
-    """The healed cluster made no progress in time."""
+    """The healed cluster did not make progress in time."""
 
 
 def run_seed(
@@ -63,7 +63,7 @@ def run_seed(
     trace: Callable[[str], None] | None = None,
     profile: Profile | None = None,
 ) -> Outcome:
-    """Run one seed to its verdict; never raises for a defect of what is simulated."""
+    """Run one seed and return its outcome. With `trace` an unexpected exception is raised, otherwise it becomes a verdict."""
     random_ = random.Random(seed)
     options = draw_options(random_, profile)
     if trace:
@@ -114,7 +114,7 @@ def _heal(cluster: SimCluster, clients: Clients) -> None:
     """Run until a new operation is committed and applied by every member, and a read is confirmed."""
     slowest = max(replica.tick_length for replica in cluster.replicas.values())
     limit = cluster.events.now + LIVENESS_ELECTIONS * cluster.options.settings.election_ticks * slowest
-    # With the smallest windows a follower gets one entry per round trip, and may need the whole log.
+    # With the smallest windows a follower receives one entry per round trip, and it may need the whole log.
     limit += (cluster.checker.committed.last_index + ENTRIES_EXTRA) * ENTRY_TICKS * TICK
     proposed: Entry | None = None
     reads_before: int | None = None
@@ -127,7 +127,7 @@ def _heal(cluster: SimCluster, clients: Clients) -> None:
             if known is None or known.entry != proposed:
                 proposed = None
         if proposed is None:
-            # The youngest term's leader: an older one may not know yet.
+            # The leader of the newest term: an older leader may not know yet that it was deposed.
             leaders = sorted(cluster.leaders, key=lambda pair: -pair[1].term)
             result = clients.propose_new(leaders[0][0]) if leaders else None
             proposed = result.entries[0] if result else None
@@ -144,12 +144,12 @@ def _heal(cluster: SimCluster, clients: Clients) -> None:
 
 
 def _is_taken_by_leader(cluster: SimCluster, proposed: Entry) -> bool:
-    """Whether the leader that took the operation still leads: then it is only a matter of time."""
+    """Return whether the leader that accepted the operation still leads. If so, the operation only needs more time."""
     return any(core.term == proposed.term for _, core in cluster.leaders)
 
 
 def _is_everywhere(cluster: SimCluster, proposed: Entry) -> bool:
-    """Whether every member that has a disk applied the operation, and all agree who leads."""
+    """Return whether every running member has applied the operation and all agree on the leader."""
     _, membership = cluster.latest_membership()
     members = [cluster.replicas[member] for member in members_of(membership)]
     running = [(member, member.core) for member in members if member.core is not None]

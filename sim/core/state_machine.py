@@ -1,4 +1,4 @@
-"""The simplest state machine that tells histories apart: a hash chain of what was applied. Pure values."""
+"""The simplest state machine that distinguishes histories: a hash chain over the applied entries. Pure values."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from raftmq.raft.entry import Entry
 
 @dataclass(frozen=True, slots=True)
 class MachineState:
-    """Everything derived from the log up to `index`; immutable, so a snapshot of it is itself."""
+    """The state derived from the log up to `index`. It is immutable, so it is its own snapshot."""
 
     index: int
     digest: int
-    """Chain over index, term, kind, offsets and payload of every entry applied."""
+    """Hash chain over the index, term, kind, offsets and payload of every applied entry."""
     next_offset: int
 
 
 def applied(state: MachineState, entry: Entry) -> MachineState:
-    """The state after `entry`."""
+    """Return the state after `entry`."""
     text = b"%d %d %d %d %d %d " % (
         entry.index,
         entry.term,

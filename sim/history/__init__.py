@@ -1,5 +1,5 @@
-"""Histories: what clients did and were told, one JSON line an event, and the checker that judges them.
+"""Histories of the operations and answers of clients, one JSON line per event, and the checker that judges them.
 
-The same format and the same checker serve simulated runs (virtual time) and real ones. `docs/internals/history-format.md` describes the
-format, `python -m sim.history FILE…` judges files.
+Simulated runs (in virtual time) and real runs use the same format and the same checker. `docs/internals/history-format.md` describes
+the format, and `python -m sim.history FILE…` judges files.
 """

@@ -1,6 +1,6 @@
-"""`python -m sim.history FILE…`: judge the files of one run, and say what is wrong, with the events that prove it.
+"""`python -m sim.history FILE…`: judge the files of one run and print each anomaly with the events that prove it.
 
-Exit codes: 0 nothing found, 1 something found or left undecided, 2 a file is not a history or cannot be read.
+Exit codes: 0: no anomaly. 1: an anomaly was found, or something is undecided. 2: a file is not a history or cannot be read.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ CLEAN, FOUND, UNREADABLE = 0, 1, 2
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse arguments and judge."""
     parser = argparse.ArgumentParser(prog="python -m sim.history", description=__doc__)
-    parser.add_argument("files", nargs="+", metavar="FILE", help="JSON lines; several are one run, merged by time")
-    parser.add_argument("--each", action="store_true", help="each file is a run of its own")
+    parser.add_argument(
+        "files", nargs="+", metavar="FILE", help="file of JSON lines. Several files are one run and are merged by time"
+    )
+    parser.add_argument("--each", action="store_true", help="judge each file as a run of its own")
     parser.add_argument(
         "--stale-describe",
         action="store_true",
-        help="describe_topic may answer from the past, as without a metadata leader",
+        help="allow describe_topic to return an old state, as it does without a metadata leader",
     )
     given = parser.parse_args(arguments)
     runs = [[name] for name in given.files] if given.each else [given.files]

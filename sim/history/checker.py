@@ -1,7 +1,7 @@
-"""`judge`: everything that is wrong with a history, after the definitions in `anomalies/`.
+"""`judge`: finds every anomaly in a history, by the definitions in `anomalies/`.
 
-Must not know where a history comes from: simulated and real runs are judged alike. Time and memory are linear in the events (but for
-the search for linearizability, which is bounded by itself): a million events take some ten seconds.
+It must not know the origin of a history: simulated and real runs are judged alike. Time and memory are linear in the number of events,
+except for the search for linearizability, which has its own bound. A million events take about ten seconds.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from sim.history.finding import Finding
 from sim.history.tables import History, Status
 
 FINDINGS_PER_ANOMALY_MAX: Final = 20
-"""Findings kept of each anomaly; the rest is counted. One fault often breaks thousands of records in the same way."""
+"""Maximum number of findings kept of each anomaly. The rest is counted. One fault often breaks thousands of records in the same way."""
 
 ANOMALIES: Final = (
     lost_write.NAME,
@@ -62,26 +62,26 @@ ANOMALIES: Final = (
 
 @dataclass(slots=True)
 class Verdict:
-    """What the checker says about a history."""
+    """The checker's result for a history."""
 
     event_count: int
     operation_count: int
     outcomes: dict[str, dict[Status, int]]
-    """Operation → how many ended how."""
+    """Operation → status → number of operations."""
     findings: list[Finding] = field(default_factory=list)
     """At most `FINDINGS_PER_ANOMALY_MAX` of each anomaly."""
     counts: dict[str, int] = field(default_factory=dict)
-    """Anomaly → how many there are; only those that occur."""
+    """Anomaly → number of findings. Only anomalies that occur are listed."""
     undecided: list[str] = field(default_factory=list)
-    """Topics whose metadata operations were too many to judge. Not a pass."""
+    """Topics with too many metadata operations to judge. The history does not pass then."""
     is_read_to_the_end: bool = False
-    """A `read_all` was complete. Without one, records that are missing at the end of a partition cannot be told from unread ones."""
+    """Whether a `read_all` was complete. Without one, records missing at the end of a partition cannot be distinguished from unread ones."""
     evidence: dict[int, Event] = field(default_factory=dict)
-    """The events that the findings name, by their place."""
+    """The events that the findings name, by their position."""
 
     @property
     def is_clean(self) -> bool:
-        """Nothing is wrong and everything was decided."""
+        """Whether there are no findings and nothing is undecided."""
         return not self.findings and not self.undecided
 
     def demand_clean(self) -> None:
@@ -90,7 +90,7 @@ class Verdict:
             raise AssertionError(self.report())
 
     def report(self) -> str:
-        """The findings with the events that prove them, then what was judged."""
+        """Return the findings with the events that prove them, followed by the summary."""
         lines: list[str] = []
         for found in self.findings:
             lines.append(f"{found.anomaly}: {found.text}")
@@ -106,7 +106,7 @@ class Verdict:
         return "\n".join(lines)
 
     def summary(self) -> str:
-        """One line."""
+        """Return a summary of one line."""
         found = ", ".join(f"{count} {name}" for name, count in self.counts.items()) or "nothing found"
         parts = []
         for operation, by_status in self.outcomes.items():
@@ -119,7 +119,7 @@ class Verdict:
 
 
 EVIDENCE_CHARACTERS_MAX: Final = 400
-"""Of one event in a report; a poll may hold thousands of records."""
+"""Maximum length of one event in a report. A poll may hold thousands of records."""
 
 
 def _shown(event: Event) -> str:
@@ -131,13 +131,14 @@ def judge(events: Sequence[Event], *, is_describe_stale_allowed: bool = False, s
     """Judge a history in memory.
 
     Args:
-        events: in the order in which they happened.
-        is_describe_stale_allowed: `describe_topic` may answer from the past, though not from before what the same process has seen: a
-            broker that hears no metadata leader answers what it knows. Otherwise it must be linearizable like changes.
-        source: what to call the history in errors.
+        events: The events, in the order in which they happened.
+        is_describe_stale_allowed: Whether `describe_topic` may return an old state, but not an older one than the same process has
+            seen. A broker that does not hear a metadata leader answers from its own knowledge. Otherwise descriptions must be
+            linearizable like changes.
+        source: Name of the history in errors.
 
     Raises:
-        HistoryError: it is not a history.
+        HistoryError: The events are not a history.
     """
     verdict = _judge(events, source, is_describe_stale_allowed)
     verdict.evidence = {at: events[at] for at in _wanted(verdict)}
@@ -145,11 +146,11 @@ def judge(events: Sequence[Event], *, is_describe_stale_allowed: bool = False, s
 
 
 def judge_files(paths: Sequence[Path | str], *, is_describe_stale_allowed: bool = False) -> Verdict:
-    """Judge the files of one run, merged by time, as `judge` does. They are read again for the events that prove findings.
+    """Judge the files of one run, merged by time, as `judge` does. The files are read again for the events that prove findings.
 
     Raises:
-        HistoryError: a line is not an event, or does not fit.
-        OSError: a file cannot be read.
+        HistoryError: A line is not an event, or contradicts the events before it.
+        OSError: A file cannot be read.
     """
     source = " + ".join(map(str, paths))
     verdict = _judge(read_history(paths), source, is_describe_stale_allowed)
@@ -203,7 +204,7 @@ def _wanted(verdict: Verdict) -> set[int]:
 
 @contextmanager
 def _collector_paused() -> Iterator[None]:
-    """Nothing here is cyclic, and going through millions of live objects again and again would take half of the time."""
+    """Pause the garbage collector. There are no cycles here, and scanning millions of live objects repeatedly would take half of the time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

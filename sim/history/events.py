@@ -1,9 +1,10 @@
-"""The events of a history: one JSON line each, read as a stream and written as they happen.
+"""The events of a history: one JSON line each, read as a stream and written when they happen.
 
-Must not judge anything: whether events fit together is `tables.py`'s part, what they mean the checker's. Invariant: an event that
-was written reads back equal. `docs/internals/history-format.md` is the description for others; a test compares it with this file.
+This module must not judge anything: `tables.py` decides whether events fit together, and the checker decides on their meaning.
+Invariant: an event that was written reads back equal. `docs/internals/history-format.md` describes the format for others, and a test
+compares the page with this file.
 
-Source: the operations of Jepsen's Kafka workload (invoke, ok, fail, info), one line each instead of EDN.
+Source: the operations of Jepsen's Kafka workload (invoke, ok, fail, info), with one JSON line per event instead of EDN.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Literal, NamedTuple, Self
 import msgspec
 
 Kind = Literal["invoke", "ok", "fail", "info"]
-"""`invoke`: begun. `ok`: done. `fail`: definitely not done. `info`: nobody knows, it may yet happen; an operation without an end is the same."""
+"""`invoke`: begun. `ok`: done. `fail`: definitely not done. `info`: the outcome is unknown, and the operation may still happen. An operation without an end counts as `info`."""
 
 Operation = Literal[
     "send",
@@ -43,50 +44,50 @@ Start = Literal["earliest", "latest"]
 
 
 class Partition(NamedTuple):
-    """A topic's name and a partition number; two items of a JSON array."""
+    """A topic's name and a partition number: a JSON array of two items."""
 
     topic: str
     partition: int
 
 
 class Records(msgspec.Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fields=True):
-    """Records of one partition that a poll returned, in the order in which it returned them; four items of a JSON array."""
+    """Records of one partition, in the order in which a poll returned them: a JSON array of four items."""
 
     topic: str
     partition: int
     offsets: list[int]
     values: list[str]
-    """As long as `offsets`."""
+    """One value for each of `offsets`."""
 
 
 class Event(msgspec.Struct, frozen=True, omit_defaults=True, gc=False, forbid_unknown_fields=True):
-    """One line. What is not there is null; which operation has which fields is a table of the format's page."""
+    """One line. Absent fields are null. A table on the format's page lists the fields of each operation."""
 
     process: str
-    """Who did it: a client from its start to its end. One that was started again has a new name."""
+    """The client that did it. A client that is started again has a new name."""
     time: int
-    """Nanoseconds of a clock that all processes of the history share; virtual in simulations. Never decreases in a file."""
+    """Nanoseconds of a clock that all processes of the history share. Virtual time in simulations. It never decreases in a file."""
     kind: Kind
     operation: Operation
     id: int
-    """Pairs an invocation with its end; unique within the process."""
+    """Pairs an invocation with its end. Unique within the process."""
     topic: str | None = None
     partition: int | None = None
     offset: int | None = None
     value: str | None = None
-    """What identifies a record; unique among the sends to a topic."""
+    """The identity of a record, unique among the sends to a topic."""
     key: str | None = None
     epoch: int | None = None
-    """The leader epoch, or the assignment's; for people."""
+    """The leader epoch or the assignment's epoch. Only for human readers."""
     producer: str | None = None
-    """The idempotent producer that sends. Its sends are neither repeated nor reordered; null: nothing of that kind was promised."""
+    """The idempotent producer that sends. Its sends are neither repeated nor reordered. Null if that was not promised."""
     group: str | None = None
     records: list[Records] | None = None
     assignment: list[Partition] | None = None
     ends: list[tuple[str, int, int]] | None = None
-    """Topic, partition, and the offset behind the last record that was committed when a `read_all` began."""
+    """Topic, partition, and the offset after the last record that was committed when a `read_all` began."""
     start: Start | None = None
-    """Where an assigned partition begins that has no position yet."""
+    """The start of an assigned partition that has no position yet."""
     partitions: int | None = None
     """A number of partitions."""
     config: dict[str, str] | None = None
@@ -94,18 +95,18 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True, gc=False, forbid_un
     error: str | None = None
     """The name of the error's class."""
     detail: str | None = None
-    """For people."""
+    """The error's message, for human readers."""
 
 
 class HistoryError(Exception):
-    """A history cannot be judged: a line is not an event, or an event does not fit those before it."""
+    """A history cannot be judged: a line is not an event, or an event contradicts the events before it."""
 
     def __init__(self, source: str, line: int, reason: str) -> None:
         super().__init__(f"{source}:{line}: {reason}")
         self.source = source
-        """The file, or what the caller called the history."""
+        """The file, or the caller's name for the history."""
         self.line = line
-        """From 1."""
+        """Line number, starting at 1."""
         self.reason = reason
 
     def __reduce__(self) -> tuple[type[HistoryError], tuple[str, int, str]]:
@@ -117,21 +118,21 @@ _ENCODER = msgspec.json.Encoder()
 
 
 def decode_event(line: bytes) -> Event:
-    """One line. Raises `msgspec.DecodeError` (or its child `msgspec.ValidationError`)."""
+    """Decode one line. Raises `msgspec.DecodeError` (or its child `msgspec.ValidationError`)."""
     return _DECODER.decode(line)
 
 
 def encode_event(event: Event) -> bytes:
-    """One line, with its end."""
+    """Encode an event as one line, including the newline."""
     return _ENCODER.encode(event) + b"\n"
 
 
 def read_events(path: Path | str) -> Iterator[Event]:
-    """The events of a file, one at a time; empty lines are skipped.
+    """Yield the events of a file, one at a time. Empty lines are skipped.
 
     Raises:
-        HistoryError: a line is not an event, or its time is before the line's before it.
-        OSError: the file cannot be read.
+        HistoryError: A line is not an event, or its time is before that of the previous line.
+        OSError: The file cannot be read.
     """
     decode = _DECODER.decode
     last_time: int | None = None
@@ -150,18 +151,18 @@ def read_events(path: Path | str) -> Iterator[Event]:
 
 
 def read_history(paths: Sequence[Path | str]) -> Iterator[Event]:
-    """The events of several files of one run, merged by time; of equal times the earlier file's first. Raises as `read_events`."""
+    """Yield the events of several files of one run, merged by time. At equal times the earlier file is first. Raises the errors of `read_events`."""
     if len(paths) == 1:
         return read_events(paths[0])
     return heapq.merge(*map(read_events, paths), key=lambda event: event.time)
 
 
 class HistoryWriter:
-    """Writes events to a file. A context manager; `write` is what a `Recorder` takes as its sink.
+    """Writes events to a file. It is a context manager, and its `write` can be the sink of a `Recorder`.
 
     Args:
-        path: replaced if it exists.
-        is_flushed_each: hand each line to the operating system at once, so that it outlives this process's kill.
+        path: The file, which is replaced if it exists.
+        is_flushed_each: Whether to pass each line to the operating system immediately, so that it survives a kill of this process.
     """
 
     def __init__(self, path: Path | str, *, is_flushed_each: bool = False) -> None:
@@ -169,11 +170,11 @@ class HistoryWriter:
         self._file = self.path.open("wb", buffering=0 if is_flushed_each else -1)
 
     def write(self, event: Event) -> None:
-        """Add a line."""
+        """Write an event."""
         self._file.write(encode_event(event))
 
     def close(self) -> None:
-        """Write what is buffered. Calling it again does nothing."""
+        """Write buffered events and close the file. Safe to call again."""
         self._file.close()
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""What the checker finds: one anomaly, in words, and the events that prove it."""
+"""The findings of the checker: one anomaly each, in words, with the events that prove it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class Finding:
     """The name of the anomaly's module."""
     text: str
     evidence: tuple[int, ...] = ()
-    """Which events prove it: positions in the history, from 0, ascending."""
+    """The events that prove it, as ascending positions in the history, starting at 0."""
 
 
 def finding(anomaly: str, text: str, *evidence: int | None) -> Finding:
-    """Make one; evidence that is not there is left out."""
+    """Create a finding. Missing evidence (None) is left out."""
     return Finding(anomaly, text, tuple(sorted({at for at in evidence if at is not None})))

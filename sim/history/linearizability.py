@@ -1,10 +1,10 @@
-"""Whether the operations on one topic can be put in an order that explains every answer and respects real time.
+"""Checks whether the operations on one topic can be put in an order that explains every answer and respects real time.
 
-A depth-first search over which operations have taken effect, remembering each (set, state) it has been in. An operation with an unknown
-outcome may take effect at any time after it began, or never. Bounded: beyond `CONFIGURATIONS_MAX` the answer is «undecided», which is
-not a pass. Must not know what topics are: `topic_model.py` does.
+It is a depth-first search over the sets of operations that have taken effect, and remembers each (set, state) that it has visited. An
+operation with an unknown outcome may take effect at any time after it began, or never. The search is bounded: after
+`CONFIGURATIONS_MAX` configurations the answer is "undecided", which is not a pass. Only `topic_model.py` knows topics.
 
-Source: Wing and Gong 1993; Lowe 2017, "Testing for linearizability" (the memory of configurations); Horn and Kroening 2015
+Source: Wing and Gong 1993. Lowe 2017, "Testing for linearizability" (the memory of configurations). Horn and Kroening 2015
 (locality: each key by itself).
 """
 
@@ -16,17 +16,17 @@ from enum import Enum
 from typing import Final, Generic, TypeVar
 
 CONFIGURATIONS_MAX: Final = 200_000
-"""Configurations visited for one key: some seconds. Hundreds of operations with a few at a time need thousands; only many unknown
-outcomes at once need more."""
+"""Maximum number of configurations visited for one key, which takes some seconds. Hundreds of operations, a few of them concurrent, need
+thousands. Only many simultaneous unknown outcomes need more."""
 OPERATIONS_MAX: Final = 5_000
-"""Operations on one key; the table of what precedes what grows with the square."""
+"""Maximum number of operations on one key, since the table of precedence grows with its square."""
 
 StateT = TypeVar("StateT", bound=Hashable)
 OperationT = TypeVar("OperationT")
 
 
 class Linearizable(Enum):
-    """The answer."""
+    """The answer of the search."""
 
     YES = "yes"
     NO = "no"
@@ -41,11 +41,11 @@ class Call(Generic[OperationT]):
     process: str
     invoked_at: int
     ended_at: float
-    """Infinite: the outcome is unknown."""
+    """Infinite if the outcome is unknown."""
     is_required: bool
-    """It took effect, or answered, before it ended. Otherwise it may be left out."""
+    """Whether the operation took effect, or answered, before it ended. Otherwise it may be left out."""
     is_stale_allowed: bool = False
-    """It is a read that may answer from the past, though not from before what its own process has seen."""
+    """Whether it is a read that may return an old state, but not an older one than its own process has seen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Outcome:
 
     answer: Linearizable
     explained: tuple[int, ...] = ()
-    """With NO: the longest order that was found, as positions in `calls`; it cannot be continued."""
+    """For NO: the longest order that was found and cannot be continued, as positions in `calls`."""
     configuration_count: int = 0
 
 
@@ -67,10 +67,10 @@ def check_linearizable(
     """Search for an order.
 
     Args:
-        calls: in the order of `invoked_at`.
-        initial: the state before all of them.
-        step: whether an operation can end as it did in a state, and the state after it.
-        configurations_max: when to give up.
+        calls: The operations, in the order of `invoked_at`.
+        initial: The state before all operations.
+        step: Returns whether an operation can end as it did in a state, and the state after it.
+        configurations_max: Number of configurations after which the search gives up.
     """
     if len(calls) > OPERATIONS_MAX:
         return Outcome(Linearizable.UNDECIDED)
@@ -80,7 +80,7 @@ def check_linearizable(
     visited: set[tuple[int, StateT]] = {(0, initial)}
     path: list[int] = []
     longest: tuple[int, ...] = ()
-    # One frame for each operation in the order so far: what is done, the state, and which operation to try next.
+    # One frame for each operation in the order so far: the set of done operations, the state, and the next operation to try.
     frames: list[tuple[int, StateT, int]] = [(0, initial, 0)]
     while frames:
         done, state, trying = frames.pop()
@@ -93,7 +93,7 @@ def check_linearizable(
                 continue
             if before[at] & ~done:
                 if is_strict:
-                    break  # whatever began later has even more before it
+                    break  # operations that began later have even more predecessors
                 continue
             is_possible, after = step(state, calls[at].operation)
             configuration = (done | bit, after)
@@ -115,14 +115,14 @@ def check_linearizable(
 
 
 def _lowest_missing(done: int) -> int:
-    """The first position that is not in the set."""
+    """Return the first position that is not in the set."""
     return (~done & (done + 1)).bit_length() - 1
 
 
 def _precedence(calls: Sequence[Call[OperationT]]) -> list[int]:
-    """For each call, as bits: those that must have taken effect before it.
+    """Return for each call the set, as bits, of the calls that must have taken effect before it.
 
-    Before a call comes whatever answered before it began; before a read that may be stale, only what its own process had seen by then.
+    These are the calls that ended before it began. For a read that may be stale they are only those of its own process.
     """
     ended = sorted((call.ended_at, at) for at, call in enumerate(calls) if call.is_required)
     own: dict[str, int] = {}

@@ -1,7 +1,7 @@
-"""Which committed records readers should have seen and did not. One search for three anomalies, which differ in what it proves.
+"""Finds committed records that readers should have seen and did not. One search serves three anomalies, which differ in the proof.
 
-A record is committed for certain once its send is acknowledged, or once anybody has read it. Must not blame for what a trim or a
-deletion of the topic explains.
+A record is certainly committed when its send is acknowledged, or when anybody has read it. A record that a trim or a deletion of the
+topic may have removed must not be reported.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sim.history.positions import Stretch, Walk
 from sim.history.tables import NEVER, History, Polled, ReadAll
 
 ANYWHERE: Final = -1
-"""The partition of a record whose acknowledgement does not say which one it is in."""
+"""The partition number of a record whose acknowledgement does not name its partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,18 +27,18 @@ class Loss:
     partition: Partition
     value: str
     offset: int | None
-    """Where it was; None: only the partition is known."""
+    """The record's offset. None if only the partition is known."""
     committed_at: int
-    """The event that proves that it was committed."""
+    """The event that proves that the record was committed."""
     invoked_at: int | None
-    """Its send."""
+    """The beginning of its send."""
     missed_at: int
-    """The event that proves that it should have been read."""
+    """The event that proves that the record should have been read."""
     missed_by: str
 
 
 class _Committed(NamedTuple):
-    """A record that is committed for certain; the fields are those of `Loss`."""
+    """A record that is certainly committed. The fields are those of `Loss`."""
 
     value: str
     offset: int | None
@@ -48,26 +48,26 @@ class _Committed(NamedTuple):
 
 @dataclass(slots=True)
 class Losses:
-    """The result. A record is in one list only."""
+    """The result of the search. Each record is in one list only."""
 
     passed: list[Loss] = field(default_factory=list)
-    """A reader went past its place."""
+    """A reader went past the record's place."""
     beyond: list[Loss] = field(default_factory=list)
-    """A complete reading of the partition ended before its place, or where its place is not known."""
+    """A complete reading of the partition ended before the record's place, or the place is unknown."""
     waiting: list[Loss] = field(default_factory=list)
-    """No reading of the partition was ever complete, though one was tried until it was given up, and nobody read it."""
+    """Nobody read the record, and no reading of the partition was complete, though one was tried until it was given up."""
 
 
 @dataclass(slots=True)
 class _Reading:
-    """What a `read_all` saw of one partition."""
+    """The records of one partition that a `read_all` saw."""
 
     values: set[str] = field(default_factory=set)
     highest: int = -1
 
 
 def search(history: History, walked: Walk) -> Losses:
-    """Find what is missing."""
+    """Find the missing records."""
     losses = Losses()
     blamed: set[tuple[str, str]] = set()
     committed = _committed_by_partition(history)
@@ -80,11 +80,11 @@ def search(history: History, walked: Walk) -> Losses:
     return losses
 
 
-# --------------------------------------------------------------------------------------------------- what is committed
+# --------------------------------------------------------------------------------------------------- committed records
 
 
 def _committed_by_partition(history: History) -> dict[Partition, list[_Committed]]:
-    """Every record that is committed for certain and that nothing may have removed."""
+    """Return every record that is certainly committed and cannot have been removed."""
     found: dict[Partition, list[_Committed]] = {}
     for topic, sends in history.sends.items():
         deleted_until = history.deleted_until(topic)
@@ -118,7 +118,7 @@ def _may_be_trimmed(history: History, partition: Partition, offset: int | None) 
 
 
 def _bound(history: History, partition: Partition) -> float:
-    """Below it records may have been trimmed; of a record that may be anywhere, in any partition of its topic."""
+    """Return the offset below which records may have been trimmed. For `ANYWHERE` it is the highest one of the topic's partitions."""
     if partition.partition != ANYWHERE:
         return history.trimmed_before(partition)
     return max(
@@ -127,7 +127,7 @@ def _bound(history: History, partition: Partition) -> float:
     )
 
 
-# ------------------------------------------------------------------------------------------------------ what was missed
+# ------------------------------------------------------------------------------------------------------ missed records
 
 
 def _judge_reading(
@@ -149,7 +149,7 @@ def _judge_reading(
 
 
 def _topics_read_wholly(history: History, reading: ReadAll) -> list[Partition]:
-    """The topics of which every known partition was read: a record of theirs is missing wherever it was."""
+    """Return the topics whose known partitions were all read: a record of theirs that was not read is missing, wherever it was."""
     known: dict[str, set[Partition]] = {}
     for partition in history.partitions:
         known.setdefault(partition.topic, set()).add(partition)
@@ -177,8 +177,8 @@ def _judge_stretches(
     losses: Losses,
     blamed: set[tuple[str, str]],
 ) -> None:
-    """A reader went through these offsets, and nobody ever read the value."""
-    if not stretches:  # nobody read here, or nobody knows where
+    """Find records whose offsets a reader went through, but whose values nobody ever read."""
+    if not stretches:  # nobody read this partition, or it is unknown
         return
     ordered = sorted(stretches)
     firsts = [stretch.first for stretch in ordered]
@@ -239,7 +239,7 @@ def _blame(
 
 
 def place_of(loss: Loss) -> str:
-    """For people: where it was."""
+    """Describe the place of a lost record."""
     if loss.partition.partition == ANYWHERE:
         return loss.partition.topic
     where = f"{loss.partition.topic}/{loss.partition.partition}"
@@ -247,5 +247,5 @@ def place_of(loss: Loss) -> str:
 
 
 def each(losses: list[Loss]) -> Iterator[Loss]:
-    """In the order of offsets."""
+    """Iterate over losses in the order of their offsets."""
     return iter(sorted(losses, key=lambda loss: (loss.partition, -1 if loss.offset is None else loss.offset)))

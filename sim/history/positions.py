@@ -1,7 +1,7 @@
-"""What each reader was handed, held against where it stood: breaks in the sequence, and the stretches that were read.
+"""Compares the records that each reader received with its position: breaks in the sequence, and the stretches that were read.
 
-Offsets are dense and permanent, so after offset n comes n + 1, for ever; a reader that was not moved sees nothing else. Must not
-know what values mean. One walk serves three anomalies and the search for lost writes.
+Offsets are dense and permanent, so offset n is always followed by n + 1, and a reader that was not moved sees nothing else. This
+module must not interpret values. One walk serves three anomalies and the search for lost writes.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ BreakKind = Literal["back", "skip", "misplaced"]
 
 @dataclass(frozen=True, slots=True)
 class Break:
-    """A record that is not the one that had to come next."""
+    """A record that is not the expected next one."""
 
     kind: BreakKind
-    """`back`: an earlier one. `skip`: a later one. `misplaced`: not the one that was sought."""
+    """`back`: an earlier record. `skip`: a later one. `misplaced`: not the record to which the reader was moved."""
     process: str
     partition: Partition
     expected: int
     found: int
     at: int
-    """The poll that returned it."""
+    """The poll that returned the record."""
     since: int
-    """The event that set the expectation; the same as `at` within one poll."""
+    """The event that determined the expected offset. Within one poll it equals `at`."""
 
 
 class Stretch(NamedTuple):
-    """Offsets that one reader went through without being moved, inclusive."""
+    """A range of offsets, inclusive, that one reader went through without being moved."""
 
     first: int
     last: int
@@ -43,18 +43,18 @@ class Stretch(NamedTuple):
 
 @dataclass(slots=True)
 class _Position:
-    """Where a reader stands in a partition."""
+    """The position of a reader in a partition."""
 
     expected: int
     since: int
     is_sought: bool
-    """Nothing was read since the position was set."""
+    """Whether nothing was read since the position was set."""
     first: int
 
 
 @dataclass(slots=True)
 class Walk:
-    """The result."""
+    """The result of the walk."""
 
     breaks: list[Break] = field(default_factory=list)
     stretches: dict[Partition, list[Stretch]] = field(default_factory=dict)
@@ -69,7 +69,7 @@ def walk(history: History) -> Walk:
 
 
 class _Reader:
-    """One process, and where it stands."""
+    """One process and its positions."""
 
     def __init__(self, history: History, process: str, result: Walk) -> None:
         self._history = history
@@ -79,7 +79,7 @@ class _Reader:
         self._assigned: frozenset[Partition] = frozenset()
 
     def follow(self, steps: list[Step]) -> None:
-        """Judge its steps in order."""
+        """Check the steps of the process in order."""
         for step in steps:
             match step:
                 case Polled(at, records):
@@ -103,7 +103,7 @@ class _Reader:
         self._assigned = step.partitions
 
     def _leave(self, partition: Partition) -> None:
-        """The position is given up: note what was read up to it."""
+        """End a position, and record the stretch that was read up to it."""
         position = self._positions.pop(partition, None)
         if position is not None and position.expected > position.first:
             stretch = Stretch(position.first, position.expected - 1, position.since)
@@ -115,7 +115,7 @@ class _Reader:
         first, last = offsets[0], offsets[-1]
         position = self._positions.get(partition)
         if position is not None and position.since <= self._history.deleted_until(partition.topic):
-            self._positions.pop(partition)  # another topic of the same name, perhaps: its offsets begin again
+            self._positions.pop(partition)  # this may be another topic of the same name, whose offsets restart
             position = None
         if position is None:
             position = self._positions[partition] = _Position(first, at, is_sought=False, first=first)

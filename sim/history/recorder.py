@@ -1,9 +1,9 @@
-"""`Recorder`: writes down operations of clients, from their beginning to what the client was told.
+"""`Recorder`: records operations of clients, from their beginning to the outcome reported to the client.
 
-Must not judge. Whether a failure is definite is taken from the SDK's typed errors and from nothing else: a timeout that is called a
-failure would make every checker downstream report an aborted read. Knows no clock of its own: the simulator hands in virtual time.
+It must not judge. Only the SDK's typed errors decide whether a failure is definite: if a timeout were called a failure, every checker
+would report an aborted read. It has no clock of its own, since the simulator passes virtual time.
 
-Source: Jepsen, "definite and indefinite": `fail` is for what certainly did not happen, `info` for everything else that is no success.
+Source: Jepsen, "definite and indefinite": `fail` is for operations that certainly did not happen, `info` for all other unsuccessful ones.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from raftmq.errors import Outcome, RaftMQError
 from sim.history.events import Event, Kind, Operation, Partition, Records, Start
 
 ValueId = Callable[[bytes | None], str]
-"""What identifies a record, found in its value."""
+"""Extracts the identity of a record from its value."""
 
 
 class Fields(TypedDict, total=False):
-    """The fields of an event that an operation fills in."""
+    """The fields of an event that depend on the operation."""
 
     topic: str
     partition: int | None
@@ -43,23 +43,24 @@ class Fields(TypedDict, total=False):
 
 
 def first_word(value: bytes | None) -> str:
-    """The value up to its first space: room is left for padding. Bytes that are no text are shown escaped."""
+    """Return the value up to its first space, after which padding may follow. Bytes that are not text are escaped."""
     return (value or b"").split(b" ", 1)[0].decode(errors="backslashreplace")
 
 
 def kind_of(error: BaseException) -> Kind:
-    """`fail` for an error that says that nothing was applied, `info` for any other, cancelling included."""
+    """Return `fail` for an error whose outcome is "not applied", and `info` for any other, including cancellation."""
     is_definite = isinstance(error, RaftMQError) and error.outcome is Outcome.NOT_APPLIED
     return "fail" if is_definite else "info"
 
 
 class Recorder:
-    """Numbers operations and hands their events to `sink`, in the order in which they happen.
+    """Numbers operations and passes their events to `sink`, in the order in which they happen.
 
     Args:
-        sink: takes each event: ``list.append``, or a `HistoryWriter`'s ``write``.
-        clock: nanoseconds; must never go back. ``time.monotonic_ns`` is shared by the processes of a machine; a simulator gives its own.
-        value_id: finds in a record's value what identifies it.
+        sink: Called with each event, for example ``list.append`` or a `HistoryWriter`'s ``write``.
+        clock: Returns nanoseconds that never decrease. ``time.monotonic_ns`` is shared by all processes of a machine. A simulator
+            passes its virtual clock.
+        value_id: Extracts the identity of a record from its value.
     """
 
     def __init__(
@@ -71,18 +72,18 @@ class Recorder:
         self._operation_count = 0
 
     def invoke(self, process: str, operation: Operation, **fields: Unpack[Fields]) -> OpenOperation:
-        """Write that an operation begins."""
+        """Record the beginning of an operation."""
         self._operation_count += 1
         opened = OpenOperation(self, process, operation, self._operation_count)
         self.write(opened, "invoke", fields)
         return opened
 
     def record_trim(self, topic: str, partition: int, offset: int) -> None:
-        """Write that records below `offset` may be gone from now on, by retention: only the test knows that it was to happen."""
+        """Record that retention may delete records below `offset` from now on. Only the test knows this."""
         self.invoke("retention", "trim", topic=topic, partition=partition, offset=offset).info()
 
     def write(self, opened: OpenOperation, kind: Kind, fields: Fields) -> None:
-        """Write an event of an operation; `OpenOperation` calls it."""
+        """Record an event of an operation. Called by `OpenOperation`."""
         self._sink(
             Event(
                 process=opened.process,
@@ -96,7 +97,7 @@ class Recorder:
 
 
 class OpenOperation:
-    """An operation under way: ended once, by `ok`, `fail`, `info` or `end`. One that is never ended is unknown."""
+    """An operation under way. It is ended once, by `ok`, `fail`, `info` or `end`. Without an end its outcome is unknown."""
 
     __slots__ = ("_recorder", "id", "is_open", "operation", "process")
 
@@ -108,53 +109,53 @@ class OpenOperation:
         self.is_open = True
 
     def ok(self, **fields: Unpack[Fields]) -> None:
-        """It was done."""
+        """Record that the operation was done."""
         self._end("ok", fields)
 
     def fail(self, **fields: Unpack[Fields]) -> None:
-        """It was definitely not done."""
+        """Record that the operation was definitely not done."""
         self._end("fail", fields)
 
     def info(self, **fields: Unpack[Fields]) -> None:
-        """Nobody knows."""
+        """Record that the outcome is unknown."""
         self._end("info", fields)
 
     def end(self, error: BaseException, /, **fields: Unpack[Fields]) -> None:
-        """It ended with an error, whose own word decides between `fail` and `info`."""
+        """Record that the operation ended with an error, whose outcome decides between `fail` and `info`."""
         fields["error"] = type(error).__name__
         fields["detail"] = str(error)
         self._end(kind_of(error), fields)
 
     def end_read(self, error: BaseException, /, **fields: Unpack[Fields]) -> None:
-        """A read ended with an error: whatever it was, nothing was handed out."""
+        """Record that a read ended with an error. Any error of a read is a `fail`, since no record was returned."""
         fields["error"] = type(error).__name__
         fields["detail"] = str(error)
         self._end("fail", fields)
 
     def _end(self, kind: Kind, fields: Fields) -> None:
-        if self.is_open:  # a client that was abandoned has ended what was open; a late answer changes nothing
+        if self.is_open:  # an abandoned client has ended its open operations, and a late answer changes nothing
             self.is_open = False
             self._recorder.write(self, kind, fields)
 
 
 class Followers:
-    """Tasks that wait for outcomes and write them down."""
+    """Tasks that wait for outcomes and record them."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def add(self, task: asyncio.Task[None]) -> None:
-        """Keep it until it is done."""
+        """Keep a task until it is done."""
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def settled(self) -> None:
-        """Return when none is left."""
+        """Wait until all tasks are done."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 
     async def abandon(self) -> None:
-        """Stop waiting; what they waited for stays open in the history."""
+        """Cancel all tasks. Their operations stay open in the history."""
         for task in self._tasks:
             task.cancel()
         await self.settled()

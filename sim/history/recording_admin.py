@@ -1,4 +1,4 @@
-"""`RecordingAdmin`: an admin client of the SDK that writes down what it changes and sees of topics. Must not change what it does."""
+"""`RecordingAdmin`: an admin client of the SDK that records changes and descriptions of topics. It must not change the client's behaviour."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sim.history.recording_client import RecordingClient
 
 
 class RecordingAdmin(RecordingClient):
-    """See the module and `RecordingClient`."""
+    """A recording `Admin`, see `RecordingClient`."""
 
     def __init__(self, admin: Admin, recorder: Recorder, process: str) -> None:
         super().__init__(admin, recorder, process)
@@ -25,7 +25,7 @@ class RecordingAdmin(RecordingClient):
         replication_factor: int | None = None,
         config: Mapping[str, str | int] | None = None,
     ) -> TopicDescription:
-        """As `Admin.create_topic`."""
+        """See `Admin.create_topic`."""
         texts = _texts(config)
         operation = self._recorder.invoke(self.process, "create_topic", topic=name, partitions=partitions, config=texts)
         try:
@@ -33,7 +33,7 @@ class RecordingAdmin(RecordingClient):
         except BaseException as error:
             operation.end(error, topic=name)
             raise
-        # What was described afterwards may be another's change already: the operation itself is that which was asked for.
+        # The returned description may contain another client's change already, so the requested values are recorded.
         operation.ok(topic=name, partitions=partitions, config=texts)
         return created
 
@@ -43,7 +43,7 @@ class RecordingAdmin(RecordingClient):
         set: Mapping[str, str | int] | None = None,  # noqa: A002 - the SDK's name
         unset: Sequence[str] = (),
     ) -> None:
-        """As `Admin.alter_topic_config`."""
+        """See `Admin.alter_topic_config`."""
         texts = _texts(set)
         operation = self._recorder.invoke(self.process, "alter_topic", topic=name, config=texts, unset=list(unset))
         try:
@@ -54,7 +54,7 @@ class RecordingAdmin(RecordingClient):
         operation.ok(topic=name, config=texts, unset=list(unset))
 
     async def add_partitions(self, name: str, total: int) -> TopicDescription:
-        """As `Admin.add_partitions`."""
+        """See `Admin.add_partitions`."""
         operation = self._recorder.invoke(self.process, "add_partitions", topic=name, partitions=total)
         try:
             changed = await self.admin.add_partitions(name, total)
@@ -65,7 +65,7 @@ class RecordingAdmin(RecordingClient):
         return changed
 
     async def delete_topic(self, name: str) -> None:
-        """As `Admin.delete_topic`."""
+        """See `Admin.delete_topic`."""
         operation = self._recorder.invoke(self.process, "delete_topic", topic=name)
         try:
             await self.admin.delete_topic(name)
@@ -75,7 +75,7 @@ class RecordingAdmin(RecordingClient):
         operation.ok(topic=name)
 
     async def describe_topic(self, name: str) -> TopicDescription:
-        """As `Admin.describe_topic`."""
+        """See `Admin.describe_topic`."""
         operation = self._recorder.invoke(self.process, "describe_topic", topic=name)
         try:
             seen = await self.admin.describe_topic(name)
@@ -86,7 +86,7 @@ class RecordingAdmin(RecordingClient):
         return seen
 
     async def delete_records(self, before_offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """As `Admin.delete_records`: one `trim` for each partition; on an error each is unknown."""
+        """See `Admin.delete_records`. It records one `trim` for each partition. On an error the outcome of each is unknown."""
         operations = {
             target: self._recorder.invoke(
                 self.process,

@@ -1,4 +1,4 @@
-"""`RecordingClient`: what the recording wrappers of the SDK's clients have in common. Must not know what they record."""
+"""`RecordingClient`: the common base of the recording wrappers of the SDK's clients. It must not know their operations."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ class Client(Protocol):
     """A client of the SDK."""
 
     async def start(self) -> None:
-        """Once, before anything else."""
+        """Start the client. Called once, before anything else."""
 
     async def close(self) -> None:
-        """Once, after everything else."""
+        """Close the client. Called once, after everything else."""
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
-        """Closed, whatever ended the block."""
+        """Close the client at the end of the block."""
 
 
 class RecordingClient:
-    """Wraps a client; started and closed as it is, or by ``async with``.
+    """Wraps a client. It is started and closed like the client, or by ``async with``.
 
     Args:
-        client: not shared with anybody else.
-        recorder: where to write.
-        process: this client's name; one started again has a new one.
+        client: The client, which has no other user.
+        recorder: Records the operations.
+        process: The name of this client. A client that is started again has a new name.
     """
 
     def __init__(self, client: Client, recorder: Recorder, process: str) -> None:
@@ -38,18 +38,18 @@ class RecordingClient:
         self._recorder = recorder
 
     async def start(self) -> None:
-        """As the client's."""
+        """Start the client."""
         await self._client.start()
 
     async def close(self) -> None:
-        """As the client's."""
+        """Close the client and finish recording."""
         try:
             await self._client.close()
         finally:
             await self._ended()
 
     async def _ended(self) -> None:
-        """The client is closed: whatever is still to be written must be."""
+        """Finish recording after the client was closed."""
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -1,6 +1,6 @@
-"""`RecordingConsumer`: a consumer of the SDK that writes down what it is told to read and what it is handed.
+"""`RecordingConsumer`: a consumer of the SDK that records its assignments, positions and polls.
 
-Must not change what the consumer does, nor hand anything on that is not written down.
+It must not change the consumer's behaviour, and must not return records that are not recorded.
 """
 
 from __future__ import annotations
@@ -16,15 +16,17 @@ from sim.history.recorder import Recorder
 from sim.history.recording_client import RecordingClient
 
 READ_ALL_POLL_MS = 500
-"""How long one poll of `read_all` waits for a first record."""
+"""Time that one poll of `read_all` waits for a first record."""
 
 
 class RecordingConsumer(RecordingClient):
-    """See the module and `RecordingClient`. One task at a time.
+    """A recording `Consumer`, see `RecordingClient`. Used by one task at a time.
 
     Args:
-        consumer: it must have no deserializers.
-        start: its ``auto_offset_reset``; None (also for ``"none"``): where a partition begins is not judged.
+        consumer: The consumer, which must have no deserializers.
+        recorder: Records the operations.
+        process: The name of this client.
+        start: The consumer's ``auto_offset_reset``. None, also for ``"none"``: the start of a partition is not judged.
     """
 
     def __init__(self, consumer: Consumer, recorder: Recorder, process: str, *, start: Start | None = None) -> None:
@@ -33,7 +35,7 @@ class RecordingConsumer(RecordingClient):
         self._start: Start | None = start
 
     async def start(self) -> None:
-        """As `Consumer.start`."""
+        """See `Consumer.start`."""
         await super().start()
         if assigned := self.consumer.assignment():
             self._record_assignment(assigned)
@@ -41,7 +43,7 @@ class RecordingConsumer(RecordingClient):
     # ------------------------------------------------------------------------------------------------------- positions
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """As `Consumer.assign`."""
+        """See `Consumer.assign`."""
         wanted = list(partitions)
         self.consumer.assign(wanted)
         self._record_assignment(wanted)
@@ -53,7 +55,7 @@ class RecordingConsumer(RecordingClient):
         )
 
     async def seek(self, partition: TopicPartition, offset: int) -> None:
-        """As `Consumer.seek`."""
+        """See `Consumer.seek`."""
         operation = self._recorder.invoke(
             self.process, "seek", topic=partition.topic, partition=partition.partition, offset=offset
         )
@@ -65,11 +67,11 @@ class RecordingConsumer(RecordingClient):
         operation.ok(topic=partition.topic, partition=partition.partition, offset=offset)
 
     async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        """As `Consumer.seek_to_beginning`."""
+        """See `Consumer.seek_to_beginning`."""
         await self._seek_to(partitions, is_beginning=True)
 
     async def seek_to_end(self, *partitions: TopicPartition) -> None:
-        """As `Consumer.seek_to_end`."""
+        """See `Consumer.seek_to_end`."""
         await self._seek_to(partitions, is_beginning=False)
 
     async def _seek_to(self, partitions: Sequence[TopicPartition], *, is_beginning: bool) -> None:
@@ -88,9 +90,8 @@ class RecordingConsumer(RecordingClient):
                 operation.end_read(error, topic=target.topic, partition=target.partition)
             raise
         for operation, target in zip(operations, targets, strict=True):
-            offset = await self.consumer.position(
-                target
-            )  # known, so there is no wait in which somebody else could read
+            # the position is known, so this does not wait and nobody else can read in between
+            offset = await self.consumer.position(target)
             operation.ok(topic=target.topic, partition=target.partition, offset=offset)
 
     # --------------------------------------------------------------------------------------------------------- reading
@@ -98,7 +99,7 @@ class RecordingConsumer(RecordingClient):
     async def getmany(
         self, *partitions: TopicPartition, timeout_ms: float = 0, max_records: int | None = None
     ) -> dict[TopicPartition, list[Record]]:
-        """As `Consumer.getmany`."""
+        """See `Consumer.getmany`."""
         operation = self._recorder.invoke(self.process, "poll")
         try:
             found = await self.consumer.getmany(*partitions, timeout_ms=timeout_ms, max_records=max_records)
@@ -112,7 +113,7 @@ class RecordingConsumer(RecordingClient):
         return self
 
     async def __anext__(self) -> Record:
-        """As the consumer's iteration: a poll of one record."""
+        """Return the next record of the consumer's iteration, and record it as a poll."""
         operation = self._recorder.invoke(self.process, "poll")
         try:
             record = await anext(self.consumer)
@@ -123,10 +124,10 @@ class RecordingConsumer(RecordingClient):
         return record
 
     async def read_all(self, partitions: Iterable[TopicPartition] = ()) -> dict[TopicPartition, list[Record]]:
-        """Read partitions (default: those assigned) from their beginning to what is their end now, and say so in the history.
+        """Read partitions (by default the assigned ones) from their beginning to their current end, and record it.
 
-        After it every record acknowledged before must have been read, which is what the checker holds the cluster to. Waits without
-        limit: put a timeout around it. Records beyond the end may be returned, too.
+        The checker then demands that every record acknowledged before the call was read. The call waits without limit: put a
+        timeout around it. Records after that end may be returned too.
         """
         targets = sorted(partitions) or sorted(self.consumer.assignment())
         operation = self._recorder.invoke(

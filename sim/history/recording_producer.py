@@ -1,6 +1,6 @@
-"""`RecordingProducer`: a producer of the SDK that writes down its sends and what became of each.
+"""`RecordingProducer`: a producer of the SDK that records its sends and their outcomes.
 
-Must not change what the producer does, but for one thing: as every outcome is waited for here, `flush` and `close` raise no failure.
+It must not change the producer's behaviour, with one exception: since it awaits every outcome, `flush` and `close` raise no failure.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sim.history.recording_client import RecordingClient
 
 
 class RecordedDelivery:
-    """Awaitable as `Delivery`; the outcome is in the history before whoever awaits it goes on. Cancelling stops the waiting only."""
+    """Awaitable like `Delivery`. The outcome is recorded before the waiter continues. Cancelling stops only the waiting."""
 
     __slots__ = ("_delivery", "_follower")
 
@@ -31,17 +31,20 @@ class RecordedDelivery:
         return (yield from self._delivery.__await__())
 
     def done(self) -> bool:
-        """Whether the outcome is known and written down."""
+        """Return whether the outcome is known and recorded."""
         return self._follower.done() and self._delivery.done()
 
 
 class RecordingProducer(RecordingClient):
-    """See the module and `RecordingClient`.
+    """A recording `Producer`, see `RecordingClient`.
 
-    Sends of one producer must not run at the same time if their order is to be judged: give each task its own producer.
+    Sends of one producer must not run concurrently if their order is to be judged: give each task its own producer.
 
     Args:
-        is_idempotent: as the producer was made. Without it neither repeats nor order are judged.
+        producer: The producer.
+        recorder: Records the operations.
+        process: The name of this client.
+        is_idempotent: Whether the producer is idempotent. Otherwise neither duplicates nor order are judged.
     """
 
     def __init__(self, producer: Producer, recorder: Recorder, process: str, *, is_idempotent: bool = True) -> None:
@@ -54,23 +57,23 @@ class RecordingProducer(RecordingClient):
         await self.settled()
 
     async def settled(self) -> None:
-        """Wait until every send so far has an outcome in the history (at most the producer's delivery timeout)."""
+        """Wait until every send so far has a recorded outcome. This takes at most the producer's delivery timeout."""
         await self._followers.settled()
 
     async def abandon(self) -> None:
-        """Stop writing: what is under way stays unknown. The producer itself is the caller's to end."""
+        """Stop recording: the outcomes of sends under way stay unknown. The caller must end the producer itself."""
         await self._followers.abandon()
 
     async def send(
         self, topic: str, value: bytes, key: bytes | None = None, partition: int | None = None
     ) -> RecordedDelivery:
-        """As `Producer.send`. The invocation is written when the record is taken: that is what fixes its place in the order."""
+        """See `Producer.send`. The invocation is recorded when the producer accepts the record, which determines its place in the order."""
         try:
             delivery = await self.producer.send(topic, value=value, key=key, partition=partition)
         except Exception as error:
             self._invoke(topic, value, key, partition).end(error, topic=topic, value=self._recorder.value_id(value))
             raise
-        except asyncio.CancelledError as error:  # a record that waits for room is not taken: this is definite
+        except asyncio.CancelledError as error:  # a record that waits for room was not accepted: this is definite
             operation = self._invoke(topic, value, key, partition)
             operation.fail(topic=topic, value=self._recorder.value_id(value), error=type(error).__name__)
             raise
@@ -82,15 +85,15 @@ class RecordingProducer(RecordingClient):
     async def send_and_wait(
         self, topic: str, value: bytes, key: bytes | None = None, partition: int | None = None
     ) -> RecordMetadata:
-        """As `Producer.send_and_wait`."""
+        """See `Producer.send_and_wait`."""
         return await (await self.send(topic, value, key, partition))
 
     async def send_many(
         self, topic: str, records: Iterable[tuple[bytes | None, bytes]], *, partition: int | None = None
     ) -> list[AppendedSpan]:
-        """As `Producer.send_many`, and its outcome. Offsets are in the history when `partition` is named.
+        """See `Producer.send_many`, whose outcome this awaits. Offsets are recorded if `partition` is given.
 
-        When it fails, some of the records may be written: each is unknown.
+        If it fails, some of the records may have been written, so the outcome of each is unknown.
         """
         taken: list[tuple[OpenOperation, str]] = []
 
@@ -126,7 +129,7 @@ class RecordingProducer(RecordingClient):
     async def _follow(operation: OpenOperation, delivery: Delivery, topic: str, value_id: str) -> None:
         try:
             written = await delivery
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is what the client was told; the awaiting caller gets it, too
+        except Exception as error:  # noqa: BLE001 - any error is the client's outcome, and the awaiting caller receives it too
             operation.end(error, topic=topic, value=value_id)
         else:
             offset = None if written.offset < 0 else written.offset
@@ -134,7 +137,7 @@ class RecordingProducer(RecordingClient):
 
 
 def _offsets(spans: Sequence[AppendedSpan]) -> list[int | None]:
-    """Of each record, in the order of sending, of one partition."""
+    """Return the offset of each record of one partition, in the order of sending."""
     offsets: list[int | None] = []
     for span in spans:
         known = span.base_offset >= 0

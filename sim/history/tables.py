@@ -1,8 +1,8 @@
-"""`History`: the events of a run as tables: who sent what, where it was seen, who read what in which order, what happened to topics.
+"""`History`: the events of a run as tables of sends, of reads, of readers' steps, of workers and of operations on topics.
 
-Built in one pass over a stream of events, which may be millions: one small object for a send, none for a record that is read, and
-events themselves are not kept; a place in the history is a number. Must not judge what a broker did; an event that cannot follow
-those before it (an end without a beginning, a value sent twice) is the recorder's mistake and a `HistoryError`.
+It is built in one pass over a stream of perhaps millions of events. It creates one small object per send and none per record read, and
+does not keep the events themselves: a place in the history is a number. It must not judge the brokers. An event that contradicts the
+events before it (an end without a beginning, a value sent twice) is the recorder's mistake and raises `HistoryError`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from sim.history.events import Event, HistoryError, Kind, Operation, Partition, 
 TOPIC_OPERATIONS: Final = frozenset({"create_topic", "alter_topic", "add_partitions", "delete_topic", "describe_topic"})
 T = TypeVar("T")
 NEVER: Final = math.inf
-"""The place of what has not happened by the end of the history."""
+"""The place of an event that has not happened by the end of the history."""
 
 Status = Literal["open", "ok", "fail", "info"]
 
 
 class Send(msgspec.Struct, gc=False):
-    """One record that a client sent. Kept small: there may be a million."""
+    """One record that a client sent. It is small, since there may be a million."""
 
     topic: str
     value: str
@@ -35,32 +35,32 @@ class Send(msgspec.Struct, gc=False):
     status: Status = "open"
     ended_at: int | None = None
     partition: int | None = None
-    """Where its acknowledgement says it is."""
+    """The record's partition according to its acknowledgement."""
     offset: int | None = None
 
 
 class Seen(NamedTuple):
-    """A value at an offset, and the event that says so first."""
+    """A value at an offset, and the first event that says so."""
 
     value: str
     at: int
 
 
 class Log:
-    """What was said of one partition: offset → values. More than one value at an offset is rare, and wrong."""
+    """The values that events report in one partition, by offset. More than one value at an offset is rare, and an anomaly."""
 
     __slots__ = ("disputed", "places", "values")
 
     def __init__(self) -> None:
         self.values: dict[int, str] = {}
-        """Offset → the value first said to be there."""
+        """Offset → the value that was reported first."""
         self.places: dict[int, int] = {}
-        """Offset → the event that said so; the same keys."""
+        """Offset → the event that reported it. It has the same keys as `values`."""
         self.disputed: dict[int, list[Seen]] = {}
-        """Other values at an offset than the first one."""
+        """Offset → other values than the first one."""
 
     def add(self, offsets: Sequence[int], values: Sequence[str], at: int) -> None:
-        """Note that an event says so."""
+        """Add the values that an event reports."""
         known = self.values
         for offset, value in zip(offsets, values, strict=True):
             before = known.get(offset)
@@ -71,7 +71,7 @@ class Log:
                 self._dispute(offset, value, at)
 
     def add_one(self, offset: int, value: str, at: int) -> None:
-        """The same for one record."""
+        """Add the value of one record."""
         before = self.values.setdefault(offset, value)
         if before is value:
             self.places.setdefault(offset, at)
@@ -84,12 +84,12 @@ class Log:
             others.append(Seen(value, at))
 
     def at(self, offset: int) -> list[Seen]:
-        """The values at an offset."""
+        """Return the values at an offset."""
         first = self.values.get(offset)
         return [] if first is None else [Seen(first, self.places[offset]), *self.disputed.get(offset, ())]
 
     def __iter__(self) -> Iterator[tuple[int, str, int]]:
-        """Offset, value and event; an offset with several values comes several times."""
+        """Yield offset, value and event. An offset with several values is yielded several times."""
         places = self.places
         for offset, value in self.values.items():
             yield offset, value, places[offset]
@@ -100,14 +100,14 @@ class Log:
 
 @dataclass(slots=True)
 class PartitionTable:
-    """What is known of one partition."""
+    """The reported facts about one partition."""
 
     reads: Log = field(default_factory=Log)
     acknowledgements: Log = field(default_factory=Log)
     highest_known: int = -1
-    """The highest offset read or acknowledged so far; it is committed, and stays."""
+    """The highest offset read or acknowledged so far. It is committed permanently."""
     trimmed_before: float = 0
-    """Records below may have been deleted by retention or on request; infinite when nobody knows how many."""
+    """Records below this offset may have been deleted by retention or on request. Infinite if the extent is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +120,12 @@ class Polled:
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """The partitions read from now on; others lose their position."""
+    """The partitions read from now on. Other partitions lose their positions."""
 
     at: int
     partitions: frozenset[Partition]
     is_from_start: bool
-    """Those without a position begin at offset 0."""
+    """Whether partitions without a position begin at offset 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ class Moved:
     at: int
     partition: Partition
     offset: int | None
-    """Where reading must go on; None: not known, or not known to exist."""
+    """The offset at which reading must continue. None if it is unknown, or not known to exist."""
 
 
 Step = Polled | Assigned | Moved
@@ -154,7 +154,7 @@ class ReadAll:
 
 @dataclass(slots=True)
 class TopicOperation:
-    """A change of a topic, or a look at it."""
+    """A change or a description of a topic."""
 
     process: str
     operation: Operation
@@ -178,51 +178,51 @@ class Begun(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A group's progress was stored, perhaps, or seen."""
+    """A group's progress, as it was read, or as somebody asked to store it."""
 
     offset: int
-    """The first record that is not said to be done."""
+    """The first record that the progress does not claim to be done."""
     at: int
-    """Where it was asked for, or seen: what it claims must have been so before."""
+    """The event that requested or read it. Its claim must have been true before that event."""
     process: str
 
 
 @dataclass(slots=True)
 class Tenure:
-    """A partition with one worker of a group, from its opening on."""
+    """The time for which a worker of a group has a partition, beginning with its opening."""
 
     process: str
     opened_at: int
     begun: list[tuple[int, int]] = field(default_factory=list)
-    """Offset and event of each beginning, in order."""
+    """Offset and event of each record that the worker began, in order."""
     done: dict[int, int] = field(default_factory=dict)
-    """Offset → the first event that says that the record, begun in this tenure, was processed or moved away."""
+    """Offset → the first event that says that the record, begun in this tenure, was processed or moved to a dead-letter topic."""
     stored_at: int = -1
-    """Where the last commit that was stored was asked for."""
+    """The event that requested the last commit that was stored."""
     releasing_at: int = -1
-    """Where it began to give the partition up."""
+    """The event at which the worker began to release the partition."""
     released_at: float = NEVER
-    """Where it had given it up in peace, its progress stored."""
+    """The event at which the worker had released the partition properly, with its progress stored."""
 
 
 @dataclass(slots=True)
 class GroupWork:
-    """What the workers of a group did in one partition."""
+    """The work of a group's workers in one partition."""
 
     done: dict[int, int] = field(default_factory=dict)
     """Offset → the first event that says that the record was processed, or moved to a dead-letter topic."""
     begun: dict[str, list[Begun]] = field(default_factory=dict)
-    """Key → beginnings, in order; those of records without a key are not kept."""
+    """Key → the beginnings of its records, in order. Records without a key are not kept."""
     progress: list[Progress] = field(default_factory=list)
     has_begun: bool = False
     has_asked: bool = False
-    """Somebody asked to store progress."""
+    """Whether anybody asked to store progress."""
     tenures: list[Tenure] = field(default_factory=list)
-    """In the order of opening; none if the history does not say who had the partition when."""
+    """In the order of opening. Empty if the history does not record the opening of partitions."""
     held: dict[str, Tenure] = field(default_factory=dict)
-    """Process → its tenure, while it has the partition as far as it knows."""
+    """Process → its tenure, while it believes that it has the partition."""
     stood_at: int = 0
-    """The progress that was read before any handler began and anybody asked to store one: of before the history, if the topic is."""
+    """The progress that was read before any handler began and anybody asked to store progress. It dates from before the history if the topic does."""
 
 
 class _Open(msgspec.Struct, gc=False):
@@ -232,25 +232,25 @@ class _Open(msgspec.Struct, gc=False):
     subject: Send | ReadAll | TopicOperation | Progress | None = None
     at: int = 0
     tenure: Tenure | None = None
-    """Within which it began."""
+    """The tenure within which the operation began."""
 
 
 class History:
-    """See the module. Build it with `History.of`."""
+    """The tables of one history. Build them with `History.of`."""
 
     def __init__(self) -> None:
         self.event_count = 0
         self.outcomes: dict[tuple[Operation, Status], int] = {}
-        """How many operations of each kind ended how; those that never ended are `open`."""
+        """Number of operations by kind and status. Operations that never ended are `open`."""
         self.sends: dict[str, dict[str, Send]] = {}
         """Topic → value → its send, in the order of sending."""
         self.partitions: dict[Partition, PartitionTable] = {}
         self.readers: dict[str, list[Step]] = {}
-        """Process → what it read, and where it was sent to, in order."""
+        """Process → its polls, assignments and seeks, in order."""
         self.read_alls: list[ReadAll] = []
         self.topic_operations: dict[str, list[TopicOperation]] = {}
         self.groups: dict[str, dict[Partition, GroupWork]] = {}
-        """Group → partition → what its workers did."""
+        """Group → partition → the work of its workers."""
         self._open: dict[tuple[str, int], _Open] = {}
         self._deletions: dict[str, list[TopicOperation]] = {}
 
@@ -259,7 +259,7 @@ class History:
         """Read a whole history.
 
         Raises:
-            HistoryError: an event does not fit those before it; its `line` is the number of the event. Also what `events` raises.
+            HistoryError: An event contradicts the events before it. Its `line` is the number of the event. Errors of `events` pass through.
         """
         history = cls()
         at = -1
@@ -283,9 +283,9 @@ class History:
     # --------------------------------------------------------------------------------------------------------- queries
 
     def deleted_until(self, topic: str) -> float:
-        """The place up to which the topic may have been deleted: records sent before it may be gone, offsets begin again.
+        """Return the place up to which the topic may have been deleted. Records sent before it may be deleted, and offsets restart.
 
-        -1: it was not; infinite: a deletion with an unknown outcome may still happen.
+        -1 means that the topic was not deleted. Infinite means that a deletion with an unknown outcome may still happen.
         """
         if topic not in self._deletions:
             return -1
@@ -295,25 +295,25 @@ class History:
         )
 
     def is_created(self, topic: str) -> bool:
-        """Whether the history has the topic's creation, perhaps: then nothing was there before it."""
+        """Return whether the history may contain the topic's creation. If so, the topic was empty before."""
         operations = self.topic_operations.get(topic, ())
         return any(one.operation == "create_topic" and one.status != "fail" for one in operations)
 
     def table(self, partition: Partition) -> PartitionTable:
-        """The partition's table, made if need be."""
+        """Return the partition's table. It is created if needed."""
         found = self.partitions.get(partition)
         if found is None:
             found = self.partitions[partition] = PartitionTable()
         return found
 
     def trimmed_before(self, partition: Partition) -> float:
-        """Records of the partition below this offset may have been deleted; infinite when nobody knows how many."""
+        """Return the offset below which records of the partition may have been deleted. Infinite if the extent is unknown."""
         table = self.partitions.get(partition)
         return 0 if table is None else table.trimmed_before
 
     @property
     def operation_count(self) -> int:
-        """Operations begun."""
+        """Number of operations begun."""
         return sum(self.outcomes.values())
 
     # -------------------------------------------------------------------------------------------------------- building
@@ -437,7 +437,7 @@ class History:
         elif isinstance(subject, TopicOperation):
             self._end_topic_operation(at, event, subject)
         elif isinstance(subject, Progress):
-            if status != "fail":  # nobody knows: then it was asked for all the same
+            if status != "fail":  # a commit of unknown outcome was requested all the same
                 self._group_work(opened.event).progress.append(subject)
             if status == "ok" and opened.tenure is not None:
                 opened.tenure.stored_at = opened.at
@@ -473,7 +473,7 @@ class History:
     def _end_seek(self, at: int, event: Event, opened: _Open) -> None:
         partition = _partition(opened.event)
         offset = event.offset if event.kind == "ok" else None
-        # Only of an offset that is known to be committed is it certain that reading goes on there and not somewhere else.
+        # Only at an offset that is known to be committed must reading continue exactly there.
         if offset is not None and offset > max(0, self.table(partition).highest_known):
             offset = None
         if partition.topic in self._deletions:
@@ -501,7 +501,7 @@ class History:
 
 
 class _Misfit(Exception):  # noqa: N818 - it becomes a HistoryError
-    """An event that does not fit."""
+    """An event that contradicts the events before it."""
 
 
 def _given(value: T | None, name: str) -> T:

@@ -1,6 +1,6 @@
-"""A topic as the sequential object that metadata promises it is: what each operation may answer in a state, and the state after it.
+"""A topic as the sequential object that metadata promises: the possible answers of each operation in a state, and the next state.
 
-Must not know about time or concurrency: that is `linearizability.py`'s part.
+It must not know about time or concurrency, which are handled by `linearizability.py`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TOLD: dict[str, tuple[str, ...]] = {
     "add_partitions": (UNKNOWN_TOPIC, NOT_MORE_PARTITIONS),
     "delete_topic": (UNKNOWN_TOPIC,),
 }
-"""The refusals that say something about the topic."""
+"""The errors that say something about the topic."""
 
 
 class Topic(NamedTuple):
@@ -32,35 +32,35 @@ class Topic(NamedTuple):
 
 
 class Unrecorded(NamedTuple):
-    """Whatever was there before the history began: nobody wrote it down, so every answer is believed."""
+    """The unknown state before the history began, in which every answer is possible."""
 
 
 State = Topic | Unrecorded | None
-"""None: there is no such topic."""
+"""None if the topic does not exist."""
 
 
 def state_before(operations: Sequence[TopicOperation]) -> State:
-    """What to begin with: nothing, if the history begins with the topic's creation."""
+    """Return the state before the first operation: no topic, if the history begins with its creation."""
     first = operations[0]
     return None if first.operation == "create_topic" and first.status != "fail" else Unrecorded()
 
 
 def says_something(operation: TopicOperation) -> bool:
-    """Whether the operation's outcome tells or changes anything; a failure that is no statement about the topic does not."""
+    """Return whether the operation's outcome reveals or changes the topic's state. A failure for unrelated reasons does not."""
     if operation.operation == "describe_topic":
         return operation.status == "ok" or operation.error == UNKNOWN_TOPIC
     return operation.status != "fail" or operation.error in _TOLD[operation.operation]
 
 
 def is_certain(operation: TopicOperation) -> bool:
-    """Whether it took effect, or told what it saw, before it ended; otherwise it may take effect later, or never."""
+    """Return whether the operation took effect, or answered, before it ended. Otherwise it may take effect later, or never."""
     return operation.status in ("ok", "fail")
 
 
 def step(state: State, operation: TopicOperation) -> tuple[bool, State]:
-    """Whether the operation can end as it did in this state, and the state after it.
+    """Return whether the operation can end as it did in this state, and the state after it.
 
-    An operation whose outcome is unknown takes effect where it can and is refused, without effect, where it cannot.
+    An operation whose outcome is unknown takes effect if the state allows it, and is otherwise refused without effect.
     """
     if operation.status == "fail":
         return _refused(state, operation)
@@ -74,7 +74,7 @@ def step(state: State, operation: TopicOperation) -> tuple[bool, State]:
 
 
 def _refused(state: State, operation: TopicOperation) -> tuple[bool, State]:
-    """Whether the reason of a definite failure holds, and what is known then."""
+    """Return whether the reason of a definite failure holds in this state, and the state that is known then."""
     if operation.error == UNKNOWN_TOPIC:
         return not isinstance(state, Topic), None
     if operation.error == TOPIC_EXISTS:
@@ -86,7 +86,7 @@ def _refused(state: State, operation: TopicOperation) -> tuple[bool, State]:
 
 
 def _applied(state: State, operation: TopicOperation) -> tuple[State] | None:
-    """The state after a change; None when it is not possible in this one."""
+    """Return the state after a change, in a tuple, or None if the change is not possible in this state."""
     match operation.operation, state:
         case "create_topic", None | Unrecorded():
             return (Topic(operation.partitions or 1, frozenset(operation.config.items())),)

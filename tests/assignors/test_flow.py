@@ -1,4 +1,4 @@
-"""Flows of minimum cost against a twin that tries every flow, and balance against one that tries every assignment."""
+"""Flows of minimum cost, compared with a twin that tries every flow, and balance, compared with a twin that tries every assignment."""
 
 from itertools import product
 
@@ -12,7 +12,7 @@ EDGES = st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 2), st.in
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(EDGES.filter(lambda edge: edge[0] != edge[1]), max_size=7))
-def test_no_flow_is_larger_or_as_large_and_cheaper(edges: list[tuple[int, int, int, int]]) -> None:
+def test_no_flow_is_larger_or_equally_large_and_cheaper(edges: list[tuple[int, int, int, int]]) -> None:
     network = FlowNetwork(4)
     numbers = [network.add_edge(*edge) for edge in edges]
     total = network.solve(0, 3)

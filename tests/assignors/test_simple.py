@@ -1,4 +1,4 @@
-"""Range and round robin, as Kafka's, and what every assignor that comes with RaftMQ has in common."""
+"""Range and round robin, as in Kafka, and the common properties of all assignors of RaftMQ."""
 
 import random
 
@@ -61,14 +61,14 @@ def test_range_is_even_per_topic_and_gives_runs(group: ConsumerGroup) -> None:
 
 
 def test_range_puts_equal_numbers_of_two_topics_together() -> None:
-    """Kafka's documented example: co-partitioned topics are joined by one member."""
+    """Kafka's documented example: one member joins co-partitioned topics."""
     assert RangeAssignor().assign(equal_group(2, 3, 3)) == {
         "m00": ((1, 0), (1, 1), (2, 0), (2, 1)),
         "m01": ((1, 2), (2, 2)),
     }
 
 
-def test_round_robin_passes_by_those_who_did_not_subscribe() -> None:
+def test_round_robin_skips_members_without_the_subscription() -> None:
     """Kafka's documented example of unequal subscriptions."""
     members = (Member("c0", frozenset({1})), Member("c1", frozenset({1, 2})), Member("c2", frozenset({1, 2, 3})))
     assert RoundRobinAssignor().assign(ConsumerGroup(members, (Topic(1, 1), Topic(2, 2), Topic(3, 3)))) == {

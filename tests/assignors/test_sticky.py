@@ -1,4 +1,4 @@
-"""The sticky assignor against twins that try every assignment, and against what went wrong elsewhere."""
+"""The sticky assignor, compared with twins that try every assignment, and tests of defects of other systems."""
 
 import random
 from dataclasses import replace
@@ -49,7 +49,7 @@ def test_no_assignment_is_more_even_or_as_even_with_fewer_moves(group: ConsumerG
 @settings(max_examples=300, deadline=None)
 @given(groups(is_equal=True, members_max=10, partitions_max=12))
 def test_equal_subscriptions_keep_as_much_as_even_counts_allow(group: ConsumerGroup) -> None:
-    """The twin is the formula: everybody keeps up to the lower count, and as many as may have the higher one keep it."""
+    """The twin is a formula: each member keeps up to the lower count, and as many members as possible keep the higher one."""
     if not group.members:
         return
     total = sum(topic.partition_count for topic in group.topics)
@@ -62,7 +62,7 @@ def test_equal_subscriptions_keep_as_much_as_even_counts_allow(group: ConsumerGr
 
 @settings(max_examples=300, deadline=None)
 @given(groups(with_racks=True))
-def test_racks_cost_neither_balance_nor_a_move(group: ConsumerGroup) -> None:
+def test_racks_never_reduce_balance_or_cause_moves(group: ConsumerGroup) -> None:
     bare = replace(group, members=tuple(replace(member, rack="") for member in group.members))
     aware = assign(group)
     assert cost(group, owners_of(aware)) == cost(group, owners_of(assign(bare)))
@@ -80,15 +80,15 @@ def test_the_order_of_the_input_changes_nothing(group: ConsumerGroup, rng: rando
 
 
 @given(groups(with_racks=True))
-def test_what_was_assigned_stays_when_nothing_changes(group: ConsumerGroup) -> None:
+def test_the_assignment_stays_when_nothing_changes(group: ConsumerGroup) -> None:
     first = assign(group)
     assert assign(replace(group, owned=first)) == first
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.data())
-def test_a_long_life_stays_even_and_moves_as_little_as_it_must(data: st.DataObject) -> None:
-    """Members come and go, partitions are added; after each change the assignment before it is the one that counts."""
+def test_a_long_series_of_changes_stays_even_with_as_few_moves_as_possible(data: st.DataObject) -> None:
+    """Members join and leave, and partitions are added. Each new assignment is compared with the previous one."""
     members: set[int] = set()
     partitions, owned = data.draw(st.integers(1, 40)), Assignment()
     for number in range(data.draw(st.integers(1, 15))):
@@ -106,12 +106,12 @@ def test_a_long_life_stays_even_and_moves_as_little_as_it_must(data: st.DataObje
         loads, moves = cost(group, owners_of(owned))
         assert not loads or loads[0] - loads[-1] <= 1
         if len(members - before) == 1:
-            # only the newcomer takes, and no more than its share
+            # only the new member gets partitions, and no more than its share
             assert moves <= -(-partitions // len(members))
 
 
 def test_a_member_that_joins_when_everything_is_taken_gets_its_share() -> None:
-    """An earlier system's sticky assignor handed out only what was free: scaling out did not work there."""
+    """The sticky assignor of an earlier system assigned only free partitions, so scaling out did not work."""
     alone = assign(equal_group(1, 12))
     assert len(alone["m00"]) == 12
     both = assign(equal_group(2, 12, owned=alone))
@@ -135,14 +135,14 @@ def test_a_new_topic_is_spread_over_all_members() -> None:
 
 
 def test_a_fresh_assignment_spreads_each_topic() -> None:
-    """Not one member with all of a topic, as a simple count would allow: a busy topic would be a busy member."""
+    """A simple count would allow one member to have all of a topic, and a busy topic would make it a busy member."""
     assignment = assign(equal_group(4, 8, 8))
     for partitions in assignment.values():
         assert sorted(topic_id for topic_id, _ in partitions) == [1, 1, 2, 2]
 
 
-def test_members_with_fewer_choices_get_their_share_through_others() -> None:
-    """m0 may only have topic 1, m2 only topic 2: to help m2, m1 takes from it and gives to nobody who cannot take."""
+def test_members_with_fewer_subscriptions_get_their_share_through_others() -> None:
+    """m0 subscribes only to topic 1 and m2 only to topic 2. To relieve m2, m1 takes partitions from it and gives some to m0."""
     members = (Member("m0", frozenset({1})), Member("m1", frozenset({1, 2})), Member("m2", frozenset({2})))
     topics = (Topic(1, 2), Topic(2, 10))
     assignment = assign(ConsumerGroup(members, topics))
@@ -150,7 +150,7 @@ def test_members_with_fewer_choices_get_their_share_through_others() -> None:
     assert assignment["m0"] == ((1, 0), (1, 1))
 
 
-def test_partitions_without_a_near_replica_are_given_up_first() -> None:
+def test_partitions_without_a_near_replica_are_moved_first() -> None:
     racks = tuple(frozenset({"near" if number % 2 else "far"}) for number in range(8))
     topics = (Topic(1, 8, racks),)
     members = (Member("m0", frozenset({1}), "near"), Member("m1", frozenset({1}), "far"))

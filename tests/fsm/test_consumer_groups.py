@@ -1,4 +1,4 @@
-"""Consumer groups in the metadata state machine: who has what when (KIP-848), command by command."""
+"""Consumer groups in the metadata state machine: ownership of partitions (KIP-848), command by command."""
 
 import pytest
 from raftmq.fsm import codes
@@ -15,7 +15,7 @@ Target = dict[str, list[int]]
 
 
 class Cluster(MetadataLog):
-    """One node with topic `flights` (id 1) of six partitions and `other` (id 2) of two."""
+    """One node with topic `flights` (id 1) of six partitions and topic `other` (id 2) of two."""
 
     def __init__(self) -> None:
         super().__init__(nodes=1)
@@ -39,7 +39,7 @@ class Cluster(MetadataLog):
         return self.run(join(member_id, **changes))
 
     def assign(self, **target: list[int]) -> None:
-        """Make this the target of topic 1, for the group as it is."""
+        """Assign topic 1 in this way, for the current group epoch."""
         assert self.code(self.target(**target)) is None
 
     def target(self, **target: list[int]) -> mc.SetTargetAssignment:
@@ -74,7 +74,7 @@ def cluster() -> Cluster:
 # ------------------------------------------------------------------------------------------------------------- joining
 
 
-def test_the_first_member_makes_the_group(cluster: Cluster) -> None:
+def test_the_first_member_creates_the_group(cluster: Cluster) -> None:
     assert cluster.state.consumer_group("g") is None
     joined = cluster.join("m1")
     assert joined == mc.MemberJoined(cluster.index, cluster.index)
@@ -83,15 +83,15 @@ def test_the_first_member_makes_the_group(cluster: Cluster) -> None:
     assert (cluster.state.consumer_group_names(), cluster.state.member_count) == (("g",), 1)
 
 
-def test_joining_again_with_the_same_words_changes_nothing(cluster: Cluster) -> None:
-    """Its answer was lost."""
+def test_repeating_a_join_changes_nothing(cluster: Cluster) -> None:
+    """The answer to the first join was lost."""
     first = cluster.join("m1")
     rows = tuple(cluster.state.rows())
     assert cluster.join("m1") == first
     assert tuple(cluster.state.rows()) == rows
 
 
-def test_a_change_of_subscription_is_a_change_of_the_group_and_one_of_the_client_id_is_not(cluster: Cluster) -> None:
+def test_a_change_of_subscription_raises_the_group_epoch_and_a_change_of_client_id_does_not(cluster: Cluster) -> None:
     cluster.join("m1")
     cluster.assign(m1=[0, 1])
     settled = cluster.group.row.epoch
@@ -103,7 +103,7 @@ def test_a_change_of_subscription_is_a_change_of_the_group_and_one_of_the_client
     assert cluster.assigned("m1") == [0, 1], "until an assignment says otherwise"
 
 
-def test_a_member_whose_session_ended_does_not_come_back_by_a_change(cluster: Cluster) -> None:
+def test_a_member_whose_session_ended_does_not_rejoin_by_a_change(cluster: Cluster) -> None:
     cluster.join("m1")
     cluster.run(mc.LeaveConsumerGroup("g", ("m1",)))
     assert cluster.code(join("m1", must_exist=True)) == codes.UNKNOWN_MEMBER
@@ -122,7 +122,7 @@ def test_malformed_joins_are_refused(cluster: Cluster, changes: dict[str, object
 
 
 def test_a_member_keeps_its_instance_id(cluster: Cluster) -> None:
-    """Else two members could have the same."""
+    """Otherwise two members could have the same instance id."""
     cluster.join("m1", instance_id="i1")
     cluster.join("m2", instance_id="i2")
     assert cluster.code(join("m2", instance_id="i1")) == codes.INVALID_ARGUMENT
@@ -156,7 +156,7 @@ def test_a_partition_moves_only_after_its_owner_released_it(cluster: Cluster) ->
     assert cluster.group.is_settled
 
 
-def test_a_partition_moves_when_its_owner_is_gone(cluster: Cluster) -> None:
+def test_a_partition_moves_when_its_owner_has_left(cluster: Cluster) -> None:
     cluster.join("m1")
     cluster.assign(m1=[0, 1])
     cluster.join("m2")
@@ -169,7 +169,7 @@ def test_a_partition_moves_when_its_owner_is_gone(cluster: Cluster) -> None:
 
 
 def test_a_release_under_an_older_epoch_is_refused(cluster: Cluster) -> None:
-    """The heartbeat was under way while the partition came back to its owner."""
+    """The heartbeat was under way while the partition was assigned to its owner again."""
     cluster.join("m1")
     cluster.assign(m1=[0, 1])
     cluster.join("m2")
@@ -184,7 +184,7 @@ def test_a_release_under_an_older_epoch_is_refused(cluster: Cluster) -> None:
     assert cluster.assigned("m3") == [1]
 
 
-def test_what_a_member_shall_have_cannot_be_released(cluster: Cluster) -> None:
+def test_releasing_a_partition_of_the_members_target_changes_nothing(cluster: Cluster) -> None:
     cluster.join("m1")
     cluster.assign(m1=[0, 1])
     rows = tuple(cluster.state.rows())
@@ -192,7 +192,7 @@ def test_what_a_member_shall_have_cannot_be_released(cluster: Cluster) -> None:
     assert tuple(cluster.state.rows()) == rows
 
 
-def test_a_partition_that_comes_back_before_it_was_released_keeps_its_epoch(cluster: Cluster) -> None:
+def test_a_partition_assigned_again_before_its_release_keeps_its_epoch(cluster: Cluster) -> None:
     cluster.join("m1")
     cluster.assign(m1=[0, 1])
     given = cluster.index
@@ -232,10 +232,10 @@ def test_an_assignment_for_topics_that_changed_is_refused(cluster: Cluster) -> N
         (("m9", ((1, (0,)),)),),
     ],
 )  # fmt: skip
-def test_an_assignment_that_is_no_division_is_refused(
+def test_an_invalid_assignment_is_refused(
     cluster: Cluster, changes: tuple[tuple[str, tuple[tuple[int, tuple[int, ...]], ...]], ...]
 ) -> None:
-    """Whatever an assignor said: no partition has two owners."""
+    """No partition has two owners, even if an assignor says so."""
     cluster.join("m1")
     cluster.join("m2")
     command = mc.SetTargetAssignment(
@@ -244,7 +244,7 @@ def test_an_assignment_that_is_no_division_is_refused(
     assert cluster.code(command) == codes.INVALID_ARGUMENT
 
 
-def test_nobody_has_to_give_up_partitions_of_a_deleted_topic(cluster: Cluster) -> None:
+def test_partitions_of_a_deleted_topic_need_no_release(cluster: Cluster) -> None:
     cluster.join("m1")
     cluster.assign(m1=[0, 1])
     cluster.run(mc.DeleteTopic(1))
@@ -256,7 +256,7 @@ def test_nobody_has_to_give_up_partitions_of_a_deleted_topic(cluster: Cluster) -
 # ----------------------------------------------------------------------------------------------------- static members
 
 
-def test_an_instance_that_comes_back_has_its_partitions_under_new_epochs(cluster: Cluster) -> None:
+def test_a_returning_instance_has_its_partitions_under_new_epochs(cluster: Cluster) -> None:
     cluster.join("m1", instance_id="i1")
     cluster.join("m2")
     cluster.assign(m1=[0, 1], m2=[2])
@@ -268,7 +268,7 @@ def test_an_instance_that_comes_back_has_its_partitions_under_new_epochs(cluster
     assert cluster.group.is_settled
 
 
-def test_what_the_former_process_was_asked_to_give_up_is_free(cluster: Cluster) -> None:
+def test_partitions_that_the_former_process_had_to_release_are_free(cluster: Cluster) -> None:
     cluster.join("m1", instance_id="i1")
     cluster.assign(m1=[0, 1])
     cluster.join("m2")
@@ -305,7 +305,7 @@ def test_only_an_empty_group_is_deleted(cluster: Cluster) -> None:
     assert cluster.state.consumer_group_count == 0
 
 
-def test_owner_epochs_are_not_given_again_in_a_group_of_the_same_name(cluster: Cluster) -> None:
+def test_owner_epochs_are_not_reused_in_a_group_of_the_same_name(cluster: Cluster) -> None:
     cluster.join("m1")
     cluster.assign(m1=[0])
     before = cluster.owner_epochs("m1")[0]
@@ -316,7 +316,7 @@ def test_owner_epochs_are_not_given_again_in_a_group_of_the_same_name(cluster: C
     assert cluster.owner_epochs("m1")[0] > before
 
 
-def test_a_reset_takes_an_epoch_above_all_and_owners_get_theirs_anew(cluster: Cluster) -> None:
+def test_a_reset_takes_an_epoch_above_all_and_owners_get_new_epochs(cluster: Cluster) -> None:
     cluster.join("m1")
     cluster.assign(m1=[0, 1])
     given = cluster.index
@@ -366,7 +366,7 @@ def beat(member_id: str = "m1", epoch: int = 0, **changes: object) -> MemberHear
     return said._replace(**changes)
 
 
-def test_a_stranger_joins_or_is_unknown(cluster: Cluster) -> None:
+def test_an_unknown_member_joins_or_is_refused(cluster: Cluster) -> None:
     assert validate_heartbeat(None, beat()) == join("m1")
     for group in (None, "g"):
         if group:
@@ -379,8 +379,8 @@ def test_a_stranger_joins_or_is_unknown(cluster: Cluster) -> None:
     assert result.code == codes.INVALID_ARGUMENT
 
 
-def test_a_member_whose_instance_came_back_elsewhere_is_fenced(cluster: Cluster) -> None:
-    """Not unknown: two processes of one instance id would push each other out for ever."""
+def test_a_member_whose_instance_rejoined_elsewhere_is_fenced(cluster: Cluster) -> None:
+    """The member is not refused as unknown: two processes with one instance id would replace each other endlessly."""
     cluster.join("m1", instance_id="i1")
     cluster.join("m2", instance_id="i1")
     result = validate_heartbeat(cluster.group, beat("m1", 7, instance_id="i1"))
@@ -388,14 +388,14 @@ def test_a_member_whose_instance_came_back_elsewhere_is_fenced(cluster: Cluster)
     assert result.code == codes.FENCED
 
 
-def test_a_coordinator_that_was_succeeded_does_not_answer(cluster: Cluster) -> None:
+def test_a_coordinator_with_a_successor_does_not_answer(cluster: Cluster) -> None:
     cluster.join("m1")
     result = validate_heartbeat(cluster.group, beat(epoch=cluster.index + 1))
     assert isinstance(result, mc.Rejected)
     assert result.code == codes.NO_LEADER
 
 
-def test_a_heartbeat_that_says_nothing_new_is_only_answered(cluster: Cluster) -> None:
+def test_a_heartbeat_without_news_causes_no_proposal(cluster: Cluster) -> None:
     cluster.join("m1")
     cluster.assign(m1=[0, 1])
     epoch = cluster.member("m1").epoch
@@ -405,7 +405,7 @@ def test_a_heartbeat_that_says_nothing_new_is_only_answered(cluster: Cluster) ->
     assert validate_heartbeat(cluster.group, beat(epoch=epoch)) is None, "what it has not opened yet stays its own"
 
 
-def test_a_change_is_proposed_as_one(cluster: Cluster) -> None:
+def test_a_changed_heartbeat_is_proposed_as_a_join_of_an_existing_member(cluster: Cluster) -> None:
     cluster.join("m1")
     epoch = cluster.member("m1").epoch
     assert validate_heartbeat(cluster.group, beat(epoch=epoch, rack="r1", subscription=None)) == join(
@@ -416,7 +416,7 @@ def test_a_change_is_proposed_as_one(cluster: Cluster) -> None:
     ) == join("m1", topics=("a", "b"), must_exist=True)
 
 
-def test_a_release_needs_the_present_epoch(cluster: Cluster) -> None:
+def test_a_release_needs_the_current_epoch(cluster: Cluster) -> None:
     cluster.join("m1")
     cluster.assign(m1=[0, 1, 2])
     old = cluster.member("m1").epoch

@@ -1,4 +1,4 @@
-"""Replicas are equal: the same log prefix gives byte-equal state, however a replica got there (thesis 3.5, 5.1)."""
+"""Replicas are equal: the same log prefix gives byte-equal state, independently of the replica's history (thesis 3.5, 5.1)."""
 
 import os
 import random
@@ -32,7 +32,7 @@ MakeHistory = Callable[[random.Random, int], list[Entry]]
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 2**32), length=st.integers(0, 120))
 def test_replicas_agree_byte_for_byte(make: MakeMachine, history: MakeHistory, seed: int, length: int) -> None:
-    """Two plain replicas with different draining, one restarted again and again, one from a snapshot."""
+    """Two plain replicas drain differently, one is restarted repeatedly, and one begins with a snapshot."""
     rng = random.Random(seed)
     entries = history(rng, length)
     plain, results = histories.plain_life(make, entries)
@@ -64,7 +64,7 @@ def test_long_histories_agree(make: MakeMachine, history: MakeHistory) -> None:
 
 
 def test_state_does_not_depend_on_the_hash_seed() -> None:
-    """Sets and dicts of text iterate differently in each process; none of that may reach a row or a result."""
+    """Sets of text iterate differently in each process, which must not influence any row or result."""
     expected = histories.seeded_digests(range(10))
     assert len(set(expected)) == len(expected)
     for hash_seed in ("0", "1", "4242"):
@@ -93,7 +93,7 @@ def test_entries_already_applied_are_ignored(make: MakeMachine, history: MakeHis
 
 @KINDS
 def test_a_skipped_entry_is_an_invariant_violation(make: MakeMachine, history: MakeHistory) -> None:
-    """Applying with a hole would diverge silently for ever (etcd 3.5.0-3.5.2)."""
+    """Applying with a gap would make replicas differ silently and permanently (etcd 3.5.0-3.5.2)."""
     entries = history(random.Random(1), 5)
     machine = make()
     machine.apply(entries[0])
@@ -107,7 +107,7 @@ def test_a_skipped_entry_is_an_invariant_violation(make: MakeMachine, history: M
 def test_no_payload_makes_apply_raise_anything_else(
     make: MakeMachine, history: MakeHistory, payloads: list[bytes]
 ) -> None:
-    """A command is applied or, when it cannot be read, stops the replica with its state as it was."""
+    """A command is applied. If it cannot be read, it stops the replica and leaves its state unchanged."""
     for payload in payloads:
         log = histories.LogBuilder()
         machine = make()
@@ -153,7 +153,7 @@ def test_a_row_of_no_table_is_refused(make: MakeMachine, history: MakeHistory) -
 
 
 @KINDS
-def test_restoring_forgets_what_was_there(make: MakeMachine, history: MakeHistory) -> None:
+def test_restoring_replaces_the_existing_state(make: MakeMachine, history: MakeHistory) -> None:
     entries = history(random.Random(3), 80)
     other = history(random.Random(4), 80)
     machine, _ = histories.plain_life(make, entries)

@@ -1,4 +1,4 @@
-"""What is forgotten goes by a clock that no single entry can move far: wrong clocks and days asleep forget nobody."""
+"""Expiry uses a clock that no single entry can move far: wrong clocks and days of sleep do not make anything expire."""
 
 import pytest
 from hypothesis import given
@@ -22,8 +22,8 @@ from tests.support.fsm.histories import HOUR_MS, LogBuilder, batch
 
 @pytest.mark.parametrize("producer_id", [1, NAMED_PRODUCER_BIT])
 @pytest.mark.parametrize("hours", [25, 15 * 24])
-def test_one_entry_from_the_future_forgets_no_producer(producer_id: int, hours: int) -> None:
-    """A leader whose clock is wrong, or the first entry after the whole cluster slept."""
+def test_one_entry_with_a_future_time_expires_no_producer(producer_id: int, hours: int) -> None:
+    """This happens with a wrong clock of a leader, and with the first entry after the whole cluster slept."""
     log, partition = LogBuilder(), LogPartition()
     partition.apply(log.batch(producer_id, 0, 0, 3))
     log.time_ms += hours * HOUR_MS
@@ -35,7 +35,7 @@ def test_one_entry_from_the_future_forgets_no_producer(producer_id: int, hours: 
     )
 
 
-def test_a_command_from_the_future_forgets_no_producer_either() -> None:
+def test_a_command_with_a_future_time_expires_no_producer() -> None:
     log, partition = LogBuilder(), LogPartition()
     partition.apply(log.batch(1, 0, 0))
     log.time_ms += 30 * HOUR_MS
@@ -43,7 +43,7 @@ def test_a_command_from_the_future_forgets_no_producer_either() -> None:
     assert partition.producer(1) is not None
 
 
-def test_a_name_outlives_an_entry_from_the_future() -> None:
+def test_a_name_survives_an_entry_with_a_future_time() -> None:
     cluster = MetadataLog(nodes=1)
     before = cluster.run(mc.InitNamedProducer("p", None))
     assert isinstance(before, mc.ProducerInitialized)
@@ -54,7 +54,7 @@ def test_a_name_outlives_an_entry_from_the_future() -> None:
 
 
 def test_the_bounds_keep_their_order() -> None:
-    """One step is far below the shortest idleness that costs a producer its place, and that below what expires by itself."""
+    """One step is far below the idle time after which a producer may be replaced, which is below the expiry time."""
     assert 12 * STEP_MS_MAX <= REPLACEABLE_IDLE_MS < ANONYMOUS_EXPIRY_MS < NAMED_EXPIRY_MS
 
 

@@ -38,7 +38,7 @@ def test_every_command_declares_its_level():
 @MACHINES
 @pytest.mark.parametrize("change", ["tag", "field", "layout"])
 def test_a_command_of_a_newer_version_stops_the_replica(machine: Machine, known: dict[str, object], change: str):
-    """To refuse the command or to ignore its field would make another state of the same log than newer brokers have."""
+    """Refusing the command or ignoring its field would lead to another state than on newer brokers."""
     last = list(known)[-1]
     changes: dict[str, dict[str, object]] = {
         "tag": {"t": "of the future"},
@@ -69,11 +69,11 @@ def test_a_field_of_a_later_level_counts_only_when_it_is_written(monkeypatch):
     assert levels == [1, 2]
 
 
-def test_files_and_commands_of_another_version_are_one_kind_of_error():
+def test_files_and_commands_of_another_version_raise_the_same_kind_of_error():
     assert issubclass(UnsupportedFormatError, UnsupportedDataError)
 
 
-def test_a_later_field_of_what_a_command_holds_counts_too(monkeypatch):
+def test_a_later_field_of_a_nested_struct_counts_too(monkeypatch):
     monkeypatch.setattr(feature_levels, "FIELD_LEVELS", {lc.CommitOffset: {"metadata": 2}})
     plain, noted = lc.CommitOffset("g", "m", 1, 5), lc.CommitOffset("g", "m", 1, 5, "a note")
     assert feature_levels.log_level(lc.encode_command(lc.CommitOffsets((plain, plain)))) == 1

@@ -1,7 +1,7 @@
-"""A whole group in a model: members, a coordinator and messages that get lost, late and doubled.
+"""A model of a whole group: members, a coordinator, and messages that are lost, late and duplicated.
 
-Real: the metadata state machine, the judge of heartbeats, the planner with the sticky assignor, the partitions' fences.
-Modelled: members as the protocol asks them to be, the network, and sessions, which end whenever the model likes.
+Real are the metadata state machine, the validation of heartbeats, the planner with the sticky assignor, and the partitions' fences.
+Modelled are members that follow the protocol, the network, and sessions, which end at random times.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ Owned = tuple[tuple[int, int, int], ...]
 
 @dataclass
 class Answer:
-    """What the coordinator said to one heartbeat; None: it does not know the member."""
+    """The coordinator's answer to one heartbeat. None means that it does not know the member."""
 
     member_epoch: int | None
     assignment: Owned = ()
@@ -33,7 +33,7 @@ class Answer:
 
 @dataclass
 class Consumer:
-    """A member as the SDK must be: one heartbeat at a time, old answers ignored, released only when given up."""
+    """A member that behaves like the SDK: one heartbeat at a time, old answers are ignored, and only partitions no longer read are released."""
 
     member_id: str
     instance_id: str = ""
@@ -41,9 +41,9 @@ class Consumer:
     epoch: int = 0
     assigned: Owned = ()
     held: dict[PartitionId, int] = field(default_factory=dict)
-    """What it reads now, with the owner epoch it opened it under."""
+    """The partitions that it reads, with the owner epochs under which it opened them."""
     is_dead: bool = False
-    """Its session ended and it has not been told: a zombie."""
+    """Whether its session has ended without its knowledge, which makes it a zombie."""
 
     def heartbeat(self) -> MemberHeartbeat:
         return MemberHeartbeat(
@@ -60,7 +60,7 @@ class Consumer:
 
 
 class GroupModel(RuleBasedStateMachine):
-    """See the module."""
+    """The members, the coordinator and the network, with random steps as rules."""
 
     @initialize()
     def form(self) -> None:
@@ -69,7 +69,7 @@ class GroupModel(RuleBasedStateMachine):
         self.partitions: dict[PartitionId, tuple[LogBuilder, LogPartition]] = {}
         self.consumers: list[Consumer] = []
         self.mailbox: list[tuple[Consumer, MemberHeartbeat]] = []
-        """Heartbeats that were sent and may arrive later, again, or never."""
+        """Sent heartbeats, which may arrive later, repeatedly, or never."""
         self.born = 0
         self.apply(mc.InitializeCluster("c", 1, "u1"))
         self.apply(register("u1"))
@@ -99,7 +99,7 @@ class GroupModel(RuleBasedStateMachine):
     # ------------------------------------------------------------------------------------------------ the coordinator
 
     def receive(self, heartbeat: MemberHeartbeat) -> Answer:
-        """As the service does it."""
+        """Handle a heartbeat as the service does."""
         for _ in range(4):
             result = validate_heartbeat(self.group, heartbeat)
             if result is None:
@@ -111,7 +111,7 @@ class GroupModel(RuleBasedStateMachine):
             assert self.group is not None
             replaced = before - set(self.group.members)
             for consumer in self.consumers:
-                consumer.is_dead |= consumer.member_id in replaced  # and will be told FENCED
+                consumer.is_dead |= consumer.member_id in replaced  # it will receive FENCED
         group = self.group
         assert group is not None
         member = group.members[heartbeat.member_id]
@@ -124,7 +124,7 @@ class GroupModel(RuleBasedStateMachine):
             return
         request = plan_request(self.metadata, group)
         found = plan(request)
-        # no needless moves: what was rightly assigned and may stay stays, up to balance
+        # no needless moves: a valid assignment stays unless balance requires a move
         self.check_moves(group, found.changes)
         result = self.apply(found.command(request))
         assert isinstance(result, mc.Done)
@@ -149,7 +149,7 @@ class GroupModel(RuleBasedStateMachine):
     @precondition(lambda self: self.consumers)
     @rule(data=st.data())
     def expire(self, data: st.DataObject) -> None:
-        """A session ends, rightly or not: the member may be alive and go on as a zombie."""
+        """End a session, perhaps wrongly: the member may be alive and continue as a zombie."""
         consumer = data.draw(st.sampled_from(self.consumers))
         consumer.is_dead = True
         self.apply(mc.LeaveConsumerGroup("g", (consumer.member_id,)))
@@ -176,13 +176,13 @@ class GroupModel(RuleBasedStateMachine):
     @precondition(lambda self: self.mailbox)
     @rule(data=st.data(), is_again=st.booleans())
     def deliver_late(self, data: st.DataObject, is_again: bool) -> None:
-        """Its sender gave up on it long ago, and nobody hears the answer."""
+        """Deliver a heartbeat that its sender gave up long ago. Nobody receives the answer."""
         at = data.draw(st.integers(0, len(self.mailbox) - 1))
         consumer, heartbeat = self.mailbox[at]
         if not is_again:
             del self.mailbox[at]
         if heartbeat.member_epoch == 0 and consumer.is_dead:
-            return  # a join that arrives after the session ended makes a member nobody is: it expires, as in `expire`
+            return  # a join that arrives after the end of the session creates a member without a process, which expires as in `expire`
         self.exchange(consumer, heartbeat, is_answer_lost=True)
 
     def exchange(self, consumer: Consumer, heartbeat: MemberHeartbeat, *, is_answer_lost: bool) -> None:
@@ -201,7 +201,7 @@ class GroupModel(RuleBasedStateMachine):
     @precondition(lambda self: self.consumers)
     @rule(data=st.data())
     def give_up(self, data: st.DataObject) -> None:
-        """It stops to read what it may not have (any more), and what was given anew."""
+        """Stop reading partitions that are not assigned (any more), or that are assigned under a new epoch."""
         consumer = data.draw(st.sampled_from(self.consumers))
         allowed = {part[:2]: part[2] for part in consumer.assigned}
         consumer.held = {part: epoch for part, epoch in consumer.held.items() if allowed.get(part) == epoch}
@@ -223,7 +223,7 @@ class GroupModel(RuleBasedStateMachine):
     @precondition(lambda self: self.consumers)
     @rule(data=st.data())
     def commit(self, data: st.DataObject) -> None:
-        """Whoever may commit is the last who opened, and of the living only the owner."""
+        """Commit: only the last opener of a partition succeeds, and of the living members only the owner."""
         consumer = data.draw(st.sampled_from(self.consumers))
         for partition, epoch in sorted(consumer.held.items()):
             log, state = self.fence(partition)
@@ -263,7 +263,7 @@ class GroupModel(RuleBasedStateMachine):
 
     @rule()
     def settle(self) -> None:
-        """Without further trouble everybody soon has what it shall have, and everything has an owner."""
+        """Let the group settle without further faults: every member soon has its target, and every partition has an owner."""
         for _ in range(12):
             for consumer in list(self.consumers):
                 self.exchange(consumer, consumer.heartbeat(), is_answer_lost=False)
@@ -286,7 +286,7 @@ class GroupModel(RuleBasedStateMachine):
         assert group.row.epoch == epoch, "nothing is planned again"
 
     def expire_ghosts(self) -> None:
-        """Members that a late join made for consumers that are gone: nobody sends their heartbeats."""
+        """Expire members that a late join created for ended consumers, since nobody sends their heartbeats."""
         group = self.group
         known = {consumer.member_id for consumer in self.consumers}
         ghosts = sorted(set(group.members) - known) if group is not None else []

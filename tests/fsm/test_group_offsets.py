@@ -1,4 +1,4 @@
-"""Fencing: only (member, owner epoch) that opened the partition last can commit there (promise 6)."""
+"""Fencing: only the member and owner epoch that opened a partition last can commit there (promise 6)."""
 
 import pytest
 from hypothesis import given
@@ -120,7 +120,7 @@ def test_malformed_commands_are_refused(partition: Partition, command: LogPartit
     assert partition.state.group_offsets() == ()
 
 
-def test_coalesced_commits_are_judged_one_by_one(partition: Partition) -> None:
+def test_coalesced_commits_are_validated_one_by_one(partition: Partition) -> None:
     partition.run(OpenPartition("g", "m1", 5))
     commits = (CommitOffset("g", "m1", 5, 3), CommitOffset("g", "m0", 4, 9), CommitOffset("g", "m1", 5, 6))
     result = partition.run(CommitOffsets(commits))
@@ -130,7 +130,7 @@ def test_coalesced_commits_are_judged_one_by_one(partition: Partition) -> None:
     assert partition.run(OpenPartition("g", "m2", 6)) == Opened(6, "")
 
 
-def test_what_is_finished_beyond_the_offset_outlives_owners_and_restarts(partition: Partition) -> None:
+def test_records_finished_after_the_offset_survive_changes_of_owner_and_restarts(partition: Partition) -> None:
     finished = encode_ranges(4, [(5, 7), (9, 10)])
     partition.run(OpenPartition("g", "m1", 5))
     partition.run(CommitOffset("g", "m1", 5, 4, "", finished))
@@ -144,7 +144,7 @@ def test_what_is_finished_beyond_the_offset_outlives_owners_and_restarts(partiti
     )
 
 
-def test_a_commit_without_it_and_a_reset_forget_what_was_finished(partition: Partition) -> None:
+def test_a_commit_without_finished_records_and_a_reset_clear_them(partition: Partition) -> None:
     finished = encode_ranges(4, [(5, 7)])
     partition.run(OpenPartition("g", "m1", 5))
     partition.run(CommitOffset("g", "m1", 5, 4, "", finished))
@@ -165,12 +165,12 @@ def test_a_commit_without_it_and_a_reset_forget_what_was_finished(partition: Par
         (encode_ranges(4, [(5, 11)]), codes.OFFSET_OUT_OF_RANGE),
     ],
 )
-def test_what_cannot_be_finished_is_refused(partition: Partition, finished: bytes, code: int) -> None:
+def test_impossible_finished_records_are_refused(partition: Partition, finished: bytes, code: int) -> None:
     assert partition.code(CommitOffset("g", "", 0, 4, "", finished)) == code
     assert partition.state.group_offsets() == ()
 
 
-def test_forgetting_spares_groups_that_were_touched_since(partition: Partition) -> None:
+def test_forgetting_skips_groups_that_were_used_since(partition: Partition) -> None:
     partition.run(CommitOffset("idle", "", 0, 1))
     partition.log.time_ms += 1000
     touched_ms = partition.log.time_ms
@@ -180,7 +180,7 @@ def test_forgetting_spares_groups_that_were_touched_since(partition: Partition) 
 
 
 def test_a_zombie_of_a_forgotten_group_is_still_fenced(partition: Partition) -> None:
-    """Epochs are never reused, so a commit of an owner before the deletion cannot match a fence after it."""
+    """Epochs are never reused, so a commit of an owner from before the deletion cannot match a fence after it."""
     partition.run(OpenPartition("g", "m1", 5))
     partition.log.time_ms += 1
     partition.run(ForgetOffsets(("g",), partition.log.time_ms))
@@ -193,7 +193,7 @@ def test_a_zombie_of_a_forgotten_group_is_still_fenced(partition: Partition) -> 
         max_size=40,
     )
 )
-def test_whoever_commits_holds_the_highest_epoch_ever_opened(commands: list[tuple[bool, str, int, int]]) -> None:
+def test_only_the_highest_epoch_that_opened_can_commit(commands: list[tuple[bool, str, int, int]]) -> None:
     partition = Partition()
     fence: tuple[int, str] = (0, "")
     committed = -1

@@ -40,7 +40,7 @@ def test_trims_are_monotone_and_end_at_the_log_end(log: LogBuilder, partition: L
 
 
 @given(steps=st.lists(st.one_of(st.integers(1, 9), st.integers(-100, 100).map(TrimLog)), max_size=30))
-def test_the_start_is_the_largest_trim_so_far_clamped_at_each_moment(steps: list[int | TrimLog]) -> None:
+def test_the_start_is_the_largest_trim_clamped_to_the_log_end_at_its_time(steps: list[int | TrimLog]) -> None:
     log, partition, start = LogBuilder(), LogPartition(), 0
     for step in steps:
         if isinstance(step, int):
@@ -52,7 +52,7 @@ def test_the_start_is_the_largest_trim_so_far_clamped_at_each_moment(steps: list
 
 
 def test_a_batch_of_a_newer_version_stops_the_replica(log: LogBuilder, partition: LogPartition) -> None:
-    """Brokers that can read it remember its producer: to pass it over would make another state of the same log."""
+    """Brokers that can read the batch remember its producer, so ignoring it would lead to another state."""
     partition.apply(log.batch(1, 0, 0))
     before = (partition.applied_index, tuple(partition.rows()))
     newer = bytearray(log.entries[0].payload)

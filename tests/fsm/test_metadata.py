@@ -1,4 +1,4 @@
-"""The metadata state machine: what each command means, and that views and indexes agree with the rows."""
+"""The metadata state machine: the meaning of each command, and the agreement of views and indexes with the rows."""
 
 import random
 import time
@@ -125,8 +125,8 @@ def test_impossible_node_commands_are_refused(cluster: Cluster, command: mc.Meta
     assert cluster.code(command) == code
 
 
-def test_one_command_replaces_everything_on_a_lost_disk(cluster: Cluster) -> None:
-    """DESIGN: a new uuid under the old node id marks every replica of the old uuid lost, its metadata voter too."""
+def test_one_command_replaces_all_replicas_of_a_lost_disk(cluster: Cluster) -> None:
+    """A new uuid under the old node id marks every replica of the old uuid as lost, including its metadata voter."""
     cluster.run(mc.SetMetadataMembership((1, 2, 3), cluster.state.revision))
     cluster.create("t", (1, 2, 3), (3, 1), (2,))
     old = cluster.partition(1)
@@ -157,7 +157,7 @@ def test_one_command_replaces_everything_on_a_lost_disk(cluster: Cluster) -> Non
     assert cluster.state.metadata_voters == (1, 3, new_replica)
 
 
-def test_a_replica_as_it_was_written_before_there_were_seats_has_its_own() -> None:
+def test_a_replica_row_without_a_seat_has_a_seat_of_its_own() -> None:
     replica = msgspec.msgpack.decode(msgspec.msgpack.encode([4, 2, True]), type=ReplicaView)
     assert replica == ReplicaView(4, 2, is_lost=True)
     assert replica.seat == 4
@@ -216,7 +216,7 @@ def test_a_damaged_metadata_replica_is_replaced_and_its_voter_too(cluster: Clust
     assert cluster.state.node(2) == node, "reported twice, replaced once"
 
 
-def test_a_removed_uuid_is_refused_for_ever(cluster: Cluster) -> None:
+def test_a_removed_uuid_is_refused_permanently(cluster: Cluster) -> None:
     assert isinstance(cluster.run(mc.RemoveNode(3)), mc.Done)
     assert cluster.code(register("u3")) == codes.BROKER_REMOVED
     assert cluster.code(register("u3", 9)) == codes.BROKER_REMOVED
@@ -306,8 +306,8 @@ def test_a_topic_created_again_is_a_new_one(cluster: Cluster) -> None:
     assert not cluster.state.is_replica_retired(99, 99), "not given out yet"
 
 
-def test_a_group_id_without_a_partition_was_deleted_if_it_was_given_out(cluster: Cluster) -> None:
-    """So that who led a deleted partition can be forgotten, and who leads one not heard of yet is not."""
+def test_an_assigned_group_id_without_a_partition_was_deleted(cluster: Cluster) -> None:
+    """The leader of a deleted partition can be forgotten, but the leader of a partition not known yet must be kept."""
     first = cluster.create("t", (1,), (2,))
     cluster.run(mc.DeleteTopic(first))
     cluster.create("t", (1,))
@@ -379,7 +379,7 @@ def test_a_partition_that_moves_away_and_back_has_a_new_replica(cluster: Cluster
     assert moved.replicas[1] == original[0]
     assert moved.retiring == (original[1],)
     assert cluster.state.replica_node(1, original[1].replica_id) == 2, "it must still be reached to be told"
-    # its node would host the new one instead of the old one, which still votes
+    # otherwise its node would host the new replica instead of the old one, which still votes
     assert cluster.code(mc.SetReplicas(1, (1, 2), cluster.state.revision)) == codes.CONFLICT
     assert cluster.partition() == moved
     cluster.run(mc.RemoveReplica(1, original[1].replica_id))
@@ -427,7 +427,7 @@ def named(cluster: Cluster, name: str, epoch: int | None = None) -> tuple[int, i
 
 
 def pass_days(cluster: Cluster, days: int) -> None:
-    """With an entry every ten minutes: what forgets names follows no larger steps."""
+    """Let days pass with an entry every ten minutes, since the expiry clock follows no larger steps."""
     for _ in range(days * 24 * 6):
         cluster.log.time_ms += HOUR_MS // 6
         cluster.run(mc.AllocateProducerIds(1))
@@ -453,13 +453,13 @@ def test_a_name_with_epoch_confirms_raises_or_is_fenced(cluster: Cluster) -> Non
 
 
 def restored(state: Metadata) -> Metadata:
-    """Another replica that begins with this one's rows."""
+    """Return another replica that begins with this one's rows."""
     other = Metadata()
     other.restore(state.rows(), state.applied_index)
     return other
 
 
-def test_the_lowest_epoch_of_a_names_batches_outlives_a_restart_and_ends_with_the_name(cluster: Cluster) -> None:
+def test_the_lowest_epoch_of_a_names_batches_survives_a_restart_and_ends_with_the_name(cluster: Cluster) -> None:
     job, _ = named(cluster, "job")
     exact, _ = named(cluster, "exact", 5)
     assert [cluster.state.batch_epoch_min(one) for one in (job, exact, 77)] == [0, 5, 0]
@@ -468,7 +468,7 @@ def test_the_lowest_epoch_of_a_names_batches_outlives_a_restart_and_ends_with_th
     named(cluster, "exact", 6)
     for machine in (cluster.state, restored(cluster.state)):
         assert [machine.batch_epoch_min(one) for one in (job, exact)] == [1 << 32, 6]
-    named(cluster, "exact")  # taken over by a producer that does not ask for an epoch
+    named(cluster, "exact")  # the name is taken over by a producer that does not request an epoch
     assert named(cluster, "exact", 7) == (exact, 7)
     assert cluster.state.batch_epoch_min(exact) == 7 << 32
     pass_days(cluster, 15)
@@ -477,8 +477,8 @@ def test_the_lowest_epoch_of_a_names_batches_outlives_a_restart_and_ends_with_th
         assert machine.batch_epoch_min(job) == machine.batch_epoch_min(exact) == 0
 
 
-def test_an_epoch_that_is_given_is_the_same_for_the_same_stamp(cluster: Cluster) -> None:
-    """A repeated request, however late, must not fence who sent it."""
+def test_a_repeated_stamp_gets_the_same_epoch(cluster: Cluster) -> None:
+    """A repeated request, however late, must not fence its sender."""
 
     def given(stamp: bytes) -> int:
         result = cluster.run(mc.InitNamedProducer("p", None, stamp))
@@ -490,7 +490,7 @@ def test_an_epoch_that_is_given_is_the_same_for_the_same_stamp(cluster: Cluster)
     assert given(b"b") == 4, "confirming the epoch kept its stamp"
 
 
-def test_an_epochs_stamp_is_written_once_and_then_replaced_only_by_who_knows_it(cluster: Cluster) -> None:
+def test_an_epochs_stamp_is_replaced_only_by_a_producer_that_knows_it(cluster: Cluster) -> None:
     def stamped(epoch: int, stamp: bytes, replaces: bytes | None = None) -> bytes:
         result = cluster.run(mc.InitNamedProducer("p", epoch, stamp, replaces))
         assert isinstance(result, mc.ProducerInitialized)
@@ -502,7 +502,7 @@ def test_an_epochs_stamp_is_written_once_and_then_replaced_only_by_who_knows_it(
     assert stamped(1, b"second", b"first") == b"second"
     assert stamped(1, b"second", b"first") == b"second"  # repeated after a lost answer
     assert stamped(1, b"") == b"second"
-    assert stamped(2, b"", b"second") == b""  # an epoch begins with what its first user says
+    assert stamped(2, b"", b"second") == b""  # an epoch begins with the stamp of its first user
     assert stamped(2, b"late") == b""
     assert named(cluster, "p")[1] == 3
     assert stamped(3, b"x") == b""
@@ -547,7 +547,7 @@ def test_views_are_not_changed_by_later_commands(cluster: Cluster) -> None:
 @settings(max_examples=150, deadline=None)
 @given(seed=st.integers(0, 2**32), length=st.integers(0, 100), is_restored=st.booleans())
 def test_indexes_equal_a_scan_of_the_rows(seed: int, length: int, is_restored: bool) -> None:
-    """Also: a replica id is never in two places, and ids below their counters were never given out twice."""
+    """The test also checks that a replica id is never in two places, and that ids below their counters were never assigned twice."""
     rng = random.Random(seed)
     entries = histories.metadata_history(rng, length)
     machine: Metadata
@@ -592,8 +592,8 @@ def test_indexes_equal_a_scan_of_the_rows(seed: int, length: int, is_restored: b
     assert machine.revision <= machine.applied_index
 
 
-def test_a_large_topic_is_applied_in_one_short_piece() -> None:
-    """1,000 partitions take some milliseconds; a quadratic index would take seconds."""
+def test_a_large_topic_is_applied_quickly() -> None:
+    """1,000 partitions take a few milliseconds. A quadratic index would take seconds."""
     cluster = Cluster()
     plans = tuple(mc.PartitionPlan(((i % 3) + 1, ((i + 1) % 3) + 1, ((i + 2) % 3) + 1)) for i in range(4000))
     entry = cluster.log.metadata(mc.CreateTopic("t", "log", 3, {}, plans))

@@ -1,4 +1,4 @@
-"""A data directory is told from its copies by the marks of its boots."""
+"""The marks of its boots distinguish a data directory from its copies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from raftmq.storage import registry
 
 
 def grown(boots: int, seed: int = 1, start: Lineage | None = None) -> Lineage:
-    """A directory after so many more boots."""
+    """Return the lineage of a directory after more boots."""
     source, lineage = random.Random(seed), start or Lineage(0, b"")
     for _ in range(boots):
         lineage = lineage.followed_by(source.randbytes(MARK_BYTES))
@@ -21,7 +21,7 @@ def grown(boots: int, seed: int = 1, start: Lineage | None = None) -> Lineage:
 @settings(max_examples=200, deadline=None)
 @given(st.integers(1, 600), st.integers(0, 600))
 def test_a_directory_descends_from_every_boot_it_was_in(boots: int, more: int):
-    """A false alarm would give a sound replica up: failed starts, and boots that nobody saw, must not matter."""
+    """A false alarm would give up an intact replica, so failed starts and boots that nobody saw must not matter."""
     earlier = grown(boots)
     later = grown(more, 2, earlier)
     assert later.contradiction(earlier.current) is None
@@ -31,7 +31,7 @@ def test_a_directory_descends_from_every_boot_it_was_in(boots: int, more: int):
 
 @settings(max_examples=200, deadline=None)
 @given(st.integers(1, 300), st.integers(1, LINEAGE_MARKS_MAX), st.integers(1, LINEAGE_MARKS_MAX))
-def test_a_copy_of_an_earlier_boot_is_told_however_often_it_is_started(boots: int, seen: int, starts: int):
+def test_a_copy_of_an_earlier_boot_is_detected_however_often_it_is_started(boots: int, seen: int, starts: int):
     copied = grown(boots)
     original, copy = grown(seen, 2, copied), grown(starts, 3, copied)
     assert copied.contradiction(original.current) is not None
@@ -47,7 +47,7 @@ def test_a_contradiction_names_its_reason():
     assert copied.contradiction(first.current) == "it is in boot 4, and its boot 5 has been seen"
 
 
-def test_marks_that_are_too_few_are_no_lineage():
+def test_a_lineage_with_a_wrong_number_of_marks_is_refused():
     """A lineage without marks would descend from everything."""
     for lineage in (Lineage(0, b""), Lineage(2, b"mark"), Lineage(9, b""), Lineage(1, b"marks")):
         assert lineage.defect() is not None
@@ -56,7 +56,7 @@ def test_marks_that_are_too_few_are_no_lineage():
     assert Lineage(1, b"mark").current == Boot(1, b"mark")
 
 
-def test_the_registry_keeps_marks_as_lineages_have_them(tmp_path):
+def test_the_registry_stores_marks_in_the_format_of_lineages(tmp_path):
     assert (registry.MARK_BYTES, registry.BOOT_MARKS_MAX) == (MARK_BYTES, LINEAGE_MARKS_MAX)
     lineages = []
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""Placement: hosts before racks before counts, leaders evenly, and the same answer for the same input."""
+"""Placement: hosts take precedence over racks and racks over counts, leaders are spread evenly, and equal input has an equal result."""
 
 import random
 from collections import Counter
@@ -39,7 +39,7 @@ topologies = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 3)), min_size=
 def test_hosts_are_shared_only_when_there_are_too_few(
     topology: list[tuple[int, int]], partitions: int, factor: int, data: st.DataObject
 ) -> None:
-    """A host is in one rack, as in life. Existing counts are arbitrary and must not buy a shared host."""
+    """A host is in one rack, as in reality. Existing counts are arbitrary and must not justify a shared host."""
     rack_of_host = {host: f"r{rack}" for host, rack in topology}
     nodes = [node(i + 1, f"h{host}", rack_of_host[host]) for i, (host, _) in enumerate(topology)]
     existing = {n.node_id: data.draw(st.integers(0, 50)) for n in nodes}
@@ -72,7 +72,7 @@ def test_new_partitions_go_where_few_replicas_are() -> None:
 
 
 def test_counts_are_evened_where_several_nodes_share_a_host() -> None:
-    """Choosing one by one ends at 10, 9, 9, 9, 8, 9 here."""
+    """Choosing nodes one by one would lead to 10, 9, 9, 9, 8, 9 here."""
     hosts = ("a", "b", "c", "c", "c", "d")
     plans = place([node(i, host) for i, host in enumerate(hosts, 1)], 27, 2, {})
     assert set(replica_counts(plans).values()) == {9}
@@ -104,7 +104,7 @@ def test_only_active_nodes_are_used_and_counted() -> None:
     partitions=st.integers(1, 12),
     factor=st.integers(1, 3),
 )
-def test_no_node_gets_more_than_it_takes(room: dict[int, int], partitions: int, factor: int) -> None:
+def test_no_node_gets_more_replicas_than_its_limit(room: dict[int, int], partitions: int, factor: int) -> None:
     factor = min(factor, len(room))
     existing = {node_id: node_id for node_id in room}
     takes = {node_id: existing[node_id] + free for node_id, free in room.items()}
@@ -119,7 +119,7 @@ def test_no_node_gets_more_than_it_takes(room: dict[int, int], partitions: int, 
         assert all(counts[node_id] <= free for node_id, free in room.items())
 
 
-def test_full_nodes_are_passed_over_while_others_have_room() -> None:
+def test_full_nodes_are_skipped_while_others_have_room() -> None:
     plans = place([node(n) for n in (1, 2, 3)], 4, 1, {1: 0, 2: 5, 3: 5}, replicas_max={1: 1, 2: 9, 3: 6})
     assert replica_counts(plans) == {1: 1, 2: 2, 3: 1}
     with pytest.raises(PlacementError) as raised:

@@ -1,4 +1,4 @@
-"""The producer table against a slow obvious twin, and what expires when."""
+"""The producer table, compared with a slow obvious twin, and the expiry of producers."""
 
 import random
 
@@ -21,7 +21,7 @@ NAMED = (NAMED_PRODUCER_BIT, NAMED_PRODUCER_BIT | 7)
 
 
 def pass_time(log: LogBuilder, partition: LogPartition, time_ms: int) -> None:
-    """Apply entries that carry nothing to remember until so much time has passed, each as late as still counts in full."""
+    """Apply empty entries until this much time has passed, each at the largest step that the expiry clock follows."""
     while time_ms > 0:
         log.time_ms += min(time_ms, STEP_MS_MAX)
         time_ms -= STEP_MS_MAX
@@ -29,7 +29,7 @@ def pass_time(log: LogBuilder, partition: LogPartition, time_ms: int) -> None:
 
 
 class Twin:
-    """Remembers every batch ever applied, and answers by looking through all of them."""
+    """A twin that remembers every batch ever applied, and answers by searching all of them."""
 
     def __init__(self) -> None:
         self.batches: list[tuple[int, int, int, int, int, int]] = []
@@ -40,7 +40,7 @@ class Twin:
     def state(self, producer_id: int, times: list[int]) -> tuple[int, int, int, list[tuple[int, int, int]]] | None:
         limit = (14 * 24 if producer_id >= NAMED_PRODUCER_BIT else 24) * HOUR_MS
         mine = [one for one in self.batches if one[0] == producer_id]
-        # Cut where the log's time ran past a batch by the limit before the producer's next batch.
+        # Cut after a batch if the log's time exceeded it by the limit before the producer's next batch.
         alive: list[tuple[int, int, int, int, int, int]] = []
         for one in mine:
             if alive and any(alive[-1][5] + limit <= time < one[5] for time in times):
@@ -57,7 +57,7 @@ class Twin:
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**32), steps=st.integers(1, 25))
 def test_the_table_equals_its_twin(seed: int, steps: int) -> None:
-    """Epochs only rise here (the judge sees to that); times pass by hours and days, with entries on the way or in one leap."""
+    """Epochs only rise here, which the validator guarantees. Hours and days pass, with entries in between or in one leap."""
     rng = random.Random(seed)
     log, partition, twin = LogBuilder(), LogPartition(), Twin()
     times: list[int] = []
@@ -69,7 +69,7 @@ def test_the_table_equals_its_twin(seed: int, steps: int) -> None:
         if rng.random() < 0.7:
             times += [now_ms + min(start + STEP_MS_MAX, passed) for start in range(0, passed, STEP_MS_MAX)]
             pass_time(log, partition, passed)
-            log.time_ms += 1  # the batch is later than what passed before it
+            log.time_ms += 1  # the batch is later than the time that passed before it
             now_ms += passed + 1
         else:
             log.time_ms += passed
@@ -126,7 +126,7 @@ def test_an_older_epoch_in_the_log_never_takes_the_state_back() -> None:
 
 
 def test_expiry_goes_by_time_after_a_restore_too() -> None:
-    """Rows come back ordered by id; the younger producer has the smaller one here."""
+    """Rows are restored in the order of ids, and the younger producer has the smaller id here."""
     log, partition = LogBuilder(), LogPartition()
     partition.apply(log.batch(2, 0, 0))
     pass_time(log, partition, HOUR_MS)
@@ -144,7 +144,7 @@ def test_expiry_goes_by_time_after_a_restore_too() -> None:
 
 
 def test_a_sequence_past_64_bits_is_stored_as_the_last_one() -> None:
-    """Only a defective leader lets it into the log; the rows must encode all the same."""
+    """Only a defective leader accepts it, but the rows must be encodable all the same."""
     log, partition = LogBuilder(), LogPartition()
     partition.apply(log.batch(1, 0, 2**64 - 1, 5))
     restored = LogPartition()
@@ -158,7 +158,7 @@ def test_a_sequence_past_64_bits_is_stored_as_the_last_one() -> None:
 
 
 def full_partition(log: LogBuilder, producers_max: int = 4, named_max: int = 2) -> LogPartition:
-    """A partition with a small table that is full of anonymous producers, 1 first."""
+    """Create a partition with a small table that is full of anonymous producers, of which 1 is the oldest."""
     partition = LogPartition()
     partition.producers = ProducerTable(2, producers_max, named_max)
     for producer_id in range(1, producers_max + 1):
@@ -174,8 +174,8 @@ def known(partition: LogPartition) -> set[int]:
     return {one for one in range(1, 100) if partition.producer(one) is not None}
 
 
-def test_an_honest_stream_of_short_lived_producers_never_comes_to_an_end() -> None:
-    """A program that writes one record and ends, once a minute, for days, in a table with room for three hours of them."""
+def test_short_lived_producers_are_accepted_endlessly() -> None:
+    """A program that writes one record and ends runs once a minute for days, and the table has room for three hours of its producers."""
     log, partition = LogBuilder(), LogPartition()
     partition.producers = ProducerTable(2, producers_max=180, named_max=100)
     for producer_id in range(1, 4_000):
@@ -186,7 +186,7 @@ def test_an_honest_stream_of_short_lived_producers_never_comes_to_an_end() -> No
     assert partition.producers.used_ratio(partition.expiry.now_ms) == pytest.approx(120 / 180, abs=0.01)
 
 
-def test_in_a_full_table_the_longest_idle_goes_and_nobody_who_may_still_repeat_a_batch() -> None:
+def test_a_full_table_replaces_the_longest_idle_producer_unless_it_may_still_retry_a_batch() -> None:
     log = LogBuilder()
     partition = full_partition(log)
     assert judged(partition, 9) == TooManyProducers()
@@ -202,7 +202,7 @@ def test_in_a_full_table_the_longest_idle_goes_and_nobody_who_may_still_repeat_a
     assert judged(partition, 10, first=1) == Gap(-1), "this one never wrote"
 
 
-def test_a_leap_of_the_clock_makes_nobody_replaceable() -> None:
+def test_a_leap_of_the_clock_makes_no_producer_replaceable() -> None:
     log = LogBuilder()
     partition = full_partition(log)
     log.time_ms += 1000 * HOUR_MS
@@ -210,7 +210,7 @@ def test_a_leap_of_the_clock_makes_nobody_replaceable() -> None:
     assert judged(partition, 9) == TooManyProducers()
 
 
-def test_named_producers_keep_their_places_and_leave_some_to_others() -> None:
+def test_named_producers_keep_their_slots_and_leave_some_to_others() -> None:
     log = LogBuilder()
     partition = full_partition(log)
     pass_time(log, partition, REPLACEABLE_IDLE_MS)
@@ -253,7 +253,7 @@ def test_pending_producers_count_towards_the_maximum_and_are_not_idle() -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(seed=st.integers(0, 2**32))
-def test_who_is_replaced_is_the_same_on_every_replica_also_after_a_restore(seed: int) -> None:
+def test_every_replica_replaces_the_same_producer_even_after_a_restore(seed: int) -> None:
     rng = random.Random(seed)
     log = LogBuilder()
     partition = full_partition(log, producers_max=6)

@@ -1,4 +1,4 @@
-"""The leader's judge: each (producer, epoch, sequence) is in the log once, and no answer claims what may yet be lost."""
+"""The leader's validator: each (producer, epoch, sequence) is in the log once, and no answer claims an entry that may still be lost."""
 
 import random
 
@@ -26,7 +26,7 @@ from tests.support.fsm.histories import HOUR_MS, LogBuilder, batch
 
 
 class Leader:
-    """A log, an applied prefix of it, and the judge over both: what the engine does around the judge."""
+    """A log, an applied prefix of it, and the validator over both, used as the engine uses it."""
 
     def __init__(self, producers_max: int = 100) -> None:
         self.log = LogBuilder()
@@ -49,7 +49,7 @@ class Leader:
             self.state.apply(entry)
 
     def lose_leadership(self, survivors: int) -> None:
-        """A new leader (also played by this object) has only `survivors` of the unapplied entries; it applies its no-op."""
+        """Change the leader: the new one, which is this object too, has only `survivors` unapplied entries, and applies its no-op."""
         unapplied = [entry for entry in self.log.entries if entry.index > self.state.applied_index]
         kept = len(self.log.entries) - len(unapplied) + min(survivors, len(unapplied))
         del self.log.entries[kept:]
@@ -110,7 +110,7 @@ def test_an_overlap_names_the_last_sequence_and_the_entry_to_wait_for() -> None:
     assert leader.send(1, 0, 5, 10) == Overlap(9, LogIndex(0))
 
 
-def test_a_gap_is_told_with_the_last_sequence() -> None:
+def test_a_gap_is_reported_with_the_last_sequence() -> None:
     leader = Leader()
     assert leader.send(1, 0, 1) == Gap(-1)
     leader.send(1, 0, 0, 2)
@@ -148,7 +148,7 @@ def test_a_new_producer_is_refused_at_the_cap_while_nobody_is_idle() -> None:
 
 
 def test_pending_batches_are_forgotten_with_the_leadership() -> None:
-    """1. n1 appends P's 0..2 and loses leadership. 2. Nobody else has them. 3. P's retry must be written, not joined."""
+    """1. n1 appends P's 0..2 and loses leadership. 2. No other node has them. 3. P's retry must be written, and must not join the pending batch."""
     leader = Leader()
     leader.send(1, 0, 0, 3)
     leader.lose_leadership(survivors=0)
@@ -161,7 +161,7 @@ def test_pending_batches_are_forgotten_with_the_leadership() -> None:
 
 
 def records_of(entries: list[Entry], producer_id: int) -> list[tuple[int, int, int, LogIndex]]:
-    """(epoch, sequence, offset, index) of each record of a producer, in log order."""
+    """Return (epoch, sequence, offset, index) of each record of a producer, in log order."""
     found = []
     for entry in entries:
         if entry.kind is EntryKind.DATA:
@@ -177,7 +177,7 @@ def records_of(entries: list[Entry], producer_id: int) -> list[tuple[int, int, i
 def obvious_verdict(
     entries: list[Entry], applied_index: LogIndex, header: BatchHeader
 ) -> type[SequenceResult] | SequenceResult:
-    """The rules read off the whole log; a type where the exact offset depends on what is still cached."""
+    """Derive the result from the whole log. It is only a type if the exact offset depends on the cache."""
     records = records_of(entries, header.producer_id)
     epoch = max((record[0] for record in records), default=None)
     if epoch is None or header.producer_epoch > epoch:
@@ -196,7 +196,7 @@ def obvious_verdict(
 
 
 class Promise:
-    """An answer that the client got, or gets when `index` is applied in this very incarnation of the log."""
+    """An answer that the client received, or receives when `index` is applied in this incarnation of the log."""
 
     def __init__(self, header: BatchHeader, result: SequenceResult, entry: Entry | None) -> None:
         self.header = header
@@ -207,7 +207,7 @@ class Promise:
 def check_promise(leader: Leader, promise: Promise) -> None:
     applied = [entry for entry in leader.log.entries if entry.index <= leader.state.applied_index]
     if promise.entry is not None and promise.entry not in applied:
-        return  # lost or still pending: the client has heard nothing definite
+        return  # lost or still pending: the client has no definite answer
     header, result = promise.header, promise.result
     offsets = {
         sequence: offset
@@ -231,8 +231,8 @@ def check_promise(leader: Leader, promise: Promise) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(seed=st.integers(0, 2**32), steps=st.integers(1, 80))
-def test_judge_and_apply_write_each_sequence_once_and_promise_only_what_stays(seed: int, steps: int) -> None:
-    """Retries, re-cut batches, reordering, zombies and leader changes that lose a random part of the tail."""
+def test_each_sequence_is_written_once_and_only_permanent_entries_are_promised(seed: int, steps: int) -> None:
+    """This mixes retries, differently cut batches, reordering, zombies, and leader changes that lose a random part of the tail."""
     rng = random.Random(seed)
     leader = Leader()
     promises: list[Promise] = []
@@ -273,7 +273,7 @@ def send_something(rng: random.Random, leader: Leader, promises: list[Promise]) 
 
 
 def check_written_once(records: list[tuple[int, int, int, LogIndex]]) -> None:
-    """Epochs never go back, and within one the sequences are 0, 1, 2, … in log order."""
+    """Check that epochs never go back, and that the sequences of an epoch are 0, 1, 2, … in log order."""
     epochs = [record[0] for record in records]
     assert epochs == sorted(epochs)
     for epoch in set(epochs):
@@ -284,7 +284,7 @@ def check_written_once(records: list[tuple[int, int, int, LogIndex]]) -> None:
 @settings(max_examples=100, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_the_last_five_batches_always_have_their_offsets(seed: int) -> None:
-    """At most five batches are in flight per producer and partition, so every retry learns where it is."""
+    """At most five batches are in flight per producer and partition, so every retry learns its offset."""
     rng = random.Random(seed)
     leader = Leader()
     sent: list[tuple[int, int, int]] = []
@@ -302,7 +302,7 @@ def test_the_last_five_batches_always_have_their_offsets(seed: int) -> None:
 
 
 @pytest.mark.parametrize("is_applied", [False, True])
-def test_the_largest_numbers_are_judged(is_applied: bool) -> None:
+def test_the_largest_numbers_are_validated(is_applied: bool) -> None:
     leader = Leader()
     producer = 2**64 - 1
     assert leader.send(producer, 2**64 - 1, 0) == Accept()

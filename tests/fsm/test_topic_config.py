@@ -67,7 +67,7 @@ def test_bad_values(config: dict[str, str]) -> None:
     assert effective_config(config) == TopicConfig(), "and whoever reads one acts on the default"
 
 
-def test_an_unknown_key_is_refused_with_the_one_that_was_meant_or_the_valid_ones() -> None:
+def test_an_unknown_key_is_refused_with_the_most_similar_key_or_the_valid_ones() -> None:
     with pytest.raises(TopicConfigError, match=r"did you mean retention\.ms\?"):
         check_topic_config({"retention.mss": "1"})
     with pytest.raises(TopicConfigError, match=r"there are max\.batch\.bytes, retention\.bytes, retention\.ms"):
@@ -81,7 +81,7 @@ def test_changes_may_unset_known_keys_only() -> None:
             check_topic_config_changes(changes)
 
 
-def test_defaults_are_valid_and_are_what_is_in_force() -> None:
+def test_defaults_are_valid_and_effective() -> None:
     texts = effective_config_texts({"retention.ms": "5", "written.by.a.newer.version": "x"})
     check_topic_config(texts)
     assert set(texts) == set(CONFIG_KEYS)

@@ -1,27 +1,27 @@
-"""Runs golden scripts: commands for a few cores, `----`, and what they must print.
+"""Runs golden scripts: commands for a few cores, `----`, and their expected output.
 
-A script is blocks separated by blank lines: comments (`#`), one command per line, `----`, output. Nothing happens by
-itself: no message is delivered, no write completes and nothing is applied but by a command. Election timeouts are the
-minimum (the generator always draws 0), so that E ticks make a campaign due.
+A script consists of blocks separated by blank lines: comments (`#`), one command per line, `----`, output. Nothing happens
+without a command: only commands deliver messages, complete writes and apply entries. Election timeouts are the minimum
+(the generator always draws 0), so that E ticks make a campaign due.
 
-Commands (ids are replica ids; `name=value` arguments may be left out):
+Commands (ids are replica ids, and `name=value` arguments are optional):
 
-    new-cluster 1,2,3 learners=4 election=10 append_bytes=… inflight=… inflight_bytes=…    born with this membership
-    add-replica 4                      an empty replica, which knows nothing until a snapshot
-    tick 1 10                          10 ticks; says what is due
+    new-cluster 1,2,3 learners=4 election=10 append_bytes=… inflight=… inflight_bytes=…    create a group with this membership
+    add-replica 4                      create an empty replica, which knows nothing until a snapshot
+    tick 1 10                          do 10 ticks and print the actions that are due
     campaign 1 · forget-leader 1 · step-down 1 · confirm 1
     propose 1 text [count=3] · propose-membership 1 voter4 learner5 remove3 [explicit] · propose-membership 1 leave
     read-index 1 7 · transfer 1 2 · unreachable 1 2 · report-snapshot 1 2 sent|failed
-    heartbeat 1                             take_heartbeats(), onto the wire
-    ready 1 [hold]                     one Ready: messages onto the wire, append and apply into their queues
-    append-done 1 [2]                  the oldest append (or two) is durable: its responses leave, and the core is told
-    write-done 1 [2] · tell 1 [2]      the same in two steps: durable and responses leave; the core is told
-    apply 1                            the oldest part is applied
-    deliver [from=1] [to=2] [kind=Append] [count=1]     deliver what is on the wire and fits
-    drop [from=1] [to=2] [kind=Append] [count=1]        lose it
-    wire                               what is on the wire
-    stabilize [1 2] [lose=3,4]         run these (or all) until nothing is left to do; what is sent to `lose` is lost
-    quiet COMMAND                      as COMMAND, printing only `ok`
+    heartbeat 1                        put the heartbeats of take_heartbeats() onto the wire
+    ready 1 [hold]                     take one Ready: messages go onto the wire, append and apply into their queues
+    append-done 1 [2]                  make the oldest append (or two) durable, send its responses, and tell the core
+    write-done 1 [2] · tell 1 [2]      the same in two steps: first durability and responses, then the core is told
+    apply 1                            apply the oldest part
+    deliver [from=1] [to=2] [kind=Append] [count=1]     deliver the matching messages on the wire
+    drop [from=1] [to=2] [kind=Append] [count=1]        lose the matching messages
+    wire                               print the messages on the wire
+    stabilize [1 2] [lose=3,4]         run these nodes (or all) until nothing is left to do, and lose messages to `lose`
+    quiet COMMAND                      do COMMAND, but print only `ok`
     compact 1 9 · crash 1 · restart 1
     status [1 2] · log 1 · progress 1
 """
@@ -70,7 +70,7 @@ class Least:
 
 
 class Node:
-    """A core with its queues; the disk is the simulator's."""
+    """A core with its queues. The disk is the simulator's."""
 
     def __init__(self, replica_id: ReplicaId, disk: SimDisk, settings: RaftSettings) -> None:
         self.replica_id = replica_id
@@ -136,7 +136,7 @@ class Script:
     # ------------------------------------------------------------------------------------------------ running
 
     def run(self, line: str) -> list[str]:
-        """Run one command; what it prints."""
+        """Run one command and return its output."""
         name, *words = line.split()
         if name == "quiet":
             output = self.run(" ".join(words))
@@ -246,7 +246,7 @@ class Script:
         yield f"log {node.core.first_index}..{node.core.last_index}"
 
     def do_crash(self, arguments: list[str], _options: dict[str, str]) -> Iterator[str]:
-        """What is not durable is lost, and so is everything on the wire to it; until `restart` it must not be used."""
+        """Lose everything that is not durable, and all messages on the wire to the node. It must not be used until `restart`."""
         node = self.node(arguments[0])
         node.disk.crash(completed=0)
         self.wire = [message for message in self.wire if message.target != node.replica_id]
@@ -309,7 +309,7 @@ class Script:
             yield describe_message(message)
 
     def take(self, options: dict[str, str]) -> list[Message]:
-        """Take from the wire what fits."""
+        """Take the matching messages from the wire."""
         taken: list[Message] = []
         for message in self.wire:
             fits = (
@@ -354,7 +354,7 @@ class Script:
         yield "error: never stable"
 
     def advance(self, node: Node) -> Iterator[str]:
-        """Everything one node can do by itself, once."""
+        """Do once everything that one node can do by itself."""
         word = str(node.replica_id)
         if node.core.heartbeat_due:
             yield from self.indented(f"{word} heartbeat", self.do_heartbeat([word], {}))
@@ -411,7 +411,7 @@ def parse_ids(text: str) -> tuple[ReplicaId, ...]:
 
 
 def attach(node: Node, message: Message) -> Message:
-    """The shell puts the state's rows behind a snapshot."""
+    """Attach the state to a snapshot message, as the shell does."""
     if isinstance(message, InstallSnapshot):
         return replace(message, data=node.offered[message.meta.state_index])
     return message
@@ -458,7 +458,7 @@ def describe_append(work: AppendWork) -> Iterator[str]:
 
 @dataclass
 class Block:
-    """Comments, commands and the output they must print."""
+    """Comments, commands and their expected output."""
 
     comments: list[str]
     commands: list[str]
@@ -477,7 +477,7 @@ def parse_script(text: str) -> list[Block]:
 
 
 def run_script(blocks: list[Block]) -> list[list[str]]:
-    """What each block prints."""
+    """Return the output of each block."""
     script = Script()
     return [[line for command in block.commands for line in script.run(command)] for block in blocks]
 

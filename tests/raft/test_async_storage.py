@@ -1,4 +1,4 @@
-"""Writes that take their time: what may leave before they are durable, and what a late completion may mean."""
+"""Slow writes: the messages that may leave before they are durable, and the meaning of late completions."""
 
 from dataclasses import replace
 
@@ -57,7 +57,7 @@ def answers(work: AppendWork) -> list[Message]:
 # ------------------------------------------------------------------------------------------- what leaves when
 
 
-def test_acknowledgements_refusals_and_votes_leave_only_behind_the_write() -> None:
+def test_acknowledgements_refusals_and_votes_leave_only_after_the_write() -> None:
     for message in (
         append((START, 5), entry(START + 1, 6), term=6),
         append((START + 9, 5), term=6),
@@ -133,7 +133,7 @@ def test_a_late_completion_of_an_earlier_vote_does_not_count() -> None:
 # ----------------------------------------------------------------------------------------------- gathering, order
 
 
-def test_without_append_everything_pending_waits_for_a_later_call() -> None:
+def test_a_ready_without_append_leaves_the_pending_writes_for_a_later_call() -> None:
     core, _ = lone()
     core.step(append((START, 5), entry(START + 1, 6), term=6))
     assert core.ready(with_append=False).append is None
@@ -173,7 +173,7 @@ def test_a_refusal_is_never_merged_away() -> None:
     assert said == [(START + 1, False), (START + 7, True), (START + 2, False)]
 
 
-def test_further_appends_may_be_taken_while_one_is_in_flight() -> None:
+def test_further_appends_may_be_handed_out_while_one_is_in_flight() -> None:
     core, disk = lone()
     core.step(append((START, 5), entry(START + 1, 6), term=6))
     first = write_of(core)
@@ -211,7 +211,7 @@ def test_completions_out_of_order_are_a_violation() -> None:
         core.append_done(first.token)
 
 
-def test_a_commit_index_alone_is_not_worth_a_write() -> None:
+def test_a_commit_index_alone_causes_no_write() -> None:
     core, disk = lone()
     core.step(append((START, 5), entry(START + 1, 6), term=6))
     take(core, disk)
@@ -282,7 +282,7 @@ def test_an_apply_finished_after_a_snapshot_is_ignored() -> None:
     assert core.applied_index == START + 30
 
 
-def test_applying_what_was_not_handed_out_is_a_violation() -> None:
+def test_applying_entries_that_were_not_handed_out_is_a_violation() -> None:
     core, disk = lone()
     core.step(append((START, 5), entry(START + 1, 6), term=6))
     take(core, disk)
@@ -294,12 +294,12 @@ def test_applying_what_was_not_handed_out_is_a_violation() -> None:
 
 
 def test_a_late_write_of_replaced_entries_makes_nothing_durable() -> None:
-    """The ABA race: A, then B over it, then A again; the first A's completion must not count for the second.
+    """The ABA race: A is replaced by B and B by A, and the completion of the first A must not count for the second.
 
-    1. Leader 2 (term 6) sends entry A; its write W1 is in flight.
-    2. Leader 3 (term 7) replaces it by B; W2 is queued.
-    3. Leader 2 (term 8) puts A back; W3 is queued.
-    4. W1 completes. The tail's entry equals A, but W2 is still to overwrite the disk.
+    1. Leader 2 (term 6) sends entry A. Its write W1 is in flight.
+    2. Leader 3 (term 7) replaces it by B. W2 is queued.
+    3. Leader 2 (term 8) replaces B by A. W3 is queued.
+    4. W1 completes. The tail's entry equals A, but W2 will still overwrite the disk.
     """
     core, disk = lone()
     a, b = entry(START + 1, 6), entry(START + 1, 7)
@@ -321,7 +321,7 @@ def test_a_late_write_of_replaced_entries_makes_nothing_durable() -> None:
     assert [e.term for e in core.ready().apply] == [6]
 
 
-def test_a_mere_term_change_makes_up_for_the_ignored_completion() -> None:
+def test_the_write_of_a_term_change_completes_the_tail_after_an_ignored_completion() -> None:
     """Liveness of the ABA guard: every write carries the end of the whole tail while there is one."""
     core, disk = lone()
     core.step(append((START, 5), entry(START + 1, 6), term=6))
@@ -337,7 +337,7 @@ def test_a_mere_term_change_makes_up_for_the_ignored_completion() -> None:
 
 
 def test_a_write_from_before_a_snapshot_makes_nothing_after_it_durable() -> None:
-    """The same race across a snapshot, within one term: a second line of defence, as no honest leader sends this."""
+    """The same race across a snapshot within one term. This is a second line of defence, since no correct leader sends this."""
     core, disk = lone()
     core.step(append((START, 5), entry(START + 1, 6), entry(START + 2, 6), entry(START + 3, 8), term=8))
     first = write_of(core)
@@ -368,7 +368,7 @@ def test_a_snapshot_completion_is_valid_in_any_term() -> None:
     assert core.log.snapshot is None
 
 
-def test_a_second_snapshot_outlives_the_completion_of_the_first() -> None:
+def test_a_second_snapshot_survives_the_completion_of_the_first() -> None:
     core, disk = lone()
 
     def snapshot(index: int) -> InstallSnapshot:
@@ -388,7 +388,7 @@ def test_a_second_snapshot_outlives_the_completion_of_the_first() -> None:
 # --------------------------------------------------------------------------------------------------- crashes
 
 
-def test_what_was_not_durable_is_gone_and_was_never_acknowledged() -> None:
+def test_entries_lost_in_a_crash_were_never_acknowledged() -> None:
     cluster = Cluster(1, 2, 3)
     leader = cluster.elect(1)
     cluster.nodes[2].holds_appends = cluster.nodes[3].holds_appends = True
@@ -435,7 +435,7 @@ def test_a_commit_index_beyond_the_log_at_start_is_a_violation() -> None:
 
 
 def test_pysyncobj_acknowledges_what_is_not_on_disk() -> None:
-    """Its journal was never synced."""
+    """PySyncObj never synced its journal."""
     cluster = Cluster(1, 2, 3)
     leader = cluster.elect(1)
     cluster.nodes[2].holds_appends = cluster.nodes[3].holds_appends = True

@@ -1,4 +1,4 @@
-"""The list of clauses names tests that exist."""
+"""The list of clauses names existing tests."""
 
 import ast
 import re

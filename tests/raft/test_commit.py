@@ -1,4 +1,4 @@
-"""When an entry is committed, who learns it, and what may be applied."""
+"""The commitment of entries, its propagation, and the entries that may be applied."""
 
 from dataclasses import replace
 
@@ -25,7 +25,7 @@ from tests.support.raft.harness import (
 ONE, TWO, THREE = ReplicaId(1), ReplicaId(2), ReplicaId(3)
 
 
-def test_a_new_leader_appends_a_no_op_of_its_term_at_once() -> None:
+def test_a_new_leader_appends_a_no_op_of_its_term_immediately() -> None:
     cluster = Cluster(1, 2, 3)
     leader = cluster.elect(1)
     row = cluster.nodes[1].disk.rows[START + 1]
@@ -51,7 +51,7 @@ def test_entries_of_earlier_terms_commit_only_with_one_of_the_own_term() -> None
     for node in cluster.nodes.values():
         fill(node.disk, [6])
         cluster.restart(int(node.core.replica_id))
-    # everyone holds START + 1 of term 6; the no-op of the new term reaches nobody
+    # all hold START + 1 of term 6, and the no-op of the new term reaches nobody
     cluster.is_lost = lambda m: isinstance(m, AppendRequest) and bool(m.entries) and m.entries[-1].term > 6
     leader = cluster[1]
     leader.campaign()
@@ -66,7 +66,7 @@ def test_entries_of_earlier_terms_commit_only_with_one_of_the_own_term() -> None
     assert leader.commit_index == START + 2
 
 
-def test_the_leader_counts_itself_only_for_what_is_on_its_disk() -> None:
+def test_the_leader_counts_itself_only_for_entries_on_its_disk() -> None:
     cluster = Cluster(1, 2, 3)
     leader = cluster.elect(1)
     cluster.isolate(3)
@@ -92,7 +92,7 @@ def test_each_write_of_the_leader_counts_for_its_own_entries_only() -> None:
     assert (leader.match_index(ReplicaId(1)), leader.commit_index) == (START + 2, START + 2)
 
 
-def test_followers_may_commit_what_the_leader_has_not_on_disk() -> None:
+def test_followers_may_commit_entries_that_are_not_on_the_leaders_disk() -> None:
     """Thesis 10.2.1: the leader writes in parallel with its followers."""
     cluster = Cluster(1, 2, 3)
     leader = cluster.elect(1)
@@ -108,7 +108,7 @@ def test_followers_may_commit_what_the_leader_has_not_on_disk() -> None:
     assert cluster.nodes[1].values() == [b"x"]
 
 
-def test_a_follower_commits_only_what_the_message_proved() -> None:
+def test_a_follower_commits_only_entries_that_the_message_proved() -> None:
     """`min(leaderCommit, last index of this message)`: its own tail may be divergent."""
     disk = MemoryLog(GENESIS, membership(1, 2, 3))
     fill(disk, [6, 6, 6])
@@ -151,7 +151,7 @@ def test_a_lagging_commit_index_is_repaired_by_heartbeats() -> None:
     assert cluster[3].commit_index == START + 2
 
 
-def test_a_learner_is_fed_and_never_counted() -> None:
+def test_a_learner_receives_entries_and_is_never_counted() -> None:
     config = membership(1, 2, 3, learners=[4])
     cluster = Cluster(1, 2, 3, 4, config=config)
     leader = cluster.elect(1)
@@ -179,7 +179,7 @@ def test_entries_are_applied_in_order_once_and_only_when_committed() -> None:
         assert [e.index for e in node.applied] == list(range(START + 1, START + 5))
 
 
-def test_what_is_handed_out_for_applying_is_bounded_in_bytes() -> None:
+def test_entries_handed_out_for_applying_are_bounded_in_bytes() -> None:
     cluster = Cluster(1, settings=replace(SETTINGS, apply_bytes_max=10))
     cluster.elect(1)
     cluster.nodes[1].holds_applies = True
@@ -254,7 +254,7 @@ def test_aioraft_skips_an_entry_whose_apply_failed() -> None:
 
 
 def test_pysyncobj_loses_a_second_of_commit_index() -> None:
-    """Ours rides with each append, and what is behind is learned again, never lost."""
+    """Our commit index is written with each append. A restarted replica learns a lost part of it again."""
     cluster = Cluster(1, 2, 3)
     cluster.elect(1)
     cluster.propose(1, b"a")

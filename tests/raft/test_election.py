@@ -70,7 +70,7 @@ def votes_of(messages: list[Message]) -> list[tuple[int, bool, int]]:
 
 
 def make_candidate() -> tuple[RaftCore, MemoryLog]:
-    """Replica 1 of five, a candidate of term 6 with its own vote durable."""
+    """Create replica 1 of five, a candidate of term 6 whose own vote is durable."""
     core, disk = lone(1, 1, 2, 3, 4, 5)
     core.campaign()
     take(core, disk)
@@ -89,7 +89,7 @@ def test_a_replica_starts_as_follower_and_knows_no_leader() -> None:
     assert (core.role, core.leader_id, core.term) == (Role.FOLLOWER, 0, GENESIS.term)
 
 
-def test_a_follower_that_hears_nothing_is_due_within_one_to_two_timeouts() -> None:
+def test_a_follower_that_hears_nothing_campaigns_within_one_to_two_timeouts() -> None:
     for seed in range(50):
         core = make_core(1, MemoryLog(GENESIS, membership(1, 2, 3)), seed=seed)
         ticks = 0
@@ -99,7 +99,7 @@ def test_a_follower_that_hears_nothing_is_due_within_one_to_two_timeouts() -> No
         assert SETTINGS.election_ticks <= ticks <= 2 * SETTINGS.election_ticks - 1
 
 
-def test_election_timeouts_differ_between_replicas_and_are_rolled_again() -> None:
+def test_election_timeouts_differ_between_replicas_and_are_drawn_again() -> None:
     timeouts = set()
     core, disk = lone()
     for _ in range(30):
@@ -113,7 +113,7 @@ def test_election_timeouts_differ_between_replicas_and_are_rolled_again() -> Non
     assert len(timeouts) >= 5
 
 
-def test_a_heartbeat_or_append_puts_the_election_off() -> None:
+def test_a_heartbeat_or_append_resets_the_election_timer() -> None:
     core, disk = lone()
     for _ in range(10):
         core.tick(9)
@@ -125,7 +125,7 @@ def test_a_heartbeat_or_append_puts_the_election_off() -> None:
     assert not core.campaign_due
 
 
-def test_a_granted_vote_puts_the_election_off_and_a_refused_one_does_not() -> None:
+def test_a_granted_vote_resets_the_election_timer_and_a_refused_one_does_not() -> None:
     core, disk = lone()
     core.tick(9)
     core.step(vote_request(term=6))
@@ -135,7 +135,7 @@ def test_a_granted_vote_puts_the_election_off_and_a_refused_one_does_not() -> No
     core, disk = lone(settings=SETTINGS)
     ticks = 0
     while not core.campaign_due:
-        core.step(vote_request(term=5, last=(START - 1, 4)))  # same term, refused: shorter log
+        core.step(vote_request(term=5, last=(START - 1, 4)))  # same term, but refused because of a shorter log
         core.tick()
         ticks += 1
     assert ticks < 2 * SETTINGS.election_ticks
@@ -162,8 +162,8 @@ def test_a_vote_survives_a_restart() -> None:
     assert votes_of(take(reborn, disk)) == [(3, False, 6)]
 
 
-def test_a_term_older_than_the_log_starts_nothing() -> None:
-    """Term and vote were lost: with a free vote it could vote again in a term that it voted in."""
+def test_a_replica_with_a_term_older_than_its_log_does_not_start() -> None:
+    """Term and vote were lost, so the replica could vote twice in a term."""
     disk = MemoryLog(GENESIS, membership(1, 2, 3))
     fill(disk, [6, 7])
     disk.hard_state = replace(disk.hard_state, term=Term(6), vote=ReplicaId(2))
@@ -207,7 +207,7 @@ def test_a_higher_term_is_adopted_and_the_vote_is_free_again() -> None:
     assert (core.term, disk.hard_state.vote) == (8, 3)
 
 
-def test_a_vote_request_of_a_lower_term_gets_nothing() -> None:
+def test_a_vote_request_of_a_lower_term_is_refused() -> None:
     core, disk = lone()
     core.step(heartbeat(term=8))
     take(core, disk)
@@ -215,7 +215,7 @@ def test_a_vote_request_of_a_lower_term_gets_nothing() -> None:
     assert (take(core, disk), core.term) == ([], 8)
 
 
-def test_a_learner_and_a_stranger_answer_votes() -> None:
+def test_learners_and_non_members_vote() -> None:
     """They may be voters of a configuration that they do not know yet (etcd: campaign_learner_must_vote)."""
     learner, disk = lone(4, config=membership(1, 2, 3, learners=[4]))
     learner.step(vote_request(source=2, target=4))
@@ -267,7 +267,7 @@ def test_votes_of_an_earlier_term_are_not_counted() -> None:
     core.step(answer(core, 2, 5))
     core.step(answer(core, 3, 5))
     assert now(core.role) is Role.CANDIDATE
-    # and a pre-vote's answer is no vote
+    # an answer to a pre-vote is no vote either
     core.step(answer(core, 2, 7, pre=True))
     core.step(answer(core, 3, 7, pre=True))
     assert now(core.role) is Role.CANDIDATE
@@ -304,7 +304,7 @@ def test_a_single_voter_elects_itself_once_its_vote_is_durable() -> None:
 
 
 def test_there_is_one_leader_per_term() -> None:
-    """Thesis figure 3.2, election safety: two messages of two leaders of one term stop the replica."""
+    """Thesis figure 3.2, election safety: messages of two leaders of one term stop the replica."""
     core, disk = lone()
     core.step(heartbeat(2, 6))
     take(core, disk)
@@ -354,7 +354,7 @@ def test_no_term_rises_without_a_majority_of_pre_votes() -> None:
 
 
 def test_a_pre_vote_of_a_lower_term_is_answered_with_the_own_term() -> None:
-    """Silence would leave the asker behind for ever."""
+    """Without an answer the sender would stay behind permanently."""
     core, disk = lone()
     core.step(heartbeat(term=9))
     take(core, disk)
@@ -363,7 +363,7 @@ def test_a_pre_vote_of_a_lower_term_is_answered_with_the_own_term() -> None:
 
 
 def test_answers_to_an_earlier_round_do_not_count() -> None:
-    """A pre-vote of one term is asked for again and again: what was granted to the first asking was given to another log."""
+    """A pre-vote of one term is requested repeatedly, and an earlier grant was given to another log."""
     core, disk = lone()
     core.campaign()
     take(core, disk)
@@ -383,7 +383,7 @@ def test_answers_to_an_earlier_round_do_not_count() -> None:
     assert now(core.role) is Role.LEADER
 
 
-def test_no_two_lives_of_a_replica_ask_in_the_same_round() -> None:
+def test_rounds_differ_before_and_after_a_restart() -> None:
     rounds = set()
     for seed in range(20):
         disk = MemoryLog(GENESIS, membership(1, 2, 3))
@@ -434,8 +434,8 @@ def test_failed_pre_votes_stretch_the_timeout_up_to_four_times_and_a_leader_rese
     assert wait() <= 19
 
 
-def test_a_peer_that_returns_ends_the_stretch() -> None:
-    """A group that lost its majority for a while must not wait four timeouts longer than its majority needed to come back."""
+def test_a_returning_peer_ends_the_backoff_of_pre_votes() -> None:
+    """After the majority returns, the group must not wait for another four election timeouts."""
     core, disk = lone(settings=RaftSettings(election_ticks=10, pre_vote_backoff_max=4))
     for _ in range(4):
         core.tick(80)
@@ -472,7 +472,7 @@ def test_a_live_leader_ignores_vote_requests_too() -> None:
     assert (cluster[1].role, cluster[1].term) == (Role.LEADER, 6)
 
 
-def test_a_forgotten_leader_frees_the_pre_vote_at_once() -> None:
+def test_a_replica_that_forgot_its_leader_grants_pre_votes_immediately() -> None:
     cluster = Cluster(1, 2, 3)
     cluster.elect(1)
     cluster.nodes[1].is_up = False
@@ -502,7 +502,7 @@ def test_a_leader_with_a_quorum_keeps_leading() -> None:
     assert now(cluster[1].role) is Role.LEADER
 
 
-def test_a_replica_that_campaigns_for_ever_disturbs_nobody() -> None:
+def test_a_replica_that_campaigns_endlessly_disturbs_nobody() -> None:
     cluster = Cluster(1, 2, 3)
     cluster.elect(1)
     for _ in range(50):
@@ -525,12 +525,12 @@ def test_a_one_way_cut_leader_is_replaced_once() -> None:
 # ------------------------------------------------------------------------------------------------ being freed, stale
 
 
-def test_a_replica_stuck_at_a_higher_term_is_freed_by_the_answer_to_its_leader() -> None:
+def test_a_replica_with_a_higher_term_rejoins_through_its_answer_to_the_leader() -> None:
     cluster = Cluster(1, 2, 3)
     cluster.elect(1)
     ahead = cluster[3]
     ahead.forget_leader()
-    ahead.step(vote_request(source=9, target=3, term=20))  # its term rises; the others' do not
+    ahead.step(vote_request(source=9, target=3, term=20))  # its term rises, and the others' terms do not
     cluster.wire.clear()
     cluster.run(3)
     cluster.wire.clear()
@@ -556,13 +556,13 @@ def test_a_leader_of_a_lower_term_is_told_the_term() -> None:
 
 
 def test_commit_indexes_in_votes_spread_what_is_committed() -> None:
-    """etcd issue 12359: whoever has the entry may commit it, wherever it hears that it is."""
+    """etcd issue 12359: a replica that holds an entry may commit it on the word of any message."""
     disk = MemoryLog(GENESIS, membership(1, 2, 3))
     fill(disk, [6, 6, 7])
     core = make_core(1, disk)
     core.step(vote_request(term=4, commit=(START + 2, 6)))
     assert core.commit_index == START + 2
-    core.step(vote_request(term=8, commit=(START + 3, 8)))  # not the entry it holds
+    core.step(vote_request(term=8, commit=(START + 3, 8)))  # another entry than the one it holds
     assert core.commit_index == START + 2
     core.step(replace(answer(core, 3, 8), commit_index=LogIndex(START + 3), commit_term=Term(7)))
     assert core.commit_index == START + 3
@@ -582,7 +582,7 @@ def test_a_confirmation_round_after_a_stall_restores_or_ends_the_leadership() ->
     leader = cluster.elect(1)
     cluster.tick()
     assert now(leader.is_confirmed_leader)
-    cluster.heartbeat(1)  # a round begun before the stall must not count
+    cluster.heartbeat(1)  # a round that began before the stall must not count
     leader.require_confirmation()
     assert not now(leader.is_confirmed_leader)
     cluster.pump()
@@ -653,7 +653,7 @@ def test_a_quiet_echo_counts_for_the_quorum_check() -> None:
 
 
 def test_aioraft_votes_in_spite_of_a_live_leader() -> None:
-    """RequestVote ignored that a leader had just been heard, inside its own lease."""
+    """aioraft granted RequestVote although a leader had just been heard."""
     cluster = Cluster(1, 2, 3)
     cluster.elect(2)
     cluster[1].step(vote_request(3, term=50))
@@ -662,7 +662,7 @@ def test_aioraft_votes_in_spite_of_a_live_leader() -> None:
 
 
 def test_aioraft_pre_vote_never_refuses() -> None:
-    """Its test for a known leader read an event that was cleared at once."""
+    """aioraft's check for a known leader read an event that was cleared immediately."""
     core, disk = lone()
     core.step(Heartbeat(TWO, ONE, Term(6), GENESIS.index, 0))
     take(core, disk)
@@ -672,7 +672,7 @@ def test_aioraft_pre_vote_never_refuses() -> None:
 
 
 def test_aioraft_erases_a_fresh_vote() -> None:
-    """It set the term, awaited, and then cleared the vote: here both change in one step, and once."""
+    """aioraft set the term, awaited, and then cleared the vote. Here both change in one step, and only once."""
     core, disk = lone()
     core.step(vote_request(2, term=9))
     core.step(Heartbeat(THREE, ONE, Term(9), GENESIS.index, 0))

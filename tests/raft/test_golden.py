@@ -1,4 +1,4 @@
-"""The golden scripts print what is written in them; `--rewrite` writes what they print (read it before you keep it)."""
+"""The golden scripts print their expected output. `--rewrite` replaces it by the actual output, which you must read before you keep it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.raft.golden import Block, parse_script, render_script, run_script, sc
 
 
 @pytest.mark.parametrize("path", script_paths(), ids=lambda path: path.stem)
-def test_a_script_prints_what_is_written_in_it(path: Path, rewrites: bool) -> None:
+def test_a_script_prints_its_expected_output(path: Path, rewrites: bool) -> None:
     text = path.read_text()
     blocks = parse_script(text)
 
@@ -50,7 +50,7 @@ def test_every_required_scenario_has_a_script() -> None:
 
 
 def test_the_aba_script_catches_the_race(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A core that believes completions of an earlier term applies an entry that nobody committed."""
+    """A core that accepts completions of an earlier term applies an entry that was never committed."""
     blocks = parse_script((Path(__file__).parent / "scripts" / "async_append_aba_race.txt").read_text())
     monkeypatch.setattr(RaftCore, "_is_append_current", lambda _core, _token: True)
 
@@ -60,8 +60,8 @@ def test_the_aba_script_catches_the_race(monkeypatch: pytest.MonkeyPatch) -> Non
     assert [block.expected for block in blocks] != outputs
 
 
-def test_a_wrong_output_is_seen() -> None:
-    """The net itself: a script whose expectation is wrong does not pass."""
+def test_a_wrong_output_is_detected() -> None:
+    """The test itself works: a script with a wrong expectation fails."""
     blocks = [Block([], ["new-cluster 1", "campaign 1", "ready 1"], ["nonsense"])]
 
     assert run_script(blocks)[0] != blocks[0].expected

@@ -1,4 +1,4 @@
-"""Each local invariant stops the replica when it is broken: the checks themselves are checked."""
+"""Each local invariant stops the replica when it is broken. This tests the checks themselves."""
 
 from collections.abc import Callable
 
@@ -79,7 +79,7 @@ def _old_term_committed(core: RaftCore) -> None:
         (_old_term_committed, "leader_commits_own_term"),
     ],
 )
-def test_a_broken_invariant_is_noticed_at_once(break_it: Callable[[RaftCore], None], name: str) -> None:
+def test_a_broken_invariant_is_detected_immediately(break_it: Callable[[RaftCore], None], name: str) -> None:
     core = healthy()
     break_it(core)
     with pytest.raises(InvariantError, match=name):
@@ -105,7 +105,7 @@ def test_no_committed_entry_is_replaced() -> None:
         core._truncate_for(core.log.commit)
 
 
-def test_a_snapshot_and_entries_to_apply_never_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_snapshot_and_entries_to_apply_are_never_handed_out_together(monkeypatch: pytest.MonkeyPatch) -> None:
     core = healthy()
     meta = SnapshotMeta(core.log.position, LogIndex(core.log.applied), core.membership)
     core.log.snapshot = InstallSnapshot(ReplicaId(2), ReplicaId(1), core.term, meta)
@@ -122,7 +122,7 @@ def test_a_term_cannot_be_reset_downwards() -> None:
         core._reset(core.role, Term(core.term - 1))
 
 
-def test_a_defective_membership_is_noticed() -> None:
+def test_an_invalid_membership_is_detected() -> None:
     with pytest.raises(InvariantError, match="membership"):
         check_membership(Membership(voters(1), learners=voters(1)))
 

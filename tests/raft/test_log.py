@@ -1,4 +1,4 @@
-"""The log: terms by bisect, the unstable tail, truncation that rewinds its caches."""
+"""The log: terms by bisection, the unstable tail, and truncation that rewinds the caches."""
 
 import pytest
 from hypothesis import given
@@ -22,7 +22,7 @@ def make_log(disk: MemoryLog | None = None) -> tuple[RaftLog, MemoryLog]:
 
 
 def filled(terms: list[int], *, durable: int = 0) -> tuple[RaftLog, MemoryLog]:
-    """A log with one one-record entry per term (index 6 on), the first `durable` of them on disk."""
+    """Create a log with one entry of one record per term from index 6 on, the first `durable` of them on disk."""
     log, disk = make_log()
     for step, term in enumerate(terms):
         log.append([entry(START + 1 + step, term, b"p", base_offset=step, count=1, time_ms=100 + step)])
@@ -54,7 +54,7 @@ def test_terms_are_those_of_the_entries(terms: list[int]) -> None:
 
 @given(TERMS, st.integers(0, 40), st.integers(0, 14))
 def test_the_hint_equals_a_walk_down_the_log(terms: list[int], index: int, term: int) -> None:
-    """The slow twin walks down one entry at a time, as the thesis and etcd do."""
+    """The slow twin walks down one entry at a time, as in the thesis and in etcd."""
     log, _ = filled(terms)
     walk = min(index, log.last_index)
     while walk >= START and log.term_at(walk) > term:
@@ -75,12 +75,12 @@ def test_truncation_rewinds_terms_offset_and_time(terms: list[int], draw: st.Dat
     assert [log.term_at(i) for i in range(START, START + 35)] == [twin.term_at(i) for i in range(START, START + 35)]
     assert log.offset == min(START + durable, START + keep) + 1
     assert log.offset_in_progress <= log.last_index + 1
-    # the durable header is read only when the kept end lies inside the durable log
+    # the durable header is read only if the kept end is inside the durable log
     assert len(disk.header_reads) == (START < START + keep < START + durable or 0 < keep == durable < len(terms))
 
 
 @given(TERMS.filter(bool), st.data())
-def test_compaction_keeps_the_terms_behind_it(terms: list[int], draw: st.DataObject) -> None:
+def test_compaction_keeps_the_terms_after_it(terms: list[int], draw: st.DataObject) -> None:
     log, _ = filled(terms, durable=len(terms))
     cut = draw.draw(st.integers(1, len(terms)))
     log.commit = log.applying = log.applied = log.last_index
@@ -93,14 +93,14 @@ def test_compaction_keeps_the_terms_behind_it(terms: list[int], draw: st.DataObj
     assert log.position == position
 
 
-def test_compaction_of_what_is_not_applied_is_a_violation() -> None:
+def test_compaction_of_unapplied_entries_is_a_violation() -> None:
     log, _ = filled([5, 6], durable=2)
     log.commit = START + 1
     with pytest.raises(InvariantError, match="compacted_applied"):
         log.compacted(LogPosition(LogIndex(START + 1), Term(5), Offset(1)))
 
 
-def test_nothing_committed_is_ever_truncated() -> None:
+def test_committed_entries_are_never_truncated() -> None:
     log, _ = filled([6, 6, 6])
     log.commit_to(START + 2)
     with pytest.raises(InvariantError, match="truncate_committed"):
@@ -124,7 +124,7 @@ def test_a_gap_in_indexes_or_a_falling_term_is_a_violation() -> None:
         log.append([entry(START + 2, 5, base_offset=1)])
 
 
-def test_commit_never_passes_the_log_and_never_falls() -> None:
+def test_the_commit_index_never_exceeds_the_log_and_never_falls() -> None:
     log, _ = filled([6, 6])
     log.commit_to(START + 2)
     log.commit_to(START + 1)
@@ -155,7 +155,7 @@ def test_a_truncated_tail_is_handed_out_again() -> None:
     assert [(e.index, e.term) for e in entries] == [(START + 2, 7)]
 
 
-def test_news_are_what_conflicts_or_is_missing() -> None:
+def test_only_conflicting_or_missing_entries_of_an_append_are_new() -> None:
     log, _ = filled([6, 6, 7])
     same = [entry(START + 2, 6), entry(START + 3, 7)]
     assert log.find_news(same) == 2

@@ -1,4 +1,4 @@
-"""What a change of membership means, against a slow obvious twin; and its bytes."""
+"""The meaning of membership changes, compared with a slow obvious twin, and their encoding."""
 
 from dataclasses import dataclass, field
 
@@ -38,7 +38,7 @@ def configurations(draw: st.DrawFn) -> Membership:
 
 @dataclass
 class SlowTwin:
-    """Every replica carries what it is in the old and in the new half; steps are plain assignments."""
+    """A twin in which every replica has a role in the old and in the new half, and steps are plain assignments."""
 
     old: dict[int, str] = field(default_factory=dict)
     new: dict[int, str] = field(default_factory=dict)
@@ -73,7 +73,7 @@ def test_a_joint_change_then_leave_equals_the_slow_twin(
     assert find_defect(joint) is None
     assert set(joint.voters) == twin.ids(twin.new, "voter")
     assert set(joint.outgoing) == twin.ids(twin.old, "voter")
-    # an old voter that becomes a learner waits for the leave
+    # an old voter becomes a learner only when the joint configuration is left
     assert set(joint.learners_next) == twin.ids(twin.new, "learner") & twin.ids(twin.old, "voter")
     assert set(joint.learners) == twin.ids(twin.new, "learner") - twin.ids(twin.old, "voter")
     left = leave_joint(joint)
@@ -86,7 +86,7 @@ def test_a_joint_change_then_leave_equals_the_slow_twin(
 def test_one_simple_step_equals_joint_and_leave(
     config: Membership, steps: tuple[tuple[MembershipOp, ReplicaId], ...]
 ) -> None:
-    """The check of etcd's quick test: wherever a simple change is possible, both ways end in the same place."""
+    """From etcd's quick test: if a simple change is possible, both ways have the same result."""
     try:
         after = apply_change(config, MembershipChange(steps))
     except MembershipError:
@@ -99,7 +99,7 @@ def test_one_simple_step_equals_joint_and_leave(
 def test_random_sequences_keep_every_invariant_and_never_jump(
     config: Membership, sequence: list[MembershipChange]
 ) -> None:
-    """From any configuration to the next, some voter majority of the one always meets each of the other (4.3)."""
+    """Between consecutive configurations, every majority of one overlaps with every majority of the other (4.3)."""
     for step in sequence:
         try:
             after = apply_change(config, step)
@@ -148,18 +148,18 @@ def test_a_demoted_voter_becomes_a_learner_only_on_leaving() -> None:
         (apply_change(membership(1, 2), change((ADD, 3), (ADD, 4))), change((ADD, 5))),
     ],
 )
-def test_what_cannot_be_done_is_refused(config: Membership, attempted: MembershipChange) -> None:
+def test_an_impossible_change_is_refused(config: Membership, attempted: MembershipChange) -> None:
     with pytest.raises(MembershipError):
         apply_change(config, attempted)
 
 
 @given(CHANGES)
-def test_a_change_survives_its_bytes(original: MembershipChange) -> None:
+def test_a_change_survives_encoding_and_decoding(original: MembershipChange) -> None:
     assert decode_change(encode_change(original)) == original
 
 
 @given(st.binary(max_size=64))
-def test_bytes_that_are_no_change_are_refused_and_never_crash(payload: bytes) -> None:
+def test_arbitrary_bytes_are_refused_and_never_crash(payload: bytes) -> None:
     try:
         decoded = decode_change(payload)
     except MembershipError:
@@ -167,7 +167,7 @@ def test_bytes_that_are_no_change_are_refused_and_never_crash(payload: bytes) ->
     assert decode_change(encode_change(decoded)) == decoded
 
 
-def test_a_truncated_or_alien_change_is_refused() -> None:
+def test_a_truncated_or_unknown_change_is_refused() -> None:
     good = encode_change(change((ADD, 4)))
     for bad in (good[:-1], good + b"x", b"\x09" + good[1:], good[:12] + b"\x07" + good[13:], b""):
         with pytest.raises(MembershipError):

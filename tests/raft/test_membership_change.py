@@ -1,4 +1,4 @@
-"""Changes of membership in a running group: joint consensus, learners, removal, the guards."""
+"""Changes of membership in a running group: joint consensus, learners, removal, and the checks of proposals."""
 
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ def membership_entries(cluster: Cluster, replica_id: int) -> list[Entry]:
     return [e for e in cluster.nodes[replica_id].applied if e.kind is EntryKind.MEMBERSHIP]
 
 
-def test_a_learner_is_added_fed_by_a_snapshot_and_promoted() -> None:
+def test_a_learner_is_added_catches_up_by_a_snapshot_and_is_promoted() -> None:
     cluster = Cluster(1, 2, 3)
     cluster.elect(1)
     cluster.propose(1, b"a")
@@ -223,7 +223,7 @@ def test_a_stale_revision_is_refused_and_the_newest_is_kept() -> None:
     assert cluster[1].membership.voters == voters(1)
 
 
-def test_what_cannot_be_done_is_refused_before_it_is_proposed() -> None:
+def test_an_impossible_change_is_refused_before_it_is_proposed() -> None:
     cluster = Cluster(1, 2, 3)
     cluster.elect(1)
     assert reason(cluster.change(1, (REMOVE, 1), (REMOVE, 2), (REMOVE, 3))) is RefusalReason.MEMBERSHIP_INVALID
@@ -232,7 +232,7 @@ def test_what_cannot_be_done_is_refused_before_it_is_proposed() -> None:
 
 
 def test_an_invalid_change_at_apply_is_a_no_op() -> None:
-    """Proposing checks as far as it can; the last word is the same on every replica."""
+    """A proposal is checked as far as possible. The final decision is made at apply, and is the same on every replica."""
     core, disk = lone(2, 1, 2, 3)
     payloads = (b"garbage", encode_change(change()), encode_change(change((REMOVE, 1), (REMOVE, 2), (REMOVE, 3))))
     entries = tuple(
@@ -340,7 +340,7 @@ def test_a_removed_replica_cannot_disturb_the_others() -> None:
     assert (cluster.leaders(), cluster[1].term) == ([1], 6)
 
 
-def test_a_smaller_quorum_commits_at_once_what_waited_for_a_removed_voter() -> None:
+def test_a_smaller_quorum_immediately_commits_entries_that_waited_for_a_removed_voter() -> None:
     cluster = Cluster(1, 2)
     leader = cluster.elect(1)
     cluster.nodes[1].holds_applies = True
@@ -396,7 +396,7 @@ def test_a_new_leader_finishes_the_joint_change_of_its_predecessor() -> None:
     cluster = Cluster(1, 2, 3, 4, config=membership(1, 2, 3, learners=[4]))
     leader = cluster.elect(1)
     cluster.tick(1)
-    cluster.nodes[1].holds_applies = True  # it never applies, so it never leaves
+    cluster.nodes[1].holds_applies = True  # it never applies, so it never leaves the joint configuration
     cluster.change(1, (ADD, 4), (REMOVE, 3))
     cluster.pump()
     assert cluster[2].membership.is_joint
@@ -414,7 +414,7 @@ def test_a_live_majority_of_the_new_configuration_elects_although_one_knows_less
     cluster = Cluster(1, 2, 3, 4, config=membership(1, 2, learners=[3, 4]))
     leader = cluster.elect(1)
     cluster.tick(1)
-    # 2 holds the change, yet never hears that it is committed; 3 and 4 apply it
+    # 2 holds the change but never hears that it is committed, and 3 and 4 apply it
     cluster.is_lost = lambda m: m.target == 2 and getattr(m, "commit_index", 0) >= START + 2
     leader.propose_membership(change((ADD, 3), (ADD, 4), is_explicit=True), 0)
     cluster.pump()
@@ -428,10 +428,10 @@ def test_a_live_majority_of_the_new_configuration_elects_although_one_knows_less
     assert cluster[2].membership.is_joint
 
 
-def test_that_a_change_is_committed_is_written_at_once() -> None:
-    """Scenario: one voter becomes three, and nothing follows; the first one's disk is lost, and the others restart.
+def test_the_commitment_of_a_change_is_written_immediately() -> None:
+    """Scenario: one voter becomes three, and no entry follows. Then the first one's disk is lost, and the others restart.
 
-    If no disk said that the joint configuration was left they would need a vote of the first one, for ever.
+    If no disk recorded that the joint configuration was left, they would permanently need a vote of the first one.
     """
     cluster = Cluster(1, 2, 3, config=membership(1, learners=[2, 3]))
     cluster.elect(1)
@@ -446,7 +446,7 @@ def test_that_a_change_is_committed_is_written_at_once() -> None:
 
 
 def test_aioraft_configuration_is_not_rolled_back_with_its_entry() -> None:
-    """Ours is active when applied, so a truncated change was never in force."""
+    """Our changes are active when they are applied, so a truncated change was never active."""
     cluster = Cluster(1, 2, 3)
     cluster.elect(1)
     cluster.isolate(1)
@@ -461,7 +461,7 @@ def test_aioraft_configuration_is_not_rolled_back_with_its_entry() -> None:
 
 
 def test_aioraft_new_voters_count_at_once() -> None:
-    """An empty newcomer is a learner first: its acknowledgements commit nothing."""
+    """An empty new member is a learner first: its acknowledgements commit nothing."""
     cluster = Cluster(1, 2, 3)
     leader = cluster.elect(1)
     cluster.add(4, is_empty=True)

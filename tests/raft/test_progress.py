@@ -1,4 +1,4 @@
-"""How a leader tracks a member: states, window, stale answers."""
+"""A leader's progress record of a member: states, window, stale answers."""
 
 import pytest
 from raftmq.errors import InvariantError
@@ -59,7 +59,7 @@ def test_a_probe_waits_for_an_answer_after_entries_left() -> None:
     assert progress.next_index == 6
 
 
-def test_replicating_runs_ahead_until_the_window_is_full() -> None:
+def test_replicating_sends_entries_until_the_window_is_full() -> None:
     progress = replicating()
     for _ in range(3):
         assert not now(progress.is_paused)
@@ -76,7 +76,7 @@ def test_an_old_acknowledgement_changes_nothing() -> None:
     assert progress.match_index == 8
 
 
-def test_a_reject_while_replicating_falls_back_to_a_probe_behind_the_match() -> None:
+def test_a_reject_while_replicating_falls_back_to_a_probe_after_the_match() -> None:
     progress = replicating(5)
     progress.on_sent(3, 9, 5)
     assert progress.on_rejected(8, 6)
@@ -101,7 +101,7 @@ def test_a_hint_never_takes_the_probe_below_the_match() -> None:
     assert progress.next_index == 7
 
 
-def test_after_a_snapshot_the_probe_starts_behind_it() -> None:
+def test_after_a_snapshot_the_probe_starts_after_it() -> None:
     progress = replicating(5)
     progress.on_sent(1, 1, 5)
     progress.become_snapshot(30)

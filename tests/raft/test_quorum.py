@@ -1,4 +1,4 @@
-"""Majorities against slow obvious twins."""
+"""Majorities, compared with slow obvious twins."""
 
 from itertools import combinations
 
@@ -21,7 +21,7 @@ VOTES = st.dictionaries(st.integers(1, 9).map(ReplicaId), st.booleans(), max_siz
 
 
 def slow_majority_index(values: list[int]) -> int:
-    """The largest value such that some majority has reached it, by trying every majority."""
+    """Return the largest value that some majority has reached, by trying every majority."""
     if not values:
         return UNBOUNDED
     size = len(values) // 2 + 1
@@ -29,7 +29,7 @@ def slow_majority_index(values: list[int]) -> int:
 
 
 def slow_majority_vote(voters: list[ReplicaId], votes: dict[ReplicaId, bool]) -> VoteResult:
-    """Won if every way the missing votes may come wins, lost if none does."""
+    """Return won if all possible missing votes lead to a win, and lost if none do."""
     if not voters:
         return VoteResult.WON
     known = [votes[v] for v in voters if v in votes]
@@ -38,7 +38,7 @@ def slow_majority_vote(voters: list[ReplicaId], votes: dict[ReplicaId, bool]) ->
     return {True: VoteResult.WON, False: VoteResult.LOST}[outcomes.pop()] if len(outcomes) == 1 else VoteResult.PENDING
 
 
-def test_a_majority_is_more_than_half_also_of_an_even_number() -> None:
+def test_a_majority_of_an_even_number_is_more_than_half() -> None:
     assert [majority_size(n) for n in range(1, 8)] == [1, 2, 2, 3, 3, 4, 4]
 
 
@@ -48,7 +48,7 @@ def test_majority_index_equals_its_slow_twin(values: list[int]) -> None:
 
 
 @given(VALUES, VALUES)
-def test_joint_index_is_what_both_halves_reached(incoming: list[int], outgoing: list[int]) -> None:
+def test_the_joint_index_is_the_highest_that_both_halves_reached(incoming: list[int], outgoing: list[int]) -> None:
     expected = min(slow_majority_index(incoming), slow_majority_index(outgoing))
     assert joint_index(list(incoming), list(outgoing)) == expected
 

@@ -80,7 +80,7 @@ def test_a_joint_configuration_confirms_reads_with_both_majorities() -> None:
     assert len(reads(cluster, 1)) == 1
 
 
-def test_learners_echo_and_never_confirm() -> None:
+def test_learners_answer_heartbeats_and_never_confirm_reads() -> None:
     cluster = Cluster(1, 2, 3, 4, config=membership(1, 2, 3, learners=[4]))
     leader = cluster.elect(1)
     cluster.isolate(1)
@@ -101,7 +101,7 @@ def test_a_read_waits_for_the_first_commit_of_the_term() -> None:
     assert reads(cluster, 1) == [(1, START + 1)]
 
 
-def test_a_single_voter_answers_at_once_but_only_with_its_term_committed() -> None:
+def test_a_single_voter_answers_immediately_after_the_first_commit_of_its_term() -> None:
     cluster = Cluster(1)
     core = cluster[1]
     core.campaign()
@@ -132,7 +132,7 @@ def test_followers_and_learners_forward_their_reads() -> None:
     assert cluster.nodes[1].reads == []
 
 
-def test_a_read_without_a_leader_fails_at_once() -> None:
+def test_a_read_without_a_leader_fails_immediately() -> None:
     cluster = Cluster(1, 2, 3)
     cluster[2].read_index(9)
     cluster.run(2)
@@ -179,7 +179,7 @@ def test_one_round_confirms_all_reads_that_arrived_before_it() -> None:
     assert [read[0] for read in reads(cluster, 1)] == [0, 1, 2, 3, 4]
 
 
-def test_counters_start_anew_with_every_leadership() -> None:
+def test_counters_restart_with_every_leadership() -> None:
     cluster = Cluster(1, 2, 3)
     leader = cluster.elect(1)
     for request_id in range(4):
@@ -213,7 +213,7 @@ def test_the_queue_releases_a_prefix_by_rounds() -> None:
 
 
 def test_aioraft_reads_without_a_no_op() -> None:
-    """It served reads as leader before committing anything of its term."""
+    """aioraft's leader served reads before it had committed an entry of its term."""
     cluster = Cluster(1, 2, 3)
     cluster.is_lost = lambda m: isinstance(m, AppendResponse)
     leader = cluster.elect(1)

@@ -91,7 +91,7 @@ def test_a_repeated_append_changes_nothing() -> None:
     assert disk.rows == rows
 
 
-def test_an_append_below_the_commit_index_is_answered_with_it() -> None:
+def test_an_append_below_the_commit_index_is_answered_with_the_commit_index() -> None:
     core, disk = follower([6, 6])
     answer(core, disk, append((START + 2, 6), commit=START + 2))
     said = answer(core, disk, append((START, 5), entry(START + 1, 7), term=7))
@@ -107,7 +107,7 @@ def test_the_hint_skips_a_whole_divergent_term() -> None:
 
 
 def test_the_leader_uses_the_hint_over_its_own_terms() -> None:
-    """Figure 3.6's worst follower: the leader lands at the meeting point with the first answer."""
+    """The worst follower of figure 3.6: the leader finds the point of agreement with the first answer."""
     cluster = Cluster(1, 2, 3)
     fill(cluster.nodes[1].disk, [6] * 3 + [8] * 5)
     fill(cluster.nodes[2].disk, [6] * 3 + [7] * 20)
@@ -145,7 +145,7 @@ def test_offsets_must_continue_those_at_prev_also_after_a_truncation() -> None:
         disk,
         append((START, 5), entry(START + 1, 6, b"a", count=3), entry(START + 2, 6, b"b", base_offset=3, count=2)),
     )
-    # the conflict at START + 2 rewinds to the header at START + 1
+    # the conflict at START + 2 rewinds the offset to the header at START + 1
     answer(core, disk, append((START + 1, 6), entry(START + 2, 7, b"c", base_offset=3, count=1), term=7))
     assert disk.header_reads == [START + 1]
     with pytest.raises(InvariantError, match="base_offset_continuity"):
@@ -153,7 +153,7 @@ def test_offsets_must_continue_those_at_prev_also_after_a_truncation() -> None:
 
 
 def test_divergence_is_repaired_in_every_case_of_figure_3_6() -> None:
-    """(a)-(f): missing entries, extra entries, both; after the leader's first round all logs are equal."""
+    """(a)-(f): missing entries, extra entries, or both. After the leader's first round all logs are equal."""
     leader_terms = [6, 6, 6, 9, 9, 10, 10, 11, 11, 11]
     followers = [
         leader_terms[:9],
@@ -188,7 +188,7 @@ def test_a_follower_refuses_a_proposal_and_names_the_leader() -> None:
     assert outcome == Refused(RefusalReason.NOT_LEADER, ReplicaId(1))
 
 
-def test_the_leader_gives_entries_index_term_dense_offsets_and_time_that_never_falls() -> None:
+def test_the_leader_assigns_index_term_dense_offsets_and_nondecreasing_time() -> None:
     cluster = Cluster(1)
     cluster.elect(1)
     first = cluster[1].propose([data(b"a", 3), Proposal(EntryKind.COMMAND, b"c"), data(b"b", 2)], 500)
@@ -227,7 +227,7 @@ def test_the_uncommitted_tail_is_bounded_and_empty_entries_pass() -> None:
 # ------------------------------------------------------------------------------------------------------- sending
 
 
-def test_many_proposals_before_one_ready_travel_in_one_message() -> None:
+def test_many_proposals_before_one_ready_are_sent_in_one_message() -> None:
     cluster = Cluster(1, 2, 3)
     cluster.elect(1)
     cluster.sent.clear()
@@ -253,8 +253,8 @@ def test_appends_are_pipelined_up_to_the_window() -> None:
     assert cluster[1].progress[ReplicaId(2)].is_paused
 
 
-def test_a_window_that_was_lost_whole_recovers_by_heartbeats() -> None:
-    """etcd: replicate_pause. Without the empty request through a full window both sides would wait for ever."""
+def test_a_completely_lost_window_recovers_by_heartbeats() -> None:
+    """etcd: replicate_pause. Without an empty request despite the full window, both sides would wait endlessly."""
     cluster = Cluster(1, 2, settings=replace(SETTINGS, inflight_appends_max=3))
     cluster.elect(1)
     cluster.is_lost = lambda m: m.target == 2
@@ -304,8 +304,8 @@ def test_an_unreachable_peer_is_probed_and_pipelined_again_after_its_answer() ->
     cluster[1].report_unreachable(ReplicaId(77))
 
 
-def test_a_lost_append_is_not_taken_for_a_mismatch() -> None:
-    """Silence walks next_index nowhere: after the loss the first probe meets at once."""
+def test_a_lost_append_is_not_mistaken_for_a_mismatch() -> None:
+    """Silence does not decrement next_index, so the first probe after the loss matches."""
     cluster = Cluster(1, 2, 3)
     cluster.elect(1)
     cluster.propose(1, *[b"x"] * 20)
@@ -322,7 +322,7 @@ def test_a_lost_append_is_not_taken_for_a_mismatch() -> None:
     assert cluster[2].last_index == cluster[1].last_index
 
 
-def test_entries_not_in_memory_leave_the_peer_alone_until_fetched() -> None:
+def test_a_peer_whose_entries_are_not_in_memory_waits_for_the_fetch() -> None:
     cluster = Cluster(1, 2, 3)
     cluster.elect(1)
     cluster.isolate(3)
@@ -353,7 +353,7 @@ def test_a_cold_apply_waits_for_the_fetch() -> None:
     assert cluster.nodes[1].values() == [b"a"]
 
 
-def test_a_stale_answer_of_an_earlier_term_counts_for_nothing() -> None:
+def test_a_stale_answer_of_an_earlier_term_is_ignored() -> None:
     cluster = Cluster(1, 2, 3)
     leader = cluster.elect(1)
     cluster.isolate(1)
@@ -364,7 +364,7 @@ def test_a_stale_answer_of_an_earlier_term_counts_for_nothing() -> None:
     assert leader.commit_index == START + 1
 
 
-def test_an_answer_from_a_stranger_is_dropped() -> None:
+def test_an_answer_from_a_non_member_is_dropped() -> None:
     cluster = Cluster(1, 2, 3)
     leader = cluster.elect(1)
     cluster.isolate(1)
@@ -421,7 +421,7 @@ def _payloads(message: Message) -> list[bytes]:
 
 
 def test_aioraft_one_black_holed_follower_stops_the_heartbeats_of_all() -> None:
-    """The heartbeat loop awaited all peers together."""
+    """aioraft's heartbeat loop awaited all peers together."""
     cluster = Cluster(1, 2, 3)
     leader = cluster.elect(1)
     cluster.cut = {(3, 1)}
@@ -433,7 +433,7 @@ def test_aioraft_one_black_holed_follower_stops_the_heartbeats_of_all() -> None:
 
 
 def test_aioraft_takes_a_timeout_for_a_log_mismatch() -> None:
-    """A lost request decremented next_index, one by one down to the beginning."""
+    """In aioraft each lost request decremented next_index, down to the beginning."""
     cluster = Cluster(1, 2, 3)
     leader = cluster.elect(1)
     cluster.propose(1, *[b"x"] * 30)
@@ -447,7 +447,7 @@ def test_aioraft_takes_a_timeout_for_a_log_mismatch() -> None:
 
 
 def test_aioraft_two_requests_share_an_index() -> None:
-    """The index was chosen before an await; here it is taken in the call that appends."""
+    """aioraft chose the index before an await. Here the call that appends chooses it."""
     cluster = Cluster(1, 2, 3)
     leader = cluster.elect(1)
     outcomes = [leader.propose([data(b"a"), data(b"b")], 0), leader.propose([data(b"c")], 0)]

@@ -1,4 +1,4 @@
-"""Snapshots with two positions, compaction, and members that fell behind it."""
+"""Snapshots with two positions, compaction, and members that lag behind it."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -63,7 +63,7 @@ def acks(messages: Sequence[Message]) -> list[int]:
 
 
 def compacted_cluster() -> Cluster:
-    """Three replicas; 3 missed entries that 1 and 2 have compacted away."""
+    """Create three replicas, of which 3 has missed entries that 1 and 2 have compacted."""
     cluster = Cluster(1, 2, 3)
     cluster.elect(1)
     cluster.isolate(3)
@@ -110,7 +110,7 @@ def test_entries_continue_after_the_snapshot_with_its_offset_and_term() -> None:
     assert core.applied_index == START + 21
 
 
-def test_a_snapshot_at_or_below_the_commit_index_is_ignored_and_answered_with_it() -> None:
+def test_a_snapshot_at_or_below_the_commit_index_is_ignored_and_answered_with_the_commit_index() -> None:
     core, disk = filled([6, 6, 6])
     core.step(AppendRequest(TWO, ONE, Term(6), LogIndex(START + 3), Term(6), (), LogIndex(START + 3)))
     take(core, disk)
@@ -121,9 +121,9 @@ def test_a_snapshot_at_or_below_the_commit_index_is_ignored_and_answered_with_it
 
 
 def test_a_matching_log_is_kept_and_only_its_commit_index_moves() -> None:
-    """Thesis 5.1: what follows a matching entry is retained. It may be acknowledged, and the leader counts it.
+    """Thesis 5.1: entries after a matching entry are retained. They may be acknowledged, and the leader counts them.
 
-    Found by simulation: a late snapshot of a state ahead of the log took acknowledged entries with it.
+    Found by simulation: a late snapshot of a state ahead of the log removed acknowledged entries.
     """
     for state_index in (START + 2, START + 9):
         core, disk = filled([6, 6, 6, 6])
@@ -134,7 +134,7 @@ def test_a_matching_log_is_kept_and_only_its_commit_index_moves() -> None:
 
 
 def test_a_snapshot_discards_the_entries_above_it_too() -> None:
-    """A suffix that did not match would leave lower terms on top (a defect of aioraft-ng)."""
+    """A suffix that did not match would leave entries of lower terms at the end (a defect of aioraft-ng)."""
     core, disk = filled([6] * 10)
     core.step(install((START + 4, 8), START + 4))
     take(core, disk)
@@ -230,8 +230,8 @@ def test_membership_entries_up_to_the_floor_are_part_of_the_snapshot() -> None:
     assert learner.core.membership == membership(1, 2, 3, learners=[4])
 
 
-def test_an_old_change_below_the_floor_is_not_made_again() -> None:
-    """The snapshot says that 4 votes; the entry that once made it a learner still arrives, and changes nothing."""
+def test_an_old_change_below_the_floor_is_not_repeated() -> None:
+    """In the snapshot 4 is a voter. The entry that once made it a learner still arrives, and changes nothing."""
     core, disk = filled([])
     config = membership(1, 2, 3, 4)
     core.step(install((START + 20, 8), START + 22, config, next_offset=0))
@@ -249,7 +249,7 @@ def test_an_old_change_below_the_floor_is_not_made_again() -> None:
     assert now(core.membership) == membership(1, 2, 3, learners=[4])
 
 
-def test_a_restart_below_the_floor_starts_from_what_it_holds() -> None:
+def test_a_restart_below_the_floor_starts_from_the_stored_state() -> None:
     disk = MemoryLog(GENESIS, membership(1, 2, 3))
     fill(disk, [6, 6])
     disk.state_index = START + 9
@@ -302,7 +302,7 @@ def test_a_failed_snapshot_is_sent_again_after_a_heartbeat() -> None:
     assert cluster[3].last_index == cluster[1].last_index
 
 
-def test_a_sent_snapshot_is_followed_by_a_probe_behind_it() -> None:
+def test_a_sent_snapshot_is_followed_by_a_probe_after_it() -> None:
     cluster = compacted_cluster()
     cluster[1].report_unreachable(THREE)
     cluster.heal()
@@ -334,8 +334,8 @@ def test_any_answer_that_reconnects_to_the_log_ends_the_snapshot_state() -> None
     )
 
 
-def test_a_snapshot_that_compaction_overtook_is_followed_by_another() -> None:
-    """Found by simulation: the acknowledgement lies beyond the snapshot and before the log's new start."""
+def test_a_snapshot_overtaken_by_compaction_is_followed_by_another() -> None:
+    """Found by simulation: the acknowledged index is after the snapshot and before the log's new start."""
     for acknowledged in (START + 8, START + 9):
         cluster = compacted_cluster()
         cluster[1].report_unreachable(THREE)
@@ -354,7 +354,7 @@ def test_a_snapshot_that_compaction_overtook_is_followed_by_another() -> None:
         assert (progress.match_index, progress.pending_snapshot) == (acknowledged, START + 12)
 
 
-def test_no_snapshot_goes_to_a_peer_that_was_not_heard_of() -> None:
+def test_no_snapshot_goes_to_a_silent_peer() -> None:
     cluster = compacted_cluster()
     cluster[1].report_unreachable(THREE)
     cluster.tick(25, only=[1, 2])
@@ -364,7 +364,7 @@ def test_no_snapshot_goes_to_a_peer_that_was_not_heard_of() -> None:
     assert cluster.of_type(InstallSnapshot) == []
 
 
-def test_no_snapshot_now_means_later() -> None:
+def test_an_unavailable_snapshot_is_offered_later() -> None:
     cluster = compacted_cluster()
     metas = [None, None, cluster.snapshot_of(1)]
     cluster[1].snapshot_meta = lambda: metas.pop(0) if len(metas) > 1 else metas[0]
@@ -392,7 +392,7 @@ def test_compaction_keeps_term_and_match_at_the_position() -> None:
     assert cluster[3].last_index == START + 7
 
 
-def test_a_compacted_replica_still_votes_by_its_whole_log() -> None:
+def test_a_compacted_replica_compares_its_complete_log_in_votes() -> None:
     cluster = compacted_cluster()
     cluster.nodes[1].is_up = False
     cluster.heal()
@@ -425,8 +425,8 @@ def test_a_replica_without_a_snapshot_votes_and_never_campaigns() -> None:
     assert [m.is_granted for m in answers if isinstance(m, VoteResponse)] == [True]
 
 
-def test_a_wiped_replica_is_dropped_by_its_id() -> None:
-    """A lost disk comes back under a new replica id; messages for the old one reach nobody."""
+def test_messages_for_a_wiped_replica_are_dropped_by_its_id() -> None:
+    """A lost disk returns under a new replica id, and messages for the old id reach nobody."""
     core, disk = lone(9)
     take(core, disk)
     core.step(install((START + 20, 8), START + 20))
@@ -435,7 +435,7 @@ def test_a_wiped_replica_is_dropped_by_its_id() -> None:
 
 
 def test_aioraft_takes_a_snapshot_timeout_for_success() -> None:
-    """It set the match to the snapshot's index although nothing had arrived."""
+    """aioraft set the match to the snapshot's index although nothing had arrived."""
     cluster = Cluster(1, 2, 3)
     leader = cluster.elect(1)
     cluster.isolate(3)
@@ -453,7 +453,7 @@ def test_aioraft_takes_a_snapshot_timeout_for_success() -> None:
 
 
 def test_aioraft_restart_forgets_the_state_of_its_snapshot() -> None:
-    """It loaded the snapshot's metadata, restored no state, and started with last_applied = 0."""
+    """aioraft loaded the snapshot's metadata, restored no state, and started with last_applied = 0."""
     core, disk = lone()
     position = LogPosition(LogIndex(START + 20), Term(8), Offset(40))
     core.step(InstallSnapshot(TWO, ONE, Term(9), SnapshotMeta(position, position.index, membership(1, 2, 3, 4))))
@@ -472,7 +472,7 @@ def test_aioraft_snapshot_keeps_a_suffix_that_does_not_match() -> None:
     core.step(InstallSnapshot(TWO, ONE, Term(9), SnapshotMeta(position, position.index, membership(1, 2, 3))))
     take(core, disk)
     assert (core.last_index, core.log.last_term, disk.rows) == (START + 4, 8, {})
-    # and with the right last term it refuses candidates that the old suffix would have let win
+    # with the right last term it also refuses candidates that would have won against the old suffix
     core.forget_leader()
     core.step(
         VoteRequest(

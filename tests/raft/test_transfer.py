@@ -1,4 +1,4 @@
-"""Handing leadership over (thesis 3.10)."""
+"""Transfers of leadership (thesis 3.10)."""
 
 from raftmq.raft.membership import MembershipOp
 from raftmq.raft.messages import AppendRequest, TimeoutNow, VoteRequest
@@ -10,7 +10,7 @@ from tests.support.raft.harness import SETTINGS, START, Cluster, data, lone, mem
 TWO, THREE = ReplicaId(2), ReplicaId(3)
 
 
-def test_a_caught_up_target_takes_over_at_once_and_the_term_rises_by_one() -> None:
+def test_a_caught_up_target_takes_over_immediately_and_the_term_rises_by_one() -> None:
     cluster = Cluster(1, 2, 3)
     cluster.elect(1)
     assert cluster[1].transfer_leader(TWO) is None
@@ -19,7 +19,7 @@ def test_a_caught_up_target_takes_over_at_once_and_the_term_rises_by_one() -> No
     assert cluster[2].term == 7
 
 
-def test_the_target_campaigns_without_pre_vote_and_passes_stickiness() -> None:
+def test_the_target_campaigns_without_pre_vote_and_gets_votes_despite_a_live_leader() -> None:
     cluster = Cluster(1, 2, 3)
     cluster.elect(1)
     cluster.sent.clear()
@@ -29,7 +29,7 @@ def test_the_target_campaigns_without_pre_vote_and_passes_stickiness() -> None:
     assert [(m.is_pre_vote, m.is_transfer) for m in requests] == [(False, True)] * 2
 
 
-def test_a_lagging_target_is_fed_first() -> None:
+def test_a_lagging_target_receives_entries_first() -> None:
     cluster = Cluster(1, 2, 3)
     cluster.elect(1)
     cluster.isolate(2)
@@ -45,7 +45,7 @@ def test_a_lagging_target_is_fed_first() -> None:
     assert cluster.nodes[2].values() == [b"a", b"b", b"c"]
 
 
-def test_no_proposals_are_taken_during_a_transfer() -> None:
+def test_no_proposals_are_accepted_during_a_transfer() -> None:
     cluster = Cluster(1, 2, 3)
     cluster.elect(1)
     cluster.isolate(2)
@@ -75,8 +75,8 @@ def test_a_second_transfer_replaces_the_first() -> None:
     assert cluster.leaders()[-1] == 3
 
 
-def test_transfers_do_not_put_the_quorum_check_off() -> None:
-    """A leader that hears nobody steps down in time, however often it is told to hand over."""
+def test_transfers_do_not_delay_the_quorum_check() -> None:
+    """A leader that hears nobody steps down in time, however often it is told to transfer its leadership."""
     cluster = Cluster(1, 2, 3)
     leader = cluster.elect(1)
     cluster.isolate(1)
@@ -111,7 +111,7 @@ def test_only_a_voter_can_be_the_target() -> None:
     assert not isinstance(leader.propose([data()], 0), Refused)
 
 
-def test_the_furthest_voter_within_reach_should_lead_next_and_never_a_learner() -> None:
+def test_the_reachable_voter_with_the_longest_log_should_lead_next_and_never_a_learner() -> None:
     cluster = Cluster(1, 2, 3, 4, config=membership(1, 2, 3, learners=[4]))
     leader = cluster.elect(1)
 

@@ -1,4 +1,4 @@
-"""Requests for votes wait for the disk like answers, and their answers count in one round alone."""
+"""Vote requests wait for the disk like answers, and their answers count only in their own round."""
 
 from collections.abc import Callable
 
@@ -20,7 +20,7 @@ def requests_of(messages: tuple[Message, ...]) -> list[VoteRequest]:
 
 
 def make_asking(disk_holds: int = 1) -> tuple[RaftCore, MemoryLog]:
-    """Replica 1 of three, a candidate of term 7 that holds two entries, of which so many are on disk, and was not asked for work yet."""
+    """Create replica 1 of three, a candidate of term 7 with two entries, `disk_holds` of them on disk, whose next Ready was not taken yet."""
     core, disk = lone()
     for index in (START + 1, START + 2):
         previous = (LogIndex(index - 1), Term(6 if index > START + 1 else 5))
@@ -39,7 +39,7 @@ def make_asking(disk_holds: int = 1) -> tuple[RaftCore, MemoryLog]:
 
 
 @pytest.mark.parametrize("disk_holds", [1, 2])
-def test_a_request_leaves_with_the_write_of_all_that_it_names(disk_holds: int) -> None:
+def test_a_request_leaves_after_the_write_of_all_values_in_it(disk_holds: int) -> None:
     core, _ = make_asking(disk_holds)
     ready = core.ready()
     assert requests_of(ready.messages) == []
@@ -54,7 +54,7 @@ def test_a_request_leaves_with_the_write_of_all_that_it_names(disk_holds: int) -
 
 
 def test_a_pre_vote_waits_for_nothing() -> None:
-    """It promises nothing: the campaign that it leads to asks again, behind the write."""
+    """A pre-vote promises nothing: the campaign after it asks again, after the write."""
     core, _ = lone()
     core.step(AppendRequest(TWO, ONE, Term(6), LogIndex(START), Term(5), (entry(START + 1, 6),), LogIndex(START)))
     core.forget_leader()
@@ -64,8 +64,8 @@ def test_a_pre_vote_waits_for_nothing() -> None:
 
 
 @pytest.mark.parametrize("term", [7, 8])
-def test_a_request_of_a_campaign_that_is_over_does_not_leave(term: int) -> None:
-    """The log that it names is replaced before a disk ever held it."""
+def test_a_request_of_an_ended_campaign_does_not_leave(term: int) -> None:
+    """The log that the request names is replaced before a disk ever held it."""
     core, disk = make_asking()
     news = (entry(X, term),)
     core.step(AppendRequest(TWO, ONE, Term(term), LogIndex(START + 1), Term(6), news, LogIndex(START)))
@@ -74,7 +74,7 @@ def test_a_request_of_a_campaign_that_is_over_does_not_leave(term: int) -> None:
 
 
 def test_a_candidate_does_not_time_out_before_it_has_asked() -> None:
-    """The time for answers begins when the requests leave: a slow disk must not end every campaign before it began."""
+    """The time for answers begins when the requests leave: a slow disk must not end every campaign before it begins."""
     core, disk = make_asking()
     work = core.ready().append
     assert work is not None
@@ -88,7 +88,7 @@ def test_a_candidate_does_not_time_out_before_it_has_asked() -> None:
     assert now(core.campaign_due)
 
 
-def test_a_transfer_s_candidate_waits_too() -> None:
+def test_the_candidate_of_a_transfer_waits_for_the_disk_too() -> None:
     cluster = Cluster(1, 2, 3)
     cluster.elect(1)
     cluster.nodes[2].holds_appends = True
@@ -104,7 +104,7 @@ def test_a_transfer_s_candidate_waits_too() -> None:
 
 
 class Late:
-    """Answers that are held back on their way."""
+    """Holds back answers on their way."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -126,9 +126,9 @@ class Late:
 
 
 def interrupted_campaign(core_class: type[RaftCore]) -> Cluster:
-    """3 has committed X with 2 and goes. 1, which has X in memory alone, campaigns, is killed, and campaigns again.
+    """Replica 3 has committed X with 2 and stops. 1, which has X only in memory, campaigns, is killed, and campaigns again.
 
-    What 2 answered to the first life arrives in the second, whose own requests are lost.
+    The answer of 2 to the campaign before the kill arrives after the restart, and the new requests are lost.
     """
     cluster = Cluster(1, 2, 3, core_class=core_class)
     cluster.elect(3)
@@ -159,8 +159,8 @@ def interrupted_campaign(core_class: type[RaftCore]) -> Cluster:
 
 
 @pytest.mark.parametrize("core_class", [RaftCore, AsksBeforeDurable, CountsLateAnswers])
-def test_a_vote_for_the_longer_log_of_an_earlier_life_elects_nobody(core_class: type[RaftCore]) -> None:
-    """The product, and what would be left of it with either of its two defences alone."""
+def test_a_vote_for_the_longer_log_before_a_restart_elects_nobody(core_class: type[RaftCore]) -> None:
+    """The product survives this scenario, and so does either of its two defences alone."""
     cluster = interrupted_campaign(core_class)
     assert cluster.leaders() == []
     cluster.nodes[3].is_up = True
@@ -172,7 +172,7 @@ def test_a_vote_for_the_longer_log_of_an_earlier_life_elects_nobody(core_class: 
 
 
 def test_without_both_defences_a_committed_entry_is_lost() -> None:
-    """Two replicas apply different entries at the index of X: the scenario above is one that does harm."""
+    """Two replicas apply different entries at the index of X, so the scenario above is harmful without the defences."""
     cluster = interrupted_campaign(AsksEarlyCountsLate)
     assert cluster.leaders() == [1]
     assert (cluster[1].term, cluster[1].log.term_at(X)) == (7, 7)
@@ -180,7 +180,7 @@ def test_without_both_defences_a_committed_entry_is_lost() -> None:
     assert cluster[3].applied_index == X
 
 
-def test_a_leader_of_the_term_ends_a_campaign_that_waits() -> None:
+def test_a_leader_of_the_term_ends_a_waiting_campaign() -> None:
     core, disk = make_asking()
     core.step(Heartbeat(TWO, ONE, Term(7), LogIndex(START), 0))
     assert (core.role, requests_of(tuple(take(core, disk)))) == (Role.FOLLOWER, [])

@@ -1,4 +1,4 @@
-"""What every `LogStore` does, run against both: a difference between the twins would make the simulator lie."""
+"""The contract of `LogStore`, checked for both stores: a difference between the twins would invalidate the simulator."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def empty_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stor
 
 @pytest.fixture
 def store(empty_store: Store) -> Store:
-    """With one open replica that has nothing but its birth."""
+    """Return a store with one new, open replica."""
     empty_store.create(KEY, initial_state(), [])
     empty_store.open(KEY)
     return empty_store
@@ -67,7 +67,7 @@ def test_a_created_replica_opens_as_it_was_created(empty_store: Store) -> None:
     assert list(empty_store.state_rows(KEY)) == [(b"a", b"1"), (b"b", b"2"), (b"empty", b"")]
 
 
-def test_an_unborn_replica_knows_nothing(empty_store: Store) -> None:
+def test_a_joining_replica_starts_without_log_and_members(empty_store: Store) -> None:
     nothing = LogPosition(LogIndex(0), Term(0), Offset(0))
     state = initial_state(EMPTY_MEMBERSHIP, nothing)
     empty_store.create(KEY, state, [])
@@ -240,7 +240,7 @@ def test_an_impossible_update_changes_nothing(store: Store, update: object, rule
 
 
 def test_a_vote_is_never_changed_within_a_term(store: Store) -> None:
-    """Thesis 3.4: at most one vote per term, first come first served."""
+    """Thesis 3.4: at most one vote per term, on a first-come-first-served basis."""
     store.append_batch([(KEY, Update(hard_state=hard(6, 2)))])
     with pytest.raises(InvariantError, match="vote_kept_within_term"):
         store.append_batch([(KEY, Update(hard_state=hard(6, 3)))])
@@ -307,7 +307,7 @@ def test_find_time_finds_the_first_batch_at_or_after_it(store: Store) -> None:
     ]
 
 
-def test_find_time_ignores_what_follows_the_last_batch(store: Store) -> None:
+def test_find_time_ignores_entries_without_records_after_the_last_batch(store: Store) -> None:
     log = LogBuilder()
     append(store, log.data(later_ms=100), log.command(later_ms=100))
     assert store.find_time(KEY, 150) is None
@@ -371,7 +371,7 @@ def test_slices_of_a_large_truncation_end(store: Store) -> None:
     assert reopened(store).last_index == entries[-1].index
 
 
-def test_a_conflict_right_after_the_position_leaves_dead_rows_alone(store: Store) -> None:
+def test_a_conflict_right_after_the_position_keeps_truncated_rows(store: Store) -> None:
     log = LogBuilder()
     entries = log.many(4)
     append(store, *entries)
@@ -416,7 +416,7 @@ def test_a_snapshot_does_not_forget_term_or_vote(store: Store) -> None:
     assert reopened(store).hard_state == hard(8, 2)
 
 
-def test_a_snapshot_is_read_as_of_one_moment(store: Store) -> None:
+def test_a_snapshot_stream_does_not_see_later_writes(store: Store) -> None:
     rows = tuple((b"%04d" % number, b"before") for number in range(1000))
     store.append_batch([(KEY, Update(state_rows=rows, state_index=index(5), membership=VOTERS))])
     state_index, membership, stream = store.snapshot(KEY)
@@ -432,7 +432,7 @@ def test_a_snapshot_is_read_as_of_one_moment(store: Store) -> None:
     assert list(stream) == []
 
 
-def test_a_closed_stream_gives_nothing_more(store: Store) -> None:
+def test_a_closed_stream_ends(store: Store) -> None:
     store.append_batch([(KEY, Update(state_rows=((b"a", b"1"), (b"b", b"2")), state_index=index(5)))])
     stream = store.state_rows(KEY)
     assert next(stream) == (b"a", b"1")
@@ -465,7 +465,7 @@ def test_a_stream_ends_when_its_replica_is_closed(store: Store) -> None:
 # ---------------------------------------------------------------------------------------------------- retirement
 
 
-def test_a_retired_replica_is_gone_and_its_id_can_be_seen_missing(store: Store) -> None:
+def test_a_retired_replica_is_missing(store: Store) -> None:
     append(store, LogBuilder().data())
     store.retire(KEY)
     assert not store.exists(KEY)

@@ -1,4 +1,4 @@
-"""A flipped byte in any row is found at start and on read, and never taken for something else."""
+"""A flipped byte in any row is detected at start and on read, and is never mistaken for something else."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def small_file(tmp_path: Path) -> tuple[Path, tuple[Entry, ...]]:
-    """A closed replica with entries in leaf pages and in overflow pages, and state rows."""
+    """Create a closed replica with state rows, and with entries in leaf pages and in overflow pages."""
     log = LogBuilder()
     entries = (
         log.empty(term=6),
@@ -61,7 +61,7 @@ def small_file(tmp_path: Path) -> tuple[Path, tuple[Entry, ...]]:
 
 @contextmanager
 def flipped(path: Path, places: list[int], mask: int) -> Iterator[None]:
-    """The file with the bits of `mask` flipped at those places, for a while."""
+    """Flip the bits of `mask` at these places of the file, and restore them at the end."""
     with path.open("r+b", buffering=0) as file:
         for place in places:
             byte = os.pread(file.fileno(), 1, place)[0]
@@ -73,7 +73,7 @@ def flipped(path: Path, places: list[int], mask: int) -> Iterator[None]:
 
 
 def places_of(content: bytes, part: bytes) -> list[int]:
-    """Where `part` is in the file: pages that were copied on write may hold it more than once."""
+    """Find all places of `part` in the file: pages that were copied on write may hold it more than once."""
     places = []
     start = content.find(part)
     while start >= 0:
@@ -84,7 +84,7 @@ def places_of(content: bytes, part: bytes) -> list[int]:
 
 
 def stored_rows(path: Path) -> list[tuple[str, bytes, bytes]]:
-    """(database, key, value) of every row, as LMDB has it."""
+    """Return (database, key, value) of every row, as stored by LMDB."""
     rows = []
     with lmdb.open(str(path), subdir=False, max_dbs=3, map_size=MAP_BYTES) as environment:
         for name in ("log", "meta", "state"):
@@ -95,7 +95,7 @@ def stored_rows(path: Path) -> list[tuple[str, bytes, bytes]]:
 
 
 def every_flip(path: Path) -> Iterator[tuple[str, bytes, list[int], int]]:
-    """(database, key, places, mask) for each byte of each row; large rows are sampled."""
+    """Yield (database, key, places, mask) for each byte of each row. Large rows are sampled."""
     content = path.read_bytes()
     for name, key, value in stored_rows(path):
         # a value in its own pages does not follow its key
@@ -120,7 +120,7 @@ def test_a_flipped_byte_in_any_row_is_found_at_start(small_file: tuple[Path, tup
 
 
 def read_all(store: LmdbLogStore) -> None:
-    """Every read there is, each row by itself as well."""
+    """Do every kind of read, and read each row separately as well."""
     list(store.state_rows(KEY))
     for number in range(6, 11):
         store.header(KEY, index(number))
@@ -132,7 +132,7 @@ def read_all(store: LmdbLogStore) -> None:
 def test_a_flipped_byte_in_any_row_is_found_on_read(
     small_file: tuple[Path, tuple[Entry, ...]],
 ) -> None:
-    """The byte changes under an open file, as it does when a page is evicted and read back wrong."""
+    """The byte changes under an open file, as when a page is evicted and read back wrong."""
     directory, _ = small_file
     with lmdb_store(directory) as store:
         path = store.path(KEY)
@@ -145,7 +145,7 @@ def test_a_flipped_byte_in_any_row_is_found_on_read(
         read_all(store)
 
 
-def test_tail_verification_leaves_old_entries_to_their_readers(
+def test_tail_verification_does_not_check_old_entries(
     small_file: tuple[Path, tuple[Entry, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory, entries = small_file
@@ -206,12 +206,12 @@ def test_a_lost_row_is_damage(small_file: tuple[Path, tuple[Entry, ...]], verify
 def test_a_row_lost_in_the_middle_is_found_without_reading_it(
     small_file: tuple[Path, tuple[Entry, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows are counted: the tail check alone would not come that far back."""
+    """Rows are counted: the check of the tail alone would not go that far back."""
     directory, _ = small_file
     monkeypatch.setattr(log_scan, "TAIL_BYTES", 1)
     with lmdb_store(directory, verify=Verify.TAIL) as store:
         rewrite(store.path(KEY), lambda txn, dbs: txn.delete(encode_key(8), db=dbs["log"]))
-        with pytest.raises(DamagedReplicaError, match="4 rows between index 6 and 10"):
+        with pytest.raises(DamagedReplicaError, match="4 rows between the indexes 6 and 10"):
             store.open(KEY)
 
 
@@ -226,7 +226,7 @@ def test_a_row_lost_under_an_open_replica_is_damage_and_a_trimmed_one_is_not(
             transaction.delete(encode_key(8), db=replica._databases.log)
         with pytest.raises(DamagedReplicaError, match="row 8"):
             store.entries(KEY, index(6), index(10), MIB)
-        with pytest.raises(DamagedReplicaError, match="no row 8"):
+        with pytest.raises(DamagedReplicaError, match="row 8 is missing"):
             store.header(KEY, index(8))
         store.append_batch([(KEY, Update(truncation=position_after(entries[2]), state_index=index(8)))])
         with pytest.raises(LogRangeError):
@@ -263,7 +263,7 @@ def test_entries_that_do_not_continue_each_other_are_damage(small_file: tuple[Pa
 @pytest.mark.parametrize("verify", list(Verify))
 @pytest.mark.parametrize("has_entries", [True, False])
 def test_a_term_and_vote_older_than_the_log_are_damage(tmp_path: Path, verify: Verify, has_entries: bool) -> None:
-    """They were lost, and with them perhaps a vote: it could be given twice."""
+    """A newer term and vote were lost, so the replica might vote twice in a term."""
     with lmdb_store(tmp_path, verify=verify) as store:
         position = LogPosition(GENESIS.index, Term(5 if has_entries else 7), GENESIS.next_offset)
         store.create(KEY, replace(initial_state(position=position), hard_state=hard(6, 1)), [])
@@ -271,7 +271,7 @@ def test_a_term_and_vote_older_than_the_log_are_damage(tmp_path: Path, verify: V
             store.open(KEY)
             store.append_batch([(KEY, Update(entries=(LogBuilder().data(term=7),)))])
             store.close(KEY)
-        with pytest.raises(DamagedReplicaError, match="ends in term 7, and term and vote are of term 6"):
+        with pytest.raises(DamagedReplicaError, match="ends in term 7, but the stored term is only 6"):
             store.open(KEY)
 
 
@@ -310,7 +310,7 @@ def test_a_meta_row_of_the_wrong_shape_is_damage(small_file: tuple[Path, tuple[E
 
 
 def test_a_cut_off_file_is_damage_and_ends_no_process(tmp_path: Path) -> None:
-    """Reading a page past the end of the file through the map would be a SIGBUS."""
+    """Reading a page past the end of the file through the map would raise SIGBUS."""
     with lmdb_store(tmp_path) as store:
         store.create(KEY, initial_state(), [])
         store.open(KEY)

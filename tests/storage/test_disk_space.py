@@ -49,7 +49,7 @@ def test_the_default_is_taken_from_the_volume(tmp_path: Path) -> None:
 
 
 def test_the_space_of_a_released_ballast_is_not_room(tmp_path: Path) -> None:
-    """A full disk must not look free again because what was kept for emergencies was used."""
+    """A full disk must not look free again because its ballast was released."""
     free = [200 * MIB]
     disk = reserve(tmp_path, free)
     assert disk.create_ballast()
@@ -63,7 +63,7 @@ def test_the_space_of_a_released_ballast_is_not_room(tmp_path: Path) -> None:
     assert disk.create_ballast()
 
 
-def test_the_ballast_goes_before_anything_is_opened_on_a_full_volume(tmp_path: Path) -> None:
+def test_on_a_full_volume_the_ballast_is_released_before_any_file_is_opened(tmp_path: Path) -> None:
     free = [GIB]
     disk = reserve(tmp_path, free)
     assert disk.create_ballast()
@@ -103,7 +103,7 @@ def test_ballast_never_takes_the_reserve(tmp_path: Path) -> None:
     assert disk.create_ballast()
 
 
-def test_a_part_of_a_ballast_is_made_whole(tmp_path: Path) -> None:
+def test_an_incomplete_ballast_is_completed(tmp_path: Path) -> None:
     (tmp_path / "ballast").write_bytes(b"x" * 100)
     disk = reserve(tmp_path, [GIB])
     assert not disk.has_ballast
@@ -111,7 +111,9 @@ def test_a_part_of_a_ballast_is_made_whole(tmp_path: Path) -> None:
     assert disk.has_ballast
 
 
-def test_a_volume_that_fills_up_meanwhile_keeps_no_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_incomplete_ballast_is_left_when_the_volume_fills_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def no_room(_descriptor: int, _offset: int, _length: int) -> None:
         raise OSError(28, "No space left on device")
 
@@ -120,7 +122,7 @@ def test_a_volume_that_fills_up_meanwhile_keeps_no_part(tmp_path: Path, monkeypa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_start_without_room_is_refused_in_words(tmp_path: Path) -> None:
+def test_a_start_without_room_is_refused_with_advice(tmp_path: Path) -> None:
     (tmp_path / "groups").mkdir()
     for number in range(1, 4):
         (tmp_path / "groups" / f"{number}-1.mdb").touch()
@@ -132,7 +134,7 @@ def test_a_start_without_room_is_refused_in_words(tmp_path: Path) -> None:
     reserve(tmp_path, [needed]).prepare_opening()
 
 
-def test_the_ballast_is_room_for_a_start(tmp_path: Path) -> None:
+def test_the_ballast_provides_room_for_a_start(tmp_path: Path) -> None:
     free = [GIB]
     disk = reserve(tmp_path, free)
     assert disk.create_ballast()

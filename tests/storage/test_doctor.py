@@ -1,4 +1,4 @@
-"""The doctor: a sound directory is called sound, each kind of damage is named with what to do, and nothing is ever changed."""
+"""The doctor reports an intact directory as intact, names each kind of damage with advice, and never changes anything."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ FILE = "groups/7-3.mdb"
 
 @pytest.fixture
 def data_dir(tmp_path: Path) -> Path:
-    """A node's directory after a clean stop: the metadata replica and one of a partition."""
+    """Create a node's directory as after a clean stop, with the metadata replica and one replica of a partition."""
     directory = tmp_path / "data"
     registry = Registry(directory / "node.mdb")
     registry.set_identity(uuid="u1", node_id=4)
@@ -71,7 +71,7 @@ def data_dir(tmp_path: Path) -> Path:
             registry.mark_open([key])
             store.open(key)
         append(store, *entries, key=PARTITION)
-        truncate(store, entries[1], key=PARTITION)  # its rows are still there, waiting for their deletion
+        truncate(store, entries[1], key=PARTITION)  # its rows still await deletion
         store.append_batch([(PARTITION, Update(state_rows=((b"state key", b"value"),), state_index=index(8)))])
     registry.close(is_clean=True)
     (directory / "lock").write_text("123")
@@ -91,7 +91,7 @@ def rewrite(path: Path, change: Change, *names: str) -> None:
 
 
 def flip(path: Path, part: bytes) -> None:
-    """One bit of every copy of `part` in the file."""
+    """Flip one bit in every copy of `part` in the file."""
     content = path.read_bytes()
     assert part in content
     path.write_bytes(content.replace(part, bytes([part[0] ^ 1]) + part[1:]))
@@ -110,7 +110,7 @@ def everything_in(directory: Path) -> dict[str, tuple[bytes, int, int]]:
     } | {str(path): (b"", path.stat().st_mtime_ns, 0) for path in directory.rglob("*") if path.is_dir()}
 
 
-def test_a_sound_directory_is_whole_and_not_one_byte_changes(data_dir: Path) -> None:
+def test_an_intact_directory_is_reported_as_healthy_and_not_changed(data_dir: Path) -> None:
     before = everything_in(data_dir)
     seen: list[tuple[str, int, int]] = []
     diagnosis = examine(data_dir, lambda path, number, count: seen.append((path.name, number, count)))
@@ -128,7 +128,7 @@ def test_a_sound_directory_is_whole_and_not_one_byte_changes(data_dir: Path) -> 
 
 
 def test_a_flipped_bit_in_any_row_is_found(data_dir: Path) -> None:
-    """The same bytes that the opening of a replica checks, and those that it leaves to readers."""
+    """This covers the bytes that the opening of a replica checks, and those that it leaves to readers."""
     path = data_dir / FILE
     content = path.read_bytes()
     parts = [b"first batch", b"command", b"birth", b"state key", b"identity", b"batch"]
@@ -143,7 +143,7 @@ def test_a_flipped_bit_in_any_row_is_found(data_dir: Path) -> None:
     assert examine_replica(path).problems == []
 
 
-def test_damage_is_told_with_its_file_its_place_and_what_to_do(data_dir: Path) -> None:
+def test_a_finding_names_the_file_the_place_and_the_advice(data_dir: Path) -> None:
     flip(data_dir / FILE, b"first batch")
     finding = only_finding(examine(data_dir))
     assert (finding.severity, finding.subject) == (Severity.DAMAGE, FILE)
@@ -160,10 +160,10 @@ def put(entry: Entry) -> Change:
     ("change", "problem"),
     [
         (lambda txn, dbs: txn.delete(encode_key(9), db=dbs["log"]), "entries 9 to 9 are missing"),
-        (lambda txn, dbs: txn.delete(encode_key(10), db=dbs["log"]), "ends with entry 9 and should with 10"),
+        (lambda txn, dbs: txn.delete(encode_key(10), db=dbs["log"]), "ends with entry 9, but should end with entry 10"),
         (
             lambda txn, dbs: [txn.delete(encode_key(n), db=dbs["log"]) for n in range(6, 11)],
-            "the log is empty and should end with entry 10",
+            "the log is empty, but should end with entry 10",
         ),
         (lambda txn, dbs: txn.delete(IDENTITY_KEY, db=dbs["meta"]), "identity row is missing"),
         (lambda txn, dbs: txn.delete(META_KEY, db=dbs["meta"]), "its meta row is missing"),
@@ -172,13 +172,13 @@ def put(entry: Entry) -> Change:
         (lambda txn, dbs: txn.put(b"unsealed", b"row", db=dbs["state"]), "does not match its checksum"),
     ],
 )
-def test_a_log_that_is_not_what_it_was_is_found(change: Change, problem: str, data_dir: Path) -> None:
+def test_a_log_that_contradicts_its_meta_row_is_found(change: Change, problem: str, data_dir: Path) -> None:
     rewrite(data_dir / FILE, change)
     assert any(problem in told for told in examine_replica(data_dir / FILE).problems)
 
 
 def last_entry(base_offset: int = 5, term: int = 6, time_ms: int = 30, record_count: int = 1) -> Entry:
-    """A sound row at the index of the partition's last entry; without arguments, what is there already."""
+    """Return an intact row at the index of the partition's last entry. Without arguments it equals the existing one."""
     log = LogBuilder()
     log.index, log.next_offset, log.time = index(9), offset(base_offset), time_ms
     return log.data(record_count, term=term, later_ms=0)
@@ -187,16 +187,16 @@ def last_entry(base_offset: int = 5, term: int = 6, time_ms: int = 30, record_co
 @pytest.mark.parametrize(
     ("entry", "problem"),
     [
-        (last_entry(base_offset=6), "begins at offset 6, and the one before it ends before 5"),
-        (last_entry(term=5), "of term 5, after one of term 6"),
-        (last_entry(time_ms=19), "older than the one before it"),
+        (last_entry(base_offset=6), "begins at offset 6, but the previous entry ends before offset 5"),
+        (last_entry(term=5), "of term 5, but the previous entry is of term 6"),
+        (last_entry(time_ms=19), "older than the previous entry"),
         (last_entry(record_count=0), "has 0 records"),
-        (last_entry(record_count=2), "the log ends before offset 7 and should before 6"),
-        (last_entry(term=99), "the log ends in term 99, and term and vote are of term"),
+        (last_entry(record_count=2), "the log ends before offset 7, but should end before offset 6"),
+        (last_entry(term=99), "the log ends in term 99, but the stored term is only"),
     ],
 )
 def test_an_entry_that_does_not_continue_the_log_is_found(entry: Entry, problem: str, data_dir: Path) -> None:
-    """Every checksum is right here: only the order is wrong."""
+    """All checksums are right here. Only the order is wrong."""
     path = data_dir / FILE
     rewrite(path, put(last_entry()))
     assert examine_replica(path).problems == []
@@ -204,7 +204,7 @@ def test_an_entry_that_does_not_continue_the_log_is_found(entry: Entry, problem:
     assert any(problem in told for told in examine_replica(path).problems)
 
 
-def test_much_damage_is_counted_and_a_little_of_it_told(data_dir: Path) -> None:
+def test_many_problems_are_counted_and_only_the_first_are_listed(data_dir: Path) -> None:
     rows = [(f"state {n}".encode(), b"unsealed") for n in range(12)]
     rewrite(data_dir / FILE, lambda txn, dbs: [txn.put(key, value, db=dbs["state"]) for key, value in rows])
     problems = [finding.problem for finding in examine(data_dir).findings]
@@ -220,7 +220,7 @@ def test_a_file_that_is_no_database_is_damage(name: str, content: bytes, data_di
     assert (finding.severity, finding.subject) == (Severity.DAMAGE, name)
 
 
-def test_a_cut_off_file_ends_no_process(data_dir: Path) -> None:
+def test_a_cut_off_file_kills_no_process(data_dir: Path) -> None:
     size = (data_dir / FILE).stat().st_size
     os.truncate(data_dir / FILE, size // 2)
     finding = only_finding(examine(data_dir))
@@ -228,10 +228,10 @@ def test_a_cut_off_file_ends_no_process(data_dir: Path) -> None:
     assert finding.problem.startswith(f"it has {size // 2} bytes of {size}, and ")
 
 
-def test_a_file_that_ends_its_reader_is_damage_and_the_others_are_still_read(
+def test_a_file_that_kills_its_reader_is_damaged_and_the_others_are_still_read(
     data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A page that cannot be read raises SIGBUS; here the reader sends it to itself when it comes to one of the files."""
+    """A page that cannot be read raises SIGBUS. Here the reader sends the signal to itself when it reads one of the files."""
     reader = tmp_path / "reader"
     reader.write_text(
         f"#!{sys.executable}\n"
@@ -247,13 +247,11 @@ def test_a_file_that_ends_its_reader_is_damage_and_the_others_are_still_read(
     monkeypatch.setattr("raftmq.storage.doctor.sys.executable", str(reader))
     flip(data_dir / FILE, b"first batch")
     findings = {finding.subject: finding.problem for finding in examine(data_dir).findings}
-    assert findings["groups/0-1.mdb"].startswith("reading it ends a process with SIGBUS")
+    assert findings["groups/0-1.mdb"].startswith("reading it kills a process with SIGBUS")
     assert findings[FILE].startswith("entry 7: ")
 
 
-def test_a_check_that_cannot_be_made_is_no_verdict(
-    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_check_is_not_a_finding(data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reader = tmp_path / "reader"
     reader.write_text("#!/bin/sh\necho no interpreter >&2\nexit 1\n")
     reader.chmod(0o755)
@@ -270,7 +268,7 @@ def test_a_renamed_replica_is_a_mismatch_of_identity(data_dir: Path) -> None:
     assert any(subject == "groups/7-9.mdb" and "not in the registry" in problem for subject, problem in problems)
 
 
-def test_a_newer_format_is_said_to_be_no_damage(data_dir: Path) -> None:
+def test_a_newer_format_is_not_reported_as_damage(data_dir: Path) -> None:
     newer = encode_identity(Identity(FORMAT_VERSION + 1, *PARTITION))
     rewrite(data_dir / FILE, lambda txn, dbs: txn.put(IDENTITY_KEY, newer, db=dbs["meta"]))
     finding = only_finding(examine(data_dir))
@@ -287,7 +285,7 @@ def rewrite_node(data_dir: Path, **changes: object) -> None:
     rewrite(data_dir / "node.mdb", change, "node")
 
 
-def test_a_registry_of_a_newer_format_is_not_judged(data_dir: Path) -> None:
+def test_a_registry_of_a_newer_format_is_not_checked(data_dir: Path) -> None:
     rewrite_node(data_dir, format_version=99)
     finding = only_finding(examine(data_dir))
     assert (finding.subject, finding.severity) == ("node.mdb", Severity.WARNING)
@@ -307,7 +305,7 @@ def test_a_missing_registry_is_a_lost_identity(data_dir: Path) -> None:
     (data_dir / "node.mdb").unlink()
     finding = only_finding(examine(data_dir))
     assert finding.subject == "node.mdb"
-    assert "who this broker is" in finding.problem
+    assert "this broker's identity" in finding.problem
 
 
 def with_registry(data_dir: Path, change: Callable[[Registry], object], *, is_clean: bool = True) -> None:
@@ -332,7 +330,7 @@ def test_a_file_of_a_retired_replica_is_a_warning(data_dir: Path) -> None:
     assert "retired" in finding.problem
 
 
-def test_a_quarantine_is_told_with_its_reason(data_dir: Path) -> None:
+def test_a_quarantine_is_reported_with_its_reason(data_dir: Path) -> None:
     with_registry(data_dir, lambda registry: registry.quarantine(PARTITION, "row 7 is bad"))
     diagnosis = examine(data_dir)
     assert not diagnosis.is_healthy
@@ -340,7 +338,7 @@ def test_a_quarantine_is_told_with_its_reason(data_dir: Path) -> None:
     assert (finding.severity, finding.problem) == (Severity.WARNING, "is quarantined: row 7 is bad")
 
 
-def test_a_directory_that_its_cluster_refuses_is_told_with_what_to_do(data_dir: Path) -> None:
+def test_a_directory_that_its_cluster_refuses_is_reported_with_advice(data_dir: Path) -> None:
     with_registry(data_dir, lambda registry: registry.refuse("its boot 9 has been seen"))
     finding = only_finding(examine(data_dir))
     assert (finding.severity, finding.subject) == (Severity.DAMAGE, "node.mdb")
@@ -354,7 +352,7 @@ def test_a_cluster_without_its_metadata_replica_is_a_lost_node(data_dir: Path) -
     assert "no replica of the metadata group" in only_finding(examine(data_dir)).problem
 
 
-def test_crashes_and_unfinished_files_are_notes_and_no_fault(data_dir: Path) -> None:
+def test_crashes_and_unfinished_files_are_only_notes(data_dir: Path) -> None:
     for _ in range(3):
         with_registry(data_dir, lambda registry: registry.mark_open([PARTITION]), is_clean=False)
     Registry(data_dir / "node.mdb", suspects=[PARTITION]).close(is_clean=False)
@@ -396,19 +394,19 @@ def test_no_broker_starts_while_the_doctor_reads(data_dir: Path) -> None:
     examine(data_dir, try_to_start)
 
 
-def test_a_directory_without_data_is_refused_and_where_data_is_is_said(tmp_path: Path, data_dir: Path) -> None:
+def test_a_directory_without_data_is_refused_with_a_hint_at_data_directories(tmp_path: Path, data_dir: Path) -> None:
     with pytest.raises(NoDataDirectoryError, match="no directory"):
         examine(tmp_path / "none")
     with pytest.raises(NoDataDirectoryError, match=f"there is one in {data_dir}"):
         examine(tmp_path)
 
 
-def test_a_full_volume_is_told_with_what_a_start_needs(data_dir: Path) -> None:
+def test_a_full_volume_is_reported_with_the_space_that_a_start_needs(data_dir: Path) -> None:
     finding = only_finding(examine(data_dir, volume=lambda _: (0, 10**12)))
     assert (finding.severity, finding.subject) == (Severity.WARNING, "volume")
     assert finding.problem == "is full: 0.0 MB are free, and the broker needs 2.1 MB to start"
     (data_dir / "ballast").write_bytes(bytes(4 << 20))
     note = only_finding(examine(data_dir, volume=lambda _: (0, 10**12)))
     assert note.severity is Severity.NOTE
-    assert "takes no records" in note.problem
+    assert "accepts no records" in note.problem
     assert examine(data_dir, volume=lambda _: (10**11, 10**12)).findings == ()

@@ -1,4 +1,4 @@
-"""Rows come back as they went in, and nothing else is taken for a row."""
+"""Rows survive encoding and decoding, and any other bytes are refused."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ METAS = st.builds(
 
 
 @given(ENTRIES)
-def test_an_entry_survives_its_bytes(entry: Entry) -> None:
+def test_an_entry_survives_encoding_and_decoding(entry: Entry) -> None:
     encoded = encode_entry(entry)
     assert len(encoded) == len(entry.payload) + ROW_OVERHEAD_BYTES
     assert decode_entry(encoded) == entry == decode_row(entry.index, memoryview(encoded))
@@ -75,7 +75,7 @@ def test_an_entry_survives_its_bytes(entry: Entry) -> None:
 
 
 @given(ENTRIES, st.data())
-def test_no_changed_bit_goes_unseen(entry: Entry, data: st.DataObject) -> None:
+def test_any_changed_bit_is_detected(entry: Entry, data: st.DataObject) -> None:
     encoded = bytearray(encode_entry(entry))
     bit = data.draw(st.integers(0, len(encoded) * 8 - 1))
     encoded[bit // 8] ^= 1 << (bit % 8)
@@ -97,7 +97,7 @@ def test_a_cut_off_entry_is_a_codec_error(entry: Entry, cut: int) -> None:
 
 
 @given(ENTRIES, U64)
-def test_a_row_belongs_to_its_index(entry: Entry, other: int) -> None:
+def test_a_row_under_another_index_is_a_codec_error(entry: Entry, other: int) -> None:
     if other != entry.index:
         with pytest.raises(CodecError, match="holds entry"):
             decode_row(other, encode_entry(entry))
@@ -113,7 +113,7 @@ def test_an_unknown_kind_with_a_right_checksum_is_a_codec_error() -> None:
 
 
 @given(U64, U64)
-def test_keys_sort_as_their_indexes(a: int, b: int) -> None:
+def test_keys_sort_like_their_indexes(a: int, b: int) -> None:
     assert (encode_key(a) < encode_key(b)) == (a < b)
     assert decode_key(encode_key(a)) == a
 
@@ -133,14 +133,14 @@ def test_the_residue_check_agrees_with_comparing_checksums(key: bytes, body: byt
 
 
 @given(METAS)
-def test_a_meta_row_survives_its_bytes(meta: ReplicaMeta) -> None:
+def test_a_meta_row_survives_encoding_and_decoding(meta: ReplicaMeta) -> None:
     note = CommitNote(17, 2**40)
     encoded = encode_meta(meta, note)
     assert (decode_meta(encoded), decode_note(encoded)) == (meta, note)
 
 
 @given(METAS, st.data())
-def test_no_changed_bit_of_a_meta_row_goes_unseen(meta: ReplicaMeta, data: st.DataObject) -> None:
+def test_any_changed_bit_of_a_meta_row_is_detected(meta: ReplicaMeta, data: st.DataObject) -> None:
     encoded = bytearray(encode_meta(meta, CommitNote(3, 4)))
     bit = data.draw(st.integers(0, len(encoded) * 8 - 1))
     encoded[bit // 8] ^= 1 << (bit % 8)
@@ -148,7 +148,7 @@ def test_no_changed_bit_of_a_meta_row_goes_unseen(meta: ReplicaMeta, data: st.Da
         decode_meta(encoded)
 
 
-def test_an_identity_survives_its_bytes() -> None:
+def test_an_identity_survives_encoding_and_decoding() -> None:
     identity = Identity(3, GroupId(2**40), ReplicaId(9))
     assert decode_identity(encode_identity(identity)) == identity
     with pytest.raises(CodecError):

@@ -1,4 +1,4 @@
-"""What a process was reading when it died is known to the next one, if it died of that, and only then."""
+"""The next process knows which files a process was reading when a memory fault killed it, and suspects none after any other death."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def die(directory: Path, last: str) -> int:
 
 
 @pytest.mark.parametrize("number", [signal.SIGBUS, signal.SIGSEGV, signal.SIGABRT])
-def test_a_fault_leaves_whose_file_was_being_read(number: signal.Signals, directory: Path) -> None:
+def test_a_fault_leaves_the_replica_whose_file_was_being_read(number: signal.Signals, directory: Path) -> None:
     assert die(directory, f"os.kill(os.getpid(), {int(number)})") == -number
     fault = last_fault(directory)
     assert fault is not None
@@ -55,8 +55,8 @@ def test_a_fault_leaves_whose_file_was_being_read(number: signal.Signals, direct
     assert "Fatal Python error" in fault.trace
 
 
-def test_a_page_that_is_not_there_any_more_names_its_file(directory: Path) -> None:
-    """As of a place on the disk that cannot be read: the mapping of a file that is cut off raises SIGBUS."""
+def test_a_fault_of_a_missing_page_names_the_replica(directory: Path) -> None:
+    """Reading a truncated file through its map raises SIGBUS, like a place on the disk that cannot be read."""
     cut = "os.truncate(store.path(ReplicaKey(8, 4)), 8192)\nstore.header(ReplicaKey(8, 4), 8)"
     assert die(directory, cut) == -signal.SIGBUS
     fault = last_fault(directory)
@@ -65,7 +65,7 @@ def test_a_page_that_is_not_there_any_more_names_its_file(directory: Path) -> No
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_kill_says_nothing_of_any_file(number: signal.Signals, directory: Path) -> None:
+def test_a_kill_makes_no_file_suspect(number: signal.Signals, directory: Path) -> None:
     assert die(directory, f"os.kill(os.getpid(), {int(number)})") == -number
     assert last_fault(directory) is None
 
@@ -77,7 +77,7 @@ def test_the_next_process_begins_without_suspects(directory: Path) -> None:
     assert last_fault(directory) is None
 
 
-def test_each_thread_has_a_place_of_its_own(tmp_path: Path) -> None:
+def test_each_thread_has_a_slot_of_its_own(tmp_path: Path) -> None:
     board = FaultBoard(tmp_path)
     board.touch(KEY)
     other = threading.Thread(target=board.touch, args=(OTHER,))
@@ -90,7 +90,7 @@ def test_each_thread_has_a_place_of_its_own(tmp_path: Path) -> None:
     board.close()
 
 
-def test_a_directory_that_cannot_be_written_suspects_nobody(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_written_leads_to_no_suspects(tmp_path: Path) -> None:
     board = FaultBoard(tmp_path / "missing")
     board.touch(KEY)
     board.close()

@@ -1,4 +1,4 @@
-"""Acknowledged means on disk: a writing process is killed at random moments, and everything it said is found."""
+"""Acknowledged means on disk: a writing process is killed at random times, and everything it acknowledged is found."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.storage.log_builder import KEY, lmdb_store
 KILLS = 40
 ACKS_MAX = 25
 MOMENT_SECONDS_MAX = 0.006
-"""About two commits: a kill comes anywhere within a transaction, a snapshot's file swap included."""
+"""The time of about two commits, so that a kill may hit any point of a transaction or of a snapshot's file swap."""
 
 
 def test_every_acknowledged_entry_survives_kill_9(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_every_acknowledged_entry_survives_kill_9(tmp_path: Path) -> None:
 def run_and_kill(
     process: subprocess.Popen[bytes], seed: int, random_: random.Random, before: tuple[int, int, int]
 ) -> tuple[int, tuple[int, int, int]]:
-    """One writer: let it acknowledge some writes, kill it a random moment later, and read the last thing it said."""
+    """Let a writer acknowledge some writes, kill it a random time later, and return its last acknowledgement."""
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(b"%d\n" % seed)
@@ -70,7 +70,7 @@ def run_and_kill(
 
 
 def wait_for_nothing(seconds: float) -> None:
-    """A moment of that length: the time of the kill is the one thing here that is meant to be random."""
+    """Wait for this time: the time of the kill is the only intentionally random thing here."""
     end = time.monotonic() + seconds
     with selectors.DefaultSelector() as selector:
         while (left := end - time.monotonic()) > 0:
@@ -84,7 +84,7 @@ def parsed(line: bytes) -> tuple[int, int, int]:
 
 
 def check(directory: Path, acknowledged: tuple[int, int, int]) -> None:
-    """Everything acknowledged is there, and what came after it is there as a whole or not at all."""
+    """Check that everything acknowledged is stored, and that each later write is stored completely or not at all."""
     with lmdb_store(directory) as store:
         restored: RestoredState = store.open(KEY)
         assert (restored.last_index, restored.state_index, restored.hard_state.term) >= acknowledged

@@ -1,4 +1,4 @@
-"""The two meta pages have no checksum of their own: every bit of them that matters is checked all the same."""
+"""The two meta pages have no checksum of their own, but every bit of them that matters is checked."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from tests.support.storage.log_builder import KEY, LogBuilder, append, index, in
 
 PAGE = 4096
 MAP_SIZE_AT = 32
-"""Where LMDB keeps the size of the map: a hint, of which only the least is known."""
+"""The place of the map size. It is only a hint, and only its lower bound is checked."""
 COUNTERS_AT = range(40 + 8, 40 + 24)
-"""Pages of the free list, by kind: LMDB reads them for nobody."""
+"""The place of the free list's page counts by kind, which LMDB does not use."""
 TRANSACTION_AT = 144
 
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """A closed replica with a few commits, and a closed registry."""
+    """Create a closed replica with a few commits, and a closed registry."""
     with lmdb_store(tmp_path) as store:
         store.create(KEY, initial_state(), [(b"birth", b"row")])
         store.open(KEY)
@@ -49,7 +49,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def flips(path: Path) -> Iterator[tuple[int, int]]:
-    """(byte, mask) of every bit of both meta pages, each flipped while it is the turn."""
+    """Yield (byte, mask) of every bit of both meta pages. Each bit is flipped while it is yielded."""
     content = path.read_bytes()
     for slot in range(2):
         for at in range(slot * PAGE, slot * PAGE + META_BYTES):
@@ -61,7 +61,7 @@ def flips(path: Path) -> Iterator[tuple[int, int]]:
 
 
 def is_harmless(at: int) -> bool:
-    """Fields that nothing depends on."""
+    """Return whether nothing depends on the byte."""
     return MAP_SIZE_AT <= at % PAGE < MAP_SIZE_AT + 8
 
 
@@ -84,8 +84,8 @@ def test_one_flipped_bit_of_a_meta_page_is_found_at_the_next_opening(directory: 
         assert store.open(KEY) == sound
 
 
-def test_without_the_check_a_flipped_bit_takes_a_commit_back(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the check is for: the file that LMDB shows is sound in every byte, and older."""
+def test_without_the_check_a_flipped_bit_undoes_a_commit(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This is the reason for the check: LMDB shows an older state, which is intact in every byte."""
     monkeypatch.setattr(lmdb_replica, "check_pages", lambda *_: None)
     with lmdb_store(directory, verify="full") as store:
         last = store.open(KEY).last_index
@@ -126,8 +126,8 @@ def test_the_doctor_finds_a_flipped_bit_of_either_number(directory: Path, slot: 
         path.write_bytes(content)
 
 
-def test_what_a_crash_leaves_is_sound(directory: Path) -> None:
-    """Pages of a transaction whose meta page was not written, at every number of commits, and after each way to make a file."""
+def test_the_states_that_a_crash_leaves_pass_the_check(directory: Path) -> None:
+    """A crash leaves pages of a transaction without its meta page. This is tested for every number of commits and every way to create a file."""
     with lmdb_store(directory, compact_bytes_min=0) as store:
         path = store.path(KEY)
         store.open(KEY)
@@ -158,7 +158,7 @@ def check(path: Path) -> None:
 
 
 def test_a_registry_can_be_killed_at_any_of_its_first_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each state of the file between two commits of its making opens, as what it is."""
+    """The file can be opened in each state between two commits of its creation."""
     path = tmp_path / "node.mdb"
     states: list[bytes] = [b""]
 
@@ -186,7 +186,7 @@ def test_a_registry_can_be_killed_at_any_of_its_first_writes(tmp_path: Path, mon
 
 
 @pytest.mark.parametrize("pages", [0.3, 0.6, 0.9])
-def test_a_truncated_registry_stops_the_node_and_ends_no_process(directory: Path, pages: float) -> None:
+def test_a_truncated_registry_stops_the_node_and_kills_no_process(directory: Path, pages: float) -> None:
     path = directory / "node.mdb"
     os.truncate(path, int(path.stat().st_size * pages) // PAGE * PAGE)
     with pytest.raises(RegistryError, match="damaged"):
@@ -213,8 +213,8 @@ def test_a_meta_row_of_many_members_is_found_in_its_own_pages(tmp_path: Path) ->
             check(store.path(key))
 
 
-def test_rows_of_the_free_list_that_became_shorter_again_are_sound(tmp_path: Path) -> None:
-    """LMDB reserves room for the numbers of free pages, and shortens a row when taking that room used some of them up."""
+def test_shortened_rows_of_the_free_list_pass_the_check(tmp_path: Path) -> None:
+    """LMDB reserves room for the numbers of free pages, and shortens a row if this reservation used up some of the pages."""
 
     def written_by(rows: Mapping[bytes, bytes]) -> int | None:
         return int.from_bytes(rows[b"commit"], "big") if b"commit" in rows else None
@@ -240,7 +240,7 @@ def test_rows_of_the_free_list_that_became_shorter_again_are_sound(tmp_path: Pat
     assert told, "no row became shorter: this test says nothing"
 
 
-def test_pages_that_are_really_lost_are_told_beside_shortened_rows() -> None:
+def test_lost_pages_are_reported_beside_shortened_rows() -> None:
     shortened = [
         "freeDB DB: overflow page 323 header mp_pages 3 != OVPAGES(8176)=2",
         "freeDB DB: walked 227 overflow pages, record says 228",

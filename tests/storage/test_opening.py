@@ -1,4 +1,4 @@
-"""Opening reads what the clean point does not cover, and reading back in slices moves the clean point."""
+"""Opening checks the entries after the clean point, and scrubbing in slices moves the clean point."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.support.storage.log_builder import (
 
 
 def scrub(store: LmdbLogStore, *, bytes_max: int = 1 << 16, rows_max: int = 64) -> int:
-    """A whole pass; the rows that it read."""
+    """Do a whole pass, and return the number of rows that it read."""
     place, rows = ScrubPlace(), 0
     while not place.is_done:
         rows += store.scrub(KEY, place, bytes_max, rows_max).rows
@@ -39,7 +39,7 @@ def scrub(store: LmdbLogStore, *, bytes_max: int = 1 << 16, rows_max: int = 64) 
 
 
 def reopened(store: LmdbLogStore) -> int:
-    """How many entries another opening checks."""
+    """Reopen the replica, and return the number of entries that this checks."""
     store.close(KEY)
     store.open(KEY)
     return store._replica(KEY).scanned.rows_checked
@@ -61,7 +61,7 @@ def test_opening_checks_a_bounded_tail_of_any_log(tmp_path: Path) -> None:
         assert reopened(store) <= log_scan.TAIL_BYTES // 100_000 + 1
 
 
-def test_opening_checks_nothing_that_was_read_back(tmp_path: Path) -> None:
+def test_opening_does_not_check_scrubbed_entries(tmp_path: Path) -> None:
     with lmdb_store(tmp_path) as store:
         log = opened(store)
         append(store, *log.many(300))
@@ -75,7 +75,7 @@ def test_opening_checks_nothing_that_was_read_back(tmp_path: Path) -> None:
         assert reopened(store) == 1, "the clean point rides along with the next write"
 
 
-def test_a_gap_before_the_tail_keeps_the_clean_point_where_it_is(
+def test_unchecked_entries_before_the_tail_keep_the_clean_point(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_scan, "TAIL_ROWS_MAX", 10)
@@ -102,8 +102,8 @@ def test_entries_that_replace_verified_ones_are_not_verified(tmp_path: Path) -> 
         assert reopened(store) == 4
 
 
-def test_what_was_read_before_it_was_replaced_is_not_verified(tmp_path: Path) -> None:
-    """The slice began with the old entries; the writer replaced them before it ended."""
+def test_entries_replaced_during_a_slice_are_not_verified(tmp_path: Path) -> None:
+    """The slice began with the old entries, and the writer replaced them before it ended."""
     with lmdb_store(tmp_path) as store:
         log = opened(store)
         entries = log.many(50)
@@ -126,7 +126,7 @@ def test_what_was_read_before_it_was_replaced_is_not_verified(tmp_path: Path) ->
         assert reopened(store) == 24
 
 
-def test_a_pass_goes_on_through_truncation_and_installation(tmp_path: Path) -> None:
+def test_a_pass_continues_through_truncation_and_installation(tmp_path: Path) -> None:
     with lmdb_store(tmp_path) as store:
         log = opened(store)
         entries = log.many(200)
@@ -151,7 +151,9 @@ def flip(path: Path, part: bytes) -> None:
 
 
 @pytest.mark.parametrize("part", [b"an old entry", b"an old state row", b"birth"])
-def test_damage_that_opening_leaves_is_found(part: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pass_finds_damage_that_opening_does_not_check(
+    part: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(log_scan, "TAIL_ROWS_MAX", 10)
     with lmdb_store(tmp_path) as store:
         log = opened(store)
@@ -170,7 +172,7 @@ def test_damage_that_opening_leaves_is_found(part: bytes, tmp_path: Path, monkey
 @pytest.mark.parametrize(
     ("number", "kind"), [(errno.EIO, DamagedReplicaError), (errno.ENOMEM, StorageUnavailableError)]
 )
-def test_a_place_on_the_disk_that_cannot_be_read_is_damage_and_no_signal(
+def test_a_bad_sector_is_damage_and_raises_no_signal(
     number: int, kind: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with lmdb_store(tmp_path) as store:
@@ -190,7 +192,7 @@ def test_a_place_on_the_disk_that_cannot_be_read_is_damage_and_no_signal(
 
 
 @pytest.mark.parametrize(("looker", "name"), [(log_scan, "_term_at"), (page_warming._Warming, "_term_at")])
-def test_many_terms_are_found_by_few_looks(
+def test_many_terms_are_found_by_reading_few_rows(
     looker: object, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = 0
@@ -216,8 +218,8 @@ def test_many_terms_are_found_by_few_looks(
         assert 0 < looks < 14 * len(starts)
 
 
-def test_the_first_record_is_found_by_two_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Housekeeping looks for it in every replica that was opened, and a look reads a whole row, which may be megabytes."""
+def test_the_first_record_is_found_by_reading_two_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Housekeeping asks for it in every opened replica, and examining a row reads all of it, which may be megabytes."""
     with lmdb_store(tmp_path) as store:
         log = opened(store)
         append(store, log.empty(term=6), *log.many(300))

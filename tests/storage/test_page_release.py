@@ -1,4 +1,4 @@
-"""Free pages of a live file go back to the volume as holes: without copying, without touching what is in use."""
+"""Free pages of a live file return to the volume as holes, without copying and without touching pages in use."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def delete_rows(store: LmdbLogStore) -> None:
 
 
 def reclaim(store: LmdbLogStore) -> int:
-    """Call until everything is given back; how many bytes that was."""
+    """Reclaim until it is complete, and return the number of released bytes."""
     released = 0
     for _ in range(1000):
         done = store.reclaim(KEY)
@@ -46,10 +46,8 @@ def reclaim(store: LmdbLogStore) -> int:
 
 
 @pytest.mark.parametrize("payload_bytes", [300, 8_000, 400_000])
-def test_what_was_deleted_comes_back_though_nothing_is_written_any_more(
-    store: LmdbLogStore, payload_bytes: int
-) -> None:
-    """An idle replica's file gives its pages back, too: no append has to come first."""
+def test_space_of_deleted_rows_is_released_without_further_writes(store: LmdbLogStore, payload_bytes: int) -> None:
+    """An idle replica's file releases its pages too: it needs no append."""
     entries = LogBuilder().many(24 * MIB // payload_bytes, b"x" * payload_bytes)
     for start in range(0, len(entries), 1000):
         append(store, *entries[start : start + 1000])
@@ -72,8 +70,8 @@ def test_what_was_deleted_comes_back_though_nothing_is_written_any_more(
     assert store.entries(KEY, more[0].index, more[-1].index, 1 << 40) == more
 
 
-def test_large_living_data_is_neither_copied_nor_moved(store: LmdbLogStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To copy a file with much in use takes long; holes copy nothing."""
+def test_large_data_in_use_are_neither_copied_nor_moved(store: LmdbLogStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copying a file with much data in use takes long, but holes copy nothing."""
     entries = LogBuilder().many(400, b"x" * 100_000)
     append(store, *entries)
     truncate(store, entries[99])
@@ -85,7 +83,7 @@ def test_large_living_data_is_neither_copied_nor_moved(store: LmdbLogStore, monk
     assert store.entries(KEY, entries[100].index, entries[-1].index, 1 << 40) == entries[100:]
 
 
-def test_pages_that_an_open_stream_looks_at_stay(store: LmdbLogStore) -> None:
+def test_pages_that_an_open_stream_sees_are_kept(store: LmdbLogStore) -> None:
     rows = tuple((b"row%d" % number, b"old" * 10_000) for number in range(400))
     entry = LogBuilder().data()
     store.append_batch([(KEY, Update(entries=(entry,), state_rows=rows, state_index=entry.index))])
@@ -103,8 +101,8 @@ def test_pages_that_an_open_stream_looks_at_stay(store: LmdbLogStore) -> None:
     assert store.file_bytes(KEY) < 2 * MIB
 
 
-def test_a_file_that_lives_with_holes_keeps_everything(store: LmdbLogStore) -> None:
-    """Appends, trims and holes by chance; after each round the rows are compared and the file is verified page by page."""
+def test_a_file_with_holes_keeps_all_its_data(store: LmdbLogStore) -> None:
+    """Appends, trims and holes are random. After each round the rows are compared and the file is verified page by page."""
     chance = random.Random(7)
     log, held = LogBuilder(), []
     released = 0
@@ -130,9 +128,7 @@ def test_a_file_that_lives_with_holes_keeps_everything(store: LmdbLogStore) -> N
     assert space.idle_bytes < 2 * MIB
 
 
-def test_what_one_call_does_is_bounded_and_the_next_one_goes_on(
-    store: LmdbLogStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_call_is_bounded_and_the_next_one_continues(store: LmdbLogStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page_release, "RELEASE_SECONDS", 0.0)
     log = LogBuilder()
     for _ in range(8):
@@ -146,7 +142,7 @@ def test_what_one_call_does_is_bounded_and_the_next_one_goes_on(
     assert store.file_bytes(KEY) < MIB
 
 
-def test_where_there_are_no_holes_the_file_is_compacted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_support_for_holes_the_file_is_compacted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page_release, "_FALLOCATE", None)
     with lmdb_store(tmp_path, compact_bytes_min=MIB) as store:
         store.create(KEY, initial_state(), [(b"k", b"v")])
@@ -200,8 +196,8 @@ def test_a_list_of_another_format_is_not_used(store: LmdbLogStore, descriptor: i
     assert store.file_bytes(KEY) == before
 
 
-def test_the_commit_before_the_last_one_stays_whole(store: LmdbLogStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A newest meta page that is lost leaves the older one: no page that it knows may have become a hole."""
+def test_the_pages_of_the_commit_before_the_last_are_kept(store: LmdbLogStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the newest meta page is lost, LMDB uses the older one, so none of its pages may have become a hole."""
     log = LogBuilder()
     entries = log.many(60, b"x" * 8000)
     rows = tuple((b"row%d" % number, b"old" * 2_000) for number in range(20))

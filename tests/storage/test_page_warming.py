@@ -1,4 +1,4 @@
-"""Warming reads what opening looks at, no more than it may, and decides nothing about a file."""
+"""Warming reads the pages that the opening needs, within its limit, and never decides whether a file is intact."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="the sy
 
 
 def fill(store: LmdbLogStore, sizes: tuple[int, ...], rows: int) -> tuple[int, ...]:
-    """A closed replica whose log has entries of these sizes, four terms, and state rows. Returns where the later terms start."""
+    """Create a closed replica with entries of these sizes in four terms, and state rows. Return the starts of the later terms."""
     store.create(KEY, initial_state(), [(b"birth", b"row")])
     store.open(KEY)
     log, chance = LogBuilder(), random.Random(7)
@@ -46,7 +46,7 @@ def fill(store: LmdbLogStore, sizes: tuple[int, ...], rows: int) -> tuple[int, .
 
 
 def forget(path: Path) -> None:
-    """Have the system forget what it has in memory of a file."""
+    """Have the system drop a file's pages from memory."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -56,7 +56,7 @@ def forget(path: Path) -> None:
 
 
 def read_from_disk(work: Callable[[], object]) -> int:
-    """How many bytes this thread had the disk read."""
+    """Return the number of bytes that this thread read from the disk."""
 
     def count() -> int:
         return int(dict(line.split(": ") for line in IO_COUNTERS.read_text().splitlines())["read_bytes"])
@@ -75,7 +75,7 @@ def open_and_restore(store: LmdbLogStore) -> RestoredState:
 
 @pytest.fixture
 def disk_counts(tmp_path: Path) -> None:
-    """Skip where the system does not count what is read, or a file is nowhere but in memory."""
+    """Skip the test if the system does not count reads, or keeps files only in memory."""
     path = tmp_path / "some file"
     path.write_bytes(bytes(1 << 20))
     forget(path)
@@ -89,7 +89,7 @@ SHAPES = {"small": ((60, 300, 900), 20_000), "large": ((5_000, 40_000), 1_000), 
 @pytest.mark.usefixtures("disk_counts")
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("is_scrubbed", [False, True])
-def test_opening_looks_at_nothing_that_was_not_warmed(shape: str, is_scrubbed: bool, tmp_path: Path) -> None:
+def test_opening_reads_only_warmed_pages(shape: str, is_scrubbed: bool, tmp_path: Path) -> None:
     with lmdb_store(tmp_path) as store:
         fill(store, *SHAPES[shape])
         if is_scrubbed:
@@ -99,7 +99,7 @@ def test_opening_looks_at_nothing_that_was_not_warmed(shape: str, is_scrubbed: b
             store.close(KEY)
         path = store.path(KEY)
         forget(path)
-        check_pages(path, b"meta", replica_transaction_id)  # looks at the commit before the last, too
+        check_pages(path, b"meta", replica_transaction_id)  # this reads the commit before the last as well
         assert read_from_disk(lambda: warm_opening(path)) > 0
         assert read_from_disk(lambda: open_and_restore(store)) == 0, "it was in memory"
 
@@ -107,7 +107,7 @@ def test_opening_looks_at_nothing_that_was_not_warmed(shape: str, is_scrubbed: b
 @pytest.mark.usefixtures("disk_counts")
 @pytest.mark.parametrize("shape", ["small", "large"])
 def test_opening_reads_little_of_a_large_file(shape: str, tmp_path: Path) -> None:
-    """Without warming each page that is touched brings the volume's read-ahead with it."""
+    """Without warming, each touched page causes a read of the volume's read-ahead."""
     with lmdb_store(tmp_path) as store:
         fill(store, *SHAPES[shape])
         forget(store.path(KEY))
@@ -116,7 +116,7 @@ def test_opening_reads_little_of_a_large_file(shape: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.usefixtures("disk_counts")
-def test_no_more_is_read_ahead_than_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_warming_reads_no_more_than_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with lmdb_store(tmp_path) as store:
         fill(store, *SHAPES["huge"])
         path = store.path(KEY)
@@ -129,10 +129,10 @@ def test_no_more_is_read_ahead_than_the_limit(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_where_terms_start_is_found_without_asking_lmdb(
+def test_the_starts_of_terms_are_found_without_lmdb(
     shape: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The binding touches the whole of every value that it is asked for, and a row may be megabytes."""
+    """The binding reads the whole of every requested value, and a row may have megabytes."""
     with lmdb_store(tmp_path) as store:
         borders = fill(store, *SHAPES[shape])
         assert len(borders) == 3
@@ -142,7 +142,7 @@ def test_where_terms_start_is_found_without_asking_lmdb(
         assert [start for _, start in restored.term_starts] == [6, *borders]
 
 
-def test_truncated_rows_are_warmed_around(tmp_path: Path) -> None:
+def test_warming_finds_the_starts_of_terms_beside_truncated_rows(tmp_path: Path) -> None:
     with lmdb_store(tmp_path) as store:
         store.create(KEY, initial_state(), [])
         store.open(KEY)
@@ -163,7 +163,7 @@ def test_truncated_rows_are_warmed_around(tmp_path: Path) -> None:
         store.open(KEY)
 
 
-def test_borders_are_proven_before_they_are_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_presumed_borders_are_proven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with lmdb_store(tmp_path) as store:
         right = fill(store, *SHAPES["large"])
         wrong = [
@@ -182,7 +182,7 @@ def test_borders_are_proven_before_they_are_believed(tmp_path: Path, monkeypatch
             store.close(KEY)
 
 
-def test_without_advice_a_file_opens_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_opens_without_posix_fadvise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with lmdb_store(tmp_path) as store:
         borders = fill(store, *SHAPES["large"])
         monkeypatch.delattr(os, "posix_fadvise")
@@ -191,24 +191,22 @@ def test_without_advice_a_file_opens_all_the_same(tmp_path: Path, monkeypatch: p
 
 
 def outcome(store: LmdbLogStore) -> object:
-    """What opening comes to."""
+    """Return the result of the opening, or the type of its error."""
     try:
         restored = open_and_restore(store)
     except (DamagedReplicaError, StorageUnavailableError) as error:
-        return type(error)  # it may name another row near the damage
+        return type(error)  # the message may name another row near the damage
     else:
         return restored
     finally:
         store.close(KEY)
 
 
-def test_a_damaged_file_is_opened_or_refused_as_without_warming(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The key of a row, or its header, is spoiled: what the search for terms goes by.
+def test_a_damaged_file_has_the_same_result_as_without_warming(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The key of a row, or its header, is damaged, which the search for terms uses.
 
-    LMDB's search for a row may stumble upon another one whose key is spoiled, and the search here may not: then the file opens as if
-    it were whole, and the damage is left to readers and to the scrubber, as any is that is not in the way.
+    LMDB's search for a row may meet another one with a damaged key, which the search here may not meet. In that case the file opens
+    normally, and the damage is left to readers and the scrubber, like any damage outside the checked rows.
     """
     with lmdb_store(tmp_path) as store:
         borders = fill(store, (300, 6_000), 200)
@@ -262,7 +260,7 @@ def test_no_damage_makes_warming_raise(tmp_path: Path) -> None:
             if kind == 0:
                 spoiled = bytearray(chance.randbytes(PAGE))
             elif kind == 1:
-                spoiled[16:] = chance.randbytes(PAGE - 16)  # the header of the page as it was
+                spoiled[16:] = chance.randbytes(PAGE - 16)  # the page header is kept
             else:
                 for _ in range(kind):
                     spoiled[chance.randrange(200)] ^= 1 << chance.randrange(8)
@@ -281,7 +279,7 @@ def tree_page(content: bytes, number: int) -> bool:
     return itself == number > 1 and flags in (1, 2) and PAGE_HEADER.size < lower <= upper <= PAGE
 
 
-def test_a_tree_that_leads_back_to_itself_is_left(tmp_path: Path) -> None:
+def test_a_tree_with_a_cycle_ends_the_warming(tmp_path: Path) -> None:
     with lmdb_store(tmp_path) as store:
         fill(store, (60,), 2_000)
         path = store.path(KEY)

@@ -1,4 +1,4 @@
-"""What a node remembers of itself, across boots of every kind."""
+"""The node's record of itself survives every kind of boot."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "data" / "node.mdb"
 
 
-def test_a_new_node_is_nobody(path: Path) -> None:
+def test_a_new_registry_has_no_identity(path: Path) -> None:
     with booted(path) as registry:
         assert (registry.cluster_id, registry.uuid, registry.node_id, registry.boot) == ("", "", 0, 1)
         assert not registry.was_abnormal_exit
@@ -70,7 +70,7 @@ def test_identity_is_permanent(path: Path, change: Callable[[Registry], None]) -
         assert (registry.cluster_id, registry.uuid, registry.node_id) == ("c1", "u1", 4)
 
 
-def test_replicas_are_remembered_whatever_became_of_them(path: Path) -> None:
+def test_replicas_are_remembered_in_every_state(path: Path) -> None:
     third = ReplicaKey3
     with booted(path) as registry:
         for key in (third, KEY, OTHER):
@@ -93,7 +93,7 @@ ReplicaKey3 = type(KEY)(GroupId(9), ReplicaId(1))
 
 
 @pytest.mark.parametrize("end", [Registry.retire_replica, lambda registry, key: registry.quarantine(key, "x")])
-def test_an_ended_replica_is_never_created_again(path: Path, end: Callable[[Registry, object], None]) -> None:
+def test_a_retired_replica_is_never_created_again(path: Path, end: Callable[[Registry, object], None]) -> None:
     with booted(path) as registry:
         registry.add_replica(KEY)
         end(registry, KEY)
@@ -127,7 +127,7 @@ def test_a_file_that_a_process_died_of_reading_needs_verification(path: Path) ->
 
 
 @pytest.mark.parametrize("end", ["a clean stop", "a while"])
-def test_suspicion_ends(end: str, path: Path) -> None:
+def test_a_file_is_no_longer_suspected_after_a_clean_stop_or_some_time(end: str, path: Path) -> None:
     for suspects in ([], [KEY]):
         with booted(path, is_clean=False, suspects=suspects) as registry:
             registry.add_replica(KEY)
@@ -143,7 +143,7 @@ def test_suspicion_ends(end: str, path: Path) -> None:
 
 
 def test_kills_implicate_no_file(path: Path) -> None:
-    """Of a kill or a power failure no file is to blame, however often and whatever was open."""
+    """No file causes a kill or a power failure, however often they happen and whichever files are open."""
     for _ in range(4):
         with booted(path, is_clean=False) as registry:
             registry.add_replica(KEY)
@@ -151,8 +151,8 @@ def test_kills_implicate_no_file(path: Path) -> None:
             assert not registry.needs_verification(KEY)
 
 
-def test_what_was_ever_here_costs_a_change_nothing(path: Path) -> None:
-    """Retired replicas stay in the file for good; a look at what lives does not go through them."""
+def test_retired_replicas_do_not_slow_down_the_listing_of_live_ones(path: Path) -> None:
+    """Rows of retired replicas stay in the file permanently, but listing the live replicas does not visit them."""
     with booted(path) as registry:
         for number in range(1, 300):
             registry.add_replica(ReplicaKey(GroupId(number), ReplicaId(1)))
@@ -166,7 +166,7 @@ def test_what_was_ever_here_costs_a_change_nothing(path: Path) -> None:
         assert (len(registry._replicas), len(registry._retired)) == (3, 296)
 
 
-def test_an_exit_while_nothing_was_open_implicates_nothing(path: Path) -> None:
+def test_an_abnormal_exit_without_open_files_implicates_no_file(path: Path) -> None:
     for _ in range(3):
         with booted(path, is_clean=False) as registry:
             registry.add_replica(KEY)
@@ -237,7 +237,7 @@ def test_a_file_that_is_no_registry_is_refused(path: Path) -> None:
         Registry(path)
 
 
-def test_a_boot_that_comes_late_is_not_remembered(path: Path) -> None:
+def test_an_older_boot_than_the_recorded_one_is_ignored(path: Path) -> None:
     with booted(path) as registry:
         registry.remember_boot("u2", 6, b"666-")
         registry.remember_boot("u2", 5, b"555-", "u3")

@@ -1,4 +1,4 @@
-"""Files appear, change places and go as a whole, at whatever point the process ends."""
+"""Files are created, replaced and removed atomically, at whatever point the process ends."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ def names(store: LmdbLogStore) -> set[str]:
 
 
 class ProcessEndedError(BaseException):
-    """Stands for a kill: no handler of ours may count on running after it."""
+    """Simulates a kill: no code of ours may rely on running after it."""
 
 
 def test_a_killed_creation_leaves_no_replica(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What `create` had written so far is copied away at each step, as a kill would leave it, and then looked at."""
+    """The files are copied at each step of `create`, as a kill would leave them, and the copies are checked."""
     left = tmp_path / "left"
     with lmdb_store(tmp_path / "node") as store:
 
@@ -145,7 +145,7 @@ def test_a_new_file_is_synced_before_its_name_and_the_name_after(
 
 @pytest.mark.parametrize("is_exhausted", [False, True])
 def test_a_stream_that_ended_keeps_no_pages(store: LmdbLogStore, is_exhausted: bool) -> None:
-    """A read transaction left open would keep every page freed from then on."""
+    """An open read transaction would keep every page freed after its beginning."""
     stream = store.state_rows(KEY)
     assert next(stream) == (b"old", b"state")
     if is_exhausted:
@@ -157,14 +157,14 @@ def test_a_stream_that_ended_keeps_no_pages(store: LmdbLogStore, is_exhausted: b
 
 
 def churned_bytes(store: LmdbLogStore) -> int:
-    """The file's size after rewriting the same rows many times."""
+    """Return the file's size after rewriting the same rows many times."""
     rows = tuple((b"%d" % number, b"x" * 3000) for number in range(20))
     for _ in range(20):
         store.append_batch([(KEY, Update(state_rows=rows, state_index=index(5)))])
     return store.file_bytes(KEY)
 
 
-def test_a_stream_that_was_lost_holds_nothing_up(store: LmdbLogStore) -> None:
+def test_an_abandoned_stream_blocks_nothing(store: LmdbLogStore) -> None:
     stream = store.state_rows(KEY)
     del stream
     gc.collect()
@@ -172,7 +172,7 @@ def test_a_stream_that_was_lost_holds_nothing_up(store: LmdbLogStore) -> None:
     assert store._replica(KEY).environment.readers().count("\n") <= 2
 
 
-def test_a_snapshot_that_finds_no_room_leaves_the_replica_as_it_was(tmp_path: Path) -> None:
+def test_a_snapshot_without_room_in_the_map_leaves_the_replica_unchanged(tmp_path: Path) -> None:
     with lmdb_store(tmp_path, map_bytes=MIB) as store:
         store.create(KEY, initial_state(), [(b"old", b"state")])
         store.open(KEY)
@@ -183,7 +183,7 @@ def test_a_snapshot_that_finds_no_room_leaves_the_replica_as_it_was(tmp_path: Pa
         append(store, LogBuilder().data())
 
 
-def test_a_volume_without_room_for_a_snapshot_leaves_the_replica_as_it_was(
+def test_a_snapshot_without_room_on_the_volume_leaves_the_replica_unchanged(
     store: LmdbLogStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_room(_path: Path) -> None:
@@ -239,16 +239,16 @@ def test_the_trash_keeps_files_for_the_grace_period(tmp_path: Path, store: LmdbL
     assert store.stored_replicas() == [OTHER]
 
 
-def test_the_trash_may_be_taken_away(tmp_path: Path, store: LmdbLogStore) -> None:
-    """Whoever needed the space deleted the folder, and the next round of housekeeping ended the broker."""
+def test_the_trash_folder_may_be_removed(tmp_path: Path, store: LmdbLogStore) -> None:
+    """An operator deleted the folder to free space, and the next round of housekeeping ended the broker."""
     (tmp_path / "trash").rmdir()
     assert store.empty_trash(0) == 0
     store.retire(KEY)
     assert [path.name for path in (tmp_path / "trash").iterdir()] == ["7-3.mdb.0"]
 
 
-def test_what_is_no_file_in_the_trash_stays_and_keeps_nothing_from_going(tmp_path: Path, store: LmdbLogStore) -> None:
-    """A directory there is a person's."""
+def test_a_directory_in_the_trash_stays_and_does_not_prevent_deletions(tmp_path: Path, store: LmdbLogStore) -> None:
+    """A directory in the trash was made by a person."""
     trash = tmp_path / "trash"
     (trash / "0-of-a-person").mkdir()
     (trash / "0-of-a-person" / "kept").touch()
@@ -259,7 +259,7 @@ def test_what_is_no_file_in_the_trash_stays_and_keeps_nothing_from_going(tmp_pat
     assert [path.name for path in trash.iterdir()] == ["0-of-a-person"]
 
 
-def test_a_file_that_cannot_be_deleted_keeps_no_other_from_going(
+def test_a_file_that_cannot_be_deleted_does_not_prevent_other_deletions(
     tmp_path: Path, store: LmdbLogStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trash = tmp_path / "trash"
@@ -303,7 +303,7 @@ def test_a_sparse_file_is_compacted_and_keeps_everything(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     "bound", [{"spare_bytes": lambda: 100_000}, {"compact_live_bytes_max": 100_000}], ids=["disk reserve", "live bytes"]
 )
-def test_a_compaction_that_takes_too_much_space_or_time_is_left_out(tmp_path: Path, bound: dict[str, Any]) -> None:
+def test_a_compaction_that_takes_too_much_space_or_time_is_skipped(tmp_path: Path, bound: dict[str, Any]) -> None:
     with lmdb_store(tmp_path, compact_bytes_min=MIB, **bound) as store:
         store.create(KEY, initial_state(), [(b"k", b"v")])
         store.open(KEY)
@@ -328,7 +328,7 @@ def test_small_files_are_never_compacted(store: LmdbLogStore) -> None:
 
 
 def test_readers_see_whole_states_while_the_writer_writes_and_swaps_files(store: LmdbLogStore) -> None:
-    """Reads from other threads during commits, suffix replacements, trims and snapshot installations."""
+    """Other threads read during commits, suffix replacements, trims and snapshot installations."""
     stop = threading.Event()
     problems: list[BaseException] = []
     reads = [0, 0]
@@ -385,7 +385,7 @@ def test_readers_see_whole_states_while_the_writer_writes_and_swaps_files(store:
     assert min(reads) > 0
 
 
-def test_rows_are_written_undisturbed_and_others_have_their_turn_between(tmp_path: Path) -> None:
+def test_rows_are_written_in_undisturbed_blocks_between_which_other_threads_run(tmp_path: Path) -> None:
     blocks: list[int] = []
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""Both stores against a slow, obvious model, with a crash as a rule: whatever happens, all three agree."""
+"""Both stores are compared with a slow, obvious model, with a crash as a rule: all three always agree."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MEMBERSHIPS = st.sampled_from([None, VOTERS, Membership((ReplicaId(1),), (Replic
 
 @dataclass
 class Model:
-    """A replica as lists and dicts. Grows by copying; nothing is shared with a store."""
+    """A replica as lists and dicts. It is copied for each change, and shares nothing with a store."""
 
     hard_state: HardState
     position: LogPosition
@@ -83,8 +83,11 @@ class Model:
 
 
 class TwinStores(RuleBasedStateMachine):
-    """The memory store holds its updates until they are synced; the other is durable at once, so both see a crash
-    with the same things durable: held updates reach the LMDB store at the sync."""
+    """Both stores and their models.
+
+    The memory store holds its updates until they are synced. The LMDB store is durable immediately, so it receives held updates only
+    at the sync. Thus the same updates are durable in both at a crash.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -94,7 +97,7 @@ class TwinStores(RuleBasedStateMachine):
         self.memory = MemoryLogStore(hold_updates=True)
         self.durable = Model(HardState(GENESIS.term, ReplicaId(0), GENESIS.index), GENESIS, GENESIS.index, VOTERS)
         self.ahead = self.durable.copy()
-        """With the held updates applied: what the next update follows."""
+        """The state with the held updates applied, which the next update must continue."""
         self.held: list[list[Update]] = []
 
     @property
@@ -121,7 +124,7 @@ class TwinStores(RuleBasedStateMachine):
 
     @rule(data=st.data(), count=st.integers(1, 3))
     def write(self, data: st.DataObject, count: int) -> None:
-        """A few updates of the replica in one batch, each random but allowed."""
+        """Write a few random but allowed updates in one batch."""
         batch = []
         for _ in range(count):
             update = self._draw_update(data)
@@ -132,14 +135,14 @@ class TwinStores(RuleBasedStateMachine):
 
     @rule(data=st.data(), count=st.integers(2, 4))
     def write_through(self, data: st.DataObject, count: int) -> None:
-        """The common case, so that logs and states grow: written and durable, one transaction after the other."""
+        """Write several durable transactions, the common case, so that logs and states grow."""
         for _ in range(count):
             self.write(data, 1)
         self._sync(len(self.held))
 
     @rule(data=st.data())
     def write_and_crash(self, data: st.DataObject) -> None:
-        """Of what was written, a part was durable."""
+        """Crash after a part of the writes has become durable."""
         self.write(data, 1)
         self.write(data, 1)
         self._sync(len(self.held) - 1)
@@ -170,7 +173,7 @@ class TwinStores(RuleBasedStateMachine):
         return Update(hard_state, entries, truncation, rows, state_index, membership)
 
     def _draw_entries(self, data: st.DataObject) -> tuple[Entry, ...]:
-        """New entries after the log's end, or after any entry in it."""
+        """Draw new entries after the log's end, or after any entry in it."""
         count = data.draw(st.integers(0, 4), "entries")
         if not count:
             return ()
@@ -193,7 +196,7 @@ class TwinStores(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def sync(self, data: st.DataObject) -> None:
-        """The oldest of the held writes become durable, in both stores."""
+        """Make the oldest held writes durable in both stores."""
         self._sync(data.draw(st.integers(0, len(self.held)), "synced"))
 
     def _sync(self, count: int) -> None:
@@ -207,7 +210,7 @@ class TwinStores(RuleBasedStateMachine):
 
     @rule()
     def crash(self) -> None:
-        """Held updates are lost. The LMDB file is taken as a killed process leaves it: copied while it is open."""
+        """Drop held updates. The LMDB file is copied while it is open, as a killed process leaves it."""
         old, self.generation = self.directory, self.generation + 1
         shutil.copytree(old, self.directory)
         self.lmdb.close(KEY)
@@ -225,7 +228,7 @@ class TwinStores(RuleBasedStateMachine):
 
     @rule(data=st.data(), rows=st.dictionaries(st.binary(min_size=1, max_size=20), PAYLOADS, max_size=4))
     def install(self, data: st.DataObject, rows: dict[bytes, bytes]) -> None:
-        """A snapshot replaces everything, what was held included."""
+        """Install a snapshot, which replaces everything, including held updates."""
         base = self.ahead.last
         position = LogPosition(
             LogIndex(base.index + data.draw(st.integers(0, 9))),
@@ -245,7 +248,7 @@ class TwinStores(RuleBasedStateMachine):
 
     @rule(task=st.sampled_from(["reopen", "compact", "reclaim", "delete_truncated"]), rows_max=st.integers(1, 4))
     def maintain(self, task: str, rows_max: int) -> None:
-        """What changes nothing that can be read (the threshold of a compaction is forced down for it)."""
+        """Do maintenance, which must not change anything readable. The threshold of a compaction is lowered for it."""
         if task == "delete_truncated":
             left = [store.delete_truncated(KEY, rows_max) for store in self.stores]
             assert left[0] == left[1]
@@ -264,7 +267,7 @@ class TwinStores(RuleBasedStateMachine):
 
     @invariant()
     def state_is_equal(self) -> None:
-        """One snapshot of each store."""
+        """Compare a snapshot of each store."""
         for store in self.stores:
             if KEY in store.open_replicas():
                 state_index, membership, rows = store.snapshot(KEY)
@@ -273,7 +276,7 @@ class TwinStores(RuleBasedStateMachine):
 
     @rule(data=st.data(), bytes_max=st.integers(1, 20_000))
     def read_entries(self, data: st.DataObject, bytes_max: int) -> None:
-        """Any range, cut at any size."""
+        """Read any range with any size limit."""
         log = self.durable.log
         if not log:
             return
@@ -292,7 +295,7 @@ class TwinStores(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def find(self, data: st.DataObject) -> None:
-        """Offsets and times, in the log and around it."""
+        """Search for offsets and times, inside and outside of the log."""
         last = self.durable.last
         offset = Offset(data.draw(st.integers(0, last.next_offset + 2), "offset"))
         time = data.draw(st.integers(0, last.append_time_ms + 2), "time")

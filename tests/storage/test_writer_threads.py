@@ -1,4 +1,4 @@
-"""Order, batching and the one way out of trouble of the writers."""
+"""Order, batching, and errors of the writers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WAIT_SECONDS = 30.0
 
 
 class Reports:
-    """Completions as they come, one item per report."""
+    """The reported completions, one item per report."""
 
     def __init__(self) -> None:
         self.batches: queue.Queue[list[Completion]] = queue.Queue()
@@ -40,7 +40,7 @@ class Reports:
 
 
 class Recorder(MemoryLogStore):
-    """Remembers each transaction and its thread; can be held and can be full."""
+    """A store that records each transaction and its thread. It can be blocked, and can be full."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -114,7 +114,7 @@ def test_updates_complete_in_order_with_their_tokens(tmp_path: Path, reports: Re
     assert reports.errors.empty()
 
 
-def test_what_waits_behind_a_commit_becomes_one_transaction_and_one_report(
+def test_updates_queued_during_a_commit_become_one_transaction_and_one_report(
     recorder: Recorder, reports: Reports
 ) -> None:
     log = LogBuilder()
@@ -190,7 +190,7 @@ def test_a_failed_commit_in_a_call_ends_the_work(recorder: Recorder, reports: Re
     writers.close()
 
 
-def test_any_other_error_is_reported_once_and_nothing_follows(recorder: Recorder, reports: Reports) -> None:
+def test_any_other_error_is_reported_once_and_ends_the_work(recorder: Recorder, reports: Reports) -> None:
     """A commit error ends the process and is never retried: fsyncgate."""
     log = LogBuilder()
     writers = threads(recorder, reports, 1)
@@ -231,7 +231,7 @@ def test_close_finishes_what_is_queued_and_takes_nothing_more(recorder: Recorder
 
 
 def test_a_full_replica_refuses_later_updates_until_the_first_is_retried(recorder: Recorder, reports: Reports) -> None:
-    """A later update that got through would leave a gap, or let a vote overtake the entries before it."""
+    """A later update that was applied first would leave a gap, or would be a vote that overtakes the entries before it."""
     log = LogBuilder()
     writer = inline(recorder, reports)
     updates = [update(log.data()), Update(hard_state=hard(9, 2)), update(log.data())]
@@ -258,7 +258,7 @@ def test_a_full_replica_refuses_later_updates_until_the_first_is_retried(recorde
     assert (restored.last_index, restored.hard_state) == (7, hard(9, 2))
 
 
-def test_a_retry_that_finds_no_room_again_keeps_its_place(recorder: Recorder, reports: Reports) -> None:
+def test_a_retry_that_is_refused_again_keeps_its_place(recorder: Recorder, reports: Reports) -> None:
     log = LogBuilder()
     writer = inline(recorder, reports)
     first, second = update(log.data()), update(log.data())
@@ -278,7 +278,7 @@ def test_a_retry_that_finds_no_room_again_keeps_its_place(recorder: Recorder, re
     assert outcomes[-3:] == [("second", False), ("first", True), ("second", True)]
 
 
-def test_a_full_replica_does_not_hold_others_up(recorder: Recorder, reports: Reports) -> None:
+def test_a_full_replica_does_not_block_others(recorder: Recorder, reports: Reports) -> None:
     writer = inline(recorder, reports)
     recorder.full.add(KEY)
     writer.submit(KEY, update(LogBuilder().data()), "full")
@@ -290,7 +290,7 @@ def test_a_full_replica_does_not_hold_others_up(recorder: Recorder, reports: Rep
     }
 
 
-def test_a_full_map_is_no_room_and_leaves_the_replica_as_it_was(tmp_path: Path, reports: Reports) -> None:
+def test_a_full_map_refuses_the_update_and_leaves_the_replica_unchanged(tmp_path: Path, reports: Reports) -> None:
     log = LogBuilder()
     with lmdb_store(tmp_path, map_bytes=1 << 20) as store:
         store.create(KEY, initial_state(), [])
@@ -335,7 +335,7 @@ def test_an_inline_writer_does_nothing_before_it_is_pumped(recorder: Recorder, r
     assert [completion.token for completion in reports.take(1)] == [1]
 
 
-def test_a_crash_drops_what_waits_inline(recorder: Recorder, reports: Reports) -> None:
+def test_a_crash_drops_queued_inline_updates(recorder: Recorder, reports: Reports) -> None:
     writer = inline(recorder, reports)
     writer.submit(KEY, update(LogBuilder().data()), 0)
     writer.drop()
@@ -356,7 +356,7 @@ def test_an_inline_error_is_reported_once(recorder: Recorder, reports: Reports) 
 
 
 class WatchedStore(LmdbLogStore):
-    """Notes which thread writes which file."""
+    """A store that records the thread that writes each file."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory, map_bytes=1 << 20)
@@ -368,7 +368,7 @@ class WatchedStore(LmdbLogStore):
         super().append_batch(updates)
 
 
-def test_each_file_is_written_by_one_thread_whoever_asks(tmp_path: Path) -> None:
+def test_each_file_is_written_by_one_thread_for_all_submitters(tmp_path: Path) -> None:
     """aioraft-ng shared one SQLite connection among the threads of a pool."""
     store = WatchedStore(tmp_path)
     keys = [ReplicaKey(group_id, 1) for group_id in range(1, 7)]

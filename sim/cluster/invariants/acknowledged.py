@@ -1,5 +1,5 @@
-"""`AcknowledgedNeverLost`: a record whose send succeeded is committed at the offset that was told, and readable there from then
-on until it is trimmed (promise: acknowledged means on disk on a majority).
+"""`AcknowledgedNeverLost`: a record whose send succeeded is committed at the acknowledged offset, and readable there until it is
+trimmed (promise: acknowledged means on disk on a majority).
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ from sim.core.invariants.violation import InvariantViolation
 
 
 class Acknowledged:
-    """What producers were told."""
+    """The records that were acknowledged to producers."""
 
     def __init__(self, committed: CommittedLog) -> None:
         self._committed = committed
         self.values: dict[tuple[int, int], bytes] = {}
         """(group, offset) -> value."""
         self.trimmed: dict[int, int] = {}
-        """Group -> records below this offset may be gone."""
+        """Group -> records below this offset may be deleted."""
         self.expired: dict[int, int] = {}
         """Group -> records below this offset are deleted."""
         self.deleted: dict[int, None] = {}
-        """Groups of topics that somebody asked to delete."""
+        """Groups of topics whose deletion was requested."""
         self.count = 0
 
     def on_acknowledged(self, group_id: int, where: TopicPartition, offset: int, value: bytes) -> None:
-        """A send succeeded."""
+        """Check and record a send that succeeded."""
         self.count += 1
         if offset < 0:
-            return  # the broker knows that it is a duplicate and not where the first one is
+            return  # the broker knows that the batch is a duplicate, but not the offset of the first one
         held = self._committed.values.get((group_id, offset))
         if held != value:
             raise InvariantViolation(
@@ -39,15 +39,15 @@ class Acknowledged:
         self.values[group_id, offset] = value
 
     def on_trim(self, group_id: int, before: int) -> None:
-        """Somebody asked to delete records below an offset."""
+        """Record a request to delete records below an offset."""
         self.trimmed[group_id] = max(self.trimmed.get(group_id, 0), before)
 
     def on_expired(self, group_id: int, before: int) -> None:
-        """Records below an offset are gone, while somebody may be reading them."""
+        """Record that records below an offset are deleted, perhaps while a client reads them."""
         self.expired[group_id] = max(self.expired.get(group_id, 0), before)
 
     def check_read(self, group_id: int, start: int, read: dict[int, bytes]) -> None:
-        """After healing, everything from the log's start was read."""
+        """Check the records that were read from the log's start after healing."""
         allowed = self.trimmed.get(group_id, 0)
         if start > allowed:
             raise InvariantViolation(

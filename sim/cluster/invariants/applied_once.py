@@ -1,4 +1,4 @@
-"""`AppliedOnce`: a replica applies each index once and in order, from where its durable state stood (thesis 3.8, 5.1)."""
+"""`AppliedOnce`: a replica applies each index once and in order, beginning after its durable state (thesis 3.8, 5.1)."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from sim.core.invariants.violation import InvariantViolation
 
 
 class AppliedOnce:
-    """One replica in one boot."""
+    """The check of one replica in one boot."""
 
     def __init__(self, replica: Replica[StateMachine]) -> None:
         self._group = replica
 
     def on_apply(self, entries: Sequence[Entry]) -> None:
-        """These are about to be applied; those the state includes already are skipped by the machine."""
+        """Check entries that are about to be applied. The state machine skips those that its state already includes."""
         machine = self._group.state_machine
         first, last = entries[0].index, entries[-1].index
         if not (first <= machine.applied_index + 1 and last - first + 1 == len(entries)):

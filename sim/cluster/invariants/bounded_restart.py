@@ -1,5 +1,5 @@
-"""`BoundedRestart`: opening a replica checks no entry that the clean point on the disk already covers (promise: a restart takes as long as
-what was written since, and not as long as everything).
+"""`BoundedRestart`: opening a replica checks no entry that the clean point on the disk covers (promise: the duration of a restart depends
+on the entries written since then, and not on the whole log).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sim.core.invariants.violation import InvariantViolation
 
 
 def durable_clean_point(disk: Disk, key: ReplicaKey) -> int:
-    """Up to where the disk says that entries were read back; 0 when it cannot be read."""
+    """Return the clean point that is stored on the disk, or 0 if it cannot be read."""
     file = disk.files.get(key)
     row = file.tables["meta"].rows.get(META_KEY, b"") if file is not None else b""
     try:
@@ -24,7 +24,7 @@ def durable_clean_point(disk: Disk, key: ReplicaKey) -> int:
 
 
 def check_bounded_restart(replica: LmdbReplica, clean_point: int) -> None:
-    """A replica was opened."""
+    """Check a replica that was just opened."""
     rows_max = max(0, replica.meta.last_index - clean_point)
     if replica.scanned.rows_checked > rows_max:
         raise InvariantViolation(

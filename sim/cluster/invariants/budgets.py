@@ -1,8 +1,8 @@
-"""`BudgetsHold`: what clients and leaders can make a node hold stays within its limits, and is given back (promise: everything
+"""`BudgetsHold`: the bytes that a node holds for clients and leaders stay within their limits, and are released (promise: everything
 that can grow has a named bound).
 
-The one excess by contract: a piece is taken whatever its size while nothing else is held, or it never could be. A piece is one
-proposal, one append of a leader, or one recent entry. It stands alone: nothing joins it before it is given back.
+There is one exception by contract: a piece of any size is accepted while nothing else is held, because otherwise it never could be
+accepted. A piece is one proposal, one append of a leader, or one recent entry. No other piece is accepted before it is released.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from sim.core.invariants.violation import InvariantViolation
 
 
 class Budgets:
-    """One node in one boot. Told of each piece when it was taken: that alone makes these two accounts grow."""
+    """The budgets of one node in one boot. It is informed of each accepted piece: only they increase these two accounts."""
 
     def __init__(self, node: SimNode) -> None:
         self._node = node
         limits = node.limits
         self._limits = {"uncommitted": limits.uncommitted_bytes_max, "inbound": limits.inbound_append_bytes_max}
         self._first_piece = {"uncommitted": 0, "inbound": 0}
-        """Size of what was taken last while nothing else was held."""
+        """Size of the last piece that was accepted while nothing else was held."""
         self._writes: dict[int, tuple[Replica[StateMachine], DiskState, int]] = {}
-        """By group: its replica, the write that began last, and the inbound bytes that it returns when it is done."""
+        """Group -> its replica, its latest write, and the inbound bytes that the write releases at its end."""
 
     def on_proposal(self, held_before: int) -> None:
-        """A proposal was taken."""
+        """Check the budget after a proposal was accepted."""
         self._on_piece("uncommitted", held_before, self._node.engine.uncommitted_bytes)
 
     def on_append(self, held_before: int) -> None:
-        """A leader's append was taken."""
+        """Check the budget after a leader's append was accepted."""
         self._on_piece("inbound", held_before, self._node.engine.inbound_bytes)
 
     def on_write(self, replica: Replica[StateMachine], inbound_bytes: int) -> None:
-        """A write began, and not one of derived state alone."""
+        """Record a write that began, except writes of derived state alone."""
         self._writes[replica.group_id] = replica, replica.disk, inbound_bytes
 
     def _on_piece(self, name: str, held_before: int, held: int) -> None:
@@ -51,7 +51,7 @@ class Budgets:
             raise self._broken(f"{name} is {held} of {limit}, the first piece was {first}")
 
     def check(self) -> None:
-        """The accounts as they are now."""
+        """Check the current accounts."""
         engine = self._node.engine
         self._check_account("uncommitted", engine.uncommitted_bytes)
         self._check_account("inbound", engine.inbound_bytes)
@@ -71,12 +71,12 @@ class Budgets:
                 raise self._broken(f"{held} recent entries are {used} of {limit}")
 
     def _is_written(self, replica: Replica[StateMachine], write: DiskState) -> bool:
-        """Return whether that write is still in flight: a replica has one at a time."""
+        """Return whether this write is still in flight. A replica has one at a time."""
         is_hosted = self._node.engine.replicas.get(replica.group_id) is replica
         return is_hosted and not isinstance(write, Idle) and replica.disk is write
 
     def check_recent_entries(self) -> None:
-        """Whether what is counted of the recent entries is what is there: each of them is looked at."""
+        """Check that the counted bytes of the recent entries equal their actual bytes, by looking at each entry."""
         held = 0
         for replica in self._node.engine.replicas.values():
             recent = replica.log.recent
@@ -87,7 +87,7 @@ class Budgets:
             raise self._broken(f"recent entries are {used}, and {held} are there")
 
     def check_given_back(self) -> None:
-        """Nothing is under way any more."""
+        """Check that nothing is held when the node is idle."""
         engine = self._node.engine
         is_idle = engine.write_refusal is None and all(
             isinstance(replica.disk, Idle) for replica in engine.replicas.values()

@@ -1,5 +1,5 @@
-"""`StateMachineSafety`, `OffsetsDense`: whatever replica applies an index, it applies the same entry (thesis 3.6.3), and the
-records of a partition have offsets without gaps that never change (promise: offsets are dense and permanent).
+"""`StateMachineSafety`, `OffsetsDense`: all replicas apply the same entry at an index (thesis 3.6.3), and the records of a partition
+have offsets without gaps that never change (promise: offsets are dense and permanent).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Batch(NamedTuple):
     base_offset: int
     values: tuple[bytes, ...]
     producer: tuple[int, int]
-    """Producer id and epoch; id 0: not idempotent."""
+    """Producer id and epoch. Id 0 means a producer that is not idempotent."""
     first_sequence: int
 
 
@@ -33,14 +33,14 @@ class CommittedLog:
         self._batches: dict[tuple[int, int], Batch] = {}
         """(group, base offset) -> its batch."""
         self.values: dict[tuple[int, int], bytes] = {}
-        """(group, offset) -> value of the record there."""
+        """(group, offset) -> value of the record."""
         self.ends: dict[int, int] = {}
         """Group -> offset after its last known record."""
         self._last_index: dict[int, int] = {}
         self._next_offset: dict[int, int] = {}
 
     def on_applied(self, group_id: int, replica_id: int, entry: Entry) -> bool:
-        """A replica applies an entry; True when it is new and has records."""
+        """Check an entry that a replica applies. Return True if it is new and has records."""
         key = (group_id, entry.index)
         facts = (entry.term, int(entry.kind), entry.base_offset, entry.record_count, crc32c(entry.payload))
         known = self._entries.get(key)
@@ -81,5 +81,5 @@ class CommittedLog:
         return True
 
     def batch_at(self, group_id: int, base_offset: int) -> Batch:
-        """A committed batch."""
+        """Return a committed batch."""
         return self._batches[group_id, base_offset]

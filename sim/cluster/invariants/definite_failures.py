@@ -1,5 +1,5 @@
-"""`RefusedNeverApplied`: a record whose send failed definitely is not in the log, then or later (promise: what may have happened is
-never reported as failed).
+"""`RefusedNeverApplied`: a record whose send failed definitely is never in the log, neither then nor later (promise: an operation that may
+have been applied is never reported as failed).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from sim.core.invariants.violation import InvariantViolation
 
 
 class DefiniteFailures:
-    """What producers were told was not written."""
+    """The records that were reported to producers as not written."""
 
     def __init__(self) -> None:
         self._refused: dict[bytes, str] = {}
@@ -17,7 +17,7 @@ class DefiniteFailures:
         self.count = 0
 
     def on_refused(self, value: bytes, error: str) -> None:
-        """A send failed definitely. Values are unique in a run."""
+        """Check and record a send that failed definitely. Values are unique in a run."""
         self.count += 1
         self._refused[value] = error
         place = self._committed.get(value)
@@ -25,7 +25,7 @@ class DefiniteFailures:
             raise InvariantViolation("RefusedNeverApplied", f"{value!r} is in {place}, its sender heard {error}")
 
     def on_committed(self, group_id: int, batch: Batch) -> None:
-        """A batch is committed that was not known."""
+        """Check a newly committed batch."""
         for number, value in enumerate(batch.values):
             place = self._committed[value] = f"g{group_id} at {batch.base_offset + number}"
             error = self._refused.get(value)

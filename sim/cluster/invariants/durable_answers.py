@@ -1,7 +1,7 @@
-"""`VoteDurable`, `AckDurable`, `RequestDurable`: a vote, an acknowledgement and a request for votes leave only when the disk
-holds what they say (thesis 3.8).
+"""`VoteDurable`, `AckDurable`, `RequestDurable`: a vote, an acknowledgement and a vote request leave only when the disk holds the values
+in them (thesis 3.8).
 
-Read from the rows on the simulated disk, not from what the node believes.
+The checks read the rows on the simulated disk, not the node's own belief.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from sim.core.invariants.violation import InvariantViolation
 from sim.core.invariants.votes import check_request_durable
 
 _DECODED: dict[bytes, ReplicaMeta] = {}
-"""Rows that were decoded: several answers leave between two writes."""
+"""Decoded rows, since several answers leave between two writes."""
 _DECODED_MAX = 1000
 
 
 def durable_meta(disk: Disk, key: ReplicaKey) -> ReplicaMeta | None:
-    """What the disk says of a replica; None when the row is damaged or the replica is gone."""
+    """Return a replica's meta row on the disk, or None if the row is damaged or the replica does not exist."""
     file = disk.files.get(key)
     row = file.tables["meta"].rows.get(META_KEY) if file is not None else None
     if row is None:
@@ -38,7 +38,7 @@ def durable_meta(disk: Disk, key: ReplicaKey) -> ReplicaMeta | None:
 
 
 def durable_term(disk: Disk, key: ReplicaKey, meta: ReplicaMeta, index: int) -> int | None:
-    """The term that the durable log has at an index; None when it ends before. Raises CodecError when a fault damaged the row."""
+    """Return the term of the durable log at an index, or None if the log ends before it. Raises CodecError if a fault damaged the row."""
     if index == meta.position.index:
         return meta.position.term
     row = disk.files[key].tables["log"].rows.get(encode_key(index))
@@ -48,16 +48,16 @@ def durable_term(disk: Disk, key: ReplicaKey, meta: ReplicaMeta, index: int) -> 
 
 
 def check_vote_request(disk: Disk, key: ReplicaKey, meta: ReplicaMeta, request: VoteRequest) -> None:
-    """A request for votes leaves."""
+    """Check a leaving vote request."""
     try:
         term = durable_term(disk, key, meta, request.last_index)
-    except CodecError:  # the row was there before a fault flipped a byte of it, and nobody has read it since
+    except CodecError:  # a fault damaged the row, and nobody has read it since
         term = request.last_term
     check_request_durable(request, meta.hard_state, term)
 
 
 def check_append_response(meta: ReplicaMeta, response: AppendResponse) -> None:
-    """An acknowledgement leaves."""
+    """Check a leaving acknowledgement."""
     state = meta.hard_state
     if state.term < response.term:
         raise InvariantViolation(
@@ -72,7 +72,7 @@ def check_append_response(meta: ReplicaMeta, response: AppendResponse) -> None:
 
 
 def check_vote_response(meta: ReplicaMeta, response: VoteResponse) -> None:
-    """A granted vote leaves."""
+    """Check a leaving granted vote."""
     state = meta.hard_state
     is_kept = state.term > response.term or (state.term == response.term and state.vote == response.target)
     if not is_kept:

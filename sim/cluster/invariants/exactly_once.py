@@ -1,5 +1,5 @@
-"""`ExactlyOnce`: a record that an idempotent producer sent is in its partition once, whatever was repeated (KIP-98), and its
-batches follow each other by their sequences.
+"""`ExactlyOnce`: a record that an idempotent producer sent is in its partition once, even after retries (KIP-98), and the producer's
+batches are in the order of their sequences.
 
 Values are unique, so a value that is committed twice was written twice.
 """
@@ -11,19 +11,19 @@ from sim.core.invariants.violation import InvariantViolation
 
 
 class ExactlyOnce:
-    """All partitions."""
+    """The records and sequences of all partitions."""
 
     def __init__(self) -> None:
         self._values: dict[tuple[int, bytes], int] = {}
         """(group, value) -> offset."""
         self._sequences: dict[tuple[int, int, int], int] = {}
-        """(group, producer, epoch) -> the sequence that comes next."""
+        """(group, producer, epoch) -> the next sequence."""
         self._newest: dict[int, int] = {}
         self.duplicates = 0
-        """Of producers that are not idempotent: allowed."""
+        """Number of duplicates of producers that are not idempotent, which are allowed."""
 
     def on_committed(self, group_id: int, batch: Batch) -> None:
-        """A batch is committed that was not known."""
+        """Check a newly committed batch."""
         producer_id, epoch = batch.producer
         for number, value in enumerate(batch.values):
             offset = batch.base_offset + number
@@ -36,7 +36,7 @@ class ExactlyOnce:
                     )
                 self.duplicates += 1
         if not producer_id or batch.base_offset < self._newest.get(group_id, 0):
-            return  # replicas that replay from a snapshot may show batches late: their order is known from others
+            return  # replicas that replay from a snapshot may show batches late, and other replicas have shown their order
         self._newest[group_id] = batch.base_offset
         key = (group_id, producer_id, epoch)
         expected = self._sequences.get(key)

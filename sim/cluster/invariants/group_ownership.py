@@ -1,9 +1,8 @@
-"""`OneOwner`, `FenceHolds`, `CommittedForward`, `SessionKept`: what members of a consumer group may rely on (KIP-848; promises: a
-partition has one owner whose commits count, a committed offset does not go back but by a reset, and a member that speaks up in
-time stays one).
+"""`OneOwner`, `FenceHolds`, `CommittedForward`, `SessionKept`: the promises to members of a consumer group (KIP-848). A partition has
+one owner whose commits count, a committed offset goes back only by a reset, and a member that sends heartbeats in time stays a member.
 
-Judged by what members were told alone. They commit forward only, so whatever was acknowledged once is the least that anybody
-may hear from then on.
+They are judged only by the answers to members. Members commit only forward, so after an acknowledged commit nobody may be told a
+lower offset.
 """
 
 from __future__ import annotations
@@ -12,34 +11,34 @@ from sim.core.invariants.violation import demand
 
 Part = tuple[int, int]
 SESSION_SECONDS = 4.0
-"""Of the simulated members."""
+"""Session timeout of the simulated members."""
 SESSION_SLACK_SECONDS = 2.5
-"""A coordinator that was succeeded may answer until it notices: so much of a session may be over before its successor is asked."""
+"""An old coordinator may answer until it notices its successor. This part of a session may have passed before the successor is asked."""
 
 
 class GroupOwnership:
-    """All consumer groups of a run."""
+    """The answers to members of all consumer groups of a run."""
 
     def __init__(self, session_seconds: float, clock_rate_max: float) -> None:
         self._silence_min = session_seconds / clock_rate_max - SESSION_SLACK_SECONDS
         self._owners: dict[tuple[str, Part, int], str] = {}
         """(group, partition, owner epoch) -> member."""
         self._opened: dict[tuple[str, Part], int] = {}
-        """The highest owner epoch under which somebody was told that the partition is open to it."""
+        """The highest owner epoch under which a member was told that the partition is open to it."""
         self._acknowledged: dict[tuple[str, Part], int] = {}
         """The highest offset whose commit was acknowledged."""
         self.commits = 0
 
     def fence(self, group: str, part: Part) -> int:
-        """The highest owner epoch known to be open: to be asked before a commit is sent."""
+        """Return the highest owner epoch known to be open. Call it before a commit is sent."""
         return self._opened.get((group, part), 0)
 
     def floor(self, group: str, part: Part) -> int:
-        """The highest offset known to be committed; -1: none. To be asked before a call that reads it is sent."""
+        """Return the highest offset known to be committed, or -1. Call it before a call that reads the offset is sent."""
         return self._acknowledged.get((group, part), -1)
 
     def on_assigned(self, group: str, part: Part, owner_epoch: int, member_id: str) -> None:
-        """A member was told that it may have a partition."""
+        """Check the assignment of a partition to a member."""
         first = self._owners.setdefault((group, part, owner_epoch), member_id)
         demand(
             first == member_id,
@@ -48,12 +47,12 @@ class GroupOwnership:
         )
 
     def on_opened(self, group: str, part: Part, owner_epoch: int, offset: int, floor: int) -> None:
-        """A member was told where it begins; `floor` is of when it asked."""
+        """Check the start offset that a member was told. `floor` was valid when it asked."""
         self._check_forward(group, part, offset, floor)
         self._opened[group, part] = max(owner_epoch, self.fence(group, part))
 
     def on_committed(self, group: str, part: Part, owner_epoch: int, offset: int, fence: int) -> None:
-        """A commit was acknowledged; `fence` is of when it was sent."""
+        """Check an acknowledged commit. `fence` was valid when it was sent."""
         self.commits += 1
         demand(
             owner_epoch >= fence,
@@ -63,11 +62,11 @@ class GroupOwnership:
         self._acknowledged[group, part] = max(offset, self.floor(group, part))
 
     def on_fetched(self, group: str, part: Part, offset: int, floor: int) -> None:
-        """Somebody was told the committed offset."""
+        """Check a committed offset that was returned to a client."""
         self._check_forward(group, part, offset, floor)
 
     def on_unknown(self, member_id: str, silent_seconds: float) -> None:
-        """A member was told that the group does not know it."""
+        """Check that a member that the group does not know has been silent for long enough."""
         demand(
             silent_seconds >= self._silence_min,
             "SessionKept",

@@ -1,5 +1,5 @@
 """`HighWatermarkMonotone`: on one replica in one boot the high watermark and the log's start never go back, and the start is
-never above the watermark (promise: what was readable stays so until it is trimmed).
+never above the watermark (promise: a readable record stays readable until it is trimmed).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from sim.core.invariants.violation import InvariantViolation
 
 
 class HighWatermark:
-    """One replica in one boot."""
+    """The check of one replica in one boot."""
 
     def __init__(self, replica: Replica[StateMachine]) -> None:
         self._group = replica
@@ -20,7 +20,7 @@ class HighWatermark:
         self._start = 0
 
     def check(self) -> None:
-        """Something was applied."""
+        """Check the replica after entries were applied."""
         machine = self._group.state_machine
         if not isinstance(machine, LogPartition):
             return

@@ -1,5 +1,5 @@
-"""`QuarantinedSilent`: a replica that is damaged does not vote, acknowledge, lead or serve (FAST '18, protocol-aware recovery;
-promise: a replica that finds damage in its data is silent from then on).
+"""`QuarantinedSilent`: a damaged replica does not vote, acknowledge, lead or serve (FAST '18, protocol-aware recovery). The promise is
+that a replica that finds damage in its data stays silent.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sim.core.invariants.violation import InvariantViolation
 
 
 def check_quarantined_silent(process: Process, replica: Replica[StateMachine], message: Message) -> None:
-    """A message leaves."""
+    """Check the sender of a leaving message."""
     node = process.node
     assert node is not None
     row = node.registry.replica(replica.key)
@@ -27,7 +27,7 @@ def check_quarantined_silent(process: Process, replica: Replica[StateMachine], m
 
 
 def check_serves_none_quarantined(node: SimNode) -> None:
-    """Look at what a node serves."""
+    """Check that a node serves no quarantined replica."""
     for key in node.registry.quarantined():
         partition = node.partitions.get(key.group_id)
         replica = node.engine.replicas.get(key.group_id)

@@ -1,6 +1,5 @@
-"""`CommittedReads`: a consumer is handed only committed records, with the value that was committed there (promise: only committed
-records are readable; damage is never served). That they come in order and without a gap is for the history's `skipped_poll`
-and `nonmonotonic_poll`.
+"""`CommittedReads`: a consumer receives only committed records, with their committed values (promises: only committed records are
+readable, and damaged ones are never served). The history's `skipped_poll` and `nonmonotonic_poll` check order and gaps.
 """
 
 from __future__ import annotations
@@ -12,14 +11,14 @@ from sim.core.invariants.violation import InvariantViolation
 
 
 class CommittedReads:
-    """What consumers were handed."""
+    """The check of the records that consumers receive."""
 
     def __init__(self, committed: CommittedLog) -> None:
         self._committed = committed
         self.count = 0
 
     def on_read(self, group_id: int, record: Record) -> None:
-        """A consumer was handed a record."""
+        """Check a record that a consumer received."""
         self.count += 1
         held = self._committed.values.get((group_id, record.offset))
         if held != record.value:

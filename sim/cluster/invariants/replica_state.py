@@ -1,4 +1,4 @@
-"""`EqualState`: replicas of a group that applied up to the same index have byte-equal state (thesis 3.2; promise: equal logs give
+"""`EqualState`: replicas of a group with the same applied index have byte-equal state (thesis 3.2, and the promise that equal logs give
 byte-equal state).
 """
 
@@ -14,14 +14,14 @@ from sim.core.invariants.violation import InvariantViolation
 
 
 class ReplicaStates:
-    """Digests by group and index."""
+    """The digests of states, by group and index."""
 
     def __init__(self) -> None:
         self._digests: dict[tuple[int, int], tuple[bytes, int]] = {}
         self.compared = 0
 
     def on_state(self, replica: Replica[StateMachine]) -> None:
-        """A replica stands at an index."""
+        """Compare a replica's state with the other replicas' state at the same index."""
         machine = replica.state_machine
         index = machine.applied_index
         if replica.is_closed or isinstance(replica.disk, Installing):

@@ -1,7 +1,7 @@
-"""`RetentionKeeps`: records go only when somebody asked to delete them, or when they are older than what their topic keeps (promise:
-what is acknowledged is kept as long as the topic says). How old they are is told by the right time, not by anybody's clock.
+"""`RetentionKeeps`: records are deleted only when somebody requests it, or when they are older than their topic's retention time (promise:
+acknowledged records are kept as long as the topic says). Their age is measured by the correct time, not by the clock of any node.
 
-`NotStampedOld`: a record's append time is not before it was taken, or it would be deleted too early later.
+`NotStampedOld`: a record's append time is not before its acceptance. Otherwise it would be deleted too early.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sim.core.invariants.violation import demand
 
 
 def check_stamp(group_id: int, entry: Entry, earliest_ms: int) -> None:
-    """An entry was taken, at a time when no clock that is believed says less than `earliest_ms`."""
+    """Check the stamp of an accepted entry. At that time no trusted clock shows less than `earliest_ms`."""
     demand(
         entry.append_time_ms >= earliest_ms,
         "NotStampedOld",
@@ -24,27 +24,27 @@ def check_stamp(group_id: int, entry: Entry, earliest_ms: int) -> None:
 
 
 class Retention:
-    """All partitions."""
+    """The age of the records of all partitions."""
 
     def __init__(self, acknowledged: Acknowledged) -> None:
         self._acknowledged = acknowledged
         self.kept_ms: dict[int, int] = {}
-        """Group -> for how long its topic keeps records; absent: for ever."""
+        """Group -> retention time of its topic. Groups without a limit are absent."""
         self._ends: dict[int, list[int]] = {}
         self._times: dict[int, list[int]] = {}
-        """Of each group's batches, in the order of their offsets: where they end, and when they were taken."""
+        """`_ends` and `_times` hold the end offsets and acceptance times of each group's batches, in the order of their offsets."""
         self.trims = 0
-        """Of records that were too old."""
+        """Number of trims because of age."""
 
     def on_committed(self, group_id: int, end: int, taken_ms: int) -> None:
-        """A batch is committed that was not known."""
+        """Record a newly committed batch."""
         ends = self._ends.setdefault(group_id, [])
         place = bisect_left(ends, end)
         ends.insert(place, end)
         self._times.setdefault(group_id, []).insert(place, taken_ms)
 
     def on_trim(self, group_id: int, before: int, wall_ms_max: int) -> bool:
-        """A trim is committed, at a time when no clock that is believed says more than that; True when it was for the records' age."""
+        """Check a committed trim. At that time no trusted clock shows more than `wall_ms_max`. Return whether its reason is the records' age."""
         self._acknowledged.on_expired(group_id, before)
         if before <= self._acknowledged.trimmed.get(group_id, 0):
             return False

@@ -1,5 +1,5 @@
-"""`ServedOrReported`, `DefectStays`: what a node should serve it serves, or says that it does not; and a defect of the program concerns
-the replica or the step that it is in, never the process, nor another machine (promise: no failure is silent).
+"""`ServedOrReported`, `DefectStays`: a node serves each of its replicas, or reports that it does not. A defect of the program affects only
+its replica or its step, never the process or another machine (promise: no failure is silent).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _TAKES_NO_PART = {Reason.REMOVED, Reason.STALE_DIRECTORY, Reason.UNSUPPORTED_FOR
 
 
 class PlantedDefect(Exception):  # noqa: N818 - it is what it is called
-    """What a fault of the simulation raises in the place of a bug."""
+    """The error that a planted defect raises."""
 
     def __init__(self, machine: str, where: str) -> None:
         super().__init__(f"planted on {machine}: {where}")
@@ -22,19 +22,19 @@ class PlantedDefect(Exception):  # noqa: N818 - it is what it is called
 
 
 def check_served_or_reported(process: Process) -> None:
-    """Look at a node that is ready: what metadata wants on it, without asking the part that answers for it."""
+    """Check that a ready node serves or reports every replica that metadata places on it, by independent means."""
     node = process.node
     assert node is not None
     try:
         metadata = node.view.metadata.state_machine
     except RequestError:
-        return  # a snapshot of it is being installed
+        return  # a snapshot of the metadata is being installed
     me = metadata.node(node.view.node_id)
     if me is None or me.uuid != node.registry.uuid:
         return
     reasons = {reason.reason for reason in node.standing.not_ready_reasons()}
     if reasons & _TAKES_NO_PART:
-        return  # it serves nothing, and says so
+        return  # it serves nothing, and reports that
     is_starting = Reason.STARTING_REPLICAS in reasons
     said = "\n".join(node.standing.warnings())
     for view in metadata.partitions_of_node(node.view.node_id):
@@ -52,11 +52,11 @@ def check_served_or_reported(process: Process) -> None:
 
 
 def check_defect_stays(machine: str, error: BaseException) -> None:
-    """A process ends, or a replica is stopped, or work in the background fails, on a machine."""
+    """Check that a failure on a machine is not a defect planted on another one."""
     if isinstance(error, PlantedDefect):
         demand(error.machine == machine, "DefectStays", f"{machine} has what was {error}")
 
 
 def check_defect_ends_nothing(machine: str, error: BaseException) -> None:
-    """A process ends by itself."""
+    """Check that the process did not end because of a planted defect."""
     demand(not isinstance(error, PlantedDefect), "DefectStays", f"{machine} ends for a defect {error}")

@@ -1,8 +1,7 @@
-"""`FreedSpaceReturns`: what deleted records took is room on the disk again, soon and by itself (promise: a disk that is full of what was
-deleted is not full).
+"""`FreedSpaceReturns`: the space of deleted records is free again soon, without an operator (promise: deleted data do not fill the disk).
 
-Looked at when faults have ended: rows of trimmed records are gone from every replica's file, and no file keeps more of the disk than it
-may keep for its next appends.
+It is checked after the faults have ended: every replica's file has dropped the rows of trimmed records, and no file keeps more of the
+disk than it may keep for its next appends.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from sim.cluster.world.disk import SimLogStore, SimReplica
 
 
 def why_space_is_kept(nodes: Iterable[SimNode]) -> str:
-    """What takes space for nothing, on any of the nodes; empty when nothing does."""
+    """Return the first waste of space on any node, or an empty string."""
     for node in nodes:
         store = cast("SimLogStore", node.store)
         for group in node.engine.replicas.values():
@@ -41,12 +40,12 @@ def why_space_is_kept(nodes: Iterable[SimNode]) -> str:
 
 
 def _trimmed_rows(replica: SimReplica, log_start_offset: int) -> int:
-    """Data entries that lie wholly below the log's start."""
+    """Count the DATA entries that are completely below the log's start."""
     count = 0
     for key, value in replica.file.tables["log"].rows.items():
         try:
             row = decode_row_fields(decode_key(key), value)
-        except CodecError:  # a fault flipped a byte of a row that nobody has read yet
+        except CodecError:  # a fault damaged the row, and nobody has read it yet
             continue
         count += bool(row.record_count) and row.next_offset <= log_start_offset
     return count

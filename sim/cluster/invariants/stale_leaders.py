@@ -1,8 +1,8 @@
-"""`StaleLeaderStepsDown`: a leader that was succeeded, and hears nothing of it, stops leading within two election timeouts of its
-own clock (thesis 6.2: it hears no quorum any more).
+"""`StaleLeaderStepsDown`: a leader that has a successor and does not hear of it stops leading within two election timeouts of its own
+clock (thesis 6.2: it hears no quorum any more).
 
-Its clients would wait for it, and a replica that follows it would not look for the other. Time in which its process stood still
-does not count.
+Otherwise its clients would wait for it, and its followers would not look for the new leader. Time for which its process was frozen does
+not count.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from sim.core.invariants.violation import demand
 
 TIMEOUTS = 2
 SLACK_SECONDS = 1.0
-"""Looks are apart, and a stall is noticed late."""
+"""Tolerance for the time between two looks and for the late detection of a stall."""
 
 
 class StaleLeaders:
-    """All groups, looked at from time to time."""
+    """The stale leaders of all groups, which are checked periodically."""
 
     def __init__(self) -> None:
         self._since: dict[tuple[str, int], float] = {}
-        """(process, group) -> when it was first seen to lead in an earlier term than somebody else."""
+        """(process, group) -> the time when it was first seen leading in an earlier term than another replica."""
 
     def look(self, processes: Iterable[Process], now: float) -> None:
-        """Every replica that leads."""
+        """Check every leading replica."""
         running = [process for process in processes if process.node is not None]
         terms: dict[int, int] = {}
         for process in running:

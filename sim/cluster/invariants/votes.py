@@ -1,4 +1,4 @@
-"""`VoteOnce`: a replica votes for one candidate in a term, whatever happens to it in between (thesis 3.4, 3.8)."""
+"""`VoteOnce`: a replica votes for one candidate in a term, even if it restarts in between (thesis 3.4, 3.8)."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from sim.core.invariants.violation import demand
 
 
 class VoteOnce:
-    """One group."""
+    """The votes of one group."""
 
     def __init__(self) -> None:
         self._granted: dict[tuple[int, int], int] = {}
         """(voter, term) -> candidate."""
 
     def on_vote(self, response: VoteResponse) -> None:
-        """A granted vote leaves."""
+        """Check a leaving granted vote."""
         first = self._granted.setdefault((response.source, response.term), response.target)
         demand(
             first == response.target,

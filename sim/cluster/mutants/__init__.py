@@ -1,4 +1,4 @@
-"""Known bugs of whole nodes, one file for each part of the product. Each must be found, or the net has a hole."""
+"""Known bugs of whole nodes, one file for each part of the product. If one is not found, the net has a hole."""
 
 from sim.cluster.mutants import client, core, engine, machine, service, store
 from sim.cluster.mutants.registry import MUTANTS, SEEDS_MAX, Mutant

@@ -1,6 +1,6 @@
 """Bugs of the SDK."""
 
-# ruff: noqa: ANN401, D103 -- a mutant takes whatever the product's method takes; its text is in the decorator
+# ruff: noqa: ANN401, D103 -- a mutant has the parameters of the product's method, and its text is in the decorator
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def retries_under_new_sequence() -> None:
     PartitionQueue.retry = anew  # type: ignore[method-assign]
 
 
-@mutant("client", "a consumer goes on one record too far after a failed poll")
+@mutant("client", "a consumer skips one record after a failed poll")
 def consumer_skips_a_record() -> None:
     from raftmq.client.consumer.fetcher import Fetcher
 
@@ -50,7 +50,7 @@ def consumer_skips_a_record() -> None:
 
 @mutant(
     "client",
-    "a delivery that timed out is reported as definitely failed",
+    "a delivery that timed out is reported as a definite failure",
     isolate=4,
     stall_disk=4,
     delivery_seconds=1.5,
@@ -66,7 +66,7 @@ def delivery_timeout_called_failure() -> None:
 
 @mutant(
     "client",
-    "what a deleted topic may have had is reported as definitely failed",
+    "a record that a deleted topic may have received is reported as a definite failure",
     admin_every=0.08,
     break_streams=0,
     reset_share=0.02,
@@ -78,7 +78,7 @@ def deleted_called_failure() -> None:
     replace_method(dispatcher, "with_doubt", lambda original: lambda error: error)
 
 
-@mutant("client", "an answer is taken for another batch's")
+@mutant("client", "a batch gets the answer for another batch")
 def answers_mixed_up() -> None:
     from raftmq.client.producer.dispatcher import Dispatcher
 
@@ -94,8 +94,8 @@ def answers_mixed_up() -> None:
 
 @mutant(
     "client",
-    "a consumer takes over batches that it was handed before",
-    delay_mean=0.03,  # it asks for them without end, as quickly as it gets them
+    "a consumer accepts batches that it has received before",
+    delay_mean=0.03,  # the consumer fetches them endlessly, as fast as they arrive
     members=0,
     consumers=1,
 )
@@ -115,7 +115,7 @@ def consumer_takes_batches_again() -> None:
 
 @mutant(
     "client",
-    "a batch that a forgetful broker finds out of order is called not written, whatever became of an earlier attempt",
+    "a batch that a forgetful broker finds out of order is reported as not written, although an earlier attempt may have succeeded",
     is_forgetful=True,
     isolate=4,
     stall_disk=4,

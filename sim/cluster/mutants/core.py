@@ -1,6 +1,6 @@
-"""Bugs of consensus: the core itself, as brokers run it."""
+"""Bugs of consensus: the core, as brokers run it."""
 
-# ruff: noqa: ANN401, D103 -- a mutant takes whatever the product's method takes; its text is in the decorator
+# ruff: noqa: ANN401, D103 -- a mutant has the parameters of the product's method, and its text is in the decorator
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from sim.core.mutants.elections import CountsLateAnswers
 from sim.core.mutants.membership import RemovedLeaderStays
 
 NOTHING_LOST = {"flip": 0, "wipe": 0, "remove_node": 0, "replace_replica": 0}
-"""Where one copy is all that a group may lose."""
+"""Options without data loss, for groups that tolerate the loss of only one copy."""
 
 
 def _run_core(core: Any) -> None:
-    """Brokers run a mutant of the core alone."""
+    """Let brokers run a mutant of the core alone."""
     from raftmq.broker.replica import engine
 
     replace_method(engine, "RaftCore", lambda original: core)
@@ -28,7 +28,7 @@ def commits_earlier_terms() -> None:
     Replication._may_commit = lambda self, index: index > self.log.commit  # type: ignore[method-assign]
 
 
-@mutant("core", "a leader judges before its own first entry is committed")
+@mutant("core", "a leader validates sequences before its own first entry is committed")
 def leads_before_its_first_commit() -> None:
     from raftmq.raft.core import RaftCore
     from raftmq.raft.ready import Role
@@ -36,7 +36,7 @@ def leads_before_its_first_commit() -> None:
     RaftCore.is_confirmed_leader = property(lambda self: self.role is Role.LEADER)  # type: ignore[assignment]
 
 
-@mutant("core", "a vote is given again in the same term")
+@mutant("core", "a replica votes twice in the same term")
 def votes_twice() -> None:
     from raftmq.raft import election
     from raftmq.storage import pending_write
@@ -47,7 +47,7 @@ def votes_twice() -> None:
 
 @mutant(
     "core",
-    "answers to an earlier asking for (pre-)votes are counted",
+    "answers to earlier (pre-)vote requests are counted",
     stall_disk=6,
     slow_disk=6,
     isolate=8,
@@ -58,12 +58,12 @@ def counts_late_answers() -> None:
     _run_core(CountsLateAnswers)
 
 
-@mutant("core", "a removed leader goes on leading those that it knew (thesis 4.2.2)", move_replicas=8)
+@mutant("core", "a removed leader keeps leading the members that it knew (thesis 4.2.2)", move_replicas=8)
 def removed_leader_stays() -> None:
     _run_core(RemovedLeaderStays)
 
 
-@mutant("core", "a leader that hears no quorum goes on leading (thesis 6.2)", isolate=8, one_way=4, fault_every=0.6)
+@mutant("core", "a leader that hears no quorum keeps leading (thesis 6.2)", isolate=8, one_way=4, fault_every=0.6)
 def check_quorum_missing() -> None:
     from raftmq.raft.replication import Replication
 
@@ -75,7 +75,7 @@ def check_quorum_missing() -> None:
 
 @mutant(
     "core",
-    "a transfer's candidate gets votes whatever its log holds, and the furthest behind is chosen",
+    "a transfer's candidate gets votes with any log, and the candidate with the shortest log is chosen",
     stop=8,
     freeze=4,
 )
@@ -110,7 +110,7 @@ def transfer_to_one_behind() -> None:
 
 @mutant(
     "core",
-    "half of an even number of voters is a majority",
+    "half of an even number of voters counts as a majority",
     replication_factor=2,
     kill=4,
     isolate=6,

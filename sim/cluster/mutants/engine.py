@@ -1,6 +1,6 @@
-"""Bugs of the engine: what happens between the cores, the disk and the network."""
+"""Bugs of the engine, which connects the cores, the disk and the network."""
 
-# ruff: noqa: ANN401, D103 -- a mutant takes whatever the product's method takes; its text is in the decorator
+# ruff: noqa: ANN401, D103 -- a mutant has the parameters of the product's method, and its text is in the decorator
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from sim.cluster.mutants.registry import mutant
 
 
-@mutant("engine", "answers leave before the write they vouch for is done")
+@mutant("engine", "answers leave before the write that they confirm is done")
 def answers_before_durable() -> None:
     from raftmq.broker.replica.commits import Commits
 
@@ -24,7 +24,7 @@ def answers_before_durable() -> None:
     Commits.start = hasty  # type: ignore[method-assign]
 
 
-@mutant("engine", "a vote is asked for when the write of term, own vote and log begins")
+@mutant("engine", "votes are requested when the write of term, own vote and log begins")
 def asks_before_durable() -> None:
     from raftmq.broker.replica.commits import Commits
     from raftmq.raft.messages import VoteRequest
@@ -42,7 +42,7 @@ def asks_before_durable() -> None:
 
 @mutant(
     "engine",
-    "whoever waits for an index is answered by another term's entry there",
+    "a proposal is answered by another term's entry at its index",
     isolate=8,
     fault_every=0.4,
     send_every=0.1,
@@ -65,7 +65,7 @@ def waiter_takes_any_entry() -> None:
     PendingProposals.fail_all = lambda self: None  # type: ignore[method-assign]
 
 
-@mutant("engine", "a damaged replica goes on", flip=6, kill=6, fault_every=0.4, replication_factor=3)
+@mutant("engine", "a damaged replica stays active", flip=6, kill=6, fault_every=0.4, replication_factor=3)
 def damaged_replica_goes_on() -> None:
     from raftmq.broker.replica.engine import Engine
 
@@ -75,14 +75,14 @@ def damaged_replica_goes_on() -> None:
     Engine.break_replica = keep  # type: ignore[method-assign]
 
 
-@mutant("engine", "bytes of a finished proposal are not given back")
+@mutant("engine", "bytes of a finished proposal are not released")
 def budget_leaks() -> None:
     from raftmq.broker.replica.engine import Engine
 
     Engine.release_uncommitted = lambda self, size: None  # type: ignore[method-assign]
 
 
-@mutant("engine", "a proposal is taken while the limit is not reached, whatever its size", uncommitted_bytes_max=8_000)
+@mutant("engine", "a proposal of any size is accepted while the limit is not reached", uncommitted_bytes_max=8_000)
 def uncommitted_over_its_limit() -> None:
     from raftmq.broker.replica.engine import Engine
 
@@ -95,9 +95,7 @@ def uncommitted_over_its_limit() -> None:
     Engine.reserve_uncommitted = reserve  # type: ignore[method-assign]
 
 
-@mutant(
-    "engine", "an append is taken while the limit is not reached, whatever its size", inbound_append_bytes_max=8_000
-)
+@mutant("engine", "an append of any size is accepted while the limit is not reached", inbound_append_bytes_max=8_000)
 def inbound_over_its_limit() -> None:
     from raftmq.broker.replica.engine import Engine
 
@@ -115,7 +113,7 @@ def inbound_over_its_limit() -> None:
     Engine._admit_inbound = late  # type: ignore[method-assign]
 
 
-@mutant("engine", "a leader's append is no more counted when its write begins", disk_latency=0.02, stall_disk=4)
+@mutant("engine", "a leader's append is no longer counted when its write begins", disk_latency=0.02, stall_disk=4)
 def inbound_given_back_early() -> None:
     from raftmq.broker.replica.commits import Commits
 
@@ -156,7 +154,7 @@ def snapshot_loses_a_row() -> None:
     snapshots.Snapshots.install = short  # type: ignore[method-assign]
 
 
-@mutant("engine", "a quarantine is not remembered", flip=6, kill=6, fault_every=0.4, replication_factor=3)
+@mutant("engine", "a quarantine is not recorded", flip=6, kill=6, fault_every=0.4, replication_factor=3)
 def quarantine_forgotten() -> None:
     from raftmq.storage.registry import Registry
 
@@ -165,7 +163,7 @@ def quarantine_forgotten() -> None:
 
 @mutant(
     "engine",
-    "a file is asked for its free space in the round of a truncation only, before the rows are gone",
+    "the free space of a file is released only during a truncation, before the rows are deleted",
     retention_ms=2_500,
 )
 def space_asked_for_too_early() -> None:
@@ -185,7 +183,7 @@ def space_asked_for_too_early() -> None:
     SpaceReturn.round = no_look  # type: ignore[method-assign]
 
 
-@mutant("engine", "rows that a slice leaves wait for the next truncation", retention_ms=2_500, is_tight=True)
+@mutant("engine", "truncated rows left by one slice wait for the next truncation", retention_ms=2_500, is_tight=True)
 def truncated_rows_left() -> None:
     from raftmq.broker.replica.log_trimmer import LogTrimmer
     from raftmq.storage.lmdb_log_store import LmdbLogStore
@@ -194,7 +192,7 @@ def truncated_rows_left() -> None:
     LmdbLogStore.has_truncated_rows = lambda self, key: False  # type: ignore[method-assign]
 
 
-@mutant("engine", "a node keeps to the first leader of a group that it heard of", kill=6, isolate=4, fault_every=0.5)
+@mutant("engine", "a node keeps the first leader of a group that it heard of", kill=6, isolate=4, fault_every=0.5)
 def stale_leadership_table() -> None:
     from raftmq.broker.replica.leadership_table import LeadershipTable
 
@@ -206,14 +204,14 @@ def stale_leadership_table() -> None:
     LeadershipTable.claim = first_only  # type: ignore[method-assign]
 
 
-@mutant("engine", "a defect in work in the background ends the process", defect=8, fault_every=0.4)
+@mutant("engine", "a defect in background work ends the process", defect=8, fault_every=0.4)
 def defect_ends_the_process() -> None:
     from raftmq.broker.base.supervisor import Supervisor
 
     Supervisor.record_failure = lambda self, work, error: self._on_fatal(error)  # type: ignore[method-assign]
 
 
-@mutant("engine", "a replica that a defect stopped is not shown", defect=8, fault_every=0.4)
+@mutant("engine", "a replica that a defect stopped is not reported", defect=8, fault_every=0.4)
 def stopped_replica_unreported() -> None:
     from raftmq.broker.cluster.replica_manager import ReplicaManager
 
@@ -225,21 +223,21 @@ def stopped_replica_unreported() -> None:
     ReplicaManager.not_served = hidden  # type: ignore[method-assign]
 
 
-@mutant("engine", "a replica that a defect stopped is not opened again", defect=8, fault_every=0.4)
+@mutant("engine", "a replica that a defect stopped is not reopened", defect=8, fault_every=0.4)
 def stopped_replica_stays_stopped() -> None:
     from raftmq.broker.cluster.replica_manager import ReplicaManager
 
     ReplicaManager._retry = lambda self, key, trouble: None  # type: ignore[method-assign]
 
 
-@mutant("engine", "a loop that failed is not begun again", defect=8, fault_every=0.4)
+@mutant("engine", "a failed loop is not restarted", defect=8, fault_every=0.4)
 def failed_loop_stays_ended() -> None:
     from raftmq.broker.base.supervisor import Supervisor
 
     async def once(self: Any, work: Any, run: Any) -> None:
         try:
             await run()
-        except Exception as error:  # noqa: BLE001 -- the mutant's point: nobody begins it again
+        except Exception as error:  # noqa: BLE001 -- the mutant's bug: the loop is not restarted
             self.record_failure(work, error)
 
     Supervisor._keep = once  # type: ignore[method-assign]
@@ -247,7 +245,7 @@ def failed_loop_stays_ended() -> None:
 
 @mutant(
     "engine",
-    "a leader calls records old by its own clock, whatever the others' say",
+    "a leader measures the age of records by its own clock and ignores the other nodes' clocks",
     wrong_clock=8,
     fault_every=0.4,
     retention_ms=6_000,
@@ -261,7 +259,7 @@ def trims_by_a_wrong_clock() -> None:
 
 @mutant(
     "engine",
-    "a leader stamps records by its own clock, whatever the others' say",
+    "a leader stamps records by its own clock and ignores the other nodes' clocks",
     wrong_clock=8,
     fault_every=0.2,
     isolate=4,
@@ -275,7 +273,7 @@ def stamps_by_a_wrong_clock() -> None:
 
 @mutant(
     "engine",
-    "nobody looks at the boot of a peer's data directory: an older copy of a disk votes and leads",
+    "the boot of a peer's data directory is ignored: an older copy of a disk votes and leads",
     stale_copy=8,
     kill=4,
     isolate=6,

@@ -1,6 +1,6 @@
 """Bugs of the state machines."""
 
-# ruff: noqa: ANN401, D103 -- a mutant takes whatever the product's method takes; its text is in the decorator
+# ruff: noqa: ANN401, D103 -- a mutant has the parameters of the product's method, and its text is in the decorator
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from sim.cluster.mutants.registry import mutant, replace_method
 
 
-@mutant("machine", "applying reads something that is not in the log")
+@mutant("machine", "applying an entry reads local state that is not in the log")
 def applies_local_state() -> None:
     from raftmq.fsm.log_partition import LogPartition
 
@@ -25,7 +25,7 @@ def applies_local_state() -> None:
     LogPartition._apply_data = local  # type: ignore[method-assign]
 
 
-@mutant("machine", "what duplicates are known by is forgotten when leadership changes")
+@mutant("machine", "duplicate batches are accepted")
 def forgets_producers() -> None:
     from raftmq.fsm import sequence_validator
 
@@ -40,7 +40,7 @@ def forgets_producers() -> None:
     sequence_validator.SequenceValidator.validate = forgetful  # type: ignore[method-assign]
 
 
-@mutant("machine", "a trim goes one record too far", trim_every=0.3)
+@mutant("machine", "a trim deletes one record too many", trim_every=0.3)
 def trims_too_far() -> None:
     from raftmq.fsm.log_commands import Trimmed
     from raftmq.fsm.log_partition import LogPartition
@@ -56,7 +56,7 @@ def trims_too_far() -> None:
 
 @mutant(
     "machine",
-    "whoever had a partition before may still commit there",
+    "an earlier owner of a partition may still commit there",
     members=3,
     freeze_client=16,
     fault_every=0.2,
@@ -85,7 +85,7 @@ def owner_epoch_ignored() -> None:
     GroupOffsets.commit = commit  # type: ignore[method-assign]
 
 
-@mutant("machine", "who opens a partition begins where the group began, not where it was", members=3)
+@mutant("machine", "a member that opens a partition begins at its start, not at the committed offset", members=3)
 def opened_from_the_beginning() -> None:
     import msgspec
     from raftmq.fsm.group_offsets import GroupOffsets
@@ -116,7 +116,11 @@ def removal_forgets_replicas() -> None:
 
 
 @mutant(
-    "machine", "one entry from the future ages everything by as much", sleep_all=8, fault_every=0.6, is_forgetful=False
+    "machine",
+    "one entry with a future time ages everything by that time",
+    sleep_all=8,
+    fault_every=0.6,
+    is_forgetful=False,
 )
 def expiry_leaps() -> None:
     from raftmq.fsm.expiry_clock import ExpiryClock

@@ -1,9 +1,9 @@
-"""Known bugs of whole nodes, made by changing the product in a child process; each must be found, or the net has a hole.
+"""Known bugs of whole nodes, planted by patching the product in a child process. If one is not found, the net has a hole.
 
-The menu is the review checklist of consensus implementations, and the promises. A mutant changes one thing, from outside.
+The bugs come from the review checklist of consensus implementations and from RaftMQ's promises. A mutant changes one thing, from outside.
 """
 
-# ruff: noqa: ANN401 -- a mutant takes whatever the product's method takes
+# ruff: noqa: ANN401 -- a mutant has the parameters of the product's method
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ class Mutant:
     what: str
     """The bug, in a few words."""
     part: str
-    """Where: core, store, engine, machine, client or service."""
+    """The part of the product: core, store, engine, machine, client or service."""
     build: Build
 
 
 MUTANTS: dict[str, Mutant] = {}
 SEEDS_MAX = 16
-"""Each must be found by one of so many seeds, from 0 on; most are by the first."""
+"""Number of seeds, from 0 on, within which each mutant must be found. Most are found by the first."""
 
 
 def mutant(part: str, what: str, **option_overrides: object) -> Callable[[Callable[[], None]], Callable[[], None]]:
-    """Register a function that plants the bug. It runs in a child, so nothing undoes it.
+    """Register a function that plants a bug. It runs in a child process, so nothing undoes it.
 
-    `option_overrides`: options under which it shows soon.
+    `option_overrides` are options under which the bug shows soon.
     """
 
     def register(plant: Callable[[], None]) -> Callable[[], None]:
@@ -51,5 +51,5 @@ def mutant(part: str, what: str, **option_overrides: object) -> Callable[[Callab
 
 
 def replace_method(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-    """Put what `make` makes of a method (or function) in its place."""
+    """Replace a method or function by the result of `make` for it."""
     setattr(owner, name, make(getattr(owner, name)))

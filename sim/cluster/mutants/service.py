@@ -1,6 +1,6 @@
-"""Bugs of the services: what is answered to whom."""
+"""Bugs of the services: the answers to clients."""
 
-# ruff: noqa: ANN401, D103 -- a mutant takes whatever the product's method takes; its text is in the decorator
+# ruff: noqa: ANN401, D103 -- a mutant has the parameters of the product's method, and its text is in the decorator
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from sim.cluster.mutants.registry import mutant
 
 
-@mutant("service", "what is not committed can be read")
+@mutant("service", "uncommitted records are readable")
 def reads_uncommitted() -> None:
     from raftmq.broker.partitions.log import PartitionLog
 
@@ -27,7 +27,7 @@ def reads_uncommitted() -> None:
 
 @mutant(
     "service",
-    "leadership lost while a change was under way is reported as «not done»",
+    "the loss of leadership during a change is reported as a definite failure",
     isolate=4,
     stall_disk=4,
     delivery_seconds=1.5,
@@ -54,9 +54,7 @@ def same_producer_ids() -> None:
     ProducerIds._take = low  # type: ignore[method-assign]
 
 
-@mutant(
-    "service", "a coordinator that takes over ends every session that it knows nothing of", members=3, kill=6, isolate=4
-)
+@mutant("service", "a new coordinator ends every session that it does not know", members=3, kill=6, isolate=4)
 def takeover_ends_sessions() -> None:
     from raftmq.broker.consumer_groups.coordinator import GroupCoordinator
 
@@ -70,7 +68,7 @@ def takeover_ends_sessions() -> None:
     GroupCoordinator._grant_sessions = refuse  # type: ignore[method-assign]
 
 
-@mutant("service", "retention is shortened by a wrong unit: records go too early", retention_ms=5_000)
+@mutant("service", "retention is shortened by a wrong unit: records are deleted too early", retention_ms=5_000)
 def retention_too_early() -> None:
     from raftmq.broker.partitions.retention import PartitionRetention
 
@@ -82,7 +80,7 @@ def retention_too_early() -> None:
     PartitionRetention._target_by_time = early  # type: ignore[method-assign]
 
 
-@mutant("service", "records are acknowledged when the leader has them, whatever its followers have", kill=6, isolate=6)
+@mutant("service", "records are acknowledged when only the leader has them", kill=6, isolate=6)
 def acknowledged_by_the_leader_alone() -> None:
     from raftmq.broker.replica.replica import Replica
     from raftmq.fsm.log_partition import LogPartition
@@ -102,7 +100,7 @@ def acknowledged_by_the_leader_alone() -> None:
     Replica.propose = hasty  # type: ignore[method-assign]
 
 
-@mutant("service", "a named producer is fenced only where its successor writes", namesakes=2)
+@mutant("service", "a named producer is fenced only in partitions to which its successor writes", namesakes=2)
 def fences_where_the_successor_writes() -> None:
     from raftmq.broker.partitions.producer_fence import ProducerFence
 

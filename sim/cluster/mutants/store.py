@@ -1,6 +1,6 @@
-"""Bugs of the store: what is durable, and what is checked when it is read back."""
+"""Bugs of the store: durability, and checks of rows that are read back."""
 
-# ruff: noqa: ANN401, D103 -- a mutant takes whatever the product's method takes; its text is in the decorator
+# ruff: noqa: ANN401, D103 -- a mutant has the parameters of the product's method, and its text is in the decorator
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def starts_empty_after_loss() -> None:
     local_replicas.open_replica = open_or_begin_anew  # type: ignore[attr-defined]
 
 
-@mutant("store", "the applied index is written without the rows that it stands for", kill=6, fault_every=0.5)
+@mutant("store", "the applied index is written without the state rows", kill=6, fault_every=0.5)
 def applied_index_without_rows() -> None:
     from dataclasses import replace
 
@@ -81,7 +81,7 @@ def applied_index_without_rows() -> None:
     )
 
 
-@mutant("store", "opening checks the log again, whatever was verified", kill=6, fault_every=0.5)
+@mutant("store", "opening checks the whole log again and ignores the clean point", kill=6, fault_every=0.5)
 def clean_point_ignored() -> None:
     from raftmq.storage import log_scan
     from raftmq.storage.lmdb_replica import LmdbReplica

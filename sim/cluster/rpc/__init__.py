@@ -1,1 +1,1 @@
-"""Simulate gRPC between clients and brokers over the simulated network."""
+"""Simulated gRPC between clients and brokers, over the simulated network."""

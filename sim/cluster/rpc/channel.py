@@ -1,6 +1,6 @@
-"""What `grpc.aio.insecure_channel` gives: a connection that several calls share, and the calls."""
+"""The simulated counterpart of `grpc.aio.insecure_channel`: a connection that several calls share, and the calls."""
 
-# ruff: noqa: ANN401 -- what handlers, messages and channels are is known to those who make them
+# ruff: noqa: ANN401 -- only their creators know the types of handlers, messages and channels
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from sim.cluster.world.loop import VirtualLoop
 from sim.cluster.world.network import Network, Pipe
 
 _CONNECT_SECONDS = 1.0
-"""GRPC's patience with one attempt to connect."""
+"""Timeout of one attempt to connect, as in gRPC."""
 _BACKOFF_MIN_SECONDS = 0.05
 _BACKOFF_MAX_SECONDS = 1.0
 
 
 class ClientCall:
-    """A call at the client, of any shape. Its callbacks run in the client's host."""
+    """A call at the client, of any kind. Its callbacks run in the client's host."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class ClientCall:
         self._timer = None if seconds is None else self._loop.call_later(seconds, self._expire)
 
     def opened(self, connection: _Late, pipe: Pipe) -> None:
-        """The channel is connected: send what there is."""
+        """Send the headers and queued messages, since the channel is connected now."""
         if self.status is not None:
             return
         self._connection = connection
@@ -62,7 +62,7 @@ class ClientCall:
         pipe.send(0, said, connection.begin, self, self._method, self._metadata, remaining, unsent)
 
     def send(self, data: bytes | None) -> None:
-        """Send a message; None: there are no more."""
+        """Send a message, or None after the last one."""
         if self.status is not None:
             return
         pipe = self._channel.pipe
@@ -72,19 +72,19 @@ class ClientCall:
             pipe.send(0, witness(self._method, data or b""), self._connection.message, self.number, data)
 
     def on_message(self, data: bytes) -> None:
-        """An answer arrived."""
+        """Queue an arriving answer."""
         if self.status is None:
             self._answers.append(data)
             self._wake()
 
     def on_end(self, answer: bytes | None, status: Status) -> None:
-        """It is over, with an answer or without."""
+        """End the call with its status and, if there is one, its only answer."""
         if answer is not None and self.status is None:
             self._answers.append(answer)
         self.on_status(status)
 
     def on_status(self, status: Status) -> None:
-        """It is over."""
+        """End the call."""
         if self.status is None:
             self.status = status
             if self._timer is not None:
@@ -93,7 +93,7 @@ class ClientCall:
             self._wake()
 
     def cancel(self, status: Status | None = None) -> None:
-        """Give it up, and tell the server."""
+        """Cancel the call, and inform the server."""
         if self.status is None:
             pipe = self._channel.pipe
             if self._connection is not None and pipe is not None:
@@ -109,7 +109,7 @@ class ClientCall:
             self._changed.set_result(None)
 
     async def read(self) -> bytes | None:
-        """The next answer; None when it ended well. Raises `AioRpcError`."""
+        """Return the next answer, or None after a successful end. Raises `AioRpcError`."""
         while not self._answers and self.status is None:
             self._changed = self._loop.create_future()
             await self._changed
@@ -120,7 +120,7 @@ class ClientCall:
         return None
 
     def raise_error(self) -> None:
-        """Raise unless it ended well."""
+        """Raise `AioRpcError` unless the call ended successfully."""
         status = self.status
         if status is not None and status.code is not grpc.StatusCode.OK:
             metadata = grpc.aio.Metadata(*status.trailing)
@@ -155,7 +155,7 @@ class RpcChannel:
         seconds: float | None = None,
         messages: Sequence[bytes | None] = (),
     ) -> ClientCall:
-        """Begin a call. `messages`: what is sent at once; None: there are no more."""
+        """Begin a call. `messages` are sent with the headers. A None in them marks the end of the messages."""
         number = self._next_number
         self._next_number += 1
         call = ClientCall(self, number, method, metadata, seconds, messages)
@@ -224,11 +224,11 @@ class RpcChannel:
             call.on_status(Status(grpc.StatusCode.UNAVAILABLE, "Socket closed"))
 
     def forget(self, call: ClientCall) -> None:
-        """It is over."""
+        """Remove an ended call."""
         self._calls.pop(call.number, None)
 
     async def close(self, grace: float | None = None) -> None:
-        """End everything."""
+        """Cancel all calls and close the connection."""
         self.is_closed = True
         for call in list(self._calls.values()):
             call.cancel()
@@ -252,7 +252,7 @@ class RpcChannel:
         response_deserializer: Callable[[bytes], Any],
         _registered_method: bool | None = None,
     ) -> Callable[..., Any]:
-        """As `grpc.aio.Channel`."""
+        """See `grpc.aio.Channel`."""
 
         async def call(request: object, *, timeout: float | None = None, metadata: Metadata = ()) -> Any:  # noqa: ASYNC109 -- gRPC's name
             return response_deserializer(await self.unary(path, request_serializer(request), metadata, timeout))
@@ -260,12 +260,12 @@ class RpcChannel:
         return call
 
     def unary_stream(self, *_: object, **__: object) -> None:
-        """Made by the stubs and not used."""
+        """Do nothing: the stubs create such calls, but nobody uses them."""
 
     stream_stream = stream_unary = unary_stream
 
     async def unary(self, path: str, request: bytes, metadata: Metadata, seconds: float | None) -> bytes:
-        """One call. Raises `AioRpcError`."""
+        """Do one unary call. Raises `AioRpcError`."""
         running = self.begin(path, metadata, seconds, (request, None))
         try:
             answer = await running.read()
@@ -280,7 +280,7 @@ class RpcChannel:
 
 
 class _Late:
-    """The server's side of a connection, as the client can name it: it is made when the server accepts."""
+    """A proxy for the server's side of a connection, which is created only when the server accepts."""
 
     def __init__(self, pipe: Pipe) -> None:
         self._pipe = pipe

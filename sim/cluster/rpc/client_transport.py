@@ -45,7 +45,7 @@ class ClientConnection:
 
     @property
     def address(self) -> str:
-        """Where it leads."""
+        """The broker's address."""
         return self._channel.address
 
     async def call(

@@ -1,13 +1,12 @@
-"""gRPC as far as brokers and clients see it, over the simulated network: real handlers, real bytes, no sockets.
+"""The types that both sides of simulated gRPC share. Brokers and clients see real handlers and real bytes, without sockets.
 
-`server.py` serves what the production server registers, through the production interceptors. A channel (`channel.py`)
-connects when it is first used, fails fast while it cannot, and loses its calls when its connection breaks. A cancelled or
-overdue call is cancelled at the server when the word of it arrives. What a side says in one step travels as one packet:
-headers with the messages that are known at the beginning, a single answer with its status, as gRPC's library writes them.
-Here is what both sides say.
+`server.py` serves the methods that the production server registers, through the production interceptors. A channel (`channel.py`)
+connects when it is first used, fails fast while it cannot connect, and loses its calls when its connection breaks. A cancelled or
+overdue call is cancelled at the server when the cancellation arrives there. One packet carries everything that a side sends in one
+step, as in gRPC's library: headers with the messages known at the beginning, or a single answer with its status.
 """
 
-# ruff: noqa: ANN401 -- what handlers, messages and channels are is known to those who make them
+# ruff: noqa: ANN401 -- only their creators know the types of handlers, messages and channels
 
 from __future__ import annotations
 
@@ -21,14 +20,14 @@ Metadata = Sequence[tuple[str, str | bytes]]
 
 
 class Details(NamedTuple):
-    """What an interceptor hears of a call."""
+    """The details of a call that an interceptor receives."""
 
     method: str
     invocation_metadata: Metadata
 
 
 def _has_map(message: Any, seen: tuple[str, ...] = ()) -> bool:
-    """Whether a message may have a map in it, at whatever depth."""
+    """Return whether a message may contain a map, at any depth."""
     if message.full_name in seen:
         return False
     deeper = (*seen, message.full_name)
@@ -45,16 +44,16 @@ _WITH_MAPS = frozenset(
     for method in service.methods
     if _has_map(method.input_type) or _has_map(method.output_type)
 )
-"""Methods whose messages have maps, which protobuf writes in an order that differs from process to process."""
+"""Methods whose messages have maps, which protobuf serializes in an order that differs between processes."""
 
 
 def witness(method: str, data: bytes) -> bytes:
-    """What stands for a message in the trace."""
+    """Return the representation of a message in the trace, which must not depend on the process."""
     return bytes(sorted(data)) if method in _WITH_MAPS else data
 
 
 class Status(NamedTuple):
-    """How a call ended."""
+    """The end of a call."""
 
     code: grpc.StatusCode
     details: str = ""
@@ -62,12 +61,12 @@ class Status(NamedTuple):
 
 
 class Caller(Protocol):
-    """A call, as the server knows it at the client."""
+    """A client's call, as the server sees it."""
 
     number: int
 
     def on_message(self, data: bytes) -> None:
-        """An answer arrived."""
+        """Receive an answer."""
 
     def on_end(self, answer: bytes | None, status: Status) -> None:
-        """It is over, with an answer or without."""
+        """End the call, with or without an answer."""

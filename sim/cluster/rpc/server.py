@@ -1,6 +1,6 @@
-"""What `grpc.aio.server` gives: connections, calls, and the contexts that handlers get."""
+"""The simulated counterpart of `grpc.aio.server`: connections, calls, and the contexts of handlers."""
 
-# ruff: noqa: ANN401 -- what handlers, messages and channels are is known to those who make them
+# ruff: noqa: ANN401 -- only their creators know the types of handlers, messages and channels
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sim.cluster.world.network import Listener, Network, Pipe
 
 
 class RpcServer:
-    """What `grpc.aio.server` gives, as far as the product uses it."""
+    """A server with the part of `grpc.aio.server` that the product uses."""
 
     def __init__(self, loop: VirtualLoop, network: Network, interceptors: Sequence[Any], address: str) -> None:
         host = HOST.get()
@@ -34,23 +34,23 @@ class RpcServer:
         self.is_stopping = False
 
     def add_generic_rpc_handlers(self, generic_rpc_handlers: Sequence[Any]) -> None:
-        """Not needed: what counts is registered by name as well."""
+        """Do nothing, since all methods that matter are registered by name as well."""
 
     def add_registered_method_handlers(self, service_name: str, method_handlers: dict[str, Any]) -> None:
-        """Serve these methods."""
+        """Register the methods of a service."""
         for name, handler in method_handlers.items():
             self._handlers[f"/{service_name}/{name}"] = handler
 
     def add_insecure_port(self, address: str) -> int:
-        """Listen there."""
+        """Listen on the simulated address."""
         self.network.listeners[self._address] = Listener(self.host, self._accept)
         return int(self._address.rpartition(":")[2])
 
     async def start(self) -> None:
-        """Begin to serve."""
+        """Do nothing, since the server listens already."""
 
     async def stop(self, grace: float | None) -> None:
-        """Take no new calls, wait for those under way, and end the rest."""
+        """Refuse new calls, wait for calls under way, and end the rest."""
         self.is_stopping = True
         self.network.listeners.pop(self._address, None)
         tasks = [task for connection in self._connections for task in connection.tasks()]
@@ -64,11 +64,11 @@ class RpcServer:
         self._connections[connection] = None
 
     def forget(self, connection: ServerConnection) -> None:
-        """A connection is gone."""
+        """Remove a lost connection."""
         self._connections.pop(connection, None)
 
     async def handler_of(self, details: Details, position: int = 0) -> Any:
-        """The handler behind all interceptors."""
+        """Return the handler after passing all interceptors."""
         if position == len(self._interceptors):
             return self._handlers.get(details.method)
 
@@ -79,7 +79,7 @@ class RpcServer:
 
 
 class ServerConnection:
-    """A client's connection at the server."""
+    """A client's connection, at the server."""
 
     def __init__(self, server: RpcServer, pipe: Pipe) -> None:
         self.server = server
@@ -88,7 +88,7 @@ class ServerConnection:
         pipe.ends[1].on_lost = self._on_lost
 
     def tasks(self) -> list[asyncio.Task[None]]:
-        """Of calls under way."""
+        """Return the tasks of the calls under way."""
         return [call.task for call in self.calls.values() if call.task is not None]
 
     def begin(
@@ -99,7 +99,7 @@ class ServerConnection:
         seconds: float | None,
         messages: Sequence[bytes | None],
     ) -> None:
-        """A call's headers arrived, and the messages that came with them."""
+        """Begin a call whose headers arrived, with the messages that came with them."""
         if self.server.is_stopping:
             refusal = Status(grpc.StatusCode.UNAVAILABLE, "the server is shutting down")
             self.pipe.send(1, b"", client.on_end, None, refusal)
@@ -109,19 +109,19 @@ class ServerConnection:
         call.task = self.server.loop.create_task(call.run(), context=self.server.host.context.copy())
 
     def message(self, number: int, data: bytes | None) -> None:
-        """A message arrived; None: the client has no more."""
+        """Pass an arriving message to its call. None marks the end of the client's messages."""
         call = self.calls.get(number)
         if call is not None:
             call.on_message(data)
 
     def cancel(self, number: int) -> None:
-        """The client gave the call up."""
+        """Cancel a call for its client."""
         call = self.calls.pop(number, None)
         if call is not None and call.task is not None:
             call.task.cancel()
 
     def close(self) -> None:
-        """The server closes it."""
+        """Close the connection at the server."""
         self.pipe.close(1)
         self._on_lost()
 
@@ -132,7 +132,7 @@ class ServerConnection:
 
 
 class ServerCall:
-    """A call at the server: the context of its handler."""
+    """A call at the server, which is the context of its handler."""
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ class ServerCall:
         self.task: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
-        """Serve it; whatever comes of it leaves as a status."""
+        """Serve the call, and send its result as a status."""
         status = Status(grpc.StatusCode.OK)
         answer: bytes | None = None
         timer = None
@@ -173,7 +173,7 @@ class ServerCall:
             return
         except asyncio.CancelledError:
             status = Status(grpc.StatusCode.CANCELLED, "the call was cancelled")
-        except Exception as error:  # noqa: BLE001 -- as gRPC does
+        except Exception as error:  # noqa: BLE001 -- as in gRPC
             status = Status(grpc.StatusCode.UNKNOWN, f"Unexpected {type(error)}: {error}")
             self._loop.failures.append((f"{self._connection.server.host}: {self._method}", error))
         finally:
@@ -194,13 +194,13 @@ class ServerCall:
             self._connection.pipe.send(1, said, self._client.on_end, answer, status)
 
     def on_message(self, data: bytes | None) -> None:
-        """From the client."""
+        """Queue a message of the client."""
         self._messages.append(data)
         if self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
 
     async def read(self) -> Any:
-        """The next message."""
+        """Return the next message, or EOF."""
         while not self._messages:
             self._reader = self._loop.create_future()
             await self._reader
@@ -216,18 +216,18 @@ class ServerCall:
             self._connection.pipe.send(1, witness(self._method, data), self._client.on_message, data)
 
     async def abort(self, code: grpc.StatusCode, details: str = "", trailing_metadata: Metadata = ()) -> None:
-        """End the call."""
+        """End the call with a status."""
         self._end(Status(code, details, tuple(trailing_metadata)))
         raise grpc.aio.AbortError
 
     def peer(self) -> str:
-        """Who calls."""
+        """Return the caller's name."""
         return "sim:" + self._connection.pipe.ends[0].host.name
 
     def time_remaining(self) -> float | None:
-        """Until the client's deadline."""
+        """Return the seconds until the client's deadline, or None."""
         return None if self._deadline is None else max(0.0, self._deadline - self._loop.time())
 
     def invocation_metadata(self) -> Metadata:
-        """What came with the headers."""
+        """Return the metadata that came with the headers."""
         return self._metadata

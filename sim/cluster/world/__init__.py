@@ -1,1 +1,1 @@
-"""Simulate the world that a node lives in: its event loop, its network and its disk."""
+"""The simulated world of a node: its event loop, its network and its disk."""

@@ -1,11 +1,11 @@
-"""A node's simulated disk and what the product has on it: replica files, the registry, the reserve, the writers.
+"""A node's simulated disk and the product's parts that use it: replica files, the registry, the reserve, the writers.
 
-Durable is what a writer finished; a crash keeps, of the write under way, a drawn number of whole transactions and loses the
-rest. The production store and replica code run on rows of bytes in memory, so that a flipped byte meets the checksums it
-would meet on a real disk.
+A write is durable when a writer has finished it. A crash keeps a random number of whole transactions of the write under way and
+loses the rest. The production store and replica code run on rows of bytes in memory, so that a flipped byte meets the same
+checksums as on a real disk.
 """
 
-# ruff: noqa: ANN401 -- as the production parts
+# ruff: noqa: ANN401 -- as in the production parts
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ _DATABASES = ("log", "meta", "state")
 _NODE = b"node"
 BALLAST_BYTES = 4096
 SPACE_SCALE = 4096
-"""A byte here stands for so many when files are asked for their space: what is a large file there is a small one here."""
+"""Factor between the bytes of a simulated file and its reported space, so that small files here count as large ones."""
 
 
 class Disk:
-    """One machine's disk. Wiping it makes another one."""
+    """One machine's disk. A wiped disk is replaced by another object."""
 
     def __init__(self, rng: random.Random, capacity: int) -> None:
         self.rng = rng
@@ -67,21 +67,21 @@ class Disk:
         self.registry: dict[bytes, bytes] = {}
         self.has_ballast = False
         self.is_full = False
-        """Somebody else filled the volume."""
+        """Whether somebody else has filled the volume."""
         self.latency = 0.001
-        """Mean seconds of a commit."""
+        """Mean duration of a commit in seconds."""
         self.slow_latency = 0.0
-        """When set, it is this instead."""
+        """If not 0, it replaces `latency`."""
         self.slow_commits = 0
         self.stalled_until = 0.0
         self.torn_commits = 0
-        """Crashes that met a write under way."""
+        """Number of crashes during a write."""
         self.refused_writes = 0
         self.map_bytes_max = 0
-        """When set, files larger than this are full."""
+        """If not 0, the size at which a file counts as full."""
 
     def backup(self) -> Disk:
-        """What is durable now, on another disk."""
+        """Return a copy of the durable data on another disk."""
         twin = Disk(random.Random(self.rng.getrandbits(64)), self.capacity)
         twin.latency = self.latency
         twin.files = {key: file.copy() for key, file in self.files.items()}
@@ -89,18 +89,18 @@ class Disk:
         return twin
 
     def node(self) -> NodeRow:
-        """What its registry says of the node."""
+        """Return the node's row in its registry."""
         row = self.registry.get(_NODE)
         return decode_node(row[:-CHECKSUM_BYTES]) if row is not None else NodeRow()
 
     def free_bytes(self) -> int:
-        """What is left."""
+        """Return the number of free bytes."""
         if self.is_full:
             return 0
         return self.capacity - sum(file.allocated for file in self.files.values()) - BALLAST_BYTES * self.has_ballast
 
     def write_seconds(self, now: float) -> float:
-        """How long a commit that begins now takes."""
+        """Draw the duration of a commit that begins now."""
         latency = self.latency
         if self.slow_latency:
             self.slow_commits += 1
@@ -109,7 +109,7 @@ class Disk:
         return max(0.0, self.stalled_until - now) + seconds
 
     def flip_byte(self, rng: random.Random) -> tuple[ReplicaKey, str, bytes] | None:
-        """Damage one stored row: of which replica, in which table, under which key."""
+        """Damage one stored row. Return its replica, its table and its key, or None if there are no rows."""
         rows = [
             (key, name, row)
             for key, file in sorted(self.files.items())
@@ -133,7 +133,7 @@ class SimReplica(LmdbReplica):
         super().__init__(key, Path(f"{key.group_id}-{key.replica_id}"), map_bytes, verify)
 
     def attach(self, verify: Verify) -> None:
-        """As the production one, but for where the file is."""
+        """See `LmdbReplica`. The file is in memory."""
         with reading(self.key):
             environment = MemoryEnvironment(self.file, self._map_bytes)
             databases = cast("Any", _Databases)
@@ -143,12 +143,12 @@ class SimReplica(LmdbReplica):
         self._environment, self._databases = cast("Any", environment), databases
 
     def _read_file(self, place: ScrubPlace, bytes_max: int) -> ScrubSlice:
-        """There are no bytes behind the rows."""
+        """Read nothing, since there are no bytes except the rows."""
         place.is_file_read = True
         return ScrubSlice(0, 0)
 
     def stream(self) -> Any:
-        """As the production one; what it reads stays as it is now."""
+        """See `LmdbReplica`. The stream keeps seeing the current rows."""
         meta, rows = super().stream()
         for stream in self._streams:
             transaction = cast("Any", stream._transaction)
@@ -165,7 +165,7 @@ class _Databases:
 
 
 class SimLogStore(LmdbLogStore):
-    """The production store, but for where files are and how they come and go."""
+    """The production store, with files in memory."""
 
     def __init__(self, disk: Disk, *, map_bytes: int, verify: Verify = Verify.TAIL) -> None:
         self.disk = disk
@@ -201,7 +201,7 @@ class SimLogStore(LmdbLogStore):
         return replica.restored()
 
     def verify(self, key: ReplicaKey) -> str | None:
-        """See `LmdbLogStore`: the pages of this twin cannot be wrong, only its rows, which opening checks."""
+        """See `LmdbLogStore`. There are no pages here that can be damaged, only rows, which the opening checks."""
         return None
 
     def retire(self, key: ReplicaKey) -> None:
@@ -243,7 +243,7 @@ class SimLogStore(LmdbLogStore):
         return FileSpace(file.allocated * SPACE_SCALE, file.size * SPACE_SCALE)
 
     def reclaim(self, key: ReplicaKey) -> Released:
-        """See `LmdbLogStore`: all of it in one call, as rows have no pages."""
+        """See `LmdbLogStore`. One call returns all free space, since rows have no pages."""
         file = cast("SimReplica", self._replica(key)).file
         before, file.allocated = file.allocated, file.size
         return Released(before - file.size, is_complete=True)
@@ -335,7 +335,7 @@ class SimReserve(DiskReserve):
         self._disk = disk
 
     def _start_bytes(self) -> int:
-        """Nothing: a start writes no lock files here."""
+        """Return 0, since a start writes no lock files here."""
         return 0
 
     @property
@@ -356,7 +356,7 @@ class SimReserve(DiskReserve):
 
 
 class SimExecutor(Executor):
-    """Reader threads that are none."""
+    """An executor that runs functions on the loop instead of reader threads."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop
@@ -370,7 +370,7 @@ class SimExecutor(Executor):
 
 
 class SimWriters:
-    """`WriterThreads` in virtual time: each takes what waits, works for a drawn time, and reports."""
+    """`WriterThreads` in virtual time: each thread takes its queue, works for a random time, and reports."""
 
     def __init__(
         self,
@@ -423,7 +423,7 @@ class SimWriters:
             thread.writer.pump()
 
     def crash(self) -> None:
-        """The process is gone: of the write under way some transactions are durable."""
+        """Crash: only some transactions of the writes under way become durable."""
         for thread in self._threads:
             thread.crash()
 
@@ -449,7 +449,7 @@ class _Thread:
             self._on_done(completions)
 
     def begin(self) -> None:
-        """Take what waits, unless busy."""
+        """Begin to write the queue, unless the thread is busy."""
         if not self._taken:
             self._loop.call_soon(self._take)
             self._taken = -1

@@ -1,7 +1,7 @@
-"""A simulated process: what runs in it, how fast its clock goes, whether it is frozen or dead.
+"""A simulated process: its context, the rate of its clock, and whether it is frozen or dead.
 
-Everything that is scheduled belongs to the host in whose context it was scheduled. A dead host runs nothing any more, not
-even a `finally`, as after SIGKILL; a frozen one runs it later, as after SIGSTOP. Must not know what a broker is.
+Every scheduled callback belongs to the host in whose context it was scheduled. A dead host runs nothing any more, not even a
+`finally`, as after SIGKILL. A frozen host runs its callbacks later, as after SIGSTOP. This module must not know brokers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ HOST: ContextVar[Host | None] = ContextVar("simulated_host", default=None)
 
 
 class Handle:
-    """A callback that is scheduled: asyncio's handle and timer handle in one, and light."""
+    """A scheduled callback: a lightweight replacement of asyncio's handle and timer handle."""
 
     __slots__ = ("_when", "args", "callback", "context", "host")
 
@@ -33,21 +33,21 @@ class Handle:
         self._when = when
 
     def cancel(self) -> None:
-        """Do not run it."""
+        """Prevent the callback from running."""
         self.callback = None
         self.args = ()
 
     def cancelled(self) -> bool:
-        """Whether it will not run (or has run: nobody asks then)."""
+        """Return whether it was cancelled. Nobody asks after it has run."""
         return self.callback is None
 
     def when(self) -> float:
-        """The time it is due, on its host's clock."""
+        """Return the time at which it is due, on its host's clock."""
         return self._when
 
 
 class Host:
-    """One incarnation of a process. A restart is another one."""
+    """One incarnation of a process. A restart creates another host."""
 
     __slots__ = ("boot", "context", "is_dead", "is_frozen", "name", "offset", "parked", "rate")
 
@@ -55,23 +55,23 @@ class Host:
         self.name = name
         self.boot = boot
         self.rate = rate
-        """Seconds of its clock in one of the simulation."""
+        """Seconds of its clock per second of the simulation."""
         self.offset = offset
-        """What its clock said at the simulation's beginning."""
+        """The time of its clock at the beginning of the simulation."""
         self.is_dead = False
         self.is_frozen = False
         self.parked: list[Handle] = []
-        """What became due while it was frozen."""
+        """Callbacks that became due while the host was frozen."""
         context = copy_context()
         context.run(HOST.set, self)
         self.context: Context = context
 
     def local(self, now: float) -> float:
-        """Its clock at a time of the simulation."""
+        """Return the time of its clock at a time of the simulation."""
         return self.offset + now * self.rate
 
     def to_global(self, local: float) -> float:
-        """The first time at which its clock says so: a timer that fires early would be set again, for ever."""
+        """Return the first time of the simulation at which its clock shows `local`. A timer that fired early would be set again endlessly."""
         due = (local - self.offset) / self.rate
         while self.offset + due * self.rate < local:
             due = nextafter(due, inf)

@@ -1,4 +1,4 @@
-"""What brokers and clients log, as lines of the trace; or nothing, which is faster."""
+"""Prints the log lines of brokers and clients in the trace, or silences them, which is faster."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sim.cluster.world.host import HOST
 
 
 def silence_logs() -> None:
-    """Brokers and clients log nothing. For the rest of the process: loggers are made once."""
+    """Silence the logs of brokers and clients for the rest of the process, since loggers are created once."""
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL),
         processors=[_drop],
@@ -27,7 +27,7 @@ def _drop(_: object, method: str, event: MutableMapping[str, Any]) -> str:
 
 
 def logs_to(trace: Callable[[str], None], level: int) -> None:
-    """Everything from a level up becomes a line, with the host that says it. For the rest of the process."""
+    """Trace all log lines from a level on, each with its host, for the rest of the process."""
 
     def write(_: object, method: str, event: MutableMapping[str, Any]) -> str:
         what = event.pop("event", "")

@@ -1,8 +1,8 @@
-"""An asyncio event loop in virtual time: no selector, no threads; time jumps to the next timer.
+"""An asyncio event loop in virtual time, without selector and threads: time jumps to the next timer.
 
-What is ready runs in the order in which it became so, timers in the order of their times and then of their making, so a run
-depends on nothing but the seed. Work for threads runs on the loop after a drawn delay. Connections and servers are made by
-the simulated network. Invariant: nothing here reads a clock or chance of the machine.
+Callbacks run in the order in which they became ready, and timers in the order of their times and then of their creation. So a run
+depends only on the seed. Work for threads runs on the loop after a random delay. The simulated network creates connections and
+servers. Invariant: nothing here reads a clock or random source of the machine.
 """
 
 # ruff: noqa: ANN401 -- signatures as loose as asyncio's overloads
@@ -25,15 +25,15 @@ from sim.cluster.world.host import HOST, Handle, Host
 
 T = TypeVar("T")
 EVENTS_AT_ONCE_MAX = 300_000
-"""So many steps without time passing are a loop that spins."""
+"""Maximum number of steps without progress of time. More mean a spinning loop."""
 
 
 class SpinningError(Exception):
-    """Something goes round without time passing."""
+    """Callbacks run endlessly without progress of time."""
 
 
 class SimTask(asyncio.Task[T]):
-    """A task that is hashed by its number, so that sets of tasks have one order."""
+    """A task that is hashed by its number, so that the order of a set of tasks is deterministic."""
 
     __slots__ = ("number",)
     number: int
@@ -59,7 +59,7 @@ class SimFuture(asyncio.Future[T]):
 
 
 class Connector(Protocol):
-    """Who makes connections."""
+    """Creates the connections of the loop."""
 
     async def connect(self, factory: Callable[[], Any], address: str) -> tuple[Any, Any]:
         """See `loop.create_connection`."""
@@ -71,15 +71,15 @@ class Connector(Protocol):
 
 
 class VirtualLoop(asyncio.AbstractEventLoop):
-    """See the module."""
+    """An event loop in virtual time."""
 
     def __init__(self, thread_delay: Callable[[], float]) -> None:
-        """`thread_delay` draws how long work for a thread takes."""
+        """Create the loop. `thread_delay` draws the duration of work for a thread."""
         self.now = 0.0
-        """The simulation's time in seconds, which only the simulation sees."""
+        """The time of the simulation in seconds, which hosts do not see."""
         self.steps = 0
         self.failures: list[tuple[str, BaseException | None]] = []
-        """What nobody caught: (what, the exception)."""
+        """Uncaught failures, as (description, exception)."""
         self.connector: Connector | None = None
         self._thread_delay = thread_delay
         self._ready: deque[Handle] = deque()
@@ -91,31 +91,31 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._factory: Callable[..., Any] | None = None
         self._generator_hosts: dict[int, Host | None] = {}
         self.graves: list[object] = []
-        """Tasks of dead hosts: kept, because whoever collects them would run their `finally`."""
+        """Tasks and callbacks of dead hosts. They are kept because collecting them would run their `finally` blocks."""
 
     # ------------------------------------------------------------------------------------------------ time
 
     def time(self) -> float:
-        """The current host's clock."""
+        """Return the time of the current host's clock."""
         host = HOST.get()
         return self.now if host is None else host.offset + self.now * host.rate
 
     def get_debug(self) -> bool:
-        """Never."""
+        """Return False."""
         return False
 
     def is_running(self) -> bool:
-        """Whether something is being run."""
+        """Return whether the loop is running."""
         return self._is_running
 
     def is_closed(self) -> bool:
-        """Whether it was closed."""
+        """Return whether the loop was closed."""
         return self._is_closed
 
     # ------------------------------------------------------------------------------------------------ scheduling
 
     def call_soon(self, callback: Callable[..., object], *args: object, context: Context | None = None) -> Any:
-        """Run it after what is ready now."""
+        """Run the callback after all ready ones."""
         if context is None:
             context = copy_context()
         handle = Handle(callback, args, context, context.get(HOST), 0.0)
@@ -128,7 +128,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def call_later(
         self, delay: float, callback: Callable[..., object], *args: object, context: Context | None = None
     ) -> Any:
-        """Run it when so many seconds of the host's clock have passed."""
+        """Run the callback after `delay` seconds of the host's clock."""
         if context is None:
             context = copy_context()
         now = self.now
@@ -146,7 +146,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def call_at(
         self, when: float, callback: Callable[..., object], *args: object, context: Context | None = None
     ) -> Any:
-        """Run it at that time of the host's clock."""
+        """Run the callback at a time of the host's clock."""
         if context is None:
             context = copy_context()
         host = context.get(HOST)
@@ -156,11 +156,11 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return handle
 
     def push(self, due: float, handle: Handle) -> None:
-        """Run a handle at a time of the simulation. The same one may be pushed again and again, if nobody cancels it."""
+        """Run a handle at a time of the simulation. The same handle may be pushed repeatedly if nobody cancels it."""
         heapq.heappush(self._timers, (due if due > self.now else self.now, next(self._sequence), handle))
 
     def at(self, when: float, host: Host | None, callback: Callable[..., object], *args: object) -> Handle:
-        """Run it at a time of the simulation, in that host (None: in the world between them)."""
+        """Run the callback at a time of the simulation, in this host, or outside of all hosts for None."""
         context = _WORLD if host is None else host.context
         handle = Handle(callback, args, context, host, when)
         if not self._is_closed:
@@ -168,20 +168,20 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return handle
 
     def handle(self, callback: Callable[..., object], *args: object) -> Handle:
-        """Of the world between hosts, for `push`."""
+        """Create a handle outside of all hosts, for `push`."""
         return Handle(callback, args, _WORLD, None, 0.0)
 
     def soon(self, host: Host | None, callback: Callable[..., object], *args: object) -> None:
-        """Run it in that host after what is ready now."""
+        """Run the callback in this host after all ready ones."""
         if not self._is_closed:
             self._ready.append(Handle(callback, args, _WORLD if host is None else host.context, host, 0.0))
 
     def after(self, delay: float, host: Host | None, callback: Callable[..., object], *args: object) -> Handle:
-        """Run it when so much time of the simulation has passed."""
+        """Run the callback after `delay` seconds of the simulation."""
         return self.at(self.now + delay, host, callback, *args)
 
     def create_future(self) -> asyncio.Future[Any]:
-        """A future of this loop."""
+        """Create a future of this loop."""
         future: SimFuture[Any] = SimFuture(loop=self)
         future.number = next(self._hashes)
         return future
@@ -193,34 +193,34 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         name: str | None = None,
         context: Context | None = None,
     ) -> asyncio.Task[T]:
-        """A task of the current host, or of the one whose context is given."""
+        """Create a task of the current host, or of the host whose context is given."""
         task: SimTask[T] = SimTask.__new__(SimTask)
         task.number = next(self._hashes)
         task.__init__(coro, loop=self, name=name or "task", context=context)  # type: ignore[misc]  # numbered before it is hashed
         return task
 
     def spawn(self, host: Host | None, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """A task in a host."""
+        """Create a task in a host."""
         return self.create_task(coroutine, context=(_WORLD if host is None else host.context).copy())
 
     def set_task_factory(self, factory: Callable[..., Any] | None) -> None:
-        """Remembered and not used."""
+        """Store the factory, which is not used."""
         self._factory = factory
 
     def get_task_factory(self) -> Callable[..., Any] | None:
-        """What was set."""
+        """Return the stored factory."""
         return self._factory
 
     # ------------------------------------------------------------------------------------------------ threads
 
     def run_in_executor(self, executor: Executor | None, func: Callable[..., T], *args: object) -> asyncio.Future[T]:
-        """Run it on the loop, after as long as a thread takes."""
+        """Run the function on the loop, after the random duration of work for a thread."""
         future: asyncio.Future[T] = self.create_future()
         self.call_later(self._thread_delay(), _run_into, future, func, args)
         return future
 
     def submit(self, func: Callable[..., T], *args: object) -> Future[T]:
-        """As `Executor.submit`."""
+        """See `Executor.submit`."""
         future: Future[T] = Future()
         future.set_running_or_notify_cancel()
         self.call_later(self._thread_delay(), _run_into, future, func, args)
@@ -229,30 +229,30 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     # ------------------------------------------------------------------------------------------------ network
 
     async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> Any:
-        """A name is its own address."""
+        """Return the name itself as its address."""
         return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (host, port))]
 
     async def create_connection(self, protocol_factory: Any, host: Any = "", port: Any = 0, **_: Any) -> Any:
-        """Over the simulated network."""
+        """Connect over the simulated network."""
         assert self.connector is not None
         return await self.connector.connect(protocol_factory, f"{host}:{port}")
 
     async def create_server(self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any) -> Any:
-        """On the simulated network."""
+        """Listen on the simulated network."""
         assert self.connector is not None
         return self.connector.listen(protocol_factory, f"{host}:{port}")
 
     # ------------------------------------------------------------------------------------------------ running
 
     def run_in(self, host: Host, callback: Callable[..., object], *args: object) -> None:
-        """Run it in that host now, if it is not frozen (then later) or dead (then never). Only from the world between hosts."""
+        """Run the callback in this host now, or later if the host is frozen, or never if it is dead. Only called outside of all hosts."""
         if host.is_dead or host.is_frozen:
             self._ready.append(Handle(callback, args, host.context, host, 0.0))
         else:
             host.context.run(callback, *args)
 
     def run_until(self, is_done: Callable[[], bool], limit: float) -> bool:
-        """Run until the condition holds (True) or the time is over (False). Raises `SpinningError`."""
+        """Run until the condition holds (True) or the limit is reached (False). Raises `SpinningError`."""
         previous = asyncio._get_running_loop()
         asyncio._set_running_loop(self)
         hooks = sys.get_asyncgen_hooks()
@@ -288,12 +288,12 @@ class VirtualLoop(asyncio.AbstractEventLoop):
                     raise SpinningError(f"{at_once} steps at {self.now:.3f} s, the last {callback!r} of {host}")
                 try:
                     if handle.context is _WORLD:
-                        callback(*handle.args)  # no context but this one's: nothing runs outside of all hosts
+                        callback(*handle.args)  # no other context is entered: code outside of all hosts uses this one
                     else:
                         handle.context.run(callback, *handle.args)
                 except (SystemExit, KeyboardInterrupt, SimulationEnd):
                     raise
-                except BaseException as error:  # noqa: BLE001 -- the root of everything that runs
+                except BaseException as error:  # noqa: BLE001 -- the root of all callbacks
                     self.failures.append((f"{host}: callback {callback!r}", error))
             self.steps += at_once - counted
             counted = at_once
@@ -312,25 +312,25 @@ class VirtualLoop(asyncio.AbstractEventLoop):
                     add(handle)
 
     def thaw(self, host: Host) -> None:
-        """A frozen host goes on: with everything that became due meanwhile, in order."""
+        """Resume a frozen host, beginning with the callbacks that became due while it was frozen, in order."""
         host.is_frozen = False
         self._ready.extend(host.parked)
         host.parked = []
 
     def kill(self, host: Host) -> None:
-        """A host runs nothing any more."""
+        """Kill a host: it runs nothing any more."""
         host.is_dead = True
         self.graves.extend(host.parked)
         host.parked = []
         self.graves.extend(task for task in asyncio.all_tasks(self) if not task.done())
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """What asyncio found that nobody caught."""
+        """Record a failure that asyncio reports as uncaught."""
         if not self._is_closed:
             self.failures.append((str(context.get("message")), context.get("exception")))
 
     def close(self) -> None:
-        """Bury every task that is left: their `finally` runs, and reaches nobody."""
+        """Close every remaining task. Their `finally` blocks run without any effect."""
         tasks = sorted((task for task in asyncio.all_tasks(self) if isinstance(task, SimTask)), key=hash)
         self._is_closed = True
         self._ready.clear()
@@ -349,10 +349,10 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self.graves.clear()
 
     async def shutdown_asyncgens(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 -- asyncio's name
-        """There is none."""
+        """Do nothing, since there is no executor."""
 
     def _on_generator(self, generator: Any) -> None:
         self._generator_hosts[id(generator)] = HOST.get()
@@ -366,7 +366,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
 
 class SimulationEnd(BaseException):
-    """Raised by what must end the run at once, from however deep: a broken invariant."""
+    """Raised by a broken invariant to end the run immediately, from any depth of the call stack."""
 
 
 _WORLD = Context()
@@ -379,7 +379,7 @@ def _run_into(future: Any, func: Callable[..., object], args: tuple[object, ...]
         result = func(*args)
     except SimulationEnd:
         raise
-    except BaseException as error:  # noqa: BLE001 -- handed to whoever waits
+    except BaseException as error:  # noqa: BLE001 -- handed to the future's waiter
         future.set_exception(error)
     else:
         future.set_result(result)

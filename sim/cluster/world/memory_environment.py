@@ -1,7 +1,7 @@
 """LMDB's twin in memory, as far as the product's replica files use it: rows of bytes, transactions, cursors.
 
-Under it the production replica code runs unmodified: its codecs, its checksums, its checks at opening. A transaction is
-applied whole or not at all. One thread; a read transaction that stays open sees the rows as they were.
+The production replica code runs on it unmodified, with its codecs, its checksums and its checks at opening. A transaction is
+applied completely or not at all. There is one thread. A read transaction that stays open keeps seeing the old rows.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ PAGE_BYTES = 4096
 
 
 class Table:
-    """One database: rows in key order. Rows are changed through it: it knows their size."""
+    """One database: rows in key order. Rows are changed only by its methods, since it counts their bytes."""
 
     __slots__ = ("_keys", "rows", "size")
 
     def __init__(self) -> None:
         self.rows: dict[bytes, bytes] = {}
         self._keys: list[bytes] = []
-        """Sorted."""
+        """All keys, sorted."""
         self.size = 0
         """Bytes of keys and values."""
 
     def keys(self) -> list[bytes]:
-        """All keys, sorted; not to be changed."""
+        """Return all keys, sorted. The caller must not change the list."""
         return self._keys
 
     def put(self, key: bytes, value: bytes) -> None:
@@ -46,7 +46,7 @@ class Table:
         self.rows[key] = value
 
     def delete(self, key: bytes) -> bytes | None:
-        """Delete a row; its value."""
+        """Delete a row, and return its value or None."""
         value = self.rows.pop(key, None)
         if value is not None:
             self.size -= len(key) + len(value)
@@ -54,7 +54,7 @@ class Table:
         return value
 
     def copy(self) -> Table:
-        """As it is now."""
+        """Return a copy."""
         twin = Table()
         twin.rows = dict(self.rows)
         twin._keys = self._keys.copy()
@@ -63,17 +63,17 @@ class Table:
 
 
 class RowFile:
-    """What a replica's file holds, on the simulated disk: it outlives processes."""
+    """The content of a replica's file on the simulated disk. It survives processes."""
 
     def __init__(self) -> None:
         self.tables: dict[str, Table] = {"log": Table(), "meta": Table(), "state": Table()}
         self.allocated = 0
-        """What it takes of the disk: deleted rows leave room in the file, not on the disk, until it is given back."""
+        """The bytes that it takes of the disk. Deleted rows leave room in the file, which returns to the disk only when it is released."""
         self.commits = 0
-        """Transactions that wrote to it."""
+        """Number of write transactions."""
 
     def copy(self) -> RowFile:
-        """As it is now."""
+        """Return a copy."""
         twin = RowFile()
         twin.tables = {name: table.copy() for name, table in self.tables.items()}
         twin.allocated, twin.commits = self.allocated, self.commits
@@ -85,12 +85,12 @@ class RowFile:
         return sum(table.size for table in self.tables.values())
 
     def grow(self) -> None:
-        """Take what the rows need, after a commit."""
+        """Take the space that the rows need after a commit."""
         self.allocated = max(self.allocated, self.size)
 
 
 class MemoryEnvironment:
-    """An open file. Stands in for `lmdb.Environment`."""
+    """An open file, in place of `lmdb.Environment`."""
 
     def __init__(self, file: RowFile, map_bytes: int) -> None:
         self.file = file
@@ -98,30 +98,30 @@ class MemoryEnvironment:
         self._is_closed = False
 
     def begin(self, write: bool = False, buffers: bool = False) -> Transaction:
-        """A transaction."""
+        """Begin a transaction."""
         if self._is_closed:
             raise lmdb.Error("the environment is closed")
         return Transaction(self, write, buffers)
 
     def info(self) -> dict[str, int]:
-        """As LMDB says it."""
+        """See `lmdb.Environment`."""
         return {"last_pgno": 2 + self.file.size // PAGE_BYTES, "map_size": self._map_bytes}
 
     def stat(self) -> dict[str, int]:
-        """As LMDB says it."""
+        """See `lmdb.Environment`."""
         return {"psize": PAGE_BYTES, "branch_pages": 0, "leaf_pages": 1, "overflow_pages": 0}
 
     def set_mapsize(self, map_bytes: int) -> None:
-        """Grow the map."""
+        """Set the size of the map."""
         self._map_bytes = map_bytes
 
     def close(self) -> None:
-        """Close it."""
+        """Close the file."""
         self._is_closed = True
 
 
 class Transaction:
-    """A transaction; a context manager, as LMDB's."""
+    """A transaction, which is a context manager like LMDB's."""
 
     def __init__(self, environment: MemoryEnvironment, write: bool, buffers: bool) -> None:
         self._environment = environment
@@ -143,11 +143,11 @@ class Transaction:
             self._environment.file.commits += 1
 
     def id(self) -> int:
-        """Which one it is."""
+        """Return the transaction's number."""
         return self._environment.file.commits + self._is_write
 
     def abort(self) -> None:
-        """Undo everything."""
+        """Undo all changes."""
         for table, key, value in reversed(self._undo):
             if value is None:
                 table.delete(key)
@@ -156,11 +156,11 @@ class Transaction:
         self._undo.clear()
 
     def freeze(self) -> None:
-        """It stays open while others write."""
+        """Keep the current rows, except the log, since the transaction stays open while others write."""
         self._tables = {name: table.copy() for name, table in self._tables.items() if name != "log"}
 
     def get(self, key: bytes, default: Any = None, db: str = "") -> Any:  # noqa: ANN401 -- bytes or a view
-        """A row's value."""
+        """Return a row's value, or the default."""
         value = self._tables[db].rows.get(bytes(key))
         if value is None:
             return default
@@ -175,7 +175,7 @@ class Transaction:
         return True
 
     def delete(self, key: bytes, db: str = "") -> bool:
-        """Delete a row; whether it was there."""
+        """Delete a row. Return whether it existed."""
         table = self._tables[db]
         value = table.delete(key)
         if value is not None:
@@ -183,16 +183,16 @@ class Transaction:
         return value is not None
 
     def cursor(self, db: str) -> Cursor:
-        """A cursor."""
+        """Return a cursor."""
         return Cursor(self, db, self._tables[db], self._buffers)
 
     def stat(self, db: str) -> dict[str, int]:
-        """How many rows."""
+        """Return the number of rows, and page counts."""
         return {"entries": len(self._tables[db].rows), "branch_pages": 0, "leaf_pages": 1, "overflow_pages": 0}
 
 
 class Cursor:
-    """A cursor over one table. The table does not change under it but through it."""
+    """A cursor over one table. Only the cursor changes the table while it is in use."""
 
     def __init__(self, transaction: Transaction, db: str, table: Table, buffers: bool) -> None:
         self._transaction = transaction
@@ -208,7 +208,7 @@ class Cursor:
         self.close()
 
     def close(self) -> None:
-        """Nothing to free."""
+        """Do nothing."""
 
     def _value(self, key: bytes) -> Any:  # noqa: ANN401 -- bytes or a view
         value = self._table.rows[key]
@@ -225,33 +225,33 @@ class Cursor:
         return self._at >= 0
 
     def next(self) -> bool:
-        """Go on."""
+        """Go to the next row."""
         self._at += 1
         return self._at < len(self._table.keys())
 
     def key(self) -> bytes:
-        """Of the current row."""
+        """Return the key of the current row."""
         return self._table.keys()[self._at]
 
     def item(self) -> tuple[Any, Any]:
-        """The current row."""
+        """Return key and value of the current row."""
         key = self.key()
         return key, self._value(key)
 
     def set_key(self, key: bytes) -> bool:
-        """Go to a row; whether it is there."""
+        """Go to a row. Return whether it exists."""
         keys = self._table.keys()
         self._at = bisect_left(keys, key)
         return self._at < len(keys) and keys[self._at] == key
 
     def set_range(self, key: bytes) -> bool:
-        """Go to a row or the next one; whether there is one."""
+        """Go to a row or the next one. Return whether there is one."""
         keys = self._table.keys()
         self._at = bisect_left(keys, key)
         return self._at < len(keys)
 
     def iternext(self) -> Iterator[tuple[Any, Any]]:
-        """From the current row on."""
+        """Yield the rows from the current one on."""
         keys = self._table.keys()
         for at in range(max(0, self._at), len(keys)):
             yield keys[at], self._value(keys[at])
@@ -259,12 +259,12 @@ class Cursor:
     __iter__ = iternext
 
     def iterprev(self, keys: bool = True) -> Iterator[Any]:
-        """From the last row back."""
+        """Yield the rows from the last one back."""
         for key in reversed(self._table.keys()):
             yield (key, self._value(key)) if keys else self._value(key)
 
     def putmulti(self, rows: Iterable[tuple[bytes, bytes]], append: bool = False) -> tuple[int, int]:
-        """Write rows; with `append` they must come after all there are."""
+        """Write rows. With `append` they must follow all existing ones."""
         taken = added = 0
         for key, value in rows:
             taken += 1

@@ -1,8 +1,8 @@
-"""The simulated network: machines, links with delay and cuts, and ordered connections over them as TCP has them.
+"""The simulated network: machines, links with delays and cuts, and ordered connections over them, as in TCP.
 
-Bytes of a connection arrive in order or not at all; connections overtake each other. A cut link holds what is sent, until it
-heals or the sender's patience ends; a process that ends closes its connections, a machine that loses power says nothing.
-Must not know what the bytes mean.
+Bytes of a connection arrive in order or not at all, but connections overtake each other. A cut link holds the packets until it heals
+or the sender gives up. A process that ends closes its connections. A machine that loses power sends nothing. This module must not
+interpret the bytes.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from sim.cluster.world.host import Handle, Host
 from sim.cluster.world.loop import VirtualLoop
 
 UNACKED_SECONDS = 1.5
-"""TCP gives a connection up when sent bytes are not acknowledged for so long (the product sets TCP_USER_TIMEOUT)."""
+"""TCP gives up a connection when sent bytes are not acknowledged for this time (the product sets TCP_USER_TIMEOUT)."""
 
 
 @dataclass(slots=True)
 class Weather:
-    """How the network is now."""
+    """The current state of the network."""
 
     delay_min: float = 0.0005
     delay_mean: float = 0.001
-    """On top of the least, drawn from an exponential distribution."""
+    """Mean of the exponentially distributed delay in addition to `delay_min`."""
     slow_share: float = 0.0
-    """Share of packets that take a retransmission's time."""
+    """Share of packets that take the time of a retransmission."""
     slow_seconds: float = 0.2
     reset_share: float = 0.0
     """Share of packets at which the connection breaks."""
     drop_share: float = 0.0
-    """Share of frames that a node drops because its outbox is full."""
+    """Share of frames that a node drops, as if its outbox were full."""
 
 
 class Network:
@@ -46,47 +46,47 @@ class Network:
         self.cuts: dict[tuple[str, str], None] = {}
         """Directed links on which nothing arrives."""
         self.clogs: dict[tuple[str, str], float] = {}
-        """Directed links that take so much longer."""
+        """Directed links with an additional delay in seconds."""
         self.listeners: dict[str, Listener] = {}
         self.dark: dict[str, None] = {}
-        """Machines without power: they do not even refuse."""
+        """Machines without power. They do not even refuse connections."""
         self._pipes: dict[Pipe, None] = {}
         self.digest: Callable[[str, str, bytes], None] = lambda source, target, data: None
-        """Told of everything that arrives."""
+        """Called with all data that arrive."""
         self.resets = 0
         self.dropped = 0
-        """Frames that found an outbox full."""
+        """Number of frames dropped by full outboxes."""
         self.held = 0
-        """Packets that a cut held up."""
+        """Number of packets held by a cut."""
         self.clogged = 0
-        """Packets that a clog made later."""
+        """Number of packets delayed by a clog."""
         self.lost_streams = 0
-        """Connections given up by a sender's patience."""
+        """Number of connections that a sender gave up."""
 
     # ------------------------------------------------------------------------------------------------ faults
 
     def cut(self, source: str, target: str) -> None:
-        """Nothing arrives on this directed link any more."""
+        """Cut a directed link."""
         self.cuts[source, target] = None
 
     def heal(self, source: str, target: str) -> None:
-        """The link works again: what it held is delivered."""
+        """Restore a link, and deliver the packets that it held."""
         if self.cuts.pop((source, target), 0) is None:
             for pipe in list(self._pipes):
                 pipe.pump(source, target)
 
     def heal_all(self) -> None:
-        """Every link works."""
+        """Restore every link."""
         for source, target in list(self.cuts):
             self.heal(source, target)
         self.clogs.clear()
 
     def is_cut(self, source: str, target: str) -> bool:
-        """Whether the link is cut."""
+        """Return whether the link is cut."""
         return (source, target) in self.cuts
 
     def delay(self, source: str, target: str) -> float:
-        """How long a packet that is sent now takes."""
+        """Draw the delay of a packet that is sent now."""
         weather, chance = self.weather, self.rng
         if source == target:
             return 0.00005
@@ -99,7 +99,7 @@ class Network:
         return seconds
 
     def on_process_ended(self, host: Host, *, is_power_cut: bool) -> None:
-        """Its kernel closes its connections, or nobody does."""
+        """Close the connections of an ended process, as its kernel does. After a power cut nobody closes them."""
         for address, listener in list(self.listeners.items()):
             if listener.host is host:
                 del self.listeners[address]
@@ -116,7 +116,7 @@ class Network:
     def connect(
         self, host: Host, address: str, on_open: Callable[[Pipe], None], on_refused: Callable[[], None]
     ) -> None:
-        """One attempt; neither callback comes while the link is cut or the machine is without power."""
+        """Try to connect once. Neither callback is called if the link is cut or the machine is without power."""
         target = address.rpartition(":")[0]
         self.loop.after(self.delay(host.name, target), None, self._syn, host, address, on_open, on_refused)
 
@@ -131,12 +131,12 @@ class Network:
             return
         pipe = Pipe(self, host, listener.host)
         self._pipes[pipe] = None
-        # the kernel accepts for a frozen process, too: it hears of it when it goes on
+        # the kernel also accepts for a frozen process, which sees the connection when it is resumed
         self.loop.soon(listener.host, listener.accept, pipe)
         self.loop.after(delay, host, _opened, pipe, on_open)
 
     def forget(self, pipe: Pipe) -> None:
-        """The connection is gone at both ends."""
+        """Remove a connection that is closed at both ends."""
         self._pipes.pop(pipe, None)
 
 
@@ -149,18 +149,18 @@ def _opened(pipe: Pipe, on_open: Callable[[Pipe], None]) -> None:
 
 @dataclass(slots=True)
 class Listener:
-    """Who accepts at an address."""
+    """The host that accepts connections at an address."""
 
     host: Host
     accept: Callable[[Pipe], None]
 
 
 _Packet = tuple[bytes, Callable[..., None], tuple[object, ...], bool]
-"""The bytes, who takes them with which arguments, and whether the sender said its last word."""
+"""The bytes, the function that receives them with its arguments, and whether this is the sender's last packet."""
 
 
 class _End:
-    """One side of a connection, and what travels towards the other."""
+    """One side of a connection, and the packets under way to the other side."""
 
     __slots__ = ("arrival", "arrives_at", "bytes_under_way", "host", "is_closed", "is_held", "on_lost", "packets")
 
@@ -173,13 +173,13 @@ class _End:
         self.bytes_under_way = 0
         self.is_held = False
         self.is_closed = False
-        """It sends and hears nothing any more."""
+        """Whether this side sends and receives nothing any more."""
         self.on_lost: Callable[[], None] | None = None
-        """Told, in its host, that the connection is gone."""
+        """Called in its host when the connection is lost."""
 
 
 class Pipe:
-    """A connection: end 0 opened it, end 1 accepted it."""
+    """A connection. End 0 opened it, and end 1 accepted it."""
 
     __slots__ = ("_is_local", "_network", "ends")
 
@@ -191,7 +191,7 @@ class Pipe:
             end.arrival = network.loop.handle(self._arrive, side)
 
     def side_of(self, host: Host) -> int | None:
-        """Which end a host has."""
+        """Return the number of a host's end, or None."""
         if self.ends[0].host is host:
             return 0
         return 1 if self.ends[1].host is host else None
@@ -235,7 +235,7 @@ class Pipe:
         data, deliver, args, is_end = end.packets.popleft()
         end.bytes_under_way -= len(data)
         if other.is_closed or other.host.is_dead:
-            # whoever is there now knows nothing of this connection
+            # the process that is there now knows nothing about this connection
             if not is_end:
                 self._lose(side)
             self._finish()
@@ -255,21 +255,21 @@ class Pipe:
             host.context.run(deliver, *args)
 
     def _miss_acknowledgement(self, side: int) -> None:
-        """What was sent arrived, and the sender cannot know."""
+        """Lose the connection at the sender, whose data arrived but were not acknowledged."""
         end, other = self.ends[side], self.ends[1 - side]
         if (other.host.name, end.host.name) in self._network.cuts and not end.is_closed:
             self._network.lost_streams += 1
             self._lose(side)
 
     def pump(self, source: str, target: str) -> None:
-        """A link healed: deliver what it held."""
+        """Deliver the packets that a restored link held."""
         for side in (0, 1):
             end = self.ends[side]
             if end.is_held and end.host.name == source and self.ends[1 - side].host.name == target:
                 self.release(side)
 
     def release(self, side: int) -> None:
-        """Deliver what is held."""
+        """Deliver the packets that one side held."""
         end, network = self.ends[side], self._network
         end.is_held = False
         end.arrives_at = network.loop.now
@@ -288,7 +288,7 @@ class Pipe:
             self._finish()
 
     def close(self, side: int) -> None:
-        """End it after what was sent: the other side hears of it when that arrived."""
+        """Close one side after the data sent. The other side is closed when they have arrived."""
         end = self.ends[side]
         if end.is_closed:
             return
@@ -296,7 +296,7 @@ class Pipe:
         self._push(side, (b"", _nothing, (), True))
 
     def reset(self) -> None:
-        """Break it at once at both ends; what is under way is lost."""
+        """Break the connection immediately at both ends. Packets under way are lost."""
         for side in (0, 1):
             self.ends[side].packets.clear()
             self.ends[side].bytes_under_way = 0
@@ -304,7 +304,7 @@ class Pipe:
         self._finish()
 
     def orphan(self, side: int) -> None:
-        """The machine of that side is without power: nothing is said, nothing under way from it is lost."""
+        """Silence one side after a power cut. The packets under way from it are still delivered."""
         self.ends[side].is_closed = True
 
     def _lose(self, side: int) -> None:

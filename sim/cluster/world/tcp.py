@@ -1,4 +1,4 @@
-"""Asyncio transports over simulated connections: what the product's peer transport runs on, unmodified."""
+"""Asyncio transports over simulated connections. The product's peer transport runs on them unmodified."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ class TcpTransport(asyncio.Transport):
         self._high = _WRITE_LIMIT_BYTES
         self._is_paused = False
         self._unread: list[bytes] | None = None
-        """What came while reading was paused; None while it is not."""
+        """Data that arrived while reading was paused. None while it is not paused."""
         self.peer: TcpTransport | None = None
         pipe.ends[side].on_lost = self._on_lost
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:  # noqa: ANN401 -- asyncio's
-        """Nothing is known."""
+        """Return the default, since there is no extra information."""
         return default
 
     def is_closing(self) -> bool:
-        """Whether it is closed or closing."""
+        """Return whether the transport is closed or closing."""
         return self._is_closing
 
     def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
@@ -55,7 +55,7 @@ class TcpTransport(asyncio.Transport):
             self._protocol.pause_writing()
 
     def _arrived(self, data: bytes) -> None:
-        """Runs in the other end's host."""
+        """Deliver data. This runs in the other end's host."""
         peer = self.peer
         if peer is not None:
             peer.receive(data)
@@ -68,7 +68,7 @@ class TcpTransport(asyncio.Transport):
             self._protocol.resume_writing()
 
     def receive(self, data: bytes) -> None:
-        """Bytes came."""
+        """Pass arriving data to the protocol."""
         if self._is_closing:
             return
         if self._unread is not None:
@@ -83,33 +83,33 @@ class TcpTransport(asyncio.Transport):
             at += count
 
     def pause_reading(self) -> None:
-        """Keep what comes."""
+        """Keep arriving data."""
         if self._unread is None:
             self._unread = []
 
     def resume_reading(self) -> None:
-        """Hand over what came, and what comes."""
+        """Deliver the kept data, and all later data immediately."""
         unread, self._unread = self._unread or (), None
         for data in unread:
             self.receive(data)
 
     def get_write_buffer_size(self) -> int:
-        """Bytes that have not arrived."""
+        """Return the number of bytes that have not arrived."""
         return self._pipe.ends[self._side].bytes_under_way
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """When to tell the protocol to stop."""
+        """Set the number of bytes under way at which the protocol must pause."""
         self._high = high or _WRITE_LIMIT_BYTES
 
     def close(self) -> None:
-        """Close after what was sent."""
+        """Close the connection after the data sent."""
         if not self._is_closing:
             self._is_closing = True
             self._pipe.close(self._side)
             self._network.loop.call_soon(self._say_lost)
 
     def abort(self) -> None:
-        """Close at once."""
+        """Close the connection."""
         self.close()
 
     def _on_lost(self) -> None:
@@ -124,7 +124,7 @@ class TcpTransport(asyncio.Transport):
 
 
 class TcpServer:
-    """What `create_server` gives."""
+    """The server that `create_server` returns."""
 
     def __init__(self, network: Network, address: str) -> None:
         self._network = network
@@ -132,26 +132,26 @@ class TcpServer:
         self.sockets = [self]
 
     def getsockname(self) -> tuple[str, int]:
-        """Host and port."""
+        """Return host and port."""
         host, _, port = self._address.rpartition(":")
         return host, int(port)
 
     def close(self) -> None:
-        """Accept nobody any more."""
+        """Accept no more connections."""
         self._network.listeners.pop(self._address, None)
 
 
 class TcpConnector:
-    """Makes and accepts connections for the loop."""
+    """Creates and accepts connections for the loop."""
 
     def __init__(self, loop: VirtualLoop, network: Network) -> None:
         self._loop = loop
         self._network = network
         self._opened: dict[Pipe, TcpTransport] = {}
-        """Accepted ends whose opener has not heard of it."""
+        """The first end of each connection whose other end is not connected yet."""
 
     async def connect(self, factory: Callable[[], Any], address: str) -> tuple[Any, Any]:
-        """See `Connector`. Waits as long as nobody says anything: the caller has a timeout."""
+        """See `Connector`. Waits without limit if there is no reply, since the caller has a timeout."""
         host = HOST.get()
         assert host is not None
         opened: asyncio.Future[Pipe] = self._loop.create_future()

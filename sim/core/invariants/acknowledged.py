@@ -1,5 +1,5 @@
-"""`Acknowledged`: an operation whose client was told «committed» is in the committed log, once and for ever, and one
-that was refused never is (thesis 6.3; the definite and the unknown outcome of a proposal).
+"""`Acknowledged`: an operation that was acknowledged to its client stays in the committed log exactly once, and a refused
+operation is never in it (thesis 6.3, the definite and the unknown outcome of a proposal).
 """
 
 from __future__ import annotations
@@ -11,29 +11,29 @@ from sim.core.invariants.violation import demand
 
 
 class Acknowledged:
-    """What clients were told."""
+    """The operations that were acknowledged to clients."""
 
     def __init__(self) -> None:
         self._acknowledged: list[Entry] = []
         self._appended: dict[bytes, int] = {}
-        """Payload -> how often some leader appended it (a client repeats what it does not know the fate of)."""
+        """Payload -> how often leaders appended it. A client repeats an operation of unknown outcome."""
 
     @property
     def count(self) -> int:
-        """Operations acknowledged."""
+        """Number of acknowledged operations."""
         return len(self._acknowledged)
 
     def on_appended(self, entries: tuple[Entry, ...]) -> None:
-        """A leader took these."""
+        """Record entries that a leader appended."""
         for entry in entries:
             self._appended[entry.payload] = self._appended.get(entry.payload, 0) + 1
 
     def on_acknowledged(self, entry: Entry) -> None:
-        """A client learned that its entry is committed."""
+        """Record an entry that was acknowledged to its client."""
         self._acknowledged.append(entry)
 
     def check(self, committed: CommittedLog) -> None:
-        """At the end: everything acknowledged is there, and nothing that no leader took, nor more often."""
+        """Check at the end that all acknowledged entries are committed, and no entry more often than leaders appended it."""
         for entry in self._acknowledged:
             known = committed.at(entry.index)
             is_kept = known is not None and known.entry == entry

@@ -1,5 +1,5 @@
 """`AppliedState`: replicas that applied the same index have the same state and membership
-(thesis, figure 3.2, State Machine Safety; 4.1 for the membership, active when applied).
+(thesis, figure 3.2, State Machine Safety, and 4.1 for the membership, which is active when it is applied).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ class AppliedState:
         self._memberships: dict[int, Membership] = {}
 
     def on_state(self, replica_id: int, state: MachineState) -> None:
-        """A replica's machine is in this state."""
+        """Compare the state of a replica's state machine with the other replicas' state at this index."""
         known = self._states.setdefault(state.index, state)
         demand(known == state, "AppliedState", f"r{replica_id} is in {state}, another replica was in {known}")
 
     def on_membership(self, replica_id: int, index: int, membership: Membership) -> None:
-        """A replica has this membership after applying up to `index`."""
+        """Compare a replica's membership after applying `index` with the other replicas' membership at this index."""
         known = self._memberships.setdefault(index, membership)
         demand(known == membership, "AppliedState", f"r{replica_id} at {index} has {membership}, another had {known}")

@@ -1,7 +1,7 @@
-"""`LogInv`, `QuorumLog`, `CommitOwnTerm`: the one committed log of the cluster.
+"""`LogInv`, `QuorumLog`, `CommitOwnTerm`: the single committed log of the cluster.
 
 `LogInv`: committed prefixes of any two replicas agree (thesis, figure 3.2, State Machine Safety). `QuorumLog`: each
-committed entry is durable on a majority, of both halves while joint (3.5, 4.3, 10.2.1). `CommitOwnTerm`: a leader
+committed entry is durable on a majority, or on a majority of both halves while joint (3.5, 4.3, 10.2.1). `CommitOwnTerm`: a leader
 commits by counting only in its own term (3.6.2, figure 3.7).
 """
 
@@ -19,14 +19,14 @@ from sim.core.invariants.violation import InvariantViolation, demand
 
 @dataclass(frozen=True, slots=True)
 class CommittedEntry:
-    """An entry, and the leader's term in which it was first known committed."""
+    """An entry, and the term of the leader that was first known to have committed it."""
 
     entry: Entry
     commit_term: int
 
 
 class CommittedLog:
-    """Grows when a leader commits; everything else is compared with it."""
+    """The committed log. It grows when a leader commits, and all replicas' logs are compared with it."""
 
     def __init__(self, first_index: int) -> None:
         self.first_index = first_index
@@ -34,11 +34,11 @@ class CommittedLog:
 
     @property
     def last_index(self) -> int:
-        """The highest index known committed anywhere, ever."""
+        """The highest index that was ever known to be committed on any replica."""
         return self.first_index + len(self._entries) - 1
 
     def at(self, index: int) -> CommittedEntry | None:
-        """What is committed at `index`."""
+        """Return the committed entry at `index`, or None."""
         slot = index - self.first_index
         return self._entries[slot] if 0 <= slot < len(self._entries) else None
 
@@ -51,7 +51,7 @@ class CommittedLog:
         membership: Membership,
         disks: Mapping[int, SimDisk],
     ) -> bool:
-        """A leader's commit index rose. True when the committed log grew."""
+        """Check the rise of a leader's commit index. Return whether the committed log has grown."""
         for index in range(old_commit + 1, new_commit + 1):
             known = self.at(index)
             if known is not None and _is_held(index, known.entry.term, membership, disks):
@@ -67,7 +67,7 @@ class CommittedLog:
         return new_commit == self.last_index
 
     def check(self, replica_id: int, log: LogCopy, first: int, last: int) -> None:
-        """A replica holds `first`..`last` as committed: they must be what is committed."""
+        """Check that the entries `first`..`last` that a replica holds as committed equal the committed log."""
         for index in range(max(first, log.position.index + 1), last + 1):
             mine, known = log.entry(index), self.at(index)
             if known is None or not (mine is known.entry or mine == known.entry):
@@ -75,7 +75,7 @@ class CommittedLog:
 
 
 def _quorum_entry(index: int, membership: Membership, disks: Mapping[int, SimDisk]) -> Entry | None:
-    """The entry that a majority of each half has durable at `index`; None when there is no such entry."""
+    """Return the entry that a majority of each half has durable at `index`, or None if there is no such entry."""
     for voter in membership.voters:
         entry = disks[voter].log.entry(index)
         if entry is not None and _is_held(index, entry.term, membership, disks):
@@ -84,9 +84,9 @@ def _quorum_entry(index: int, membership: Membership, disks: Mapping[int, SimDis
 
 
 def _is_held(index: int, term: int, membership: Membership, disks: Mapping[int, SimDisk]) -> bool:
-    """Whether a majority of each half has (index, term) durable, or a log that starts behind it.
+    """Return whether a majority of each half has the entry (index, term) durable, or a log that starts after it.
 
-    Nobody deletes what is not committed, so a log that starts behind `index` once held what is committed there.
+    Uncommitted entries are never deleted, so a log that starts after `index` once held the committed entry there.
     """
     for half in (membership.voters, membership.outgoing):
         count = 0

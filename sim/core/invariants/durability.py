@@ -1,6 +1,6 @@
-"""`CommittedIsDurable`, `AckDurable`, `StableIsDurable`, `NoHole`: what is believed durable, applied or acknowledged is on that replica's disk
-(thesis 3.8; a leader may commit before its own write is done, 10.2.1, but not apply), and so is the state of
-everything that was deleted from its log (5.1).
+"""`CommittedIsDurable`, `AckDurable`, `StableIsDurable`, `NoHole`: entries that a replica believes durable, applies or acknowledges
+are on its disk (thesis 3.8). A leader may commit before its own write is done (10.2.1), but not apply. The state of all entries
+that were deleted from the log is on disk too (5.1).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sim.core.invariants.violation import demand
 
 
 def check_applied_durable(replica_id: int, disk: SimDisk, entries: tuple[Entry, ...]) -> None:
-    """Entries handed out for applying are durable."""
+    """Check that entries handed out for applying are durable."""
     for entry in (entries[0], entries[-1]):
         held = disk.log.entry(entry.index)
         is_durable = held is entry or held == entry
@@ -22,7 +22,7 @@ def check_applied_durable(replica_id: int, disk: SimDisk, entries: tuple[Entry, 
 
 
 def check_ack_durable(disk: SimDisk, response: AppendResponse) -> None:
-    """An acknowledgement leaves only when all it covers is durable, its term included."""
+    """Check that the entries and the term that an acknowledgement covers are durable when it leaves."""
     replica_id = response.source
     demand(
         disk.hard_state.term >= response.term,
@@ -38,7 +38,7 @@ def check_ack_durable(disk: SimDisk, response: AppendResponse) -> None:
 
 
 def check_no_hole(replica_id: int, disk: SimDisk) -> None:
-    """Something just became durable: no entry is missing between the durable state and the durable log."""
+    """Check after a write that no entry is missing between the durable state and the durable log."""
     demand(
         disk.state.machine.index >= disk.log.position.index,
         "NoHole",
@@ -47,9 +47,9 @@ def check_no_hole(replica_id: int, disk: SimDisk) -> None:
 
 
 def check_stable_durable(replica_id: int, disk: SimDisk, core: RaftCore) -> None:
-    """What a core believes durable is, with the same term: a late completion must not vouch for what came later."""
+    """Check that the disk holds the last entry that a core believes durable, with the same term: a late completion must not cover later entries."""
     if core.log.snapshot is not None:
-        return  # its log restarts on a snapshot that is still being written
+        return  # the log restarts at a snapshot that is still being written
     index = core.log.durable_index
     held, believed = disk.log.term(index), core.log.term_at(index)
     is_same = index <= disk.log.position.index or held == believed

@@ -10,7 +10,7 @@ from sim.core.invariants.violation import demand
 
 
 def check_leader_completeness(replica_id: int, term: int, log: LogCopy, committed: CommittedLog, first: int) -> None:
-    """The log of the leader of `term`, its first entry of that term included, holds what was committed earlier."""
+    """Check that the log of the leader of `term`, which includes its first entry, holds all entries committed in earlier terms."""
     for index in range(max(first, log.position.index + 1, committed.first_index), committed.last_index + 1):
         known = committed.at(index)
         if known is None or known.commit_term >= term:

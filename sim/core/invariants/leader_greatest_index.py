@@ -1,8 +1,9 @@
-"""`LeaderGreatestIndex`: no log has an entry of a leader's term beyond the end of that leader's log (TLA+ `ElectionSafetyInv`; thesis 3.4, 3.5:
-only the leader of a term makes entries of it, and never deletes one). Not to be mistaken for `ElectionSafety` in
-`election_safety.py`, «one leader in a term», which TLA+ calls `MoreThanOneLeaderInv`.
+"""`LeaderGreatestIndex`: no log has an entry of a leader's term beyond the end of that leader's log. TLA+ calls it `ElectionSafetyInv`, and
+the thesis explains it in 3.4 and 3.5: only the leader of a term creates its entries, and it never deletes one. Do not confuse it with
+`ElectionSafety` in `election_safety.py`, "one leader in a term", which TLA+ calls `MoreThanOneLeaderInv`.
 
-Stronger than TLA+, which compares the logs of one moment: an entry counts for ever, also when its log has lost it or its leader leads no more.
+It is stronger than TLA+, which compares simultaneous logs: here an entry counts permanently, even if its log has lost it or its
+leader has stepped down.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ from sim.core.invariants.violation import demand
 
 
 class LeaderGreatestIndex:
-    """Remembers, for each term, how far its leader's log went and how far anybody's did."""
+    """Remembers for each term the greatest index in its leader's log and in any log."""
 
     def __init__(self) -> None:
         self._led: dict[int, int] = {}
-        """Term -> greatest index of an entry of it in its leader's log, when last seen leading."""
+        """Term -> greatest index of its entries in its leader's log, as last seen while it led."""
         self._written: dict[int, int] = {}
-        """Term -> greatest index of an entry of it that was handed to any disk."""
+        """Term -> greatest index of its entries that were submitted to any disk."""
 
     def on_leader(self, replica_id: int, term: int, last_term: int, last_index: int) -> None:
-        """A replica leads `term`, with a log that ends so. Called before anything of it leaves."""
+        """Check and record the log end of the leader of `term`. Called before any message of it leaves."""
         greatest = last_index if last_term == term else 0
         self._led[term] = greatest
         written = self._written.get(term, 0)
@@ -35,7 +36,7 @@ class LeaderGreatestIndex:
         )
 
     def on_written(self, replica_id: int, entries: tuple[Entry, ...]) -> None:
-        """A replica hands `entries` to its disk."""
+        """Check entries that a replica submits to its disk."""
         if entries[0].term != entries[-1].term:
             for entry, following in pairwise(entries):
                 if entry.term != following.term:

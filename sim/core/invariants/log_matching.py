@@ -1,5 +1,5 @@
-"""`LogMatching` and `DenseOffsets`: entries of equal index and term are equal and so is everything before them
-(thesis, figure 3.2 and section 3.5); each entry starts at the offset where the one before it ended.
+"""`LogMatching` and `DenseOffsets`: if two logs have entries of equal index and term, the logs are equal up to these entries
+(thesis, figure 3.2 and section 3.5). Each entry starts at the offset where the one before it ended.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from sim.core.invariants.violation import demand
 
 
 class LogMatching:
-    """Checks every entry once, when it is handed to a disk. By induction over «term before» whole logs match."""
+    """Checks every entry once, when it is submitted to a disk. By induction over the term before it, whole logs match."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, int], tuple[Entry, int]] = {}
-        """(index, term) -> the entry and the term before it."""
+        """(index, term) -> the entry, and the term of the entry before it."""
 
     def on_written(self, replica_id: int, log: LogCopy, entries: tuple[Entry, ...]) -> None:
-        """`entries` are about to replace the suffix of `log`."""
+        """Check entries that are about to replace the suffix of `log`."""
         first = entries[0]
         at = f"r{replica_id} writes {first.term}/{first.index}"
         term_before = log.term(first.index - 1)

@@ -1,6 +1,7 @@
-"""`QuorumHeard`: a leader that has heard no majority for two election timeouts leads no more (thesis 6.2), whatever it was told to do.
+"""`QuorumHeard`: a leader that has not heard a majority for two election timeouts has stepped down (thesis 6.2), whatever it was told to do.
 
-Twice: what arrives right after a check counts for the next one, and only the one after that finds nothing.
+The limit is two timeouts, not one: a message that arrives right after a check counts for the next check, and only the check after that
+detects the silence.
 """
 
 from __future__ import annotations
@@ -12,23 +13,23 @@ from sim.core.invariants.violation import demand
 
 
 class QuorumHeard:
-    """One life of one replica, by its own clock."""
+    """The messages that one replica hears between its start and its crash, by its own clock."""
 
     def __init__(self) -> None:
         self._ticks = 0
         self._term = 0
-        """The term it leads; 0 while it does not."""
+        """The term that the replica leads, or 0."""
         self._heard: dict[int, int] = {}
-        """Voter -> the tick at which anything of it arrived last. A leadership and a configuration begin as if it just had: other voters counted before."""
+        """Voter -> the tick of its last message. When a leadership or a configuration begins, all voters count as just heard."""
         self._halves: tuple[tuple[int, ...], tuple[int, ...]] = (), ()
 
     def on_message(self, source: int) -> None:
-        """Something of a peer arrived."""
+        """Record that a message from a peer arrived."""
         if source in self._heard:
             self._heard[source] = self._ticks
 
     def on_tick(self, core: RaftCore) -> None:
-        """The core was told that a tick has passed."""
+        """Count a tick of the core, and check the silence of its voters if it leads."""
         self._ticks += 1
         if core.role is not Role.LEADER:
             self._term = 0

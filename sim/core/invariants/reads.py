@@ -1,4 +1,4 @@
-"""`LinearizableRead`: a confirmed read index covers everything committed when the read was asked (thesis 6.4)."""
+"""`LinearizableRead`: a confirmed read index covers all entries that were committed when the read was requested (thesis 6.4)."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from sim.core.invariants.violation import demand
 
 
 class LinearizableReads:
-    """Remembers, per read, what was committed when it was asked."""
+    """Remembers for each read the committed index at its request."""
 
     def __init__(self) -> None:
         self._floors: dict[int, int] = {}
         self.confirmed_count = 0
 
     def on_asked(self, request_id: int, committed_index: int) -> None:
-        """A client asks; `committed_index` is the highest index that anybody may know committed."""
+        """Record a read request. `committed_index` is the highest index that any replica may know to be committed."""
         self._floors[request_id] = committed_index
 
     def on_confirmed(self, replica_id: int, request_id: int, read_index: int) -> None:
-        """The read may be served once `read_index` is applied."""
+        """Check a confirmed read, which may be served as soon as `read_index` is applied."""
         floor = self._floors[request_id]
         self.confirmed_count += 1
         demand(

@@ -1,10 +1,10 @@
-"""How a broken invariant is reported."""
+"""The report of a broken invariant."""
 
 from __future__ import annotations
 
 
 class InvariantViolation(Exception):  # noqa: N818 - it is what it is called
-    """The history just broke a named safety property; the run ends here."""
+    """The history just broke a named safety property. The run ends with it."""
 
     def __init__(self, name: str, detail: str) -> None:
         super().__init__(f"{name}: {detail}")

@@ -1,6 +1,8 @@
-"""`VoteOnce`, `VoteDurable`, `VoteQuorum`, `UpToDate`, `RequestDurable`, `AnswerOfRound`: a replica votes once in a term,
-remembers it through a crash, and never for a candidate whose log is less up to date than its own; a leader has a majority's
-votes; a candidate asks for them with what its disk holds, and counts answers to its latest asking alone (thesis 3.4, 3.6.1, 3.8).
+"""`VoteOnce`, `VoteDurable`, `VoteQuorum`, `UpToDate`, `RequestDurable`, `AnswerOfRound` (thesis 3.4, 3.6.1, 3.8).
+
+A replica votes once in a term and remembers its vote through a crash. It never votes for a candidate whose log is less up to date
+than its own. A leader has the votes of a majority. A candidate's requests name only values that are on its disk, and it counts
+only answers to its latest round of requests.
 """
 
 from __future__ import annotations
@@ -19,9 +21,9 @@ from sim.core.invariants.violation import demand
 
 
 def check_request_durable(request: VoteRequest, hard_state: HardState, term_at_end: int | None) -> None:
-    """A request leaves, at a time when this is durable: the hard state, and the term at the log end that the request names.
+    """Check a leaving request against the durable hard state and the durable term at the log end that the request names.
 
-    A pre-vote may name what is in memory: its answer promises nothing.
+    A pre-vote request may name values in memory, since its answer promises nothing.
     """
     if request.is_pre_vote:
         return
@@ -34,28 +36,28 @@ def check_request_durable(request: VoteRequest, hard_state: HardState, term_at_e
 
 
 class Rounds:
-    """`AnswerOfRound` for one replica: it counts no answer but those to its latest asking."""
+    """`AnswerOfRound` for one replica: it counts only answers to its latest round of requests."""
 
     def __init__(self) -> None:
         self._latest: int | None = None
-        """The highest round of this life whose requests left."""
+        """The highest round since the replica's start whose requests have left."""
 
     def on_request(self, request: VoteRequest) -> None:
-        """A request leaves. One of a campaign that is over may leave later than the next asking's."""
+        """Record a leaving request. A request of an ended campaign may leave after those of the next round."""
         self._latest = max(request.round, self._latest or 0)
 
     def is_late(self, message: Message) -> bool:
-        """Whether it answers something else than the latest asking."""
+        """Return whether the message answers an earlier round than the latest one."""
         return isinstance(message, VoteResponse) and message.round != self._latest
 
     @staticmethod
     def state_of(core: RaftCore) -> tuple[Role, dict[ReplicaId, bool]]:
-        """What must not be moved by a late answer, but to stop asking."""
+        """Return the values that a late answer must not change. It may only make the replica a follower."""
         return core.role, dict(core._votes)
 
     @staticmethod
     def check_not_counted(message: Message, before: tuple[Role, dict[ReplicaId, bool]], core: RaftCore) -> None:
-        """The core has taken a late answer."""
+        """Check that the core did not count the late answer that it just received."""
         role, votes = before
         is_counted = core._votes.items() - votes.items() or (core.role is not role and core.role is not Role.FOLLOWER)
         detail = f"r{core.replica_id} was {role.value} with votes {votes} and is {core.role.value} by {message}"
@@ -63,21 +65,21 @@ class Rounds:
 
 
 class Votes:
-    """Watches vote requests and granted votes as they leave."""
+    """Checks vote requests and granted votes when they leave."""
 
     def __init__(self) -> None:
         self._granted: dict[tuple[int, int], int] = {}
         """(voter, term) -> candidate."""
         self._requests: dict[tuple[int, int], tuple[int, int]] = {}
-        """(candidate, term) -> (last term, last index) it campaigns with."""
+        """(candidate, term) -> (last term, last index) in its requests."""
 
     def on_request(self, request: VoteRequest) -> None:
-        """A vote request leaves."""
+        """Record a leaving vote request."""
         if not request.is_pre_vote:
             self._requests[request.source, request.term] = (request.last_term, request.last_index)
 
     def on_granted(self, response: VoteResponse, last_term: int, last_index: int) -> None:
-        """A vote waits to leave; the voter's log ends so, and did when it voted."""
+        """Check a vote that waits to leave against the end of the voter's log, which is unchanged since it voted."""
         if response.is_pre_vote or not response.is_granted:
             return
         request = self._requests.get((response.target, response.term))
@@ -88,7 +90,7 @@ class Votes:
         )
 
     def on_response(self, response: VoteResponse, hard_state: HardState) -> None:
-        """A response leaves, at a time when the voter's durable state is this."""
+        """Check a leaving response against the voter's earlier votes and its durable state."""
         if response.is_pre_vote or not response.is_granted:
             return
         voter, term, candidate = response.source, response.term, response.target
@@ -98,7 +100,7 @@ class Votes:
         demand(is_kept, "VoteDurable", f"r{voter} votes for r{candidate} in term {term}, durable is {hard_state}")
 
     def on_leader(self, leader_id: int, term: int, membership: Membership, disks: Mapping[int, SimDisk]) -> None:
-        """A replica just became leader: a majority of each half has its vote on disk, or has moved on since."""
+        """Check that a majority of each half has the new leader's vote on disk, or has reached a later term since."""
         for half in (membership.voters, membership.outgoing):
             states = [disks[voter].hard_state for voter in half]
             count = sum(state.term > term or (state.term == term and state.vote == leader_id) for state in states)

@@ -1,4 +1,4 @@
-"""Bugs of the shell around the core: a message, a state or a vote that runs ahead of the disk."""
+"""Bugs of the shell around the core: a message, a state or a vote that leaves before it is on disk."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sim.core.state_machine import MachineState
 
 
 class VoteBeforeDurable(SimReplica):
-    """Sends a vote before term and vote are durable (thesis 3.8; PySyncObj never persists them)."""
+    """Sends a vote before term and vote are durable (thesis 3.8). PySyncObj never persists them."""
 
     def _write(self, core: RaftCore, work: AppendWork) -> None:
         early = tuple(message for message in work.responses if isinstance(message, VoteResponse))
@@ -32,7 +32,7 @@ class VoteBeforeDurable(SimReplica):
 
 
 class AckBeforeDurable(SimReplica):
-    """Acknowledges entries before they are durable (thesis 3.8; PySyncObj never syncs its journal)."""
+    """Acknowledges entries before they are durable (thesis 3.8). PySyncObj never syncs its journal."""
 
     def _write(self, core: RaftCore, work: AppendWork) -> None:
         early = tuple(message for message in work.responses if isinstance(message, AppendResponse))
@@ -43,7 +43,7 @@ class AckBeforeDurable(SimReplica):
 
 
 class AsksAheadOfLog(SimReplica):
-    """Writes term and vote past the entries under way, and asks for votes with a log end that the disk does not hold."""
+    """Writes term and vote before the pending entries, and asks for votes with a log end that the disk does not hold."""
 
     def _write(self, core: RaftCore, work: AppendWork) -> None:
         early = tuple(message for message in work.responses if isinstance(message, VoteRequest))
@@ -55,7 +55,7 @@ class AsksAheadOfLog(SimReplica):
 
 
 class UnseenVotes(SimReplica):
-    """Shows the checker neither requests for votes nor the answers to them: only what comes of them counts."""
+    """Hides vote requests and the answers to them from the checker, so that only their consequences count."""
 
     def _send_early(self, message: Message) -> None:
         self._send(message)
@@ -76,10 +76,10 @@ class IndexAheadOfState(SimReplica):
 
 
 class StateNotRestored(SimReplica):
-    """Restarts with a snapshot's position and not its state (aioraft-ng)."""
+    """Restarts with a snapshot's position but without its state (aioraft-ng)."""
 
     def start(self) -> None:
-        """Start, forgetting the state machine."""
+        """Start without the state of the state machine."""
         state = self.disk.state
         if self.life:
             self.disk.state = replace(state, machine=MachineState(state.machine.index, 0, 0))
@@ -87,7 +87,7 @@ class StateNotRestored(SimReplica):
 
 
 class WrongTermAcknowledged(SimReplica):
-    """Tells a client «committed» when another term's entry was applied at its index (raft.md 1.11)."""
+    """Acknowledges a client's entry when another term's entry was applied at its index (raft.md 1.11)."""
 
     def _apply(self, life: int) -> None:
         for entries in self._applying:
@@ -108,7 +108,7 @@ class TermNotKept(SimDisk):
 
 
 class VoteWrittenLater(SimDisk):
-    """Writes term and vote separately: a crash between them forgets a vote already given (aioraft-ng)."""
+    """Writes term and vote separately: a crash between the writes loses a vote that was given (aioraft-ng)."""
 
     def _perform(self, job: DiskJob) -> None:
         before = self.hard_state
@@ -118,7 +118,7 @@ class VoteWrittenLater(SimDisk):
 
 
 class CompactedBeforeState(SimDisk):
-    """Deletes the log before the state it led to is durable (raft.md 3.3; dragonboat's contract)."""
+    """Deletes log entries before the state derived from them is durable (raft.md 3.3, dragonboat's contract)."""
 
     def _perform(self, job: DiskJob) -> None:
         if isinstance(job, CompactionJob):

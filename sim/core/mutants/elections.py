@@ -1,4 +1,4 @@
-"""Bugs of elections: who gets a vote, when it counts, and which term is obeyed."""
+"""Bugs of elections: granting and counting of votes, and obedience to terms."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from raftmq.types import ReplicaId, Term
 
 
 class VotesTwice(RaftCore):
-    """Votes for everybody who asks in a term (thesis 3.4)."""
+    """Votes for every candidate of a term (thesis 3.4)."""
 
     __slots__ = ()
 
@@ -35,7 +35,7 @@ class ComparesIndexFirst(RaftCore):
 
 
 class CountsVotesByNumber(RaftCore):
-    """Counts votes without asking whose they are: a repeated answer counts again (PySyncObj)."""
+    """Counts votes without looking at the voter: a repeated answer counts twice (PySyncObj)."""
 
     __slots__ = ()
 
@@ -46,7 +46,7 @@ class CountsVotesByNumber(RaftCore):
 
 
 class OwnVoteBeforeDurable(RaftCore):
-    """Counts its own vote before it is durable, which matters where it needs no other one (thesis 3.8)."""
+    """Counts its own vote before it is durable, which matters if it needs no other vote (thesis 3.8)."""
 
     __slots__ = ()
 
@@ -56,7 +56,7 @@ class OwnVoteBeforeDurable(RaftCore):
 
 
 class AsksBeforeDurable(RaftCore):
-    """Asks for votes before term, own vote and the named log end are durable (etcd's async storage writes)."""
+    """Asks for votes before its term, its own vote and the named log end are durable (etcd's async storage writes)."""
 
     __slots__ = ()
 
@@ -65,7 +65,7 @@ class AsksBeforeDurable(RaftCore):
 
 
 class CountsLateAnswers(RaftCore):
-    """Counts answers to an earlier asking for (pre-)votes, also of before a restart: rounds have no number (etcd)."""
+    """Counts answers to earlier (pre-)vote requests, even from before a restart: rounds have no number (etcd)."""
 
     __slots__ = ()
 
@@ -74,13 +74,13 @@ class CountsLateAnswers(RaftCore):
 
 
 class AsksEarlyCountsLate(AsksBeforeDurable, CountsLateAnswers):
-    """Asks for votes before anything of it is durable and counts late answers, unseen: a leader without a committed entry."""
+    """Asks for votes before its candidacy is durable and counts late answers, hidden from the checker: a leader lacks a committed entry."""
 
     __slots__ = ()
 
 
 class PreVoteRaisesTerm(RaftCore):
-    """Enters a new term to ask a pre-vote: a replica that was cut off deposes the leader (thesis 9.6)."""
+    """Enters a new term to ask for a pre-vote: a replica that was cut off deposes the leader (thesis 9.6)."""
 
     __slots__ = ()
 
@@ -90,7 +90,7 @@ class PreVoteRaisesTerm(RaftCore):
 
 
 class TransfersPutCheckOff(RaftCore):
-    """Begins the time of the quorum check again with each transfer: a leader cut off goes on while it is told to hand over."""
+    """Restarts the timer of the quorum check with each transfer: a leader that is cut off keeps leading while it is told to transfer."""
 
     __slots__ = ()
 

@@ -13,7 +13,7 @@ from raftmq.raft.ready import Role
 
 
 class IgnoresOutgoing(RaftCore):
-    """Decides by the incoming half alone while joint (thesis 4.3)."""
+    """Uses only the incoming half for decisions while joint (thesis 4.3)."""
 
     __slots__ = ()
 
@@ -40,7 +40,7 @@ class SkipsJoint(RaftCore):
 
 
 class ManyPendingChanges(RaftCore):
-    """Takes a change while another one is not applied, and before its term committed anything (thesis 4.1)."""
+    """Accepts a change before the previous one is applied, and before an entry of its term is committed (thesis 4.1)."""
 
     __slots__ = ()
 
@@ -49,7 +49,7 @@ class ManyPendingChanges(RaftCore):
 
 
 class RemovedLeaderStays(RaftCore):
-    """A removed leader goes on leading the members it knew, itself included (thesis 4.2.2)."""
+    """A removed leader keeps leading the members it knew, itself included (thesis 4.2.2)."""
 
     __slots__ = ()
 

@@ -8,7 +8,7 @@ from raftmq.types import ReplicaId
 
 
 class ReadsWithoutRound(RaftCore):
-    """Answers a read at once, without asking a quorum whether it still leads (thesis 6.4, step 3)."""
+    """Answers a read immediately, without asking a quorum whether it still leads (thesis 6.4, step 3)."""
 
     __slots__ = ()
 
@@ -18,7 +18,7 @@ class ReadsWithoutRound(RaftCore):
 
 
 class ReadsBeforeOwnCommit(RaftCore):
-    """Answers reads before an entry of its own term is committed (thesis 6.4, step 1; aioraft-ng has no no-op)."""
+    """Answers reads before an entry of its own term is committed (thesis 6.4, step 1). Aioraft-ng has no no-op."""
 
     __slots__ = ()
 

@@ -53,12 +53,12 @@ from sim.core.replica import SimReplica
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """A bug, and how many seeds may pass before it is found."""
+    """A bug, and the number of seeds within which it must be found."""
 
     build: Build
     seeds_max: int
     profile: Profile | None = None
-    """What its seeds dwell on; None: as they are drawn."""
+    """The profile of its seeds. None: each seed draws its own."""
 
 
 def _core(core: type[RaftCore], seeds_max: int, profile: Profile | None = None) -> Mutant:
@@ -113,4 +113,4 @@ MUTANTS: dict[str, Mutant] = {
     "reads-before-own-commit": _core(ReadsBeforeOwnCommit, 60, Profile.READS),
     "reads-by-earlier-round": _core(ReadsByEarlierRound, 240, Profile.READS),
 }
-"""By name; the budgets are about three times what was needed when they were set, rounded up."""
+"""Mutants by name. A budget is about three times the number of seeds that were needed when it was set, rounded up."""

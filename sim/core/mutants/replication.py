@@ -1,4 +1,4 @@
-"""Bugs of replication: what is appended, counted, committed and believed durable."""
+"""Bugs of replication: appending, counting, committing and durability."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class CountsLearners(RaftCore):
 
 
 class TruncatesAfterPrev(RaftCore):
-    """Drops everything after `prev` on every append, also on a late one (PySyncObj; thesis 3.5)."""
+    """Drops all entries after `prev` on every append, even on a late one (PySyncObj, thesis 3.5)."""
 
     __slots__ = ()
 
@@ -66,10 +66,10 @@ class TruncatesAfterPrev(RaftCore):
 
 
 class CommitsOwnLast(RaftCore):
-    """A follower commits up to min(leader's commit, own last) instead of what the message proved (figure 3.1).
+    """A follower commits up to min(leader's commit, own last index), not only the entries that the message proved (figure 3.1).
 
-    It also asks to be fed from its commit index when it refuses, which is merely slow: with exact hints the first
-    message that matches nearly always reaches the conflict, and hides the defect.
+    When it rejects an append, it also asks for entries from its commit index on, which is merely slow. With exact hints the
+    first matching message nearly always reaches the conflict and hides the defect.
     """
 
     __slots__ = ()
@@ -95,7 +95,7 @@ class CommitsOwnLast(RaftCore):
 
 
 class HeartbeatsPlainCommit(RaftCore):
-    """Heartbeats carry the leader's commit index, whatever the follower has (etcd's `bcastHeartbeat`)."""
+    """Heartbeats carry the leader's commit index, even if the follower lacks the entries (etcd's `bcastHeartbeat`)."""
 
     __slots__ = ()
 
@@ -108,18 +108,18 @@ class HeartbeatsPlainCommit(RaftCore):
 
 
 class _StableByIndex(RaftLog):
-    """Believes a completion by its index alone."""
+    """Accepts a completion by its index alone."""
 
     __slots__ = ()
 
     def mark_durable(self, index: int, term: int) -> bool:
-        """Mark whatever the tail holds there now."""
+        """Mark the entries that the tail now holds up to the index."""
         index = min(index, self.offset_in_progress - 1)
         return super().mark_durable(index, self.term_at(index))
 
 
 class AppendRace(RaftCore):
-    """A late completion marks entries durable that replaced the ones written (etcd's ABA race of async appends)."""
+    """A late completion marks entries durable that replaced the written ones (etcd's ABA race of async appends)."""
 
     __slots__ = ()
 
@@ -139,7 +139,7 @@ class _NoRewind(RaftLog):
 
 
 class OffsetsNotRewound(RaftCore):
-    """Truncates entries and goes on from the offset they ended at (ours: dense offsets)."""
+    """Truncates entries and continues at the offset at which they ended (ours: dense offsets)."""
 
     __slots__ = ()
 
@@ -147,7 +147,7 @@ class OffsetsNotRewound(RaftCore):
 
 
 class AppliesBeforeDurable(RaftCore):
-    """Applies what is committed and not yet on its own disk (thesis 3.8)."""
+    """Applies committed entries that are not yet on its own disk (thesis 3.8)."""
 
     __slots__ = ()
 
@@ -156,7 +156,7 @@ class AppliesBeforeDurable(RaftCore):
 
 
 class LostWindowStalls(RaftCore):
-    """Sends nothing while the window is full: a window lost whole is never repaired (etcd's `replicate_pause`)."""
+    """Sends nothing while the window is full: a window whose messages were all lost is never repaired (etcd's `replicate_pause`)."""
 
     __slots__ = ()
 

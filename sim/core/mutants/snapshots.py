@@ -1,4 +1,4 @@
-"""Bugs of followers that are sent a snapshot."""
+"""Bugs of followers that receive a snapshot."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from raftmq.raft.messages import (
 
 
 class SnapshotKeepsSuffix(RaftCore):
-    """Keeps its log under a snapshot although it does not match there (aioraft-ng; thesis 5.1)."""
+    """Keeps its log under a snapshot although the log does not match there (aioraft-ng, thesis 5.1)."""
 
     __slots__ = ()
 
@@ -24,7 +24,7 @@ class SnapshotKeepsSuffix(RaftCore):
 
 
 class SnapshotDropsAcknowledged(RaftCore):
-    """Throws away a matching log for a late snapshot, entries it has acknowledged included (thesis 5.1)."""
+    """Replaces a matching log by a late snapshot, including entries that it has acknowledged (thesis 5.1)."""
 
     __slots__ = ()
 

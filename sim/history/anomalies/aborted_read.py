@@ -1,6 +1,6 @@
-"""An aborted read: a record was read whose send had definitely failed. What is reported as not written must never appear.
+"""An aborted read: a record was read whose send had definitely failed. A record that is reported as not written must never appear.
 
-Source: Jepsen's Kafka workload, G1a; Adya, Liskov, O'Neil 2000, phenomenon G1a.
+Source: Jepsen's Kafka workload, G1a, and Adya, Liskov, O'Neil 2000, phenomenon G1a.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ NAME: Final = "aborted_read"
 
 
 def find(history: History) -> Iterator[Finding]:
-    """Every value read whose send failed."""
+    """Find values that were read although their sends had failed."""
     for partition, table in history.partitions.items():
         sends = history.sends.get(partition.topic, {})
         for offset, value, at in table.reads:

@@ -1,9 +1,9 @@
-"""A duplicate: one value at more than one place (partition and offset), among what was read and what was acknowledged.
+"""A duplicate: one value at more than one place (partition and offset), among the values read and acknowledged.
 
-An acknowledgement that names another place than the one where the record is read is a duplicate, too. Sends without an idempotent
+An acknowledgement that names another place than the one where the record is read is a duplicate too. Sends without an idempotent
 producer may be written twice when they are retried, so they do not count.
 
-Source: Jepsen's Kafka workload, duplicate; KIP-98.
+Source: Jepsen's Kafka workload, duplicate, and KIP-98.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NAME: Final = "duplicate"
 
 
 def find(history: History) -> Iterator[Finding]:
-    """Every value seen at a second place."""
+    """Find values at a second place."""
     for topic, sends in history.sends.items():
         places: dict[str, tuple[int, int, int]] = {}
         for partition, table in history.partitions.items():

@@ -1,7 +1,7 @@
-"""Inconsistent offsets: two values at one offset of a partition, among what was read and what was acknowledged.
+"""Inconsistent offsets: two values at one offset of a partition, among the values read and acknowledged.
 
-An offset is given once. Two values mean that replicas disagree, that a committed record was replaced, or that two records got
-one place. Records sent before the end of a deletion of the topic do not count: another topic of that name begins at 0 again.
+An offset is assigned once. Two values mean that replicas disagree, that a committed record was replaced, or that two records got
+the same place. Records sent before the end of a deletion of the topic do not count: a new topic of that name begins at 0.
 
 Source: Jepsen's Kafka workload, inconsistent-offsets.
 """
@@ -19,7 +19,7 @@ NAME: Final = "inconsistent_offset"
 
 
 def find(history: History) -> Iterator[Finding]:
-    """Every offset with more than one value."""
+    """Find offsets with more than one value."""
     for partition, table in history.partitions.items():
         deleted_until = history.deleted_until(partition.topic)
         for offset in _suspects(table):
@@ -41,7 +41,7 @@ def _suspects(table: PartitionTable) -> list[int]:
 
 
 def _values(table: PartitionTable, offset: int) -> list[Seen]:
-    """The different values at an offset, each with the event that said so first."""
+    """Return the different values at an offset, each with the first event that reports it."""
     found: dict[str, Seen] = {}
     for seen in table.acknowledgements.at(offset) + table.reads.at(offset):
         if seen.value not in found or seen.at < found[seen.value].at:

@@ -1,7 +1,7 @@
-"""A lost write: a committed record (acknowledged, or read by anybody) is gone: a reader went past its place without it.
+"""A lost write: a committed record (acknowledged, or read by anybody) is missing, since a reader went past its place without reading it.
 
-Proven by a complete reading from the beginning (`read_all`) that began after the record was committed and saw higher offsets; or by any
-reader that went through its offset, when nobody at all ever read it.
+There are two proofs: a complete reading from the beginning (`read_all`) began after the record was committed and saw higher offsets, or
+any reader went through the record's offset and nobody ever read the record.
 
 Source: Jepsen's Kafka workload, lost-write.
 """
@@ -18,7 +18,7 @@ NAME: Final = "lost_write"
 
 
 def find(losses: Losses) -> Iterator[Finding]:
-    """Every record that was passed."""
+    """Find committed records that readers passed without reading them."""
     for loss in each(losses.passed):
         text = f"{loss.value} was committed at {place_of(loss)}, and {loss.missed_by} went past without reading it"
         yield finding(NAME, text, loss.invoked_at, loss.committed_at, loss.missed_at)

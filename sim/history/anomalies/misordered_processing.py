@@ -1,8 +1,8 @@
 """Misordered processing: a worker began with a record before an earlier record of its key had been processed by a worker of its group.
 
-Processed is: a handler that began with it ended without an error, or it was moved to a dead-letter topic. A record may be processed again,
-also by a worker that does not know that it lost the partition; but never before what precedes it has been processed once. Only records
-that any worker began with are looked at: those that none did are `unprocessed`.
+A record is processed when a handler that began with it has ended without an error, or when it was moved to a dead-letter topic. A record
+may be processed again, even by a worker that does not know that it has lost the partition, but never before all earlier records of its
+key have been processed once. Only records that any worker began with are examined: the others are `unprocessed`.
 
 Source: the order per key that `Worker(ordering="key")` promises, across workers and over crashes.
 """
@@ -20,7 +20,7 @@ NAME: Final = "misordered_processing"
 
 
 def find(history: History) -> Iterator[Finding]:
-    """Every beginning that came too early."""
+    """Find records that a worker began too early."""
     for group, partitions in history.groups.items():
         for partition, work in partitions.items():
             for key, begun in work.begun.items():
@@ -28,7 +28,7 @@ def find(history: History) -> Iterator[Finding]:
 
 
 def _find(group: str, partition: Partition, work: GroupWork, key: str, begun: list[Begun]) -> Iterator[Finding]:
-    done_at, before = -1.0, -1  # when the last of the records before was processed, and which that is
+    done_at, before = -1.0, -1  # the last processing time among the earlier records, and its record
     offset_done_at, offset = -1.0, -1
     for one in sorted(begun):
         if one.offset != offset:

@@ -1,6 +1,6 @@
-"""A misplaced poll: after a seek to a committed record, or an assignment that begins with the first, reading began elsewhere.
+"""A misplaced poll: after a seek to a committed record, or an assignment that begins with the first record, reading began elsewhere.
 
-Only offsets known to be committed when the seek ended are judged: beyond them the reader's own policy decides where to go on.
+Only offsets that were known to be committed when the seek ended are judged: beyond them the reader's own policy decides.
 
 Source: spurious zero offsets, in Jepsen's report on Bufstream 0.1.0.
 """
@@ -17,7 +17,7 @@ NAME: Final = "misplaced_poll"
 
 
 def find(walked: Walk) -> Iterator[Finding]:
-    """Every first record that is not the one sought."""
+    """Find first records that are not the ones sought."""
     for found in walked.breaks:
         if found.kind == "misplaced":
             text = (

@@ -1,4 +1,4 @@
-"""A record out of nowhere: a value was read that nobody sent, or that was sent only later.
+"""A record that was never sent: a value was read that nobody sent, or that was sent only later.
 
 Source: Jepsen's queue checkers, "unexpected" elements.
 """
@@ -15,7 +15,7 @@ NAME: Final = "never_sent"
 
 
 def find(history: History) -> Iterator[Finding]:
-    """Every value read that was not sent before."""
+    """Find values that were read without having been sent before."""
     for partition, table in history.partitions.items():
         sends = history.sends.get(partition.topic, {})
         for offset, value, at in table.reads:

@@ -1,8 +1,8 @@
-"""Metadata that is not linearizable: no order of the operations on a topic explains all answers and keeps to real time.
+"""Metadata that is not linearizable: no order of the operations on a topic explains all answers and respects real time.
 
-Each topic name by itself. A change with an unknown outcome may happen at any later time, or never.
+Each topic name is judged separately. A change with an unknown outcome may happen at any later time, or never.
 
-Source: Herlihy and Wing 1990; `sim/history/linearizability.py` has the search.
+Source: Herlihy and Wing 1990. `sim/history/linearizability.py` has the search.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from sim.history.topic_model import State, is_certain, says_something, state_bef
 
 NAME: Final = "nonlinearizable"
 EVIDENCE_MAX: Final = 20
-"""Operations shown of a topic: the last ones that could be put in order, and those that could not."""
+"""Maximum number of operations shown of a topic: the last ones that could be put in order, and the ones that could not."""
 
 
 def find(history: History, *, is_describe_stale_allowed: bool) -> tuple[list[Finding], list[str]]:
-    """Findings, and the topics for which the search gave up."""
+    """Find topics without a valid order. Return the findings, and the topics for which the search gave up."""
     findings: list[Finding] = []
     undecided: list[str] = []
     for topic, operations in sorted(history.topic_operations.items()):

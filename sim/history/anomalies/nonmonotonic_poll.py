@@ -1,6 +1,6 @@
-"""A nonmonotonic poll: a reader was handed a record again, or an earlier one, within a poll or in a later one.
+"""A nonmonotonic poll: a reader received a record again, or an earlier one, within a poll or in a later one.
 
-Allowed only after an assignment that gives the partition anew, or after a seek.
+This is allowed only after an assignment that adds the partition, or after a seek.
 
 Source: Jepsen's Kafka workload, int-nonmonotonic-poll and nonmonotonic-poll.
 """
@@ -17,7 +17,7 @@ NAME: Final = "nonmonotonic_poll"
 
 
 def find(walked: Walk) -> Iterator[Finding]:
-    """Every step back."""
+    """Find steps back."""
     for found in walked.breaks:
         if found.kind == "back":
             where = "within one poll" if found.at == found.since else "in a later poll"

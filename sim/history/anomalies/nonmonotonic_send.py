@@ -1,5 +1,5 @@
-"""A nonmonotonic send: the acknowledgements of two records that a producer sent one after the other to a partition name offsets that go
-backwards, or that are the same.
+"""A nonmonotonic send: a producer sent two records to a partition one after the other, and their acknowledgements name decreasing or equal
+offsets.
 
 Source: Jepsen's Kafka workload, nonmonotonic-send.
 """
@@ -16,7 +16,7 @@ NAME: Final = "nonmonotonic_send"
 
 
 def find(history: History) -> Iterator[Finding]:
-    """Every acknowledgement at or below one of an earlier send."""
+    """Find acknowledgements with an offset at or below that of an earlier send."""
     for topic, sends in history.sends.items():
         deleted_until = history.deleted_until(topic)
         last: dict[tuple[str, int], Send] = {}

@@ -1,9 +1,9 @@
-"""Own sends reordered: of two records that a producer sent one after the other, the later one is read at a lower offset of the same
+"""Reordered sends: of two records that a producer sent one after the other, the later one is read at a lower offset of the same
 partition.
 
-Records of an idempotent producer stand in each partition in the order in which they were handed over, acknowledged or not.
+Records of an idempotent producer are in each partition in the order of their sends, acknowledged or not.
 
-Source: Jepsen's Kafka workload, int-nonmonotonic-send and nonmonotonic-send, with the place taken from polls.
+Source: Jepsen's Kafka workload, int-nonmonotonic-send and nonmonotonic-send, with the offsets taken from polls.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NAME: Final = "reordered_sends"
 
 
 def find(history: History) -> Iterator[Finding]:
-    """Every record read before an earlier one of its producer."""
+    """Find records at a lower offset than an earlier record of their producer."""
     for topic, sends in history.sends.items():
         places = _places(history, topic)
         deleted_until = history.deleted_until(topic)
@@ -42,7 +42,7 @@ def find(history: History) -> Iterator[Finding]:
 
 
 def _places(history: History, topic: str) -> dict[str, tuple[int, int, int]]:
-    """Value → partition, offset, and the event that showed it first."""
+    """Return a map from value to partition, offset and the first event that shows them."""
     places: dict[str, tuple[int, int, int]] = {}
     for partition, table in history.partitions.items():
         if partition.topic == topic:

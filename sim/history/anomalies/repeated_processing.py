@@ -1,11 +1,11 @@
-"""Repeated processing: a worker began with a record that another had finished before it gave the partition up in peace.
+"""Repeated processing: a worker began with a record that another worker had finished before it properly released the partition.
 
-Only of partitions that the history says who opened and released. A worker that stops, or gives a partition up for another one, stores what it has
-finished, also beyond records that it has not; whoever opens the partition after that, directly or later, is told and does not begin with
-it. What was finished and could not be stored (a crash, a release that failed) may be repeated. A record moved to a dead-letter topic counts
-as finished.
+Only partitions whose openings and releases are in the history are judged. A worker that stops, or releases a partition to another worker,
+stores which records it has finished, even those after unfinished ones. Every worker that opens the partition later is told and does not
+begin with them. Finished records that could not be stored (because of a crash or a failed release) may be repeated. A record moved to a
+dead-letter topic counts as finished.
 
-Source: the promise of `Worker` about rebalances and stops; processing is at least once, and this says when it is once.
+Source: the promise of `Worker` about rebalances and stops. Processing is at least once, and this anomaly defines when it is exactly once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NAME: Final = "repeated_processing"
 
 
 def find(history: History) -> Iterator[Finding]:
-    """Every beginning that was one too many."""
+    """Find records that were begun once too often."""
     for group, partitions in history.groups.items():
         for partition, work in partitions.items():
             yield from _find(group, partition, work)

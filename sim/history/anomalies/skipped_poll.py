@@ -1,9 +1,9 @@
-"""A skipping poll: a reader was handed a record before those that precede it, within a poll or in a later one.
+"""A skipping poll: a reader received a record without the records before it, within a poll or in a later one.
 
-Offsets are dense, so every gap is a record that was passed over. Allowed only after an assignment that gives the partition anew, after
-a seek, or where the records in between were trimmed.
+Offsets are dense, so every gap is a skipped record. Gaps are allowed only after an assignment that adds the partition, after a seek, or
+if the records in between were trimmed.
 
-Source: Jepsen's Kafka workload, int-poll-skip and poll-skip; there, gaps without known records are allowed.
+Source: Jepsen's Kafka workload, int-poll-skip and poll-skip, which allow gaps without known records.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NAME: Final = "skipped_poll"
 
 
 def find(walked: Walk) -> Iterator[Finding]:
-    """Every gap."""
+    """Find gaps."""
     for found in walked.breaks:
         if found.kind == "skip":
             where = "within one poll" if found.at == found.since else "in a later poll"

@@ -1,11 +1,12 @@
 """An unprocessed record: a group's progress was stored beyond it before any worker of the group had processed it.
 
-Whoever owns the partition next begins at the progress, so that record would never be worked on. Offsets are dense: every offset below the
-progress is a record, unless it was trimmed, or done before the history: below the progress that is read first, of a topic whose creation
-the history does not have. A commit claims it when it is asked for, whatever becomes of it (but for one that definitely
-failed); progress that is read, when it is answered. A record moved to a dead-letter topic counts as processed.
+The next owner of the partition begins at the progress, so the record would never be processed. Offsets are dense, so every offset below
+the progress is a record to process, with two exceptions: the record was trimmed, or it was processed before the history began. The latter
+applies to offsets below the first progress that was read, if the history does not have the topic's creation. A commit makes its claim when
+it is requested, whatever its outcome, unless it definitely failed. Progress that is read makes its claim when the read is answered. A
+record moved to a dead-letter topic counts as processed.
 
-Source: at-least-once processing as consumer groups promise it: a commit is a prefix without gaps of what was done.
+Source: at-least-once processing as consumer groups promise it: a commit covers a prefix of processed records without gaps.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ NAME: Final = "unprocessed"
 
 
 def find(history: History) -> Iterator[Finding]:
-    """The first record of each claim that was not so."""
+    """Find an unprocessed record for each false claim."""
     for group, partitions in history.groups.items():
         if not any(work.has_begun for work in partitions.values()):
             continue  # not a group of recorded workers
@@ -34,9 +35,8 @@ def find(history: History) -> Iterator[Finding]:
 def _find(group: str, partition: Partition, work: GroupWork, began_at: float) -> Iterator[Finding]:
     if began_at == NEVER:
         return
-    latest: list[
-        tuple[float, int]
-    ] = []  # at each offset from `first`: when the last of those up to it was done, and which
+    # at each offset from `first`: the last processing time up to it, and its offset
+    latest: list[tuple[float, int]] = []
     first = int(began_at)
     offsets = count(first)
     for claim in sorted(work.progress, key=lambda one: one.offset):

@@ -1,4 +1,4 @@
-"""Each kind of fault really happens, and leaves a mark that a run without it does not have; the cluster comes through."""
+"""Each kind of fault really happens and has an effect that a run without it does not have, and the cluster survives it."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ MARKS = {
     "add_machine": "boots",
     "defect": "defects_noted",
 }
-"""Fault -> what is counted because of it, more often than without it."""
+"""Fault -> the count that it increases."""
 HINDRANCES = ("stall_disk", "full_disk", "freeze_client")
-"""Faults under which clearly less is acknowledged."""
+"""Faults under which clearly fewer records are acknowledged."""
 OWN_TESTS = ("flip", "stale_copy")
-"""A flipped byte is found when its file is read again, and a copy is stale after another boot: other faults bring that about."""
+"""A flipped byte is found when its file is read again, and a copy is stale after another boot. These other faults cause that."""
 SECONDS = 4.0
 
 
 @pytest.fixture(scope="module")
 def calm() -> Outcome:
-    """A run without faults."""
+    """Return the outcome of a run without faults."""
     return run_isolated(1, options=calm_options(seconds=SECONDS))
 
 
-def test_every_fault_leaves_a_mark() -> None:
+def test_every_fault_has_a_counted_effect() -> None:
     assert sorted([*MARKS, *HINDRANCES, *OWN_TESTS]) == sorted(FAULTS)
 
 
 def test_an_older_copy_of_a_disk_is_refused() -> None:
-    """With a broker that lags it is a majority that lacks what was acknowledged after the copy."""
+    """Together with a broker that lags it would be a majority that lacks data acknowledged after the copy."""
     outcomes = [
         run_isolated(seed, options=calm_options(seconds=SECONDS, fault_every=0.4, stale_copy=1)) for seed in range(3)
     ]
@@ -86,7 +86,7 @@ def test_frames_are_dropped_and_streams_reset_when_the_weather_is_bad() -> None:
     assert outcome.counts["streams_reset"] > 0
 
 
-def test_a_calm_run_loses_nothing_and_fails_nothing() -> None:
+def test_a_run_without_faults_loses_nothing_and_fails_no_operation() -> None:
     outcome = run_isolated(3, options=calm_options())
 
     assert outcome.verdict is Verdict.OK, outcome.detail
@@ -96,7 +96,7 @@ def test_a_calm_run_loses_nothing_and_fails_nothing() -> None:
     assert [outcome.counts[name] for name in ("slow_commits", "clock_jumps_read")] == [0, 0]
 
 
-def test_a_crash_in_the_middle_of_a_write_keeps_a_part_of_it_only() -> None:
+def test_a_crash_during_a_write_keeps_only_a_part_of_it() -> None:
     slow = calm_options(seconds=6.0, fault_every=0.3, kill=1, disk_latency=0.05)
 
     assert sum(run_isolated(seed, options=slow).counts["torn_commits"] for seed in range(3)) > 0
@@ -110,7 +110,7 @@ def test_a_flipped_byte_is_found_by_the_checksums_and_silences_its_replica_alone
     assert sum(one.counts["replicas_quarantined"] for one in outcomes) > 0
 
 
-def test_clients_hear_of_unknown_outcomes_when_streams_break() -> None:
+def test_broken_streams_cause_unknown_outcomes() -> None:
     broken = calm_options(seconds=5.0, reset_share=0.01, delivery_seconds=0.3, disk_latency=0.05, kill=1)
 
     counts = run_isolated(2, options=broken).counts

@@ -1,4 +1,4 @@
-"""Each invariant can fail: a state broken by hand is refused, and its sound twin is not."""
+"""Each invariant can fail: a state broken by hand is refused, and its correct twin is not."""
 
 from __future__ import annotations
 
@@ -258,7 +258,7 @@ def test_bounded_restart() -> None:
         restart()
 
 
-def test_space_of_deleted_records_that_stays_is_seen() -> None:
+def test_space_of_deleted_records_that_is_not_released_is_detected() -> None:
     from raftmq.broker.replica.initial_state import founder_state
 
     store = SimLogStore(Disk(random.Random(1), 1 << 30), map_bytes=1 << 30)
@@ -287,7 +287,7 @@ def test_space_of_deleted_records_that_stays_is_seen() -> None:
     assert why_space_is_kept([node]) == ""
 
 
-def test_a_backup_takes_as_much_of_its_disk_as_what_it_copies() -> None:
+def test_a_backup_takes_as_much_space_as_its_original() -> None:
     from raftmq.broker.replica.initial_state import founder_state
 
     disk = Disk(random.Random(1), 1 << 30)
@@ -379,7 +379,7 @@ def test_quarantined_silent() -> None:
 
 
 def node_within(limits: Limits) -> Any:
-    """A node of one group that holds nothing."""
+    """Create a node with one group that holds nothing."""
     recent_budget = RecentEntriesBudget(limits.recent_entries_bytes_max)
     group = SimpleNamespace(
         group_id=7,
@@ -420,7 +420,7 @@ def test_budgets_hold_for_proposals() -> None:
     with broken("BudgetsHold"):
         propose(1)
     answer_all()
-    propose(25)  # alone, whatever its size
+    propose(25)  # accepted with any size, since it is alone
     with broken("BudgetsHold"):
         propose(1)
     with broken("BudgetsHold"):
@@ -429,7 +429,7 @@ def test_budgets_hold_for_proposals() -> None:
     budgets.check_given_back()
     propose(4)
     with broken("BudgetsHold"):
-        propose(7)  # the large one from before allows nothing any more
+        propose(7)  # the earlier large piece no longer allows an excess
     waiters.pop()
     node.engine.uncommitted_bytes -= 6
     with broken("BudgetsHold"):
@@ -457,7 +457,7 @@ def test_budgets_hold_for_appends() -> None:
     budgets.check_given_back()
     receive(25)
     waiting.clear()
-    budgets.check()  # a write holds them
+    budgets.check()  # a write holds the bytes
     with broken("BudgetsHold"):
         receive(1)
     node.engine.inbound_bytes = 0
@@ -465,7 +465,7 @@ def test_budgets_hold_for_appends() -> None:
         budgets.check()
 
 
-def test_budgets_hold_until_what_was_received_is_durable() -> None:
+def test_budgets_hold_until_received_entries_are_durable() -> None:
     node = node_within(Limits(inbound_append_bytes_max=10))
     budgets = Budgets(node)
     group = node.engine.replicas[7]
@@ -479,7 +479,7 @@ def test_budgets_hold_until_what_was_received_is_durable() -> None:
         budgets.check()
     group.disk = IDLE
     budgets.check()
-    group.disk = Writing(2.0)  # of derived state
+    group.disk = Writing(2.0)  # a write of derived state alone
     budgets.check()
 
 
@@ -505,7 +505,7 @@ def test_budgets_hold_for_recent_entries() -> None:
 
 
 def entry_overhead_bytes() -> int:
-    """What an entry without payload counts."""
+    """Return the bytes counted for an entry without payload."""
     budget = RecentEntriesBudget(1_000_000)
     RecentEntries(budget).append((entry(1, 0),))
     return budget.bytes_used
@@ -528,7 +528,8 @@ def test_fence_holds() -> None:
     groups.on_opened("g", PART, 7, -1, -1)
     before = groups.fence("g", PART)
     groups.on_opened("g", PART, 9, -1, -1)
-    groups.on_committed("g", PART, 7, 5, before)  # it was sent before the other opened: either may have come first
+    # this commit was sent before the other member opened the partition, so either may have been first
+    groups.on_committed("g", PART, 7, 5, before)
     groups.on_committed("g", PART, 9, 6, groups.fence("g", PART))
     with broken("FenceHolds"):
         groups.on_committed("g", PART, 7, 7, groups.fence("g", PART))
@@ -538,7 +539,7 @@ def test_committed_forward() -> None:
     groups = GroupOwnership(4.0, 1.25)
     floor = groups.floor("g", PART)
     groups.on_committed("g", PART, 7, 5, 0)
-    groups.on_fetched("g", PART, 3, floor)  # asked before that commit was acknowledged
+    groups.on_fetched("g", PART, 3, floor)  # the read was sent before this commit was acknowledged
     groups.on_opened("g", PART, 9, 5, groups.floor("g", PART))
     with broken("CommittedForward"):
         groups.on_opened("g", PART, 11, 4, groups.floor("g", PART))
@@ -601,7 +602,7 @@ def test_nothing_is_forgotten() -> None:
     memory.on_command(None)
 
 
-def test_what_is_deleted_while_it_is_read_is_not_missed() -> None:
+def test_records_deleted_during_a_read_do_not_count_as_lost() -> None:
     acknowledged = Acknowledged(committed(entry(5, 0, b"a", b"b")))
     acknowledged.on_acknowledged(7, WHERE, 0, b"a")
     acknowledged.on_acknowledged(7, WHERE, 1, b"b")
@@ -630,7 +631,7 @@ def test_stale_leader_steps_down() -> None:
     leaders = StaleLeaders()
     leaders.look([stale, fresh], 10.0)
     leaders.look([process("a", 4, is_confirmed=True, is_frozen=True), fresh], 12.0)
-    leaders.look([stale, fresh], 13.5)  # it stood still in between
+    leaders.look([stale, fresh], 13.5)  # the process was frozen in between
 
 
 class Named:
@@ -680,7 +681,7 @@ def test_defect_stays() -> None:
         check_defect_ends_nothing("n1", planted)
 
 
-def test_a_history_that_was_not_decided_or_not_read_to_its_end_is_no_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_undecided_history_or_one_not_read_to_the_end_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     simulation: Any = SimpleNamespace(workload=SimpleNamespace(history=[]))
     verdict = judge([])
     monkeypatch.setattr(run, "judge", lambda *_, **__: verdict)
@@ -695,7 +696,7 @@ def test_a_history_that_was_not_decided_or_not_read_to_its_end_is_no_pass(monkey
         run.Simulation._judge_history(simulation)
 
 
-def test_every_invariant_is_seen_to_fail() -> None:
+def test_every_invariant_fails_in_some_test() -> None:
     assert invariants.__doc__ is not None
     rows = [line for line in invariants.__doc__.splitlines() if line.startswith("| `")]
     named = {name for row in rows for name in re.findall(r"`([A-Z]\w+)`", row.split("|")[1])}

@@ -1,4 +1,4 @@
-"""The virtual loop: time jumps, hosts have clocks of their own, freeze and die."""
+"""The virtual loop: time jumps, and hosts have clocks of their own, freeze and die."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_frozen_host_runs_later_and_a_dead_one_never(loop: VirtualLoop) -> Non
     assert ran == ["frozen", "frozen ends"]
 
 
-def test_a_loop_that_spins_is_found(loop: VirtualLoop) -> None:
+def test_a_spinning_loop_is_detected(loop: VirtualLoop) -> None:
     def again() -> None:
         loop.call_soon(again)
 
@@ -86,7 +86,7 @@ def test_a_loop_that_spins_is_found(loop: VirtualLoop) -> None:
         loop.run_until(lambda: False, 1.0)
 
 
-def test_work_for_threads_runs_on_the_loop_after_a_while(loop: VirtualLoop) -> None:
+def test_work_for_threads_runs_on_the_loop_after_a_delay(loop: VirtualLoop) -> None:
     task = loop.spawn(None, _in_thread())
 
     assert loop.run_until(task.done, 1.0)

@@ -1,4 +1,4 @@
-"""Every known bug is found: the net has no hole where somebody fell through before. Each is replayed by its known seed."""
+"""The simulation finds every known bug. Each mutant is replayed by its known seed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_there_are_thirty_mutants_of_whole_nodes_in_all_parts() -> None:
 
 
 def test_the_page_names_every_mutant_and_each_is_found() -> None:
-    """`make mutants ARGS=--missing` hunts those that are new."""
+    """`make mutants ARGS=--missing` hunts the new ones."""
     text = PAGE.read_text().partition(BEGIN)[2].partition(END)[0]
 
     assert set(KNOWN_SEEDS) == {*MUTANTS, *CORE_MUTANTS}
@@ -47,7 +47,7 @@ def test_a_mutant_that_does_not_fit_the_product_is_not_found_by_its_own_error(
         hunt(MUTANTS["votes_twice"])
 
 
-def test_a_table_is_written_in_the_place_of_the_old_one() -> None:
+def test_a_new_table_replaces_the_old_one() -> None:
     rows = [Row("a-bug", "what it does", "core alone", "liveness", 7)]
     page = with_table(f"before\n{BEGIN}old\n{END}after\n", rows)
 

@@ -1,4 +1,4 @@
-"""Whole nodes: one seed is one run, byte by byte; a batch of seeds finds nothing; what is found has an exit code and a replay line."""
+"""Whole nodes: one seed is one run, byte by byte. A batch of seeds has no findings. A finding has an exit code and a replay line."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def run_command(*arguments: str, hash_seed: int = 0) -> subprocess.CompletedProc
 
 
 @pytest.mark.parametrize(("seed", "hash_seeds"), [(4, (1, 2)), (1, (1, 3))])
-def test_a_seed_has_one_trace_whatever_the_process_hashes_by(seed: int, hash_seeds: tuple[int, int]) -> None:
+def test_a_seed_has_one_trace_under_every_hash_seed(seed: int, hash_seeds: tuple[int, int]) -> None:
     """A set of tasks is in the order of their addresses, which follow the hashes of strings: seed 1 had two traces by that."""
     first, second = (run_command("--seed", str(seed), hash_seed=hash_seed) for hash_seed in hash_seeds)
 
@@ -33,7 +33,7 @@ def test_a_seed_has_one_trace_whatever_the_process_hashes_by(seed: int, hash_see
 
 
 @pytest.mark.slow
-def test_a_batch_of_seeds_finds_nothing() -> None:
+def test_a_batch_of_seeds_has_no_findings() -> None:
     outcomes = list(run_batch(0, SEEDS, jobs=2))
 
     assert [(one.seed, one.verdict, one.detail) for one in outcomes if one.verdict is not Verdict.OK] == []
@@ -46,7 +46,7 @@ def test_a_batch_of_seeds_finds_nothing() -> None:
     assert all(sum(one.faults.values()) >= 3 for one in outcomes)
 
 
-def test_a_seed_is_the_same_alone_and_in_a_batch() -> None:
+def test_a_seed_has_the_same_run_alone_and_in_a_batch() -> None:
     (outcome,) = run_batch(4, 1, jobs=1)
     replayed = run_command("--seed", "4")
 
@@ -78,8 +78,8 @@ def test_an_exception_of_the_code_is_its_own_verdict() -> None:
     assert "ZeroDivisionError" in outcome.detail
 
 
-def test_a_run_whose_process_dies_is_a_finding_and_the_others_go_on() -> None:
-    """It ended the batch with the exit code of a broken safety property, and without a word of which seed it was."""
+def test_a_run_whose_process_dies_is_a_finding_and_the_others_continue() -> None:
+    """The batch once ended with the exit code of a broken safety property and did not name the seed."""
     from sim.cluster.run import Build
 
     outcomes = list(run_batch(0, 2, 2, Build(patch=_deadly)))

@@ -1,4 +1,4 @@
-"""Each cluster-wide invariant of the core's simulation can fail: a mutant breaks it, or a state broken by hand here."""
+"""Each cluster-wide invariant of the core's simulation can fail: a mutant breaks it, or a state that is broken by hand here."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ VOTERS = Membership(cast("Any", (1, 2, 3)))
 
 
 def entry(index: int, term: int, offset: int = 0) -> Entry:
-    """One record at `offset`; index and term count from those of the beginning."""
+    """Return an entry with one record at `offset`. Index and term are relative to the initial ones."""
     at = GENESIS.index + index
     return Entry(
         cast("Any", at), cast("Any", GENESIS.term + term), EntryKind.DATA, cast("Any", offset), 1, 0, b"%d" % term
@@ -65,14 +65,14 @@ def a_replica(checker: Checker, replica_id: int, disk: SimDisk) -> Any:
 
 
 def lead(checker: Checker, replica: Any, term: int, first: Entry) -> None:
-    """The replica becomes leader of `term` and writes its first entry; its log will end three entries later."""
+    """Make the replica leader of `term` and let it write its first entry. Its log will end three entries later."""
     replica.observation.term = replica.observation.leader_term = at = int(GENESIS.term) + term
     checker.leader_greatest_index.on_leader(replica.replica_id, at, at, first.index + 3)
     checker.on_write(replica, work(first), is_leader=True)
 
 
 def a_leader() -> tuple[Checker, Any]:
-    """What the checker knows of a replica that leads term 2 and has written its first entry."""
+    """Return a checker with a replica that leads term 2 and has written its first entry."""
     disk = disk_with()
     checker = Checker({1: disk})
     replica = a_replica(checker, 1, disk)
@@ -224,7 +224,7 @@ def more_up_to_date_correct() -> None:
     holder = (entry(1, 1), entry(2, 1, 1))
 
     def compare(other: tuple[Entry, ...], *, committed_by: int = 1, known_index: int = first) -> None:
-        """A replica that knows entry 1 of term 1 committed, beside another log. It was committed with entry 2 of a term."""
+        """Compare a replica that knows entry 1 of term 1 to be committed with another log. It was committed with entry 2 of a term."""
         committed = CommittedLog(first)
         disks = {voter: disk_with(entry(1, 1), entry(2, committed_by, 1)) for voter in (1, 2, 3)}
         committed.on_leader_commit(1, GENESIS.term + committed_by, first - 1, first + 1, VOTERS, disks)
@@ -312,13 +312,13 @@ BROKEN_BY_HAND: dict[str, Callable[[], None]] = {
     "LeaderAppendOnly": leader_append_only,
     "SnapshotAlone": snapshot_alone,
 }
-"""By what it is called; each also shows a state that is sound."""
+"""Name of the invariant -> a function that breaks it. Each also shows a correct state."""
 
 _found: list[str] = []
 
 
 def demand_broken(check: Callable[[], object]) -> None:
-    """The check refuses; by which name, is kept."""
+    """Demand that the check refuses, and keep the name of the invariant."""
     with pytest.raises(InvariantViolation) as raised:
         check()
     _found.append(raised.value.name)
@@ -333,7 +333,7 @@ def test_an_invariant_can_fail(name: str) -> None:
     assert set(_found) == {name}
 
 
-def test_every_invariant_is_seen_to_fail() -> None:
+def test_every_invariant_fails_in_some_test() -> None:
     assert invariants.__doc__ is not None
     rows = [line for line in invariants.__doc__.splitlines() if line.startswith("| `")]
     named = {name for row in rows for name in re.findall(r"`([A-Z]\w+)`", row.split("|")[1])}

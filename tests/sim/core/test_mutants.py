@@ -1,4 +1,4 @@
-"""Known bugs of Raft implementations are caught by the simulator, each within its budget of seeds: the one that did last time first."""
+"""The simulator catches known bugs of Raft implementations, each within its budget of seeds, beginning with the last known seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A thousand simulated clusters of three and five voters keep every invariant and make progress once healed."""
+"""A thousand simulated clusters of three and five voters keep every invariant and make progress after healing."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_thousand_seeds_are_safe_and_live(shard: int) -> None:
     assert sum(outcome.read_count for outcome in outcomes) > 2 * size
 
 
-def test_the_simulator_meets_what_it_is_there_for() -> None:
+def test_fifty_seeds_meet_every_situation_that_matters() -> None:
     """Fifty seeds hold crashes, partitions, lost disks, snapshots with T < A, joint configurations, overwritten tails, interrupted campaigns."""
     seen: Counter[str] = Counter()
     sizes: Counter[str] = Counter()
@@ -94,7 +94,7 @@ def test_a_seed_replays_the_same_history(profile: Profile) -> None:
 
 
 def test_the_trace_of_a_seed_is_equal_in_every_process() -> None:
-    """No set order, hash or address may decide anything."""
+    """No order of a set, hash or address may influence a run."""
     digests = set()
     for hash_seed in ("1", "4242"):
         result = run_command("--seed", "11", hash_seed=hash_seed)
@@ -112,7 +112,7 @@ def test_a_batch_has_the_same_outcomes_on_one_and_on_two_processes() -> None:
     assert list(run_batch(0, 24, jobs=1)) == list(run_batch(0, 24, jobs=2))
 
 
-def test_the_command_runs_a_batch_and_says_how_fast() -> None:
+def test_the_command_runs_a_batch_and_prints_its_speed() -> None:
     result = run_command("--first", "30", "--seeds", "12", "--jobs", "1")
 
     assert result.returncode == 0
@@ -143,7 +143,7 @@ def stalls(seed: int) -> bool:
 
 
 class _Broken(RaftCore):
-    """Divides by zero on its first campaign."""
+    """A core that divides by zero on its first campaign."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""Each anomaly has hand-made histories (`cases/`) that must be flagged, and beside each one that differs in the point and is clean."""
+"""Each anomaly has hand-made histories (`cases/`) that must be flagged. Each has a clean twin that differs only in the essential point."""
 
 from pathlib import Path
 
@@ -33,7 +33,7 @@ def test_its_twin_is_clean(case: str) -> None:
     assert verdict.operation_count > 0
 
 
-def test_every_anomaly_has_both() -> None:
+def test_every_anomaly_has_a_case_and_a_clean_twin() -> None:
     assert FLAGGED == CLEAN
     assert {case.split("-")[0] for case in FLAGGED} == set(ANOMALIES)
 
@@ -56,7 +56,7 @@ def test_every_anomaly_has_both() -> None:
         ("lost_write-replaced", ("inconsistent_offset", "duplicate")),
     ],
 )
-def test_an_anomaly_is_not_taken_for_another(case: str, others: tuple[str, ...]) -> None:
-    """`others`: what comes with it necessarily, or may."""
+def test_an_anomaly_is_not_mistaken_for_another(case: str, others: tuple[str, ...]) -> None:
+    """`others` are anomalies that may or must accompany it."""
     verdict = judge_files([CASES / f"{case}.flagged.jsonl"])
     assert verdict.counts.keys() <= {case.split("-")[0], *others}

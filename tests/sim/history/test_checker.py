@@ -1,4 +1,4 @@
-"""Runs of a model broker are clean whatever they do; a run with one thing changed is always flagged."""
+"""All runs of a model broker are clean, and a run with one change is always flagged."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_valid_run_is_clean(run: ModelRun, actions: int) -> None:
 
 @given(RUNS, st.integers(0, 60), st.data())
 def test_a_run_that_was_cut_off_is_clean(run: ModelRun, actions: int, data: st.DataObject) -> None:
-    """Whatever was under way then is unknown."""
+    """The outcome of operations under way at the end is unknown."""
     events = run.run(actions)
     judge(events[: data.draw(st.integers(0, len(events)))]).demand_clean()
 
@@ -45,7 +45,7 @@ def test_a_run_that_was_cut_off_is_clean(run: ModelRun, actions: int, data: st.D
 
 
 def last_polls(events: list[Event]) -> list[int]:
-    """The polls of the last reading that returned something."""
+    """Return the polls of the last reading that returned records."""
     return [
         at
         for at, event in enumerate(events)
@@ -54,7 +54,7 @@ def last_polls(events: list[Event]) -> list[int]:
 
 
 def acknowledged(events: list[Event]) -> dict[str, int]:
-    """Value → the event that acknowledged it, with its offset."""
+    """Map each value to the event that acknowledged it with its offset."""
     return {
         event.value: at
         for at, event in enumerate(events)
@@ -63,7 +63,7 @@ def acknowledged(events: list[Event]) -> dict[str, int]:
 
 
 def flat(events: list[Event]) -> list[tuple[int, int, int, str]]:
-    """Everything the last reading returned: event, partition, offset, value."""
+    """Return event, partition, offset and value of all records of the last reading."""
     return [
         (at, batch.partition, offset, value)
         for at in last_polls(events)
@@ -73,7 +73,7 @@ def flat(events: list[Event]) -> list[tuple[int, int, int, str]]:
 
 
 def with_last_reading(events: list[Event], change: Callable[[int, int, str], list[tuple[int, str]]]) -> list[Event]:
-    """The same, with each record of the last reading replaced by what `change(partition, offset, value)` says."""
+    """Return the run with each record of the last reading replaced by the records of `change(partition, offset, value)`."""
     changed = list(events)
     for at in last_polls(events):
         records = []
@@ -94,7 +94,7 @@ def drop_a_record(events: list[Event], random: Random) -> list[Event]:
 
 
 def lose_a_record_before_it_is_read(events: list[Event], random: Random) -> list[Event]:
-    """Everything behind it moves up, as if it had never been."""
+    """All records after it move up, as if it had never been written."""
     _, partition, offset, _ = random.choice([row for row in flat(events) if row[3] in acknowledged(events)])
 
     def change(number: int, at: int, value: str) -> list[tuple[int, str]]:
@@ -106,7 +106,7 @@ def lose_a_record_before_it_is_read(events: list[Event], random: Random) -> list
 
 
 def repeat_a_record(events: list[Event], random: Random) -> list[Event]:
-    """It is in the log twice: offsets stay dense."""
+    """The record is in the log twice, and offsets stay dense."""
     _, partition, offset, _ = random.choice(flat(events))
 
     def change(number: int, at: int, value: str) -> list[tuple[int, str]]:
@@ -172,16 +172,16 @@ CORRUPTIONS: dict[Callable[[list[Event], Random], list[Event]], set[str]] = {
     poll_again: {"nonmonotonic_poll"},
     cut_the_end: {"never_read"},
 }
-"""How to spoil a run, and what must be among the findings, one of them at least."""
+"""A corruption of a run -> the anomalies of which at least one must be found."""
 
 
 @pytest.mark.parametrize("corrupt", CORRUPTIONS, ids=lambda corrupt: corrupt.__name__)
 @settings(max_examples=50)
 @given(run=RUNS, actions=st.integers(20, 100), seed=st.integers(0, 1 << 32))
-def test_one_thing_changed_is_flagged(
+def test_a_run_with_one_change_is_flagged(
     corrupt: Callable[[list[Event], Random], list[Event]], run: ModelRun, actions: int, seed: int
 ) -> None:
-    for _ in range(5):  # so that there is something to spoil in every run
+    for _ in range(5):  # so that every run can be corrupted
         run.send()
     events = run.run(actions)
     if not acknowledged(events):
@@ -190,7 +190,7 @@ def test_one_thing_changed_is_flagged(
     assert verdict.counts.keys() & CORRUPTIONS[corrupt], verdict.report()
 
 
-def test_most_runs_have_something_to_spoil() -> None:
+def test_most_runs_can_be_corrupted() -> None:
     """Otherwise the test above would prove nothing."""
     runs = [ModelRun(Random(seed)).run(40) for seed in range(50)]
     assert sum(bool(acknowledged(events)) for events in runs) > 45
@@ -232,7 +232,7 @@ def test_many_findings_of_one_kind_are_counted_and_not_kept() -> None:
         ),
     ],
 )
-def test_events_that_do_not_fit_are_no_history(events: list[Event], reason: str) -> None:
+def test_contradicting_events_are_not_a_history(events: list[Event], reason: str) -> None:
     with pytest.raises(HistoryError, match=reason) as caught:
         judge(events)
     assert caught.value.line == len(events)

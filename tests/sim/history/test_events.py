@@ -1,4 +1,4 @@
-"""Reading and writing the format: what is written reads back, as a stream, and what is no event is named by its line."""
+"""Reading and writing the format: events read back equal, as a stream, and an invalid line is named by its number."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_an_event_reads_back_as_it_was_written_from_one_line(event: Event) -> No
 
 
 def test_a_file_is_read_as_a_stream(tmp_path: Path) -> None:
-    """What stands behind a bad line is not looked at before it is asked for."""
+    """Lines after a bad line are not read before they are requested."""
     path = tmp_path / "history.jsonl"
     good = encode_event(Event("p", 1, "invoke", "poll", 1))
     path.write_bytes(good + b"\n" + good + b"nonsense\n")
@@ -95,7 +95,7 @@ def test_a_file_is_read_as_a_stream(tmp_path: Path) -> None:
         (b'{"process":"p","time":0,"kind":"invoke","operation":"poll","id":1}', "time goes back"),
     ],
 )
-def test_a_line_that_is_no_event_is_named(tmp_path: Path, line: bytes, reason: str) -> None:
+def test_an_invalid_line_is_named(tmp_path: Path, line: bytes, reason: str) -> None:
     path = tmp_path / "history.jsonl"
     path.write_bytes(encode_event(Event("p", 1, "invoke", "poll", 1)) + line + b"\n")
     with pytest.raises(HistoryError, match=reason) as caught:
@@ -110,7 +110,7 @@ def test_files_of_one_run_are_merged_by_time(tmp_path: Path) -> None:
     assert merged == [("b", 0), ("a", 1), ("a", 4), ("a", 4), ("b", 4), ("b", 9)]
 
 
-def test_lines_flushed_each_are_there_before_the_end(tmp_path: Path) -> None:
+def test_lines_that_are_flushed_each_are_readable_before_the_end(tmp_path: Path) -> None:
     writer = HistoryWriter(tmp_path / "h", is_flushed_each=True)
     writer.write(Event("p", 1, "invoke", "poll", 1))
     assert len(list(read_events(tmp_path / "h"))) == 1
@@ -130,22 +130,22 @@ def test_the_command_prints_findings_with_their_events(capsys) -> None:
     assert printed[-1].startswith("1 aborted_read: 8 events, 4 operations judged")
 
 
-def test_the_command_says_what_was_judged(capsys) -> None:
+def test_the_command_summarizes_the_judged_history(capsys) -> None:
     assert main([str(CASES / "aborted_read.clean.jsonl")]) == 0
     assert capsys.readouterr().out == (
         "nothing found: 8 events, 4 operations judged: 1 assign (1 ok); 1 poll (1 ok); 1 read_all (1 ok); 1 send (1 info)\n"
     )
 
 
-def test_the_command_refuses_what_is_no_history(capsys, tmp_path: Path) -> None:
+def test_the_command_refuses_a_file_that_is_not_a_history(capsys, tmp_path: Path) -> None:
     (tmp_path / "bad").write_text("{}\n")
     assert main([str(tmp_path / "bad")]) == 2
     assert f"{tmp_path / 'bad'}:1: " in capsys.readouterr().err
     assert main([str(tmp_path / "gone")]) == 2
 
 
-def test_the_command_judges_runs_apart_when_told_to(capsys) -> None:
-    """Both runs use the same process names and ids: taken as one they are no history."""
+def test_the_command_judges_each_file_on_its_own_on_request(capsys) -> None:
+    """Both runs use the same process names and ids, so together they are not a history."""
     files = [str(CASES / f"{name}.clean.jsonl") for name in ("duplicate-read", "aborted_read")]
     assert main(files) == 2
     assert main(["--each", *files]) == 0
@@ -153,7 +153,7 @@ def test_the_command_judges_runs_apart_when_told_to(capsys) -> None:
     assert "nothing found" in capsys.readouterr().out
 
 
-def test_the_command_allows_old_descriptions_when_told_to() -> None:
+def test_the_command_allows_stale_descriptions_on_request() -> None:
     stale = str(CASES / "nonlinearizable-stale.flagged.jsonl")
     assert main([stale]) == 1
     assert main(["--stale-describe", stale]) == 0

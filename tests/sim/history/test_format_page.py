@@ -1,4 +1,4 @@
-"""docs/internals/history-format.md says what the code does."""
+"""docs/internals/history-format.md agrees with the code."""
 
 import ast
 import importlib
@@ -37,7 +37,7 @@ def test_fields() -> None:
 
 
 def test_types_of_the_fields() -> None:
-    """Each is taken with a value of the type that is stated, and not with one of another."""
+    """Each field accepts a value of the stated type and refuses a value of another type."""
     examples: dict[str, object] = {
         "kind": "ok",
         "operation": "poll",
@@ -70,7 +70,7 @@ def test_operations_and_their_fields() -> None:
 
 
 def test_an_invocation_has_the_fields_that_are_written() -> None:
-    """Of every operation that is recorded anywhere; fields that are gathered elsewhere are not found."""
+    """This checks every recorded operation. Fields that are collected elsewhere are not found."""
     written: dict[str, set[str]] = {}
     for path in [*ROOT.glob("sim/**/*.py"), *ROOT.glob("tests/**/e2e/*.py")]:
         for node in ast.walk(ast.parse(path.read_text())):

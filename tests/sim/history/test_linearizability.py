@@ -1,4 +1,4 @@
-"""The search agrees with a slow twin that tries every order, and handles outcomes that nobody knows."""
+"""The search agrees with a slow twin that tries every order, and handles unknown outcomes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TOPIC = "m"
 
 
 def is_explained_by_some_order(calls: list[Call[TopicOperation]], initial: State, *, is_stale_allowed: bool) -> bool:
-    """Every subset of the unknown ones, every order: what linearizability says, word by word."""
+    """Try every subset of the operations of unknown outcome in every order, by the definition of linearizability."""
     required = [call for call in calls if call.is_required]
     optional = [call for call in calls if not call.is_required]
     for count in range(len(optional) + 1):
@@ -37,7 +37,9 @@ def is_explained_by_some_order(calls: list[Call[TopicOperation]], initial: State
 
 def respects_time(order: tuple[Call[TopicOperation], ...], is_stale_allowed: bool) -> bool:
     for at, later in enumerate(order):
-        for earlier in order[at + 1 :]:  # stands behind; wrong if it ended before the other began
+        for earlier in order[
+            at + 1 :
+        ]:  # it is ordered after the other one, which is wrong if it ended before that began
             may_be_old = later.is_stale_allowed and is_stale_allowed and later.process != earlier.process
             if earlier.ended_at < later.invoked_at and not may_be_old:
                 return False
@@ -65,7 +67,7 @@ REFUSALS = {
 
 @st.composite
 def small_histories(draw: st.DrawFn) -> list[TopicOperation]:
-    """Up to five operations of three clients at random times with random answers: most are wrong, many are not."""
+    """Draw up to five operations of three clients at random times with random answers. Most histories are wrong, but many are not."""
     count = draw(st.integers(1, 5))
     places = draw(st.permutations(range(2 * count)))
     spans = sorted((min(pair), max(pair)) for pair in zip(places[:count], places[count:], strict=True))
@@ -112,7 +114,7 @@ def test_the_search_agrees_with_the_slow_twin(operations: list[TopicOperation], 
 
 @pytest.mark.parametrize("is_stale_allowed", [False, True])
 def test_the_search_agrees_with_the_slow_twin_on_plausible_histories(is_stale_allowed: bool) -> None:
-    """Most answers of these are right, so that both kinds are among them: otherwise agreement would mean little."""
+    """Most of these answers are right, so that both results occur. Otherwise the agreement would prove little."""
     runs = [MetadataRun(Random(seed), spoil=True).operations(3 + seed % 3) for seed in range(400)]
     answers = [check_against_the_twin(operations, is_stale_allowed) for operations in runs]
     assert min(answers.count(Linearizable.YES), answers.count(Linearizable.NO)) > 30
@@ -122,7 +124,7 @@ def test_the_search_agrees_with_the_slow_twin_on_plausible_histories(is_stale_al
 
 
 class MetadataRun:
-    """Clients that change and look at one topic, some at the same time; a change takes effect between its two events, or never."""
+    """Clients that change and describe one topic, some concurrently. A change takes effect between its two events, or never."""
 
     def __init__(self, random: Random, *, spoil: bool = False) -> None:
         self.random = random
@@ -162,7 +164,7 @@ class MetadataRun:
         return self.recorder.invoke(process, name, **fields), name, fields
 
     def _end(self, operation: OpenOperation, name: str, fields: Fields) -> None:
-        """It takes effect now, unless it never does."""
+        """End an operation, which takes effect now or never."""
         is_unknown = name != "describe_topic" and self.random.random() < 0.1
         if is_unknown and self.random.random() < 0.5:
             operation.info(topic=TOPIC, error="RequestTimedOutError")
@@ -220,8 +222,8 @@ def change(number: int, status: str) -> TopicOperation:
     return TopicOperation("a", name, TOPIC, number * 2, 1, config, (), ended_at, status)
 
 
-def test_too_many_unknown_outcomes_are_undecided_and_no_pass() -> None:
-    """Each of twenty changes may have happened or not, in any order, and none explains the last answer."""
+def test_too_many_unknown_outcomes_are_undecided() -> None:
+    """Each of twenty changes may have happened or not, in any order, and no order explains the last answer."""
     operations = [change(0, "ok"), *(change(number, "info") for number in range(1, 21))]
     operations.append(TopicOperation("b", "describe_topic", TOPIC, 100, 1, {"x": "nothing"}, (), 101, "ok"))
     calls = calls_of(operations, False)
@@ -231,7 +233,7 @@ def test_too_many_unknown_outcomes_are_undecided_and_no_pass() -> None:
     assert outcome.configuration_count == 1000
 
 
-def test_a_topic_that_is_undecided_keeps_a_history_from_being_clean(monkeypatch) -> None:
+def test_a_history_with_an_undecided_topic_is_not_clean(monkeypatch) -> None:
     monkeypatch.setattr(
         nonlinearizable,
         "check_linearizable",
@@ -243,8 +245,8 @@ def test_a_topic_that_is_undecided_keeps_a_history_from_being_clean(monkeypatch)
     assert "undecided: m" in verdict.report()
 
 
-def test_a_description_from_the_past_is_allowed_where_said_and_never_from_before_its_own_client() -> None:
-    """`b` may not have heard of the change; `a` made it."""
+def test_a_stale_description_is_allowed_on_request_but_not_older_than_its_own_client_has_seen() -> None:
+    """`b` may not know the change, but `a` made it."""
     events: list[Event] = []
     recorder = Recorder(events.append, lambda: len(events))
     recorder.invoke("a", "create_topic", topic=TOPIC, partitions=1).ok(topic=TOPIC)

@@ -1,4 +1,4 @@
-"""What real SDK clients do is written down as it was, failures by the SDK's own word for whether they are definite."""
+"""The operations of real SDK clients are recorded truthfully, and the SDK's errors decide whether a failure is definite."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.client.memory_transport import MemoryTransport
 
 
 class Recorded:
-    """A cluster in memory, and clients of it that write into one history. Time is the number of the event."""
+    """A cluster in memory, and clients that write into one history. The time is the number of the event."""
 
     def __init__(self) -> None:
         self.cluster = FakeCluster()
@@ -92,7 +92,7 @@ def test_an_operation_ends_once() -> None:
 # --------------------------------------------------------------------------------------------------------------- producer
 
 
-async def test_an_acknowledged_send_is_in_the_history_before_its_sender_goes_on(recorded: Recorded) -> None:
+async def test_an_acknowledged_send_is_recorded_before_its_sender_continues(recorded: Recorded) -> None:
     recorded.cluster.create_topic("t")
     async with recorded.producer() as producer:
         metadata = await producer.send_and_wait("t", b"v0 padding", key=b"k")
@@ -102,7 +102,7 @@ async def test_an_acknowledged_send_is_in_the_history_before_its_sender_goes_on(
     assert (done.id, done.partition, done.offset, metadata.offset) == (invoked.id, 0, 0, 0)
 
 
-async def test_sends_that_nobody_awaits_are_followed(recorded: Recorded) -> None:
+async def test_outcomes_of_sends_that_nobody_awaits_are_recorded(recorded: Recorded) -> None:
     recorded.cluster.create_topic("t", partitions=2)
     async with recorded.producer() as producer:
         deliveries = [await producer.send("t", b"v%d" % number, partition=number % 2) for number in range(10)]
@@ -122,7 +122,7 @@ async def test_a_send_that_is_not_answered_in_time_is_unknown(recorded: Recorded
     assert recorded.events[-1].error == "DeliveryTimeoutError"
 
 
-async def test_a_send_that_is_refused_failed(recorded: Recorded) -> None:
+async def test_a_refused_send_is_a_definite_failure(recorded: Recorded) -> None:
     recorded.cluster.create_topic("t")
     recorded.cluster.append_hook = lambda *_: detail(pb.RECORD_TOO_LARGE)
     async with recorded.producer() as producer:
@@ -133,7 +133,7 @@ async def test_a_send_that_is_refused_failed(recorded: Recorded) -> None:
     assert recorded.told() == [("send", "invoke"), ("send", "fail")] * 2
 
 
-async def test_a_producer_that_is_abandoned_leaves_its_sends_open(recorded: Recorded) -> None:
+async def test_an_abandoned_producer_leaves_its_sends_open(recorded: Recorded) -> None:
     recorded.cluster.create_topic("t")
     recorded.cluster.append_gate.clear()
     producer = recorded.producer()
@@ -158,7 +158,7 @@ async def test_many_sends_have_offsets_when_they_go_to_one_partition(recorded: R
     ]
 
 
-async def test_many_sends_that_fail_together_are_unknown_each(recorded: Recorded) -> None:
+async def test_each_record_of_a_failed_bulk_send_is_unknown(recorded: Recorded) -> None:
     recorded.cluster.create_topic("t")
     recorded.cluster.append_hook = lambda *_: detail(pb.RECORD_TOO_LARGE)
     async with recorded.producer() as producer:
@@ -177,7 +177,7 @@ async def test_a_producer_without_idempotence_promises_nothing(recorded: Recorde
 # --------------------------------------------------------------------------------------------------------------- consumer
 
 
-async def test_reading_is_written_down_with_the_places_it_was_sent_to(recorded: Recorded) -> None:
+async def test_polls_are_recorded_with_the_seeks_between_them(recorded: Recorded) -> None:
     recorded.cluster.create_topic("t")
     t0 = TopicPartition("t", 0)
     async with recorded.producer() as producer, recorded.consumer() as consumer:
@@ -200,14 +200,14 @@ async def test_reading_is_written_down_with_the_places_it_was_sent_to(recorded: 
     judge(recorded.events).demand_clean()
 
 
-async def test_a_consumer_made_with_topics_says_what_it_reads(recorded: Recorded) -> None:
+async def test_a_consumer_created_with_topics_records_its_assignment(recorded: Recorded) -> None:
     recorded.cluster.create_topic("t", partitions=2)
     async with recorded.consumer("t"):
         pass
     assert recorded.events[-1].assignment == [Partition("t", 0), Partition("t", 1)]
 
 
-async def test_a_cancelled_poll_handed_nothing_out(recorded: Recorded) -> None:
+async def test_a_cancelled_poll_is_a_failure_without_records(recorded: Recorded) -> None:
     recorded.cluster.create_topic("t")
     async with recorded.consumer() as consumer:
         consumer.assign([TopicPartition("t", 0)])
@@ -217,7 +217,7 @@ async def test_a_cancelled_poll_handed_nothing_out(recorded: Recorded) -> None:
     assert (recorded.events[-1].operation, recorded.events[-1].kind) == ("poll", "fail")
 
 
-async def test_everything_is_read_to_the_end_and_a_loss_would_be_found(recorded: Recorded) -> None:
+async def test_a_complete_reading_would_find_a_loss(recorded: Recorded) -> None:
     recorded.cluster.create_topic("t", partitions=2)
     partitions = [TopicPartition("t", 0), TopicPartition("t", 1)]
     async with recorded.producer() as producer, recorded.consumer() as consumer:
@@ -229,7 +229,8 @@ async def test_everything_is_read_to_the_end_and_a_loss_would_be_found(recorded:
     last = recorded.events[-1]
     assert (last.operation, last.kind, last.ends) == ("read_all", "ok", [("t", 0, 10), ("t", 1, 10)])
     judge(recorded.events).demand_clean()
-    ghost = recorded.events[0], recorded.events[-1]  # an acknowledgement more than was written, told before the reading
+    # add an acknowledgement of a record that was never written, before the reading
+    ghost = recorded.events[0], recorded.events[-1]
     operation = Recorder(recorded.events.append, lambda: ghost[1].time).invoke(
         "x", "send", topic="t", value="lost", producer="x"
     )
@@ -238,7 +239,7 @@ async def test_everything_is_read_to_the_end_and_a_loss_would_be_found(recorded:
     assert judge([*late, *recorded.events[:-2]]).counts == {"never_read": 1}
 
 
-async def test_a_reading_that_fails_is_no_reading_to_the_end(recorded: Recorded) -> None:
+async def test_a_failed_reading_is_not_complete(recorded: Recorded) -> None:
     async with recorded.consumer() as consumer:
         with pytest.raises(errors.UnknownTopicError):
             await consumer.read_all([TopicPartition("nowhere", 0)])
@@ -248,7 +249,7 @@ async def test_a_reading_that_fails_is_no_reading_to_the_end(recorded: Recorded)
 # ------------------------------------------------------------------------------------------------------------------ admin
 
 
-async def test_changes_of_topics_are_written_down_and_linearizable(recorded: Recorded) -> None:
+async def test_changes_of_topics_are_recorded_and_linearizable(recorded: Recorded) -> None:
     async with recorded.admin() as admin, recorded.producer() as producer:
         await admin.create_topic("t", partitions=2, config={"a": 1})
         with pytest.raises(errors.TopicAlreadyExistsError):
@@ -282,7 +283,7 @@ async def test_changes_of_topics_are_written_down_and_linearizable(recorded: Rec
     judge(recorded.events).demand_clean()
 
 
-def test_a_trim_by_retention_is_noted(recorded: Recorded) -> None:
+def test_a_trim_by_retention_is_recorded(recorded: Recorded) -> None:
     recorded.recorder.record_trim("t", 0, 5)
     assert recorded.told() == [("trim", "invoke"), ("trim", "info")]
     assert judge(recorded.events).is_clean

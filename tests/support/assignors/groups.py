@@ -1,4 +1,4 @@
-"""Groups to assign, twins that try everything, and the checks all assignments must pass."""
+"""Groups to assign, twins that try every assignment, and checks that all assignments must pass."""
 
 from collections.abc import Iterable, Iterator
 from itertools import product
@@ -8,7 +8,7 @@ from raftmq.assignors.assignor import AssignedPartition, Assignment, ConsumerGro
 
 
 def equal_group(member_count: int, *partition_counts: int, owned: Assignment | None = None) -> ConsumerGroup:
-    """Members m00, m01, … that all subscribe to topics 1, 2, … with so many partitions."""
+    """Return members m00, m01, … that all subscribe to topics 1, 2, … with these numbers of partitions."""
     topic_ids = frozenset(range(1, len(partition_counts) + 1))
     return ConsumerGroup(
         tuple(Member(f"m{number:02d}", topic_ids) for number in range(member_count)),
@@ -27,7 +27,7 @@ def groups(
     is_equal: bool = False,
     with_racks: bool = False,
 ) -> ConsumerGroup:
-    """Any group, with an assignment before it that may name those who left and what is gone, twice even."""
+    """Draw any group with a previous assignment, which may name former members and deleted partitions, even twice."""
     racks = st.sampled_from(["", "a", "b", "c"]) if with_racks else st.just("")
     topic_count = draw(st.integers(0, topics_max))
     topic_ids = range(1, topic_count + 1)
@@ -52,7 +52,7 @@ def groups(
 
 
 def wanted_partitions(group: ConsumerGroup) -> list[AssignedPartition]:
-    """Those of topics that somebody subscribed to."""
+    """Return the partitions of topics to which any member subscribes."""
     subscribed = set().union(*(member.topic_ids for member in group.members))
     return sorted(
         (topic.topic_id, number)
@@ -67,7 +67,7 @@ def owners_of(assignment: Assignment) -> dict[AssignedPartition, str]:
 
 
 def keepers_of(group: ConsumerGroup) -> dict[AssignedPartition, str]:
-    """Who has what now and could keep it; of two who claim it, the first by id."""
+    """Return the current owners that could keep their partitions. Of two owners, the first by id counts."""
     wanted = set(wanted_partitions(group))
     topics_of = {member.member_id: member.topic_ids for member in group.members}
     keepers: dict[AssignedPartition, str] = {}
@@ -79,7 +79,7 @@ def keepers_of(group: ConsumerGroup) -> dict[AssignedPartition, str]:
 
 
 def check_complete(group: ConsumerGroup, assignment: Assignment) -> None:
-    """Every partition has one owner, who subscribed to it; every member has an entry, in order."""
+    """Check that every partition has one owner that subscribes to it, and that every member has an entry, in order."""
     topics_of = {member.member_id: member.topic_ids for member in group.members}
     assert assignment.keys() == topics_of.keys()
     assert sorted(p for partitions in assignment.values() for p in partitions) == wanted_partitions(group)
@@ -89,14 +89,14 @@ def check_complete(group: ConsumerGroup, assignment: Assignment) -> None:
 
 
 def cost(group: ConsumerGroup, owners: dict[AssignedPartition, str]) -> tuple[tuple[int, ...], int]:
-    """Loads, the largest first, and moves: what a sticky assignment makes as small as can be, in this order."""
+    """Return the loads, the largest first, and the moves, which a sticky assignment minimizes in this order."""
     loads = [sum(owner == member.member_id for owner in owners.values()) for member in group.members]
     moves = sum(owners[partition] != keeper for partition, keeper in keepers_of(group).items())
     return tuple(sorted(loads, reverse=True)), moves
 
 
 def every_assignment(group: ConsumerGroup) -> Iterator[dict[AssignedPartition, str]]:
-    """All there are: only for small groups."""
+    """Yield all assignments. Use it only for small groups."""
     partitions = wanted_partitions(group)
     choices: Iterable[list[str]] = [
         [member.member_id for member in group.members if topic_id in member.topic_ids] for topic_id, _ in partitions
@@ -106,7 +106,7 @@ def every_assignment(group: ConsumerGroup) -> Iterator[dict[AssignedPartition, s
 
 
 def near_count(group: ConsumerGroup, assignment: Assignment) -> int:
-    """How many partitions are consumed in a rack that holds a replica."""
+    """Count the partitions that are consumed in a rack with a replica."""
     rack_of = {member.member_id: member.rack for member in group.members}
     racks = {(t.topic_id, number): row for t in group.topics for number, row in enumerate(t.racks)}
     return sum(rack_of[owner] in racks.get(partition, ()) for partition, owner in owners_of(assignment).items())

@@ -1,4 +1,4 @@
-"""`MetadataLog`: a metadata state machine that commands are given to, one entry after the other."""
+"""`MetadataLog`: a metadata state machine that applies commands one by one."""
 
 from raftmq.fsm import metadata_commands as mc
 from raftmq.fsm.metadata import Metadata
@@ -7,7 +7,7 @@ from tests.support.fsm.histories import LogBuilder, register
 
 
 class MetadataLog:
-    """A metadata state machine with its log; of a cluster of so many nodes, or (0) of none yet."""
+    """A metadata state machine with its log, for a cluster with this number of nodes. 0 means no cluster yet."""
 
     def __init__(self, nodes: int) -> None:
         self.log = LogBuilder()
@@ -18,11 +18,11 @@ class MetadataLog:
             self.run(register(f"u{number}"))
 
     def run(self, command: mc.MetadataCommand) -> mc.MetadataResult | None:
-        """Apply it; what it gave."""
+        """Apply a command and return its result."""
         return self.state.apply(self.log.metadata(command))
 
     def code(self, command: mc.MetadataCommand) -> int | None:
-        """Apply it; the code that it was rejected with, having changed nothing, or None."""
+        """Apply a command. Return None, or the code of its rejection, after checking that the rejection changed nothing."""
         before = self._rows()
         result = self.run(command)
         if not isinstance(result, mc.Rejected):
@@ -32,6 +32,6 @@ class MetadataLog:
         return result.code
 
     def _rows(self) -> list[tuple[bytes, bytes]]:
-        """All rows but the clock's, which goes on with every command."""
+        """Return all rows except the clock's, which changes with every command."""
         clock = self.state._tables.expiry.tag
         return [row for row in self.state.rows() if row[0][0] != clock]

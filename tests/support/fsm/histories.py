@@ -1,8 +1,8 @@
-"""Random histories for the state machines, and the ways a replica can live through one.
+"""Random histories for the state machines, and the ways in which a replica can go through them.
 
-Everything is drawn from the generator that is passed in: Hypothesis' own (so that histories shrink), or a seeded one.
-Ids and names come from small pools, so that commands hit each other often. Run as a program it prints digests of the
-state after seeded histories, for a comparison across interpreters with different hash seeds.
+Everything is drawn from the generator passed by the caller: Hypothesis' own, so that histories shrink, or a seeded one.
+Ids and names come from small pools, so that commands often meet the same objects. Run as a program this module prints
+digests of the state after seeded histories, for a comparison across interpreters with different hash seeds.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def metadata_command(rng: random.Random, index: int) -> mc.MetadataCommand:
 
 
 def group_command(rng: random.Random, state: Metadata) -> mc.MetadataCommand:
-    """About consumer groups, mostly such that it applies to the state: a target for an old epoch says nothing more."""
+    """Draw a command about consumer groups, which mostly fits the state: a target for an old epoch would test little."""
     name = rng.choice(["g1", "g1", "g2", "größe", "bad\n"])
     group = state.consumer_group(name)
     members = sorted(group.members) if group is not None else []
@@ -198,7 +198,7 @@ def metadata_history(rng: random.Random, length: int) -> list[Entry]:
         if dice < 0.06:
             log.append(rng.choice([EntryKind.EMPTY, EntryKind.MEMBERSHIP]), b"")
         elif dice < 0.5:
-            # what applies depends on what is there: a replica that lives along says it
+            # commands that fit depend on the state, so a replica applies the history while it is drawn
             for entry in log.entries[shadow.applied_index - GENESIS.index :]:
                 shadow.apply(entry)
             log.metadata(group_command(rng, shadow))
@@ -248,7 +248,7 @@ def log_history(rng: random.Random, length: int) -> list[Entry]:
 
 
 def bytes_of_no_batch(rng: random.Random, log: LogBuilder) -> bytes:
-    """Garbage that does not begin like a batch of another version: that would stop the replica."""
+    """Draw garbage that does not begin like a batch of another version, which would stop the replica."""
     while True:
         payload = garbage(rng, log)
         try:
@@ -261,7 +261,7 @@ def bytes_of_no_batch(rng: random.Random, log: LogBuilder) -> bytes:
 
 
 def garbage(rng: random.Random, log: LogBuilder) -> bytes:
-    """Random bytes, or the damaged payload of an earlier entry."""
+    """Draw random bytes, or the damaged payload of an earlier entry."""
     if rng.random() < 0.5 or not log.entries:
         return rng.randbytes(rng.randint(0, 90))
     payload = bytearray(rng.choice(log.entries).payload)
@@ -275,7 +275,7 @@ def garbage(rng: random.Random, log: LogBuilder) -> bytes:
 
 
 def plain_life(make: Callable[[], Machine], entries: Iterable[Entry]) -> tuple[Machine, list[object]]:
-    """Applies everything and drains nothing."""
+    """Apply everything and drain nothing."""
     machine = make()
     return machine, [machine.apply(entry) for entry in entries]
 
@@ -283,7 +283,7 @@ def plain_life(make: Callable[[], Machine], entries: Iterable[Entry]) -> tuple[M
 def draining_life(
     make: Callable[[], Machine], entries: Iterable[Entry], is_drained: Callable[[], bool]
 ) -> tuple[Machine, list[object], Rows]:
-    """Persists dirty rows at some points, and in the end; also returns the persisted rows."""
+    """Persist dirty rows at some points and at the end. Return the persisted rows as well."""
     machine = make()
     results: list[object] = []
     persisted: dict[bytes, bytes] = {}
@@ -296,7 +296,7 @@ def draining_life(
 
 
 def restarting_life(make: Callable[[], Machine], entries: Sequence[Entry], rng: random.Random) -> Machine:
-    """Persists and crashes at random points; each time restored from what was persisted, with a replay from too early."""
+    """Persist and crash at random points. After each crash, restore the persisted rows and replay from an earlier entry."""
     machine = make()
     persisted: dict[bytes, bytes] = {}
     state_index, position, crashes_left = GENESIS.index, 0, 5
@@ -316,7 +316,7 @@ def restarting_life(make: Callable[[], Machine], entries: Sequence[Entry], rng: 
 
 
 def snapshot_life(make: Callable[[], Machine], entries: Sequence[Entry], position: int) -> Machine:
-    """Another replica applies up to `position`; this one begins with its rows, and is sent the whole log again."""
+    """Begin with the rows of another replica that applied up to `position`, and receive the whole log again."""
     source, _ = plain_life(make, entries[:position])
     machine = make()
     machine.restore(source.rows(), source.applied_index)

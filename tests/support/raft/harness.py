@@ -1,7 +1,7 @@
 """A synchronous cluster of real cores over in-memory disks: every test runs the whole ready/append/apply cycle.
 
-Nothing here decides: messages travel in order, writes become durable when the test lets them. A test can hold a
-node's appends or applies, cut links, filter messages, and look at everything that was said.
+Nothing here decides: messages travel in order, and writes become durable when the test lets them. A test can hold a
+node's appends or applies, cut links, filter messages, and look at every message sent.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def data(payload: bytes = b"x", count: int = 1) -> Proposal:
 
 
 class MemoryLog:
-    """The durable side: a `LogView`, plus what a shell would keep (hard state, position, membership)."""
+    """The durable data: a `LogView`, and the values that a shell would store (hard state, position, membership)."""
 
     def __init__(self, position: LogPosition, config: Membership) -> None:
         self.position = position
@@ -53,7 +53,7 @@ class MemoryLog:
         self.membership = config
         self.state_index: int = position.index
         self.is_cold = False
-        """Answer None, as a shell whose cache misses."""
+        """Whether reads return None, as after a cache miss of the shell."""
         self.header_reads: list[int] = []
 
     @property
@@ -78,7 +78,7 @@ class MemoryLog:
         return self.rows[index].header()
 
     def write(self, work: AppendWork) -> None:
-        """One transaction: snapshot, truncation, entries, hard state."""
+        """Write a snapshot, a truncation, entries and the hard state in one transaction."""
         if work.snapshot is not None:
             self.rows.clear()
             self.position = work.snapshot.meta.position
@@ -95,7 +95,7 @@ class MemoryLog:
             self.hard_state = work.hard_state
 
     def compact(self, index: int) -> LogPosition:
-        """Delete the rows up to `index`; what the core is told."""
+        """Delete the rows up to `index`, and return the position for the core."""
         entry = self.rows[index]
         self.position = LogPosition(entry.index, entry.term, entry.next_offset, entry.append_time_ms)
         for gone in [i for i in self.rows if i <= index]:
@@ -138,7 +138,7 @@ class Node:
     is_up: bool = True
 
     def values(self) -> list[bytes]:
-        """Payloads of the applied data entries."""
+        """Return the payloads of the applied DATA entries."""
         return [entry.payload for entry in self.applied if entry.kind is EntryKind.DATA]
 
 
@@ -154,7 +154,7 @@ def make_core(
 
 
 class Cluster:
-    """Cores, their disks, and a network that delivers in order whatever it is not told to lose."""
+    """Cores, their disks, and a network that delivers in order all messages that it is not told to lose."""
 
     def __init__(
         self,
@@ -168,7 +168,7 @@ class Cluster:
         self.config = config or membership(*ids)
         self.nodes: dict[int, Node] = {}
         self.starts = 0
-        """Each life of a replica has a chance of its own."""
+        """Counts starts, since each start of a replica has a random generator of its own."""
         self.wire: deque[Message] = deque()
         self.sent: list[Message] = []
         """Every message that left a node, delivered or not."""
@@ -184,7 +184,7 @@ class Cluster:
     # ---------------------------------------------------------------------------------------------- building
 
     def add(self, replica_id: int, *, is_empty: bool = False) -> Node:
-        """A replica with the creation configuration, or one that waits for its first snapshot."""
+        """Add a replica with the initial configuration, or one that waits for its first snapshot."""
         if is_empty:
             nowhere = LogPosition(LogIndex(0), Term(0), Offset(0))
             disk = MemoryLog(nowhere, Membership(voters=()))
@@ -201,12 +201,12 @@ class Cluster:
         return node
 
     def snapshot_of(self, replica_id: int) -> SnapshotMeta | None:
-        """The log's own start, with the state as of the applied index: two positions, as the data partitions do."""
+        """Return a snapshot with the log's own start and the state as of the applied index: two positions, as in data partitions."""
         node = self.nodes[replica_id]
         return SnapshotMeta(node.disk.position, node.core.applied_index, node.core.membership)
 
     def restart(self, replica_id: int) -> Node:
-        """kill -9 and start again: only what was written survives."""
+        """Kill the replica with -9 and start it again: only written data survive."""
         node = self.nodes[replica_id]
         self.wire = deque(m for m in self.wire if m.target != replica_id)
         new = self._start(replica_id, node.disk)
@@ -229,7 +229,7 @@ class Cluster:
             self.wire.append(message)
 
     def of_type(self, kind: type[Message], source: int = 0, target: int = 0) -> list[Message]:
-        """What was sent of a kind, by whom, to whom (0: anyone)."""
+        """Return the sent messages of a kind, by source and target (0 for any)."""
         return [m for m in self.sent if isinstance(m, kind) and source in (0, m.source) and target in (0, m.target)]
 
     def deliver_one(self) -> None:
@@ -264,7 +264,7 @@ class Cluster:
         return ready
 
     def finish_append(self, replica_id: int) -> AppendWork:
-        """The oldest held append becomes durable: responses leave, the core is told."""
+        """Make the oldest held append durable, send its responses, and tell the core."""
         node = self.nodes[replica_id]
         work = node.appends.popleft()
         node.disk.write(work)
@@ -289,14 +289,14 @@ class Cluster:
                 node.disk.membership = node.core.membership
 
     def run(self, replica_id: int) -> None:
-        """Run a node until it has nothing to do; its messages stay on the wire."""
+        """Run a node until it has nothing to do. Its messages stay on the wire."""
         for _ in range(1000):
             if self.work(replica_id) is None:
                 return
         raise AssertionError("a node never comes to rest")
 
     def pump(self) -> None:
-        """Run everything until nobody has anything to say."""
+        """Run all nodes until no messages are left."""
         for _ in range(20_000):
             is_busy = False
             for replica_id in list(self.nodes):
@@ -317,7 +317,7 @@ class Cluster:
             self.send(Heartbeat(core.replica_id, target, core.term, commit, counter))
 
     def tick(self, count: int = 1, only: Iterable[int] | None = None) -> None:
-        """Time passes, heartbeats are sent, nobody campaigns by himself."""
+        """Let time pass and send heartbeats. No node campaigns by itself."""
         for _ in range(count):
             for replica_id in list(only if only is not None else self.nodes):
                 if self.nodes[replica_id].is_up:
@@ -327,7 +327,7 @@ class Cluster:
             self.pump()
 
     def live(self, count: int) -> None:
-        """Time passes, and whoever is due campaigns."""
+        """Let time pass. Nodes whose election timeout has passed campaign."""
         for _ in range(count):
             self.tick()
             for replica_id in list(self.nodes):
@@ -336,7 +336,7 @@ class Cluster:
             self.pump()
 
     def elect(self, replica_id: int) -> RaftCore:
-        """Make a node leader: the others forget theirs, and it campaigns."""
+        """Make a node leader: the others forget their leader, and the node campaigns."""
         for node in self.nodes.values():
             node.core.forget_leader()
         self[replica_id].campaign()
@@ -357,12 +357,12 @@ class Cluster:
 
 
 def now(value: T) -> T:
-    """The value as it is now: a type checker takes an attribute for unchanged since it was last compared."""
+    """Return the current value: a type checker assumes that an attribute is unchanged since its last comparison."""
     return value
 
 
 def take(core: RaftCore, disk: MemoryLog) -> list[Message]:
-    """Run a lone core until it rests; everything it said."""
+    """Run a single core until it is idle, and return all its messages."""
     said: list[Message] = []
     while core.has_ready():
         ready = core.ready()
@@ -379,7 +379,7 @@ def take(core: RaftCore, disk: MemoryLog) -> list[Message]:
 def lone(
     replica_id: int = 1, *voter_ids: int, settings: RaftSettings = SETTINGS, config: Membership | None = None
 ) -> tuple[RaftCore, MemoryLog]:
-    """One core of a group, to be talked to by hand."""
+    """Create one core of a group, to which a test sends messages by hand."""
     disk = MemoryLog(GENESIS, config or membership(*(voter_ids or (1, 2, 3))))
     return make_core(replica_id, disk, settings), disk
 
@@ -387,13 +387,13 @@ def lone(
 def entry(
     index: int, term: int, payload: bytes = b"", *, base_offset: int = 0, count: int = 0, time_ms: int = 0
 ) -> Entry:
-    """A log entry; DATA when it counts records."""
+    """Return a log entry, which is DATA if it has records."""
     kind = EntryKind.DATA if count else EntryKind.COMMAND if payload else EntryKind.EMPTY
     return Entry(LogIndex(index), Term(term), kind, Offset(base_offset), count, time_ms, payload)
 
 
 def answer(core: RaftCore, source: int, term: int, *, granted: bool = True, pre: bool = False) -> VoteResponse:
-    """What a voter says to the round of (pre-)votes that a core asks for now."""
+    """Return a voter's answer to a core's current round of (pre-)vote requests."""
     target, commit = core.replica_id, GENESIS
     return VoteResponse(ReplicaId(source), target, Term(term), core._round, pre, granted, commit.index, commit.term)
 

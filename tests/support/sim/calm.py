@@ -1,4 +1,4 @@
-"""Circumstances for tests: a short run without any fault, to which a test adds the one it is about."""
+"""Options for tests: a short run without faults, to which a test adds the one it needs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sim.cluster.options import FAULTS, Options, draw_options
 
 
 def calm_options(seconds: float = 3.0, **changes: object) -> Options:
-    """Options in which nothing happens but what is asked for."""
+    """Return options without faults, except the given ones."""
     nothing: dict[str, object] = dict.fromkeys(FAULTS, 0)
     calm: dict[str, object] = {
         "machines": 3,

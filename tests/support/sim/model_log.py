@@ -1,7 +1,7 @@
-"""Random valid runs of a model broker: what clients would write down if everything were right.
+"""Random valid runs of a model broker: the histories that clients would record if everything were right.
 
-Several producers send, acknowledgements come late or never, sends fail or stay unknown, readers poll, seek and are reassigned, one
-reader reads everything at the end. The log itself is the truth, so each run is a history without anomalies.
+Several producers send. Acknowledgements arrive late or never, and sends fail or stay unknown. Readers poll, seek and are reassigned,
+and one reader reads everything at the end. The log itself is the truth, so each run is a history without anomalies.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ TOPIC = "t"
 
 @dataclass
 class ModelRun:
-    """One run; `events` fills as it goes."""
+    """One run, which fills `events`."""
 
     random: Random
     partitions: int = 2
@@ -41,7 +41,7 @@ class ModelRun:
     # ------------------------------------------------------------------------------------------------------- actions
 
     def send(self) -> None:
-        """A record is handed over; most are appended at once, in the order of sending."""
+        """Send a record. Most are appended immediately, in the order of sending."""
         producer = f"writer-{self.random.randrange(self.producers)}"
         partition = self.random.randrange(self.partitions)
         value = f"v{self.sent}"
@@ -59,14 +59,14 @@ class ModelRun:
             self.logs[partition].append(value)
 
     def answer(self) -> None:
-        """Some acknowledgement arrives."""
+        """Let a random acknowledgement arrive."""
         if self.unanswered:
             operation, value, partition, offset = self.unanswered.pop(self.random.randrange(len(self.unanswered)))
             known = offset if self.random.random() < 0.95 else None
             operation.ok(topic=TOPIC, value=value, partition=partition, offset=known)
 
     def assign(self, reader: str, partitions: list[int]) -> None:
-        """A reader is given these partitions; those it has keep their positions."""
+        """Assign partitions to a reader. Partitions that it has already keep their positions."""
         old = self.positions.get(reader, {})
         self.positions[reader] = {partition: old.get(partition, 0) for partition in partitions}
         assignment = [Partition(TOPIC, partition) for partition in partitions]
@@ -74,7 +74,7 @@ class ModelRun:
         operation.ok(assignment=assignment, start="earliest")
 
     def seek(self, reader: str) -> None:
-        """A reader goes to a place that exists."""
+        """Move a reader to an existing offset."""
         partition = self.random.choice(sorted(self.positions[reader]))
         offset = self.random.randint(0, len(self.logs[partition]))
         operation = self.recorder.invoke(reader, "seek", topic=TOPIC, partition=partition, offset=offset)
@@ -82,7 +82,7 @@ class ModelRun:
         self.positions[reader][partition] = offset
 
     def poll(self, reader: str) -> None:
-        """A reader is handed what comes next."""
+        """Let a reader receive the next records."""
         operation = self.recorder.invoke(reader, "poll")
         records = []
         for partition, position in self.positions[reader].items():
@@ -94,7 +94,7 @@ class ModelRun:
         operation.ok(records=records)
 
     def read_all(self) -> None:
-        """The last phase."""
+        """Read everything, in the last phase."""
         reader = "last-reader"
         everything = list(range(self.partitions))
         assignment = [Partition(TOPIC, partition) for partition in everything]
@@ -107,7 +107,7 @@ class ModelRun:
     # ----------------------------------------------------------------------------------------------------------- run
 
     def run(self, actions: int) -> list[Event]:
-        """So many random actions, then every answer, then the last reading."""
+        """Do random actions, then answer everything, then do the last reading."""
         names = [f"reader-{number}" for number in range(self.readers)]
         for name in names:
             self.assign(name, list(range(self.partitions)))

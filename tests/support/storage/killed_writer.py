@@ -1,7 +1,7 @@
-"""The process that `test_kill.py` kills: forks a writer for each line on its input, says which writes are durable.
+"""The process that `test_kill.py` kills: it forks a writer for each line on its input, and the writers print their durable writes.
 
-Run as `python -m tests.support.storage.killed_writer DIRECTORY`. Writers print `pid N`, then `ack LAST_INDEX STATE_INDEX TERM`
-after each call that returned; the parent process prints `dead` when one ended.
+Run it as `python -m tests.support.storage.killed_writer DIRECTORY`. Writers print `pid N`, then `ack LAST_INDEX STATE_INDEX TERM`
+after each call that returned. The parent process prints `dead` when a writer has ended.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.support.storage.log_builder import (
 
 
 def payload_of(number: int) -> bytes:
-    """What the entry at an index always carries: mostly small, some on pages of their own."""
+    """Return the fixed payload of the entry at an index. Most are small, and some have pages of their own."""
     return b"%d." % number * (3 if number % 5 else 900)
 
 

@@ -40,7 +40,7 @@ def initial_state(membership: Membership = VOTERS, position: LogPosition = GENES
 
 
 class LogBuilder:
-    """Makes entries that continue each other; `rewind` starts another suffix."""
+    """Creates consecutive entries. `rewind` starts another suffix."""
 
     def __init__(self, position: LogPosition = GENESIS) -> None:
         self.index, self.term = position.index, position.term
@@ -59,7 +59,7 @@ class LogBuilder:
         return tuple(self.data(1, payload) for _ in range(count))
 
     def rewind(self, last: Entry) -> LogBuilder:
-        """Continue after `last` instead."""
+        """Continue after `last`."""
         self.index, self.term = last.index, last.term
         self.next_offset, self.time = last.next_offset, last.append_time_ms
         return self
@@ -74,9 +74,9 @@ class LogBuilder:
 
 
 def renumber(transaction: lmdb.Transaction, databases: dict[str, Any]) -> None:
-    """Every transaction of the store's names itself in the meta row; one that a test makes on the file must do so, too."""
+    """Write the transaction's own number into the meta row, as every transaction of the store does and a test's transaction must."""
     row = transaction.get(META_KEY, db=databases["meta"])
-    with suppress(CodecError, TypeError):  # a test that spoils the row itself
+    with suppress(CodecError, TypeError):  # the test damages the row itself
         meta, note = decode_meta(row), decode_note(row)
         row = encode_meta(meta, CommitNote(transaction.id(), note.verified_index))
         transaction.put(META_KEY, row, db=databases["meta"])
@@ -87,7 +87,7 @@ def position_after(entry: Entry) -> LogPosition:
 
 
 def append(store: LogStore, *entries: Entry, key: ReplicaKey = KEY) -> None:
-    """As a core writes them: with the term that they are of, if it is a new one."""
+    """Append entries as a core does, with their term if it is new."""
     term = entries[-1].term
     store.append_batch([(key, Update(hard(term) if term > GENESIS.term else None, entries))])
 
@@ -110,7 +110,7 @@ def hard(term: int, vote: int = 0, commit: int = 5) -> HardState:
 
 @contextmanager
 def lmdb_store(directory: Path, **options: object) -> Iterator[LmdbLogStore]:
-    """A store whose files are closed at the end, whatever the test left open."""
+    """Return a store whose open files are closed at the end of the test."""
     store = LmdbLogStore(directory, map_bytes=options.pop("map_bytes", MAP_BYTES), **options)
     try:
         yield store
