@@ -130,7 +130,7 @@ def validate(buffer: Buffer, bytes_max: int) -> BatchHeader:
         raise BatchTooLargeError(f"the batch claims {header.record_count} records, at most {RECORD_COUNT_MAX} fit")
     if header.raw_body_bytes > RAW_BODY_BYTES_MAX:
         raise BatchTooLargeError(
-            f"the body claims {header.raw_body_bytes} bytes when decompressed, at most {RAW_BODY_BYTES_MAX} are allowed"
+            f"the body claims to have {header.raw_body_bytes} bytes when decompressed, but at most {RAW_BODY_BYTES_MAX} are allowed"
         )
     if header.codec > CODEC_MAX:
         raise UnsupportedCodecError(f"codec {header.codec} is not supported")

@@ -130,7 +130,7 @@ async def test_exactly_the_records_before_a_refused_one_are_taken(
     into = BulkDelivery()
     with pytest.raises(error) as raised:
         await producer.send_many("one", [*good, bad, (b"k", b"behind")], into=into)
-    assert raised.value.__notes__ == [f"raised by record {at} of send_many; those before it are taken"]
+    assert raised.value.__notes__ == [f"raised by record {at} of send_many; the records before it are accepted"]
     assert into.count == at
     await producer.flush()
     assert records_in(cluster.topics["one"].partitions[0]) == good

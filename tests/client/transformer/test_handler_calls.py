@@ -107,14 +107,14 @@ async def test_slow_handlers_make_small_chunks(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     ("returned", "error", "text"),
     [
-        (5, TypeError, "returns an Output, several in a list or another iterable, or None; not int"),
+        (5, TypeError, "must return an Output, an iterable of them, or None, not int"),
         ("text", TypeError, "not str"),
         ([Output("out"), b"x"], TypeError, "not bytes"),
         (Output("out", 5), TypeError, "value_serializer"),
         (Output("out", b"", 5), TypeError, "key_serializer"),
         (Output("out", timestamp_ms="now"), TypeError, "timestamp_ms"),
         (Output("out", headers=[("a", "b")]), TypeError, "headers"),
-        (Output("in", b""), InvalidArgumentError, "would come back to it"),
+        (Output("in", b""), InvalidArgumentError, "would be read by this transformer again"),
     ],
 )
 async def test_what_is_no_output_is_the_record_s_failure(returned: Any, error: type[Exception], text: str) -> None:

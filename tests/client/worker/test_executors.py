@@ -304,7 +304,7 @@ async def test_a_process_that_takes_too_long_is_killed(tmp_path: Path) -> None:
 
 
 async def test_a_handler_that_no_process_could_find_is_refused_at_once() -> None:
-    with pytest.raises(InvalidArgumentError, match="top of a module"):
+    with pytest.raises(InvalidArgumentError, match="top level of a module"):
         ProcessExecutor(Handlers(lambda _: None), 1, None)
 
 

@@ -294,7 +294,7 @@ async def coroutine(record: Record) -> None:
     ("handler", "words"),
     [
         ({}, "the mapping is empty"),
-        ({"a": coroutine, "b": print}, "either all are async functions or none is"),
+        ({"a": coroutine, "b": print}, "either all async functions or all plain functions"),
         (lambda: None, "takes a record"),
         (lambda a, b, c: None, "takes a record"),
         ({"a": 3}, "a function of a record, not 3"),
