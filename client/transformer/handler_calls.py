@@ -41,9 +41,9 @@ class HandlerCalls:
 
     Args:
         handlers: The handler and its deserializers.
-            key_serializer, value_serializer: Serialize the keys and values of outputs.
-            concurrency: Threads, or async handlers that run concurrently, over all partitions.
-            inputs: The input topics. No output may go to them.
+        key_serializer, value_serializer: Serialize the keys and values of outputs.
+        concurrency: Threads, or async handlers that run concurrently, over all partitions.
+        inputs: The input topics. No output may go to them.
     """
 
     def __init__(

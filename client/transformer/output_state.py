@@ -85,8 +85,8 @@ class OutputState:
         """Return the state under which outputs may go to these topics. If it is a new state, commit it before the first output.
 
         Args:
-                topics: The topics as the cluster has them now.
-                is_alone: No earlier owner can write anything new, so numbers of partitions may change (rule 3).
+            topics: The topics as the cluster has them now.
+            is_alone: No earlier owner can write anything new, so numbers of partitions may change (rule 3).
         """
         changed = dict(self.topics)
         for topic in topics:

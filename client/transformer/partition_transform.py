@@ -132,9 +132,9 @@ class PartitionTransform:
         """Transform until cancelled or asked to end. Returns early when another member owns the partition.
 
         Raises:
-                PoisonRecordError: The handler failed, or its outputs cannot be written. The records before it are committed.
-                TransformStateError: Outputs cannot be written exactly once.
-                RaftMQError: An error that retries cannot cure, such as `UnknownTopicError`.
+            PoisonRecordError: The handler failed, or its outputs cannot be written. The records before it are committed.
+            TransformStateError: Outputs cannot be written exactly once.
+            RaftMQError: An error that retries cannot cure, such as `UnknownTopicError`.
         """
         try:
             await self._begin()

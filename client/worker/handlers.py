@@ -50,12 +50,12 @@ class Handlers(Generic[KeyT_co, ValueT_co]):
     """Calls the handler of a record's topic.
 
     Args:
-            handler: one handler for all topics, or a mapping with one for each topic.
-            key_deserializer: applied to keys that are not None, before the handler is called.
-            value_deserializer: applied to values that are not None, before the handler is called.
+        handler: one handler for all topics, or a mapping with one for each topic.
+        key_deserializer: applied to keys that are not None, before the handler is called.
+        value_deserializer: applied to values that are not None, before the handler is called.
 
-        Raises:
-            InvalidArgumentError: a handler is no function of a record, or async and plain functions are mixed.
+    Raises:
+        InvalidArgumentError: a handler is no function of a record, or async and plain functions are mixed.
     """
 
     def __init__(

@@ -114,8 +114,8 @@ class _Child:
         """Start the process unless it is running.
 
         Raises:
-                InvalidArgumentError: the process cannot load the handler, or ended before it did.
-                OSError: no process can be started.
+            InvalidArgumentError: the process cannot load the handler, or ended before it did.
+            OSError: no process can be started.
         """
         with self._lock:
             if self._is_closed or self._connection is not None:

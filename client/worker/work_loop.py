@@ -38,9 +38,9 @@ class WorkLoop(RebalanceListener):
     """Runs the work of one worker, once, by `run`. It is the consumer's rebalance listener.
 
     Args:
-            make_consumer: creates the consumer, with this loop as its listener. The loop starts and closes it.
-            executor: runs the handlers. The loop starts and closes it.
-            dead_letters: accepts records that failed for the last time. None: such a record stops the loop.
+        make_consumer: creates the consumer, with this loop as its listener. The loop starts and closes it.
+        executor: runs the handlers. The loop starts and closes it.
+        dead_letters: accepts records that failed for the last time. None: such a record stops the loop.
     """
 
     def __init__(
@@ -84,9 +84,9 @@ class WorkLoop(RebalanceListener):
         """Work until `stop`, then drain. If it is cancelled, it ends immediately, and the next owners repeat uncommitted records.
 
         Raises:
-                DrainTimeoutError: handlers were still running when the time to drain was over.
-                PoisonRecordError: a record failed for the last time, and there is no dead-letter topic.
-                RaftMQError: the consumer or the dead-letter topic failed.
+            DrainTimeoutError: handlers were still running when the time to drain was over.
+            PoisonRecordError: a record failed for the last time, and there is no dead-letter topic.
+            RaftMQError: the consumer or the dead-letter topic failed.
         """
         tasks: list[asyncio.Task[None]] = []
         try:
