@@ -65,7 +65,7 @@ def test_topics_are_names_one_argument_each() -> None:
 
 @pytest.mark.parametrize("partitions", [["mine"], TopicPartition("mine", 0), [("mine", 0)]])
 def test_partitions_are_assigned_as_topic_partitions(partitions: Any) -> None:
-    with pytest.raises(TypeError, match="assign takes TopicPartitions in a list"):
+    with pytest.raises(TypeError, match="assign needs a list of TopicPartitions"):
         Consumer().assign(partitions)
 
 
