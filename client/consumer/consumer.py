@@ -426,7 +426,9 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
         """Return the error for a position that could not be looked up in time. It names the broker that was asked."""
         topic, number = state.topic_partition
         leader = self._resolver.leader(state.group_id)
-        asked = f"its leader at {self._resolver.address(leader)} did not return one" if leader else "it has no known leader"
+        asked = (
+            f"its leader at {self._resolver.address(leader)} did not return one" if leader else "it has no known leader"
+        )
         return RequestTimedOutError(f"{topic}/{number} has no position after {self._timeout_seconds:g} s: {asked}")
 
     def highwater(self, partition: TopicPartition) -> int | None:
