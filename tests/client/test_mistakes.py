@@ -79,7 +79,7 @@ async def test_settings_are_texts_or_numbers() -> None:
         with pytest.raises(TypeError, match="configuration key"):
             await admin.alter_topic_config("t", set=config)
     partitions: Any = "3"
-    with pytest.raises(TypeError, match="partitions is a number, not '3'"):
+    with pytest.raises(TypeError, match="partitions must be a number, not '3'"):
         await admin.create_topic("t", partitions=partitions)
     admin._is_open = False
 
@@ -123,7 +123,7 @@ async def test_what_is_no_number_is_refused_with_the_name_of_its_argument(
 ) -> None:
     settings: dict[str, object] = {"group_id": "g"} if client is Consumer else {}
     for wrong in (str(value), None, True):
-        with pytest.raises(TypeError, match=f"^{argument} is a number, not {wrong!r}"):
+        with pytest.raises(TypeError, match=f"^{argument} must be a number, not {wrong!r}"):
             client(**settings, **{argument: wrong})
 
 
@@ -142,7 +142,7 @@ NOT_WHOLE = [
 def test_a_float_where_a_whole_number_belongs_is_refused_at_once(argument: str) -> None:
     """No request can be made of it: the consumer stopped when it first tried, or heard from no coordinator."""
     wrong: Any = {argument: 6e4}
-    with pytest.raises(TypeError, match=f"^{argument} is a whole number, not 60000.0"):
+    with pytest.raises(TypeError, match=f"^{argument} must be a whole number, not 60000.0"):
         Consumer("t", group_id="g", **wrong)
 
 
@@ -161,11 +161,11 @@ async def test_a_wrong_offset_or_count_does_not_stop_the_consumer(cluster: FakeC
     wrong: Any
     async with Consumer("t", bootstrap_servers=cluster.bootstrap_servers) as consumer:
         for wrong in (1.5, "5", True):
-            with pytest.raises(TypeError, match=r"^offset is a whole number"):
+            with pytest.raises(TypeError, match=r"^offset must be a whole number"):
                 await consumer.seek(partition, wrong)
             with pytest.raises(TypeError, match=r"^max_records is a"):
                 await consumer.getmany(max_records=wrong)
-        with pytest.raises(TypeError, match=r"^times_ms is a whole number"):
+        with pytest.raises(TypeError, match=r"^times_ms must be a whole number"):
             wrong = 1.5
             await consumer.offsets_for_times({partition: wrong})
         with pytest.raises(InvalidArgumentError, match=r"^offset must be at most"):

@@ -191,14 +191,14 @@ def test_the_error_says_where_the_loop_of_the_client_is(
     opened: OpenClients, other_loop: asyncio.AbstractEventLoop
 ) -> None:
     admin, consumer = opened.clients[Admin], opened.clients[Consumer]
-    with pytest.raises(WrongEventLoopError, match="that does not run now, and this call comes from another event loop"):
+    with pytest.raises(WrongEventLoopError, match="that is not running now, and this call comes from another event loop"):
         run_on(other_loop, admin.list_topics)
-    with pytest.raises(WrongEventLoopError, match="that does not run now, and no event loop runs in this thread"):
+    with pytest.raises(WrongEventLoopError, match="that is not running now, and no event loop is running in this thread"):
         consumer.pause(T0)
     thread = threading.Thread(target=opened.loop.run_forever)
     thread.start()
     try:
-        with pytest.raises(WrongEventLoopError, match="that runs in another thread, and this call comes from another"):
+        with pytest.raises(WrongEventLoopError, match="that is running in another thread, and this call comes from another"):
             run_on(other_loop, admin.list_topics)
     finally:
         opened.loop.call_soon_threadsafe(opened.loop.stop)

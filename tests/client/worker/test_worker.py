@@ -76,7 +76,7 @@ def test_arguments_that_make_no_sense_are_refused_by_name(settings: dict[str, ob
 )
 def test_a_float_where_a_whole_number_belongs_is_refused_by_name(argument: str) -> None:
     wrong: dict[str, Any] = {"max_partition_records": 1, argument: 500_000.0}
-    with pytest.raises(TypeError, match=rf"^{argument} is a whole number, not 500000\.0"):
+    with pytest.raises(TypeError, match=rf"^{argument} must be a whole number, not 500000\.0"):
         Worker("t", "g", handle, **({"max_records": 500_000} | wrong))
 
 
