@@ -46,10 +46,10 @@ def test_bytes_of_strangers_are_ranges_or_refused_and_equal_sets_are_equal_bytes
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"\x01", "the last one is alone"),
+        (b"\x01", "the last one is incomplete"),
         (b"\x00\x01", "is 0"),
         (b"\x01\x00", "is 0"),
-        (b"\x81\x00\x01", "longer than it need be"),
+        (b"\x81\x00\x01", "more bytes than necessary"),
         (b"\x01\x81", "end within a number"),
         (b"\xff" * 10 + b"\x01\x01", "too long"),
         (b"\xff" * 8 + b"\x7f\x01", "above every offset"),
