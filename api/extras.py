@@ -46,8 +46,8 @@ def require(extra: Extra, user: str) -> None:
     """Check that an extra is installed.
 
     Args:
-            extra: the extra that is needed.
-            user: the part of RaftMQ that needs it, which begins the error text.
+        extra: the extra that is needed.
+        user: the part of RaftMQ that needs it, which begins the error text.
 
     Raises:
         MissingExtraError: the extra is not installed, or only in part.
