@@ -190,7 +190,7 @@ class Admin:
         """Connect, within `request_timeout_ms`. ``async with`` calls it. Raises `BootstrapError`; failed or cancelled, the admin is closed."""
         self._affinity.check()
         if self._is_closed or self._is_open:
-            raise ClosedClientError("an admin is started once; create a new one")
+            raise ClosedClientError("an admin is started once: create a new one")
         self._affinity.bind()
         try:
             await self._resolver.start(self._timeout_seconds)
@@ -559,7 +559,7 @@ class Admin:
         self._affinity.check()
         if not self._is_open:
             raise ClosedClientError(
-                "the admin is closed; create a new one"
+                "the admin is closed: create a new one"
                 if self._is_closed
                 else "the admin is not started: use async with, or await start()"
             )

@@ -196,7 +196,7 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
         """
         self._affinity.check()
         if self._is_closed or self._is_open:
-            raise ClosedClientError("a consumer is started only once; create a new one")
+            raise ClosedClientError("a consumer is started only once: create a new one")
         self._affinity.bind()
         deadline = Deadline(self._timeout_seconds)
         try:
@@ -639,7 +639,7 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
 
     def _check_not_closed(self) -> None:
         if self._is_closed:
-            raise ClosedClientError("the consumer is closed; create a new one")
+            raise ClosedClientError("the consumer is closed: create a new one")
 
     def _check_usable(self) -> None:
         self._affinity.check()

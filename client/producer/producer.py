@@ -55,7 +55,7 @@ from raftmq.types import KeyT_contra, RecordMetadata, ValueT_contra
 
 CompressionType = Literal["lz4", "zstd", "snappy", "gzip"]
 State = Literal["new", "starting", "open", "closing", "closed"]
-CLOSED: Final = "the producer is closed; create a new one"
+CLOSED: Final = "the producer is closed: create a new one"
 NOT_STARTED: Final = "the producer is not started: use async with, or await start()"
 
 
@@ -199,7 +199,7 @@ class Producer(Generic[KeyT_contra, ValueT_contra]):
         """
         self._affinity.check()
         if self._state != "new":
-            raise ClosedClientError("a producer is started only once; create a new one")
+            raise ClosedClientError("a producer is started only once: create a new one")
         self._affinity.bind()
         self._state = "starting"
         deadline = asyncio.get_running_loop().time() + self._max_block_seconds

@@ -162,7 +162,7 @@ class Transformer(Generic[KeyT_co, ValueT_co]):
         """
         check_not_forked(self._generation, "transformer")
         if self._was_started:
-            raise ClosedClientError("a transformer runs only once; create a new one")
+            raise ClosedClientError("a transformer runs only once: create a new one")
         self._was_started = True
         with self._stops.bound():
             loop = self._loop = TransformLoop(self._make_consumer, self._make_parts)

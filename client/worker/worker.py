@@ -267,7 +267,7 @@ class Worker(Generic[KeyT_co, ValueT_co]):
         """
         check_not_forked(self._generation, "worker")
         if self._was_started:
-            raise ClosedClientError("a worker runs only once; create a new one")
+            raise ClosedClientError("a worker runs only once: create a new one")
         self._was_started = True
         with self._stops.bound():
             async with AsyncExitStack() as stack:

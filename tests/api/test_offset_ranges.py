@@ -52,7 +52,7 @@ def test_any_bytes_are_refused_or_are_ranges_with_a_unique_encoding(data: bytes)
         (b"\x81\x00\x01", "more bytes than necessary"),
         (b"\x01\x81", "end within a number"),
         (b"\xff" * 10 + b"\x01\x01", "too long"),
-        (b"\xff" * 8 + b"\x7f\x01", "above every offset"),
+        (b"\xff" * 8 + b"\x7f\x01", "above the largest offset"),
         (b"\x01\x01" * (RANGES_MAX + 1), f"at most {RANGES_MAX} ranges"),
         (b"\x80\x80\x01\x01" * (RANGES_BYTES_MAX // 4) + b"\x01\x01", f"at most {RANGES_BYTES_MAX} bytes"),
     ],

@@ -163,7 +163,7 @@ async def test_a_wrong_offset_or_count_does_not_stop_the_consumer(cluster: FakeC
         for wrong in (1.5, "5", True):
             with pytest.raises(TypeError, match=r"^offset must be a whole number"):
                 await consumer.seek(partition, wrong)
-            with pytest.raises(TypeError, match=r"^max_records is a"):
+            with pytest.raises(TypeError, match=r"^max_records must be a"):
                 await consumer.getmany(max_records=wrong)
         with pytest.raises(TypeError, match=r"^times_ms must be a whole number"):
             wrong = 1.5

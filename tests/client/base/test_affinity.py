@@ -269,5 +269,5 @@ def test_a_worker_that_has_run_is_refused_on_another_loop(
 
     loop.run_until_complete(start_and_cancel())
     loop.close()
-    with pytest.raises(ClosedClientError, match="runs once"):
+    with pytest.raises(ClosedClientError, match="runs only once"):
         run_on(other_loop, worker.serve)

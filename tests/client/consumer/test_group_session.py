@@ -334,7 +334,7 @@ async def test_seek_to_committed_without_commits_or_a_reset_policy_is_an_error(b
         await consumer.seek(part(0), 3)
         await consumer.seek(part(1), 0)
         await consumer.commit({part(1): 0})
-        with pytest.raises(errors.NoPositionError, match=r"nothing of flights/0: seek"):
+        with pytest.raises(errors.NoPositionError, match=r"no committed offset for flights/0: seek"):
             await consumer.seek_to_committed()
         assert await consumer.position(part(0)) == 3
 

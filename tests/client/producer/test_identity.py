@@ -207,7 +207,7 @@ async def test_a_producer_stops_if_its_expired_name_has_a_new_owner(
         keeper = first._name_keeper
         assert keeper is not None
         await asyncio.wait([keeper])
-        with pytest.raises(errors.ProducerFencedError, match="forgotten"):
+        with pytest.raises(errors.ProducerFencedError, match="expired"):
             await first.flush()
 
 

@@ -293,10 +293,10 @@ async def coroutine(record: Record) -> None:
 @pytest.mark.parametrize(
     ("handler", "words"),
     [
-        ({}, "the mapping is empty"),
+        ({}, "this mapping is empty"),
         ({"a": coroutine, "b": print}, "either all async functions or all plain functions"),
-        (lambda: None, "takes a record"),
-        (lambda a, b, c: None, "takes a record"),
+        (lambda: None, "must take a record"),
+        (lambda a, b, c: None, "must take a record"),
         ({"a": 3}, "a function of a record, not 3"),
     ],
 )

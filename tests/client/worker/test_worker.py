@@ -33,10 +33,10 @@ def nobody() -> Iterator[str]:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"topic": ()}, "name of a topic"),
-        ({"topic": ""}, "name of a topic"),
+        ({"topic": ()}, "one or more topic names"),
+        ({"topic": ""}, "one or more topic names"),
         ({"group_id": ""}, "group_id"),
-        ({"handler": None}, "a handler is a function"),
+        ({"handler": None}, "a handler must be a function"),
         ({"handler": {"t": handle, "u": handle}}, "have no topic or no handler: u"),
         ({"topic": ["t", "u"], "handler": {"t": handle}}, "have no topic or no handler: u"),
         ({"value_deserializer": "json"}, "value_deserializer must be a function of bytes"),
@@ -99,7 +99,7 @@ async def test_a_worker_runs_only_once(nobody: str) -> None:
     worker = Worker("t", "g", handle, bootstrap_servers=nobody)
     worker.stop()
     await worker.serve()
-    with pytest.raises(ClosedClientError, match="runs once"):
+    with pytest.raises(ClosedClientError, match="runs only once"):
         await worker.serve()
 
 
