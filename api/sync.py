@@ -70,7 +70,7 @@ class _Client:
         self._generation = current_generation()
         self._loop = _Loop.get()
 
-    def _note_open(self, close: Callable[[], Coroutine[object, object, None]]) -> None:
+    def _record_open(self, close: Callable[[], Coroutine[object, object, None]]) -> None:
         """Register `close` for the case that the program drops the client, or ends, without closing it."""
         self._key = next(_keys)
         _unclosed[self._key] = _Unclosed(self._loop, self._name.capitalize(), close)
@@ -734,7 +734,7 @@ class Admin(_Client):
 
     def close(self) -> None:
         """Close the connections. See `raftmq.Admin.close`."""
-        self._note_closed()
+        self._record_closed()
         self._run(self._client.close)
 
     def create_topic(

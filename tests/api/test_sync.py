@@ -403,10 +403,10 @@ def group_broker() -> Iterator[GroupBroker]:
     broker.close()
 
 
-def test_a_group_consumer_commits_only_the_records_its_thread_got(group_node: GroupNode):
+def test_a_group_consumer_commits_only_the_records_its_thread_got(group_broker: GroupBroker):
     """The iterator fetches 500 records together. A commit and a clean end count only those that the program got."""
-    group_node.produce(0, 20)
-    with group_node.consumer("t") as consumer:
+    group_broker.produce(0, 20)
+    with group_broker.consumer("t") as consumer:
         assert [next(consumer).offset for _ in range(5)] == [0, 1, 2, 3, 4]
         consumer.commit()
         assert consumer.committed(T0) == {T0: 5}
@@ -425,9 +425,9 @@ def test_a_group_consumer_commits_only_the_records_its_thread_got(group_node: Gr
 
 
 def test_a_commit_excludes_records_that_another_thread_is_fetching(
-    group_node: GroupNode, monkeypatch: pytest.MonkeyPatch
+    group_broker: GroupBroker, monkeypatch: pytest.MonkeyPatch
 ):
-    group_node.produce(0, 20)
+    group_broker.produce(0, 20)
     start = LoopThread.start
     with group_broker.consumer("t", enable_auto_commit=False) as consumer:
         other = threading.Thread(target=lambda: next(consumer))
@@ -445,9 +445,9 @@ def test_a_commit_excludes_records_that_another_thread_is_fetching(
         assert (consumer.committed(T0)[T0] or 0) <= 1
 
 
-def test_closing_from_another_thread_does_not_commit_the_readers_current_record(group_node: GroupNode):
-    group_node.produce(0, 20)
-    consumer = group_node.consumer("t")
+def test_closing_from_another_thread_does_not_commit_the_readers_current_record(group_broker: GroupBroker):
+    group_broker.produce(0, 20)
+    consumer = group_broker.consumer("t")
     is_at_work, may_go_on = threading.Event(), threading.Event()
 
     def read() -> None:

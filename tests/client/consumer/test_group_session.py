@@ -172,7 +172,9 @@ async def test_a_leaving_member_commits_processed_records_and_releases_partition
 # -------------------------------------------------------------------------------------------------------- automatic commit
 
 
-async def test_iterating_commits_the_previous_records_and_not_the_current_one(broker: Harness, members: Members) -> None:
+async def test_iterating_commits_the_previous_records_and_not_the_current_one(
+    broker: Harness, members: Members
+) -> None:
     topic = await broker.topic(TOPIC)
     await produce(broker, topic, 0, 10)
     consumer = await members.start(auto_commit_interval_ms=20)
@@ -326,7 +328,9 @@ async def test_seek_to_committed_returns_to_the_committed_offsets(broker: Harnes
         await consumer.seek_to_committed(part(7))
 
 
-async def test_seek_to_committed_without_commits_or_a_reset_policy_is_an_error(broker: Harness, members: Members) -> None:
+async def test_seek_to_committed_without_commits_or_a_reset_policy_is_an_error(
+    broker: Harness, members: Members
+) -> None:
     topic = await broker.topic(TOPIC, partitions=2)
     await produce(broker, topic, 0, 10)
     async with members.make(group_id="named", enable_auto_commit=False, auto_offset_reset="none") as consumer:
