@@ -172,7 +172,7 @@ class UnknownTopicError(UsageError):
     """The cluster has no such topic (confirmed by its metadata leader)."""
 
     code = ErrorCode.UNKNOWN_TOPIC
-    advice = "topics are not created by using them: create it first (Admin.create_topic, or: raftmq topic create NAME)"
+    advice = "using a topic does not create it: create it first (Admin.create_topic, or: raftmq topic create NAME)"
 
 
 class UnknownPartitionError(UsageError):

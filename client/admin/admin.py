@@ -238,10 +238,10 @@ class Admin:
 
         Args:
             name: letters, digits, ``.``, ``_`` and ``-``.
-                partitions: number of partitions; default 1.
-                replication_factor: number of replicas of each partition; default: the smaller of 3 and the number of hosts.
-                config: topic configuration, such as ``{"retention.ms": 3_600_000}``. Values are strings or numbers.
-                if_not_exists: return an existing topic instead of raising, whatever its settings.
+            partitions: number of partitions; default 1.
+            replication_factor: number of replicas of each partition; default: the smaller of 3 and the number of hosts.
+            config: topic configuration, such as ``{"retention.ms": 3_600_000}``. Values are strings or numbers.
+            if_not_exists: return an existing topic instead of raising, whatever its settings.
 
         Raises:
             TopicAlreadyExistsError, InvalidTopicNameError, InvalidConfigError, InvalidPartitionsError,

@@ -152,7 +152,7 @@ def test_records_of_unknown_outcome_are_reported_as_such_and_a_full_buffer_is_no
         finally:
             cluster.resume(1)
         said = producer.stderr.read().decode()
-    assert "may be written" in said
+    assert "may have been written" in said
     assert "known to be written: 1)" in said
     assert said.count("\n") == 1
 

@@ -482,11 +482,11 @@ async def test_a_broker_that_stops_answering(fake: FakeCluster, kind: str, monke
         monkeypatch.setattr(type(fake.brokers[1]), "ListTopics", never)
         await fake.brokers[1].stop()
         await fake.brokers[1].start()
-        says = ("within 0.7 s", "may be written", "look whether")
+        says = ("within 0.7 s", "may have been written", "check whether")
         lost = Case("send", lambda _: producer.send_and_wait(TOPIC, b"y"), errors.DeliveryTimeoutError, None, says)
         await check(lost._replace(outcome=Outcome.UNKNOWN, seconds_max=2.0), sdk)
         late = Case("list", lambda _: admin.list_topics(), errors.RequestTimedOutError, ErrorCode.REQUEST_TIMED_OUT,
-                    ("look whether",), Outcome.UNKNOWN, 2.0)  # fmt: skip
+                    ("check whether",), Outcome.UNKNOWN, 2.0)  # fmt: skip
         await check(late, sdk)
 
 

@@ -63,7 +63,7 @@ async def test_create_topics_creates_all_valid_topics_and_names_the_others(clust
 
 async def test_create_topics_creates_nothing_if_an_argument_is_wrong(cluster: FakeCluster):
     async with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
-        with pytest.raises(errors.InvalidArgumentError, match="'a' is there more than once"):
+        with pytest.raises(errors.InvalidArgumentError, match="'a' more than once"):
             await admin.create_topics([NewTopic("a"), NewTopic("b"), NewTopic("a")])
         with pytest.raises(errors.InvalidArgumentError, match="partitions must be positive, not 0"):
             await admin.create_topics([NewTopic("a"), NewTopic("b", partitions=0)])

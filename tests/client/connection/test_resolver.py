@@ -233,7 +233,10 @@ def test_addresses_come_as_text_or_sequence():
             "failed to connect to all addresses; last error: UNKNOWN: ipv4:1.2.3.4:1: No route to host",
             "No route to host",
         ),
-        ("errors resolving x:1: [field:hostname lookup error: Domain name not found]", "the host's name is not known"),
+        (
+            "errors resolving x:1: [field:hostname lookup error: Domain name not found]",
+            "the host name cannot be resolved",
+        ),
         ("Socket closed", ""),
         ("recvmsg:Connection reset by peer", ""),
         ("Stream removed: connection refused to say more", ""),
