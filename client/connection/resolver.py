@@ -322,6 +322,7 @@ class Resolver:
     async def _watch_forever(self, avoid: str) -> None:
         backoff = Backoff(settings.WATCH_BACKOFF_MIN_SECONDS, settings.WATCH_BACKOFF_MAX_SECONDS, self.rng)
         while self._failure is None:
+            # Avoid the broker that was watched last, and prefer those that have not failed since the topology was lost.
             candidates = [a for a in self._candidates() if a != avoid] or self._candidates()
             untried = [a for a in candidates if a not in self._errors]
             address = self.rng.choice(untried or candidates)

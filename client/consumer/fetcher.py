@@ -322,6 +322,7 @@ class Fetcher:
             if not self._resolver.on_not_leader(partition.group_id, error):
                 self._pause(partition, error)
         elif error.retriable or (
+            # The broker may be behind: the group assigned the partition, or the topology contains it.
             isinstance(error, _GONE)
             and (
                 partition.owner_epoch

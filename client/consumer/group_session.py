@@ -283,6 +283,7 @@ class GroupSession:
         self._hand_out.leave_current()
         self._is_draining = True
         try:
+            # Wait until the program has processed the records that it has. The assignment may change again in the meantime.
             while any(is_at_work(self._states[id_]) for id_ in wanted):
                 await self._changed.wait()
                 self._changed.clear()

@@ -112,6 +112,7 @@ class PartitionQueue:
         if self.is_broken and not self._mend():
             return self._take_unsent(bytes_max, is_first)
         if any(not batch.is_sent for batch in self.pipeline):
+            # A batch must be repeated: new ones would overtake it.
             return self._take_unsent(bytes_max, is_first)
         has_lingered = self.open is not None and (self.is_flushing or now >= self.open.linger_until)
         if has_lingered and may_send_small and not self.ready:

@@ -145,6 +145,7 @@ class WorkLoop(RebalanceListener):
         running = self._running_count
         self._let_go(list(self._works.values()))
         if not self._executor.can_cancel:
+            # This kills processes and lets threads end. An event loop is closed last, because the shutdown hook runs on it.
             await self._executor.close()
         left = {*self._handlers, *self._letters}
         for task in left:
