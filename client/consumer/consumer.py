@@ -65,7 +65,7 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
     ``Consumer[bytes, Order]`` and returns ``Record[bytes, Order]``, whose value is an ``Order``, or None in a tombstone.
 
     One task reads at a time. By asking for the next record, or for the next `getmany`, the program declares that it has processed the
-    previous records. Automatic commits contain the processed records, and a partition that moves to another member waits for them.
+    previous records. Automatic commits contain the processed records, and a partition moves to another member only when its records are processed.
 
     Args:
         topics: the topics to read. Without any, call `subscribe` or `assign`.
@@ -89,7 +89,7 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
         max_poll_records: maximum number of records of one `getmany`. Decoding the default, 10,000, takes a few milliseconds, and nothing
             should block the event loop for longer.
         fetch_max_bytes: maximum bytes of one answer (one batch always fits).
-        max_partition_fetch_bytes: maximum bytes of one partition in an answer. Less than this in its buffer, a partition is fetched ahead.
+        max_partition_fetch_bytes: maximum bytes of one partition in an answer. A partition is fetched ahead while its buffer holds less.
         fetch_max_wait_ms: time for which a broker holds a poll until it has `fetch_min_bytes` to return.
         fetch_min_bytes: bytes for which a broker waits before it answers a poll.
         request_timeout_ms: time limit of `start`, and of each lookup of topics and offsets.

@@ -13,7 +13,7 @@ from raftmq.errors import NoLeaderError
 from raftmq.types import TopicPartition
 
 PARTITIONS_AT_A_TIME: Final = 500
-"""The newest batches of that many partitions usually fit into a consumer's buffer many times. Large records only take more polls."""
+"""Maximum number of partitions read together. Their newest batches usually are far smaller than a consumer's buffer. Large ones take more polls."""
 POLL_MS: Final = 500
 
 
