@@ -1,6 +1,6 @@
-"""RaftMQ: a partitioned, replicated message broker; this is what programs import.
+"""RaftMQ: a partitioned, replicated message broker. This is the package that programs import.
 
-Names are loaded when they are first used (PEP 562), so ``import raftmq`` costs nothing and needs no gRPC.
+Names are loaded at their first use (PEP 562), so ``import raftmq`` costs nothing and needs no gRPC.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-# gRPC's core reads these once, when it is first imported, so here is the last place that is early enough. The user's wish wins.
-os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # or it writes a line to stderr whenever a broker goes away
+# gRPC's core reads these variables once, when it is first imported, so they must be set here. The user's values take precedence.
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # otherwise it writes a line to stderr whenever a broker disappears
 os.environ.setdefault(
     "GRPC_ENABLE_FORK_SUPPORT", "0"
-)  # or one in ten forked children dies by SIGSEGV, whatever it does
+)  # otherwise one in ten forked children dies by SIGSEGV, even if it does nothing
 
 if TYPE_CHECKING:
     from raftmq import errors as errors

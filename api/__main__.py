@@ -1,4 +1,4 @@
-"""The ``raftmq`` command, also as ``python -m raftmq``: says what to install where its packages are missing."""
+"""The ``raftmq`` command, also ``python -m raftmq``. If its packages are missing, it reports which ones to install."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Final, NoReturn
 from raftmq.extras import MissingExtraError, require
 
 SERVER_COMMANDS: Final = ("broker", "config", "dev", "doctor")
-"""Commands of ``raftmq`` that run a broker, or read its files."""
+"""Commands of ``raftmq`` that run a broker or read its files."""
 DEFECT_EXIT_CODE: Final = 1
-"""Something about this machine; see `raftmq.cli.exit_codes`, which needs typer."""
+"""Exit code for a problem of this machine, as in `raftmq.cli.exit_codes`, which needs typer."""
 
 
 def require_for_command(arguments: list[str]) -> None:
-    """As `require`, for a command line of ``raftmq``. Help is there without a broker's packages."""
+    """Check the packages for a command line, as `require` does. Help never needs a broker's packages."""
     words = [argument for argument in arguments if not argument.startswith("-")]
     name = " ".join(("raftmq", *words[:2])) if words[:1] == ["broker"] else " ".join(("raftmq", *words[:1]))
     is_help = any(argument in ("-h", "--help") for argument in arguments)
@@ -23,7 +23,7 @@ def require_for_command(arguments: list[str]) -> None:
 
 
 def main() -> None:
-    """Run the command line where its packages are installed; else say what to install, and end the process."""
+    """Run the command line. If its packages are missing, report which ones to install and exit."""
     try:
         require_for_command(sys.argv[1:])
     except MissingExtraError as error:

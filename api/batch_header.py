@@ -1,6 +1,6 @@
-"""The fixed 64-byte header of a record batch: all that a broker reads of a batch; the body is opaque to it.
+"""The fixed 64-byte header of a record batch, which is all that a broker reads of a batch. The body is opaque to it.
 
-Layout, little-endian, without padding; frozen once released:
+Layout, little-endian, without padding, frozen once released:
 
     offset size field              offset size field
          0    2 magic 0x4D52           20    8 base_timestamp_ms (signed)
@@ -11,7 +11,7 @@ Layout, little-endian, without padding; frozen once released:
         12    4 body_bytes             60    4 crc32c of bytes 0..59 and the body
         16    4 raw_body_bytes
 
-Imports nothing of RaftMQ, never looks into the body, and never decompresses it: a claim about sizes costs nothing here.
+Imports nothing of RaftMQ. It neither reads nor decompresses the body, so a forged claim about sizes costs nothing here.
 
 Source: CRC32C (Castagnoli), RFC 3720 appendix B.4.
 """
@@ -27,9 +27,9 @@ BATCH_MAGIC = 0x4D52
 BATCH_VERSION = 1
 HEADER_BYTES = 64
 RECORD_COUNT_MAX = 1 << 20
-"""Records in one batch. Bounds what a forged count can take of the offset space; 1 MiB batches stay far below it."""
+"""Maximum number of records in one batch. It limits the offset space that a forged count can take. Batches of 1 MiB stay far below it."""
 RAW_BODY_BYTES_MAX = 64 << 20
-"""Decompressed size of a body: what a reader may be made to allocate for one batch."""
+"""Maximum decompressed size of a body, which limits the memory that one batch can make a reader allocate."""
 SEQUENCE_MAX = (1 << 64) - 1
 
 CODEC_NONE = 0
@@ -47,9 +47,9 @@ _CRC_OFFSET = HEADER_BYTES - _CRC.size
 
 
 class BatchFormatError(ValueError):
-    """The bytes are not a batch that this version takes. Nothing was done with them.
+    """The bytes are not a batch that this version accepts. They had no effect.
 
-    The reason is for people; the subclasses tell apart what a caller can react to.
+    The reason is for people. The subclasses distinguish the cases to which a caller can react.
     """
 
     def __init__(self, reason: str) -> None:
@@ -58,11 +58,11 @@ class BatchFormatError(ValueError):
 
 
 class BatchTooLargeError(BatchFormatError):
-    """The batch, or what it claims to hold, is larger than allowed."""
+    """The batch, or its claimed content, is larger than allowed."""
 
 
 class UnsupportedBatchVersionError(BatchFormatError):
-    """A well-formed beginning of a batch of a version that this software does not know."""
+    """The bytes begin like a batch, of a version that this software does not know."""
 
 
 class UnsupportedCodecError(BatchFormatError):
@@ -76,69 +76,73 @@ class BatchHeader(NamedTuple):
     version: int
     codec: int
     flags: int
-    """The lower 8 bits are the format's own; the upper 24 are the writer's (Spark's task count)."""
+    """The lower 8 bits belong to the format, the upper 24 to the writer (Spark's task count)."""
     record_count: int
     body_bytes: int
-    """As stored, after compression."""
+    """Size as stored, after compression."""
     raw_body_bytes: int
-    """After decompression; a claim of the writer's."""
+    """Size after decompression, as the writer claims."""
     base_timestamp_ms: int
     max_timestamp_ms: int
     producer_id: int
-    """0: the batch is not idempotent, and epoch and sequence mean nothing."""
+    """0: the batch is not idempotent, and epoch and sequence have no meaning."""
     producer_epoch: int
     first_sequence: int
-    """Sequence of the first record; record i has first_sequence + i."""
+    """Sequence of the first record. Record i has first_sequence + i."""
     crc: int
 
     @property
     def last_sequence(self) -> int:
-        """Sequence of the last record (inclusive)."""
+        """Return the sequence of the last record (inclusive)."""
         return self.first_sequence + self.record_count - 1
 
 
 def parse_header(buffer: Buffer) -> BatchHeader:
-    """Read the header's fields without checking the CRC or the body. Raises `BatchFormatError` if it cannot be one."""
+    """Read the header's fields without checking the CRC or the body. Raises `BatchFormatError` if the bytes cannot be a header."""
     if len(buffer) < HEADER_BYTES:
-        raise BatchFormatError(f"a batch has at least {HEADER_BYTES} bytes, this one {len(buffer)}")
+        raise BatchFormatError(f"a batch has at least {HEADER_BYTES} bytes, but this one has {len(buffer)}")
     header = BatchHeader._make(_HEADER.unpack_from(buffer))
     if header.magic != BATCH_MAGIC:
-        raise BatchFormatError(f"a batch begins with 0x{BATCH_MAGIC:04x}, this one with 0x{header.magic:04x}")
+        raise BatchFormatError(
+            f"a batch begins with 0x{BATCH_MAGIC:04x}, but this one begins with 0x{header.magic:04x}"
+        )
     if header.version != BATCH_VERSION:
-        raise UnsupportedBatchVersionError(f"batch version {header.version} is not supported, {BATCH_VERSION} is")
+        raise UnsupportedBatchVersionError(f"batch version {header.version} is not supported, only {BATCH_VERSION} is")
     return header
 
 
 def validate(buffer: Buffer, bytes_max: int) -> BatchHeader:
-    """Check everything a broker checks before it takes a batch of at most `bytes_max` bytes, header included.
+    """Perform all checks of a broker on a batch of at most `bytes_max` bytes, including the header.
 
     Raises:
         BatchTooLargeError: the buffer, the record count or the claimed decompressed size exceeds its limit.
-        UnsupportedBatchVersionError: the version is not ours.
-        UnsupportedCodecError: the codec is not ours.
+            UnsupportedBatchVersionError: the version is not supported.
+            UnsupportedCodecError: the codec is not supported.
         BatchFormatError: length, magic, count, sequence or CRC is wrong.
     """
     size = len(buffer)
     if size > bytes_max:
-        raise BatchTooLargeError(f"the batch has {size} bytes, at most {bytes_max} are allowed")
+        raise BatchTooLargeError(f"the batch has {size} bytes, but at most {bytes_max} are allowed")
     header = parse_header(buffer)
     if header.body_bytes != size - HEADER_BYTES:
-        raise BatchFormatError(f"the header says {header.body_bytes} body bytes, there are {size - HEADER_BYTES}")
+        raise BatchFormatError(f"the header says {header.body_bytes} body bytes, but there are {size - HEADER_BYTES}")
     if header.record_count < 1:
-        raise BatchFormatError("a batch has at least one record")
+        raise BatchFormatError("a batch must have at least one record")
     if header.record_count > RECORD_COUNT_MAX:
-        raise BatchTooLargeError(f"the batch claims {header.record_count} records, at most {RECORD_COUNT_MAX} fit")
+        raise BatchTooLargeError(
+            f"the batch claims {header.record_count} records, but at most {RECORD_COUNT_MAX} are allowed"
+        )
     if header.raw_body_bytes > RAW_BODY_BYTES_MAX:
         raise BatchTooLargeError(
-            f"the body claims {header.raw_body_bytes} bytes when decompressed, at most {RAW_BODY_BYTES_MAX} are allowed"
+            f"the body claims to have {header.raw_body_bytes} bytes when decompressed, but at most {RAW_BODY_BYTES_MAX} are allowed"
         )
     if header.codec > CODEC_MAX:
         raise UnsupportedCodecError(f"codec {header.codec} is not supported")
     if header.last_sequence > SEQUENCE_MAX:
-        raise BatchFormatError("the sequence runs past 64 bits")
+        raise BatchFormatError("the sequence exceeds 64 bits")
     actual = _checksum(buffer)
     if actual != header.crc:
-        raise BatchFormatError(f"CRC32C is 0x{actual:08x}, the header says 0x{header.crc:08x}")
+        raise BatchFormatError(f"CRC32C is 0x{actual:08x}, but the header says 0x{header.crc:08x}")
     return header
 
 
@@ -157,7 +161,7 @@ def seal(
 ) -> bytes:
     """Put the header with its CRC in front of an encoded (and compressed) body.
 
-    Raises `struct.error` for a number that does not fit its field; limits are checked by `validate`.
+    Raises `struct.error` for a number that does not fit into its field. `validate` checks limits.
     """
     head = _HEADER.pack(
         BATCH_MAGIC,

@@ -1,6 +1,6 @@
-"""One broker as a process: its command line, its files, its ready line, its end. `LocalCluster` has several.
+"""A broker process: its command line, its files, its ready line, its end. `LocalCluster` has several.
 
-Must not know the cluster: who bootstraps, who joins, and whether they found each other.
+Must not know the cluster: which broker bootstraps, which ones join, and whether they found each other.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import IO
 from raftmq.cluster_addresses import Addresses
 
 LOG_TAIL_LINES = 40
-"""Lines of a broker's log shown in an error: a start-up failure and its traceback fit."""
+"""Lines of a broker's log shown in an error: enough for a start-up failure with its traceback."""
 DEBUG_VARIABLE = "RAFTMQ_DEBUG"
-"""Makes a broker's unexpected error show its traceback in the log."""
+"""Environment variable that makes a broker log the traceback of an unexpected error."""
 
 
 class LocalClusterError(RuntimeError):
-    """A broker did not start, died, or the cluster did not form; the message ends with the log's last lines."""
+    """A broker did not start, or died, or the cluster did not form. The message ends with the last lines of the log."""
 
 
 class BrokerProcess:
@@ -40,19 +40,19 @@ class BrokerProcess:
         self.is_paused = False
         self._command = tuple(command)
         self._ready = threading.Event()
-        """Set when the ready line of this start was read, and when standard output ended without one."""
+        """Set when the ready line of this start is read, or when standard output ends without one."""
         self._is_serving = False
-        """Whether it was the former."""
+        """Whether the ready line was read."""
         self._reader: threading.Thread | None = None
 
     @property
     def is_running(self) -> bool:
-        """Whether the process exists (a paused one does)."""
+        """Return whether the process exists (a paused one does)."""
         return self.process is not None and self.process.poll() is None
 
     @property
     def addresses(self) -> Addresses:
-        """Where it listens, or shall."""
+        """Return the addresses on which it listens, or will listen."""
         return Addresses(self.client_address, self.peer_address, self.http_address)
 
     @addresses.setter
@@ -60,7 +60,7 @@ class BrokerProcess:
         self.client_address, self.peer_address, self.http_address = addresses
 
     def start(self, formation: Sequence[str]) -> int:
-        """Start the process and return its pid; `wait_ready` tells when it serves."""
+        """Start the process and return its pid. `wait_ready` waits until it serves."""
         arguments = [
             *self._command,
             *("broker", "start", "--broker-id", str(self.broker_id), "--data-dir", str(self.data_dir)),
@@ -74,14 +74,14 @@ class BrokerProcess:
         self._is_serving = False
         self.is_paused = False
         with self.log_path.open("ab") as log:
-            # Its own session: Ctrl-C in a terminal reaches the owner alone, which then stops the brokers in order.
+            # Its own session: Ctrl-C in a terminal reaches only the owner, which then stops the brokers in order.
             self.process = subprocess.Popen(
                 arguments,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 start_new_session=True,
-                # Neither a raftmq.toml where the tests run nor RAFTMQ_* variables of the developer may configure these brokers.
+                # Neither a raftmq.toml in the directory of the tests nor RAFTMQ_* variables of the developer may configure these brokers.
                 cwd=self.log_path.parent,
                 env={
                     name: value
@@ -100,7 +100,7 @@ class BrokerProcess:
         return self.process.pid
 
     def _read_output(self, output: IO[bytes], ready: threading.Event) -> None:
-        """Drain standard output, so that the broker never blocks on it, and pick the ready line out of it."""
+        """Drain standard output, so that the broker never blocks on it, and find the ready line in it."""
         with output:
             for line in output:
                 try:
@@ -116,7 +116,7 @@ class BrokerProcess:
         ready.set()
 
     def wait_ready(self, timeout_seconds: float) -> None:
-        """Wait for the ready line. Raises `LocalClusterError` when the broker exits first or takes too long."""
+        """Wait for the ready line. Raises `LocalClusterError` when the broker exits first or the time limit passes."""
         in_time = self._ready.wait(timeout_seconds)
         process = self.process
         assert process is not None
@@ -132,13 +132,13 @@ class BrokerProcess:
         )
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Send a signal. Raises `LocalClusterError` when it is not running."""
+        """Send a signal. Raises `LocalClusterError` when the process is not running."""
         if not self.is_running or self.process is None:
             raise LocalClusterError(f"broker {self.broker_id} is not running")
         self.process.send_signal(number)
 
     def wait_end(self, timeout_seconds: float | None = None) -> int:
-        """Wait for the process to end and for its output to be read; returns its exit code (negative: the signal)."""
+        """Wait until the process has ended and its output is read. Return its exit code (negative: the signal)."""
         assert self.process is not None
         code = self.process.wait(timeout_seconds)
         if self._reader is not None:
@@ -146,17 +146,17 @@ class BrokerProcess:
         return code
 
     def kill(self) -> None:
-        """SIGKILL, also of a paused process, and reap it. Does nothing when it ended already."""
+        """Send SIGKILL, even to a paused process, and reap it. Does nothing if it has already ended."""
         if self.process is not None:
             if self.process.poll() is None:
                 self.process.kill()
             self.wait_end()
 
     def log_text(self) -> str:
-        """Everything it has logged, over all its starts."""
+        """Return everything that it has logged, over all its starts."""
         return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
 
     def log_tail(self) -> str:
-        """The last lines of that, for an error."""
+        """Return the last lines of the log, for an error."""
         lines = self.log_text().splitlines()[-LOG_TAIL_LINES:]
         return f"--- last lines of the log of broker {self.broker_id} ---\n" + "\n".join(lines or ["(empty)"])

@@ -1,4 +1,4 @@
-"""Where the brokers of a `LocalCluster` listen: chosen ports, and those of its last run, remembered in its directory.
+"""The addresses of the brokers of a `LocalCluster`: chosen ports, and those of its last run, remembered in its directory.
 
 Imports nothing of RaftMQ.
 """
@@ -14,14 +14,14 @@ from typing import NamedTuple
 
 FILE_NAME = "cluster.json"
 PORTS_PER_BROKER = 10
-"""Distance of the ports of neighbours, of which the first three are used: 9400, 9410, 9420."""
+"""Distance between the first ports of two brokers (9400, 9410, 9420). The first three ports of each range are used."""
 ANY = "127.0.0.1:0"
 DEFAULT_BOOTSTRAP = "127.0.0.1:9400"
-"""The client address of a broker, or of the first of several on one machine, unless another one is chosen."""
+"""The default client address of a broker, or of the first of several on one machine."""
 
 
 class Addresses(NamedTuple):
-    """``host:port`` of one broker's clients, peers and HTTP; empty for any free port."""
+    """``host:port`` of one broker's clients, peers and HTTP. Empty: any free port."""
 
     client: str = ""
     peer: str = ""
@@ -29,7 +29,7 @@ class Addresses(NamedTuple):
 
 
 def load_addresses(directory: Path) -> dict[int, Addresses]:
-    """Broker id → the addresses of its last run; empty where no cluster ran."""
+    """Return the addresses of the last run by broker id, empty if no cluster ran there."""
     file = directory / FILE_NAME
     if not file.exists():
         return {}
@@ -37,14 +37,14 @@ def load_addresses(directory: Path) -> dict[int, Addresses]:
 
 
 def save_addresses(directory: Path, addresses: Mapping[int, Addresses]) -> None:
-    """Remember the addresses; whole or not at all."""
+    """Store the addresses atomically."""
     temporary = directory / f"{FILE_NAME}.new"
     temporary.write_text(json.dumps(addresses, indent=1) + "\n")
     temporary.replace(directory / FILE_NAME)
 
 
 def numbered(broker_id: int, first_port: int) -> Addresses:
-    """The ports of a broker when broker 1's clients have `first_port` (0: any)."""
+    """Return the ports of a broker when broker 1's clients have `first_port` (0: any ports)."""
     if not first_port:
         return Addresses()
     port = first_port + (broker_id - 1) * PORTS_PER_BROKER
@@ -52,17 +52,17 @@ def numbered(broker_id: int, first_port: int) -> Addresses:
 
 
 class HeldPorts:
-    """Ports of loopback that are a broker's, whether it runs or not: the kernel gives them to nobody who asks for any free one.
+    """Ports of loopback that belong to a broker, whether it runs or not: the kernel does not assign them to programs that ask for a free port.
 
-    To each a socket is bound that does not listen. Linux lets a broker that asks by number listen there all the same, since both
-    sides allow reuse. Other systems do not: there the ports are found, and free again at once.
+    A socket is bound to each port without listening. Linux still lets a broker listen on such a port by number, because both sides allow
+    reuse. Other systems do not: there the ports are chosen and released immediately.
     """
 
     def __init__(self) -> None:
         self._sockets: list[socket.socket] = []
 
     def hold(self, addresses: Addresses) -> Addresses:
-        """The same, with any free port in the place of one that is missing, or that somebody else has."""
+        """Hold the addresses. Return them with a free port in place of each missing one or one in use."""
         return Addresses(*map(self._hold, addresses))
 
     def _hold(self, address: str) -> str:
@@ -84,6 +84,6 @@ class HeldPorts:
         return address
 
     def close(self) -> None:
-        """Anybody may have them. Safe to call again."""
+        """Release the ports. Safe to call again."""
         while self._sockets:
             self._sockets.pop().close()

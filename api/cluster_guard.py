@@ -1,10 +1,10 @@
-"""The process that outlives a crashed test: kills the brokers of a `LocalCluster` and removes its files when their owner is gone.
+"""A process that survives a crashed test. It kills the brokers of a `LocalCluster` and removes its files when their owner has ended.
 
-Run as ``python cluster_guard.py DIRECTORY`` with a pipe as standard input; the owner writes ``+PID`` and ``-PID`` lines as brokers start and end.
-When the pipe closes, for whatever reason, every broker still listed is killed and DIRECTORY is removed.
+It runs as ``python cluster_guard.py DIRECTORY`` with a pipe as standard input. The owner writes ``+PID`` and ``-PID`` lines as brokers start
+and end. When the pipe closes, for whatever reason, every broker still listed is killed and DIRECTORY is removed.
 
-Why not PR_SET_PDEATHSIG: Linux only, it fires when the *thread* that forked ends, and it needs code between fork and exec, which is
-not safe in a process with gRPC threads. Why not atexit alone: SIGKILL runs nothing.
+Rejected: PR_SET_PDEATHSIG exists on Linux only, fires when the *thread* that forked ends, and needs code between fork and exec, which is
+not safe in a process with gRPC threads. atexit does not run after SIGKILL.
 
 Imports nothing of RaftMQ, so that it starts in milliseconds.
 """

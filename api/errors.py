@@ -1,14 +1,14 @@
-"""Every error RaftMQ raises: one root, one class per way a caller can react, one table of codes that are never reused.
+"""Every error that RaftMQ raises: one root, one class for each way in which a caller can react, and codes that are never reused.
 
-Imports nothing of RaftMQ. Five branches say what to do about an error:
+Imports nothing of RaftMQ. Five branches say how to react to an error:
 
-- `UsageError`: the caller's mistake; the same call again cannot help.
-- `RejectedError`: a definite no; nothing was applied. Retry when ``retriable``.
-- `UnknownOutcomeError`: it may have happened, or may yet. Retry only what is idempotent.
+- `UsageError`: the caller's mistake. Repeating the call cannot help.
+- `RejectedError`: a definite refusal. Nothing was applied. Retry when ``retriable``.
+- `UnknownOutcomeError`: the operation may have happened, or may still happen. Retry only idempotent operations.
 - `ProtocolError`: the two sides do not understand each other, or a record batch is damaged.
-- `StorageError`: the broker's disk or replica cannot serve; nothing was applied.
+- `StorageError`: the broker's disk or replica cannot serve. Nothing was applied.
 
-``Closed...`` means that we closed it, ``Broken...`` that the world did.
+``Closed...`` means that our side closed something, ``Broken...`` that something failed from outside.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from typing import ClassVar, Never
 
 
 class Outcome(IntEnum):
-    """What a failed operation may have done."""
+    """The possible effect of a failed operation."""
 
     NOT_APPLIED = 0
     """It definitely did not happen."""
     UNKNOWN = 1
-    """It may have happened, or may yet."""
+    """It may have happened, or may still happen."""
 
 
 class InvariantError(Exception):
-    """An internal rule was broken: a bug or damaged memory. Stops the replica concerned, never the process."""
+    """An internal rule was violated, by a bug or damaged memory. It stops the replica concerned, never the process."""
 
     def __init__(self, name: str, context: dict[str, object]) -> None:
         super().__init__(f"invariant {name} violated: " + ", ".join(f"{k}={v!r}" for k, v in context.items()))
@@ -38,23 +38,23 @@ class InvariantError(Exception):
 class UnsupportedDataError(Exception):
     """Durable data was written by a newer version of the program, which this one cannot read. It is not damaged.
 
-    Its replica stops and its file stays as it is: it works again under a version that reads it. Never replace it as damaged.
+    Its replica stops and its file stays unchanged: it works again under a version that can read it. Never replace it as damaged.
     """
 
 
 def invariant(condition: object, name: str, **context: object) -> None:
-    """Raise `InvariantError` unless `condition` holds. Stays on in production."""
+    """Raise `InvariantError` unless `condition` holds. Active in production, too."""
     if not condition:
         raise InvariantError(name, context)
 
 
 def violated(name: str, **context: object) -> Never:
-    """Raise `InvariantError`. Use it after a comparison of your own where building the context costs too much for each call."""
+    """Raise `InvariantError`. Use it after your own comparison where building the context for every call would cost too much."""
     raise InvariantError(name, context)
 
 
 class ErrorCode(IntEnum):
-    """The codes of the client protocol (``queue.proto``); a test keeps the two equal. Never reused."""
+    """The codes of the client protocol (``queue.proto``). A test compares them. Never reused."""
 
     INVALID_ARGUMENT = 1
     UNKNOWN_TOPIC = 2
@@ -110,23 +110,23 @@ class RaftMQError(Exception):
     """The root of all errors that RaftMQ raises on purpose."""
 
     code: ClassVar[ErrorCode | None] = None
-    """The code a broker sends for this error; None for errors that only a client raises."""
+    """The code that a broker sends for this error, or None for errors that only a client raises."""
     retriable: ClassVar[bool] = False
-    """Whether the same call, made again later, may succeed."""
+    """Whether the same call may succeed later."""
     outcome: Outcome = Outcome.NOT_APPLIED
-    """Whether the operation may have happened all the same: as the class says, unless the broker said of this failure that it may."""
+    """Whether the operation may have happened. The class determines it, unless the broker reports an unknown outcome for this failure."""
     address: str = ""
-    """The broker that was asked (``host:port``); empty when no single one was."""
+    """The broker that was asked (``host:port``), or empty if it was not a single one."""
     advice: ClassVar[str] = ""
-    """What to do about it; part of the text. Empty where the message itself says it."""
+    """The recommended action, which is part of the text. Empty if the message itself contains it."""
 
     def __init__(self, message: str = "", *, retry_after_ms: int = 0) -> None:
         super().__init__(message or (type(self).__doc__ or type(self).__name__).splitlines()[0])
         self.retry_after_ms = retry_after_ms
-        """How long the broker asks to wait before a retry; 0 when it did not say."""
+        """The wait before a retry that the broker requests, or 0."""
 
     def __str__(self) -> str:
-        """What is wrong, and what to do about it."""
+        """Return the message and the advice."""
         message = str(self.args[0])
         return f"{message.rstrip('.')}; {self.advice}" if self.advice else message
 
@@ -135,15 +135,15 @@ class RaftMQError(Exception):
 
 
 class UsageError(RaftMQError):
-    """The caller's mistake: the same call again cannot help. Nothing was applied."""
+    """The caller's mistake: repeating the call cannot help. Nothing was applied."""
 
 
 class RejectedError(RaftMQError):
-    """A definite no: nothing was applied."""
+    """A definite refusal: nothing was applied."""
 
 
 class UnknownOutcomeError(RaftMQError):
-    """The operation may have happened, or may yet.
+    """The operation may have happened, or may still happen.
 
     An idempotent producer may send the same batch (same producer id and sequence) again without writing it twice.
     """
@@ -179,7 +179,7 @@ class UnknownPartitionError(UsageError):
     """The topic has no such partition."""
 
     code = ErrorCode.UNKNOWN_PARTITION
-    advice = "name one that exists, or add partitions (Admin.add_partitions, or: raftmq topic add-partitions NAME)"
+    advice = "use one that exists, or add partitions (Admin.add_partitions, or: raftmq topic add-partitions NAME)"
 
 
 class TopicAlreadyExistsError(UsageError):
@@ -190,7 +190,7 @@ class TopicAlreadyExistsError(UsageError):
 
 
 class InvalidTopicNameError(UsageError):
-    """The topic's name is empty, too long or has forbidden characters."""
+    """The topic's name is empty, too long or contains forbidden characters."""
 
     code = ErrorCode.INVALID_TOPIC_NAME
 
@@ -209,18 +209,18 @@ class InvalidReplicationFactorError(UsageError):
 
 
 class InvalidPartitionsError(UsageError):
-    """The number of partitions is zero, too large, or not above today's."""
+    """The number of partitions is zero, too large, or not above the current number."""
 
     code = ErrorCode.INVALID_PARTITIONS
 
 
 class RecordTooLargeError(UsageError):
-    """A record or its batch is above the limit (the topic's `max.batch.bytes`, by default enough for a record just under 1 MiB)."""
+    """A record or its batch exceeds the limit (the topic's `max.batch.bytes`, by default enough for a record just under 1 MiB)."""
 
     code = ErrorCode.RECORD_TOO_LARGE
     advice = (
-        "send less in one record, raise the topic's max.batch.bytes (at most 3670016, as a batch must fit one gRPC message), or keep the "
-        "content elsewhere and send a reference to it"
+        "send less in one record, raise the topic's max.batch.bytes (at most 3670016, because a batch must fit into one gRPC message), or "
+        "store the content elsewhere and send a reference to it"
     )
 
 
@@ -269,7 +269,7 @@ class BrokerRemovedError(UsageError):
 
 
 class StaleDirectoryError(UsageError):
-    """The broker's data directory is an older copy of itself, or runs a second time. What it lacks may have been acknowledged."""
+    """The broker's data directory is an older copy, or a second process uses it. Records that it lacks may have been acknowledged."""
 
     code = ErrorCode.STALE_DIRECTORY
     advice = (
@@ -291,54 +291,52 @@ class BrokerInUseError(UsageError):
 
 
 class ClusterAlreadyFormedError(UsageError):
-    """A cluster forms once; this broker already belongs to one."""
+    """A cluster forms once, and this broker already belongs to one."""
 
     code = ErrorCode.CLUSTER_ALREADY_FORMED
 
 
 class UnknownGroupError(UsageError):
-    """No member and no committed offset of this consumer group is known."""
+    """The cluster knows neither a member nor a committed offset of this consumer group."""
 
     code = ErrorCode.UNKNOWN_GROUP
-    advice = "see which there are: raftmq group list"
+    advice = "list the groups: raftmq group list"
 
 
 class GroupNotEmptyError(UsageError):
-    """The consumer group has members; the operation needs one without."""
+    """The consumer group has members, but the operation needs a group without members."""
 
     code = ErrorCode.GROUP_NOT_EMPTY
-    advice = "stop its consumers first, or say that they shall be fenced"
+    advice = "stop its consumers first, or fence them with fence_members (--fence-members)"
 
 
 class ClosedClientError(UsageError):
-    """The client was closed (or never started) and takes no more calls."""
+    """The client was closed (or never started) and accepts no more calls."""
 
 
 class ForkedClientError(UsageError):
-    """The client was opened in another process, or one was open at the fork: connections, threads and gRPC do not survive a fork."""
+    """The client was opened in another process, or one was open during a fork. Connections, threads and gRPC do not survive a fork."""
 
-    advice = "make clients in the child, and have none open in the parent when it forks, or use multiprocessing's spawn method"
+    advice = "create clients in the child and have none open in the parent when it forks, or use multiprocessing's spawn method"
 
 
 class WrongEventLoopError(UsageError):
-    """The client was started on another event loop, where its connections and tasks live. On this one it would wait without end."""
+    """The client was started on another event loop, where its connections and tasks live. On this one it would wait indefinitely."""
 
     advice = "start and close a client in one asyncio.run, or use raftmq.sync, which any thread may call"
 
 
 class NoPositionError(UsageError):
-    """A partition has no position: ``auto_offset_reset`` is ``"none"`` and nothing was sought."""
+    """A partition has no position, because ``auto_offset_reset`` is ``"none"`` and there was no seek."""
 
 
 class PoisonRecordError(UsageError):
-    """A handler failed for the last time on a record, and nothing takes dead letters: the worker, or the transformer, stopped.
+    """A handler failed for the last time on a record, and there is no dead-letter topic: the worker or transformer stopped.
 
-    The group's progress stays before the record, which is the first that its next member gets.
+    The group's progress stays before the record, which is the first that its next owner gets.
     """
 
-    advice = (
-        "repair the handler, or give the worker a dead-letter topic (a transformer's handler returns an output for one)"
-    )
+    advice = "repair the handler, or configure a dead-letter topic for the worker (a transformer's handler returns an output for one)"
 
     def __init__(
         self, message: str = "", *, topic: str = "", partition: int = -1, offset: int = -1, attempts: int = 0
@@ -348,19 +346,19 @@ class PoisonRecordError(UsageError):
         self.partition = partition
         self.offset = offset
         self.attempts = attempts
-        """How often this worker tried."""
+        """The number of attempts by this worker."""
 
 
 class TransformStateError(UsageError):
-    """What is known of a transformer's outputs cannot be kept with the group's offset, or can no longer be relied on."""
+    """A transformer's state is too large to be committed with the group's offset, or can no longer be verified."""
 
-    advice = "docs/guides/transforming.md says more about these limits"
+    advice = "docs/guides/transforming.md describes these limits"
 
 
 class HandlerError(UsageError):
-    """A worker's handler failed, and its own exception cannot be shown: it was raised in another process, or the process died."""
+    """A worker's handler failed, and its own exception is not available: it was raised in another process, or the process died."""
 
-    advice = "look at the text; exceptions that can be pickled come through as they are"
+    advice = "the message contains its text; exceptions that can be pickled arrive unchanged"
 
 
 # ----------------------------------------------------------------------------------------------------------- rejected
@@ -377,20 +375,20 @@ class OffsetOutOfRangeError(RejectedError):
     ) -> None:
         super().__init__(message, retry_after_ms=retry_after_ms)
         self.log_start_offset = log_start_offset
-        """The first offset that can be read."""
+        """The first readable offset."""
         self.high_watermark = high_watermark
-        """One past the last offset that can be read."""
+        """One past the last readable offset."""
 
 
 class OffsetNotAvailableError(RejectedError):
-    """The offset is above what this replica may serve for now."""
+    """The offset is above the range that this replica may serve for now."""
 
     code = ErrorCode.OFFSET_NOT_AVAILABLE
     retriable = True
 
 
 class NotLeaderError(RejectedError):
-    """The broker does not lead the partition; definitely nothing was appended."""
+    """The broker does not lead the partition. Definitely nothing was appended."""
 
     code = ErrorCode.NOT_LEADER
     retriable = True
@@ -406,28 +404,28 @@ class NotLeaderError(RejectedError):
     ) -> None:
         super().__init__(message, retry_after_ms=retry_after_ms)
         self.leader_broker_id = leader_broker_id
-        """Who leads, as the broker believes; 0 when it does not know."""
+        """The leader that the broker knows, or 0."""
         self.leader_address = leader_address
         self.leader_epoch = leader_epoch
 
 
 class NoLeaderError(RejectedError):
-    """Nobody leads the partition now: an election is under way or a majority of its replicas is down."""
+    """The partition has no leader: an election is running, or a majority of its replicas is down."""
 
     code = ErrorCode.NO_LEADER
     retriable = True
-    advice = "try again; if it lasts, a majority of the replicas is down (raftmq cluster status)"
+    advice = "try again; if it persists, a majority of the replicas is down (raftmq cluster status)"
 
 
 class ThrottledError(RejectedError):
-    """A budget of the broker is exhausted; try again after `retry_after_ms`."""
+    """A budget of the broker is exhausted. Try again after `retry_after_ms`."""
 
     code = ErrorCode.THROTTLED
     retriable = True
 
 
 class NotReadyError(RejectedError):
-    """The broker is starting, or its metadata is not caught up."""
+    """The broker is starting, or its metadata is not up to date."""
 
     code = ErrorCode.NOT_READY
     retriable = True
@@ -438,11 +436,11 @@ class NotFormedError(RejectedError):
 
     code = ErrorCode.NOT_FORMED
     retriable = True
-    advice = "form its cluster first (raftmq broker start --bootstrap), or name a broker that belongs to one"
+    advice = "form its cluster first (raftmq broker start --bootstrap), or use a broker that belongs to one"
 
 
 class ShuttingDownError(RejectedError):
-    """The broker is shutting down; another one will lead."""
+    """The broker is shutting down. Another one will lead."""
 
     code = ErrorCode.SHUTTING_DOWN
     retriable = True
@@ -451,7 +449,7 @@ class ShuttingDownError(RejectedError):
 class OutOfOrderSequenceError(RejectedError):
     """The batch does not follow the producer's last one: a batch between them is missing.
 
-    Its `outcome` is UNKNOWN when an earlier attempt was not answered and the broker remembers too little to tell what became of it.
+    Its `outcome` is UNKNOWN when an earlier attempt was not answered and the broker no longer remembers whether it was applied.
     """
 
     code = ErrorCode.OUT_OF_ORDER_SEQUENCE
@@ -459,25 +457,25 @@ class OutOfOrderSequenceError(RejectedError):
     def __init__(self, message: str = "", *, retry_after_ms: int = 0, is_certain: bool = False) -> None:
         super().__init__(message, retry_after_ms=retry_after_ms)
         self.is_certain = is_certain
-        """Whether the broker remembers all that this producer wrote: then no earlier attempt of the batch is written either."""
+        """Whether the broker remembers everything that this producer wrote. If so, no earlier attempt of the batch was written, either."""
 
 
 class SequenceOverlapError(RejectedError):
-    """Part of the batch was written before; `last_sequence` says how much."""
+    """Part of the batch was written before. `last_sequence` tells how much."""
 
     code = ErrorCode.SEQUENCE_OVERLAP
 
     def __init__(self, message: str = "", *, retry_after_ms: int = 0, last_sequence: int = 0) -> None:
         super().__init__(message, retry_after_ms=retry_after_ms)
         self.last_sequence = last_sequence
-        """The last sequence the partition holds of this producer."""
+        """The last sequence of this producer in the partition."""
 
 
 class ProducerFencedError(RejectedError):
     """A newer epoch of this producer exists: this one is a zombie and must stop."""
 
     code = ErrorCode.PRODUCER_FENCED
-    advice = "stop this producer: a newer one has taken its place"
+    advice = "stop this producer: a newer one has replaced it"
 
 
 class UnknownProducerError(RejectedError):
@@ -487,14 +485,14 @@ class UnknownProducerError(RejectedError):
 
 
 class TooManyProducersError(RejectedError):
-    """The partition remembers as many producers as it may; an old one must expire first."""
+    """The partition already remembers the maximum number of producers. An old one must expire first."""
 
     code = ErrorCode.TOO_MANY_PRODUCERS
     retriable = True
 
 
 class FencedError(RejectedError):
-    """The partition belongs to another member of the consumer group by now."""
+    """The partition now belongs to another member of the consumer group."""
 
     code = ErrorCode.FENCED
 
@@ -506,68 +504,68 @@ class UnknownMemberError(RejectedError):
 
 
 class TooManyMembersError(RejectedError):
-    """The consumer group has as many members as it may, or the cluster as many groups and members."""
+    """The consumer group has the maximum number of members, or the cluster the maximum number of groups and members."""
 
     code = ErrorCode.TOO_MANY_MEMBERS
     retriable = True
 
 
 class StaleEpochError(RejectedError):
-    """The request carries an older epoch of the consumer group."""
+    """The request contains an older epoch of the consumer group."""
 
     code = ErrorCode.STALE_EPOCH
 
 
 class ConflictError(RejectedError):
-    """The object changed meanwhile; read it and try again."""
+    """The object has changed in the meantime. Read it and try again."""
 
     code = ErrorCode.CONFLICT
     retriable = True
 
 
 class BufferFullError(RejectedError):
-    """No room in the producer's buffer within ``max_block_ms``; the record was not taken."""
+    """The producer's buffer had no space within ``max_block_ms``. The record was not accepted."""
 
     retriable = True
-    advice = "send more slowly, or raise buffer_memory or max_block_ms; if nothing is taken at all, see raftmq cluster status"
+    advice = "send more slowly, or raise buffer_memory or max_block_ms; if no records are accepted at all, check raftmq cluster status"
 
 
 class DeliveryExpiredError(RejectedError):
-    """The delivery timeout passed and the record is definitely not written: it was never sent, or each try was refused.
+    """The delivery timeout passed and the record is definitely not written: it was never sent, or each attempt was refused.
 
-    `DeliveryTimeoutError` is the case where a try was not answered.
+    `DeliveryTimeoutError` is the case in which an attempt was not answered.
     """
 
     retriable = True
-    advice = "it can be sent again without being written twice"
+    advice = "send it again: it will not be written twice"
 
 
 class UnreachableError(RejectedError):
-    """No connection to the broker could be made: nothing was sent."""
+    """No connection to the broker could be established. Nothing was sent."""
 
     retriable = True
-    advice = "check the address, and that a broker runs there"
+    advice = "check the address, and that a broker is running there"
 
 
 class BootstrapError(RejectedError):
     """No bootstrap address answered with the cluster's topology in time."""
 
     retriable = True
-    advice = "check bootstrap_servers, and that a broker of the cluster runs at one of them"
+    advice = "check bootstrap_servers, and that a broker of the cluster is running at one of these addresses"
 
 
 # ---------------------------------------------------------------------------------------------------- unknown outcome
 
 
 class BrokenConnectionError(UnknownOutcomeError):
-    """The connection to a broker failed before an answer came."""
+    """The connection to a broker failed before an answer arrived."""
 
     retriable = True
-    advice = "a read can be repeated; before a change is, look whether it was made"
+    advice = "repeat a read; before repeating a change, check whether it was applied"
 
 
 class LeadershipLostError(UnknownOutcomeError):
-    """The leader stepped down after taking the batch and before committing it.
+    """The leader stepped down after accepting the batch and before committing it.
 
     The batch may still commit: retry only with the same producer id and sequence.
     `NotLeaderError` is the definite case: nothing was appended.
@@ -578,26 +576,26 @@ class LeadershipLostError(UnknownOutcomeError):
 
 
 class RequestTimedOutError(UnknownOutcomeError):
-    """No answer in time. A change may have been applied."""
+    """No answer arrived in time. A change may have been applied."""
 
     code = ErrorCode.REQUEST_TIMED_OUT
     retriable = True
-    advice = "a read can be repeated; before a change is, look whether it was made"
+    advice = "repeat a read; before repeating a change, check whether it was applied"
 
 
 class DeliveryTimeoutError(UnknownOutcomeError):
-    """A sent batch was not acknowledged within ``delivery_timeout_ms``: it may be written, or may yet be.
+    """A sent batch was not acknowledged within ``delivery_timeout_ms``. It may have been written, or may still be.
 
-    Sending its records again writes them twice if the first attempt did arrive.
+    Sending its records again writes them twice if the first attempt arrives.
     """
 
-    advice = "look whether it is there before sending it again"
+    advice = "check whether the records exist before sending them again"
 
 
 class DrainTimeoutError(UnknownOutcomeError):
-    """A worker stopped before all of its handlers had ended: their records will be worked on again, by whoever owns them next."""
+    """A worker stopped before all of its handlers had ended. The next owners process their records again."""
 
-    advice = "give the worker more time to drain, or its handlers a time-out"
+    advice = "give the worker more time to drain, or its handlers a time limit"
 
     def __init__(self, message: str = "", *, handlers_running: int = 0) -> None:
         super().__init__(message)
@@ -605,16 +603,16 @@ class DrainTimeoutError(UnknownOutcomeError):
 
 
 class ClosedInFlightError(UnknownOutcomeError):
-    """The client was closed without waiting while the batch was under way; it may be written."""
+    """The client was closed without waiting while the batch was in flight. It may have been written."""
 
-    advice = "look whether it is there before sending it again"
+    advice = "check whether the records exist before sending them again"
 
 
 class InternalError(UnknownOutcomeError):
-    """A defect of the broker; its log says more. The operation may have happened."""
+    """A defect of the broker. The operation may have happened."""
 
     code = ErrorCode.INTERNAL
-    advice = "the broker's log says more"
+    advice = "read the broker's log"
 
 
 # ----------------------------------------------------------------------------------------------------------- protocol
@@ -627,21 +625,21 @@ class MalformedBatchError(ProtocolError):
 
 
 class UnsupportedVersionError(ProtocolError):
-    """The other side speaks another version of the protocol or of the batch format."""
+    """The other side uses another version of the protocol or of the batch format."""
 
     code = ErrorCode.UNSUPPORTED_VERSION
     advice = "upgrade the older side, and check that the address is a broker's client address (port 9400 by default)"
 
 
 class UnsupportedCompressionError(ProtocolError):
-    """The compression codec is unknown to this side, or not allowed for the topic."""
+    """This side does not know the compression codec, or the topic does not allow it."""
 
     code = ErrorCode.UNSUPPORTED_COMPRESSION
     advice = "use lz4, zstd, snappy, gzip or none"
 
 
 class UnknownErrorCodeError(ProtocolError):
-    """The broker answered with an error code that this client does not know: it is newer. `number` is that code."""
+    """The broker answered with an error code (`number`) that this client does not know, because the broker is newer."""
 
     outcome = Outcome.UNKNOWN
 
@@ -651,15 +649,15 @@ class UnknownErrorCodeError(ProtocolError):
 
 
 class CorruptBatchError(ProtocolError):
-    """A stored batch cannot be decoded; a consumer can seek to `next_offset` and go on.
+    """A stored batch cannot be decoded. A consumer can seek to `next_offset` to skip it.
 
-    The broker checks a batch's frame and checksum, not its body: another program wrote this one.
+    The broker checks a batch's frame and checksum but not its body: another program wrote this one.
     """
 
     def __init__(self, topic: str, partition: int, offset: int, next_offset: int, reason: str = "") -> None:
         super().__init__(
             f"the batch at offsets {offset}..{next_offset - 1} of {topic}/{partition} cannot be decoded"
-            f"{': ' + reason if reason else ''}; seek to {next_offset} to go on"
+            f"{': ' + reason if reason else ''}; seek to {next_offset} to skip it"
         )
         self.topic = topic
         self.partition = partition
@@ -673,20 +671,20 @@ class CorruptBatchError(ProtocolError):
 
 
 class DeserializationError(ProtocolError):
-    """A key or value is not what the serializer reads: another program, or another version of it, wrote the record."""
+    """A serializer cannot read a key or value, because another program or version wrote the record."""
 
-    advice = "seek behind the record, or put it aside (a dead-letter topic)"
+    advice = "seek past the record, or move it to a dead-letter topic"
 
 
 # ------------------------------------------------------------------------------------------------------------ storage
 
 
 class DiskFullError(StorageError):
-    """The broker's disk reserve is reached; it takes no more records until space returns."""
+    """The broker's disk reserve is reached. It accepts no more records until space is freed."""
 
     code = ErrorCode.DISK_FULL
     retriable = True
-    advice = "make room on that broker: it takes records again by itself"
+    advice = "free space on that broker: it then accepts records again automatically"
 
 
 class ReplicaQuarantinedError(StorageError):
@@ -707,4 +705,4 @@ def _subclasses(root: type[RaftMQError]) -> list[type[RaftMQError]]:
 ERROR_CLASSES: dict[ErrorCode, type[RaftMQError]] = {
     cls.code: cls for cls in _subclasses(RaftMQError) if cls.code is not None
 }
-"""The one client exception of each code a broker can send."""
+"""The client exception of each code that a broker can send."""

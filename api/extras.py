@@ -1,7 +1,7 @@
-"""Which parts of RaftMQ need packages that a client does not, and what to install when they are missing.
+"""The parts of RaftMQ that need packages which a client does not, and the extras that install them.
 
-``pip install raftmq`` brings what the SDK imports. Everything else is an extra of the package. Must import nothing but the standard
-library: it runs where packages are missing.
+``pip install raftmq`` installs the packages that the SDK imports. Everything else is an extra of the package. Must import only the standard
+library, because it runs where packages are missing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MODULES: Final[dict[Extra, tuple[str, ...]]] = {
     ),
     "spark": ("pyarrow", "pyspark"),
 }
-"""What each extra in ``pyproject.toml`` makes importable."""
+"""The modules that each extra in ``pyproject.toml`` makes importable."""
 
 
 class MissingExtraError(ImportError):
@@ -44,14 +44,14 @@ def missing_modules(extra: Extra) -> list[str]:
 
 
 def require(extra: Extra, user: str) -> None:
-    """Return if an extra is installed.
+    """Check that an extra is installed.
 
     Args:
-        extra: what is needed.
-        user: what needs it, as the first words of the error.
+        extra: the extra that is needed.
+        user: the part of RaftMQ that needs it, which begins the error text.
 
     Raises:
-        MissingExtraError: it is not installed, or only in part.
+        MissingExtraError: the extra is not installed, or only in part.
     """
     missing = missing_modules(extra)
     if missing:

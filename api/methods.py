@@ -1,6 +1,6 @@
-"""Name the methods of the protocol, for clients and brokers alike.
+"""The methods of the protocol, for clients and brokers.
 
-Whatever `queue.proto` says of a method (path, messages, streams) is derived from its descriptor and repeated nowhere.
+All properties of a method in `queue.proto` (path, messages, streams) are derived from its descriptor.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ResponseT = TypeVar("ResponseT", bound=Message)
 
 @dataclass(frozen=True, slots=True)
 class Method(Generic[RequestT, ResponseT]):
-    """Describe one method of the protocol."""
+    """A method of the protocol."""
 
     service: str
     """Full name of the service, such as ``raftmq.v1.Log``."""
@@ -35,19 +35,19 @@ class Method(Generic[RequestT, ResponseT]):
 
 
 class UnaryMethod(Method[RequestT, ResponseT]):
-    """Describe a method with one request and one response."""
+    """A method with one request and one response."""
 
     __slots__ = ()
 
 
 class ResponseStreamMethod(Method[RequestT, ResponseT]):
-    """Describe a method that answers one request with a stream of responses."""
+    """A method that answers one request with a stream of responses."""
 
     __slots__ = ()
 
 
 class StreamMethod(Method[RequestT, ResponseT]):
-    """Describe a method with a stream in both directions."""
+    """A method with a stream in both directions."""
 
     __slots__ = ()
 
@@ -66,7 +66,7 @@ def _described(descriptor: MethodDescriptor) -> Method[Any, Any]:
     )
 
 
-METHODS: Final[tuple[Method[Any, Any], ...]] = tuple(  # each has messages of its own
+METHODS: Final[tuple[Method[Any, Any], ...]] = tuple(  # Any: each method has its own message types
     _described(method) for service in pb.DESCRIPTOR.services_by_name.values() for method in service.methods
 )
 """Every method of the protocol, in the order of `queue.proto`."""
@@ -76,15 +76,15 @@ _UNARY: Final[Mapping[type[Message], UnaryMethod[Any, Any]]] = {
 
 
 def unary_method(request_type: type[RequestT]) -> UnaryMethod[RequestT, Any]:
-    """Return the unary method that takes such a request. No two of them take the same."""
+    """Return the unary method with this request type. No two methods have the same."""
     return _UNARY[request_type]
 
 
 def _unary(request_type: type[RequestT], response_type: type[ResponseT]) -> UnaryMethod[RequestT, ResponseT]:
-    """Return the method for its types, which a type checker must know and which are compared with the descriptor."""
+    """Return the method for its types. Type checkers need the response type, which is compared with the descriptor."""
     method: UnaryMethod[RequestT, ResponseT] = unary_method(request_type)
     if method.response_type is not response_type:
-        raise TypeError(f"{method.path} answers with {method.response_type.__name__}, not {response_type.__name__}")
+        raise TypeError(f"{method.path} returns {method.response_type.__name__}, not {response_type.__name__}")
     return method
 
 

@@ -1,4 +1,4 @@
-"""Serializers: small objects that turn values into bytes and back, for producers and consumers alike.
+"""Serializers: small objects that convert values to bytes and back, for producers and consumers.
 
 ::
 
@@ -6,11 +6,11 @@
     Producer(value_serializer=FLIGHTS.serialize)
     Consumer("flights", value_deserializer=FLIGHTS.deserialize)
 
-Equal values give equal bytes (keys of dicts are sorted), so each of them fits keys, whose bytes decide the partition. A missing key
-and a tombstone are None on both sides: neither client asks a serializer about None. Compose with `Serializer.then`:
+Equal values give equal bytes (keys of dicts are sorted), so every serializer is suitable for keys, whose bytes determine the partition. A
+missing key and a tombstone are None on both sides: clients do not call serializers for None. Compose with `Serializer.then`:
 ``Json(Flight).then(Custom(encrypt, decrypt))``.
 
-Must not import protobuf (nor anything heavy) before it is used.
+Must not import protobuf (or another heavy module) before it is used.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ __all__ = ["Bytes", "Custom", "Json", "MessagePack", "Protobuf", "Serializer", "
 
 
 class Serializer(Generic[T]):
-    """What all of them have in common. Subclass it for a format of your own, or give two functions to `Custom`."""
+    """The base class. Subclass it for your own format, or pass two functions to `Custom`."""
 
     def serialize(self, value: T) -> bytes:
-        """The value as bytes. Raises `TypeError` or `ValueError` for what is no value of this serializer."""
+        """Return the value as bytes. Raises `TypeError` or `ValueError` if the serializer does not accept the value."""
         raise NotImplementedError
 
     def deserialize(self, data: bytes) -> T:
-        """The value again. Raises `DeserializationError` for bytes that no value of this serializer has."""
+        """Return the value of the bytes. Raises `DeserializationError` for invalid bytes."""
         raise NotImplementedError
 
     def then(self, outer: Serializer[bytes]) -> Serializer[T]:
-        """This one followed by `outer` on the way out, and the other way round on the way in."""
+        """Return a serializer that applies this one and then `outer`, and deserializes in reverse."""
         return _Chain(self, outer)
 
 
@@ -61,37 +61,37 @@ class _Chain(Serializer[T]):
 
 
 class Bytes(Serializer[bytes]):
-    """Bytes as they are; other bytes-like objects become bytes."""
+    """Passes bytes through. Other bytes-like objects become bytes."""
 
     def serialize(self, value: bytes | bytearray | memoryview) -> bytes:
-        """The bytes."""
+        """Return the bytes."""
         if not isinstance(value, bytes | bytearray | memoryview):
-            raise TypeError(f"Bytes takes bytes, not {type(value).__name__}")  # bytes(5) would be five zeros
+            raise TypeError(f"Bytes accepts bytes, not {type(value).__name__}")  # because bytes(5) would be five zeros
         return bytes(value)
 
     def deserialize(self, data: bytes) -> bytes:
-        """The bytes."""
+        """Return the bytes."""
         return data
 
 
 class String(Serializer[str]):
-    """Text in an encoding, UTF-8 unless told otherwise."""
+    """Converts text in an encoding, by default UTF-8."""
 
     def __init__(self, encoding: str = "utf-8") -> None:
-        "".encode(encoding)  # an encoding that does not exist is a LookupError now, not at the first record
+        "".encode(encoding)  # raises LookupError for an unknown encoding now, not at the first record
         self._encoding = encoding
 
     def serialize(self, value: str) -> bytes:
-        """The encoded text."""
+        """Return the encoded text."""
         if not isinstance(value, str):
-            raise TypeError(f"String takes str, not {type(value).__name__}")
+            raise TypeError(f"String accepts str, not {type(value).__name__}")
         try:
             return value.encode(self._encoding)
         except UnicodeEncodeError as error:
             raise _not_encodable(self._encoding, error) from error
 
     def deserialize(self, data: bytes) -> str:
-        """The text."""
+        """Return the text."""
         try:
             return data.decode(self._encoding)
         except UnicodeDecodeError as error:
@@ -99,34 +99,34 @@ class String(Serializer[str]):
 
 
 class Custom(Serializer[T]):
-    """Two functions as a serializer. What the second raises leaves `deserialize` as it is."""
+    """Combines two functions. `deserialize` raises the exceptions of the second one unchanged."""
 
     def __init__(self, serialize: Callable[[T], bytes], deserialize: Callable[[bytes], T]) -> None:
         self._serialize = serialize
         self._deserialize = deserialize
 
     def serialize(self, value: T) -> bytes:
-        """What the first function makes of it."""
+        """Return the result of the first function."""
         return self._serialize(value)
 
     def deserialize(self, data: bytes) -> T:
-        """What the second function makes of it."""
+        """Return the result of the second function."""
         return self._deserialize(data)
 
 
 def _not_encodable(target: str, error: UnicodeEncodeError) -> InvalidArgumentError:
-    """The error for text that a format cannot hold, such as a lone surrogate in UTF-8. It does not quote the value."""
-    return InvalidArgumentError(f"the text cannot be written as {target}: {error.reason} at position {error.start}")
+    """Return the error for text that a format cannot encode, such as a lone surrogate in UTF-8. It does not quote the value."""
+    return InvalidArgumentError(f"the text cannot be encoded as {target}: {error.reason} at position {error.start}")
 
 
 class _Typed(Serializer[T]):
-    """What JSON and MessagePack share: msgspec's encoder and decoder of one type."""
+    """The common part of JSON and MessagePack: msgspec's encoder and decoder of one type."""
 
     _format = ""
 
     def __init__(self, kind: object, encode: Callable[[T], bytes], decode: Callable[[bytes], T]) -> None:
-        # msgspec encodes whatever it is given. A record of another class than its readers expect is better refused here; of plain
-        # types there are too many that fit each other (an int is a fine float).
+        # msgspec encodes any value. A record of another class than its readers expect is better refused here. Plain types are not checked,
+        # because too many of them are compatible (an int is a valid float).
         is_record = isinstance(kind, type) and (issubclass(kind, msgspec.Struct) or dataclasses.is_dataclass(kind))
         self._class = kind if is_record and isinstance(kind, type) else None
         self._name = getattr(kind, "__name__", str(kind))
@@ -134,16 +134,16 @@ class _Typed(Serializer[T]):
         self._decode = decode
 
     def serialize(self, value: T) -> bytes:
-        """The value in the format."""
+        """Return the value in the format."""
         if self._class is not None and not isinstance(value, self._class):
-            raise TypeError(f"this serializer takes {self._name}, not {type(value).__name__}")
+            raise TypeError(f"this serializer accepts {self._name}, not {type(value).__name__}")
         try:
             return self._encode(value)
         except UnicodeEncodeError as error:
             raise _not_encodable(self._format, error) from error
 
     def deserialize(self, data: bytes) -> T:
-        """The value, checked against the type."""
+        """Return the value, checked against the type."""
         try:
             return self._decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -151,9 +151,9 @@ class _Typed(Serializer[T]):
 
 
 class Json(_Typed[T]):
-    """JSON through msgspec: of a `msgspec.Struct`, a dataclass, ``list[int]`` and so on, or without a type of whatever JSON holds.
+    """Converts JSON with msgspec: a `msgspec.Struct`, a dataclass, ``list[int]`` and so on, or any JSON if no type is given.
 
-    Reading checks the type; fields it does not know are skipped, so producers may add some before their consumers know them.
+    Reading checks the type. Unknown fields are skipped, so producers may add fields before their consumers know them.
     """
 
     _format = "JSON"
@@ -163,14 +163,14 @@ class Json(_Typed[T]):
     @overload
     def __init__(self, kind: type[T]) -> None: ...
     @overload
-    def __init__(self: Json[Any], kind: UnionType) -> None: ...  # Any: a union is no type[T] to type checkers
+    def __init__(self: Json[Any], kind: UnionType) -> None: ...  # Any: for type checkers a union is no type[T]
 
     def __init__(self, kind: Any = Any) -> None:  # Any: see the overloads
         super().__init__(kind, msgspec.json.Encoder(order="deterministic").encode, msgspec.json.Decoder(kind).decode)
 
 
 class MessagePack(_Typed[T]):
-    """MessagePack through msgspec, as `Json`: about two thirds of the bytes, and faster."""
+    """Converts MessagePack with msgspec, like `Json`, with about two thirds of the bytes, and faster."""
 
     _format = "MessagePack"
 
@@ -188,25 +188,28 @@ class MessagePack(_Typed[T]):
 
 
 class Protobuf(Serializer[M]):
-    """Messages of one generated protobuf class."""
+    """Converts messages of one generated protobuf class."""
 
     def __init__(self, message_class: type[M]) -> None:
-        from google.protobuf.message import DecodeError, Message  # here: who uses no protobuf does not load it
+        from google.protobuf.message import (
+            DecodeError,
+            Message,
+        )  # here, so that programs without protobuf do not load it
 
         candidate: object = message_class
         if not (isinstance(candidate, type) and issubclass(candidate, Message)):
-            raise TypeError(f"Protobuf takes a generated message class, not {message_class!r}")
+            raise TypeError(f"Protobuf needs a generated message class, not {message_class!r}")
         self._class = message_class
         self._decode_error = DecodeError
 
     def serialize(self, value: M) -> bytes:
-        """The message's bytes; maps are sorted, so equal messages of one program have equal bytes."""
+        """Return the message's bytes. Maps are sorted, so equal messages of one program have equal bytes."""
         if not isinstance(value, self._class):
-            raise TypeError(f"this serializer takes {self._class.__name__}, not {type(value).__name__}")
+            raise TypeError(f"this serializer accepts {self._class.__name__}, not {type(value).__name__}")
         return value.SerializeToString(deterministic=True)
 
     def deserialize(self, data: bytes) -> M:
-        """The message."""
+        """Return the message."""
         try:
             return self._class.FromString(data)
         except self._decode_error as error:

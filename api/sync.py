@@ -1,6 +1,6 @@
 """The SDK for synchronous code: the same classes and arguments, thread-safe and blocking.
 
-One background thread with one event loop serves all clients of a process (several gRPC event loops in one process are fragile).
+One background thread with one event loop serves all clients of a process, because several gRPC event loops in one process are fragile.
 Must not do work of its own: every method runs the asynchronous client's method of the same name there, and raises the same errors.
 
 ::
@@ -8,8 +8,8 @@ Must not do work of its own: every method runs the asynchronous client's method 
     with raftmq.sync.Producer(bootstrap_servers="localhost:9400") as producer:
         metadata = producer.send("flights", value=b"...").result()
 
-Waiting methods can be interrupted (Ctrl-C): what runs in the background is then cancelled, with the outcome that its asynchronous
-method documents for cancellation.
+Methods that wait can be interrupted (Ctrl-C). The background call is then cancelled, with the outcome that its asynchronous method documents
+for cancellation.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 ITERATION_RECORDS_MAX = 500
-"""Records fetched at once when iterating: an event-loop round trip for each would cost more than the record."""
+"""Maximum number of records fetched together by an iteration. An event-loop round trip for each would cost more than the record."""
 ITERATION_WAIT_MS = 1000
-"""How long an iterating thread waits in the loop before it looks again whether the consumer was closed."""
+"""Time for which an iterating thread waits in the loop before it checks again whether the consumer was closed."""
 
 
 class _Client:
-    """What the three clients share: the loop, the process they belong to, and being opened and closed."""
+    """The common part of the three clients: the loop, the process they belong to, opening and closing."""
 
     _name = "client"
 
@@ -71,10 +71,10 @@ class _Client:
         self._loop = _Loop.get()
 
     def _record_open(self, close: Callable[[], Coroutine[object, object, None]]) -> None:
-        """Have `close` called when the program lets the client go, or ends, without closing it."""
+        """Register `close` for the case that the program drops the client, or ends, without closing it."""
         self._key = next(_keys)
         _unclosed[self._key] = _Unclosed(self._loop, self._name.capitalize(), close)
-        weakref.finalize(self, _close_forgotten, self._key).atexit = False  # `_close_at_exit` sees to that
+        weakref.finalize(self, _close_forgotten, self._key).atexit = False  # `_close_at_exit` handles the exit
 
     def _record_closed(self) -> None:
         _unclosed.pop(self._key, None)
@@ -83,16 +83,16 @@ class _Client:
         check_not_forked(self._generation, self._name)
 
     def _make(self, make: Callable[[], T]) -> T:
-        """Make the asynchronous client on its loop; it checks the caller's arguments."""
+        """Create the asynchronous client on its loop. It checks the caller's arguments."""
         return _on_loop(self._loop, make)
 
     def _run(self, coroutine_of: Callable[[], Coroutine[object, object, T]]) -> T:
-        """Run what `coroutine_of` makes; it is made here, after the check, so that none is left unawaited."""
+        """Run the coroutine of `coroutine_of`. It is created here, after the check, so that none is left unawaited."""
         self._check()
         return self._loop.run(coroutine_of())
 
     def _call(self, function: Callable[[], T]) -> T:
-        """Run a plain method on the loop's thread, where all of a client's state lives."""
+        """Run a plain method on the loop's thread, which owns all of a client's state."""
         self._check()
         return _on_loop(self._loop, function)
 
@@ -105,7 +105,7 @@ def _on_loop(loop: _Loop, function: Callable[[], T]) -> T:
 
 
 class Delivery:
-    """One record's acknowledgement: as `raftmq.Delivery`, with `result` instead of ``await``."""
+    """The acknowledgement of one record, like `raftmq.Delivery`, with `result` instead of ``await``."""
 
     __slots__ = ("_delivery", "_loop")
 
@@ -114,11 +114,11 @@ class Delivery:
         self._loop = loop
 
     def done(self) -> bool:
-        """Whether the outcome is known."""
+        """Return whether the outcome is known."""
         return self._delivery.done()
 
     def result(self, timeout_seconds: float | None = None) -> RecordMetadata:
-        """Wait for the acknowledgement. Raises as `raftmq.Delivery`, and `TimeoutError` (the outcome is not known yet)."""
+        """Wait for the acknowledgement. Raises the errors of `raftmq.Delivery`, and `TimeoutError` (the outcome is not known yet)."""
         if self._delivery.done():
             return self._delivery.result()
 
@@ -128,15 +128,15 @@ class Delivery:
         return self._loop.run(wait(), timeout_seconds)
 
     def add_done_callback(self, callback: Callable[[Delivery], object]) -> None:
-        """Have `callback` called with this delivery once the outcome is known. As `raftmq.Delivery.add_done_callback`.
+        """Call `callback` with this delivery when the outcome is known, as `raftmq.Delivery.add_done_callback` does.
 
-        It runs on the SDK's background thread, which waits for it: it must be quick, and must not call the SDK.
+        The callback blocks the SDK's background thread, so it must return quickly and must not call the SDK.
         """
         _on_loop(self._loop, lambda: self._delivery.add_done_callback(lambda _: callback(self)))
 
 
 class BulkDelivery:
-    """The acknowledgement of one `Producer.send_many`: as `raftmq.BulkDelivery`, with `result` instead of ``await``."""
+    """The acknowledgement of one `Producer.send_many`, like `raftmq.BulkDelivery`, with `result` instead of ``await``."""
 
     __slots__ = ("_delivery", "_loop")
 
@@ -146,23 +146,23 @@ class BulkDelivery:
 
     @property
     def count(self) -> int:
-        """Records taken."""
+        """Return the number of records added."""
         return self._delivery.count
 
     def done(self) -> bool:
-        """Whether every outcome is known."""
+        """Return whether every outcome is known."""
         return self._delivery.done()
 
     def failures(self) -> list[FailedRecords]:
-        """The records that have failed so far. As `raftmq.BulkDelivery.failures`."""
+        """Return the records that have failed so far, as `raftmq.BulkDelivery.failures` does."""
         return _on_loop(self._loop, self._delivery.failures)
 
     def add_done_callback(self, callback: Callable[[BulkDelivery], object]) -> None:
-        """Have `callback` called with this delivery when every outcome is known. As `Delivery.add_done_callback`."""
+        """Call `callback` with this delivery when every outcome is known, as `Delivery.add_done_callback` does."""
         _on_loop(self._loop, lambda: self._delivery.add_done_callback(lambda _: callback(self)))
 
     def result(self, timeout_seconds: float | None = None) -> list[AppendedSpan]:
-        """Wait for every outcome. Raises as `raftmq.BulkDelivery`, and `TimeoutError` (some are not known yet)."""
+        """Wait for every outcome. Raises the errors of `raftmq.BulkDelivery`, and `TimeoutError` (some outcomes are not known yet)."""
 
         async def wait() -> list[AppendedSpan]:
             return await self._delivery
@@ -171,10 +171,10 @@ class BulkDelivery:
 
 
 class Producer(_Client, Generic[KeyT_contra, ValueT_contra]):
-    """`raftmq.Producer` for synchronous code; any number of threads may share one.
+    """`raftmq.Producer` for synchronous code. Any number of threads may share one.
 
-    Takes the same arguments and connects when it is made (or at ``with``, whichever is first). One that a program forgets to close
-    is closed at its end, which then waits up to 10 s for what was taken.
+    It has the same arguments, and connects when it is created. A producer that a program forgets to close is closed when the program ends,
+    which then waits up to 10 s for unacknowledged records.
     """
 
     _name = "producer"
@@ -242,7 +242,7 @@ class Producer(_Client, Generic[KeyT_contra, ValueT_contra]):
         timestamp_ms: int | None = None,
         headers: Iterable[tuple[str, bytes]] = (),
     ) -> Delivery:
-        """Take one record; blocks for buffer space only. As `raftmq.Producer.send`."""
+        """Accept one record. It blocks only for buffer space. See `raftmq.Producer.send`."""
         delivery = self._run(lambda: self._client.send(topic, value, key, partition, timestamp_ms, headers))
         return Delivery(delivery, self._loop)
 
@@ -255,7 +255,7 @@ class Producer(_Client, Generic[KeyT_contra, ValueT_contra]):
         timestamp_ms: int | None = None,
         headers: Iterable[tuple[str, bytes]] = (),
     ) -> RecordMetadata:
-        """`send`, then wait for the acknowledgement. As `raftmq.Producer.send_and_wait`."""
+        """Send a record and wait for its acknowledgement. See `raftmq.Producer.send_and_wait`."""
         return self._run(lambda: self._client.send_and_wait(topic, value, key, partition, timestamp_ms, headers))
 
     def send_many(
@@ -267,10 +267,10 @@ class Producer(_Client, Generic[KeyT_contra, ValueT_contra]):
         timestamp_ms: int | None = None,
         into: BulkDelivery | None = None,
     ) -> BulkDelivery:
-        """Take many records, as (key, value) pairs: the fast way. As `raftmq.Producer.send_many`.
+        """Accept many records, as (key, value) pairs. This is the fast way. See `raftmq.Producer.send_many`.
 
-        The iterable is read on the background thread: a slow generator delays other clients of the process, so give it
-        records that are there.
+        The iterable is read on the background thread, where a slow generator delays the other clients of the process. Pass records that exist
+        already.
         """
         delivery = BulkDelivery() if into is None else into
         self._run(
@@ -281,17 +281,20 @@ class Producer(_Client, Generic[KeyT_contra, ValueT_contra]):
         return delivery
 
     def flush(self, timeout_seconds: float | None = None) -> None:
-        """Wait for everything taken so far. As `raftmq.Producer.flush`, and `TimeoutError` (it is written on all the same)."""
+        """Wait for everything accepted so far, as `raftmq.Producer.flush` does.
+
+        Raises `TimeoutError` when the time is over. The producer continues to write the records.
+        """
         self._run(lambda: _within(timeout_seconds, self._client.flush))
 
     def metrics(self) -> ProducerMetrics:
-        """As `raftmq.Producer.metrics`."""
+        """Return counters and the current state, as `raftmq.Producer.metrics` does."""
         return self._call(self._client.metrics)
 
     def close(self, timeout_seconds: float | None = None) -> None:
-        """Flush, then close. As `raftmq.Producer.close`.
+        """Flush, then close, as `raftmq.Producer.close` does.
 
-        When the time is over it is closed at once, as the asynchronous one is when cancelled, and `TimeoutError` raised.
+        When the time is over, the producer closes immediately, as the asynchronous one does when cancelled, and `TimeoutError` is raised.
         """
         self._record_closed()
         self._run(lambda: _within(timeout_seconds, self._client.close))
@@ -303,13 +306,13 @@ async def _within(timeout_seconds: float | None, work: Callable[[], Coroutine[ob
 
 
 EXIT_FLUSH_SECONDS = 10.0
-"""How long a program that ends without closing its producers is held up for what they have taken, in all."""
+"""Maximum time for which the end of a program waits for the records of all unclosed producers."""
 EXIT_GRACE_SECONDS = 1.0
-"""And for connections to end, and for consumers to leave their groups."""
+"""Additional time for connections to close, and for consumers to leave their groups."""
 
 
 class _Unclosed(NamedTuple):
-    """A client that the program opened and did not close, also when it let the client go."""
+    """A client that the program opened and did not close, even if the program has dropped it."""
 
     loop: _Loop
     kind: str
@@ -317,17 +320,17 @@ class _Unclosed(NamedTuple):
 
     @property
     def has_records(self) -> bool:
-        """Whether what it took is to be written all the same."""
+        """Return whether it may have accepted records that must still be written."""
         return self.kind == "Producer"
 
 
 _unclosed: dict[int, _Unclosed] = {}
-"""By a number of each client's own. The entries must not refer to the wrappers, which the program may let go."""
+"""Unclosed clients by their number. The entries must not refer to the wrappers, which the program may drop."""
 _keys = itertools.count()
 
 
 def _close_forgotten(key: int) -> None:
-    """The program let a client go without closing it: close it in the background. From any thread, the loop's own included."""
+    """Close a dropped client in the background. May be called from any thread, including the loop's own."""
     forgotten = _unclosed.get(key)
     if forgotten is None or forgotten.loop.generation != current_generation():
         return
@@ -343,7 +346,7 @@ def _close_forgotten(key: int) -> None:
 
 
 def _close_at_exit() -> None:
-    """A program that forgets to close must not lose records without a word: close all, then raise the first failure, for Python to show."""
+    """Close all clients that the program forgot, so that it does not lose records silently. Raises the first failure for Python to show."""
     forgotten = [one for one in _unclosed.values() if one.loop.generation == current_generation()]
     _unclosed.clear()
     if not forgotten:
@@ -370,19 +373,19 @@ atexit.register(_close_at_exit)
 
 
 class RebalanceListener:
-    """`raftmq.RebalanceListener` for synchronous code: its methods run one at a time in a thread of their own.
+    """`raftmq.RebalanceListener` for synchronous code. Its methods run one at a time in a separate thread.
 
-    They may call the consumer (`commit`, `seek`, `position`); they must not read from it or close it.
+    They may call the consumer (`commit`, `seek`, `position`). They must not read from it or close it.
     """
 
     def on_assigned(self, partitions: frozenset[TopicPartition]) -> None:
-        """As `raftmq.RebalanceListener.on_assigned`."""
+        """Handle newly assigned partitions. See `raftmq.RebalanceListener.on_assigned`."""
 
     def on_revoked(self, partitions: frozenset[TopicPartition]) -> None:
-        """As `raftmq.RebalanceListener.on_revoked`."""
+        """Handle partitions that are about to be released. See `raftmq.RebalanceListener.on_revoked`."""
 
     def on_lost(self, partitions: frozenset[TopicPartition]) -> None:
-        """As `raftmq.RebalanceListener.on_lost`."""
+        """Handle lost partitions. See `raftmq.RebalanceListener.on_lost`."""
 
 
 class _ListenerInThread(_AsyncRebalanceListener):
@@ -402,9 +405,9 @@ class _ListenerInThread(_AsyncRebalanceListener):
 
 
 class Consumer(_Client, Generic[KeyT_co, ValueT_co]):
-    """`raftmq.Consumer` for synchronous code; threads may share one, but each record goes to one of them.
+    """`raftmq.Consumer` for synchronous code. Threads may share one, but each record goes to one of them.
 
-    Takes the same arguments and connects when it is made.
+    It has the same arguments, and connects when it is created.
     """
 
     _name = "consumer"
@@ -467,10 +470,10 @@ class Consumer(_Client, Generic[KeyT_co, ValueT_co]):
             )
         )
         self._lock = threading.Lock()
-        self._chunk: list[Record[KeyT_co, ValueT_co]] = []  # fetched by the iterator and not yet handed out, last first
+        self._chunk: list[Record[KeyT_co, ValueT_co]] = []  # fetched by the iterator and not returned yet, last first
         self._is_closed = False
         self._reader: int | None = None
-        """The thread that was handed the last records."""
+        """The thread that got the last records."""
         self._run(self._client.start)
         self._record_open(partial(self._client._finish, is_clean=False, left=None))
 
@@ -484,11 +487,11 @@ class Consumer(_Client, Generic[KeyT_co, ValueT_co]):
         self._close(is_clean=kind is None)
 
     def close(self) -> None:
-        """Close; iterating threads end. As `raftmq.Consumer.close`."""
+        """Close the consumer, which ends iterations in all threads. See `raftmq.Consumer.close`."""
         self._close(is_clean=sys.exception() is None)
 
     def _close(self, *, is_clean: bool) -> None:
-        """What the calling thread was handed last is done with, if it comes here by itself."""
+        """Close. The last records of the calling thread count as processed unless an exception brought it here."""
         self._is_closed = True
         self._record_closed()
         left: dict[TopicPartition, int] | None = None
@@ -498,13 +501,13 @@ class Consumer(_Client, Generic[KeyT_co, ValueT_co]):
         self._run(lambda: self._client._finish(is_clean=is_clean, left=left))
 
     def metrics(self) -> ConsumerMetrics:
-        """As `raftmq.Consumer.metrics`."""
+        """Return counters and the current state, as `raftmq.Consumer.metrics` does."""
         return self._call(self._client.metrics)
 
     # ----------------------------------------------------------------------------------------------------------- reading
 
     def __iter__(self) -> Iterator[Record[KeyT_co, ValueT_co]]:
-        """Records until the consumer is closed. Raises as `raftmq.Consumer.getmany`."""
+        """Return an iterator over records until the consumer is closed. Raises as `raftmq.Consumer.getmany` does."""
         self._check()
         return self
 
@@ -529,7 +532,7 @@ class Consumer(_Client, Generic[KeyT_co, ValueT_co]):
     def getmany(
         self, *partitions: TopicPartition, timeout_ms: float = 0, max_records: int | None = None
     ) -> dict[TopicPartition, list[Record[KeyT_co, ValueT_co]]]:
-        """The next records by partition; empty when there are none in time. As `raftmq.Consumer.getmany`."""
+        """Return the next records by partition, empty if there are none in time. See `raftmq.Consumer.getmany`."""
         self._give_back()
         self._reader = threading.get_ident()
         return self._take(partitions, timeout_ms, max_records)
@@ -537,7 +540,7 @@ class Consumer(_Client, Generic[KeyT_co, ValueT_co]):
     def _take(
         self, partitions: Sequence[TopicPartition], timeout_ms: float, max_records: int | None
     ) -> dict[TopicPartition, list[Record[KeyT_co, ValueT_co]]]:
-        """As `getmany`. Interrupted in the very moment in which records come (Ctrl-C), it gives them back: nobody was handed them."""
+        """Return records as `getmany` does. If Ctrl-C interrupts it while records arrive, they are put back, because no caller gets them."""
         self._check()
         found: dict[TopicPartition, list[Record[KeyT_co, ValueT_co]]] = {}
         interrupted = threading.Event()
@@ -553,20 +556,20 @@ class Consumer(_Client, Generic[KeyT_co, ValueT_co]):
         try:
             self._run(take)
         except BaseException:
-            interrupted.set()  # either `take` sees it, or what it took is there for the call below; twice does no harm
+            interrupted.set()  # either `take` sees it, or its records are put back by the call below (doing both is harmless)
             self._loop.loop.call_soon_threadsafe(give_back)
             raise
         return found
 
     def _left(self) -> dict[TopicPartition, int]:
-        """The first offset of each partition that the iterator took and did not hand out. The lock must be held."""
+        """Return the first offset of each partition that the iterator took and did not return. The lock must be held."""
         first: dict[TopicPartition, int] = {}
         for record in reversed(self._chunk):
             first.setdefault(TopicPartition(record.topic, record.partition), record.offset)
         return first
 
     def _give_back(self) -> None:
-        """Return to the consumer what the iterator took and did not hand out, so that positions mean what they say."""
+        """Put back the records that the iterator took and did not return, so that positions are exact."""
         with self._lock:
             first, self._chunk = self._left(), []
             if first:
@@ -575,7 +578,7 @@ class Consumer(_Client, Generic[KeyT_co, ValueT_co]):
     # -------------------------------------------------------------------------------------------- assignment, positions
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """As `raftmq.Consumer.assign`."""
+        """Assign partitions. See `raftmq.Consumer.assign`."""
         self._give_back()
         wanted = list(partitions)
         self._call(lambda: self._client.assign(wanted))
@@ -587,114 +590,114 @@ class Consumer(_Client, Generic[KeyT_co, ValueT_co]):
         pattern: str | None = None,
         listener: RebalanceListener | _AsyncRebalanceListener | None = None,
     ) -> None:
-        """As `raftmq.Consumer.subscribe`."""
+        """Subscribe to topics. See `raftmq.Consumer.subscribe`."""
         self._give_back()
         names = topics if isinstance(topics, str) else tuple(topics)
         hears = _ListenerInThread(listener) if isinstance(listener, RebalanceListener) else listener
         self._call(lambda: self._client.subscribe(names, pattern=pattern, listener=hears))
 
     def unsubscribe(self) -> None:
-        """As `raftmq.Consumer.unsubscribe`."""
+        """Stop reading and leave the group. See `raftmq.Consumer.unsubscribe`."""
         self._give_back()
         self._call(self._client.unsubscribe)
 
     def subscription(self) -> frozenset[str]:
-        """As `raftmq.Consumer.subscription`."""
+        """Return the subscribed topics. See `raftmq.Consumer.subscription`."""
         return self._call(self._client.subscription)
 
     def assignment(self) -> frozenset[TopicPartition]:
-        """As `raftmq.Consumer.assignment`."""
+        """Return the assigned partitions. See `raftmq.Consumer.assignment`."""
         return self._call(self._client.assignment)
 
     def pause(self, *partitions: TopicPartition) -> None:
-        """As `raftmq.Consumer.pause`."""
+        """Pause partitions. See `raftmq.Consumer.pause`."""
         self._give_back()
         self._call(lambda: self._client.pause(*partitions))
 
     def resume(self, *partitions: TopicPartition) -> None:
-        """As `raftmq.Consumer.resume`."""
+        """Resume partitions. See `raftmq.Consumer.resume`."""
         self._call(lambda: self._client.resume(*partitions))
 
     def paused(self) -> frozenset[TopicPartition]:
-        """As `raftmq.Consumer.paused`."""
+        """Return the paused partitions. See `raftmq.Consumer.paused`."""
         return self._call(self._client.paused)
 
     def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
-        """As `raftmq.Consumer.commit`; without offsets, of all that was handed to the program's threads."""
+        """Commit offsets: those given, or those of all records that the program's threads got. See `raftmq.Consumer.commit`."""
         self.commit_nowait(offsets).result()
 
     def commit_nowait(self, offsets: Mapping[TopicPartition, int] | None = None) -> concurrent.futures.Future[None]:
-        """As `commit`, and does not wait: the future has the outcome. Commits of a partition keep their order."""
+        """Commit offsets as `commit` does, without waiting. The future has the outcome. Commits of a partition keep their order."""
         self._check()
         if offsets is not None:
             return self._loop.start(self._commit(offsets, {}))
-        with self._lock:  # until it is on its way: what another thread took meanwhile would count as handed out
+        with self._lock:  # until the commit is started, or records that another thread takes would count as returned
             return self._loop.start(self._commit(None, self._left()))
 
     async def _commit(self, offsets: Mapping[TopicPartition, int] | None, left: Mapping[TopicPartition, int]) -> None:
         await self._client._commit(offsets, left)
 
     def committed(self, *partitions: TopicPartition) -> dict[TopicPartition, int | None]:
-        """As `raftmq.Consumer.committed`."""
+        """Return the group's committed offsets. See `raftmq.Consumer.committed`."""
         return self._run(lambda: self._client.committed(*partitions))
 
     def lag(self, *partitions: TopicPartition) -> dict[TopicPartition, int]:
-        """As `raftmq.Consumer.lag`."""
+        """Return the number of records after each position. See `raftmq.Consumer.lag`."""
         self._give_back()
         return self._run(lambda: self._client.lag(*partitions))
 
     def highwater(self, partition: TopicPartition) -> int | None:
-        """As `raftmq.Consumer.highwater`."""
+        """Return the last known end of a partition. See `raftmq.Consumer.highwater`."""
         return self._call(lambda: self._client.highwater(partition))
 
     def position(self, partition: TopicPartition) -> int:
-        """As `raftmq.Consumer.position`."""
+        """Return the offset of the next record. See `raftmq.Consumer.position`."""
         self._give_back()
         return self._run(lambda: self._client.position(partition))
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """As `raftmq.Consumer.seek`."""
+        """Continue at an offset. See `raftmq.Consumer.seek`."""
         self._give_back()
         self._run(lambda: self._client.seek(partition, offset))
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        """As `raftmq.Consumer.seek_to_beginning`."""
+        """Go to the first records. See `raftmq.Consumer.seek_to_beginning`."""
         self._give_back()
         self._run(lambda: self._client.seek_to_beginning(*partitions))
 
     def seek_to_end(self, *partitions: TopicPartition) -> None:
-        """As `raftmq.Consumer.seek_to_end`."""
+        """Go to the ends of partitions. See `raftmq.Consumer.seek_to_end`."""
         self._give_back()
         self._run(lambda: self._client.seek_to_end(*partitions))
 
     def seek_to_committed(self, *partitions: TopicPartition) -> dict[TopicPartition, int | None]:
-        """As `raftmq.Consumer.seek_to_committed`."""
+        """Go to the group's committed offsets. See `raftmq.Consumer.seek_to_committed`."""
         self._give_back()
         return self._run(lambda: self._client.seek_to_committed(*partitions))
 
     def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """As `raftmq.Consumer.beginning_offsets`."""
+        """Return the first readable offsets. See `raftmq.Consumer.beginning_offsets`."""
         wanted = list(partitions)
         return self._run(lambda: self._client.beginning_offsets(wanted))
 
     def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """As `raftmq.Consumer.end_offsets`."""
+        """Return the ends of partitions. See `raftmq.Consumer.end_offsets`."""
         wanted = list(partitions)
         return self._run(lambda: self._client.end_offsets(wanted))
 
     def partition_count(self, topic: str) -> int:
-        """As `raftmq.Consumer.partition_count`."""
+        """Return the number of partitions of a topic. See `raftmq.Consumer.partition_count`."""
         return self._run(lambda: self._client.partition_count(topic))
 
     def offsets_for_times(
         self, times_ms: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """As `raftmq.Consumer.offsets_for_times`."""
+        """Return the first records at or after a time. See `raftmq.Consumer.offsets_for_times`."""
         return self._run(lambda: self._client.offsets_for_times(times_ms))
 
 
 class Admin(_Client):
-    """`raftmq.Admin` for synchronous code; any number of threads may share one. Connects when it is made."""
+    """`raftmq.Admin` for synchronous code. Any number of threads may share one. It connects when it is created."""
 
     _name = "admin"
 
@@ -730,7 +733,7 @@ class Admin(_Client):
         self.close()
 
     def close(self) -> None:
-        """As `raftmq.Admin.close`."""
+        """Close the connections. See `raftmq.Admin.close`."""
         self._record_closed()
         self._run(self._client.close)
 
@@ -743,26 +746,26 @@ class Admin(_Client):
         *,
         if_not_exists: bool = False,
     ) -> TopicDescription:
-        """As `raftmq.Admin.create_topic`."""
+        """Create a topic. See `raftmq.Admin.create_topic`."""
         return self._run(
             lambda: self._client.create_topic(name, partitions, replication_factor, config, if_not_exists=if_not_exists)
         )
 
     def create_topics(self, topics: Iterable[NewTopic], *, if_not_exists: bool = False) -> dict[str, TopicDescription]:
-        """As `raftmq.Admin.create_topics`."""
+        """Create several topics. See `raftmq.Admin.create_topics`."""
         wanted = list(topics)
         return self._run(lambda: self._client.create_topics(wanted, if_not_exists=if_not_exists))
 
     def delete_topic(self, name: str) -> None:
-        """As `raftmq.Admin.delete_topic`."""
+        """Delete a topic. See `raftmq.Admin.delete_topic`."""
         self._run(lambda: self._client.delete_topic(name))
 
     def list_topics(self) -> list[TopicDescription]:
-        """As `raftmq.Admin.list_topics`."""
+        """Return all topics. See `raftmq.Admin.list_topics`."""
         return self._run(self._client.list_topics)
 
     def describe_topic(self, name: str, *, ask_leaders: bool = False) -> TopicDescription:
-        """As `raftmq.Admin.describe_topic`."""
+        """Describe a topic. See `raftmq.Admin.describe_topic`."""
         return self._run(lambda: self._client.describe_topic(name, ask_leaders=ask_leaders))
 
     def alter_topic_config(
@@ -771,23 +774,23 @@ class Admin(_Client):
         set: Mapping[str, str | int] | None = None,  # noqa: A002 - reads as what it does
         unset: Sequence[str] = (),
     ) -> None:
-        """As `raftmq.Admin.alter_topic_config`."""
+        """Change a topic's configuration. See `raftmq.Admin.alter_topic_config`."""
         self._run(lambda: self._client.alter_topic_config(name, set, unset))
 
     def add_partitions(self, name: str, total: int) -> TopicDescription:
-        """As `raftmq.Admin.add_partitions`."""
+        """Add partitions to a topic. See `raftmq.Admin.add_partitions`."""
         return self._run(lambda: self._client.add_partitions(name, total))
 
     def delete_records(self, before_offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """As `raftmq.Admin.delete_records`."""
+        """Delete records below given offsets. See `raftmq.Admin.delete_records`."""
         return self._run(lambda: self._client.delete_records(before_offsets))
 
     def list_groups(self) -> list[GroupListing]:
-        """As `raftmq.Admin.list_groups`."""
+        """Return all consumer groups. See `raftmq.Admin.list_groups`."""
         return self._run(self._client.list_groups)
 
     def describe_group(self, group: str) -> GroupDescription:
-        """As `raftmq.Admin.describe_group`."""
+        """Describe a consumer group. See `raftmq.Admin.describe_group`."""
         return self._run(lambda: self._client.describe_group(group))
 
     def reset_group_offsets(
@@ -803,7 +806,7 @@ class Admin(_Client):
         dry_run: bool = False,
         fence_members: bool = False,
     ) -> list[OffsetChange]:
-        """As `raftmq.Admin.reset_group_offsets`."""
+        """Reset a group's offsets. See `raftmq.Admin.reset_group_offsets`."""
         return self._run(
             lambda: self._client.reset_group_offsets(
                 group,
@@ -819,17 +822,17 @@ class Admin(_Client):
         )
 
     def delete_group(self, group: str) -> int:
-        """As `raftmq.Admin.delete_group`."""
+        """Delete a consumer group. See `raftmq.Admin.delete_group`."""
         return self._run(lambda: self._client.delete_group(group))
 
     def remove_group_member(self, group: str, *, member_id: str = "", instance_id: str = "") -> None:
-        """As `raftmq.Admin.remove_group_member`."""
+        """Remove a member from its group. See `raftmq.Admin.remove_group_member`."""
         self._run(lambda: self._client.remove_group_member(group, member_id=member_id, instance_id=instance_id))
 
     def describe_cluster(self, *, ask_brokers: bool = False) -> ClusterDescription:
-        """As `raftmq.Admin.describe_cluster`."""
+        """Describe the cluster. See `raftmq.Admin.describe_cluster`."""
         return self._run(lambda: self._client.describe_cluster(ask_brokers=ask_brokers))
 
     def remove_broker(self, broker_id: int, *, force: bool = False) -> BrokerRemoval:
-        """As `raftmq.Admin.remove_broker`."""
+        """Remove a broker from the cluster. See `raftmq.Admin.remove_broker`."""
         return self._run(lambda: self._client.remove_broker(broker_id, force=force))

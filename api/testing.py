@@ -1,9 +1,9 @@
-"""`LocalCluster`: real broker processes on loopback, for tests; ours and our users'.
+"""`LocalCluster`: real broker processes on loopback, for our tests and those of users.
 
-Must not import the broker or the SDK: the brokers are processes, and a test chooses its client itself.
+Must not import the broker or the SDK: the brokers are processes, and a test chooses its own client.
 
-Invariants: when the context ends, however it ends (error, Ctrl-C, SIGKILL of the owner), no broker of the cluster runs and its temporary
-files are gone; a broker keeps its broker id, its data and its addresses across `restart`.
+Invariants: however the context ends (error, Ctrl-C, SIGKILL of the owner), no broker of the cluster runs afterwards and its temporary files
+are removed. A broker keeps its broker id, its data and its addresses across `restart`.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from raftmq.proto import queue_pb2
 __all__ = ["LocalCluster", "LocalClusterError"]
 
 OWN_COMMAND = (sys.executable, "-m", "raftmq")
-"""The ``raftmq`` of this environment; it needs the extra ``server``."""
+"""The command ``raftmq`` of this environment, which needs the extra ``server``."""
 METADATA_VOTERS_MAX = 3
-"""A cluster of three or more is complete when it has this many metadata voters (the brokers' default)."""
+"""The number of metadata voters of a complete cluster of three or more brokers (the brokers' default)."""
 STOP_TIMEOUT_SECONDS = 35.0
-"""SIGTERM is given this long before SIGKILL; brokers promise to finish within 30 s."""
+"""The time between SIGTERM and SIGKILL. Brokers promise to finish within 30 s."""
 ASK_TIMEOUT_SECONDS = 2.0
 POLL_SECONDS = 0.05
 
@@ -44,8 +44,9 @@ POLL_SECONDS = 0.05
 class LocalCluster:
     """A cluster of real broker processes on loopback, each with its own data, ports and host label.
 
-    It needs the extra ``server``: ``pip install 'raftmq[server]'``. Broker ids are 1, 2, …; broker 1 bootstraps, the others join. Works in synchronous code and, as ``async with``, without blocking the
-    event loop; the other methods block for milliseconds, except `start`, `stop`, `restart` and `wait_formed`.
+    It needs the extra ``server``: ``pip install 'raftmq[server]'``. Broker ids are 1, 2, …. Broker 1 bootstraps, and the others join. It works
+    in synchronous code and, as ``async with``, without blocking the event loop. The other methods block for milliseconds, except `start`,
+    `stop`, `restart` and `wait_formed`.
 
     Example::
 
@@ -54,14 +55,14 @@ class LocalCluster:
             cluster.restart(1)
 
     Args:
-        brokers: How many, from 1.
-        directory: Where data and logs go; kept afterwards, and found again by the next cluster there. A temporary one, removed at
-            the end, when None.
-        first_port: Where broker 1 takes clients; its peers and HTTP have the two ports after it, each next broker three that are 10
-            higher. A port that is taken is replaced by a free one. 0: any free ones. A cluster found again keeps the ports it had.
-        timeout_seconds: How long starting, and forming, may each take.
-        broker_arguments: More arguments of ``raftmq broker start`` for every broker.
-        command: The command that is ``raftmq``; this interpreter's by default.
+        brokers: Number of brokers, at least 1.
+        directory: Directory for data and logs. It is kept afterwards, and the next cluster there continues with it. None: a temporary
+            directory, which is removed at the end.
+        first_port: Client port of broker 1. Its peers and HTTP have the next two ports, and each further broker has ports that are 10
+            higher. A port in use is replaced by a free one. 0: any free ports. A cluster that continues keeps its ports.
+        timeout_seconds: Time limit of the start of brokers, and of the formation of the cluster.
+        broker_arguments: Additional arguments of ``raftmq broker start`` for every broker.
+        command: The command ``raftmq``; default: that of this interpreter.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class LocalCluster:
         command: Sequence[str] = OWN_COMMAND,
     ) -> None:
         if brokers < 1:
-            raise ValueError(f"a cluster has at least one broker, not {brokers}")
+            raise ValueError(f"a cluster must have at least one broker, not {brokers}")
         self._count = brokers
         self._directory = Path(directory).resolve() if directory is not None else None
         self._is_temporary = directory is None
@@ -87,26 +88,26 @@ class LocalCluster:
         self._guard: subprocess.Popen[bytes] | None = None
         self._ports = HeldPorts()
         self._voters: set[int] = set()
-        """Broker ids of the metadata voters, as a broker said last."""
+        """The broker ids of the metadata voters, as a broker last reported."""
         self._unawaited: set[int] = set()
-        """Brokers that `restart` started while no majority ran, and nobody has waited for since."""
+        """Brokers that `restart` started without a majority, and that nothing has waited for since."""
 
     # ---------------------------------------------------------------------------------------------------- life cycle
 
     def start(self) -> Self:
-        """Start every broker and wait until they form one cluster; `with` does this.
+        """Start every broker and wait until they form one cluster, as ``with`` does.
 
         Raises:
-            LocalClusterError: A broker failed or took too long; everything started is cleaned up again.
+            LocalClusterError: A broker failed or exceeded the time limit. Everything that was started is cleaned up.
             MissingExtraError: This environment cannot run a broker: pip install 'raftmq[server]'.
         """
         if self._guard is not None:
-            raise LocalClusterError("the cluster was started already")
+            raise LocalClusterError("the cluster has already been started")
         if self._command == OWN_COMMAND:
             require("server", "LocalCluster")
         try:
             self._start_all()
-        except BaseException:  # Ctrl-C too: nothing may stay behind
+        except BaseException:  # also Ctrl-C: nothing may remain
             self.close()
             raise
         return self
@@ -130,8 +131,8 @@ class LocalCluster:
         for broker_id, broker in self._brokers.items():
             broker.addresses = self._ports.hold(known.get(broker_id, numbered(broker_id, self._first_port)))
         self._check_can_meet(known)
-        # All start together: one that belongs to the cluster serves once a majority of them runs, one that joins it asks until
-        # the first one serves.
+        # All brokers start together. A member of the cluster serves when a majority of members runs, and a joining one asks until the first
+        # one serves.
         join = ("--join", self._seen_address(1, self._brokers[1].client_address))
         for broker_id, broker in self._brokers.items():
             self._launch(broker, *(() if broker_id in known else join if known or broker_id > 1 else ("--bootstrap",)))
@@ -143,17 +144,17 @@ class LocalCluster:
         self.wait_formed()
 
     def _seen_address(self, broker_id: int, address: str) -> str:
-        """Where others find what this broker listens to at `address`; not the same where brokers are started in other places."""
+        """Return the address at which others reach what this broker listens to. A subclass changes it if brokers run elsewhere."""
         return address
 
     def _check_can_meet(self, known: Mapping[int, Addresses]) -> None:
-        """Brokers find each other where they were: one that moved tells a majority that did not, or nobody learns of it."""
+        """Raise unless the brokers can find each other. One with new addresses must be able to tell a majority with the old ones."""
         moved = {
             n: addresses.peer for n, addresses in known.items() if self._brokers[n].addresses.peer != addresses.peer
         }
         if len(known) > 1 and 2 * len(moved) >= len(known):
             raise LocalClusterError(
-                f"the brokers cannot find each other: {', '.join(moved.values())} is taken by others"
+                f"the brokers cannot find each other: other programs use {', '.join(moved.values())}"
             )
 
     def _launch(self, broker: BrokerProcess, *formation: str) -> None:
@@ -169,17 +170,17 @@ class LocalCluster:
                 raise LocalClusterError("the guard process of the cluster was killed") from None
 
     def close(self) -> None:
-        """Kill every broker and remove the temporary files; `with` does this. Safe to call again."""
+        """Kill every broker and remove the temporary files, as ``with`` does. Safe to call again."""
         for broker in self._brokers.values():
             if broker.process is not None:
-                broker.process.kill()  # all at once: an end takes a moment. Nothing happens to one that has ended
+                broker.process.kill()  # all of them first, because each end takes a moment. Harmless for one that has ended
         for broker in self._brokers.values():
             broker.kill()
         guard, self._guard = self._guard, None
         if guard is not None and guard.stdin is not None:
             try:
                 for broker in self._brokers.values():
-                    if broker.process is not None:  # reaped: its pid may belong to somebody else soon
+                    if broker.process is not None:  # reaped, so another process may get its pid
                         guard.stdin.write(f"-{broker.process.pid}\n".encode())
                 guard.stdin.close()
             except BrokenPipeError:
@@ -187,7 +188,7 @@ class LocalCluster:
             guard.wait()
         self._ports.close()
         if self._is_temporary and self._directory is not None:
-            shutil.rmtree(self._directory, ignore_errors=True)  # again, in case the guard was killed
+            shutil.rmtree(self._directory, ignore_errors=True)  # also done here in case the guard was killed
 
     def __enter__(self) -> Self:
         """Start the brokers and wait until they form one cluster."""
@@ -196,15 +197,15 @@ class LocalCluster:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Kill every broker and remove the temporary files; a failing block gets the logs' last lines as a note."""
+        """Kill every broker and remove the temporary files. The exception of a failing block gets the end of each log as a note."""
         if isinstance(error, Exception):
             for broker in self._brokers.values():
                 error.add_note(broker.log_tail())
         self.close()
 
     async def __aenter__(self) -> Self:
-        """`__enter__` without blocking the event loop. Cancelling waits for the clean-up."""
-        # A thread of our own: on cancellation the cluster must be closed after the start ended, not during it.
+        """Start as `__enter__` does, without blocking the event loop. A cancellation waits for the clean-up."""
+        # In a separate thread: after a cancellation the cluster must be closed when the start has ended, not during it.
         with ThreadPoolExecutor(1, "local-cluster") as executor:
             starting = asyncio.get_running_loop().run_in_executor(executor, self.start)
             try:
@@ -217,35 +218,35 @@ class LocalCluster:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """`__exit__`; blocks the loop for the moment that killing takes."""
+        """End as `__exit__` does. Blocks the loop briefly while brokers are killed."""
         self.__exit__(kind, error, trace)
 
     # ------------------------------------------------------------------------------------------------------- faults
 
     def kill(self, broker_id: int) -> None:
-        """SIGKILL the broker, as ``kill -9`` does, and reap it; works on a paused one too."""
+        """Send SIGKILL to the broker, as ``kill -9`` does, and reap it. Works on a paused one, too."""
         broker = self._running(broker_id)
         broker.kill()
         self._forget(broker)
         self._unawaited.discard(broker_id)
 
     def pause(self, broker_id: int) -> None:
-        """SIGSTOP the broker: it keeps its connections and does nothing."""
+        """Send SIGSTOP to the broker: it keeps its connections and does nothing."""
         broker = self._running(broker_id)
         broker.send_signal(signal.SIGSTOP)
         broker.is_paused = True
 
     def resume(self, broker_id: int) -> None:
-        """SIGCONT a paused broker."""
+        """Send SIGCONT to a paused broker."""
         broker = self._running(broker_id)
         broker.send_signal(signal.SIGCONT)
         broker.is_paused = False
 
     def stop(self, broker_id: int) -> int:
-        """SIGTERM the broker and wait until it has ended; returns its exit code.
+        """Send SIGTERM to the broker, wait until it has ended, and return its exit code.
 
         Raises:
-            LocalClusterError: It did not end in time and was killed.
+            LocalClusterError: The broker did not end in time and was killed.
         """
         broker = self._running(broker_id)
         broker.send_signal(signal.SIGTERM)
@@ -261,26 +262,26 @@ class LocalCluster:
         return code
 
     def stop_all(self) -> None:
-        """SIGTERM every running broker, one after the other, so that each hands its leaderships to those that are left.
+        """Send SIGTERM to every running broker, one at a time, so that each transfers its leaderships to the remaining ones.
 
         Raises:
-            LocalClusterError: One did not end in time and was killed.
+            LocalClusterError: A broker did not end in time and was killed.
         """
         for broker_id, broker in self._brokers.items():
             if broker.is_running:
                 self.stop(broker_id)
 
     def restart(self, broker_id: int, *, wait: bool | None = None) -> None:
-        """Start the broker again on its data and its addresses, killing it first if it still runs.
+        """Start the broker again on its data and addresses. If it is still running, kill it first.
 
-        If its data directory was removed meanwhile, it joins the others again, as a broker that lost its disk. A broker serves
-        only while a majority of the metadata voters runs. So several brokers that are down are restarted one after the other: the first
-        calls return immediately, and the one that completes the majority waits for all of them.
+        If its data directory was removed, it joins the others again, like a broker that lost its disk. A broker serves only while a majority
+        of the metadata voters runs. So several brokers that are down are restarted one after another: the first calls return immediately, and
+        the call that completes the majority waits for all of them.
 
         Args:
-            broker_id: Which broker.
-            wait: None: return when the broker serves, and those restarted before it, if a majority runs; else immediately. True: return
-                when this broker serves, in any case. False: return immediately.
+            broker_id: The broker to restart.
+            wait: None: if a majority runs, return when this broker and those restarted before it serve, else immediately. True: always return
+                when this broker serves. False: return immediately.
 
         Raises:
             LocalClusterError: A broker that was waited for ended, or did not serve in time.
@@ -292,7 +293,7 @@ class LocalCluster:
             self.kill(broker_id)
         has_data = broker.data_dir.exists()
         if has_data:
-            self._launch(broker)  # no flag: a broker that belongs to a cluster knows it
+            self._launch(broker)  # without a flag: a broker that belongs to a cluster knows it
         else:
             others = [other.client_address for other in self._brokers.values() if other is not broker]
             self._launch(broker, "--join", ",".join(others))
@@ -306,7 +307,7 @@ class LocalCluster:
                     self._brokers[waiting].wait_ready(self._timeout_seconds)
 
     def _record_voters(self) -> None:
-        """Remember who votes on metadata, if a running broker says so: nobody can be asked once a majority is down."""
+        """Remember the metadata voters, if a running broker reports them: without a majority no broker can answer."""
         try:
             answer = self._ask(DESCRIBE_CLUSTER, queue_pb2.DescribeClusterRequest())
         except (grpc.RpcError, LocalClusterError):
@@ -316,7 +317,7 @@ class LocalCluster:
         } or self._voters
 
     def _has_majority(self, *, without: int | None) -> bool:
-        """Whether enough metadata voters run, not counting one that lost its data."""
+        """Return whether a majority of the metadata voters runs, not counting one that lost its data."""
         running = [
             n for n in self._voters if n in self._brokers and n != without and self._can_answer(self._brokers[n])
         ]
@@ -329,60 +330,60 @@ class LocalCluster:
 
     @property
     def bootstrap_servers(self) -> str:
-        """The client addresses of all brokers, comma-separated, also of those that are down."""
+        """Return the client addresses of all brokers, comma-separated, including those that are down."""
         return ",".join(broker.client_address for broker in self._brokers.values())
 
     @property
     def broker_ids(self) -> tuple[int, ...]:
-        """Every broker's broker id, running or not."""
+        """Return the broker id of every broker, running or not."""
         return tuple(self._brokers)
 
     def is_running(self, broker_id: int) -> bool:
-        """Whether the broker's process exists (a paused one does)."""
+        """Return whether the broker's process exists (a paused one does)."""
         return self._broker(broker_id).is_running
 
     def address(self, broker_id: int) -> str:
-        """The broker's client address, ``host:port``."""
+        """Return the broker's client address, ``host:port``."""
         return self._broker(broker_id).client_address
 
     def http_address(self, broker_id: int) -> str:
-        """The broker's HTTP address, ``host:port``: ``/metrics``, ``/healthz``, ``/readyz``."""
+        """Return the broker's HTTP address, ``host:port``: ``/metrics``, ``/healthz``, ``/readyz``."""
         return self._broker(broker_id).http_address
 
     @property
     def directory(self) -> Path:
-        """Where data and logs are."""
+        """Return the directory of data and logs."""
         if self._directory is None:
             raise LocalClusterError("the cluster is not started")
         return self._directory
 
     def data_dir(self, broker_id: int) -> Path:
-        """The broker's data directory."""
+        """Return the broker's data directory."""
         return self._broker(broker_id).data_dir
 
     def log_path(self, broker_id: int) -> Path:
-        """The file the broker logs to."""
+        """Return the broker's log file."""
         return self._broker(broker_id).log_path
 
     def logs(self, broker_id: int) -> str:
-        """Everything the broker has logged so far, over all its restarts."""
+        """Return everything that the broker has logged so far, over all its restarts."""
         return self._broker(broker_id).log_text()
 
     def pid(self, broker_id: int) -> int:
-        """The running broker's process id."""
+        """Return the running broker's process id."""
         process = self._running(broker_id).process
         assert process is not None
         return process.pid
 
     def wait_ready(self, broker_id: int) -> None:
-        """Wait until a broker restarted with ``wait=False`` serves."""
+        """Wait until a broker that was restarted with ``wait=False`` serves."""
         self._running(broker_id).wait_ready(self._timeout_seconds)
 
     def wait_formed(self) -> None:
         """Wait until every broker is a connected member and the metadata group has all its voters.
 
         Raises:
-            LocalClusterError: Not within the time limit, or a broker died meanwhile.
+            LocalClusterError: The time limit passed, or a broker died.
         """
         voters = min(METADATA_VOTERS_MAX, self._count - (self._count + 1) % 2)
         seen = "no broker answered"
@@ -409,7 +410,7 @@ class LocalCluster:
             raise LocalClusterError(f"the cluster did not form within {self._timeout_seconds:.0f} s: {seen}\n{tails}")
 
     def leaders(self, topic: str) -> dict[int, int]:
-        """Partition → broker id of its leader (0: none known), as a running broker sees it now.
+        """Return the broker id of each partition's leader (0: none known), as a running broker sees it now.
 
         Raises:
             grpc.RpcError: No running broker answered, or the topic does not exist.
@@ -420,7 +421,7 @@ class LocalCluster:
         return {p.partition: leader_of.get(p.group_id, 0) for p in answer.topic.partitions}
 
     def wait_leaders(self, topic: str, *, avoiding: int = 0) -> dict[int, int]:
-        """Wait until every partition of the topic has a leader other than broker `avoiding`; returns partition → broker id."""
+        """Wait until every partition of the topic has a leader other than broker `avoiding`. Return the leaders by partition."""
         found: dict[int, int] = {}
 
         def is_led() -> bool:
@@ -440,15 +441,15 @@ class LocalCluster:
     # ------------------------------------------------------------------------------------------------------ helpers
 
     def _ask(self, method: UnaryMethod[RequestT, ResponseT], request: RequestT) -> ResponseT:
-        """Ask the running brokers in turn; the first answer, or the last broker's error.
+        """Ask the running brokers in turn. Return the first answer, or raise the last broker's error.
 
-        A plain channel rather than the SDK: what a test helper reports must not depend on what the test examines.
+        It uses a plain channel instead of the SDK: the report of a test helper must not depend on the code under test.
         """
         problem: grpc.RpcError | None = None
         for broker in self._brokers.values():
             if not self._can_answer(broker):
                 continue
-            # A pool of its own: channels to one address otherwise share their reconnect back-off through the process.
+            # A separate pool: otherwise channels to one address share their reconnect back-off throughout the process.
             with grpc.insecure_channel(
                 broker.client_address, options=[("grpc.use_local_subchannel_pool", 1)]
             ) as channel:
@@ -478,7 +479,7 @@ class LocalCluster:
             return self._brokers[broker_id]
         except KeyError:
             raise LocalClusterError(
-                f"no broker {broker_id}; there are {list(self._brokers) or 'none yet: the cluster is not started'}"
+                f"there is no broker {broker_id}, only {list(self._brokers) or 'none yet, because the cluster is not started'}"
             ) from None
 
     def _running(self, broker_id: int) -> BrokerProcess:

@@ -1,6 +1,6 @@
-"""The words of RaftMQ as types: ids, positions and the plain values users hold.
+"""Types for ids, positions and the plain values of users.
 
-Imports nothing of RaftMQ. Every number has its own type, so that an offset cannot be passed where an index belongs.
+Imports nothing of RaftMQ. Every kind of number has its own type, so that an offset cannot be passed as an index.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, NewType
 import msgspec
 
 if TYPE_CHECKING:
-    # Type checkers bring this module with them, and with it the defaults of PEP 696, which the running program has no use for.
+    # Type checkers provide this module, with the defaults of PEP 696, which the running program does not need.
     from typing_extensions import TypeVar
 
     KeyT_co = TypeVar("KeyT_co", covariant=True, default=bytes)
@@ -27,22 +27,22 @@ else:
     ValueT_contra = TypeVar("ValueT_contra", contravariant=True)
 
 BytesLike = bytes | bytearray | memoryview
-"""What a producer without serializers takes."""
+"""The types that a producer without serializers accepts."""
 
 GroupId = NewType("GroupId", int)
-"""A Raft group; 0 is the metadata group, every partition has its own. Never reused."""
+"""The id of a Raft group. 0 is the metadata group, and every partition has its own. Never reused."""
 ReplicaId = NewType("ReplicaId", int)
-"""A replica of a group, allocated once by the metadata group (from 1) and never reused."""
+"""The id of a replica of a group, allocated once by the metadata group (from 1) and never reused."""
 NodeId = NewType("NodeId", int)
 """One broker process (from 1)."""
 Term = NewType("Term", int)
-"""A Raft term; outside the broker it is a partition's ``leader_epoch``."""
+"""A Raft term, called a partition's ``leader_epoch`` outside the broker."""
 LogIndex = NewType("LogIndex", int)
-"""A position in a Raft log: counts entries, inclusive."""
+"""A position in a Raft log. Counts entries, inclusive."""
 Offset = NewType("Offset", int)
-"""A position in a partition: counts records, dense from 0."""
+"""A position in a partition. Counts records, dense from 0."""
 TopicId = NewType("TopicId", int)
-"""A topic's incarnation: a topic deleted and created again has a new one."""
+"""The id of a topic's incarnation: a topic that is deleted and created again has a new one."""
 
 METADATA_GROUP_ID = GroupId(0)
 NO_REPLICA = ReplicaId(0)
@@ -58,25 +58,25 @@ class TopicPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RecordMetadata:
-    """Where an acknowledged record is."""
+    """The position of an acknowledged record."""
 
     topic: str
     partition: int
     offset: int
-    """The record's offset; -1 when the broker knows it was written before and no longer remembers where."""
+    """The record's offset. -1: the record was written before, and the broker no longer remembers where."""
     timestamp: int
     """The record's timestamp in milliseconds since the epoch."""
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """The partition the record is in."""
+        """Return the partition of the record."""
         return TopicPartition(self.topic, self.partition)
 
 
 class Record(msgspec.Struct, Generic[KeyT_co, ValueT_co], frozen=True, gc=False):
-    """One record as a consumer sees it: ``Record`` has bytes, ``Record[str, Order]`` what deserializers made of them.
+    """A record as a consumer returns it: ``Record`` has bytes, ``Record[str, Order]`` has the results of deserializers.
 
-    A struct that the collector does not track: a consumer makes a million a second, a third of the time of a named tuple each.
+    A struct that the garbage collector does not track: a consumer creates a million per second, each in a third of a named tuple's time.
     """
 
     topic: str
@@ -86,5 +86,5 @@ class Record(msgspec.Struct, Generic[KeyT_co, ValueT_co], frozen=True, gc=False)
     """Milliseconds since the epoch, as the producer set it."""
     key: KeyT_co | None
     value: ValueT_co | None
-    """None is a tombstone; ``b""`` is an empty value."""
+    """None is a tombstone, ``b""`` an empty value."""
     headers: tuple[tuple[str, bytes], ...] = ()

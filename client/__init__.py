@@ -1,1 +1,1 @@
-"""The SDK: producer, consumer, admin, and what they share. Imports neither broker nor storage."""
+"""The SDK: producer, consumer, admin, workers and transformers. Imports neither broker nor storage."""

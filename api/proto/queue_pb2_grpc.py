@@ -110,8 +110,8 @@ class LogServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def FenceProducer(self, request, context):
-        """Asked of every broker by a named producer that starts: answered when the broker takes nothing of an older epoch any more,
-        and what it took is on disk on a majority or was left to another leader. Who gets no answer waits PREDECESSOR_SECONDS.
+        """A starting named producer sends it to every broker. The broker answers when it accepts nothing of an older epoch any more, and
+        every batch that it accepted is on disk on a majority or left to another leader. Without an answer, wait PREDECESSOR_SECONDS.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -124,9 +124,9 @@ class LogServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def AppendStream(self, request_iterator, context):
-        """Answers carry the correlation id of their request and come in any order; order of effect holds per producer and
-        partition. Of each producer a partition remembers the last five batches: with more in flight, an older one that is
-        repeated is acknowledged without its offset (base offset -1).
+        """Answers contain the correlation id of their request and arrive in any order. Appends take effect in order per producer and
+        partition. A partition remembers the last five batches of each producer: with more in flight, a repeated older one is
+        acknowledged without its offset (base offset -1).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -159,15 +159,15 @@ class LogServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def OpenPartitions(self, request, context):
-        """A member of a consumer group takes partitions that were assigned to it, before it reads there: from then on nobody
-        but it commits. Answers where to begin. May be repeated.
+        """A member of a consumer group opens assigned partitions before it reads them. From then on only this member can commit.
+        Returns the positions at which to begin. May be repeated.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CommitOffsets(self, request, context):
-        """Commits offsets: for a member that opened the partitions, or without one under a name that no member uses.
+        """Commits offsets, either for a member that opened the partitions, or without a member under a group name that no member uses.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -181,7 +181,7 @@ class LogServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def WriteOffsets(self, request, context):
-        """Broker to the leader of partitions, on behalf of Groups.ResetOffsets and Groups.Delete.
+        """From a broker to the leader of partitions, on behalf of Groups.ResetOffsets and Groups.Delete.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -591,7 +591,7 @@ class Log(object):
 class GroupsStub(object):
     """----------------------------------------------------------------------------------------------------- consumer groups
 
-    Every call may be made to any broker: it is passed on to the coordinator, which is the metadata leader.
+    Every call may be sent to any broker, which forwards it to the coordinator, the metadata leader.
     """
 
     def __init__(self, channel):
@@ -635,11 +635,11 @@ class GroupsStub(object):
 class GroupsServicer(object):
     """----------------------------------------------------------------------------------------------------- consumer groups
 
-    Every call may be made to any broker: it is passed on to the coordinator, which is the metadata leader.
+    Every call may be sent to any broker, which forwards it to the coordinator, the metadata leader.
     """
 
     def Heartbeat(self, request, context):
-        """Joins, keeps the session alive, tells what the member still holds, and gets what it may have.
+        """Joins, keeps the session alive, reports the partitions that the member holds, and returns its assignment.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -719,7 +719,7 @@ def add_GroupsServicer_to_server(servicer, server):
 class Groups(object):
     """----------------------------------------------------------------------------------------------------- consumer groups
 
-    Every call may be made to any broker: it is passed on to the coordinator, which is the metadata leader.
+    Every call may be sent to any broker, which forwards it to the coordinator, the metadata leader.
     """
 
     @staticmethod
@@ -909,8 +909,8 @@ class TopologyServicer(object):
     """
 
     def Watch(self, request, context):
-        """The full table first, then changes. Leaders in it are what the answering broker believes; a wrong one is corrected by
-        NOT_LEADER hints.
+        """The full table first, then changes. Its leaders are those that the answering broker believes in. NOT_LEADER hints correct
+        wrong ones.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -1091,42 +1091,42 @@ class AdminServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def RemoveBroker(self, request, context):
-        """A broker leaves for good: its data directory is refused for ever, and its replicas are made again on other brokers.
+        """Removes a broker permanently: its data directory is never accepted again, and its replicas are rebuilt on other brokers.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RegisterBroker(self, request, context):
-        """Broker to seed: a broker joins, or announces its addresses. Answered by any formed broker (it asks the metadata leader).
+        """From a broker to any formed broker (which asks the metadata leader): it joins, or announces its addresses.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportDamage(self, request, context):
-        """Broker to the leader of a partition: a replica of it is damaged. The leader sees whether a majority can spare it.
+        """From a broker to the leader of a partition: its replica is damaged. The leader checks whether a majority exists without it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportReplicas(self, request, context):
-        """Leader of partitions to metadata leader: what became of their replicas. Both are repeated until metadata shows it.
+        """From the leader of partitions to the metadata leader: changes of their replicas. Both kinds are repeated until metadata contains them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DescribePartitions(self, request, context):
-        """Broker to the leader of partitions, on behalf of DescribeTopic: how they are.
+        """From a broker to the leader of partitions, on behalf of DescribeTopic: the state of the partitions.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DescribeBroker(self, request, context):
-        """Broker to broker, on behalf of DescribeCluster: how the broker that is asked is, and what it leads.
+        """From a broker to another, on behalf of DescribeCluster: the health of that broker, and the groups that it leads.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

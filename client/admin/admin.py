@@ -1,4 +1,4 @@
-"""`Admin`: topics, consumer groups and cluster, as typed values. Must not hold state beyond its connection."""
+"""`Admin`: manages topics, consumer groups and the cluster with typed values. Must not hold state beyond its connection."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ from raftmq.proto import queue_pb2 as pb
 from raftmq.types import TopicPartition
 
 BROKER_SHARE: Final = 0.9
-"""Of the time that a change may take: the rest is for the way there and back, and for looking at what was made."""
+"""The broker's share of the time limit of a change. The rest is for the network and for describing the result."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to create; as the arguments of `Admin.create_topic`."""
+    """A topic to create, with the arguments of `Admin.create_topic`."""
 
     name: str
     partitions: int | None = None
@@ -69,13 +69,13 @@ class PartitionDescription:
 
     partition: int
     group_id: int
-    """Its Raft group."""
+    """The partition's Raft group."""
     replica_brokers: tuple[int, ...]
     leader_broker_id: int = 0
-    """0: nobody is known to lead it (or it was not asked for: see `Admin.describe_topic`)."""
+    """0: no leader is known, or it was not requested (see `Admin.describe_topic`)."""
     leader_epoch: int = 0
     state: PartitionState | None = None
-    """None: not asked for, or its leader did not answer."""
+    """None: not requested, or its leader did not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +87,10 @@ class TopicDescription:
     kind: str
     replication_factor: int
     config: dict[str, str]
-    """What was set for the topic."""
+    """The configuration that was set for the topic."""
     partitions: tuple[PartitionDescription, ...]
     effective_config: dict[str, str] | None = None
-    """Defaults included; only from `Admin.describe_topic`."""
+    """The configuration including defaults. Only `Admin.describe_topic` returns it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +107,11 @@ class BrokerDescription:
     peer_address: str
     is_metadata_voter: bool
     is_connected: bool
-    """As the answering broker sees it."""
+    """Whether the answering broker is connected to it."""
     replica_count: int
     leader_count: int
     health: BrokerHealth | None = None
-    """None: not asked for, or it did not answer."""
+    """None: not requested, or it did not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,44 +127,43 @@ class ClusterDescription:
     topic_count: int
     partition_count: int
     partitions_without_leader: int
-    """As the answering broker believes; `health.leaderless` knows better."""
+    """The number as the answering broker believes it. `health.leaderless` is more accurate."""
     health: ClusterHealth | None = None
     """Only with ``ask_brokers``."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerRemoval:
-    """What the removal of a broker left to do."""
+    """The remaining effects of a broker's removal."""
 
     broker_id: int
     replica_count: int
-    """Partition replicas it held; the other brokers make them again, a few at a time."""
+    """The number of partition replicas that it held. The other brokers rebuild them in the background, a few at a time."""
     without_majority_count: int
-    """Partitions among them without a majority of replicas within reach: unavailable until enough of their other brokers are back,
-    and lost if they had no other."""
+    """The number of these partitions that have no majority of reachable replicas. They are unavailable until enough of their other brokers
+    return, and lost if they had no other."""
     without_majority: tuple[TopicPartition, ...]
-    """The first hundred of them."""
+    """The first hundred of these partitions."""
 
 
 class Admin:
-    """Creates, changes and describes topics; describes consumer groups and the cluster. One event loop.
+    """Creates, changes and describes topics, and describes consumer groups and the cluster. One event loop.
 
     ::
 
         async with Admin(bootstrap_servers="localhost:9400") as admin:
             await admin.create_topic("flights", partitions=6, replication_factor=3)
 
-    Every method waits at most `request_timeout_ms` and raises `RaftMQError`: a refusal is definite (nothing changed); with
-    `RequestTimedOutError`, `BrokenConnectionError` or `LeadershipLostError` a change may have been made, or may yet be. Cancelling
-    a change leaves its outcome unknown too. On another event loop than the one that it was started on, every method raises
-    `WrongEventLoopError`.
+    Every method waits at most `request_timeout_ms` and raises `RaftMQError`. A refusal is definite (nothing changed). With
+    `RequestTimedOutError`, `BrokenConnectionError` or `LeadershipLostError` a change may have been applied, or may still be. Cancelling
+    a change leaves its outcome unknown, too. On another event loop than its own, every method raises `WrongEventLoopError`.
 
     Args:
         bootstrap_servers: ``"host:port[,host:port...]"`` or a sequence; any of the cluster's brokers.
-        cluster_id: the only cluster to be used, as `raftmq cluster status` shows it. Without one it is the first that answers; then an
-            address where a cluster was formed by mistake is used as well.
+        cluster_id: the only cluster to use, as `raftmq cluster status` shows it. By default it is the cluster of the first broker that
+            answers, even if that cluster was formed by mistake.
         client_id: a name for logs.
-        request_timeout_ms: for each call, finding a broker included.
+        request_timeout_ms: time limit of each call, including the search for a broker.
         transport: replaces gRPC, for simulations.
     """
 
@@ -187,10 +186,13 @@ class Admin:
         self._is_closed = False
 
     async def start(self) -> None:
-        """Connect, within `request_timeout_ms`. ``async with`` calls it. Raises `BootstrapError`; failed or cancelled, the admin is closed."""
+        """Connect, within `request_timeout_ms`. ``async with`` calls it.
+
+        If it fails or is cancelled, the admin is closed. Raises `BootstrapError`.
+        """
         self._affinity.check()
         if self._is_closed or self._is_open:
-            raise ClosedClientError("an admin is started once; make a new one")
+            raise ClosedClientError("an admin is started only once: create a new one")
         self._affinity.bind()
         try:
             await self._resolver.start(self._timeout_seconds)
@@ -200,7 +202,7 @@ class Admin:
         self._is_open = True
 
     async def close(self) -> None:
-        """Close the connections, at once. Calling it again does nothing."""
+        """Close the connections immediately. A repeated call does nothing."""
         self._affinity.check()
         self._is_open, self._is_closed = False, True
         try:
@@ -236,10 +238,10 @@ class Admin:
 
         Args:
             name: letters, digits, ``.``, ``_`` and ``-``.
-            partitions: default 1.
-            replication_factor: default: the smaller of 3 and the number of hosts.
-            config: topic configuration, such as ``{"retention.ms": 3_600_000}``; strings, or numbers written as such.
-            if_not_exists: return the topic that exists instead of raising, whatever its settings.
+            partitions: number of partitions; default 1.
+            replication_factor: number of replicas of each partition; default: the smaller of 3 and the number of hosts.
+            config: topic configuration, such as ``{"retention.ms": 3_600_000}``. Values are strings or numbers.
+            if_not_exists: return an existing topic instead of raising, whatever its settings.
 
         Raises:
             TopicAlreadyExistsError, InvalidTopicNameError, InvalidConfigError, InvalidPartitionsError,
@@ -252,28 +254,28 @@ class Admin:
     async def create_topics(
         self, topics: Iterable[NewTopic], *, if_not_exists: bool = False
     ) -> dict[str, TopicDescription]:
-        """Create many topics, and wait until each partition has a leader (at most `request_timeout_ms` for all).
+        """Create several topics, and wait until each partition has a leader (at most `request_timeout_ms` for all).
 
-        All are tried, whatever becomes of the others.
+        Every topic is attempted, even if others fail.
 
         Args:
-            topics: what to create; each name once.
-            if_not_exists: a topic that exists counts as created, whatever its settings.
+            topics: the topics to create, with distinct names.
+            if_not_exists: treat an existing topic as created, whatever its settings.
 
         Returns:
-            What was created, by name.
+            The created topics, by name.
 
         Raises:
-            InvalidArgumentError, TypeError: the arguments are wrong; nothing was created.
-            RaftMQError: as `create_topic`, the first failure. A note names the topics that were not created, each with its error; the
-                others are. Repeating the call with `if_not_exists` is harmless.
+            InvalidArgumentError, TypeError: the arguments are wrong. Nothing was created.
+            RaftMQError: the first failure, as for `create_topic`. A note names the topics that were not created, each with its error. The
+                others were created. Repeating the call with `if_not_exists` is harmless.
         """
         self._check_usable()
         requests = [self._creation(topic) for topic in topics]
         names = [request.name for request in requests]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise InvalidArgumentError(f"topics: {twice[0]!r} is there more than once")
+            raise InvalidArgumentError(f"topics contains {twice[0]!r} more than once")
         deadline = Deadline(self._timeout_seconds)
         places = asyncio.Semaphore(settings.TOPICS_IN_CREATION_MAX)
 
@@ -290,18 +292,18 @@ class Admin:
         if failed:
             each = ", ".join(f"{name} ({type(error).__name__})" for name, error in failed.items())
             first = next(iter(failed.values()))
-            first.add_note(f"{len(failed)} of {len(names)} topics were not created: {each}; the others were")
+            first.add_note(f"{len(failed)} of {len(names)} topics were not created: {each}. The others were created")
             raise first
         return created
 
     def _creation(self, topic: NewTopic) -> pb.CreateTopicRequest:
-        """The request for a new topic. Raises `InvalidArgumentError` or `TypeError`."""
+        """Return the request for a new topic. Raises `InvalidArgumentError` or `TypeError`."""
         if not isinstance(topic, NewTopic):
             raise TypeError(
-                f"topics are NewTopics in a list, such as [NewTopic('flights', partitions=6)], not {topic!r}"
+                f"topics must be a list of NewTopics, such as [NewTopic('flights', partitions=6)], not {topic!r}"
             )
         if not isinstance(topic.name, str):
-            raise TypeError(f"a topic's name is a string, not {topic.name!r}")
+            raise TypeError(f"a topic's name must be a string, not {topic.name!r}")
         check_text(topic.name, "name")
         return pb.CreateTopicRequest(
             name=topic.name,
@@ -331,7 +333,7 @@ class Admin:
         self._resolver.record_revision(response.metadata_revision)
 
     async def list_topics(self) -> list[TopicDescription]:
-        """All topics, by name."""
+        """Return all topics, by name."""
         self._check_usable()
         request = pb.ListTopicsRequest(metadata_revision=self._resolver.metadata_revision)
         response = await self._resolver.call_any(LIST_TOPICS, request, self._timeout_seconds, is_read=True)
@@ -339,12 +341,12 @@ class Admin:
         return sorted((_topic(topic) for topic in response.topics), key=lambda topic: topic.name)
 
     async def describe_topic(self, name: str, *, ask_leaders: bool = False) -> TopicDescription:
-        """One topic with its leaders and its whole configuration. Raises `UnknownTopicError`.
+        """Return one topic with its leaders and its whole configuration. Raises `UnknownTopicError`.
 
         Args:
-            name: the topic's.
-            ask_leaders: also ask the partitions' leaders for each partition's `state`. A broker that hangs makes this take 1 s, and
-                its partitions have none.
+            name: the name of the topic.
+            ask_leaders: also ask the partitions' leaders for each partition's `state`. A broker that hangs delays the answer by 1 s, and its
+                partitions have no state.
         """
         self._check_usable()
         check_text(name, "name")
@@ -363,12 +365,12 @@ class Admin:
     async def alter_topic_config(
         self,
         name: str,
-        set: Mapping[str, str | int] | None = None,  # noqa: A002 - reads as what it does
+        set: Mapping[str, str | int] | None = None,  # noqa: A002 - calls read well with it
         unset: Sequence[str] = (),
     ) -> None:
-        """Set some configuration keys of a topic, and return others to their defaults.
+        """Set some configuration keys of a topic, and reset others to their defaults.
 
-        Raises `UnknownTopicError` or `InvalidConfigError`; then nothing changed.
+        Raises `UnknownTopicError` or `InvalidConfigError`. Nothing changed then.
         """
         self._check_usable()
         check_text(name, "name")
@@ -381,9 +383,9 @@ class Admin:
         self._resolver.record_revision(response.metadata_revision)
 
     async def add_partitions(self, name: str, total: int) -> TopicDescription:
-        """Raise the number of partitions to `total`. Keys of new records may then belong elsewhere.
+        """Raise the number of partitions to `total`. Keys of new records may then belong to other partitions.
 
-        Raises `UnknownTopicError` or `InvalidPartitionsError` (not above today's number); then nothing changed.
+        Raises `UnknownTopicError` or `InvalidPartitionsError` (not above the current number). Nothing changed then.
         """
         self._check_usable()
         check_text(name, "name")
@@ -398,27 +400,27 @@ class Admin:
         return await self._made(name, response.metadata_revision, response.topic, deadline)
 
     async def delete_records(self, before_offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Delete records below an offset, per partition (-1: all that are committed); returns the new first offsets.
+        """Delete records below an offset of each partition (-1: all committed records). Return the new first offsets.
 
-        Repeating it is harmless. On an error some partitions may have been trimmed (none on `InvalidArgumentError`: below -1).
+        Repeating it is harmless. After an error some partitions may have been trimmed (none after `InvalidArgumentError`: an offset below -1).
         """
         self._check_usable()
         for partition, offset in before_offsets.items():
             if offset < -1:
                 raise InvalidArgumentError(
-                    f"before_offsets: {offset} is no offset of {partition.topic}/{partition.partition}; -1 means all records"
+                    f"before_offsets: {offset} is not a valid offset of {partition.topic}/{partition.partition} (-1 means all records)"
                 )
         return await delete_records(self._resolver, dict(before_offsets), self._timeout_seconds)
 
     # ----------------------------------------------------------------------------------------------------------- groups
 
     async def list_groups(self) -> list[GroupListing]:
-        """All consumer groups that have, or lately had, members, by name."""
+        """Return all consumer groups that have members or had them recently, by name."""
         self._check_usable()
         return await list_groups(self._resolver, self._timeout_seconds)
 
     async def describe_group(self, group: str) -> GroupDescription:
-        """A group's members, and its offsets with their lag. Raises `UnknownGroupError` when it has neither."""
+        """Return a group's members, and its offsets with their lag. Raises `UnknownGroupError` if it has neither."""
         self._check_usable()
         check_text(group, "group")
         return await describe_group(self._resolver, group, self._timeout_seconds)
@@ -436,25 +438,25 @@ class Admin:
         dry_run: bool = False,
         fence_members: bool = False,
     ) -> list[OffsetChange]:
-        """Let a group go on elsewhere; returns what changed, or with `dry_run` would change.
+        """Move a group to other offsets. Return the changes, or with `dry_run` the changes that it would make.
 
         Args:
-            group: one without members, or see `fence_members`. One that does not exist begins there.
+            group: a group without members (but see `fence_members`). A new group begins at the given offsets.
             to: ``"earliest"`` or ``"latest"``.
-            time_ms: the first record appended at or after this (milliseconds since the epoch); the end where there is none.
-            shift: so many records on, or back; at most to the end, or the start.
-            offsets: the next to read, by partition.
-            topics: all partitions of these. Without topics and partitions: all that the group has to do with.
-            partitions: these.
+            time_ms: the first record appended at or after this time (milliseconds since the epoch), or the end if there is none.
+            shift: number of records to go forward, or back if negative, limited to the start and end.
+            offsets: the next offsets to read, by partition.
+            topics: reset all partitions of these topics. Without topics and partitions: all partitions that the group uses.
+            partitions: reset these partitions.
             dry_run: change nothing.
-            fence_members: reset under the group's members: they lose the partitions for a moment, begin at the new offsets, and
-                their commits until then are refused.
+            fence_members: reset despite members: they lose the partitions briefly and continue at the new offsets, and their commits until
+                then are refused.
 
         Raises:
-            GroupNotEmptyError: it has members; nothing changed.
-            OffsetOutOfRangeError: an offset does not exist; nothing changed.
+            GroupNotEmptyError: the group has members. Nothing changed.
+            OffsetOutOfRangeError: an offset does not exist. Nothing changed.
             UnknownGroupError, UnknownTopicError, UnknownPartitionError, InvalidArgumentError: nothing changed.
-            RaftMQError: some partitions may have changed. Repeating it is harmless (but for `shift`).
+            RaftMQError: some partitions may have changed. Repeating it is harmless (except with `shift`).
         """
         self._check_usable()
         check_text(group, "group")
@@ -473,16 +475,16 @@ class Admin:
         )
 
     async def delete_group(self, group: str) -> int:
-        """Forget a group without members and its offsets; returns in how many partitions it had any.
+        """Delete a group without members and its offsets. Return the number of partitions in which it had offsets.
 
-        Raises `GroupNotEmptyError` or `UnknownGroupError`; then nothing changed.
+        Raises `GroupNotEmptyError` or `UnknownGroupError`. Nothing changed then.
         """
         self._check_usable()
         check_text(group, "group")
         return await delete_group(self._resolver, group, self._timeout_seconds)
 
     async def remove_group_member(self, group: str, *, member_id: str = "", instance_id: str = "") -> None:
-        """End a member's session, as if it had left. One that still runs joins again. Raises `UnknownMemberError`."""
+        """End a member's session, as if it had left. A member that is still running joins again. Raises `UnknownMemberError`."""
         self._check_usable()
         for argument, text in (("group", group), ("member_id", member_id), ("instance_id", instance_id)):
             check_text(text, argument)
@@ -493,11 +495,11 @@ class Admin:
     # ----------------------------------------------------------------------------------------------------------- cluster
 
     async def describe_cluster(self, *, ask_brokers: bool = False) -> ClusterDescription:
-        """Brokers and totals, as the answering broker sees them.
+        """Return brokers and totals, as the answering broker sees them.
 
         Args:
-            ask_brokers: also have every broker asked how it is, and what it leads: see `ClusterDescription.health` and
-                `BrokerDescription.health`. A broker that hangs makes this take 1 s.
+            ask_brokers: also ask every broker for its health and the partitions that it leads: see `ClusterDescription.health` and
+                `BrokerDescription.health`. A broker that hangs delays the answer by 1 s.
         """
         self._check_usable()
         request = pb.DescribeClusterRequest(with_health=ask_brokers)
@@ -517,12 +519,11 @@ class Admin:
         )
 
     async def remove_broker(self, broker_id: int, *, force: bool = False) -> BrokerRemoval:
-        """Remove a broker for good: its data directory is refused for ever.
+        """Remove a broker permanently: its data directory is never accepted again.
 
-        Without `force` it must hold no replica and have no vote on metadata. With it, a broker that died is removed with all that it
-        held: partitions get other replicas on the brokers that are left, in the background (the metric
-        ``raftmq_under_replicated_partitions`` shows how far that is). Raises `UnknownBrokerError`, or `BrokerInUseError` when the broker
-        still runs or is needed; then nothing changed.
+        Without `force` it must hold no replica and have no vote on metadata. With `force`, a dead broker is removed with everything that it
+        held: the remaining brokers rebuild its replicas in the background (the metric ``raftmq_under_replicated_partitions`` shows the
+        progress). Raises `UnknownBrokerError`, or `BrokerInUseError` if the broker is running or needed. Nothing changed then.
         """
         self._check_usable()
         request = pb.RemoveBrokerRequest(
@@ -538,13 +539,13 @@ class Admin:
         )
 
     async def _made(self, name: str, revision: int, made: pb.Topic, deadline: Deadline) -> TopicDescription:
-        """A topic that was just made or changed, with its leaders if they can be had.
+        """Return a topic that was just created or changed, with its leaders if possible.
 
-        The change is made: an error of the question that follows must not be reported as the outcome of the change, as most errors
-        say that nothing was applied.
+        The change was applied. An error of the description must not be reported as the outcome of the change, because most errors mean that
+        nothing was applied.
         """
         self._resolver.record_revision(revision)
-        if made.topic_id:  # 0: it was deleted again before the answer was written
+        if made.topic_id:  # 0: it was deleted again before the answer was built
             self._resolver.record_topic(made)
         try:
             return await self._described(name, deadline)
@@ -552,14 +553,14 @@ class Admin:
             return replace(_topic(made), name=name)
 
     def _broker_timeout_ms(self) -> int:
-        """What a broker may take for a change: it answers before our own patience ends."""
+        """Return the broker's time limit for a change. It is shorter than ours, so that its answer arrives in time."""
         return max(1, int(self._timeout_seconds * 1000 * BROKER_SHARE))
 
     def _check_usable(self) -> None:
         self._affinity.check()
         if not self._is_open:
             raise ClosedClientError(
-                "the admin is closed; make a new one"
+                "the admin is closed: create a new one"
                 if self._is_closed
                 else "the admin is not started: use async with, or await start()"
             )
@@ -569,7 +570,9 @@ def _texts(config: Mapping[str, str | int]) -> dict[str, str]:
     pairs: Iterable[tuple[object, object]] = config.items()
     for name, value in pairs:
         if not isinstance(name, str) or not isinstance(value, str | int) or isinstance(value, bool):
-            raise TypeError(f"a configuration key is a string, its value a string or a number: {name!r}: {value!r}")
+            raise TypeError(
+                f"a configuration key must be a string, its value a string or a number: {name!r}: {value!r}"
+            )
         check_text(name, "a configuration key")
         check_text(value, f"the value of {name}")
     return {name: str(value) for name, value in config.items()}
@@ -579,7 +582,7 @@ def _positive(number: int | None, name: str) -> int:
     if number is None:
         return 0
     if not isinstance(number, int):
-        raise TypeError(f"{name} is a number, not {number!r}")
+        raise TypeError(f"{name} must be a number, not {number!r}")
     if not 0 < number < 1 << 32:
         raise InvalidArgumentError(f"{name} must be positive, not {number}")
     return number

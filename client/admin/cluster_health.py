@@ -1,4 +1,4 @@
-"""How partitions, brokers and the cluster are, as they say themselves: what `Admin` adds to its descriptions when asked to."""
+"""The health of partitions, brokers and the cluster, as they report it, which `Admin` adds to its descriptions on request."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from raftmq.types import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """How a partition is, as its leader says."""
+    """The state of a partition, as its leader reports it."""
 
     in_sync_brokers: tuple[int, ...]
-    """Brokers whose replicas vote and keep up with the leader, its own included."""
+    """Brokers whose replicas vote and keep up with the leader, including the leader itself."""
     log_start_offset: int
     high_watermark: int
     size_bytes: int
-    """Of the file of the leader's replica."""
+    """Size of the file of the leader's replica."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionNames:
-    """Some partitions of the cluster."""
+    """A number of partitions, with some of their names."""
 
     count: int
     first: tuple[TopicPartition, ...]
@@ -31,36 +31,36 @@ class PartitionNames:
 
 @dataclass(frozen=True, slots=True)
 class BrokerHealth:
-    """How a broker is, as it says itself."""
+    """The health of a broker, as it reports it."""
 
     not_ready: tuple[str, ...]
-    """Why its ``/readyz`` says no; empty when it is ready."""
+    """The reasons why its ``/readyz`` reports that it is not ready. Empty if it is ready."""
     under_replicated: PartitionNames
     """Partitions led by it of which fewer replicas than wanted vote and keep up."""
     not_served: PartitionNames
-    """Partitions of which it should serve a replica and does not."""
+    """Partitions of which it should serve a replica but does not."""
     quarantined: PartitionNames
-    """Partitions of which its replica is damaged, and not replaced yet."""
+    """Partitions of which its replica is damaged and not replaced yet."""
     warnings: tuple[str, ...] = ()
-    """What its ``/readyz`` warns of, the first: what fails there, and why replicas are not served."""
+    """The first warnings of its ``/readyz``: failures on it, and the reasons why replicas are not served."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterHealth:
-    """What all brokers that answered say together."""
+    """The health of the cluster, combined from all brokers that answered."""
 
     leaderless: PartitionNames
-    """Partitions that none of them leads."""
+    """Partitions that none of these brokers leads."""
     unknown: PartitionNames
-    """Partitions whose leader, as far as is known, did not answer."""
+    """Partitions whose last known leader did not answer."""
     metadata_voters_behind: tuple[int, ...]
     """Brokers whose vote on metadata does not keep up."""
     is_metadata_led: bool
-    """Whether one of them leads the metadata."""
+    """Whether one of these brokers leads the metadata."""
 
 
 def read_state(state: pb.PartitionState) -> PartitionState:
-    """From the answer of a partition's leader."""
+    """Convert the answer of a partition's leader."""
     return PartitionState(
         in_sync_brokers=tuple(state.in_sync_brokers),
         log_start_offset=state.log_start_offset,
@@ -74,7 +74,7 @@ def _names(names: pb.PartitionNames) -> PartitionNames:
 
 
 def read_cluster_health(health: pb.ClusterHealth) -> ClusterHealth:
-    """From what all brokers said."""
+    """Convert the combined answer of all brokers."""
     return ClusterHealth(
         leaderless=_names(health.leaderless),
         unknown=_names(health.unknown),
@@ -84,7 +84,7 @@ def read_cluster_health(health: pb.ClusterHealth) -> ClusterHealth:
 
 
 def read_broker_health(health: pb.BrokerHealth) -> BrokerHealth:
-    """From what one broker said of itself."""
+    """Convert one broker's report on itself."""
     return BrokerHealth(
         not_ready=tuple(health.not_ready),
         under_replicated=_names(health.under_replicated),

@@ -1,7 +1,7 @@
-"""Consumer groups as an administrator sees them: listed, described, their offsets reset, their members removed, deleted.
+"""Administration of consumer groups: list, describe and delete groups, reset their offsets, remove their members.
 
-Functions over a resolver; `Admin` has them as methods. Targets such as a time or a shift are turned into offsets here: the brokers
-only know offsets.
+These functions take a resolver, and `Admin` offers them as methods. Targets such as a time or a shift are converted to offsets here,
+because brokers only know offsets.
 """
 
 from __future__ import annotations
@@ -37,85 +37,85 @@ class GroupMemberDescription:
 
     member_id: str
     instance_id: str
-    """Of a static member; empty: none."""
+    """The instance id of a static member, or empty."""
     client_id: str
     rack: str
     topics: tuple[str, ...]
-    """Subscribed by name."""
+    """The topics subscribed by name."""
     pattern: str
-    """Subscribed by regular expression; empty: none."""
+    """The subscribed regular expression, or empty."""
     partitions: tuple[TopicPartition, ...]
-    """What it has, also what it is asked to give up."""
+    """The partitions that it holds, including those that it must release."""
     session_left_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class GroupOffset:
-    """Where a group is in one partition."""
+    """The position of a group in one partition."""
 
     partition: TopicPartition
     offset: int | None
-    """Committed: the next to read; None: nothing was."""
+    """The committed offset, which is the next to read, or None if nothing was committed."""
     lag_records: int | None
-    """Records behind it; None: nothing was committed."""
+    """The number of records from the offset on, or None if nothing was committed."""
     lag_seconds: float | None
-    """Age of the oldest of them; 0: there is none; None: nothing was committed."""
+    """The age of the oldest of these records, 0 if there is none, or None if nothing was committed."""
     log_start_offset: int
     end_offset: int
     member_id: str
-    """Who has the partition; empty: nobody."""
+    """The owner of the partition, or empty if it has none."""
     note: str
     error: RaftMQError | None
-    """Why its leader could not say; the numbers mean nothing then."""
+    """The reason why its leader could not answer. The numbers have no meaning then."""
     finished_records: int = 0
-    """Of `lag_records`: workers have finished them, beyond others that they have not."""
+    """The part of `lag_records` that workers have finished, after others that they have not."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """A group with everything in it."""
+    """A group with its members and offsets."""
 
     group: str
     state: str
     assignor: str
     members: tuple[GroupMemberDescription, ...]
     offsets: tuple[GroupOffset, ...]
-    """Of every partition that is assigned or that knows the group."""
+    """The positions in every partition that is assigned or that has an offset of the group."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetChange:
-    """What a reset does, or would do, to one partition."""
+    """The effect of a reset on one partition."""
 
     partition: TopicPartition
     before: int | None
-    """None: nothing was committed."""
+    """The committed offset before, or None if nothing was committed."""
     after: int
 
 
 @dataclass(frozen=True, slots=True)
 class ResetTarget:
-    """Where a group shall go: one of these."""
+    """The target of a reset: exactly one of these fields."""
 
     to: Literal["earliest", "latest"] | None = None
     time_ms: int | None = None
-    """The first record appended at or after this; the end where there is none."""
+    """The first record appended at or after this time, or the end if there is none."""
     shift: int | None = None
-    """So many records on, or back; at most to the end, or the start."""
+    """The number of records to go forward, or back if negative, limited to the start and end."""
     offsets: Mapping[TopicPartition, int] | None = None
 
     def check(self) -> None:
-        """Raise `InvalidArgumentError` unless it is exactly one."""
+        """Raise `InvalidArgumentError` unless exactly one field is set, and valid."""
         if sum(value is not None for value in (self.to, self.time_ms, self.shift, self.offsets)) != 1:
-            raise InvalidArgumentError("give one of to, time_ms, shift and offsets")
+            raise InvalidArgumentError("pass exactly one of to, time_ms, shift and offsets")
         if self.to not in (None, "earliest", "latest"):
-            raise InvalidArgumentError(f"to is 'earliest' or 'latest', not {self.to!r}")
+            raise InvalidArgumentError(f"to must be 'earliest' or 'latest', not {self.to!r}")
         if self.time_ms is not None and self.time_ms < 0:
             raise InvalidArgumentError(f"time_ms must be 0 or more, not {self.time_ms!r}")
 
 
 async def list_groups(resolver: Resolver, timeout_seconds: float) -> list[GroupListing]:
-    """All groups that have, or lately had, members, by name."""
+    """Return all groups that have members or had them recently, by name."""
     response = await resolver.call_any(LIST_GROUPS, pb.ListGroupsRequest(), timeout_seconds, is_read=True)
     resolver.record_revision(response.metadata_revision)
     listed = (GroupListing(g.group, g.state, g.members, g.assignor) for g in response.groups)
@@ -125,7 +125,7 @@ async def list_groups(resolver: Resolver, timeout_seconds: float) -> list[GroupL
 async def describe_group(
     resolver: Resolver, group: str, timeout_seconds: float, *, with_offsets: bool = True
 ) -> GroupDescription:
-    """Members and offsets. Raises `UnknownGroupError` when it has neither."""
+    """Return the members and offsets of a group. Raises `UnknownGroupError` if it has neither."""
     request = pb.DescribeGroupRequest(group=group, without_offsets=not with_offsets)
     response = await resolver.call_any(DESCRIBE_GROUP, request, timeout_seconds, is_read=True)
     resolver.record_revision(response.metadata_revision)
@@ -153,7 +153,7 @@ async def reset_group_offsets(
     dry_run: bool = False,
     fence_members: bool = False,
 ) -> list[OffsetChange]:
-    """Commit other offsets for a group; see `Admin.reset_group_offsets`."""
+    """Commit other offsets for a group, as `Admin.reset_group_offsets` describes."""
     target.check()
     deadline = Deadline(timeout_seconds)
     must_exist = not (topics or partitions or target.offsets)
@@ -172,7 +172,7 @@ async def reset_group_offsets(
 
 
 async def delete_group(resolver: Resolver, group: str, timeout_seconds: float) -> int:
-    """Forget a group and its offsets; returns in how many partitions it had any. Raises `GroupNotEmptyError`."""
+    """Delete a group and its offsets. Return the number of partitions in which it had offsets. Raises `GroupNotEmptyError`."""
     response = await resolver.call_any(DELETE_GROUP, pb.DeleteGroupRequest(group=group), timeout_seconds)
     resolver.record_revision(response.metadata_revision)
     return response.partitions
@@ -183,7 +183,7 @@ async def remove_group_member(
 ) -> None:
     """End a member's session. Raises `UnknownMemberError`."""
     if bool(member_id) == bool(instance_id):
-        raise InvalidArgumentError("give member_id or instance_id")
+        raise InvalidArgumentError("pass either member_id or instance_id")
     request = pb.LeaveRequest(group=group, member_id=member_id, instance_id=instance_id)
     response = await resolver.call_any(LEAVE, request, timeout_seconds)
     resolver.record_revision(response.metadata_revision)
@@ -192,7 +192,7 @@ async def remove_group_member(
 async def _committed(
     resolver: Resolver, group: str, timeout_seconds: float, *, must_exist: bool
 ) -> dict[TopicPartition, int | None]:
-    """What the group has committed, of every partition that it has to do with."""
+    """Return the group's committed offset of every partition that it uses, or None where there is none."""
     try:
         described = await describe_group(resolver, group, timeout_seconds)
     except UnknownGroupError:
@@ -212,7 +212,7 @@ async def _resolved(
     before: Mapping[TopicPartition, int | None],
     deadline: Deadline,
 ) -> dict[TopicPartition, int]:
-    """The offset that the target means, by partition. Raises `OffsetOutOfRangeError` for an offset that does not exist."""
+    """Return the target's offset in each partition. Raises `OffsetOutOfRangeError` for an offset that does not exist."""
     names = list(wanted)
     starts = await list_offsets(resolver, dict.fromkeys(names, EARLIEST_TIME), deadline.remaining())
     ends = await list_offsets(resolver, dict.fromkeys(names, LATEST_TIME), deadline.remaining())
@@ -228,7 +228,7 @@ async def _resolved(
             resolved[name] = offset = target.offsets[name]
             if not start <= offset <= end:
                 raise OffsetOutOfRangeError(
-                    f"{name.topic}/{name.partition} has no offset {offset}: the first is {start}, the next record gets {end}",
+                    f"{name.topic}/{name.partition} has no offset {offset}: the first is {start}, and the next record gets {end}",
                     log_start_offset=start,
                     high_watermark=end,
                 )

@@ -1,4 +1,4 @@
-"""Checks the numbers that a program gives a client, so that each error names its argument. Pure."""
+"""Checks numeric arguments of a client, so that each error names its argument. Pure."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Final
 from raftmq.errors import InvalidArgumentError
 
 WHOLE_MAX: Final = (1 << 31) - 1
-"""What every number of the protocol has room for; in milliseconds 24 days."""
+"""The largest number that fits into every field of the protocol; 24 days in milliseconds."""
 LONG_MAX: Final = (1 << 63) - 1
 """The largest offset, and the largest time in milliseconds."""
 
 
 def check_not_negative(**arguments: float) -> None:
-    """Check arguments that must be 0 or more. Raises `InvalidArgumentError`, or `TypeError` for what is no number."""
+    """Check arguments that must be 0 or more. Raises `InvalidArgumentError`, or `TypeError` for a value that is not a number."""
     for name, number in arguments.items():
         _check_is_number(name, number)
-        if not number >= 0:  # NaN is not either
+        if not number >= 0:  # also false for NaN
             raise InvalidArgumentError(f"{name} must be 0 or more, not {number!r}")
 
 
@@ -40,10 +40,10 @@ def check_at_least(name: str, number: float, minimum: float, minimum_name: str =
     """Check one argument against its lower bound, inclusive. Raises as `check_not_negative`.
 
     Args:
-        name: The argument.
+        name: The name of the argument.
         number: Its value.
-        minimum: The bound.
-        minimum_name: The argument that the bound is the value of, if it is one.
+        minimum: The lower bound.
+        minimum_name: The argument whose value is the bound, if there is one.
     """
     _check_is_number(name, number)
     if not number >= minimum:
@@ -52,22 +52,22 @@ def check_at_least(name: str, number: float, minimum: float, minimum_name: str =
 
 
 def check_whole(maximum: int = WHOLE_MAX, /, **arguments: int) -> None:
-    """Check arguments that must be whole numbers up to `maximum`, also where type checkers let a float pass.
+    """Check arguments that must be whole numbers up to `maximum`, even where type checkers accept a float.
 
-    A request cannot be made of anything else, and a client that meets one in the background can only stop.
+    A request cannot contain anything else, and a client that finds such a value in the background can only stop.
 
     Raises:
-        TypeError: One is no whole number, such as 6e3.
-        InvalidArgumentError: One is too large.
+        TypeError: An argument is not a whole number, such as 6e3.
+        InvalidArgumentError: An argument is too large.
     """
     for name, number in arguments.items():
         given: object = number
         if isinstance(given, bool) or not isinstance(given, Integral):
-            raise TypeError(f"{name} is a whole number, not {number!r}")
+            raise TypeError(f"{name} must be a whole number, not {number!r}")
         if number > maximum:
             raise InvalidArgumentError(f"{name} must be at most {maximum}, not {number!r}")
 
 
 def _check_is_number(name: str, number: object) -> None:
     if isinstance(number, bool) or not isinstance(number, Real):
-        raise TypeError(f"{name} is a number, not {number!r}")
+        raise TypeError(f"{name} must be a number, not {number!r}")

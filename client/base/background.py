@@ -1,4 +1,4 @@
-"""Tasks that live as long as a client, the pace of their retries, and the time they may take."""
+"""Background tasks that live as long as a client, the backoff of retries, and deadlines."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import Final
 from raftmq.client.base import settings
 
 CANCEL_AGAIN_SECONDS: Final = 1.0
-"""A task that did not end this long after its cancellation is cancelled again."""
+"""The time after which a cancelled task that has not ended is cancelled again."""
 
 
 def spawn(
     coroutine: Coroutine[object, object, None], name: str, on_crash: Callable[[BaseException], None]
 ) -> asyncio.Task[None]:
-    """Run a client's background task. An exception that ends it is a defect: `on_crash` gets it, so that nobody waits forever.
+    """Run a client's background task. An exception that ends it is a defect and is passed to `on_crash`, so that nobody waits indefinitely.
 
-    So is a `CancelledError` that nobody asked for, which a library below may raise.
+    A `CancelledError` that nobody requested, which a library may raise, is a defect, too.
     """
     task = asyncio.get_running_loop().create_task(coroutine, name=name)
 
     def on_done(done: asyncio.Task[None]) -> None:
         if done.cancelled():
             if not done.cancelling():
-                on_crash(RuntimeError(f"the task {name} ended by a cancellation that nobody asked for"))
+                on_crash(RuntimeError(f"the task {name} ended with a cancellation that nobody requested"))
         elif (error := done.exception()) is not None:
             on_crash(error)
 
@@ -34,9 +34,9 @@ def spawn(
 
 
 async def cancel_and_wait(*tasks: asyncio.Task[object] | None) -> None:
-    """Cancel background tasks and wait for their end, whatever it is (their crash was reported already).
+    """Cancel background tasks and wait until they have ended, with any result (their crashes were reported already).
 
-    A library below may swallow a cancellation that meets it at a bad moment; so it is repeated until the task has ended.
+    A library may swallow a cancellation at an inconvenient moment. Therefore it is repeated until the task has ended.
     """
     running = [task for task in tasks if task is not None and not task.done()]
     while running:
@@ -49,7 +49,10 @@ async def cancel_and_wait(*tasks: asyncio.Task[object] | None) -> None:
 
 
 async def done_before(coroutine: Coroutine[object, object, None], event: asyncio.Event) -> bool:
-    """Run something that `event` cuts short: False when it did. Raises what the coroutine raises; cancelling cancels it."""
+    """Run a coroutine until it is done or `event` is set. Return whether it is done.
+
+    Raises its exception. Cancelling this call cancels the coroutine.
+    """
     running = asyncio.ensure_future(coroutine)
     waiting = asyncio.ensure_future(event.wait())
     try:
@@ -63,19 +66,19 @@ async def done_before(coroutine: Coroutine[object, object, None], event: asyncio
 
 
 class Deadline:
-    """The time by which something made of several steps shall be done. Made in the event loop."""
+    """The time limit of an operation with several steps. Created in the event loop."""
 
     def __init__(self, seconds: float) -> None:
         self._loop = asyncio.get_running_loop()
         self._at = self._loop.time() + seconds
 
     def remaining(self) -> float:
-        """Seconds for the next step: what is left, or `LAST_TRY_SECONDS` when the steps before took it all."""
+        """Return the seconds for the next step: the remaining time, or `LAST_TRY_SECONDS` if the earlier steps used all of it."""
         return max(self._at - self._loop.time(), settings.LAST_TRY_SECONDS)
 
 
 class Backoff:
-    """Exponential waiting with jitter: each wait is between half and all of a bound that doubles up to a maximum."""
+    """Exponential backoff with jitter: each wait is between half and all of a bound that doubles up to a maximum."""
 
     def __init__(self, min_seconds: float, max_seconds: float, rng: random.Random) -> None:
         self._min_seconds = min_seconds
@@ -85,11 +88,11 @@ class Backoff:
         """Failures since the last success."""
 
     def next_seconds(self) -> float:
-        """Count a failure and return how long to wait."""
+        """Count a failure, and return the wait before the next attempt."""
         bound = min(self._max_seconds, self._min_seconds * float(1 << min(self.failures, 16)))
         self.failures += 1
         return bound * self._rng.uniform(0.5, 1.0)
 
     def reset(self) -> None:
-        """Something succeeded."""
+        """Reset the failures after a success."""
         self.failures = 0

@@ -1,4 +1,4 @@
-"""Turns what a broker answers into the exceptions of `raftmq.errors`."""
+"""Converts brokers' errors to the exceptions of `raftmq.errors`."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _DETAILS_FIELD = 3
 
 
 def error_from_detail(detail: pb.ErrorDetail, context: str = "") -> RaftMQError:
-    """The exception for an `ErrorDetail`; `context` (such as ``flights/3``) is put before its message.
+    """Return the exception for an `ErrorDetail`. A `context` (such as ``flights/3``) precedes its message.
 
-    Its `outcome` is what the broker says: the same code may be definite in one place and not in another (a call ended to make
-    room is THROTTLED, and may have got anywhere).
+    The broker's answer determines its `outcome`: the same code may be definite in one place and not in another. For example, a call that
+    is evicted is THROTTLED, and may have been applied.
     """
     error = _error_of_code(detail, context)
     if detail.outcome == pb.UNKNOWN_OUTCOME:
@@ -38,9 +38,9 @@ def error_from_detail(detail: pb.ErrorDetail, context: str = "") -> RaftMQError:
 
 
 def with_address(error: RaftMQError, address: str) -> RaftMQError:
-    """Return the same error, which now says who was asked.
+    """Return the same error with the address of the broker that was asked.
 
-    The text of a mistake of the caller stays as it is: every broker would answer the same.
+    The text of a usage error is unchanged, because every broker would answer the same.
     """
     if not error.address:
         error.address = address
@@ -82,7 +82,7 @@ def _error_of_code(detail: pb.ErrorDetail, context: str) -> RaftMQError:
 
 
 def detail_from_status(status: bytes) -> pb.ErrorDetail | None:
-    """The `ErrorDetail` inside a serialized `google.rpc.Status`; None when there is none."""
+    """Return the `ErrorDetail` in a serialized `google.rpc.Status`, or None if there is none."""
     detail = pb.ErrorDetail()
     try:
         for packed in _status_details(status):
@@ -94,9 +94,9 @@ def detail_from_status(status: bytes) -> pb.ErrorDetail | None:
 
 
 def _status_details(status: bytes) -> Iterator[bytes]:
-    """The serialized ``details`` (field 3) of a `google.rpc.Status`. Raises `DecodeError`.
+    """Yield the serialized ``details`` (field 3) of a `google.rpc.Status`. Raises `DecodeError`.
 
-    The message's own class is in a package that nothing else of a client needs.
+    The message's own class is in a package that a client does not need otherwise.
     """
     at = 0
     while at < len(status):
@@ -116,7 +116,7 @@ def _status_details(status: bytes) -> Iterator[bytes]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """The number at `at` and the place after it. Raises `DecodeError`."""
+    """Return the number at `at` and the position after it. Raises `DecodeError`."""
     number = 0
     for shift in range(0, 70, 7):
         if at >= len(data):
@@ -130,14 +130,17 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def with_doubt(error: RaftMQError) -> RaftMQError:
-    """A definite refusal of a batch that an earlier attempt may have written all the same."""
+    """Return a definite refusal with an unknown outcome, because an earlier attempt may have written the batch."""
     doubtful = fresh_copy(error)
     doubtful.outcome = Outcome.UNKNOWN
     return doubtful
 
 
 def fresh_copy(error: RaftMQError) -> RaftMQError:
-    """The same error again, to raise it once more: tracebacks of many raises and tasks do not mix. Raise it ``from error.__cause__``."""
+    """Return a copy of an error to raise again, so that tracebacks of several raises and tasks do not mix.
+
+    Raise it ``from error.__cause__``.
+    """
     copy = type(error).__new__(type(error), *error.args)
     copy.args = error.args
     copy.__dict__.update(error.__dict__)
@@ -145,6 +148,6 @@ def fresh_copy(error: RaftMQError) -> RaftMQError:
 
 
 def name_of(error: BaseException) -> str:
-    """A short name for logs and counters, from a closed vocabulary: the code's, or the class's."""
+    """Return a short name for logs and counters from a closed vocabulary: the name of the code or of the class."""
     code = error.code if isinstance(error, RaftMQError) else None
     return code.name if code is not None else type(error).__name__

@@ -1,8 +1,8 @@
-"""`LoopBudget`: tells a call that has nothing to wait for when to let the event loop run its other tasks.
+"""`LoopBudget`: tells calls that need not wait when to let the event loop run its other tasks.
 
-`await producer.send(...)` and `async for record in consumer` return without suspending while there is room or a record. A program
-that loops over them would keep the event loop until the buffer is full or empty, and its other tasks would stand still. So every
-`LOOP_LOOK_CALLS`th call looks at the clock, and after `LOOP_HOLD_SECONDS` it suspends once.
+`await producer.send(...)` and `async for record in consumer` return without suspending while there is buffer space or a record. A program
+that calls them in a loop would block its other tasks until the buffer is full or empty. So every `LOOP_LOOK_CALLS`th call looks at the
+clock, and suspends once after `LOOP_HOLD_SECONDS`.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from raftmq.client.base import settings
 
 
 class LoopBudget:
-    """The time that calls of one client may keep the event loop without a break."""
+    """The time for which calls of one client may occupy the event loop without a break."""
 
     __slots__ = ("_since", "_task")
 
     def __init__(self) -> None:
         self._since = 0.0
         self._task: ReferenceType[asyncio.Task[object]] | None = None
-        """Who made the call that looked at the clock last."""
+        """The task of the last call that looked at the clock."""
 
     def is_spent(self, loop: asyncio.AbstractEventLoop | None) -> bool:
-        """Return whether the running task called before, and the loop, which runs it, is due to turn. Then `await turn()`.
+        """Return whether the running task has occupied the loop for too long. If so, `await turn()`.
 
-        Calls of many tasks that each call once keep their order: none of them suspends. They cannot keep the loop by themselves.
+        Calls of many tasks that each call once keep their order, because none of them suspends. They cannot occupy the loop on their own.
         """
         now, task = monotonic(), asyncio.current_task(loop)
         if task is None or self._task is None or self._task() is not task:

@@ -1,6 +1,6 @@
-"""The process's background event loop, for code that is not asynchronous: `raftmq.sync` and the Spark source and sink.
+"""The process's background event loop, for synchronous code: `raftmq.sync` and the Spark source and sink.
 
-One per process: several gRPC event loops in one process are fragile. Must not know what runs on it.
+There is one per process, because several gRPC event loops in one process are fragile. Must not know the code that runs on it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class LoopThread:
-    """The process's background event loop; made at first use, and again in a forked child."""
+    """The process's background event loop. Created at first use, and again in a forked child."""
 
     _lock = threading.Lock()
     _current: LoopThread | None = None
@@ -35,7 +35,7 @@ class LoopThread:
 
     @classmethod
     def get(cls) -> LoopThread:
-        """The loop of this process."""
+        """Return the loop of this process."""
         with cls._lock:
             if cls._current is None or cls._current.generation != current_generation():
                 cls._current = LoopThread()
@@ -43,21 +43,21 @@ class LoopThread:
 
     @classmethod
     def forget_after_fork(cls) -> None:
-        """The thread did not survive, and the lock may have been held by one that did not either."""
+        """Forget the thread, which did not survive a fork. The lock is replaced because a lost thread may have held it."""
         cls._lock = threading.Lock()
         cls._current = None
 
     def start(self, coroutine: Coroutine[object, object, T]) -> concurrent.futures.Future[T]:
-        """Run a coroutine there; does not wait. Cancelling the future cancels it.
+        """Start a coroutine on the loop, without waiting. Cancelling the future cancels it.
 
         Raises:
-            ForkedClientError: in a forked child, where the thread is not.
-            RuntimeError: on the thread itself.
+            ForkedClientError: in a forked child, where the thread does not exist.
+            RuntimeError: on the loop's own thread.
         """
         try:
             self._check_usable()
         except (ForkedClientError, RuntimeError):
-            coroutine.close()  # nobody will await it
+            coroutine.close()  # it will not be awaited
             raise
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
@@ -67,7 +67,7 @@ class LoopThread:
             raise RuntimeError("raftmq.sync must not be used on its own event loop: it would wait for itself")
 
     def run(self, coroutine: Coroutine[object, object, T], timeout_seconds: float | None = None) -> T:
-        """Run a coroutine there and wait. Interrupted, or out of time (`TimeoutError`), it is cancelled."""
+        """Run a coroutine on the loop and wait. An interrupt or a timeout (`TimeoutError`) cancels it."""
         future = self.start(coroutine)
         try:
             return future.result(timeout_seconds)

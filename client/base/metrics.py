@@ -1,4 +1,4 @@
-"""What a producer and a consumer count, and the values that `Producer.metrics` and `Consumer.metrics` return.
+"""Counters of the clients, and the values that `Producer.metrics`, `Consumer.metrics` and `Worker.metrics` return.
 
 Counting costs a few integer additions per batch or request, nothing per record. Totals only grow, from the client's start.
 """
@@ -13,7 +13,7 @@ from raftmq.client.base.error_details import name_of
 
 @dataclass(slots=True)
 class RequestCounters:
-    """Requests to brokers, as a client counts them."""
+    """Counters of requests to brokers."""
 
     requests_total: int = 0
     seconds_sum: float = 0.0
@@ -21,19 +21,19 @@ class RequestCounters:
     errors: Counter[str] = field(default_factory=Counter)
 
     def observe(self, seconds: float) -> None:
-        """A request was answered."""
+        """Count an answered request."""
         self.requests_total += 1
         self.seconds_sum += seconds
         self.seconds_max = max(self.seconds_max, seconds)
 
     def record_error(self, error: BaseException) -> None:
-        """A request, or one partition of it, failed."""
+        """Count a failed request, or a failed partition of one."""
         self.errors[name_of(error)] += 1
 
 
 @dataclass(slots=True)
 class ProducerCounters:
-    """Written by the dispatcher, per batch."""
+    """Counters of a producer. Written by the dispatcher, per batch."""
 
     requests: RequestCounters = field(default_factory=RequestCounters)
     records_total: int = 0
@@ -46,7 +46,7 @@ class ProducerCounters:
 
 @dataclass(slots=True)
 class ConsumerCounters:
-    """Written by the fetcher and its partitions, per batch."""
+    """Counters of a consumer. Written by the fetcher and its partitions, per batch."""
 
     requests: RequestCounters = field(default_factory=RequestCounters)
     records_total: int = 0
@@ -61,41 +61,41 @@ class ConsumerCounters:
 
 @dataclass(frozen=True, slots=True)
 class ProducerMetrics:
-    """A producer at one moment. Times are seconds; ``_total`` counts from the start."""
+    """A snapshot of a producer. Times are seconds, and ``_total`` values count from the start."""
 
     records_total: int
     """Records acknowledged."""
     batches_total: int
     """Batches acknowledged."""
     bytes_total: int
-    """Their bytes as sent, compressed."""
+    """Bytes of acknowledged batches as sent, compressed."""
     failed_records_total: int
-    """Records given up; each was reported through its delivery, or through `flush`."""
+    """Records given up. Each was reported through its delivery, or through `flush`."""
     failed_batches_total: int
     retries_total: int
     """Batches that were sent again."""
     requests_total: int
-    """Requests answered, by whatever answer."""
+    """Requests answered, successfully or not."""
     request_seconds_sum: float
     request_seconds_max: float
     errors_total: dict[str, int]
-    """Refusals and lost requests, by error code (`ErrorCode`) or, without one, by exception."""
+    """Refusals and lost requests, by error code (`ErrorCode`), or by exception if there is no code."""
     requests_in_flight: int
     bytes_in_flight: int
-    """In requests that are not answered."""
+    """Bytes in unanswered requests."""
     batches_waiting: int
-    """Batches without an outcome, those in flight included."""
+    """Batches without an outcome, including those in flight."""
     buffer_bytes: int
-    """Of `buffer_memory`, in use."""
+    """Used bytes of `buffer_memory`."""
     buffer_bytes_max: int
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerMetrics:
-    """A consumer at one moment. Times are seconds; ``_total`` counts from the start."""
+    """A snapshot of a consumer. Times are seconds, and ``_total`` values count from the start."""
 
     records_total: int
-    """Records decoded, for being handed out next."""
+    """Records decoded."""
     batches_total: int
     """Batches decoded."""
     bytes_total: int
@@ -103,25 +103,25 @@ class ConsumerMetrics:
     requests_total: int
     """Polls answered."""
     request_seconds_sum: float
-    """Time of polls, the brokers' waiting for records included."""
+    """Duration of polls, including the time that brokers wait for records."""
     request_seconds_max: float
     errors_total: dict[str, int]
-    """Refusals and lost polls, by error code (`ErrorCode`) or, without one, by exception."""
+    """Refusals and lost polls, by error code (`ErrorCode`), or by exception if there is no code."""
     requests_in_flight: int
     buffer_bytes: int
-    """Fetched and not decoded."""
+    """Bytes fetched and not decoded yet."""
     partitions: int
-    """Assigned."""
+    """Partitions assigned."""
     partitions_paused: int
     commits_total: int = 0
-    """Offsets of partitions committed."""
+    """Commits of a partition's offset."""
     commit_failures_total: int = 0
     assigned_total: int = 0
-    """Partitions that the group's assignment brought."""
+    """Partitions that the group assigned."""
     revoked_total: int = 0
-    """Partitions given up in peace."""
+    """Partitions released in order."""
     lost_total: int = 0
-    """Partitions lost: to a session that ended, or to a reset of offsets."""
+    """Partitions lost because a session ended or offsets were reset."""
     heartbeats_total: int = 0
     """Heartbeats answered."""
 
@@ -136,7 +136,7 @@ class ConsumerMetrics:
         partitions_paused: int,
         heartbeats_total: int,
     ) -> ConsumerMetrics:
-        """What was counted, with what is at this moment."""
+        """Return a snapshot of counters, with the current state."""
         requests = counters.requests
         return cls(
             records_total=counters.records_total,
@@ -161,7 +161,7 @@ class ConsumerMetrics:
 
 @dataclass(slots=True)
 class WorkerCounters:
-    """Written by the work loop, per record."""
+    """Counters of a worker. Written by the work loop, per record."""
 
     records_total: int = 0
     failures_total: int = 0
@@ -179,44 +179,44 @@ class WorkerCounters:
 
 @dataclass(frozen=True, slots=True)
 class WorkerMetrics:
-    """A worker at one moment. Times are seconds; ``_total`` counts from the start."""
+    """A snapshot of a worker. Times are seconds, and ``_total`` values count from the start."""
 
     records_total: int
-    """Records that the handler succeeded with."""
+    """Records that the handler processed successfully."""
     failures_total: int
-    """Tries that failed, those that took too long included."""
+    """Failed attempts, including those that exceeded their time limit."""
     timeouts_total: int
-    """Tries that took too long."""
+    """Attempts that exceeded their time limit."""
     retries_total: int
-    """Tries that were put off to be made again."""
+    """Failed attempts after which a retry was scheduled."""
     dead_letters_total: int
     """Records moved to the dead-letter topic."""
     dropped_total: int
-    """Tries whose outcome came after their partition had gone to somebody else, who works on the records again."""
+    """Attempts whose outcome arrived after their partition was lost. The next owner processes the records again."""
     skipped_total: int
-    """Records that an earlier owner of their partition had finished, beyond others that it had not."""
+    """Records that an earlier owner of their partition had finished, after others that it had not."""
     handler_seconds_sum: float
-    """Time in handlers, over all that ended."""
+    """Total duration of all handlers that ended."""
     handler_seconds_max: float
     commits_total: int
     commit_failures_total: int
     partitions_lost_total: int
-    """Partitions that went to somebody else before they could be given up in order."""
+    """Partitions that were lost before they could be released in order."""
     handlers_running: int
-    """Of `concurrency`."""
+    """Handlers that run now, at most `concurrency`."""
     records_queued: int
-    """Taken, and not begun."""
+    """Records taken and not started."""
     records_waiting: int
-    """Waiting for their next try."""
+    """Records that wait for their next attempt."""
     records_in_work: int
-    """Taken and not below what may be committed: what would come again if the worker died now and nothing of it were committed."""
+    """Records taken and not below the committable progress. These would be repeated if the worker died now without a further commit."""
     records_in_work_max: int
     bytes_in_work: int
-    """Keys, values and headers of records that are not done."""
+    """Bytes of keys, values and headers of records that are not done."""
     partitions: int
-    """Assigned."""
+    """Partitions assigned."""
     partitions_paused: int
-    """Not read for now, because too much is in work."""
+    """Partitions that are not read for now because too many records are in work."""
 
     @classmethod
     def of(
@@ -232,7 +232,7 @@ class WorkerMetrics:
         partitions: int,
         partitions_paused: int,
     ) -> WorkerMetrics:
-        """What was counted, with what is at this moment."""
+        """Return a snapshot of counters, with the current state."""
         return cls(
             records_total=counters.records_total,
             failures_total=counters.failures_total,

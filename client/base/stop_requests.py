@@ -1,6 +1,6 @@
-"""`StopRequests`: what asks a program's long-running client to stop, passed on to the client's event loop.
+"""`StopRequests`: requests to stop a long-running client, passed on to the client's event loop.
 
-Requests come from any thread, from signal handlers, and before the loop runs. Shared by `Worker` and `Transformer`.
+Requests may come from any thread, from signal handlers, and before the loop runs. Shared by `Worker` and `Transformer`.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 class StopRequests:
-    """Counts requests; the first asks for an orderly end, the second for an immediate one."""
+    """Counts requests. The first asks for an orderly end, the second for an immediate one."""
 
     def __init__(self, pass_on: Callable[[bool], None]) -> None:
-        """`pass_on` is called on the event loop with each request: whether the end must be immediate."""
+        """Create it. `pass_on` is called on the event loop for each request, with whether the end must be immediate."""
         self.stopped = asyncio.Event()
         """Set on the event loop by the first request."""
         self._pass_on = pass_on
         self._lock = threading.RLock()
-        """Guards the two below it. Reentrant, for a signal handler that interrupts `add`."""
+        """Guards the next two attributes. Reentrant, because a signal handler may interrupt `add`."""
         self._count = 0
         self._event_loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def count(self) -> int:
-        """How many requests came so far."""
+        """Return the number of requests so far."""
         return self._count
 
     def add(self) -> None:
-        """Ask for the end; does not wait. May be called from any thread."""
+        """Request the end. Returns immediately and may be called from any thread."""
         with self._lock:
             self._count += 1
             event_loop = self._event_loop
-            if event_loop is None:  # then nobody waits for the event yet, or any more
+            if event_loop is None:  # no task waits for the event yet, or any more
                 self.stopped.set()
                 return
         with contextlib.suppress(RuntimeError):  # the loop was closed: there is nothing to stop
@@ -62,7 +62,7 @@ class StopRequests:
 
 @contextmanager
 def signals_taken(stop: Callable[[], None]) -> Iterator[None]:
-    """In the main thread, what ends a program calls `stop` instead; handlers are given back at the end."""
+    """Call `stop` for each termination signal, in the main thread only. Previous handlers are restored at the end."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""Checks texts that go to the cluster as UTF-8. Pure."""
+"""Checks texts that are sent to the cluster as UTF-8. Pure."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from raftmq.errors import InvalidArgumentError
 
 
 def check_text(text: object, name: str) -> None:
-    """Raise `InvalidArgumentError` for a text that UTF-8 cannot hold. Values of other types are not looked at.
+    """Raise `InvalidArgumentError` for a text that UTF-8 cannot encode. Values of other types are ignored.
 
     Args:
-        text: What the program gave.
+        text: The program's value.
         name: The argument, for the error.
     """
     if not isinstance(text, str) or text.isascii():
@@ -20,7 +20,7 @@ def check_text(text: object, name: str) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         raise InvalidArgumentError(
-            f"{name} {text!r} holds a lone surrogate at position {error.start}, which is no character and has no UTF-8 form: "
+            f"{name} {text!r} contains a lone surrogate at position {error.start}, which is not a character and cannot be encoded in UTF-8: "
             "remove it, or decode the text without errors='surrogateescape'"
         ) from None
 

@@ -1,4 +1,4 @@
-"""Columns of a decoded batch as Arrow arrays; values and presence are not copied. Needs pyarrow, which is an extra.
+"""Converts the columns of a decoded batch to Arrow arrays without copying values and presence. Needs the extra pyarrow.
 
 The offsets, which the format does not store (ADR 0002), are one cumulative sum over the lengths.
 """
@@ -13,12 +13,12 @@ _ZERO = b"\0\0\0\0"
 
 
 def binary_array(column: BinaryColumn) -> pa.BinaryArray:
-    """A `pa.binary()` array that keeps the batch's memory alive. A body is at most 64 MiB, so 32-bit offsets fit."""
+    """Return a `pa.binary()` array that keeps the batch's memory alive. A body is at most 64 MiB, so 32-bit offsets fit."""
     count = column.count
     if column.lengths is None:
         return pa.nulls(count, pa.binary())
     lengths = pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(column.lengths)])
-    # pyarrow makes its compute functions at run time, so pyright does not see them
+    # pyarrow creates its compute functions at run time, so pyright does not see them
     ends = pc.cumulative_sum(lengths).buffers()[1]  # pyright: ignore[reportAttributeAccessIssue]
     offsets = pa.py_buffer(_ZERO + memoryview(ends)[: 4 * count])
     presence = None if column.presence is None else pa.py_buffer(column.presence)
@@ -26,7 +26,7 @@ def binary_array(column: BinaryColumn) -> pa.BinaryArray:
 
 
 def timestamp_array(columns: BatchColumns) -> pa.Int64Array:
-    """Milliseconds since the epoch as int64."""
+    """Return the timestamps as int64 milliseconds since the epoch."""
     base = columns.header.base_timestamp_ms
     deltas = columns.timestamp_deltas
     count = columns.record_count

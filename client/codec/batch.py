@@ -1,4 +1,4 @@
-"""The columnar body of a record batch: encode records into one, decode one into Python values or Arrow-ready columns.
+"""The columnar body of a record batch: encodes records, and decodes a body into Python values or Arrow-ready columns.
 
 Layout (little-endian; every section starts at a multiple of 8 and is padded with zeros; ADR 0002 has the measurements):
 
@@ -8,12 +8,12 @@ Layout (little-endian; every section starts at a multiple of 8 and is padded wit
     keys        as values
     headers     none: nothing · else: u32 header count per record, a column of names (UTF-8), a column of their values
 
-The bitmap is Arrow's (bit i of byte i // 8, least significant first, 1 = present); a null has length 0. Lengths, not offsets:
-they compress better, and a list of values is one `map` over them; Arrow's offsets are one vectorised cumulative sum away.
-The whole body is compressed as one piece: LZ4 block behind its u32 size, zstd frame, raw snappy, or gzip.
+The bitmap is Arrow's (bit i of byte i // 8, least significant first, 1 = present). A null has length 0. The format stores lengths instead of
+offsets, because they compress better and a list of values is one `map` over them. Arrow's offsets are one vectorized cumulative sum. The
+whole body is compressed as one piece: LZ4 block with its u32 size in front, zstd frame, raw snappy, or gzip.
 
-Must not talk to the network. Invariant: nothing is allocated on the strength of a claim before it is compared with a limit,
-and no read leaves the body: damage raises `BatchFormatError`, never anything else.
+Must not talk to the network. Invariant: no claim is used for an allocation before it is compared with a limit, and no read leaves the
+body. Damage raises `BatchFormatError`, never anything else.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ CODECS: Final[dict[str | None, int]] = {
     "snappy": batch_header.CODEC_SNAPPY,
     "gzip": batch_header.CODEC_GZIP,
 }
-"""``compression_type`` of a producer → codec number of the batch header."""
+"""Codec numbers of the batch header by the ``compression_type`` of a producer."""
 
 MODE_ALL_NULL = 0
 MODE_NONE_NULL = 1
@@ -56,10 +56,10 @@ HEADERS_NONE = 0
 HEADERS_SOME = 1
 
 ZSTD_LEVEL = 1
-"""340 MB/s on one core; level 3 takes as long and saves 2 % on JSON records."""
+"""Compresses 340 MB/s on one core. Level 3 takes as long and saves 2 % on JSON records."""
 GZIP_LEVEL = 1
-"""160 MB/s on one core. Level 6, the format's usual one, saves a fifth more of JSON records at 18 MB/s: a batch of 512 KiB would then
-keep the event loop for 30 ms."""
+"""Compresses 160 MB/s on one core. Level 6, the usual one, saves another fifth of JSON records at 18 MB/s, so a batch of 512 KiB would
+block the event loop for 30 ms."""
 
 _PRELUDE = Struct("<BBBBI")
 _PADDING = tuple(bytes(-n % 8) for n in range(8))
@@ -79,7 +79,7 @@ class EncodedBody:
     max_timestamp_ms: int
 
     def seal(self, producer_id: int = 0, producer_epoch: int = 0, first_sequence: int = 0, flags: int = 0) -> bytes:
-        """The whole batch, under a producer's identity (0: not idempotent)."""
+        """Return the whole batch under a producer's identity. A producer id of 0 means not idempotent."""
         return batch_header.seal(
             self.body,
             record_count=self.record_count,
@@ -104,13 +104,13 @@ def encode_body(
     headers: Sequence[Headers] | None = None,
     codec: int = batch_header.CODEC_NONE,
 ) -> EncodedBody:
-    """Encode 1 to 2**20 records; `keys` and `headers` of None mean that no record has any.
+    """Encode 1 to 2**20 records.
 
     Args:
-        values: one per record; None is a tombstone.
-        keys: as many, or None.
+        values: one per record. None is a tombstone.
+        keys: one per record, or None if no record has a key.
         timestamps_ms: one time for all records, or one per record (milliseconds since the epoch).
-        headers: as many tuples of (name, value), or None.
+        headers: one tuple of (name, value) pairs per record, or None if no record has headers.
         codec: a codec number of the batch header.
 
     Raises:
@@ -132,7 +132,7 @@ def compress(raw: bytes, codec: int) -> bytes:
     """Compress a whole body. Raises `UnsupportedCompressionError` for an unknown codec."""
     if codec == batch_header.CODEC_NONE:
         return raw
-    import cramjam  # 1.5 MB that a program without compression does without
+    import cramjam  # 1.5 MB that programs without compression do not need
 
     if codec == batch_header.CODEC_LZ4:
         return bytes(cramjam.lz4.compress_block(raw, store_size=True))
@@ -171,7 +171,7 @@ def _write_timestamps(parts: list[bytes], timestamps_ms: int | Sequence[int]) ->
 
 def _write_column(parts: list[bytes], cells: Sequence[bytes | None]) -> int:
     try:
-        # Both raise TypeError on None, so a column without nulls, the common case, pays nothing for looking.
+        # Both raise TypeError on None, so the common case, a column without nulls, needs no check.
         lengths = array("I", map(len, cells))  # type: ignore[arg-type]
         blob = b"".join(cells)  # type: ignore[arg-type]
     except TypeError:
@@ -186,7 +186,7 @@ def _write_nullable_column(parts: list[bytes], cells: Sequence[bytes | None]) ->
     if not any(present):
         return MODE_ALL_NULL
     if all(present):
-        raise TypeError("keys and values are bytes or None; give a serializer for other types")
+        raise TypeError("keys and values must be bytes or None: pass a serializer for other types")
     _append(parts, _pack_bits(present))
     filled = [b"" if cell is None else cell for cell in cells]
     _append(parts, _little(array("I", map(len, filled))))
@@ -200,7 +200,7 @@ def _write_headers(parts: list[bytes], headers: Sequence[Headers]) -> int:
     pairs = list(chain.from_iterable(headers))
     _append(parts, _little(array("I", map(len, headers))))
     _write_column(parts, [name.encode() for name, _ in pairs])
-    # The mode of the header values has no room in the prelude: it is a section of its own, written before the column.
+    # The prelude has no field for the mode of the header values, so it is a section of its own before the column.
     at = len(parts)
     parts.append(b"")
     parts[at] = _write_column(parts, [value for _, value in pairs]).to_bytes(8, "little")
@@ -208,7 +208,7 @@ def _write_headers(parts: list[bytes], headers: Sequence[Headers]) -> int:
 
 
 def _pack_bits(flags: Sequence[bool]) -> bytes:
-    """Arrow's order. `int` of a binary string is linear in C; shifting bit by bit in Python is 10 times slower."""
+    """Pack in Arrow's bit order. `int` of a binary string is linear in C, while shifting bit by bit in Python is 10 times slower."""
     digits = bytes(map(add, reversed(flags), repeat(48)))
     return int(digits, 2).to_bytes((len(flags) + 7) // 8, "little")
 
@@ -218,28 +218,28 @@ def _pack_bits(flags: Sequence[bool]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class BinaryColumn:
-    """A column of byte strings as it lies in the body; the views share the body's memory."""
+    """A column of byte strings within the body. The views share the body's memory."""
 
     body: bytes
     count: int
     presence: memoryview | None
-    """Arrow's validity bitmap; None when no cell is null, or all are."""
+    """Arrow's validity bitmap, or None if no cell is null or all cells are."""
     lengths: memoryview | None
-    """One u32 (machine byte order) per cell; None when all cells are null."""
+    """One u32 (machine byte order) per cell, or None if all cells are null."""
     blob_start: int
     blob_bytes: int
 
     @property
     def blob(self) -> memoryview:
-        """The cells' bytes, one after the other."""
+        """Return the concatenated bytes of the cells."""
         return memoryview(self.body)[self.blob_start : self.blob_start + self.blob_bytes]
 
     def to_list(self) -> list[bytes | None]:
-        """The cells as Python values."""
+        """Return the cells as Python values."""
         if self.lengths is None:
             return [None] * self.count
-        # A BytesIO over exact bytes shares their memory, and `map(read, lengths)` never returns to the interpreter loop:
-        # 40 ns a cell, slicing by offsets takes 97.
+        # A BytesIO over exact bytes shares their memory, and `map(read, lengths)` never returns to the interpreter loop: it takes 40 ns per cell,
+        # slicing by offsets 97 ns.
         reader = io.BytesIO(self.body)
         reader.seek(self.blob_start)
         cells: list[bytes | None] = list(map(reader.read, self.lengths))
@@ -254,25 +254,25 @@ class BinaryColumn:
 
 @dataclass(frozen=True)
 class BatchColumns:
-    """A decoded batch, column by column; nothing is copied per record until it is asked for."""
+    """A decoded batch, column by column. Records are copied only on demand."""
 
     header: BatchHeader
     timestamp_deltas: memoryview | None
-    """u32 or u64 per record, from `header.base_timestamp_ms`; None when all records have that time."""
+    """One u32 or u64 per record, relative to `header.base_timestamp_ms`, or None if all records have that time."""
     values: BinaryColumn
     keys: BinaryColumn
     header_counts: memoryview | None
-    """u32 per record; None when no record has headers."""
+    """One u32 per record, or None if no record has headers."""
     header_names: BinaryColumn | None
     header_values: BinaryColumn | None
 
     @property
     def record_count(self) -> int:
-        """Number of records, at least 1."""
+        """Return the number of records, at least 1."""
         return self.header.record_count
 
     def timestamps(self) -> list[int]:
-        """Milliseconds since the epoch, one per record."""
+        """Return one timestamp per record, in milliseconds since the epoch."""
         base = self.header.base_timestamp_ms
         if self.timestamp_deltas is None:
             return [base] * self.record_count
@@ -280,7 +280,7 @@ class BatchColumns:
 
     @cached_property
     def headers(self) -> list[Headers] | None:
-        """One tuple of (name, value) per record; None when no record has any. Raises `BatchFormatError`."""
+        """Return one tuple of (name, value) pairs per record, or None if no record has any. Raises `BatchFormatError`."""
         if self.header_counts is None or self.header_names is None or self.header_values is None:
             return None
         try:
@@ -293,7 +293,7 @@ class BatchColumns:
 
 
 class _BodyReader:
-    """Walks the sections of a body; every step is checked against its end."""
+    """Reads the sections of a body. Every step is checked against the end of the body."""
 
     def __init__(self, body: bytes, start: int) -> None:
         self.body = body
@@ -321,7 +321,7 @@ class _BodyReader:
         if mode == MODE_ALL_NULL:
             return BinaryColumn(self.body, count, None, None, 0, 0)
         if mode not in (MODE_NONE_NULL, MODE_SOME_NULL):
-            raise BatchFormatError(f"column mode {mode} is not known")
+            raise BatchFormatError(f"unknown column mode {mode}")
         presence = self.take((count + 7) // 8) if mode == MODE_SOME_NULL else None
         if presence is not None and count % 8 and presence[-1] >> (count % 8):
             raise BatchFormatError("the presence bitmap has bits beyond the last record")
@@ -333,23 +333,23 @@ class _BodyReader:
 
     def finish(self) -> None:
         if self._at != len(self.body):
-            raise BatchFormatError(f"{len(self.body) - self._at} bytes are left over after the last section")
+            raise BatchFormatError(f"{len(self.body) - self._at} bytes follow the last section")
 
 
 def decode_columns(batch: bytes, header: BatchHeader | None = None) -> BatchColumns:
-    """Decode a batch whose CRC was checked; `header` is its parsed header, when the caller has it.
+    """Decode a batch whose CRC was checked. `header` is its parsed header, if the caller has it.
 
     An uncompressed batch is not copied: the columns share its memory.
 
     Raises:
-        BatchFormatError: the body does not follow the format, or claims more than a limit allows.
+        BatchFormatError: the body violates the format, or claims more than a limit allows.
         UnsupportedCompressionError: the codec is unknown.
     """
     if header is None:
         header = batch_header.parse_header(batch)
     count = header.record_count
     if not 1 <= count <= batch_header.RECORD_COUNT_MAX:
-        raise BatchFormatError(f"{count} records, not 1 to {batch_header.RECORD_COUNT_MAX}")
+        raise BatchFormatError(f"{count} records instead of 1 to {batch_header.RECORD_COUNT_MAX}")
     if header.codec == batch_header.CODEC_NONE:
         if len(batch) - batch_header.HEADER_BYTES != header.raw_body_bytes:
             raise BatchFormatError("the sizes of an uncompressed body differ")
@@ -380,7 +380,7 @@ def decode_columns(batch: bytes, header: BatchHeader | None = None) -> BatchColu
 def decompress(
     body: memoryview, codec: int, raw_body_bytes: int, bytes_max: int = batch_header.RAW_BODY_BYTES_MAX
 ) -> bytes:
-    """Decompress a body into exactly `raw_body_bytes`; a claim above `bytes_max` is refused before anything is allocated.
+    """Decompress a body into exactly `raw_body_bytes`. A claim above `bytes_max` is refused before anything is allocated.
 
     Raises:
         BatchTooLargeError: the claim is above the limit.
@@ -389,14 +389,14 @@ def decompress(
     """
     if raw_body_bytes > bytes_max:
         raise BatchTooLargeError(
-            f"the body claims {raw_body_bytes} bytes when decompressed, at most {bytes_max} are allowed"
+            f"the body claims to have {raw_body_bytes} bytes when decompressed, but at most {bytes_max} are allowed"
         )
     import cramjam  # as in `compress`
 
     into: Callable[[memoryview, bytearray], int]
     if codec == batch_header.CODEC_LZ4:
         if int.from_bytes(body[:4], "little") != raw_body_bytes:
-            raise BatchFormatError("the LZ4 block's size is not the header's")
+            raise BatchFormatError("the size of the LZ4 block differs from the header's")
         into = cramjam.lz4.decompress_block_into
     elif codec == batch_header.CODEC_ZSTD:
         into = cramjam.zstd.decompress_into
@@ -412,14 +412,14 @@ def decompress(
     except cramjam.DecompressionError as error:
         raise BatchFormatError(f"the body does not decompress: {error}") from error
     if written != raw_body_bytes:
-        raise BatchFormatError(f"the body decompresses to {written} bytes, the header says {raw_body_bytes}")
+        raise BatchFormatError(f"the body decompresses to {written} bytes, but the header says {raw_body_bytes}")
     return bytes(raw)
 
 
 def decode_records(batch: bytes, header: BatchHeader, topic: str, partition: int, base_offset: int) -> list[Record]:
-    """All records of a batch. Raises as `decode_columns` does.
+    """Return all records of a batch. Raises as `decode_columns` does.
 
-    `map` over the columns calls the class from C: no tuple of arguments, no frame of Python per record.
+    `map` over the columns calls the class from C, without a tuple of arguments or a Python frame per record.
     """
     columns = decode_columns(batch, header)
     count = header.record_count

@@ -1,10 +1,10 @@
-"""Calls of one gRPC channel, ended in an order that leaves no event of theirs behind in gRPC's core.
+"""Calls of one gRPC channel, ended in an order that leaves none of their events behind in gRPC's core.
 
-gRPC's Python objects cancel a call by abandoning the future on which the core will report, while the report still comes, maybe
-after the event loop is closed. Here a call is cancelled in the core only and its Python side runs to its natural end. Must not
-know what the calls carry. Uses two names of grpc.aio that are not public (`_cython_call`, the name of the coroutine that waits for
-a stream's status) and that this coroutine's variables hold its call; without them it falls back to the public ways, at the price of
-that noise.
+gRPC's Python objects cancel a call by abandoning the future on which the core will report. The report still arrives, perhaps after the event
+loop is closed. Here a call is cancelled only in the core, and its Python side runs to its natural end. Must not know the content of calls.
+
+It uses two names of grpc.aio that are not public (`_cython_call`, and the name of the coroutine that waits for a stream's status), and relies
+on this coroutine's variables to refer to its call. Without them it falls back to the public functions, which may leave events behind.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from weakref import WeakKeyDictionary
 import grpc.aio
 
 END_SECONDS: Final = 2.0
-"""How long `GrpcCalls.end` waits for calls: the core reports a cancelled one within a millisecond, unless the machine is overloaded."""
+"""Time for which `GrpcCalls.end` waits for calls. The core reports a cancelled call within a millisecond, unless the machine is overloaded."""
 STEPS_END_SECONDS: Final = 0.25
-"""How long it waits for reads and writes: a write that waited for a frozen broker to take more is not reported at all."""
+"""Time for which it waits for reads and writes. A write that waited until a frozen broker accepts more is not reported at all."""
 _CORE_CALL: Final = "_AioCall"
 _STATUS_COROUTINE: Final = f"{_CORE_CALL}._handle_status_once_received"
 
@@ -31,23 +31,23 @@ ResultT = TypeVar("ResultT")
 
 
 class RunningCall(Protocol):
-    """Any of gRPC's call objects."""
+    """The common part of gRPC's call objects."""
 
     def cancel(self) -> bool:
-        """Cancel, abandoning what is under way."""
+        """Cancel the call, abandoning its operations in progress."""
         ...
 
     def done(self) -> bool:
-        """Whether it has a status."""
+        """Return whether it has a status."""
         ...
 
     def cancelled(self) -> bool:
-        """Whether the status is that it was cancelled."""
+        """Return whether its status is that it was cancelled."""
         ...
 
 
 class GrpcCalls:
-    """The calls of one channel that are under way, or cancelled and not yet reported."""
+    """The calls of one channel that are running, or cancelled and not reported yet."""
 
     def __init__(self) -> None:
         self._running: set[RunningCall] = set()
@@ -55,10 +55,10 @@ class GrpcCalls:
         self._steps: set[asyncio.Task[Any]] = set()
 
     async def wait_unary(self, call: grpc.aio.UnaryUnaryCall[RequestT, ResponseT]) -> None:
-        """Return when the call has a status. Cancelled meanwhile, it cancels the call, and the rest happens in the background."""
+        """Return when the call has a status. A cancellation of the wait cancels the call, whose end is handled in the background."""
         status: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-        def on_status(_: object) -> None:  # called twice for a call that is cancelled
+        def on_status(_: object) -> None:  # a cancelled call invokes it twice
             if not status.done():
                 status.set_result(None)
 
@@ -75,18 +75,21 @@ class GrpcCalls:
             del call  # an error that somebody keeps refers to this frame
 
     def add_stream(self, call: RunningCall) -> None:
-        """A stream was opened; `cancel` ends it."""
+        """Add an opened stream, which `cancel` ends."""
         self._running.add(call)
 
     def cancel(self, stream: RunningCall) -> None:
-        """Give a stream up. Without effect on one that has ended."""
+        """Cancel a stream. Does nothing if it has ended."""
         if stream in self._running and (not stream.done() or stream.cancelled()):
             self._cancel_in_core(stream)
             self._let_end(_stream_ended(stream))
         self._running.discard(stream)
 
     async def step(self, stream: RunningCall, waiting: Coroutine[object, object, ResultT]) -> ResultT:
-        """Something of a stream that waits for the core. Cancelled meanwhile, it cancels the stream, and the rest happens in the background."""
+        """Await an operation of a stream that waits for the core.
+
+        A cancellation of the wait cancels the stream, whose end is handled in the background.
+        """
         task = self.begin_step(waiting)
         try:
             await asyncio.wait((task,))
@@ -105,10 +108,10 @@ class GrpcCalls:
     def _on_step_done(self, task: asyncio.Task[Any]) -> None:
         self._steps.discard(task)
         if not task.cancelled():
-            task.exception()  # maybe nobody else asks for it
+            task.exception()  # marks it as retrieved: perhaps nobody else asks for it
 
     async def end(self) -> None:
-        """Cancel everything and wait until the core has reported what it will, or for `END_SECONDS` at most."""
+        """Cancel everything, and wait until the core has reported the ends, at most `END_SECONDS`."""
         for call in list(self._running):
             if isinstance(call, grpc.aio.UnaryUnaryCall):
                 self._cancel_in_core(call)
@@ -142,7 +145,7 @@ async def _ended(call: grpc.aio.UnaryUnaryCall[RequestT, ResponseT]) -> None:
 
 
 async def _stream_ended(stream: RunningCall) -> None:
-    """Return when the core has reported the status: the call itself has one as soon as it is cancelled."""
+    """Return when the core has reported the status. The call object itself has one as soon as it is cancelled."""
     core = getattr(stream, "_cython_call", None)
     if core is None:
         return
@@ -156,11 +159,11 @@ async def _stream_ended(stream: RunningCall) -> None:
 Scan = dict[int, list[asyncio.Task[Any]]]
 """The tasks that wait for a status, by the id of their call in the core."""
 _scans: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Future[Scan]]] = WeakKeyDictionary()
-"""Of each event loop, the scan that runs at the end of this turn."""
+"""The scan of each event loop that runs at the end of the current turn."""
 
 
 def _next_scan() -> asyncio.Future[Scan]:
-    """One scan of all tasks for all streams that end in this turn: a hundred clients that close together have hundreds."""
+    """Return the scan of all tasks for all streams that end in this turn. A hundred clients that close together have hundreds of streams."""
     loop = asyncio.get_running_loop()
     scan = _scans.get(loop)
     if scan is None:
@@ -180,7 +183,7 @@ def _run_scan(loop: asyncio.AbstractEventLoop, scan: asyncio.Future[Scan]) -> No
 
 
 def _calls_of(task: asyncio.Task[Any]) -> list[object]:
-    """The calls in the core whose status the task waits for: one, or none."""
+    """Return the call in the core whose status the task waits for, or an empty list."""
     coroutine = task.get_coro()
     if getattr(coroutine, "__qualname__", "") != _STATUS_COROUTINE:
         return []

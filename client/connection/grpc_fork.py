@@ -1,9 +1,9 @@
-"""Makes gRPC usable in a forked child where it can be: when nothing of gRPC was alive at the fork.
+"""Makes gRPC usable in a forked child where possible: when nothing of gRPC was alive at the fork.
 
-gRPC has threads, and none survives a fork: a child that inherits a live runtime never connects, and with gRPC's own fork support one
-child in four was killed by SIGSEGV (gRPC 1.85, `grpc.aio`). A runtime that has shut down before the fork leaves nothing behind, and
-the child starts one of its own: 80 of 80 children connected. The runtime shuts down with its last channel, which Python's garbage
-collector may have to find. So before a fork this module collects garbage and looks whether anything of gRPC is left.
+gRPC has threads, and none survives a fork. A child that inherits a live runtime never connects, and with gRPC's own fork support one child
+in four was killed by SIGSEGV (gRPC 1.85, `grpc.aio`). A runtime that has shut down before the fork leaves nothing behind, and the child
+starts its own: 80 of 80 children connected. The runtime shuts down with its last channel, which Python's garbage collector may have to
+find. So before a fork this module collects garbage and checks whether any part of gRPC is left.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from raftmq.client.connection.shared_channel import has_open_channels
 
 _RUNTIME_MODULE: Final = "grpc._cython.cygrpc"
 _RUNTIME_TYPES: Final = frozenset(("AioChannel", "AioServer", "Channel", "Server"))
-"""Objects of gRPC's core that keep its runtime alive."""
+"""Types of gRPC's core whose objects keep its runtime alive."""
 
 
 def _before_fork() -> None:
-    """Note that gRPC is unused where that is so: then a child may use it, and the next fork need not look again."""
+    """Record that gRPC is unused, if it is. Then a child may use it, and the next fork need not check again."""
     if process.grpc_generation is None or process.grpc_generation != process.generation:
-        return  # never used, or not usable here anyway
+        return  # never used, or not usable in this process anyway
     if has_open_channels():
         return
     gc.collect()
@@ -33,7 +33,7 @@ def _before_fork() -> None:
 
 
 def is_runtime_alive() -> bool:
-    """Return whether anything keeps gRPC's runtime, also what the program uses gRPC for by itself."""
+    """Return whether any object keeps gRPC's runtime alive, including objects of the program itself."""
     return any(
         type(each).__name__ in _RUNTIME_TYPES and type(each).__module__ == _RUNTIME_MODULE for each in gc.get_objects()
     )

@@ -1,4 +1,4 @@
-"""Calls over many partitions that only their leaders answer: grouped by leader, repeated until every partition has an answer."""
+"""Calls for many partitions that only their leaders answer: grouped by leader, and repeated until every partition has an answer."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ ResultT = TypeVar("ResultT")
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """A record's offset and the time at which its leader appended it (milliseconds since the epoch)."""
+    """A record's offset, and the time at which its leader appended it (milliseconds since the epoch)."""
 
     offset: int
     timestamp: int
 
 
 class LeaderTarget(NamedTuple):
-    """A partition as a request names it."""
+    """A partition with the ids for requests."""
 
     topic_partition: TopicPartition
     topic_id: int
@@ -45,7 +45,7 @@ class LeaderTarget(NamedTuple):
 
 
 LeaderCall = Callable[[Connection, list[LeaderTarget], float], Awaitable[list["ResultT | RaftMQError"]]]
-"""Asks one leader about its partitions and returns a result or an error for each, in their order."""
+"""Asks one leader about its partitions. Returns a result or an error for each, in their order."""
 
 
 async def call_leaders(
@@ -53,10 +53,10 @@ async def call_leaders(
 ) -> dict[TopicPartition, ResultT]:
     """Run `call` on every leader concerned until each partition has a result.
 
-    `call` must be a read, or idempotent: it is repeated after failures with an unknown outcome.
+    `call` must be a read or idempotent, because it is repeated after failures with an unknown outcome.
 
     Raises:
-        UnknownTopicError, UnknownPartitionError: there is none.
+        UnknownTopicError, UnknownPartitionError: a topic or partition does not exist.
         RaftMQError: a refusal that is not retriable, or the last failure when the time is over.
     """
     results: dict[TopicPartition, ResultT] = {}
@@ -76,9 +76,9 @@ async def ask_leaders(
     *,
     is_all_or_nothing: bool = False,
 ) -> dict[TopicPartition, ResultT | RaftMQError]:
-    """As `call_leaders`, with each partition's own result, refusal or last failure; raises only that the client is closed.
+    """Run `call` like `call_leaders`, but return each partition's own result, refusal or last failure.
 
-    With `is_all_or_nothing` it ends at the first refusal.
+    It raises only if the client is closed. With `is_all_or_nothing` it ends at the first refusal.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_seconds
@@ -96,9 +96,7 @@ async def ask_leaders(
         resolver.check()
         groups = _by_leader(resolver, targets, failures)
         remaining = max(deadline - loop.time(), 0.001)
-        patience = min(
-            remaining, 2 * settings.LATE_ANSWER_SECONDS
-        )  # a frozen leader must not take all the time there is
+        patience = min(remaining, 2 * settings.LATE_ANSWER_SECONDS)  # a frozen leader must not use up the whole time
         calls = [_guarded(resolver, address, group, patience, call) for address, group in groups.items()]
         for group, answers in zip(groups.values(), await asyncio.gather(*calls), strict=True):
             for target, answer in zip(group, answers, strict=True):
@@ -137,7 +135,7 @@ async def _target(resolver: Resolver, partition: TopicPartition, timeout_seconds
 def _by_leader(
     resolver: Resolver, targets: list[LeaderTarget], failures: dict[TopicPartition, RaftMQError]
 ) -> dict[str, list[LeaderTarget]]:
-    """The targets by their leader's address; what is without a leader goes to `failures`."""
+    """Group the targets by their leader's address. Targets without a leader are added to `failures`."""
     groups: dict[str, list[LeaderTarget]] = {}
     for target in targets:
         leader = resolver.leader(target.group_id)
@@ -152,7 +150,7 @@ def _by_leader(
 async def _guarded(
     resolver: Resolver, address: str, group: list[LeaderTarget], timeout_seconds: float, call: LeaderCall[ResultT]
 ) -> list[ResultT | RaftMQError]:
-    """One leader's failure is the failure of its partitions only."""
+    """Call one leader. Its failure becomes the failure of its partitions only."""
     try:
         answers = await call(resolver.connection(address), group, timeout_seconds)
     except RaftMQError as error:
@@ -160,7 +158,7 @@ async def _guarded(
             resolver.mark_suspect(address)
         return [with_address(error, address)] * len(group)
     if len(answers) != len(group):
-        return [ProtocolError(f"{address} answered for {len(answers)} partitions, not {len(group)}")] * len(group)
+        return [ProtocolError(f"{address} answered for {len(answers)} partitions instead of {len(group)}")] * len(group)
     for answer in answers:
         if isinstance(answer, RaftMQError):
             with_address(answer, address)
@@ -168,16 +166,16 @@ async def _guarded(
 
 
 def name_of_target(target: LeaderTarget) -> str:
-    """For messages."""
+    """Return the name of a target for messages."""
     return f"{target.topic_partition.topic}/{target.topic_partition.partition}"
 
 
 async def list_offsets(
     resolver: Resolver, times: Mapping[TopicPartition, int], timeout_seconds: float
 ) -> dict[TopicPartition, OffsetAndTimestamp]:
-    """The first offset appended at or after a time, per partition; offset -1 when there is none.
+    """Return the first offset of each partition that was appended at or after a time. Offset -1: there is none.
 
-    `EARLIEST_TIME` asks for the log start, `LATEST_TIME` for the high watermark. Raises as `call_leaders`.
+    `EARLIEST_TIME` requests the log start, `LATEST_TIME` the high watermark. Raises as `call_leaders` does.
     """
     return await call_leaders(resolver, times, timeout_seconds, _asking_for_times(resolver, times))
 
@@ -185,7 +183,7 @@ async def list_offsets(
 async def list_each_offset(
     resolver: Resolver, times: Mapping[TopicPartition, int], timeout_seconds: float
 ) -> dict[TopicPartition, OffsetAndTimestamp | RaftMQError]:
-    """As `list_offsets`, each partition with its own outcome, as `ask_leaders`."""
+    """Return offsets like `list_offsets`, or an error for each partition, as `ask_leaders` does."""
     return await ask_leaders(resolver, times, timeout_seconds, _asking_for_times(resolver, times))
 
 
@@ -216,7 +214,7 @@ def _offset_of(
 ) -> OffsetAndTimestamp | RaftMQError:
     answer = by_key.get((target.topic_id, target.topic_partition.partition))
     if answer is None:
-        return ProtocolError(f"{name_of_target(target)}: the leader left the partition out of its answer")
+        return ProtocolError(f"{name_of_target(target)}: the leader omitted the partition from its answer")
     if answer.HasField("error"):
         return error_from_detail(answer.error, name_of_target(target))
     return OffsetAndTimestamp(answer.offset, answer.append_time_ms)
@@ -225,10 +223,10 @@ def _offset_of(
 async def delete_records(
     resolver: Resolver, before_offsets: dict[TopicPartition, int], timeout_seconds: float
 ) -> dict[TopicPartition, int]:
-    """Delete the records below an offset (-1: all there are), per partition; returns the new log starts.
+    """Delete the records below an offset of each partition (-1: all records). Return the new log starts.
 
-    -1 is resolved once, at the beginning: repeating the call after a lost answer must not delete what was written since.
-    Raises as `call_leaders`; partitions without an answer may have been trimmed.
+    -1 is resolved once, at the beginning: repeating the request after a lost answer must not delete newer records. Raises as
+    `call_leaders` does. Partitions without an answer may have been trimmed.
     """
     deadline = asyncio.get_running_loop().time() + timeout_seconds
     everything = {partition: LATEST_TIME for partition, offset in before_offsets.items() if offset < 0}
@@ -260,7 +258,7 @@ async def delete_records(
 def _log_start_of(target: LeaderTarget, by_key: dict[tuple[int, int], pb.PartitionTrimResult]) -> int | RaftMQError:
     answer = by_key.get((target.topic_id, target.topic_partition.partition))
     if answer is None:
-        return ProtocolError(f"{name_of_target(target)}: the leader left the partition out of its answer")
+        return ProtocolError(f"{name_of_target(target)}: the leader omitted the partition from its answer")
     if answer.HasField("error"):
         return error_from_detail(answer.error, name_of_target(target))
     return answer.log_start_offset

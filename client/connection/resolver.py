@@ -1,8 +1,7 @@
-"""Knows who leads what: watches the topology, follows hints, and shares one connection per broker among all callers.
+"""Knows the leaders of partitions: watches the topology, follows hints, and shares one connection per broker among all callers.
 
-Must not send records or decide about retries of them. Invariants: the cluster id seen first is pinned, an answer of another
-cluster is never used; knowledge about a group's leader never goes back to an older epoch; all state changes happen in functions
-without `await`.
+Must not send records or decide about their retries. Invariants: the first cluster id seen is pinned, and an answer of another cluster is
+never used. A known leader is never replaced by one of an older epoch. All state changes happen in functions without `await`.
 """
 
 from __future__ import annotations
@@ -38,40 +37,40 @@ from raftmq.methods import DESCRIBE_TOPIC, RequestT, ResponseT, UnaryMethod
 from raftmq.proto import queue_pb2 as pb
 
 REFUSALS: Final = (WrongClusterError, UnsupportedVersionError, PermissionDeniedError)
-"""What does not pass by waiting: a client that meets nothing else at its start says so instead of trying on."""
+"""Errors that waiting cannot cure. A client that meets only these at its start raises them instead of retrying."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """One incarnation of a topic; replaced as a whole when anything about it changes."""
+    """One incarnation of a topic. Replaced as a whole when anything about it changes."""
 
     name: str
     topic_id: int
     group_ids: tuple[int, ...]
     """The Raft group of each partition, by partition number."""
     batch_bytes_max: int = settings.TOPIC_BATCH_BYTES_MAX
-    """Largest batch the topic takes, header included and compressed."""
+    """Maximum size of a batch of the topic, compressed and including the header."""
 
     @property
     def record_bytes_max(self) -> int:
-        """Largest record that the topic takes, with its overhead and before compression."""
+        """Return the maximum size of a record of the topic, with its overhead and before compression."""
         return max(settings.RECORD_BYTES_MAX, self.batch_bytes_max - settings.TOPIC_BATCH_OVERHEAD_BYTES)
 
     @property
     def partition_count(self) -> int:
-        """Partitions are numbered from 0 to this, exclusive."""
+        """Return the number of partitions, which are numbered from 0."""
         return len(self.group_ids)
 
 
 class Leader(NamedTuple):
-    """Who leads a group, as far as we know."""
+    """The last known leader of a group."""
 
     broker_id: int
     leader_epoch: int
 
 
 class Resolver:
-    """The client's view of the cluster; one per producer, consumer or admin."""
+    """The client's view of the cluster. One per producer, consumer or admin."""
 
     def __init__(
         self,
@@ -81,34 +80,34 @@ class Resolver:
         rng: random.Random | None = None,
         cluster_id: str = "",
     ) -> None:
-        """`cluster_id`: the only cluster to be used; empty: the first one that answers."""
+        """Create it. With a `cluster_id`, only that cluster is used, otherwise the first one that answers."""
         self.bootstrap_addresses = parse_addresses(bootstrap_servers)
         check_text(cluster_id, "cluster_id")
         self.cluster_id = cluster_id
-        """Empty until it is given or the first topology arrives, then fixed."""
+        """The cluster id. Empty until it is given or the first topology arrives, then fixed."""
         self.metadata_revision = 0
-        """The highest revision seen; sent with requests so that a broker behind it waits."""
+        """The highest revision seen. It is sent with requests, so that a broker that is behind waits."""
         self.topics: dict[str, TopicInfo] = {}
         self.rng = rng or random.Random()
         self._transport = transport
         self._connections: dict[str, Connection] = {}
         self._cleaner: asyncio.TimerHandle | None = None
-        """Will close the connections to addresses that are not used any more."""
+        """Timer that closes the connections to addresses that are no longer used."""
         self._endings: dict[asyncio.Task[None], None] = {}
         """Connections that are being closed."""
         self._broker_addresses: dict[int, str] = {}
         self._leaders: dict[int, Leader] = {}
         self._refused: set[str] = set()
-        """Addresses where another cluster answered, until ours says that a broker of its own is there."""
+        """Addresses at which another cluster answered, until our cluster reports a broker there."""
         self._listeners: list[Callable[[], None]] = []
         self._change = asyncio.Event()
         self._watch_tasks: dict[asyncio.Task[None], None] = {}
-        """The one that watches, and those before it that are ending."""
+        """The task that watches, and earlier ones that are ending."""
         self._watch_address = ""
         self._has_topology = asyncio.Event()
         self._failure: BaseException | None = None
         self._errors: dict[str, RaftMQError] = {}
-        """Why each address could not be watched, the last time it was tried; empty while one is watched."""
+        """The last error of each address that could not be watched. Empty while an address is watched."""
         self._lost_at = 0.0
         self._throttle = LogThrottle(settings.LOG_INTERVAL_SECONDS)
 
@@ -119,7 +118,7 @@ class Resolver:
 
         Raises:
             BootstrapError: no address answered in time.
-            UnsupportedVersionError, PermissionDeniedError, WrongClusterError: every address refuses us for good.
+            UnsupportedVersionError, PermissionDeniedError, WrongClusterError: every address refuses us permanently.
         """
         self._lost_at = asyncio.get_running_loop().time()
         self._restart_watch()
@@ -133,9 +132,9 @@ class Resolver:
         self.check()
 
     async def close(self) -> None:
-        """Stop watching and close every connection; at once, but for the moment in which calls end. Again: does nothing."""
+        """Stop watching and close every connection, waiting only until calls have ended. A repeated call does nothing."""
         self._failure = self._failure or ClosedClientError("the client is closed")
-        self._has_topology.set()  # whoever waits in `start` finds the failure
+        self._has_topology.set()  # wakes `start`, which raises the failure
         if self._cleaner is not None:
             self._cleaner.cancel()
         try:
@@ -146,11 +145,11 @@ class Resolver:
 
     @property
     def failure(self) -> BaseException | None:
-        """What ended the client: a defect, a refusal for good, or `close`. Subscribers are told."""
+        """Return the error that ended the client: a defect, a permanent refusal, or `close`. Subscribers are notified."""
         return self._failure
 
     def check(self) -> None:
-        """Raise what ended the client, if anything did."""
+        """Raise the error that ended the client, if any."""
         if self._failure is not None:
             if isinstance(self._failure, RaftMQError):
                 raise fresh_copy(self._failure) from self._failure.__cause__
@@ -159,23 +158,26 @@ class Resolver:
     # ---------------------------------------------------------------------------------------------------------- looking
 
     def leader(self, group_id: int) -> Leader | None:
-        """Who leads the group, or None when nobody is known to, or its address is not."""
+        """Return the leader of the group, or None if no leader with an address is known."""
         leader = self._leaders.get(group_id)
         if leader is None or leader.broker_id not in self._broker_addresses:
             return None
         return leader
 
     def has_partition(self, topic: str, group_id: int) -> bool:
-        """Whether the cluster has the partition, as far as is known: then who denies it is behind, or a stranger at an old address."""
+        """Return whether the partition is known to exist.
+
+        If it is, a broker that denies it is behind, or belongs to another cluster that reuses an old address.
+        """
         info = self.topics.get(topic)
         return info is not None and group_id in info.group_ids
 
     def address(self, leader: Leader) -> str:
-        """Where the broker is that `leader` named."""
+        """Return the address of the leader's broker."""
         return self._broker_addresses[leader.broker_id]
 
     def connection(self, address: str) -> Connection:
-        """The shared connection to an address."""
+        """Return the shared connection to an address."""
         self.check()
         connection = self._connections.get(address)
         if connection is None:
@@ -187,15 +189,15 @@ class Resolver:
     async def topic(
         self, name: str, timeout_seconds: float, *, partition: int | None = None, is_fresh: bool = False
     ) -> TopicInfo:
-        """Look a topic up; one that is not in the table yet is asked for, so `UnknownTopicError` is certain.
+        """Return a topic. One that is not known yet is looked up in the cluster, so `UnknownTopicError` is certain.
 
-        So is one that is not in the table with this `partition`: somebody else may have added it a moment ago. A caller that does not find
-        it in the answer either knows that there is none. With `is_fresh` it is asked for in any case, as of `metadata_revision` at least.
+        A known topic without this `partition` is looked up, too, because the partition may be new. If the answer does not contain it either, it
+        does not exist. With `is_fresh` the topic is always looked up, as of `metadata_revision` at least.
 
         Raises:
             UnknownTopicError: the cluster has no such topic.
             InvalidTopicNameError: no topic can have this name.
-            RequestTimedOutError: nobody could say in time. Nothing changes on either error.
+            RequestTimedOutError: no broker answered in time.
         """
         self.check()
         info = self.topics.get(name)
@@ -215,11 +217,11 @@ class Resolver:
         return info
 
     def broker_addresses(self) -> list[str]:
-        """Of all brokers of the cluster, as far as known."""
+        """Return the addresses of all known brokers."""
         return list(self._broker_addresses.values())
 
     def addresses(self) -> list[str]:
-        """Of brokers to ask, best first."""
+        """Return the addresses of brokers to ask, best first."""
         return self._candidates()
 
     # --------------------------------------------------------------------------------------------------------- learning
@@ -229,7 +231,7 @@ class Resolver:
         self._listeners.append(listener)
 
     async def wait_change(self, timeout_seconds: float) -> None:
-        """Return when the topology changed, or the time is over."""
+        """Return when the topology has changed, or the time is over."""
         try:
             async with asyncio.timeout(timeout_seconds):
                 await self._change.wait()
@@ -237,18 +239,18 @@ class Resolver:
             return
 
     def record_revision(self, revision: int) -> None:
-        """Remember the revision of an answer."""
+        """Store the revision of an answer."""
         self.metadata_revision = max(self.metadata_revision, revision)
 
     def record_topic(self, topic: pb.Topic) -> None:
-        """Take over a topic from the answer of a call that created or changed it."""
+        """Store a topic from the answer of a call that created or changed it."""
         self._learn_topic(topic)
         self._notify()
 
     def on_not_leader(self, group_id: int, error: NotLeaderError) -> bool:
-        """Follow a hint; True when it names another leader than the one known, so a retry need not wait.
+        """Follow a hint. Return whether it names a new leader, so that a retry need not wait.
 
-        A refusal without a hint changes nothing: a leader that stalled refuses for a moment and stays leader in its epoch.
+        A refusal without a hint changes nothing: a leader that stalled refuses briefly and remains leader in its epoch.
         """
         if not error.leader_broker_id:
             return False
@@ -260,7 +262,7 @@ class Resolver:
         return changed
 
     def mark_suspect(self, address: str) -> None:
-        """A broker answers late or not at all: stop listening to its view of the topology, if we do."""
+        """Stop watching the topology through a broker that answers late or not at all."""
         if address == self._watch_address and len(self._candidates()) > 1:
             self._restart_watch()
 
@@ -274,10 +276,10 @@ class Resolver:
         *,
         is_read: bool = False,
     ) -> ResponseT:
-        """Make a call that every broker answers, on one that works.
+        """Make a call that every broker can answer, on one that works.
 
-        Definite failures that a broker calls retriable are tried again on other brokers until the time is over; one whose outcome
-        is unknown only if `is_read`.
+        Definite failures that are retriable are retried on other brokers until the time is over. A failure with an unknown outcome is retried
+        only if `is_read`.
 
         Raises:
             RaftMQError: the broker's refusal, or the last failure when the time is over.
@@ -292,7 +294,7 @@ class Resolver:
             address = candidates[tried % len(candidates)]
             tried += 1
             remaining = max(deadline - loop.time(), 0.001)
-            # A read may give a frozen broker up early; a change must not, as its outcome would be unknown.
+            # A read may abandon a frozen broker early. A change must not, because its outcome would be unknown.
             patience = min(remaining, settings.LATE_ANSWER_SECONDS) if is_read and len(candidates) > 1 else remaining
             try:
                 return await self.connection(address).call(method, request, patience)
@@ -320,6 +322,7 @@ class Resolver:
     async def _watch_forever(self, avoid: str) -> None:
         backoff = Backoff(settings.WATCH_BACKOFF_MIN_SECONDS, settings.WATCH_BACKOFF_MAX_SECONDS, self.rng)
         while self._failure is None:
+            # Avoid the broker that was watched last, and prefer those that have not failed since the topology was lost.
             candidates = [a for a in self._candidates() if a != avoid] or self._candidates()
             untried = [a for a in candidates if a not in self._errors]
             address = self.rng.choice(untried or candidates)
@@ -329,7 +332,7 @@ class Resolver:
             except RaftMQError as error:
                 self._on_watch_failed(address, error)
             else:
-                log.info("topology_watch_ended address=%s", address)  # a broker that stops, or restarts its feed
+                log.info("topology_watch_ended address=%s", address)  # the broker stops, or restarts its feed
             avoid = address
             await asyncio.sleep(backoff.next_seconds())
 
@@ -357,7 +360,7 @@ class Resolver:
         log.info("topology_watched address=%s cluster_id=%s brokers=%d topics=%d elapsed_seconds=%.3f", *data)
 
     def _on_watch_failed(self, address: str, error: RaftMQError) -> None:
-        """Try another address; give up when all there are refuse us for good."""
+        """Try another address, or give up if all addresses refuse us permanently."""
         if not self._errors and self._has_topology.is_set():
             self._lost_at = asyncio.get_running_loop().time()
         self._errors[address] = error
@@ -377,7 +380,7 @@ class Resolver:
             log.warning("no_broker_reachable addresses=%s error_code=%s elapsed_seconds=%.1f", *data)
 
     def _reason(self, address: str) -> str:
-        """Why an address is of no use, in a few words."""
+        """Return a short reason why an address cannot be used."""
         error = self._errors.get(address)
         if error is None:
             return "did not answer"
@@ -395,7 +398,7 @@ class Resolver:
         self.record_revision(update.metadata_revision)
         if update.has_brokers or update.is_full:
             self._broker_addresses = {broker.broker_id: broker.address for broker in update.brokers if broker.address}
-            self._refused.difference_update(self._broker_addresses.values())  # a stranger there may have gone again
+            self._refused.difference_update(self._broker_addresses.values())  # another cluster there may be gone again
         if update.is_full:
             self.topics = {}
         deleted = set(update.deleted_topic_ids)
@@ -406,8 +409,8 @@ class Resolver:
         for leader in update.leaders:
             self._learn_leader(leader.group_id, Leader(leader.broker_id, leader.leader_epoch))
         if deleted or (update.is_full and is_newest):
-            # Group ids are never reused. A table that is behind may lack a topic whose leaders' epochs must not be forgotten.
-            # Of those deleted last the leaders stay known: whoever writes there asks them, and hears that the topic is gone.
+            # Group ids are never reused. A table that is behind may lack a topic whose leaders' epochs must not be forgotten. The leaders of
+            # the topics deleted last remain known: producers ask them, and learn that the topic was deleted.
             existing = {group_id for info in self.topics.values() for group_id in info.group_ids}
             gone = [group_id for group_id in self._leaders if group_id not in existing][-settings.DELETED_LEADERS_MAX :]
             there = [group_id for group_id in self._leaders if group_id in existing]
@@ -419,7 +422,7 @@ class Resolver:
         self._notify()
 
     def _unused_addresses(self) -> list[str]:
-        """Connected to, and nobody's any more."""
+        """Return connected addresses that no broker uses any more."""
         return sorted(self._connections.keys() - set(self._candidates()))
 
     def _close_unused(self) -> None:
@@ -433,7 +436,7 @@ class Resolver:
     def _learn_topic(self, topic: pb.Topic) -> None:
         known = self.topics.get(topic.name)
         if known is not None and (known.topic_id, known.partition_count) > (topic.topic_id, len(topic.partitions)):
-            return  # an older incarnation, or an older look at it: partitions are only ever added
+            return  # an older incarnation, or an older state of it: partitions are only ever added
         partitions = sorted(topic.partitions, key=lambda partition: partition.partition)
         group_ids = tuple(partition.group_id for partition in partitions)
         info = TopicInfo(topic.name, topic.topic_id, group_ids, _batch_bytes_max(topic.config))
@@ -456,7 +459,7 @@ class Resolver:
             listener()
 
     def _candidates(self) -> list[str]:
-        """Addresses to ask, the one being watched first, each once."""
+        """Return the addresses to ask, the watched one first, without duplicates."""
         known = dict.fromkeys((self._watch_address, *self._broker_addresses.values(), *self.bootstrap_addresses))
         return [address for address in known if address and address not in self._refused]
 
@@ -469,20 +472,20 @@ class Resolver:
 
 
 def _batch_bytes_max(config: Mapping[str, str]) -> int:
-    """What the topic's configuration says; the default for a value that a newer broker understands and we do not."""
+    """Return the topic's configured batch size, or the default for a value that only a newer broker understands."""
     text = config.get(settings.TOPIC_BATCH_BYTES_KEY, "")
     return int(text) if text.isdigit() else settings.TOPIC_BATCH_BYTES_MAX
 
 
 def parse_addresses(bootstrap_servers: str | Sequence[str]) -> tuple[str, ...]:
-    """``"a:1,b:2"`` or a sequence of ``host:port`` → addresses. Raises `InvalidArgumentError`."""
+    """Parse ``"a:1,b:2"`` or a sequence of ``host:port`` into addresses. Raises `InvalidArgumentError`."""
     parts = bootstrap_servers.split(",") if isinstance(bootstrap_servers, str) else list(bootstrap_servers)
     for part in parts:
         if not isinstance(part, str):
             raise InvalidArgumentError(f"bootstrap_servers: {part!r} is not 'host:port'")
     addresses = tuple(part.strip() for part in parts if part.strip())
     if not addresses:
-        raise InvalidArgumentError("bootstrap_servers is empty; give host:port[,host:port...]")
+        raise InvalidArgumentError("bootstrap_servers is empty: use host:port[,host:port...]")
     for address in addresses:
         if not _ADDRESS.fullmatch(address) or not 0 < int(address.rpartition(":")[2]) < 65536:
             raise InvalidArgumentError(f"bootstrap_servers: {address!r} is not host:port (an IPv6 host in brackets)")
@@ -490,4 +493,4 @@ def parse_addresses(bootstrap_servers: str | Sequence[str]) -> tuple[str, ...]:
 
 
 _ADDRESS: Final = re.compile(r"(\[[0-9A-Fa-f:.%\w]+\]|[\w.-]+):\d{1,5}")
-"""A name or an IPv4 address, or an IPv6 address in brackets, and a port; so no ``http://`` and no second port."""
+"""A name, an IPv4 address or an IPv6 address in brackets, with a port. No ``http://`` and no second port."""

@@ -1,7 +1,7 @@
 """Channels that clients of one event loop share: a hundred producers have one connection to each broker.
 
-Each client has calls of its own on a channel, and ends only those. The channel is closed with the last client that uses it. Brokers
-allow thousands of calls on a connection (`concurrent_rpcs_max` in `broker/base/limits.py`), so a connection has no bound of its own.
+Each client has its own calls on a channel, and ends only those. The channel is closed with the last client that uses it. Brokers allow
+thousands of calls on a connection (`concurrent_rpcs_max` in `broker/base/limits.py`), so a connection has no limit of its own.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class SharedChannel:
     def __init__(self, place: tuple[asyncio.AbstractEventLoop, str], channel: grpc.aio.Channel) -> None:
         self._place: Final = place
         self.channel = channel
-        """Without it after the last connection was closed."""
+        """The channel. Deleted when the last connection is closed."""
         self.methods: Final[dict[str, object]] = {}
         """gRPC's callable of each method that was called."""
         self.calls: Final = GrpcCalls()
@@ -32,27 +32,27 @@ class SharedChannel:
         self.data_ports: Final[dict[str, DataPort]] = {}
         """The broker's data port by the cluster id of those that use it."""
         self.users: Final[WeakSet[object]] = WeakSet()
-        """Connections that use it. A client that the program forgot to close does not keep it."""
+        """The connections that use it. A client that the program forgot to close does not keep it alive."""
 
     async def leave(self, user: object) -> None:
-        """Note that a connection was closed. The last one closes the channel."""
+        """Remove a closed connection. The last one closes the channel."""
         self.users.discard(user)
         if not self.users and _channels.get(self._place) is self:
-            del _channels[self._place]  # before the wait: a client that starts now gets a channel of its own
+            del _channels[self._place]  # before the wait: a client that starts now gets a new channel
             try:
                 for port in self.data_ports.values():
                     await port.close()
                 await self.calls.end()
             finally:
                 await self.channel.close()
-            # A closed client may live on. gRPC shuts down when nobody refers to a channel any more: see `grpc_fork`.
+            # A closed client may live on, and gRPC shuts down only when no reference to a channel is left: see `grpc_fork`.
             self.methods.clear()
             self.data_ports.clear()
             del self.channel
 
 
 _channels: Final[WeakValueDictionary[tuple[asyncio.AbstractEventLoop, str], SharedChannel]] = WeakValueDictionary()
-"""Those in use, by event loop and address: only the connections that use a channel keep it."""
+"""The channels in use, by event loop and address. Only the connections that use a channel keep it alive."""
 
 
 def has_open_channels() -> bool:
@@ -61,7 +61,7 @@ def has_open_channels() -> bool:
 
 
 def shared_channel(address: str, open_channel: Callable[[str], grpc.aio.Channel]) -> SharedChannel:
-    """Return the channel of the running event loop to an address; one that does not exist is opened. Does not wait."""
+    """Return the running event loop's channel to an address, opened if necessary. Does not wait."""
     place = (asyncio.get_running_loop(), address)
     found = _channels.get(place)
     if found is None:

@@ -1,10 +1,10 @@
-"""How the SDK talks to brokers: a small seam (`Transport`, `Connection`, `AppendStream`) and its implementation.
+"""The SDK's access to brokers: a small seam (`Transport`, `Connection`, `AppendStream`) and its implementation.
 
 Calls go over gRPC. Polls and appends go over data connections where the broker has them (`data_port`).
 
-A simulator replaces `GrpcTransport` by an in-memory one. Every failure leaves here as a `RaftMQError`: the typed one the broker
-sent, `UnreachableError` (nothing was sent), `BrokenConnectionError` or `RequestTimedOutError` (it may have arrived).
-Must not retry or choose brokers: that is the resolver's and the callers' part.
+A simulator replaces `GrpcTransport` with one in memory. Every failure leaves this module as a `RaftMQError`: the broker's typed error,
+`UnreachableError` (nothing was sent), `BrokenConnectionError` or `RequestTimedOutError` (the request may have arrived). Must not retry or
+choose brokers: the resolver and the callers do.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from raftmq.client.base import settings
 from raftmq.client.base.background import cancel_and_wait, spawn
 from raftmq.client.base.error_details import detail_from_status, error_from_detail, fresh_copy, with_address
 from raftmq.client.base.fork_guard import check_grpc_usable
-from raftmq.client.connection import grpc_fork as grpc_fork  # from now on a fork checks whether gRPC is in use
+from raftmq.client.connection import grpc_fork as grpc_fork  # from now on each fork checks whether gRPC is in use
 from raftmq.client.connection.append_stream import AppendStream, OnEnd, OnResponse, SerializedAppend
 from raftmq.client.connection.data_calls import APPEND_NUMBER, POLL_NUMBER, DataAppendStream, DataCall
 from raftmq.client.connection.data_connection import DataConnection
@@ -47,21 +47,21 @@ class Connection(Protocol):
     """A shared connection to one broker."""
 
     cluster_id: str
-    """Calls and streams of appends go to a broker of this cluster, or to nobody (`UnreachableError`); empty: whoever answers."""
+    """The only cluster that may answer calls and append streams. Another one raises `UnreachableError`. Empty: any cluster."""
 
     @property
     def address(self) -> str:
-        """Where it leads (``host:port``)."""
+        """Return its address (``host:port``)."""
         ...
 
     async def call(
         self, method: UnaryMethod[RequestT, ResponseT], request: RequestT, timeout_seconds: float
     ) -> ResponseT:
-        """One unary call. Raises a `RaftMQError`."""
+        """Make one unary call. Raises a `RaftMQError`."""
         ...
 
     def watch(self, request: pb.WatchRequest) -> AsyncGenerator[pb.TopologyUpdate, None]:
-        """The topology stream. Iterating raises a `RaftMQError`."""
+        """Open the topology stream. Iterating raises a `RaftMQError`."""
         ...
 
     def append_stream(self, on_response: OnResponse, on_end: OnEnd, on_writable: Callable[[], None]) -> AppendStream:
@@ -75,18 +75,18 @@ class Connection(Protocol):
         ...
 
     async def close(self) -> None:
-        """Close at once; running calls fail."""
+        """Close immediately. Running calls fail."""
         ...
 
 
 class Transport(Protocol):
-    """Makes connections."""
+    """Creates connections."""
 
     uses_threads: bool
-    """Whether clients may call brokers from threads of their own, over gRPC. False in a simulation: everything is in its loop."""
+    """Whether clients may call brokers from their own threads, over gRPC. False in a simulation, which runs in one loop."""
 
     def connect(self, address: str) -> Connection:
-        """A connection to ``host:port``; made lazily, does not wait and does not fail."""
+        """Return a connection to ``host:port``. It is established on demand, so this neither waits nor fails."""
         ...
 
 
@@ -94,41 +94,41 @@ _CHANNEL_OPTIONS: list[tuple[str, int]] = [
     ("grpc.max_receive_message_length", settings.MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", settings.MESSAGE_BYTES_MAX),
     ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 1000),  # gRPC's least time for one attempt to connect
+    ("grpc.min_reconnect_backoff_ms", 1000),  # gRPC's minimum time for one attempt to connect
     ("grpc.max_reconnect_backoff_ms", int(settings.CONNECT_BACKOFF_MAX_SECONDS * 1000)),
     ("grpc.enable_retries", 0),  # retries are ours: only we know which calls are idempotent
-    ("grpc.use_local_subchannel_pool", 1),  # we share channels ourselves, and close them when the last client is closed
+    ("grpc.use_local_subchannel_pool", 1),  # we share channels ourselves, and close them with their last client
 ]
 
 
 def open_channel(address: str) -> grpc.aio.Channel:
-    """Where channels are made; without TLS and credentials so far."""
+    """Open a channel, currently without TLS and credentials."""
     return grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
 
 
 def open_blocking_channel(address: str) -> grpc.Channel:
-    """As `open_channel`, for a thread without an event loop."""
+    """Open a channel for a thread without an event loop."""
     return grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
 
 
 _NEVER_LEFT = ("failed to connect", "errors resolving", "dns resolution failed")
-"""How the core's text begins when a call never left: it has no code of its own for that. Its wording is tested."""
+"""Beginnings of the core's text for a call that was never sent: the core has no status code for that. A test checks its wording."""
 _REASONS: dict[str, str] = {
-    "errors resolving": "the host's name is not known",
-    "dns resolution failed": "the host's name is not known",
-    "failed parsing http/2": "what answers there does not speak gRPC: is it the HTTP port?",
-    "before receiving settings frame": "something accepts connections there and does not answer",
+    "errors resolving": "the host name cannot be resolved",
+    "dns resolution failed": "the host name cannot be resolved",
+    "failed parsing http/2": "the server there does not speak gRPC: is it the HTTP port?",
+    "before receiving settings frame": "the server there accepts connections but does not answer",
     "connection refused": "connection refused",
 }
-"""What the core says in there, and what we say."""
+"""Phrases of the core in such a text, and our reasons."""
 
 
 _CORE_FAILED = "Internal error from Core"
-"""How gRPC's Python layer ends a call whose write failed because the connection broke. A broker's own defect comes with a detail."""
+"""Text of gRPC's Python layer for a call whose write failed because the connection broke. A broker's own defect has an error detail."""
 
 
 def unreachable_reason(details: str) -> str:
-    """Why a call never left, in a few words; empty when it may have."""
+    """Return a short reason why a call was never sent, or an empty text if it may have been sent."""
     lowered = details.lower()
     if not lowered.startswith(_NEVER_LEFT):
         return ""
@@ -136,12 +136,12 @@ def unreachable_reason(details: str) -> str:
 
 
 def error_from_rpc(error: grpc.aio.AioRpcError | grpc.Call, address: str) -> RaftMQError:
-    """The typed error of a failed call, with the address that was asked."""
+    """Return the typed error of a failed call, with the address that was asked."""
     return with_address(_error_of_status(error, address), address)
 
 
 def _error_of_status(error: grpc.aio.AioRpcError | grpc.Call, address: str) -> RaftMQError:
-    """A status without our detail is judged by its code."""
+    """Return the error of a status. Without our error detail, its code decides."""
     for key, value in error.trailing_metadata() or ():
         if key == STATUS_DETAILS_KEY and isinstance(value, bytes):
             detail = detail_from_status(value)
@@ -155,7 +155,7 @@ def _error_of_status(error: grpc.aio.AioRpcError | grpc.Call, address: str) -> R
     if status is grpc.StatusCode.DEADLINE_EXCEEDED:
         return RequestTimedOutError(message)
     if status is grpc.StatusCode.UNIMPLEMENTED:
-        return UnsupportedVersionError(f"{address}: what answers does not know this call ({details})")
+        return UnsupportedVersionError(f"{address}: the server there does not know this call ({details})")
     if status in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED):
         return PermissionDeniedError(message)
     if status in (grpc.StatusCode.CANCELLED, grpc.StatusCode.ABORTED, grpc.StatusCode.RESOURCE_EXHAUSTED):
@@ -166,7 +166,7 @@ def _error_of_status(error: grpc.aio.AioRpcError | grpc.Call, address: str) -> R
 
 
 def error_from_call(error: grpc.aio.AioRpcError | grpc.Call, address: str) -> RaftMQError:
-    """As `error_from_rpc`, for a call that says which cluster it is for: where another one answers, ours cannot be reached."""
+    """Return the error of a call that contains its cluster id. If another cluster answered, ours is unreachable."""
     found = error_from_rpc(error, address)
     if isinstance(found, WrongClusterError):
         return with_address(UnreachableError(f"{address}: {found.args[0]}"), address)
@@ -174,21 +174,21 @@ def error_from_call(error: grpc.aio.AioRpcError | grpc.Call, address: str) -> Ra
 
 
 def call_metadata(cluster_id: str) -> tuple[tuple[str, str], ...]:
-    """What a call says of itself."""
+    """Return the metadata of a call."""
     return ((CLUSTER_KEY, cluster_id),) if cluster_id else ()
 
 
 def is_caller_cancelled() -> bool:
-    """Whether a `CancelledError` is the caller's: gRPC raises the same one when a call is cancelled under its user.
+    """Return whether a `CancelledError` was caused by the caller. gRPC raises the same error when the call itself is cancelled.
 
-    The call's own status does not tell: a write that was waiting for flow control makes INTERNAL of CANCELLED.
+    The status of the call does not tell: for a write that was waiting for flow control it is INTERNAL instead of CANCELLED.
     """
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
 class GrpcTransport:
-    """Connections over gRPC. Raises `ForkedClientError` where gRPC cannot work."""
+    """Connects over gRPC. Raises `ForkedClientError` where gRPC cannot work."""
 
     uses_threads = True
 
@@ -196,17 +196,17 @@ class GrpcTransport:
         check_grpc_usable()
 
     def connect(self, address: str) -> Connection:
-        """A connection to ``host:port``; made lazily."""
-        check_grpc_usable()  # again: nothing of gRPC was alive until now, so a fork since then has noted that it is unused
+        """Return a connection to ``host:port``, which is established on demand."""
+        check_grpc_usable()  # checked again, because a fork since the creation may have found gRPC unused and reset it
         return GrpcConnection(address)
 
 
 class GrpcConnection:
     """One client's calls to one broker, over a channel that all clients of the event loop share (`shared_channel`).
 
-    Closing leaves nothing behind in gRPC's core. All event loops of a process share one completion queue there; what a call of a
-    loop that is closed by then completes would be picked up by another loop, which fails with «Event loop is closed» on stderr. So
-    calls are cancelled in the core only (see `grpc_calls`), and `close` waits for their last event.
+    Closing leaves nothing behind in gRPC's core. All event loops of a process share one completion queue there. If a call completed after its
+    loop was closed, another loop would pick it up and fail with "Event loop is closed" on stderr. So calls are cancelled only in the core (see
+    `grpc_calls`), and `close` waits for their last event.
     """
 
     def __init__(self, address: str) -> None:
@@ -224,13 +224,13 @@ class GrpcConnection:
 
     @property
     def address(self) -> str:
-        """Where it leads."""
+        """Return its address."""
         return self._address
 
     async def call(
         self, method: UnaryMethod[RequestT, ResponseT], request: RequestT, timeout_seconds: float
     ) -> ResponseT:
-        """One unary call; cancelling it cancels it at the broker."""
+        """Make one unary call. Cancelling it cancels the call at the broker."""
         self._check_open()
         if method is POLL:
             deadline = asyncio.get_running_loop().time() + timeout_seconds
@@ -251,7 +251,9 @@ class GrpcConnection:
                     port.on_broker_lost()
             raise failure from error.with_traceback(None)
         finally:
-            del call  # an error that somebody keeps refers to this frame, and must not keep gRPC: see `grpc_fork`
+            del (
+                call
+            )  # an error that somebody keeps refers to this frame, which must not keep gRPC alive: see `grpc_fork`
 
     async def _call_over(
         self,
@@ -282,7 +284,7 @@ class GrpcConnection:
         return opened
 
     def _data_port(self) -> DataPort:
-        """The broker's data port. Clients of another cluster do not share it: the broker compares clusters as a connection is opened."""
+        """Return the broker's data port. Clients of another cluster do not share it: the broker compares clusters as a connection is opened."""
         port = self._shared.data_ports.get(self.cluster_id)
         if port is None:
             ask = partial(_ask_data_connection, self._shared, self._address, self.cluster_id)
@@ -290,7 +292,7 @@ class GrpcConnection:
         return port
 
     async def watch(self, request: pb.WatchRequest) -> AsyncGenerator[pb.TopologyUpdate, None]:
-        """The topology stream."""
+        """Open the topology stream."""
         self._check_open()
         call = self._shared.channel.unary_stream(
             WATCH.path,
@@ -330,7 +332,7 @@ class GrpcConnection:
         self._check_open()
         open_call: grpc.aio.StreamStreamMultiCallable[bytes, pb.AppendResponse] = self._shared.channel.stream_stream(
             APPEND_STREAM.path,
-            request_serializer=None,  # it is serialized already
+            request_serializer=None,  # the request is already serialized
             response_deserializer=pb.AppendResponse.FromString,
         )
         call = open_call(metadata=call_metadata(self.cluster_id))
@@ -352,7 +354,7 @@ class GrpcConnection:
         return stream
 
     async def close(self) -> None:
-        """Close at once; running calls fail. Waits, for a moment at most, until the core has ended them."""
+        """Close immediately. Running calls fail. Waits briefly until the core has ended them."""
         if not self._closed.done():
             self._closed.set_result(None)
             for call in list(self._data_calls):
@@ -466,7 +468,7 @@ class _GrpcAppendStream:
             self._end(BrokenConnectionError(f"{self._address}: the append stream was given up"))
 
     def _on_crash(self, error: BaseException) -> None:
-        """A defect of gRPC's Python layer, or of this class: the stream has ended, and its requests may have arrived."""
+        """End the stream after a defect of gRPC's Python layer, or of this class. Its requests may have arrived."""
         broken = BrokenConnectionError(f"{self._address}: the append stream failed: {error!r}")
         broken.__cause__ = error
         self._end(broken)

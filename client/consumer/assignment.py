@@ -1,7 +1,7 @@
-"""What a consumer reads, and as whom it commits: partitions chosen by the program, whole topics, or what a group gives it.
+"""The partitions that a consumer reads, and the identity under which it commits.
 
-Must not hand out records. Exactly one of three: a subscription without a group (all partitions of the topics), a membership
-(`group_session.py` brings and takes partitions), or partitions assigned by the program, with a group's named offsets if it has one.
+Must not return records. It has exactly one of three forms: a subscription without a group (all partitions of the topics), a membership
+(`group_session.py` adds and removes partitions), or partitions assigned by the program, with a group's named offsets if it has one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from raftmq.types import TopicPartition
 
 
 class Assignment:
-    """See the module. In the event loop, from `begin` on."""
+    """The assignment of one consumer. Used in the event loop, from `begin` on."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Assignment:
         self.group = group
         self.subscription = subscription
         self.session: GroupSession | None = None
-        """The membership; None without one."""
+        """The membership, or None without one."""
         self._listener = listener
         self._resolver = resolver
         self._transport = transport
@@ -59,7 +59,7 @@ class Assignment:
     # -------------------------------------------------------------------------------------------------------- lifecycle
 
     def begin(self) -> None:
-        """The consumer is open: follow the topology, commit automatically."""
+        """Follow the topology and commit automatically, because the consumer is open."""
         self._has_begun = True
         self._resolver.subscribe(self._on_topology)
         if self.group is not None and self._hand_out.order:
@@ -68,7 +68,7 @@ class Assignment:
     def join(self) -> GroupSession:
         """Become a member of the group."""
         if self.group is None:
-            raise InvalidArgumentError("give group_id to be a member of a group")
+            raise InvalidArgumentError("membership of a group needs a group_id")
         session = self.session = GroupSession(
             self.group,
             self._resolver,
@@ -85,7 +85,7 @@ class Assignment:
         return session
 
     async def close(self, *, is_clean: bool) -> None:
-        """Give everything up, commit what is processed if `is_clean`, leave."""
+        """Release everything, commit the processed records if `is_clean`, and leave the group."""
         if self.session is not None:
             await self.session.close(is_clean=is_clean)
         elif self._commits is not None:
@@ -96,9 +96,9 @@ class Assignment:
     def subscribe(self, wanted: Subscription, listener: RebalanceListener | None) -> None:
         """Read these topics, and no others."""
         if not wanted:
-            raise InvalidArgumentError("name topics or a pattern; to read nothing, unsubscribe")
+            raise InvalidArgumentError("subscribe needs topics or a pattern: call unsubscribe to read nothing")
         if self.session is None and not self.subscription and self._hand_out.order:
-            raise InvalidArgumentError("partitions were assigned; make another consumer to subscribe")
+            raise InvalidArgumentError("partitions were assigned by the program: create another consumer to subscribe")
         self._listener = listener or self._listener
         self.subscription = wanted
         if self.group is None:
@@ -111,7 +111,7 @@ class Assignment:
             self.join()
 
     def unsubscribe(self) -> None:
-        """Read nothing."""
+        """Stop reading."""
         self.subscription = Subscription((), "", "")
         if self.session is not None:
             self.session.subscribe(self.subscription)
@@ -119,18 +119,20 @@ class Assignment:
             self._keep(())
 
     def assign(self, wanted: Sequence[TopicPartition]) -> None:
-        """Read exactly these; those that are assigned already stay as they are."""
+        """Read exactly these partitions. Those that are already assigned keep their state."""
         if self.subscription or self.session is not None:
-            raise InvalidArgumentError("the consumer reads whole topics; make one without topics to assign partitions")
+            raise InvalidArgumentError(
+                "the consumer reads whole topics: create one without topics to assign partitions"
+            )
         chosen = set(wanted)
         self._keep(state for state in self._hand_out.order if state.topic_partition in chosen)
         self.add(wanted)
 
     def add(self, partitions: Iterable[TopicPartition], *, is_late: bool = False) -> None:
-        """Read these, too."""
+        """Read these partitions, too."""
         for partition in partitions:
             if partition not in self._fetcher.partitions:
-                # A partition that is added while we read is read from its start: "latest" would skip what came before we knew.
+                # A partition that is added while the consumer reads is read from its start: "latest" would skip its first records.
                 reset_time = EARLIEST_TIME if is_late else self._reset_time
                 state = PartitionFetch(partition, reset_time, self._fetcher.counters)
                 state.must_ask_committed = self.group is not None
@@ -141,7 +143,7 @@ class Assignment:
         self._fetcher.wake()
 
     def _keep(self, kept: Iterable[PartitionFetch]) -> None:
-        """Drop all others."""
+        """Drop all other partitions."""
         staying = set(kept)
         for state in [state for state in self._hand_out.order if state not in staying]:
             del self._fetcher.partitions[state.topic_partition]
@@ -158,7 +160,7 @@ class Assignment:
     # -------------------------------------------------------------------------------------------------------- positions
 
     def states(self, partitions: Iterable[TopicPartition]) -> list[PartitionFetch]:
-        """The assigned partitions named, or all."""
+        """Return the states of these assigned partitions, or of all assigned ones."""
         names = list(partitions) or list(self._fetcher.partitions)
         try:
             return [self._fetcher.partitions[name] for name in names]
@@ -166,14 +168,14 @@ class Assignment:
             raise InvalidArgumentError(f"{error.args[0]} is not assigned") from None
 
     def seek(self, states: Sequence[PartitionFetch], offsets: Mapping[TopicPartition, int]) -> None:
-        """Go on at these offsets."""
+        """Continue at these offsets."""
         for state in states:
             state.seek(offsets[state.topic_partition], self._reset_time)
         self._hand_out.leave_current()
         self._fetcher.wake()
 
     def give_back(self, left: Mapping[TopicPartition, int]) -> None:
-        """Hand out from these offsets on again: whoever took the records did not pass them on."""
+        """Return records from these offsets on again, because their receiver did not pass them on."""
         for partition, offset in left.items():
             state = self._fetcher.partitions.get(partition)
             if state is not None and state.position is not None and offset < state.position:
@@ -187,13 +189,13 @@ class Assignment:
 
     @property
     def group_name(self) -> str:
-        """Whose offsets are committed. Raises `InvalidArgumentError` without a group."""
+        """Return the group whose offsets are committed. Raises `InvalidArgumentError` without a group."""
         if self.group is None:
-            raise InvalidArgumentError("offsets are committed by groups: give group_id")
+            raise InvalidArgumentError("only groups commit offsets: pass a group_id")
         return self.group.member.group
 
     def commits(self) -> OffsetCommits:
-        """The commits; without a membership, of named offsets that nobody else owns."""
+        """Return the commits. Without a membership they commit named offsets that no member owns."""
         name, group = self.group_name, self.group
         if self._commits is None and group is not None:
             self._commits = OffsetCommits(
@@ -208,13 +210,13 @@ class Assignment:
             )
             self._commits.start()
         if self._commits is None:
-            raise InvalidArgumentError("offsets are committed by groups: give group_id")
+            raise InvalidArgumentError("only groups commit offsets: pass a group_id")
         return self._commits
 
     # ------------------------------------------------------------------------------------------------------- the reader
 
     def record_poll(self) -> bool:
-        """The program asks for records: it is done with those before. Return `may_hand_out`."""
+        """Record that the program asks for records, so it has processed the previous ones. Return `may_hand_out`."""
         self._hand_out.record_poll()
         if self.session is None:
             return True
@@ -223,20 +225,20 @@ class Assignment:
 
     @property
     def may_hand_out(self) -> bool:
-        """See `GroupSession.may_hand_out`."""
+        """Return whether records may be returned, as `GroupSession.may_hand_out` does."""
         return self.session is None or self.session.may_hand_out
 
     def begin_waiting(self) -> None:
-        """It waits for records."""
+        """Record that the reader begins to wait for records."""
         if self.session is not None:
             self.session.begin_waiting()
 
     def end_waiting(self) -> None:
-        """It does not any more."""
+        """Record that the reader stops waiting for records."""
         if self.session is not None:
             self.session.end_waiting()
 
     def check(self) -> None:
-        """Raise what the reader must know of the group."""
+        """Raise an error of the group that the reader must handle."""
         if self.session is not None:
             self.session.check()

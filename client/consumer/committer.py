@@ -1,7 +1,7 @@
-"""Brings commits of offsets to the partitions' leaders: in order per partition, gathered while one is under way.
+"""Sends commits of offsets to the partitions' leaders, in order per partition. Commits gather while an earlier one is in flight.
 
-Must not decide what to commit. Invariants: a partition has one commit under way at most, so an older offset never overtakes a newer
-one; of commits that wait for one partition under one ownership the last is sent, and answers for all of them.
+Must not decide which offsets to commit. Invariants: a partition has at most one commit in flight, so an older offset never overtakes a
+newer one. Of the commits that wait for one partition under one ownership, only the last is sent, and its outcome counts for all of them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from raftmq.types import TopicPartition
 
 
 class Commit(NamedTuple):
-    """What to commit, and who commits it as what."""
+    """An offset to commit, and the ownership and identity under which it is committed."""
 
     what: OffsetCommit
     owned: OwnedPartition
@@ -31,14 +31,14 @@ class Commit(NamedTuple):
 
 @dataclass(slots=True)
 class _Waiter:
-    """One call of `submit`."""
+    """The caller of one `submit`."""
 
     future: asyncio.Future[None]
     open: int
     error: RaftMQError | None = None
 
     def done(self, error: RaftMQError | None) -> None:
-        """One of its partitions has an outcome; fencing says more than any other error."""
+        """Record the outcome of one partition. A fencing error takes precedence over other errors."""
         self.open -= 1
         if error is not None and (self.error is None or isinstance(error, FencedError)):
             self.error = error
@@ -51,14 +51,14 @@ class _Waiter:
 
 @dataclass(slots=True)
 class _Slot:
-    """What waits for one partition."""
+    """The commit that waits for one partition."""
 
     commit: Commit
     waiters: list[_Waiter] = field(default_factory=list)
 
 
 class Committer:
-    """See the module. In the event loop."""
+    """Sends the commits of one consumer. Used in the event loop."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Committer:
         self._is_closed = False
 
     def submit(self, commits: Mapping[TopicPartition, Commit]) -> asyncio.Future[None]:
-        """Commit; the future has the outcome of all of them: the worst error, when there is one. What else succeeded, did."""
+        """Commit. The future gets the outcome of all commits: the most important error, if any. Other partitions may be committed then."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         future.add_done_callback(_retrieve)
         if self._is_closed:
@@ -94,13 +94,13 @@ class Committer:
         return future
 
     async def settled(self, partitions: Iterable[TopicPartition]) -> None:
-        """Wait until nothing of these waits or is under way; errors are told to those who committed."""
+        """Wait until no commit of these partitions waits or is in flight. The callers of `submit` get the errors."""
         wanted = set(partitions)
         while busy := [task for task in self._tasks if wanted & (self._under_way | self._waiting.keys())]:
             await asyncio.wait(busy, return_when=asyncio.FIRST_COMPLETED)
 
     async def close(self) -> None:
-        """Give up what is under way: whether it was committed is not known."""
+        """Abandon all commits in flight. Their outcome is unknown."""
         self._is_closed = True
         await cancel_and_wait(*self._tasks)
         for slot in self._waiting.values():
@@ -110,7 +110,7 @@ class Committer:
     def _put(self, partition: TopicPartition, commit: Commit, waiter: _Waiter) -> None:
         slot = self._waiting.get(partition)
         if slot is None or (slot.commit.owned, slot.commit.identity) != (commit.owned, commit.identity):
-            if slot is not None:  # of an ownership that ended
+            if slot is not None:  # it belongs to an ownership that has ended
                 _finish(slot, FencedError(f"{partition.topic}/{partition.partition} was lost before it was committed"))
             slot = self._waiting[partition] = _Slot(commit)
         slot.commit = commit
@@ -129,7 +129,7 @@ class Committer:
             task.add_done_callback(partial(self._on_ended, frozenset(slots), slots))
 
     async def _run(self, identity: MemberIdentity, open_: dict[TopicPartition, _Slot]) -> None:
-        """Commit, and take out of `open_` what is answered."""
+        """Commit, and remove answered slots from `open_`."""
         commits = {partition: slot.commit.what for partition, slot in open_.items()}
         owned = {partition: slot.commit.owned for partition, slot in open_.items()}
         try:
@@ -147,7 +147,7 @@ class Committer:
     def _on_ended(
         self, partitions: frozenset[TopicPartition], open_: dict[TopicPartition, _Slot], task: asyncio.Task[None]
     ) -> None:
-        """A task that was cancelled, perhaps before its first step, or that failed by a defect, has answered nobody."""
+        """Fail the slots of a task that was cancelled, perhaps before its first step, or that failed by a defect."""
         self._tasks.pop(task, None)
         for slot in open_.values():
             _finish(slot, ClosedClientError("the consumer was closed while the offset was being committed"))
@@ -162,6 +162,6 @@ def _finish(slot: _Slot, error: RaftMQError | None) -> None:
 
 
 def _retrieve(future: asyncio.Future[None]) -> None:
-    """Nobody may be waiting: that is no reason for asyncio to complain at the end."""
+    """Retrieve the exception, so that asyncio does not warn if nobody waits for the future."""
     if not future.cancelled():
         future.exception()

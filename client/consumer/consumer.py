@@ -1,8 +1,8 @@
-"""`Consumer`: reads records of partitions, ahead of the reader, in offset order per partition; alone or as member of a group.
+"""`Consumer`: reads records of partitions, in offset order per partition and ahead of the reader, alone or as a member of a group.
 
-Must not know gRPC or topology (the fetcher's and the resolver's part) or how a group shares partitions (`group_session.py`).
-Invariants: records of a partition come in offset order without gaps, but for a reset or a seek; nothing is handed out twice without
-a seek, or another owner in between.
+Must not know gRPC or the topology (the fetcher and the resolver do) or how a group shares partitions (`group_session.py` does).
+Invariants: records of a partition are returned in offset order without gaps, except after a reset or a seek. No record is returned twice
+without a seek or another owner in between.
 """
 
 from __future__ import annotations
@@ -57,42 +57,44 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
             async for record in consumer:
                 print(record.partition, record.offset, record.value)
 
-    With a group, its members share the partitions of the topics, and offsets are committed; without one, all partitions are
-    assigned, also those added later (from their first record on). Without topics, use `subscribe` or `assign`. Only committed records
-    are read. The position of a partition is the offset of the record that is handed out next.
+    With a group, its members share the partitions of the topics, and offsets are committed. Without one, all partitions are assigned,
+    including partitions that are added later (from their first record on). Without topics, use `subscribe` or `assign`. Only committed
+    records are read. The position of a partition is the offset of the record that is returned next.
 
-    Type checkers take the types of keys and values from the deserializers: with ``value_deserializer=Json(Order).deserialize`` it is a
-    ``Consumer[bytes, Order]`` and hands out ``Record[bytes, Order]``, whose value is an ``Order`` or, of a tombstone, None.
+    Type checkers infer the types of keys and values from the deserializers: with ``value_deserializer=Json(Order).deserialize`` it is a
+    ``Consumer[bytes, Order]`` and returns ``Record[bytes, Order]``, whose value is an ``Order``, or None in a tombstone.
 
-    One task reads at a time. What a record's handler has to do is done when the next record, or the next `getmany`, is asked for:
-    that is what automatic commit commits, and what a partition that moves to another member waits for.
+    One task reads at a time. By asking for the next record, or for the next `getmany`, the program declares that it has processed the
+    previous records. Automatic commits contain the processed records, and a partition moves to another member only when its records are processed.
 
     Args:
-        topics: what to read; nothing: call `subscribe` or `assign`.
+        topics: the topics to read. Without any, call `subscribe` or `assign`.
         bootstrap_servers: ``"host:port[,host:port...]"`` or a sequence; any of the cluster's brokers.
-        cluster_id: the only cluster to be used, as `raftmq cluster status` shows it. Without one it is the first that answers; then an
-            address where a cluster was formed by mistake is used as well.
-        group_id: the consumer group; None: no group, and nothing can be committed.
-        group_instance_id: a name of this member that outlives the process: who restarts within its session gets the same partitions.
+        cluster_id: the only cluster to use, as `raftmq cluster status` shows it. By default it is the cluster of the first broker that
+            answers, even if that cluster was formed by mistake.
+        group_id: the consumer group. None: no group, and no commits.
+        group_instance_id: a name of this member that survives restarts of the process. A member that restarts within its session gets the
+            same partitions.
         client_id: a name for logs and for the list of members.
-        enable_auto_commit: commit what is processed, every `auto_commit_interval_ms`, before partitions are released, and at a clean end.
-        auto_commit_interval_ms: how often.
-        auto_offset_reset: where to begin without a position, and after the records at the position were deleted.
-        session_timeout_ms: a member that is not heard of for so long is out. Heartbeats do not depend on the event loop.
-        heartbeat_interval_ms: the longest time between two heartbeats; the coordinator may ask for more.
-        max_poll_interval_ms: a program that does not ask for records for so long leaves the group, until it asks again.
-        assignor: who divides partitions: sticky, range, round_robin, or one that is installed on the brokers.
-        rack: where this member is, for assignors that care.
-        listener: hears of partitions that come and go.
-        max_poll_records: most records of one `getmany`. The default, 10,000, is decoded in a few milliseconds, which is as long
-            as anything should keep the event loop.
-        fetch_max_bytes: most bytes of one answer (one batch always fits).
-        max_partition_fetch_bytes: most bytes of one partition in an answer, and the mark below which it is fetched ahead.
-        fetch_max_wait_ms: how long a broker holds a poll that has nothing to return.
-        fetch_min_bytes: how much it waits for.
-        request_timeout_ms: how long `start`, and each lookup of topics and offsets, may take.
-        key_deserializer: applied to keys that are not None.
-        value_deserializer: the same for values.
+        enable_auto_commit: commit processed records every `auto_commit_interval_ms`, before partitions are released, and at a clean end.
+        auto_commit_interval_ms: time between automatic commits.
+        auto_offset_reset: ``"latest"``, ``"earliest"`` or ``"none"`` (raise an error): the position of a partition that has none, or whose
+            records at the position were deleted.
+        session_timeout_ms: time without a heartbeat after which the group removes the member. Heartbeats do not depend on the event loop.
+        heartbeat_interval_ms: maximum time between two heartbeats. The coordinator may ask for more frequent ones.
+        max_poll_interval_ms: time without a request for records after which the member leaves the group, until the program asks again.
+        assignor: the strategy that assigns partitions: sticky, range, round_robin, or one that is installed on the brokers.
+        rack: location of this member, for assignors that use it.
+        listener: callbacks for partitions that are assigned and revoked.
+        max_poll_records: maximum number of records of one `getmany`. Decoding the default, 10,000, takes a few milliseconds, and nothing
+            should block the event loop for longer.
+        fetch_max_bytes: maximum bytes of one answer (one batch always fits).
+        max_partition_fetch_bytes: maximum bytes of one partition in an answer. A partition is fetched ahead while its buffer holds less.
+        fetch_max_wait_ms: time for which a broker holds a poll until it has `fetch_min_bytes` to return.
+        fetch_min_bytes: bytes for which a broker waits before it answers a poll.
+        request_timeout_ms: time limit of `start`, and of each lookup of topics and offsets.
+        key_deserializer: function that converts the bytes of a key. It is not called for None.
+        value_deserializer: function that converts the bytes of a value. It is not called for None.
         transport: replaces gRPC, for simulations.
     """
 
@@ -169,7 +171,7 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
         )
         self._unawaited: set[asyncio.Task[None]] = set()
         self._reader: asyncio.Task[object] | None = None
-        """Who was handed the last records."""
+        """The task that got the last records."""
         self._affinity = ClientAffinity("consumer")
         self._loop_budget = LoopBudget()
         self._steps = 0
@@ -180,21 +182,21 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
     # -------------------------------------------------------------------------------------------------------- lifecycle
 
     async def start(self) -> None:
-        """Connect, and find the topics; with a group, join it; else find the positions of everything. ``async with`` calls it.
+        """Connect and find the topics. With a group, join it. Without one, find all positions. ``async with`` calls it.
 
-        With ``auto_offset_reset="latest"`` and no group, every record written after it returns is read. A group's partitions come a
-        moment later (`RebalanceListener`). Waits up to `request_timeout_ms`. Cancelled or failed, the consumer is closed.
+        With ``auto_offset_reset="latest"`` and no group, every record written after it returns is read. A group's partitions are assigned
+        shortly afterwards (`RebalanceListener`). It waits up to `request_timeout_ms`. If it fails or is cancelled, the consumer is closed.
 
         Raises:
             BootstrapError: no bootstrap address answered in time.
-            UnknownTopicError, InvalidTopicNameError: there is no such topic, or there cannot be.
-            NoLeaderError: nobody leads one of its partitions, so where it ends is not known.
-            FencedError, TooManyMembersError, InvalidArgumentError: the group does not take this member.
+            UnknownTopicError, InvalidTopicNameError: a topic does not exist, or cannot exist.
+            NoLeaderError: a partition has no leader, so its end is unknown.
+            FencedError, TooManyMembersError, InvalidArgumentError: the group refuses this member.
             RaftMQError: positions could not be looked up in time, or no coordinator answered.
         """
         self._affinity.check()
         if self._is_closed or self._is_open:
-            raise ClosedClientError("a consumer is started once; make a new one")
+            raise ClosedClientError("a consumer is started only once: create a new one")
         self._affinity.bind()
         deadline = Deadline(self._timeout_seconds)
         try:
@@ -211,7 +213,7 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
                 await self._fetcher.prepare(unplaced, deadline.remaining())
             for state in self._hand_out.order:
                 state.raise_error()
-            self._check_not_closed()  # meanwhile
+            self._check_not_closed()  # it may have been closed in the meantime
             self._resolver.check()
         except BaseException:
             await self._close_now(is_clean=False)
@@ -222,17 +224,17 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
         log.info("consumer_started client_id=%s partitions=%d", self.client_id, len(self._hand_out.order))
 
     async def close(self) -> None:
-        """Give up everything, leave the group at once (a static member keeps its place), and close the connections.
+        """Release all partitions, leave the group immediately (a static member keeps its place), and close the connections.
 
-        With automatic commit it commits what is processed, in at most a few seconds: also the last records handed out, if the task
-        that read them calls it, and not because of an exception. Calling it again does nothing; iteration ends.
+        With automatic commit, it commits the processed records, for a few seconds at most. These include the last records returned if the
+        task that read them calls it outside of an exception handler. A repeated call does nothing. Iteration ends.
         """
         self._affinity.check()
         await self._close_now(is_clean=sys.exception() is None)
 
     def __del__(self) -> None:
         if getattr(self, "_is_open", False):
-            self._affinity.warn_unclosed(self, "its connections stay open, and its group waits for its session to end")
+            self._affinity.warn_unclosed(self, "its connections stay open, and its group waits until its session ends")
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -245,7 +247,7 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
         await self._close_now(is_clean=kind is None)
 
     def metrics(self) -> ConsumerMetrics:
-        """What the consumer has counted since its start, and what it holds now. Cheap; does not wait; also after `close`."""
+        """Return counters since the start, and the current state. Cheap, without waiting, and usable after `close`."""
         states, session = self._hand_out.order, self._assignment.session
         return ConsumerMetrics.of(
             self._fetcher.counters,
@@ -257,7 +259,12 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
         )
 
     async def _finish(self, *, is_clean: bool, left: Mapping[TopicPartition, int] | None) -> None:
-        """Close for `raftmq.sync`, which knows who reads; `left`: nothing of these is processed from that offset on, all else is."""
+        """Close on behalf of `raftmq.sync`, which knows the reader.
+
+        Args:
+            is_clean: Whether to commit the processed records.
+            left: The first unprocessed offset of each of these partitions. All other returned records are processed.
+        """
         self._affinity.check()
         if left is not None and not self._is_closed:
             self._hand_out.record_poll()
@@ -272,7 +279,7 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
         self._data.set()
         try:
             if is_clean and self._reader is not None and self._reader is asyncio.current_task():
-                self._hand_out.record_poll()  # it came back from its last record by itself
+                self._hand_out.record_poll()  # the reader itself closes, so it has processed its last record
             await self._assignment.close(is_clean=is_clean)
         finally:
             self._is_open = False
@@ -290,49 +297,49 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
     def subscribe(
         self, topics: Iterable[str] = (), *, pattern: str | None = None, listener: RebalanceListener | None = None
     ) -> None:
-        """Read these topics from now on, and no others. Does not wait; what moves because of it moves in peace.
+        """Read these topics from now on, and no others. Returns immediately. Partitions that move because of it are released in order.
 
         Args:
-            topics: names; those of a group may be created later.
-            pattern: a regular expression that the whole name must match, also of topics created later; needs a group.
-            listener: replaces the one before.
+            topics: names. With a group, topics may be created later.
+            pattern: a regular expression that the whole name of a topic must match, also of topics created later. It needs a group.
+            listener: replaces the previous listener.
         """
         self._affinity.check()
         has_group = self._assignment.group is not None
         self._assignment.subscribe(subscription_of(topics, pattern, self._assignor, has_group=has_group), listener)
 
     def unsubscribe(self) -> None:
-        """Read nothing: give everything up in peace, and leave the group. Does not wait."""
+        """Stop reading: release all partitions in order, and leave the group. Returns immediately."""
         self._affinity.check()
         self._assignment.unsubscribe()
 
     def subscription(self) -> frozenset[str]:
-        """The topics that are subscribed to by name."""
+        """Return the topics that are subscribed by name."""
         self._affinity.check()
         return frozenset(self._assignment.subscription.topics)
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly these partitions from now on; those assigned before keep their positions. Does not wait.
+        """Read exactly these partitions from now on. Partitions that are assigned already keep their positions. Returns immediately.
 
-        With a group it begins where that group's offsets are, and can commit them; nobody shares with it, and it works only while
-        nobody subscribes in that group. Raises `InvalidArgumentError` for a consumer with topics.
+        With a group, partitions begin at the group's committed offsets, and the consumer can commit. The partitions are not shared with
+        other consumers, and it works only while no member subscribes in that group. Raises `InvalidArgumentError` for a consumer with topics.
         """
         self._affinity.check()
         self._assignment.assign(checked_partitions(partitions))
 
     def assignment(self) -> frozenset[TopicPartition]:
-        """The assigned partitions; of a group, those that this member reads now."""
+        """Return the assigned partitions. In a group, these are the partitions that this member reads now."""
         self._affinity.check()
         return frozenset(self._fetcher.partitions)
 
     def pause(self, *partitions: TopicPartition) -> None:
-        """Hand out nothing from these partitions until `resume`; what is fetched is kept. Does not wait."""
+        """Return no records of these partitions until `resume`. Fetched records are kept. Returns immediately."""
         self._affinity.check()
         for state in self._assignment.states(partitions):
             state.is_paused = True
 
     def resume(self, *partitions: TopicPartition) -> None:
-        """Undo `pause`. Does not wait."""
+        """Undo `pause`. Returns immediately."""
         self._affinity.check()
         for state in self._assignment.states(partitions):
             state.is_paused = False
@@ -340,27 +347,27 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
         self._fetcher.wake()
 
     def paused(self) -> frozenset[TopicPartition]:
-        """The paused partitions."""
+        """Return the paused partitions."""
         self._affinity.check()
         return frozenset(tp for tp, state in self._fetcher.partitions.items() if state.is_paused)
 
     # ---------------------------------------------------------------------------------------------------------- offsets
 
     async def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
-        """Commit, and wait for it, at most `request_timeout_ms`.
+        """Commit offsets, and wait for the result at most `request_timeout_ms`.
 
         Args:
-            offsets: for each partition the next one to read. None: all that was handed out (as processed by who calls it).
+            offsets: the next offset to read of each partition. None: commit all returned records, which the caller declares processed.
 
         Raises:
-            FencedError: a partition is another member's by now, or was; its offset is not committed. The others' are.
+            FencedError: another member owns, or owned, a partition. Its offset is not committed. The others are.
             OffsetOutOfRangeError: an offset is above the end of its partition.
-            RaftMQError: it may have been committed, or not. Cancelling leaves that open, too. Repeating it is harmless.
+            RaftMQError: the offsets may or may not have been committed, as after a cancellation. Repeating the commit is harmless.
         """
         await asyncio.shield(self._commit(offsets))
 
     def commit_nowait(self, offsets: Mapping[TopicPartition, int] | None = None) -> asyncio.Task[None]:
-        """As `commit`, and does not wait: the task has the outcome. Commits of a partition keep their order."""
+        """Commit offsets as `commit` does, without waiting. The task has the outcome. Commits of a partition keep their order."""
         task = asyncio.create_task(_outcome(self._commit(offsets)), name="raftmq-commit-nowait")
         self._unawaited.add(task)
         task.add_done_callback(self._on_unawaited)
@@ -375,7 +382,12 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
     def _commit(
         self, offsets: Mapping[TopicPartition, int] | None, left: Mapping[TopicPartition, int] = NOTHING
     ) -> asyncio.Future[None]:
-        """`left`: of each partition the first record that `raftmq.sync` took and did not hand out."""
+        """Commit on behalf of `commit` and of `raftmq.sync`.
+
+        Args:
+            offsets: The offsets to commit, or None for all returned records.
+            left: The first record of each partition that `raftmq.sync` took and did not return to the program.
+        """
         self._check_alive()
         commits = self._assignment.commits()
         if offsets is not None:
@@ -386,7 +398,7 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
         return commits.submit_offsets(moved | {tp: offset for tp, offset in left.items() if tp in moved})
 
     async def committed(self, *partitions: TopicPartition) -> dict[TopicPartition, int | None]:
-        """What the group has committed, by partition (default: all assigned); None where it never did. Raises `RaftMQError`."""
+        """Return the group's committed offset of each partition (default: all assigned), or None if there is none. Raises `RaftMQError`."""
         self._check_alive()
         group = self._assignment.group_name
         wanted = partitions or tuple(self._fetcher.partitions)
@@ -394,10 +406,10 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
         return {partition: at.offset if at.offset >= 0 else None for partition, at in found.items()}
 
     async def position(self, partition: TopicPartition) -> int:
-        """The offset of the record handed out next; waits until it is looked up, at most `request_timeout_ms`.
+        """Return the offset of the record that is returned next. Waits until it is looked up, at most `request_timeout_ms`.
 
         Raises:
-            RequestTimedOutError: it is not known in time.
+            RequestTimedOutError: the lookup did not succeed in time.
             RaftMQError: the error that stopped the partition.
         """
         self._check_alive()
@@ -411,47 +423,47 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
         return state.position
 
     def _no_position(self, state: PartitionFetch) -> RequestTimedOutError:
-        """The error for a position that could not be looked up in time; it says who was asked."""
+        """Return the error for a position that could not be looked up in time. It names the broker that was asked."""
         topic, number = state.topic_partition
         leader = self._resolver.leader(state.group_id)
         asked = (
-            f"its leader at {self._resolver.address(leader)} did not say" if leader else "nobody is known to lead it"
+            f"its leader at {self._resolver.address(leader)} did not return one" if leader else "it has no known leader"
         )
         return RequestTimedOutError(f"{topic}/{number} has no position after {self._timeout_seconds:g} s: {asked}")
 
     def highwater(self, partition: TopicPartition) -> int | None:
-        """One past the last committed offset of an assigned partition, as its leader said with the last records; None before that.
+        """Return one past the last committed offset of an assigned partition, as of its leader's last answer, or None before the first one.
 
-        Does not wait. It is behind by at most what was appended since the last answer; `end_offsets` asks.
+        Returns immediately. It does not include records appended since that answer. `end_offsets` asks the leader.
         """
         self._affinity.check()
         (state,) = self._assignment.states([partition])
         return state.high_watermark if state.high_watermark >= 0 else None
 
     async def lag(self, *partitions: TopicPartition) -> dict[TopicPartition, int]:
-        """How many records are behind the position, by partition (default: all assigned). Raises `RaftMQError`."""
+        """Return the number of records after the position of each partition (default: all assigned). Raises `RaftMQError`."""
         names = [state.topic_partition for state in self._assignment.states(partitions)]
         ends = await self._offsets_at(names, LATEST_TIME)
         return {name: max(0, end - await self.position(name)) for name, end in ends.items()}
 
     async def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Hand out the record at `offset` next. What it means that there is none shows when reading (`auto_offset_reset`)."""
+        """Continue at `offset`. If that record does not exist, the next read resets the position as `auto_offset_reset` says."""
         self._check_alive()
         check_whole(LONG_MAX, offset=offset)
         if offset < 0:
-            raise InvalidArgumentError(f"offset must be 0 or more, not {offset}: see seek_to_beginning and seek_to_end")
+            raise InvalidArgumentError(f"offset must be 0 or more, not {offset}: use seek_to_beginning or seek_to_end")
         self._assignment.seek(self._assignment.states([partition]), {partition: offset})
 
     async def seek_to_committed(self, *partitions: TopicPartition) -> dict[TopicPartition, int | None]:
-        """Go back to what the group has committed; without arguments, in every assigned partition.
+        """Go back to the group's committed offsets, in these partitions or in all assigned ones.
 
         Returns:
-            The committed offsets. A partition of which the group has committed nothing (None) begins where `auto_offset_reset` says.
+            The committed offsets. A partition without one (None) begins at the position that `auto_offset_reset` specifies.
 
         Raises:
-            NoPositionError: nothing is committed and `auto_offset_reset` is ``"none"``; no position has changed.
+            NoPositionError: a partition has no committed offset, and `auto_offset_reset` is ``"none"``. No position has changed.
             InvalidArgumentError: there is no group, or a partition is not assigned.
-            RaftMQError: as `seek_to_beginning`.
+            RaftMQError: as for `seek_to_beginning`.
         """
         self._check_alive()
         states = self._assignment.states(partitions)
@@ -460,45 +472,45 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
         begin: dict[TopicPartition, int] = {}
         if missing and self._reset_time is None:
             names = ", ".join(f"{topic}/{number}" for topic, number in missing)
-            raise NoPositionError(f"the group has committed nothing of {names}: seek, or set auto_offset_reset")
+            raise NoPositionError(f"the group has no committed offset for {names}: seek, or set auto_offset_reset")
         if missing and self._reset_time is not None:
             begin = await self._offsets_at(missing, self._reset_time)
         self._assignment.seek(states, begin | {at: offset for at, offset in found.items() if offset is not None})
         return found
 
     async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        """Go to the first record there is; without arguments, in every assigned partition.
+        """Go to the first existing record, in these partitions or in all assigned ones.
 
-        Waits for the brokers, at most `request_timeout_ms`; cancelled or failed, positions are as before. Raises `RaftMQError`.
+        Waits for the brokers, at most `request_timeout_ms`. If it fails or is cancelled, positions are unchanged. Raises `RaftMQError`.
         """
         states = self._assignment.states(partitions)
         self._assignment.seek(states, await self.beginning_offsets([state.topic_partition for state in states]))
 
     async def seek_to_end(self, *partitions: TopicPartition) -> None:
-        """Go behind the last committed record; without arguments, in every assigned partition. As `seek_to_beginning`."""
+        """Go to the end, after the last committed record, in these partitions or in all assigned ones, as `seek_to_beginning` does."""
         states = self._assignment.states(partitions)
         self._assignment.seek(states, await self.end_offsets([state.topic_partition for state in states]))
 
     async def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The first offset that can be read, of any partitions. Waits at most `request_timeout_ms`; raises `RaftMQError`."""
+        """Return the first readable offset of any partitions. Waits at most `request_timeout_ms`. Raises `RaftMQError`."""
         return await self._offsets_at(partitions, EARLIEST_TIME)
 
     async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """One past the last committed offset, of any partitions. Waits at most `request_timeout_ms`; raises `RaftMQError`."""
+        """Return one past the last committed offset of any partitions. Waits at most `request_timeout_ms`. Raises `RaftMQError`."""
         return await self._offsets_at(partitions, LATEST_TIME)
 
     async def partition_count(self, topic: str) -> int:
-        """How many partitions a topic has, numbered from 0. Raises `UnknownTopicError`."""
+        """Return the number of partitions of a topic. They are numbered from 0. Raises `UnknownTopicError`."""
         self._check_alive()
         return (await self._resolver.topic(topic, self._timeout_seconds)).partition_count
 
     async def offsets_for_times(
         self, times_ms: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """The first record appended at or after a time (milliseconds since the epoch), per partition; None when there is none.
+        """Return the first record of each partition that was appended at or after a time, or None if there is none.
 
-        It is the time at which the leader appended the record that counts, not the producer's timestamp: that never decreases,
-        so the answer is exact. Waits at most `request_timeout_ms`; raises `RaftMQError`.
+        Times are milliseconds since the epoch. They are compared with the time at which the leader appended a record, not with the
+        producer's timestamp. Append times never decrease, so the answer is exact. Waits at most `request_timeout_ms`. Raises `RaftMQError`.
         """
         self._check_alive()
         for partition, time_ms in times_ms.items():
@@ -519,38 +531,39 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
     async def getmany(
         self, *partitions: TopicPartition, timeout_ms: float = 0, max_records: int | None = None
     ) -> dict[TopicPartition, list[Record[KeyT_co, ValueT_co]]]:
-        """The next records, by partition; an empty dictionary, never an exception, when there are none in time.
+        """Return the next records, by partition. If there are none in time, return an empty dictionary and raise no exception.
 
-        Says that the records of the call before are processed.
+        The call declares that the records of the previous call are processed.
 
         Args:
-            partitions: only these; default: all assigned.
-            timeout_ms: how long to wait for a first record. 0 returns what is there.
-            max_records: most records in all; default `max_poll_records`.
+            partitions: the partitions to read; default: all assigned ones.
+            timeout_ms: time to wait for a first record. 0 returns buffered records only.
+            max_records: maximum number of records in total; default: `max_poll_records`.
 
         Raises:
-            CorruptBatchError: the next batch of a partition cannot be decoded. Seek to its `next_offset` to go on, or call again
-                to fetch it again.
-            OffsetOutOfRangeError: the records at the position are gone and ``auto_offset_reset`` is ``"none"``.
+            CorruptBatchError: the next batch of a partition cannot be decoded. Seek to its `next_offset` to skip it, or call again to
+                fetch it again.
+            OffsetOutOfRangeError: the records at the position were deleted, and ``auto_offset_reset`` is ``"none"``.
             NoPositionError, UnknownTopicError, UnknownPartitionError: a partition cannot be read.
-            FencedError: another process joined the group with this one's `group_instance_id`.
-            TooManyMembersError, InvalidArgumentError: the group does not take this member.
+            FencedError: another process joined the group with the same `group_instance_id`.
+            TooManyMembersError, InvalidArgumentError: the group refuses this member.
             ClosedClientError, ForkedClientError: the consumer cannot be used.
             WrongEventLoopError: the consumer was started on another event loop. Every method raises it.
 
-        Whatever a deserializer raises is raised too, with a note that says which record it was. That record stays the next one
-        of its partition: `seek` behind it to go on. What the rebalance listener raised is raised once.
+        An exception of a deserializer is raised, too, with a note that names the record. That record remains the next one of its partition:
+        `seek` past it to continue. An exception of the rebalance listener is raised once.
 
-        An error is raised only when it is first in line; records before it are returned first. Cancelling while it waits loses
-        nothing.
+        Records before an error are returned before it is raised. Cancelling it while it waits loses nothing.
         """
         self._check_usable()
         if max_records is not None:
             check_positive(max_records=max_records)
             check_whole(LONG_MAX, max_records=max_records)
         count_max = self._records_max if max_records is None else max_records
-        if not timeout_ms >= 0:  # NaN is not either
-            raise InvalidArgumentError(f"timeout_ms must be 0 or more, not {timeout_ms!r}: 0 returns what is there")
+        if not timeout_ms >= 0:  # also false for NaN
+            raise InvalidArgumentError(
+                f"timeout_ms must be 0 or more, not {timeout_ms!r}: 0 returns buffered records only"
+            )
         deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
         chosen = set(map(TopicPartition._make, partitions))
         if chosen:
@@ -573,12 +586,12 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
         return self
 
     async def __anext__(self) -> Record[KeyT_co, ValueT_co]:
-        """The next record of any partition; waits for it without limit. Ends when the consumer is closed. Raises as `getmany`.
+        """Return the next record of any partition. Waits for it without limit. Iteration ends when the consumer is closed.
 
-        A loop over records lets the event loop run its other tasks every 10 ms, also while there are records without end.
+        A loop over records lets the event loop run its other tasks every 10 ms, even while there is always another record.
 
-        Says that the record before is processed. With nothing to read from (no topics, nothing assigned) it raises
-        `InvalidArgumentError` rather than wait for ever.
+        The call declares that the previous record is processed. Raises as `getmany` does. If there is nothing to read (no topics, no
+        assigned partitions), it raises `InvalidArgumentError` instead of waiting indefinitely.
         """
         self._affinity.check()
         may_hand_out = self._assignment.record_poll()
@@ -590,7 +603,7 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
             record, has_room = self._hand_out.next_of_current() if may_hand_out else (None, False)
             if record is not None:
                 if has_room:
-                    self._fetcher.wake()  # a batch was opened: there is room to fetch the next
+                    self._fetcher.wake()  # a batch was opened, so there is space to fetch the next
                 self._reader = asyncio.current_task(self._affinity.loop)
                 return record
             if self._is_closed:
@@ -608,12 +621,12 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
     # ---------------------------------------------------------------------------------------------------------- internal
 
     async def _wait_data(self, deadline: float | None) -> bool:
-        """Wait until something arrived; False when the time is over. `_data` must have been cleared before looking."""
+        """Wait until something arrives. Return False on a timeout. `_data` must be cleared before the caller looks for records."""
         remaining = deadline - asyncio.get_running_loop().time() if deadline is not None else None
         self._assignment.begin_waiting()
         try:
             if remaining is not None and remaining <= 0:
-                await asyncio.sleep(0)  # a caller that polls without waiting must still let the fetcher run
+                await asyncio.sleep(0)  # a caller that polls without waiting must let the fetcher run
                 return False
             async with asyncio.timeout(remaining):
                 await self._data.wait()
@@ -626,7 +639,7 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
 
     def _check_not_closed(self) -> None:
         if self._is_closed:
-            raise ClosedClientError("the consumer is closed; make a new one")
+            raise ClosedClientError("the consumer is closed: create a new one")
 
     def _check_usable(self) -> None:
         self._affinity.check()
@@ -635,7 +648,7 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
         self._assignment.check()
 
     def _check_alive(self) -> None:
-        """As `_check_usable`; also while it closes, for the listener."""
+        """Check as `_check_usable` does, but allow use by the listener while the consumer closes."""
         self._affinity.check()
         if not self._is_open:
             self._check_not_closed()
@@ -646,18 +659,19 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
 
 
 class _Defect:
-    """What ended a task of a consumer.
+    """The error that ended a task of a consumer.
 
-    Tasks refer to this and not to the consumer: one that a program forgot is collected, and says so, while its tasks still run.
+    Tasks refer to this object and not to the consumer. So a consumer that a program forgot to close is collected, and warns, while its tasks
+    still run.
     """
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self.error: BaseException | None = None
-        """The first one; None while all is well."""
+        """The first error, or None."""
         self._wake = wake
 
     def note(self, error: BaseException) -> None:
-        """Keep the first error, and wake who waits for records."""
+        """Store the first error, and wake the reader."""
         self.error = self.error or error
         self._wake()
 

@@ -1,4 +1,4 @@
-"""Checks what a program gives a `Consumer`, and makes the settings of its parts of it. Pure."""
+"""Checks the arguments of a `Consumer`, and converts them to the settings of its parts. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _RESET_TIMES: dict[str, int | None] = {"latest": LATEST_TIME, "earliest": EARLIE
 
 
 def reset_time_of(auto_offset_reset: str) -> int | None:
-    """What to look up without a position; None: fail instead."""
+    """Return the time to look up for a partition without a position, or None to fail instead."""
     if auto_offset_reset not in _RESET_TIMES:
         raise InvalidArgumentError(f"auto_offset_reset {auto_offset_reset!r}: use latest, earliest or none")
     return _RESET_TIMES[auto_offset_reset]
@@ -33,7 +33,7 @@ def fetch_limits(
     max_partition_fetch_bytes: int,
     request_timeout_ms: float,
 ) -> FetchLimits:
-    """How much to fetch."""
+    """Return the limits of fetches."""
     check_positive(
         fetch_max_bytes=fetch_max_bytes,
         max_partition_fetch_bytes=max_partition_fetch_bytes,
@@ -66,18 +66,18 @@ def group_settings(
     reset_time: int | None,
     request_timeout_ms: float,
 ) -> GroupSettings | None:
-    """How to take part in a group; None without one. What only the brokers know to be wrong, they refuse."""
+    """Return the settings of the group membership, or None without a group. Brokers check what only they can."""
     named = (("group_id", group_id), ("group_instance_id", group_instance_id), ("assignor", assignor), ("rack", rack))
     for name, text in named:
         check_text(text, name)
     if group_id is None:
         if group_instance_id is not None:
-            raise InvalidArgumentError("group_instance_id means nothing without group_id")
+            raise InvalidArgumentError("group_instance_id has no effect without group_id")
         return None
     if not group_id:
-        raise InvalidArgumentError(f"group_id is a name, not {group_id!r}")
+        raise InvalidArgumentError(f"group_id must be a name, not {group_id!r}")
     if group_instance_id is not None and not group_instance_id:
-        raise InvalidArgumentError("group_instance_id is empty; leave it out for a member without a name")
+        raise InvalidArgumentError("group_instance_id is empty: omit it for a member without a name")
     check_positive(
         auto_commit_interval_ms=auto_commit_interval_ms,
         session_timeout_ms=session_timeout_ms,
@@ -109,39 +109,39 @@ def group_settings(
 
 
 def subscription_of(topics: Iterable[str], pattern: str | None, assignor: str, *, has_group: bool) -> Subscription:
-    """What to subscribe to; each name once."""
+    """Return the subscription to these topics, without duplicates."""
     if isinstance(topics, str):
-        raise TypeError(f"topics are several names: ({topics!r},)")
+        raise TypeError(f"topics must be several names: ({topics!r},)")
     given = tuple(topics)
     if not all(isinstance(name, str) for name in given):
-        raise TypeError(f"topics are names, one argument each: Consumer('a', 'b'), not {given!r}")
+        raise TypeError(f"topics must be names, one argument each: Consumer('a', 'b'), not {given!r}")
     check_texts(given, "topic")
     check_text(pattern, "pattern")
     names = tuple(dict.fromkeys(given))
     if pattern is not None and not has_group:
-        raise InvalidArgumentError("a pattern is resolved by the group's coordinator: give group_id")
+        raise InvalidArgumentError("a pattern needs a group_id, because the group's coordinator resolves it")
     return Subscription(names, pattern or "", assignor)
 
 
 def checked_partitions(partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-    """What `assign` takes."""
+    """Return the partitions for `assign`, checked."""
     wanted = list(partitions)
     for partition in wanted:
         if not isinstance(partition, TopicPartition):
             raise TypeError(
-                f"assign takes TopicPartitions in a list, such as [TopicPartition('t', 0)], not {partition!r}"
+                f"assign needs a list of TopicPartitions, such as [TopicPartition('t', 0)], not {partition!r}"
             )
         check_text(partition.topic, "topic")
     return wanted
 
 
 def checked_offsets(offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """What `commit` takes."""
+    """Return the offsets for `commit`, checked."""
     pairs: Iterable[tuple[object, object]] = offsets.items()
     for partition, offset in pairs:
         if not isinstance(partition, tuple) or isinstance(offset, bool) or not isinstance(offset, int):
-            raise TypeError(f"offsets are numbers by TopicPartition, not {partition!r}: {offset!r}")
+            raise TypeError(f"offsets must be numbers by TopicPartition, not {partition!r}: {offset!r}")
         check_texts(partition, "topic")
         if not 0 <= offset < 1 << 63:
-            raise InvalidArgumentError(f"an offset is not negative: {offset}; it is the next one to read")
+            raise InvalidArgumentError(f"an offset must not be negative: {offset} (it is the next one to read)")
     return {TopicPartition._make(partition): offset for partition, offset in offsets.items()}

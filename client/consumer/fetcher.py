@@ -1,7 +1,7 @@
-"""Keeps the partitions of a consumer supplied: finds topics, looks positions up, and polls leaders ahead of the reader.
+"""Fetches records for the partitions of a consumer: finds topics, looks up positions, and polls leaders ahead of the reader.
 
-Each partition is in at most one poll at a time; the partitions of one leader that want data share a poll. Must not decode or hand
-out records. Invariant: an answer is used only if nothing (a seek, a new leader) made it stale meanwhile.
+Each partition is in at most one poll at a time. The partitions of one leader that need data share a poll. Must not decode or return
+records. Invariant: an answer is used only if no event (a seek, a new leader) made it stale.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from raftmq.proto import queue_pb2 as pb
 from raftmq.types import TopicPartition
 
 _GONE: Final = (UnknownTopicError, UnknownPartitionError)
-"""A partition of a group's member is not there any more: the assignment says so in a moment."""
+"""Errors for a partition that no longer exists. A group member's assignment will reflect that soon."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetchLimits:
-    """How much to fetch and how long to wait for it."""
+    """Limits of the size of a fetch and of the wait for it."""
 
     fetch_max_bytes: int
     fetch_min_bytes: int
@@ -48,7 +48,7 @@ class FetchLimits:
 
 
 class Fetcher:
-    """Runs from `start` to `close`; `partitions` is the consumer's assignment, which may change at any time."""
+    """Runs from `start` to `close`. `partitions` is the consumer's assignment, which may change at any time."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Fetcher:
         group: str = "",
     ) -> None:
         self._group = group
-        """Whose committed offsets partitions begin at; empty: nobody's."""
+        """The group at whose committed offsets partitions begin, or empty without a group."""
         self.partitions: dict[TopicPartition, PartitionFetch] = {}
         self._resolver = resolver
         self._limits = limits
@@ -74,7 +74,7 @@ class Fetcher:
         self._timer_at = float("inf")
 
     def start(self) -> None:
-        """Begin; the resolver must be started."""
+        """Start the background tasks. The resolver must be started."""
         self._resolver.subscribe(self._on_topology)
         self._tasks = [
             spawn(self._poll_forever(), "raftmq-fetch", self._on_crash),
@@ -84,7 +84,7 @@ class Fetcher:
 
     @property
     def polls_in_flight(self) -> int:
-        """Polls that are not answered."""
+        """Return the number of unanswered polls."""
         return sum(map(len, self._polls.values()))
 
     async def close(self) -> None:
@@ -95,7 +95,7 @@ class Fetcher:
         await cancel_and_wait(*self._tasks, *polls)
 
     def wake(self) -> None:
-        """Something changed: look again what to look up and what to fetch."""
+        """Look for new work after a change: positions to look up and partitions to fetch."""
         self._wake.set()
         self._unprepared.set()
 
@@ -113,7 +113,7 @@ class Fetcher:
                 backoff.reset()
             except RaftMQError as error:
                 if not error.retriable:
-                    continue  # noted at the partitions
+                    continue  # recorded in the partitions
                 await self._resolver.wait_change(backoff.next_seconds())
                 self._unprepared.set()
 
@@ -121,10 +121,10 @@ class Fetcher:
         return [p for p in self.partitions.values() if p.error is None and (not p.topic_id or p.position is None)]
 
     async def prepare(self, partitions: Iterable[PartitionFetch], timeout_seconds: float) -> None:
-        """Find the topics and positions of `partitions` in that time; one for which that is impossible gets its `error`.
+        """Find the topics and positions of `partitions` within the timeout. A partition for which that is impossible gets an `error`.
 
         Raises:
-            RaftMQError: a retriable failure of some; these are left as they were, the others are prepared.
+            RaftMQError: a retriable failure of some partitions. These are unchanged, and the others are prepared.
         """
         wanted = list(partitions)
         if not wanted:
@@ -140,7 +140,7 @@ class Fetcher:
             raise failure
 
     async def _begin_at_committed(self, partitions: Iterable[PartitionFetch], deadline: Deadline) -> RaftMQError | None:
-        """Those that ask for it begin where the group stands, if it does. Returns what is to be tried again."""
+        """Let partitions that need it begin at the group's committed offsets, if there are any. Return an error to retry, if any."""
         asked = [p for p in partitions if p.must_ask_committed and p.error is None and p.position is None]
         if not asked:
             return None
@@ -152,7 +152,7 @@ class Fetcher:
             answer = found[partition.topic_partition]
             if isinstance(answer, RaftMQError):
                 failure = self._record_not_found(partition, answer) or failure
-            elif number == partition.poll_number:  # nothing was sought meanwhile
+            elif number == partition.poll_number:  # no seek in the meantime
                 partition.must_ask_committed = False
                 if answer.offset >= 0:
                     partition.seek(answer.offset, partition.reset_time)
@@ -162,7 +162,7 @@ class Fetcher:
     async def _begin_at_reset_time(
         self, partitions: Iterable[PartitionFetch], deadline: Deadline
     ) -> RaftMQError | None:
-        """Those that are left begin where `reset_time` says. Returns what is to be tried again."""
+        """Let the remaining partitions begin at their `reset_time`. Return an error to retry, if any."""
         asked: list[PartitionFetch] = []
         times: dict[TopicPartition, int] = {}
         for partition in partitions:
@@ -183,12 +183,12 @@ class Fetcher:
             answer = found[partition.topic_partition]
             if isinstance(answer, RaftMQError):
                 failure = self._record_not_found(partition, answer) or failure
-            elif number == partition.poll_number:  # nothing was sought meanwhile
+            elif number == partition.poll_number:  # no seek in the meantime
                 partition.seek(answer.offset, partition.reset_time)
         return failure
 
     def _record_not_found(self, partition: PartitionFetch, error: RaftMQError) -> RaftMQError | None:
-        """A position could not be looked up: returns the error if that may succeed later, or the partition has it."""
+        """Handle a failed lookup of a position. Return the error if it may be retried, else store it in the partition."""
         if error.retriable:
             return error
         partition.error = partition.error or error
@@ -221,22 +221,22 @@ class Fetcher:
             await self._wake.wait()
             self._wake.clear()
             if self._resolver.failure is not None:
-                return  # the consumer's next call says so
+                return  # the consumer's next call raises it
             for address, partitions in self._fetchable().items():
                 tasks = self._polls.setdefault(address, {})
                 if len(tasks) < settings.POLLS_IN_FLIGHT_MAX:
                     task = spawn(self._poll(address, partitions), f"raftmq-poll-{address}", self._on_crash)
                     tasks[task] = None
                     task.add_done_callback(tasks.pop)
-                    await asyncio.sleep(0)  # let it mark its partitions
+                    await asyncio.sleep(0)  # let the task mark its partitions
 
     def _fetchable(self) -> dict[str, list[tuple[PartitionFetch, Leader]]]:
-        """Partitions that want data, by the address of their leader."""
+        """Return the partitions that need data, by the address of their leader."""
         now = asyncio.get_running_loop().time()
         buffered = sum(p.buffered_bytes for p in self.partitions.values())
         hungry: dict[str, list[tuple[PartitionFetch, Leader]]] = {}
         for partition in self.partitions.values():
-            # Over the total, only those with nothing at all may fetch: each may need one batch to go on.
+            # Over the total limit, only partitions with an empty buffer may fetch, because each may need one batch to proceed.
             room = self._limits.partition_fetch_max_bytes if buffered < settings.CONSUMER_BUFFER_BYTES_MAX else 1
             if not partition.topic_id or not partition.wants_poll(now, room):
                 self._wake_at(partition.not_before, now)
@@ -248,7 +248,7 @@ class Fetcher:
         return hungry
 
     def _wake_at(self, when: float, now: float) -> None:
-        """Look again at that time; the earliest such wish wins."""
+        """Look for work again at that time. The earliest requested time counts."""
         if when <= now or when >= self._timer_at:
             return
         if self._timer is not None:
@@ -311,7 +311,7 @@ class Fetcher:
                 partition.add(result.base_offsets, result.batches)
             has_news = True
         for partition, number in sent.values():
-            partition.end_poll(number)  # nothing new there
+            partition.end_poll(number)  # nothing new in it
         if has_news:
             self._on_data()
 
@@ -322,6 +322,7 @@ class Fetcher:
             if not self._resolver.on_not_leader(partition.group_id, error):
                 self._pause(partition, error)
         elif error.retriable or (
+            # The broker may be behind: the group assigned the partition, or the topology contains it.
             isinstance(error, _GONE)
             and (
                 partition.owner_epoch
@@ -334,7 +335,7 @@ class Fetcher:
             self._on_data()
 
     def _on_out_of_range(self, partition: PartitionFetch, error: OffsetOutOfRangeError) -> None:
-        """Records before the log start are gone: reset as the consumer was told to, once what is buffered is read."""
+        """Handle a position before the log start: reset it as configured, after the buffered records are read."""
         if partition.has_buffered:
             self._pause(partition, error)
         elif partition.reset_time is None:
@@ -344,7 +345,7 @@ class Fetcher:
             topic, number = partition.topic_partition
             data = (topic, number, partition.fetch_offset, error.log_start_offset, error.high_watermark)
             log.warning("position_reset topic=%s partition=%d offset=%d log_start_offset=%d high_watermark=%d", *data)
-            # the earliest is known: who is asked may be a replica that does not know yet what was deleted, and would serve it again
+            # The earliest offset is known from the error. A lookup might reach a replica that does not know the deletion yet and serves the records.
             is_known = partition.reset_time == EARLIEST_TIME
             partition.seek(error.log_start_offset if is_known else None, partition.reset_time)
             self.wake()
@@ -363,7 +364,7 @@ class Fetcher:
             log.debug("poll_retried topic=%s partition=%d error_code=%s failures=%d", *data)
 
     def _on_topology(self) -> None:
-        """Leave a poll at a former leader, which may be frozen, and go to the new one."""
+        """Abandon polls at former leaders, which may be frozen, and poll the new leaders."""
         for partition in self.partitions.values():
             leader = self._resolver.leader(partition.group_id)
             if leader is not None and leader.leader_epoch > partition.leader_epoch:

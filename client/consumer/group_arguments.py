@@ -1,4 +1,4 @@
-"""`GroupArguments`: the arguments of a program that reads topics as a member of a consumer group. Pure, apart from making the consumer."""
+"""`GroupArguments`: the arguments of a program that reads topics as a member of a consumer group. Pure, apart from creating the consumer."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from raftmq.errors import InvalidArgumentError
 
 _HEARTBEAT_MS_MAX: Final = 5_000
 _HEARTBEATS_PER_SESSION: Final = 3
-"""A session outlives two lost heartbeats."""
+"""The number of heartbeats per session. A session survives the loss of two."""
 
 ConsumerT = TypeVar("ConsumerT", bound=Consumer)
 
 
 @dataclass(frozen=True, slots=True)
 class GroupArguments:
-    """The arguments that `Worker` and `Transformer` have in common with `Consumer`, checked."""
+    """The checked arguments that `Worker` and `Transformer` share with `Consumer`."""
 
     topics: tuple[str, ...]
     group_id: str
@@ -45,7 +45,7 @@ class GroupArguments:
         listener: RebalanceListener,
         max_poll_records: int = 10_000,
     ) -> ConsumerT:
-        """Create a consumer of the group that commits nothing by itself."""
+        """Create a consumer of the group without automatic commits."""
         return consumer_class(
             *self.topics,
             bootstrap_servers=self.bootstrap_servers,
@@ -70,11 +70,11 @@ def check_group_arguments(program: str, topic: str | Sequence[str], arguments: G
     """Check the arguments of a program, such as "worker", that was given `topic`.
 
     Raises:
-        InvalidArgumentError: A name is missing or is no text, or a number is out of its range.
-        TypeError: A number is of another type.
+        InvalidArgumentError: A name is missing or not a string, or a number is out of its range.
+        TypeError: A number has another type.
     """
     if not arguments.topics or not all(arguments.topics):
-        raise InvalidArgumentError(f"a {program} needs the name of a topic, or several, not {topic!r}")
+        raise InvalidArgumentError(f"a {program} needs one or more topic names, not {topic!r}")
     if not arguments.group_id:
         raise InvalidArgumentError(f"a {program} needs a group_id")
     parse_addresses(arguments.bootstrap_servers)

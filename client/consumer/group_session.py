@@ -1,11 +1,11 @@
-"""The event loop's side of a group member: follows the assignment, calls the listener, and commits what is processed.
+"""The event loop's side of a group member: follows the assignment, calls the listener, and commits processed records.
 
-Heartbeats go on beside it (`membership.py`), whatever it waits for. Must not hand out records or decide who owns what. Invariants: a
-partition is read only between being opened under its owner epoch and being released; partitions that do not move are not touched;
-the listener's methods run one at a time; a release comes after the last commit of what is released.
+Heartbeats continue independently (`heartbeat_runner.py`), even while it waits. Must not return records or decide about ownership.
+Invariants: a partition is read only between its opening under its owner epoch and its release. Partitions that do not move are not
+affected. The listener's methods run one at a time. A partition is released after the last commit for it.
 
-A partition that is taken away is given up in this order: nothing more of it is handed out; the program finishes what it has (it asks
-for more, or is out of time and no member any more); `on_revoked`; the commit; the release.
+A revoked partition is released in this order: no more of its records are returned; the program finishes the records that it has (it asks
+for more, or its time ends, and with it the membership); `on_revoked`; the commit; the release.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ from raftmq.types import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """How a consumer takes part in its group."""
+    """Settings of a consumer's membership in its group."""
 
     member: MemberSettings
     assignor: str
     heartbeat_seconds: float
     poll_seconds_max: float
     auto_commit_seconds: float | None
-    """None: nothing is committed unless the program does."""
+    """The interval of automatic commits. None: only the program commits."""
     reset_time: int | None
     request_timeout_seconds: float
 
 
 class GroupSession:
-    """See the module. Made and used in one event loop."""
+    """The membership of one consumer. Created and used in one event loop."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class GroupSession:
     ) -> None:
         self.listener = listener
         self.listener_error: Exception | None = None
-        """What the listener raised; for the next call that reads."""
+        """An exception of the listener, for the next call that reads."""
         self._config = config
         self._group = config.member.group
         self._resolver = resolver
@@ -102,20 +102,20 @@ class GroupSession:
             on_crash=on_crash,
         )
         self._states: dict[PartitionId, PartitionFetch] = {}
-        """Everything held."""
+        """All partitions held."""
         self._changed = asyncio.Event()
-        """There may be steps to do, or the program asked for more."""
+        """Set when there may be steps to do, or when the program asks for more."""
         self._joined = asyncio.Event()
         self._runner: HeartbeatRunner | None = None
         self._task: asyncio.Task[None] | None = None
         self._is_draining = False
         self._known: dict[int, int] = {}
-        """Partitions of each topic (by id) when it was subscribed to: what came later is read from its start."""
+        """The partition count of each topic (by id) at the subscription. Partitions that are created later are read from their start."""
 
     # -------------------------------------------------------------------------------------------------------- lifecycle
 
     def start(self) -> None:
-        """Begin: heartbeats, following, automatic commits."""
+        """Start heartbeats, following the assignment, and automatic commits."""
         self.membership.record_addresses(self._resolver.addresses())
         self._resolver.subscribe(self._on_topology)
         self._runner = run_heartbeats(self._transport, self.membership, self._on_news, self._resolver.cluster_id)
@@ -123,10 +123,10 @@ class GroupSession:
         self.commits.start()
 
     async def wait_joined(self, timeout_seconds: float) -> None:
-        """Wait until the group took the member.
+        """Wait until the group has accepted the member.
 
         Raises:
-            FencedError, TooManyMembersError, InvalidArgumentError: the coordinator refuses it.
+            FencedError, TooManyMembersError, InvalidArgumentError: the coordinator refuses the member.
             RequestTimedOutError: no coordinator answered in time.
         """
         try:
@@ -139,11 +139,11 @@ class GroupSession:
         self.membership.check()
 
     async def close(self, *, is_clean: bool) -> None:
-        """Give up everything and leave at once. `is_clean`: with automatic commit, commit what is processed.
+        """Release everything and leave immediately. With `is_clean` and automatic commit, first commit the processed records.
 
-        Cancelled anywhere, it leaves all the same: heartbeats that went on would hold the partitions for ever.
+        It leaves even if it is cancelled anywhere: otherwise continued heartbeats would hold the partitions indefinitely.
         """
-        self._joined.set()  # whoever waits for it need not any more
+        self._joined.set()  # wakes a caller of `wait_joined`
         following = self._task if self._task is not asyncio.current_task() else None
         try:
             await self.commits.stop()
@@ -176,7 +176,7 @@ class GroupSession:
             await self.commits.close()
 
     def subscribe(self, subscription: Subscription) -> None:
-        """Want to read this from now on; nothing: leave the group."""
+        """Change the subscription. An empty one leaves the group."""
         for info in self._resolver.topics.values():
             self._known.setdefault(info.topic_id, info.partition_count)
         self.membership.subscribe(subscription, self._loop.time())
@@ -186,7 +186,7 @@ class GroupSession:
     # ------------------------------------------------------------------------------------------------------- the reader
 
     def record_poll(self) -> None:
-        """The program asks for records: it lives, and is done with those before."""
+        """Record that the program asks for records, so it is alive and has processed the previous ones."""
         self.membership.asked += 1
         if self.membership.has_lost:
             self._withhold_lost()
@@ -195,30 +195,33 @@ class GroupSession:
 
     @property
     def may_hand_out(self) -> bool:
-        """Not while the session may have ended: what is buffered may be another's by now. A frozen process finds out here."""
+        """Return whether records may be returned. Not after the session may have ended: another member may own the partitions.
+
+        A process that was frozen notices it here.
+        """
         if self.membership.has_lost:
             self._withhold_lost()
         return not self.membership.is_overdue(self._loop.time())
 
     def _withhold_lost(self) -> None:
-        """The heartbeats heard of it before the event loop came to it."""
+        """Withhold partitions that the heartbeats reported as lost before the event loop handles the loss."""
         for id_ in self.membership.steps().lose:
             state = self._states.get(id_)
             if state is not None:
                 state.is_withheld = True
 
     def begin_waiting(self) -> None:
-        """The program waits for records."""
+        """Record that the program waits for records."""
         self.membership.asking += 1
         if self.membership.standing is Standing.OUT:
-            self._wake()  # it was away for too long, and is here again
+            self._wake()  # it was inactive for too long, and is back
 
     def end_waiting(self) -> None:
-        """It does not any more."""
+        """Record that the program stops waiting for records."""
         self.membership.asking -= 1
 
     def check(self) -> None:
-        """Raise what the reader must know: the group refuses the member, or the listener failed (once)."""
+        """Raise an error that the reader must handle: the group refuses the member, or the listener failed (once)."""
         self.membership.check()
         if self.listener_error is not None:
             error, self.listener_error = self.listener_error, None
@@ -227,7 +230,7 @@ class GroupSession:
     # --------------------------------------------------------------------------------------------------------- commits
 
     def owner_of(self, partition: TopicPartition) -> Owner | None:
-        """As whom the partition is committed; None when it is not held (any more)."""
+        """Return the identity under which the partition is committed, or None if it is not held."""
         state = self._fetcher.partitions.get(partition)
         if state is None or not self.membership.may_commit(
             PartitionId(state.topic_id, partition.partition), state.owner_epoch
@@ -236,7 +239,7 @@ class GroupSession:
         return MemberIdentity(self._group, self.membership.member_id), OwnedPartition(state.topic_id, state.owner_epoch)
 
     def heartbeat(self) -> None:
-        """Ask the coordinator now how things are."""
+        """Send a heartbeat to the coordinator now."""
         self.membership.heartbeat_soon(self._loop.time())
         self._wake()
 
@@ -280,6 +283,7 @@ class GroupSession:
         self._hand_out.leave_current()
         self._is_draining = True
         try:
+            # Wait until the program has processed the records that it has. The assignment may change again in the meantime.
             while any(is_at_work(self._states[id_]) for id_ in wanted):
                 await self._changed.wait()
                 self._changed.clear()
@@ -287,7 +291,7 @@ class GroupSession:
                 if steps.lose:
                     break
                 for id_ in [id_ for id_ in wanted if id_ not in steps.revoke]:
-                    self._states[id_].is_withheld = False  # it came back: nobody was told that it went
+                    self._states[id_].is_withheld = False  # it was assigned again, and the listener knows nothing of it
                     wanted.remove(id_)
         finally:
             self._is_draining = False
@@ -303,7 +307,7 @@ class GroupSession:
         self._on_data()
 
     async def _give_up(self, partitions: list[PartitionId], *, may_commit: bool) -> None:
-        """Tell the listener, commit, release: everything but waiting for the program."""
+        """Call the listener, commit and release, without waiting for the program."""
         states = [self._states[id_] for id_ in partitions]
         names = frozenset(state.topic_partition for state in states)
         await self._tell(self.listener.on_revoked, names)
@@ -316,7 +320,7 @@ class GroupSession:
         self.heartbeat()
 
     def _drop(self, partitions: Iterable[PartitionId]) -> frozenset[TopicPartition]:
-        """Nothing of these is handed out any more, whatever is still being fetched."""
+        """Return no more records of these partitions, even of fetches in flight."""
         dropped: list[TopicPartition] = []
         for id_ in list(partitions):
             state = self._states.pop(id_)
@@ -329,7 +333,7 @@ class GroupSession:
         return frozenset(dropped)
 
     async def _open(self, grants: Mapping[PartitionId, Grant]) -> bool:
-        """Open what can be opened; whether anything was."""
+        """Open all partitions that can be opened. Return whether any was opened."""
         self._resolver.record_revision(self.membership.metadata_revision)
         owned: dict[TopicPartition, OwnedPartition] = {}
         for id_, grant in grants.items():
@@ -362,7 +366,7 @@ class GroupSession:
     def _add(
         self, id_: PartitionId, owner_epoch: int, partition: TopicPartition, found: CommittedPosition
     ) -> PartitionFetch:
-        # what was made while we were subscribed is read from its start: "latest" would skip what came before we knew
+        # A partition created after the subscription is read from its start: "latest" would skip its first records.
         is_late = id_.partition >= self._known.get(id_.topic_id, 0)
         reset_time = EARLIEST_TIME if is_late else self._config.reset_time
         state = PartitionFetch(partition, reset_time, self._fetcher.counters)
@@ -380,7 +384,7 @@ class GroupSession:
         return state
 
     async def _is_known(self, id_: PartitionId, topic: str) -> bool:
-        """Whether we know of the partition; one that was just made may have to be asked for."""
+        """Return whether the topology has the partition. A new one may require a fresh lookup."""
         for is_fresh in (False, True):
             try:
                 info = await self._resolver.topic(topic, settings.OPEN_SECONDS, is_fresh=is_fresh)
@@ -390,26 +394,26 @@ class GroupSession:
             if info.topic_id == id_.topic_id and id_.partition < info.partition_count:
                 return True
             if info.topic_id > id_.topic_id:
-                return False  # deleted and made anew: the assignment will say so
+                return False  # the topic was deleted and created again: the assignment will reflect that
         return False
 
     def _on_open_failed(self, partition: TopicPartition, error: RaftMQError) -> None:
         data = (self._group, partition.topic, partition.partition, name_of(error))
         log.debug("partition_open_failed consumer_group=%s topic=%s partition=%d error_code=%s", *data)
         if not error.retriable:
-            self.heartbeat()  # the assignment is another one by now
+            self.heartbeat()  # the assignment has changed by now
 
     async def _tell(
         self,
         method: Callable[[frozenset[TopicPartition]], Awaitable[None] | None],
         partitions: frozenset[TopicPartition],
     ) -> None:
-        """Call the listener; a plain function is as good as a coroutine."""
+        """Call the listener. Its method may be a plain function or a coroutine function."""
         try:
             result = method(partitions)
             if inspect.isawaitable(result):
                 await result
-        except Exception as error:  # noqa: BLE001 -- the program's own code: the rebalance goes on, and the program hears of it
+        except Exception as error:  # noqa: BLE001 -- the program's own code: the rebalance continues, and the next read raises it
             log.warning("listener_failed consumer_group=%s error_code=%s", self._group, type(error).__name__)
             self.listener_error = self.listener_error or error
             self._on_data()
@@ -421,11 +425,11 @@ class GroupSession:
             self._runner.wake()
 
     def _on_news(self) -> None:
-        """The heartbeats brought something."""
+        """Handle news from the heartbeats."""
         if self.membership.standing in (Standing.IN, Standing.FAILED) and not self._joined.is_set():
             self._joined.set()
             log.info("group_joined consumer_group=%s member_id=%s", self._group, self.membership.member_id)
-        self._on_data()  # whoever waits for records hears why there will be none, or that there are some again
+        self._on_data()  # wakes readers that wait for records: there may be an error, or records again
         self._changed.set()
 
     def _on_topology(self) -> None:

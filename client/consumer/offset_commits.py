@@ -1,7 +1,7 @@
 """The commits of one consumer: on request, automatically at intervals, and when partitions are released.
 
-Must not know how partitions came to the consumer: `owner_of` says as whom a partition is committed. Automatic commits are of what is
-processed (`processed.py`) and never fail loudly: the next one includes what this one did not commit.
+Must not know how partitions were assigned: `owner_of` returns the identity under which a partition is committed. Automatic commits contain
+the processed records (`processed.py`). Their failures are only logged, because the next commit includes the same offsets.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Owner = tuple[MemberIdentity, OwnedPartition]
 
 
 class OffsetCommits:
-    """See the module. In the event loop."""
+    """The commits of one consumer. Used in the event loop."""
 
     def __init__(
         self,
@@ -51,16 +51,16 @@ class OffsetCommits:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to commit automatically, if that is wanted."""
+        """Start automatic commits, if they are enabled."""
         if self._auto_commit_seconds is not None:
             self._task = spawn(self._commit_forever(self._auto_commit_seconds), "raftmq-auto-commit", self._on_crash)
 
     async def stop(self) -> None:
-        """Commit nothing automatically any more."""
+        """Stop automatic commits."""
         await cancel_and_wait(self._task)
 
     async def finish(self, states: Iterable[PartitionFetch]) -> None:
-        """Commit what is processed of these, for a few seconds at most, and end."""
+        """Commit the processed records of these partitions, for a few seconds at most, and end."""
         await self.stop()
         wanted = list(states)
         try:
@@ -72,7 +72,7 @@ class OffsetCommits:
 
     @asynccontextmanager
     async def last_commit(self) -> AsyncIterator[None]:
-        """Cuts what happens in it short after a few seconds: what is not committed then is read again."""
+        """Limit its body to a few seconds. Offsets that are not committed by then are read again."""
         try:
             async with asyncio.timeout(settings.CLOSE_COMMIT_SECONDS):
                 yield
@@ -80,16 +80,16 @@ class OffsetCommits:
             self._record_failed(error)
 
     async def close(self) -> None:
-        """Give up what is under way: whether it was committed is not known."""
+        """Abandon all commits in flight. Their outcome is unknown."""
         await cancel_and_wait(self._task)
         await self._committer.close()
 
     def submit_offsets(self, offsets: Mapping[TopicPartition, int]) -> asyncio.Future[None]:
-        """As `submit`, of offsets that nothing goes with."""
+        """Commit plain offsets as `submit` does."""
         return self.submit({partition: OffsetCommit(offset) for partition, offset in offsets.items()})
 
     def submit(self, wanted: Mapping[TopicPartition, OffsetCommit]) -> asyncio.Future[None]:
-        """Commit; the future has the outcome. `FencedError` for partitions that are not ours; the others are committed."""
+        """Commit. The future has the outcome: `FencedError` if some partitions are not ours, while the others are committed."""
         commits: dict[TopicPartition, Commit] = {}
         strangers: list[TopicPartition] = []
         for partition, what in wanted.items():
@@ -102,23 +102,23 @@ class OffsetCommits:
         if not strangers:
             return future
         names = ", ".join(f"{partition.topic}/{partition.partition}" for partition in sorted(strangers))
-        error = FencedError(f"not assigned to this consumer (any more), so not committed: {names}")
+        error = FencedError(f"not committed, because this consumer does not hold them (any more): {names}")
         return asyncio.ensure_future(_then_raise(future, error))
 
     async def commit_processed(self, states: Iterable[PartitionFetch]) -> None:
-        """Commit what is processed of these, if automatic commit is on."""
+        """Commit the processed records of these partitions, if automatic commit is on."""
         offsets = processed_offsets(states) if self._auto_commit_seconds is not None else {}
         if not offsets:
             return
         try:
             await self.submit_offsets(offsets)
         except (FencedError, ClosedClientError):
-            return  # another has it: nothing to say
+            return  # another member owns it, or the consumer is closed: nothing to report
         except RaftMQError as error:
             self._record_failed(error)
 
     async def settled(self, partitions: Iterable[TopicPartition]) -> None:
-        """Wait until no commit of these is under way."""
+        """Wait until no commit of these partitions is in flight."""
         await self._committer.settled(partitions)
 
     def _record_failed(self, error: Exception) -> None:
@@ -137,7 +137,7 @@ class OffsetCommits:
             state.committed = commit.what.offset
         elif isinstance(error, FencedError) and state.owner_epoch:
             state.is_withheld = (
-                True  # it is another's: what is buffered must not be handed out, whatever we have heard so far
+                True  # another member owns it, so buffered records must not be returned, even before the group says so
             )
             self._on_fenced()
 

@@ -1,7 +1,7 @@
-"""One assigned partition of a consumer: where it stands, what is fetched, and the records decoded last. No `await`, no network.
+"""One assigned partition of a consumer: its position, its fetched batches, and the decoded records. No `await`, no network.
 
-Invariant: what is handed out is exactly the records from `position` on, in order, whatever was fetched; everything fetched before
-a `seek` is dropped by it. One batch is decoded at a time, when its records are asked for.
+Invariant: it returns exactly the records from `position` on, in order, whatever was fetched. A `seek` drops everything fetched before. One
+batch is decoded at a time, when its records are requested.
 """
 
 from __future__ import annotations
@@ -29,45 +29,45 @@ class FetchedBatch(NamedTuple):
 
 
 class PartitionFetch:
-    """See the module."""
+    """The state of one assigned partition. `Fetcher` fills it and `RecordBuffer` reads it."""
 
     def __init__(self, topic_partition: TopicPartition, reset_time: int | None, counters: ConsumerCounters) -> None:
         self.topic_partition = topic_partition
         self._counters = counters
         self.topic_id = 0
-        """0 until the topic was found."""
+        """0 until the topic is found."""
         self.group_id = 0
         self.position: int | None = None
-        """Next offset to hand out; None until it is looked up."""
+        """The offset of the next record to return, or None until it is looked up."""
         self.reset_time = reset_time
-        """What to look up when there is no position: `EARLIEST_TIME`, `LATEST_TIME`, or None to fail instead."""
+        """The time to look up if there is no position: `EARLIEST_TIME`, `LATEST_TIME`, or None to fail instead."""
         self.fetch_offset = 0
-        """Next offset to ask for. Meaningless without a position."""
+        """The next offset to fetch. Undefined without a position."""
         self.poll_number = 0
-        """Counts polls and seeks: an answer to an older number is dropped."""
+        """Counts polls and seeks. An answer to an older number is dropped."""
         self.polled: Leader | None = None
-        """Whom a poll is under way to."""
+        """The leader with an unanswered poll."""
         self.leader_epoch = 0
-        """Of the leader polled last."""
+        """The epoch of the leader polled last."""
         self.is_paused = False
         self.is_withheld = False
-        """Assigned and not announced, or being given up: nothing of it is fetched or handed out."""
+        """Whether nothing is fetched or returned, because it is assigned and not announced, or being released."""
         self.processed: int | None = None
-        """Next offset to commit; see `processed.py`. Moved here by seeks only."""
+        """The next offset to commit, as `processed.py` describes. Only seeks change it here."""
         self.committed: int | None = None
-        """What the group has committed, as far as is known."""
+        """The offset that the group has committed, as far as is known."""
         self.finished: Ranges = ()
-        """What the group had finished beyond that when the partition was assigned."""
+        """The ranges that the group had finished beyond that offset when the partition was assigned."""
         self.note = ""
-        """What the group's last commit noted when the partition was assigned."""
+        """The note of the group's last commit when the partition was assigned."""
         self.must_ask_committed = False
-        """Where a group stands is to be looked up before `reset_time` counts."""
+        """Whether the group's committed offset must be looked up before `reset_time` is used."""
         self.owner_epoch = 0
-        """Under which the group's member has it."""
+        """The epoch under which the group's member owns it, or 0 without a membership."""
         self.error: RaftMQError | None = None
-        """Raised at the next read instead of records; stays until a seek."""
+        """An error that the next read raises instead of returning records. It stays until a seek."""
         self.high_watermark = -1
-        """One past the last committed offset, as the leader said last; -1: it was not asked yet."""
+        """One past the last committed offset, as the leader last reported. -1: not reported yet."""
         self.not_before = 0.0
         self.failures = 0
         self.buffered_bytes = 0
@@ -78,7 +78,7 @@ class PartitionFetch:
     # --------------------------------------------------------------------------------------------------------- fetching
 
     def wants_poll(self, now: float, buffered_bytes_max: int) -> bool:
-        """Whether to ask for more now."""
+        """Return whether to poll now."""
         return (
             self.polled is None
             and self.position is not None
@@ -90,31 +90,31 @@ class PartitionFetch:
         )
 
     def begin_poll(self, leader: Leader) -> int:
-        """Note that a poll is under way; returns its number."""
+        """Record that a poll was sent. Return its number."""
         self.poll_number += 1
         self.polled = leader
         self.leader_epoch = leader.leader_epoch
         return self.poll_number
 
     def end_poll(self, number: int) -> bool:
-        """A poll was answered or failed; False when nobody waits for it any more."""
+        """Record that a poll was answered or failed. Return whether its answer is still wanted."""
         if number != self.poll_number or self.polled is None:
             return False
         self.polled = None
         return True
 
     def forget_poll(self) -> None:
-        """Do not wait for the poll under way."""
+        """Ignore the answer of the poll in flight."""
         self.poll_number += 1
         self.polled = None
 
     def add(self, base_offsets: Sequence[int], batches: Sequence[bytes]) -> int:
-        """Take over fetched batches; returns their bytes. Those that lie wholly before the position are skipped."""
+        """Add fetched batches, and return their bytes. Batches that lie wholly before the position are skipped."""
         added = 0
         for base_offset, data in zip(base_offsets, batches, strict=True):
             end = base_offset + _record_count(data)
             if end <= self.fetch_offset or base_offset > self.fetch_offset:
-                continue  # seen before; or a hole, which the next poll must not begin behind
+                continue  # seen before, or after a gap, in which the next poll must begin
             self._batches.append(FetchedBatch(base_offset, data))
             added += len(data)
             self.fetch_offset = end
@@ -123,7 +123,7 @@ class PartitionFetch:
         return added
 
     def seek(self, offset: int | None, reset_time: int | None) -> int:
-        """Go on at `offset` (None: look it up at `reset_time`); returns the bytes dropped from the buffer."""
+        """Continue at `offset` (None: look it up at `reset_time`). Return the number of bytes dropped from the buffer."""
         dropped = self.buffered_bytes
         self._batches.clear()
         self.buffered_bytes = 0
@@ -141,12 +141,12 @@ class PartitionFetch:
 
     @property
     def has_records(self) -> bool:
-        """Whether a read can return something now, or raise."""
+        """Return whether a read can return records now, or raise an error."""
         return not self.is_paused and not self.is_withheld and (self.error is not None or self.has_buffered)
 
     @property
     def has_buffered(self) -> bool:
-        """Whether there is anything that was fetched and not handed out."""
+        """Return whether there are fetched records that were not returned."""
         return self._next < len(self._records) or bool(self._batches)
 
     def raise_error(self) -> None:
@@ -155,10 +155,10 @@ class PartitionFetch:
             raise fresh_copy(self.error) from self.error.__cause__
 
     def take(self, count_max: int) -> Sequence[Record]:
-        """The next records, at most `count_max` and at most the rest of one batch; empty when there are none.
+        """Return the next records, at most `count_max` and at most the rest of one batch. Empty if there are none.
 
         Raises:
-            CorruptBatchError: the next batch cannot be decoded. Reading again asks the broker for it again.
+            CorruptBatchError: the next batch cannot be decoded. Reading again fetches it again.
             RaftMQError: the error that stopped the partition.
         """
         if self._next >= len(self._records):
@@ -175,13 +175,13 @@ class PartitionFetch:
         return taken
 
     def give_back(self, records: Sequence[Record]) -> None:
-        """The last of what was taken was not handed out after all: it comes again at the next read. Not after a seek."""
+        """Put back the last records taken, because they were not returned. The next read returns them. Not allowed after a seek."""
         self._records = [*records, *self._records[self._next :]]
         self._next = 0
         self.position = records[0].offset
 
     def take_one(self) -> Record | None:
-        """The next record; raises as `take`."""
+        """Return the next record. Raises as `take` does."""
         if self._next >= len(self._records):
             self._decode_next()
             if not self._records:
@@ -214,13 +214,13 @@ class PartitionFetch:
             next_offset = fetched.base_offset + _record_count(fetched.data)
             position, processed = self.position, self.processed
             self.seek(position, self.reset_time)
-            self.processed = processed  # what was handed out before is as unprocessed as it was
-            # reading again fetches again: the damage may have been the network's
+            self.processed = processed  # the records returned before are as unprocessed as they were
+            # Reading again fetches the batch again, because the network may have damaged it.
             raise CorruptBatchError(topic, partition, fetched.base_offset, next_offset, str(error)) from error
 
 
 def _record_count(data: bytes) -> int:
-    """Records a batch says it has; 1 when even that cannot be read, so that the next offset is behind it."""
+    """Return the number of records that a batch claims, or 1 if that cannot be read, so that the next offset is after it."""
     if len(data) < HEADER_BYTES:
         return 1
     try:

@@ -1,9 +1,9 @@
-"""What of a consumer's records counts as processed, and so what may be committed.
+"""Determines which of a consumer's records are processed, and therefore which offsets may be committed.
 
-A record is handed out, and processed when the program asks for the next one (or batch): until then its handler may be at it. Must
-not commit. Kept at the partition (`PartitionFetch`): `position`, the next to hand out; `processed`, the next to commit; `committed`,
-what the group has, as far as is known. Invariant: committed <= processed <= position, but for seeks; records below `processed` were
-all handed out, or skipped by a seek, or deleted, so a commit leaves no gap.
+A record is processed when the program asks for the next one (or the next batch): until then its handler may be running. Must not commit.
+The state is in `PartitionFetch`: `position`, the next offset to return; `processed`, the next to commit; `committed`, the group's offset as
+far as is known. Invariant: committed <= processed <= position, except after seeks. Records below `processed` were all returned, or skipped
+by a seek, or deleted, so a commit leaves no gap.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 def is_at_work(partition: PartitionFetch) -> bool:
-    """Whether the program may be processing records of it."""
+    """Return whether the program may be processing records of the partition."""
     return partition.processed != partition.position
 
 
 def processed_offsets(partitions: Iterable[PartitionFetch]) -> dict[TopicPartition, int]:
-    """What automatic commit has to commit: where something was processed since the last commit."""
+    """Return the offsets for an automatic commit: those of partitions with records processed since the last commit."""
     return {
         partition.topic_partition: partition.processed
         for partition in partitions
@@ -31,7 +31,7 @@ def processed_offsets(partitions: Iterable[PartitionFetch]) -> dict[TopicPartiti
 
 
 def handed_out_offsets(partitions: Iterable[PartitionFetch]) -> dict[TopicPartition, int]:
-    """What ``commit()`` commits: who calls it says that all that was handed out is processed."""
+    """Return the offsets for ``commit()``, whose caller declares that all returned records are processed."""
     return {
         partition.topic_partition: partition.position
         for partition in partitions

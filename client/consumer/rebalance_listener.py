@@ -1,4 +1,4 @@
-"""What a program hears of the partitions that it gets and gives up."""
+"""`RebalanceListener`: callbacks for the partitions that a consumer gains and loses."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from raftmq.types import TopicPartition
 
 
 class RebalanceListener:
-    """Subclass it, override what you need, and give it to a `Consumer` with a group.
+    """Subclass it, override the methods you need, and pass an instance to a `Consumer` with a group.
 
-    The methods run one at a time in the consumer's event loop and are awaited; partitions that do not move are read meanwhile. An
-    exception in one is raised by the next call that reads, and the rebalance goes on. They must not close the consumer.
+    The methods run one at a time in the consumer's event loop and are awaited. Partitions that do not move are still read while they run.
+    The next call that reads raises an exception of a method, and the rebalance continues. The methods must not close the consumer.
     """
 
     async def on_assigned(self, partitions: frozenset[TopicPartition]) -> None:
-        """The consumer has these now, and none of their records was handed out: the moment to `seek`."""
+        """Handle newly assigned partitions, before any of their records is returned. This is the time to `seek`."""
 
     async def on_revoked(self, partitions: frozenset[TopicPartition]) -> None:
-        """The consumer is about to release these: the moment to finish and to `commit`, which works.
+        """Handle partitions that are about to be released. This is the time to finish work and to `commit`, which still succeeds.
 
-        Nothing more of them is handed out, and what was handed out is done with: a release waits until the program asked for
-        records again (at most `max_poll_interval_ms`). The next owner begins where the last commit says.
+        None of their records are returned any more, and the returned ones are processed: a release waits until the program asks for
+        records again (at most `max_poll_interval_ms`). The next owner begins at the last committed offset.
         """
 
     async def on_lost(self, partitions: frozenset[TopicPartition]) -> None:
-        """These may be another member's already (the session ended, or offsets were reset): a commit of them is refused."""
+        """Handle partitions that may already belong to another member (the session ended, or offsets were reset). Commits are refused."""

@@ -1,7 +1,7 @@
-"""Hands out what was fetched: in turns among partitions, as records or as the program's own types. No `await`, no network.
+"""Returns fetched records: from each partition in turn, as records or as the program's own types. No `await`, no network.
 
-Invariants: records of a partition come in offset order; an error comes when it is first in line, after the records before it; what
-a deserializer failed on stays the next record.
+Invariants: records of a partition are returned in offset order. An error is raised after all records before it were returned. A record on
+which a deserializer fails remains the next record.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from raftmq.errors import RaftMQError
 from raftmq.types import Record, TopicPartition
 
 Deserializer = Callable[[bytes], object]
-AnyRecord = Record[Any, Any]  # Any: of the types that the deserializers make, which only the consumer's user knows
+AnyRecord = Record[Any, Any]  # Any: the types of the deserializers, which only the program knows
 
 
 class RecordBuffer:
@@ -24,29 +24,29 @@ class RecordBuffer:
 
     def __init__(self, key_deserializer: Deserializer | None, value_deserializer: Deserializer | None) -> None:
         self.order: list[PartitionFetch] = []
-        """All of them; the partition read last is at the end."""
+        """All partitions. The one read last is at the end."""
         self._current: PartitionFetch | None = None
-        """The one whose records are iterated."""
+        """The partition whose records are iterated."""
         self._at_work: list[PartitionFetch] = []
-        """Those that the program was handed records of and did not ask for more since."""
+        """Partitions whose records were returned to the program, which has not asked for more since."""
         self._key_deserializer = key_deserializer
         self._value_deserializer = value_deserializer
 
     def add(self, state: PartitionFetch) -> None:
-        """Hand out of this one, too."""
+        """Add a partition."""
         self.order.append(state)
 
     def remove(self, state: PartitionFetch) -> None:
-        """Not any more."""
+        """Remove a partition."""
         self.order.remove(state)
         self.leave_current()
 
     def leave_current(self) -> None:
-        """Something about a partition changed: iteration chooses anew."""
+        """Let the iteration choose a partition again, because one has changed."""
         self._current = None
 
     def record_poll(self) -> None:
-        """The program asks for more: what it has is processed."""
+        """Record that the program asks for more, so the records that it has are processed."""
         for partition in self._at_work:
             partition.processed = partition.position
         self._at_work.clear()
@@ -54,7 +54,7 @@ class RecordBuffer:
     # ---------------------------------------------------------------------------------------------------- one by one
 
     def next_of_current(self) -> tuple[AnyRecord | None, bool]:
-        """The next record of the partition being iterated, None when there is none; and whether room was made to fetch more."""
+        """Return the next record of the iterated partition, or None if there is none, and whether space for a fetch was freed."""
         current = self._current
         if current is None or current.is_paused or current.is_withheld:
             return None, False
@@ -72,14 +72,14 @@ class RecordBuffer:
         return record, current.buffered_bytes != buffered_bytes
 
     def choose_current(self) -> bool:
-        """Iterate the partition that waited longest; whether there is one with records."""
+        """Iterate the partition that waited longest. Return whether there is one with records."""
         self._current = self._next_with_records(())
         return self._current is not None
 
     # ------------------------------------------------------------------------------------------------------- many
 
     def collect(self, chosen: set[TopicPartition], count_max: int) -> dict[TopicPartition, list[AnyRecord]]:
-        """What is there, of as many partitions and batches as fit, beginning with the partition that waited longest."""
+        """Return buffered records of as many partitions and batches as fit, beginning with the partition that waited longest."""
         found: dict[TopicPartition, list[Sequence[AnyRecord]]] = {}
         room = count_max
         while room > 0 and (state := self._next_with_records(chosen)) is not None:
@@ -87,13 +87,13 @@ class RecordBuffer:
                 records: Sequence[AnyRecord] = state.take(room)
             except RaftMQError:
                 if found:
-                    break  # first what precedes it
+                    break  # first return the records before the error
                 raise
             if self._key_deserializer is not None or self._value_deserializer is not None:
                 whole = len(records)
                 records = self._deserialized_part(state, records, must_succeed=bool(found))
                 if len(records) < whole:
-                    room = 0  # first what precedes the record that failed
+                    room = 0  # first return the records before the failed one
             if records:
                 if state.topic_partition not in found:
                     self._at_work.append(state)
@@ -104,14 +104,14 @@ class RecordBuffer:
     def _deserialized_part(
         self, state: PartitionFetch, records: Sequence[AnyRecord], *, must_succeed: bool
     ) -> Sequence[AnyRecord]:
-        """The records as the program wants them, up to the first that a deserializer fails on; the rest is given back.
+        """Deserialize records up to the first failure, and put the rest back.
 
-        Raises what the deserializer raised when that is the first of them, unless `must_succeed`.
+        Raises the deserializer's exception if the first record fails, unless `must_succeed`.
         """
         made: list[AnyRecord] = []
         try:
             for record in records:
-                made.append(self._deserialized(record))  # noqa: PERF401 -- what was made before a failure is kept
+                made.append(self._deserialized(record))  # noqa: PERF401 -- keeps the records before a failure
         except BaseException as error:
             state.give_back(records[len(made) :])
             if (not made and not must_succeed) or not isinstance(error, Exception):

@@ -1,4 +1,4 @@
-"""`DeadLetter`: a record of a dead-letter topic with what its worker wrote about it into the headers. Pure."""
+"""`DeadLetter`: a record of a dead-letter topic, with the data from the headers that its worker added. Pure."""
 
 from __future__ import annotations
 
@@ -8,39 +8,39 @@ from typing import Final
 from raftmq.types import Record, TopicPartition
 
 HEADER_PREFIX: Final = "raftmq.dead_letter."
-"""Begins the name of each header that a worker adds to a record that it gives up."""
+"""The prefix of the names of headers that a worker adds to a record that it gives up."""
 
 Headers = tuple[tuple[str, bytes], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """One record that a worker gave up."""
+    """A record that a worker gave up."""
 
     record: Record
-    """As it is in the dead-letter topic, headers included."""
+    """The record in the dead-letter topic, including headers."""
     group: str
-    """The group whose worker gave it up."""
+    """The consumer group whose worker gave the record up."""
     source: TopicPartition
-    """Where the record came from."""
+    """The record's original partition."""
     source_offset: int
     attempts: int
     error: str
     """The class of the last error."""
     message: str
     time_ms: int
-    """When it was given up, in milliseconds since 1970."""
+    """The time at which the record was given up, in milliseconds since 1970."""
     is_whole: bool
-    """False: the value was left out, because with the headers about the failure the record was too large."""
+    """False: the value was omitted, because the record was too large with the headers about the failure."""
 
     @property
     def own_headers(self) -> Headers:
-        """The headers that the record had before it was given up."""
+        """Return the headers that the record had before it was given up."""
         return tuple(pair for pair in self.record.headers if not pair[0].startswith(HEADER_PREFIX))
 
 
 def read_letter(record: Record) -> DeadLetter | None:
-    """Read the headers of a worker; None for a record that no worker put there."""
+    """Read the headers of a worker. Return None for a record that no worker moved there."""
     found = {
         name.removeprefix(HEADER_PREFIX): value.decode(errors="replace")
         for name, value in record.headers

@@ -1,4 +1,4 @@
-"""Reads the newest record of partitions, and keeps those that a worker put there. It tells a dead-letter topic from any other."""
+"""Reads the newest record of partitions, and keeps those that a worker moved there. This identifies dead-letter topics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from raftmq.errors import NoLeaderError
 from raftmq.types import TopicPartition
 
 PARTITIONS_AT_A_TIME: Final = 500
-"""Their newest batches together are far below what a consumer holds in memory, unless their records are large: then it takes more polls."""
+"""Maximum number of partitions read together. Their newest batches usually are far smaller than a consumer's buffer. Large ones take more polls."""
 POLL_MS: Final = 500
 
 
@@ -22,7 +22,7 @@ async def newest_letters(
 ) -> list[DeadLetter]:
     """Return the newest record of each partition where that record is a dead letter.
 
-    The consumer has no partitions afterwards. Raises `NoLeaderError` when a partition sends no record within the time, and `RaftMQError`.
+    The consumer has no partitions afterwards. Raises `NoLeaderError` when a partition returns no record in time, and `RaftMQError`.
     """
     letters = []
     for chunk in _chunks(partitions):
@@ -53,7 +53,7 @@ async def _newest_letters(
                 letters += [letter] if letter is not None else []
         if loop.time() - heard_at > timeout_seconds:
             waiting = min(left)
-            raise NoLeaderError(f"{waiting.topic}/{waiting.partition}: no record came within {timeout_seconds:g} s")
+            raise NoLeaderError(f"{waiting.topic}/{waiting.partition}: no record arrived within {timeout_seconds:g} s")
     return letters
 
 

@@ -1,10 +1,10 @@
-"""`RedriveLedger`: which letters of a stretch of a dead-letter partition were sent back, and which are on their way.
+"""`RedriveLedger`: which letters of a stretch of a dead-letter partition were sent back, and which are being sent.
 
-It is kept in the cluster as the stamp of a producer's name and changed by compare and swap (`client/producer/sequenced_append.py`). The rules:
+It is stored in the cluster as the stamp of a producer name, and changed by compare and swap (`client/producer/sequenced_append.py`). The rules:
 
 1. Before letters are sent back, they are entered as the ledger's `chunk` under a new number.
-2. The n-th letter of a chunk for a partition is appended under the name's producer id, the chunk's number as epoch and n as sequence.
-   Whoever finds a chunk sends all of it again before anything else, so a letter is written once however often its chunk is sent.
+2. The n-th letter of a chunk for a partition is appended under the name's producer id, the chunk's number as epoch and n as sequence. A
+   process that finds a chunk first sends all of it again. So a letter is written once, however often its chunk is sent.
 3. When all of them are acknowledged, the chunk's letters are entered as `settled`.
 
 A second process that works on the same stretch either sends the same chunk, which changes nothing, or loses the swap and stops.
@@ -22,62 +22,62 @@ from typing import Final
 from raftmq.errors import ProtocolError
 
 STRETCH_RECORDS: Final = 16_000
-"""Offsets of one ledger: two bitmaps of as many bits fit a stamp, which has at most 4 KiB."""
+"""The number of offsets of one ledger. Two bitmaps of that many bits fit into a stamp, which has at most 4 KiB."""
 _HEAD: Final = struct.Struct("<BQH")
 _VERSION: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
 class RedriveLedger:
-    """The ledger of offsets `first` to `first + STRETCH_RECORDS`, exclusive. A bit of number n stands for offset `first + n`."""
+    """The ledger of offsets `first` to `first + STRETCH_RECORDS`, exclusive. Bit n stands for offset `first + n`."""
 
     first: int
     number: int = 0
-    """Of the latest chunk; the epoch under which its letters are appended."""
+    """The number of the latest chunk, which is the epoch under which its letters are appended."""
     settled: int = 0
-    """Bits of the letters that are no longer waiting: they were sent back, or purged."""
+    """The bits of the letters that no longer wait, because they were sent back or purged."""
     chunk: int = 0
-    """Bits of the letters on their way. They may be written; disjoint from `settled`."""
+    """The bits of the letters that are being sent. They may have been written. Disjoint from `settled`."""
 
     def is_settled(self, offset: int) -> bool:
-        """Whether the letter is no longer waiting."""
+        """Return whether the letter no longer waits."""
         return bool(self.settled >> offset - self.first & 1)
 
     def chunk_offsets(self) -> list[int]:
-        """The letters on their way, in order."""
+        """Return the letters that are being sent, in order."""
         return list(_offsets(self.chunk, self.first))
 
     def settled_count(self, start: int, end: int) -> int:
-        """How many letters from `start` to `end`, exclusive, are no longer waiting."""
+        """Return the number of letters from `start` to `end`, exclusive, that no longer wait."""
         low, high = max(start - self.first, 0), min(end - self.first, STRETCH_RECORDS)
         return (self.settled >> low & (1 << high - low) - 1).bit_count() if high > low else 0
 
     def first_waiting(self, start: int, end: int) -> int:
-        """The first offset from `start` on that is not settled; at most `end`, which is in this stretch or just after it."""
+        """Return the first offset from `start` on that is not settled, at most `end`, which is in this stretch or just after it."""
         return next((offset for offset in range(start, end) if not self.is_settled(offset)), end)
 
     def with_chunk(self, offsets: Iterable[int]) -> RedriveLedger:
-        """Letters are about to be sent back."""
+        """Return the ledger with a new chunk of letters to send back."""
         return replace(self, number=self.number + 1, chunk=_bits(offsets, self.first))
 
     def with_settled(self, offsets: Iterable[int]) -> RedriveLedger:
-        """These letters are no longer waiting."""
+        """Return the ledger with these letters settled."""
         return replace(self, settled=self.settled | _bits(offsets, self.first))
 
     def without_chunk(self) -> RedriveLedger:
-        """Nothing is on its way."""
+        """Return the ledger without a chunk."""
         return replace(self, chunk=0)
 
     def encode(self) -> bytes:
-        """As a stamp."""
+        """Encode it as a stamp."""
         settled = _to_bytes(self.settled)
         return _HEAD.pack(_VERSION, self.number, len(settled)) + settled + _to_bytes(self.chunk)
 
     @staticmethod
     def decode(stamp: bytes, first: int) -> RedriveLedger:
-        """Read a stamp back. Raises `ProtocolError` for one that is none."""
+        """Decode a stamp. Raises `ProtocolError` if it is no ledger."""
         if len(stamp) < _HEAD.size or stamp[0] != _VERSION:
-            raise ProtocolError("the cluster's note about the redrive is of another version of RaftMQ")
+            raise ProtocolError("another version of RaftMQ wrote the state of the redrive in the cluster")
         _, number, size = _HEAD.unpack_from(stamp)
         body = stamp[_HEAD.size :]
         settled, chunk = int.from_bytes(body[:size], "little"), int.from_bytes(body[size:], "little")
@@ -85,7 +85,7 @@ class RedriveLedger:
 
 
 def stretches(start: int, end: int) -> Iterator[int]:
-    """The first offset of each stretch that has offsets from `start` to `end`, exclusive."""
+    """Yield the first offset of each stretch that has offsets from `start` to `end`, exclusive."""
     if start < end:
         yield from range(start - start % STRETCH_RECORDS, end, STRETCH_RECORDS)
 

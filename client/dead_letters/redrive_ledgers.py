@@ -1,7 +1,7 @@
-"""`RedriveLedgers`: keeps the ledgers of a dead-letter topic in the cluster, as stamps of producers' names.
+"""`RedriveLedgers`: stores the ledgers of a dead-letter topic in the cluster, as stamps of producer names.
 
-The cluster forgets a name that nobody asked for during 14 days. Names contain the topic's id, so a topic that is deleted and created
-again begins with empty ledgers.
+The cluster forgets a name that was not used for 14 days. Names contain the topic's id, so a topic that is deleted and created again begins
+with empty ledgers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class StoredLedger(NamedTuple):
 
     name: str
     producer_id: int
-    """Under which the letters of its chunks are appended."""
+    """The producer id under which the letters of its chunks are appended."""
     ledger: RedriveLedger
 
 
@@ -30,13 +30,13 @@ class RedriveLedgers:
         self._topic_id = topic_id
 
     async def open(self, partition: int, first: int) -> StoredLedger:
-        """Return the ledger of the stretch that begins at offset `first`; an empty one where there was none."""
+        """Return the ledger of the stretch that begins at offset `first`, or a new empty one."""
         name = f"raftmq.redrive/{self._topic_id}/{partition}/{first}"
         found = await self._appender.claim(name, 0, RedriveLedger(first).encode())
         return StoredLedger(name, found.producer_id, RedriveLedger.decode(found.stamp, first))
 
     async def replace(self, stored: StoredLedger, ledger: RedriveLedger) -> StoredLedger:
-        """Put a ledger in the place of the one that was read. Raises `FencedError` when another process has changed it since."""
+        """Replace a ledger that was read. Raises `FencedError` when another process has changed it since."""
         stamp = ledger.encode()
         found = await self._appender.claim(stored.name, 0, stamp, replaces=stored.ledger.encode())
         if found.stamp != stamp:
@@ -45,5 +45,5 @@ class RedriveLedgers:
 
 
 def taken_over() -> FencedError:
-    """The error of a redrive that is not alone."""
-    return FencedError("another redrive or purge of this topic is running: wait for its end, then run this one again")
+    """Return the error of a redrive that meets another one."""
+    return FencedError("another redrive or purge of this topic is running: wait until it ends, then run this one again")

@@ -1,10 +1,10 @@
-"""`DeadLetterTopic`: the letters that wait in a dead-letter topic; sends them back where they came from, once, or drops them.
+"""`DeadLetterTopic`: the letters that wait in a dead-letter topic. It sends them back to their original partitions, once, or drops them.
 
-A letter waits until it was sent back or purged. What that is true of is kept in ledgers (`redrive_ledger.py`), one for each stretch of
-each partition; letters that nothing waits before are deleted from the topic. Invariant: letters go back in the order of their offsets,
-partition by partition, and each to the partition that it came from.
+A letter waits until it is sent back or purged. This state is stored in ledgers (`redrive_ledger.py`), one for each stretch of each partition.
+Letters before the first waiting one are deleted from the topic. Invariant: letters are sent back in the order of their offsets, partition
+by partition, each to its original partition.
 
-Must not decide which letters are meant: callers choose.
+Must not select letters: callers choose.
 """
 
 from __future__ import annotations
@@ -40,32 +40,33 @@ from raftmq.types import Record, TopicPartition
 
 POLL_MS: Final = 500
 READ_RECORDS_MAX: Final = 1_000
-"""Of one poll: a few milliseconds of work."""
+"""Records of one poll, which take a few milliseconds."""
 
 Choose = Callable[[DeadLetter], bool]
 
 
 @dataclass(slots=True)
 class RedriveReport:
-    """What a redrive or a purge has done so far."""
+    """The results of a redrive or a purge so far."""
 
     settled: int = 0
-    """Letters that were sent back, or purged."""
+    """Letters that were sent back or purged."""
     resumed: int = 0
-    """Of them, those that an earlier run had begun to send."""
+    """The part of `settled` that an earlier run had begun to send."""
     without_target: dict[TopicPartition, int] = field(default_factory=dict)
-    """Letters that stay because their topic or partition does not exist any more."""
+    """Letters that remain because their topic or partition no longer exists."""
     without_value: int = 0
-    """Letters that stay because their value had to be left out."""
+    """Letters that remain because their value was omitted."""
     too_large: dict[str, int] = field(default_factory=dict)
-    """Letters that stay because their topic does not take records of their size any more, by topic."""
+    """Letters that remain because their topic no longer accepts records of their size, by topic."""
     in_doubt: int = 0
-    """Letters that an earlier run had begun to send and whose neighbours were deleted since: they wait again, and may have been sent."""
+    """Letters that an earlier run had begun to send, while other letters of their chunk were deleted since. They wait again, and may have
+    been sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class LetterCount:
-    """One partition of a dead-letter topic."""
+    """The number of waiting letters in one partition of a dead-letter topic."""
 
     partition: TopicPartition
     start: int
@@ -75,12 +76,12 @@ class LetterCount:
 
 
 class DeadLetterTopic:
-    """Use as an async context manager. One event loop.
+    """A dead-letter topic, used as an async context manager on one event loop.
 
     Args:
         topic: The dead-letter topic.
-        bootstrap_servers: As `Consumer`.
-        timeout_seconds: How long each step may take: a lookup, a read without any record, an append.
+        bootstrap_servers: As for `Consumer`.
+        timeout_seconds: Time limit of each step: a lookup, a read without any record, an append.
     """
 
     def __init__(self, topic: str, *, bootstrap_servers: str | Sequence[str], timeout_seconds: float) -> None:
@@ -121,7 +122,7 @@ class DeadLetterTopic:
     # ----------------------------------------------------------------------------------------------------------- looking
 
     async def count(self) -> list[LetterCount]:
-        """How many letters wait now, by partition."""
+        """Return the number of letters that wait now, by partition."""
         starts = await self._consumer.beginning_offsets(self.partitions)
         ends = await self._consumer.end_offsets(self.partitions)
         return [await self._count_of(tp, starts[tp], ends[tp]) for tp in self.partitions]
@@ -133,7 +134,7 @@ class DeadLetterTopic:
         return LetterCount(partition, start, end, end - start - settled)
 
     async def is_dead_letter_topic(self) -> bool:
-        """Return whether a worker put the newest record of a partition there. Also true of a topic without records."""
+        """Return whether a worker wrote the newest record of a partition. Also true for a topic without records."""
         starts = await self._consumer.beginning_offsets(self.partitions)
         ends = await self._consumer.end_offsets(self.partitions)
         if starts == ends:
@@ -141,7 +142,7 @@ class DeadLetterTopic:
         return bool(await newest_letters(self._consumer, self.partitions, self._timeout_seconds))
 
     async def waiting(self, counts: Iterable[LetterCount]) -> AsyncGenerator[DeadLetter, None]:
-        """The letters that wait, of these partitions up to where they were counted."""
+        """Yield the waiting letters of these partitions, up to the counted end."""
         for count in counts:
             for first in stretches(count.start, count.end):
                 ledger = (await self._ledgers.open(count.partition.partition, first)).ledger
@@ -149,7 +150,7 @@ class DeadLetterTopic:
                     yield letter
 
     async def missing_targets(self, targets: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Which of these do not exist."""
+        """Return the partitions that do not exist."""
         missing = []
         for target in targets:
             try:
@@ -163,18 +164,18 @@ class DeadLetterTopic:
     async def redrive(
         self, counts: Iterable[LetterCount], choose: Choose, report: RedriveReport, *, per_second: float, count_max: int
     ) -> None:
-        """Send letters back, each once, whenever this is cancelled or killed and called again.
+        """Send letters back, each once, even if this is cancelled or killed at any time and called again.
 
         Args:
-            counts: The partitions, and how far into them.
-            choose: Called with each waiting letter. Letters that an earlier call had begun to send are sent in any case, first.
-            report: Brought up to date after each chunk.
-            per_second: At most so many letters on average.
-            count_max: Ends after so many.
+            counts: The partitions, with the offsets to process.
+            choose: Selects waiting letters to send. Letters that an earlier call had begun to send are always sent, first.
+            report: Updated after each chunk.
+            per_second: Maximum number of letters per second on average.
+            count_max: Maximum number of letters.
 
         Raises:
             FencedError: another process redrives or purges the same letters.
-            RaftMQError: a step failed. What was done is kept; call it again to go on.
+            RaftMQError: a step failed. Completed chunks are recorded. Call it again to continue.
         """
         for count in counts:
             for first in stretches(count.start, count.end):
@@ -182,9 +183,9 @@ class DeadLetterTopic:
             await self._trim(count.partition)
 
     async def purge(self, counts: Iterable[LetterCount], choose: Choose | None, report: RedriveReport) -> None:
-        """Drop letters: those that are chosen, or with None every record up to where it was counted. Raises as `redrive`.
+        """Drop the letters that `choose` selects. If it is None, drop all counted records. Raises as `redrive` does.
 
-        Letters that an interrupted redrive may have sent are not purged by choice.
+        `choose` is not asked about letters that an interrupted redrive may have sent: they are not purged.
         """
         for count in counts:
             if choose is None:
@@ -228,7 +229,7 @@ class DeadLetterTopic:
                 if letter.source not in limits:
                     limits[letter.source] = await self._batch_bytes_max(letter.source)
                 if size > limits[letter.source]:
-                    # In a chunk it would be refused whenever the chunk is sent, and hold up the others of it.
+                    # Within a chunk it would be refused on every attempt and block the chunk's other letters.
                     report.too_large[letter.source.topic] = report.too_large.get(letter.source.topic, 0) + 1
                     continue
                 if chunk and (len(chunk) >= records_max or chunk_bytes + size > settings.REDRIVE_CHUNK_BYTES_MAX):
@@ -243,14 +244,14 @@ class DeadLetterTopic:
             await self._send(stored, chunk, report, per_second)
 
     async def _resume(self, partition: TopicPartition, stored: StoredLedger, report: RedriveReport) -> StoredLedger:
-        """Bring the chunk of an earlier run to its end."""
+        """Finish the chunk of an earlier run."""
         ledger = stored.ledger
         offsets = ledger.chunk_offsets()
-        span = LetterCount(partition, offsets[0], offsets[-1] + 1, 0)  # whatever the caller asked for
+        span = LetterCount(partition, offsets[0], offsets[-1] + 1, 0)  # regardless of the caller's choice
         wanted = set(offsets)
         letters = [letter async for letter in self._letters(span, ledger) if letter.record.offset in wanted]
         if len(letters) < len(offsets):
-            # Without the letters that were deleted, the sequences of the others are not known any more.
+            # Without the deleted letters, the sequences of the others are unknown.
             report.in_doubt += len(letters)
             return await self._ledgers.replace(stored, ledger.without_chunk())
         sent = await self._append(stored, letters, report)
@@ -260,7 +261,7 @@ class DeadLetterTopic:
     async def _send(
         self, stored: StoredLedger, chunk: list[DeadLetter], report: RedriveReport, per_second: float
     ) -> StoredLedger:
-        """Send one chunk, and wait as long as the rate demands."""
+        """Send one chunk, and wait as the rate limit requires."""
         loop = asyncio.get_running_loop()
         began_at = loop.time()
         planned = stored.ledger.with_chunk(letter.record.offset for letter in chunk)
@@ -271,7 +272,7 @@ class DeadLetterTopic:
         return stored
 
     async def _append(self, stored: StoredLedger, chunk: list[DeadLetter], report: RedriveReport) -> list[int]:
-        """Append a chunk's letters under its number; returns the offsets of the letters that are written now."""
+        """Append a chunk's letters under its number. Return the offsets of the letters that are written now."""
         by_target: defaultdict[TopicPartition, list[DeadLetter]] = defaultdict(list)
         for letter in chunk:
             by_target[letter.source].append(letter)
@@ -292,7 +293,7 @@ class DeadLetterTopic:
         return sent
 
     async def _trim(self, partition: TopicPartition) -> None:
-        """Delete what lies before the first record that waits."""
+        """Delete the records before the first waiting one."""
         log_start = (await self._consumer.beginning_offsets([partition]))[partition]
         log_end = (await self._consumer.end_offsets([partition]))[partition]
         start = log_start
@@ -308,7 +309,7 @@ class DeadLetterTopic:
     # ----------------------------------------------------------------------------------------------------------- reading
 
     async def _letters(self, count: LetterCount, ledger: RedriveLedger) -> AsyncGenerator[DeadLetter, None]:
-        """The letters that wait in the part of `count` that is in the ledger's stretch."""
+        """Yield the waiting letters in the part of `count` that lies in the ledger's stretch."""
         start, end = max(count.start, ledger.first), min(count.end, ledger.first + STRETCH_RECORDS)
         start = ledger.first_waiting(start, end)
         if start == end:
@@ -319,13 +320,15 @@ class DeadLetterTopic:
                 yield letter
 
     async def _records(self, partition: TopicPartition, start: int, end: int) -> AsyncGenerator[Record, None]:
-        """The records from `start` to `end`, exclusive. Raises `NoLeaderError` when none comes for as long as a step may take."""
+        """Yield the records from `start` to `end`, exclusive. Raises `NoLeaderError` when none arrives within the time limit of a step."""
         loop = asyncio.get_running_loop()
         self._consumer.assign([partition])
         await self._consumer.seek(partition, start)
         waited_seconds = 0.0
         while await self._consumer.position(partition) < end:
-            asked_at = loop.time()  # not the time of the last record: whoever takes the records may take long over each
+            asked_at = (
+                loop.time()
+            )  # not the time of the last record, because the consumer of this generator may be slow
             records = (await self._consumer.getmany(timeout_ms=POLL_MS)).get(partition, ())
             waited_seconds = 0.0 if records else waited_seconds + loop.time() - asked_at
             for record in records:
@@ -333,10 +336,10 @@ class DeadLetterTopic:
                     yield record
             if waited_seconds > self._timeout_seconds:
                 name = f"{partition.topic}/{partition.partition}"
-                raise NoLeaderError(f"{name}: no record came within {self._timeout_seconds:g} s")
+                raise NoLeaderError(f"{name}: no record arrived within {self._timeout_seconds:g} s")
 
     async def _target(self, target: TopicPartition) -> TopicInfo:
-        """The topic that a letter came from. Raises `UnknownTopicError` or `UnknownPartitionError`."""
+        """Return a letter's original topic. Raises `UnknownTopicError` or `UnknownPartitionError`."""
         try:
             info = await self._resolver.topic(target.topic, self._timeout_seconds, partition=target.partition)
         except InvalidTopicNameError as error:  # other programs may write headers, too
@@ -346,7 +349,7 @@ class DeadLetterTopic:
         return info
 
     async def _batch_bytes_max(self, target: TopicPartition) -> int:
-        """How large a record can go back there; without bound where there is none, which is found out when it is sent."""
+        """Return the maximum size of a record that can be sent back. Unlimited if the target does not exist, which sending finds out."""
         try:
             return record_room(await self._target(target))
         except (UnknownTopicError, UnknownPartitionError):
@@ -354,6 +357,6 @@ class DeadLetterTopic:
 
 
 def _cells(letter: DeadLetter) -> Cells:
-    """The record as it was before it was given up."""
+    """Return the record as it was before it was given up."""
     record = letter.record
     return cells_of(record.value, record.key, record.timestamp, letter.own_headers)

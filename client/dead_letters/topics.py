@@ -1,4 +1,4 @@
-"""Finds the dead-letter topics of a cluster, by what is in their newest records."""
+"""Finds the dead-letter topics of a cluster by the contents of their newest records."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ class DeadLetterTopicSummary:
 
     topic: str
     waiting: int
-    """Records that were neither sent back nor purged."""
+    """The number of records that were neither sent back nor purged."""
     newest: DeadLetter
-    """The one that was given up last."""
+    """The record that was given up last."""
 
 
 async def find_dead_letter_topics(
     bootstrap_servers: str | Sequence[str], timeout_seconds: float
 ) -> list[DeadLetterTopicSummary]:
-    """Every topic of which the newest record of a partition was put there by a worker, by name. Raises `RaftMQError`."""
+    """Return every topic in which a worker wrote the newest record of a partition, by name. Raises `RaftMQError`."""
     async with Admin(bootstrap_servers=bootstrap_servers, request_timeout_ms=timeout_seconds * 1000) as admin:
         topics = await admin.list_topics()
     partitions = (TopicPartition(topic.name, p.partition) for topic in topics for p in topic.partitions)

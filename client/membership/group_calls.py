@@ -1,6 +1,6 @@
-"""What a consumer group asks of partitions' leaders: open them, commit offsets, read committed offsets.
+"""Requests of a consumer group to partitions' leaders: open partitions, commit offsets, fetch committed offsets.
 
-All three are idempotent and repeated until answered. Must not know membership: callers say who they are and under which epochs.
+All three are idempotent and repeated until answered. Must not know membership: callers pass the identity and the owner epochs.
 """
 
 from __future__ import annotations
@@ -25,51 +25,54 @@ ResultT = TypeVar("ResultT")
 
 @dataclass(frozen=True, slots=True)
 class MemberIdentity:
-    """Who opens and commits."""
+    """The identity under which partitions are opened and committed."""
 
     group: str
     member_id: str = ""
-    """Empty: nobody in particular; such commits work in groups that never had members."""
+    """Empty: no member. Such commits succeed only in groups that never had members."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnedPartition:
-    """A partition as it was assigned."""
+    """The ownership of a partition, as it was assigned."""
 
     topic_id: int
-    """0: whatever incarnation there is now."""
+    """0: the current incarnation of the topic."""
     owner_epoch: int
 
 
 class OffsetCommit(NamedTuple):
-    """What is committed of a partition. Each commit replaces all that the one before said."""
+    """A commit for one partition. Each commit replaces all fields of the previous one."""
 
     offset: int
     """The next record to read."""
     finished: bytes = b""
-    """What is finished beyond the offset: `offset_ranges`."""
+    """The ranges finished beyond the offset, encoded by `offset_ranges`."""
     note: str = ""
-    """Kept with the offset for its next owner; at most 4096 bytes."""
+    """Text for the next owner, stored with the offset; at most 4096 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommittedPosition:
-    """What a group has committed in a partition, and what is in there."""
+    """A group's commit in a partition, and the bounds of the partition."""
 
     offset: int
-    """Next to read; -1: nothing was ever committed."""
+    """The next offset to read. -1: nothing was ever committed."""
     log_start_offset: int
     high_watermark: int
     finished: Ranges = ()
-    """What is finished beyond the offset; known of partitions that were opened."""
+    """The ranges finished beyond the offset. Known only of opened partitions."""
     note: str = ""
-    """What the last commit noted; known of partitions that were opened."""
+    """The note of the last commit. Known only of opened partitions."""
 
 
 async def open_partitions(
     resolver: Resolver, identity: MemberIdentity, owned: Mapping[TopicPartition, OwnedPartition], timeout_seconds: float
 ) -> dict[TopicPartition, CommittedPosition | RaftMQError]:
-    """Fence partitions in their own logs for their new owner, and hear where it begins; `FencedError` for one that is not its."""
+    """Fence partitions in their own logs for their new owner, and return where it begins.
+
+    The result of a partition is `FencedError` if it has a later owner.
+    """
 
     async def ask(
         connection: Connection, group: list[LeaderTarget], seconds: float
@@ -107,7 +110,7 @@ async def commit_offsets(
     owned: Mapping[TopicPartition, OwnedPartition],
     timeout_seconds: float,
 ) -> dict[TopicPartition, RaftMQError | None]:
-    """Commit the offsets to read next, with what goes with them; `FencedError` for a partition that has another owner by now."""
+    """Commit the next offsets to read. The result of a partition is `FencedError` if it has another owner by now."""
 
     async def ask(connection: Connection, group: list[LeaderTarget], seconds: float) -> list[RaftMQError | None]:
         request = pb.CommitOffsetsRequest(
@@ -136,14 +139,14 @@ async def commit_offsets(
 async def fetch_offsets(
     resolver: Resolver, group: str, partitions: Iterable[TopicPartition], timeout_seconds: float
 ) -> dict[TopicPartition, CommittedPosition]:
-    """What a group has committed. Raises as `call_leaders`."""
+    """Return a group's committed offsets. Raises as `call_leaders` does."""
     return await call_leaders(resolver, partitions, timeout_seconds, _asking_for_committed(resolver, group))
 
 
 async def fetch_each_offset(
     resolver: Resolver, group: str, partitions: Iterable[TopicPartition], timeout_seconds: float
 ) -> dict[TopicPartition, CommittedPosition | RaftMQError]:
-    """As `fetch_offsets`, each partition with its own outcome, as `ask_leaders`."""
+    """Return a group's committed offsets, or an error for each partition, as `ask_leaders` does."""
     return await ask_leaders(resolver, partitions, timeout_seconds, _asking_for_committed(resolver, group))
 
 
@@ -168,7 +171,7 @@ def _committed_of(
 ) -> CommittedPosition | RaftMQError:
     answer = by_key.get((target.topic_id, target.topic_partition.partition))
     if answer is None:
-        return ProtocolError(f"{name_of_target(target)}: the leader left the partition out of its answer")
+        return ProtocolError(f"{name_of_target(target)}: the leader omitted the partition from its answer")
     error = _error_of(answer, target)
     return error or CommittedPosition(answer.offset, answer.log_start_offset, answer.high_watermark)
 
@@ -189,14 +192,14 @@ def _error_of(
 
 
 def _paired(group: Sequence[LeaderTarget], answers: Sequence[AnswerT]) -> list[tuple[LeaderTarget, AnswerT]]:
-    """Answers are in the request's order. Raises `ProtocolError` when some are missing."""
+    """Pair answers with partitions, in the order of the request. Raises `ProtocolError` when answers are missing."""
     if len(answers) != len(group):
-        raise ProtocolError(f"{len(answers)} partitions were answered for, not {len(group)}")
+        raise ProtocolError(f"the leader answered for {len(answers)} partitions instead of {len(group)}")
     return list(zip(group, answers, strict=True))
 
 
 def _of_same_topic(ask: LeaderCall[ResultT], owned: Mapping[TopicPartition, OwnedPartition]) -> LeaderCall[ResultT]:
-    """Ask only for partitions of the incarnations that were assigned: one of a topic made anew is another partition."""
+    """Ask only about the assigned incarnations of topics. If a topic was created again, its partitions are different ones."""
 
     async def asking(connection: Connection, group: list[LeaderTarget], seconds: float) -> list[ResultT | RaftMQError]:
         same = [target for target in group if owned[target.topic_partition].topic_id in (0, target.topic_id)]
@@ -204,7 +207,7 @@ def _of_same_topic(ask: LeaderCall[ResultT], owned: Mapping[TopicPartition, Owne
         return [
             next(answers)
             if owned[target.topic_partition].topic_id in (0, target.topic_id)
-            else UnknownPartitionError(f"{name_of_target(target)} was deleted; the topic was made anew")
+            else UnknownPartitionError(f"{name_of_target(target)} was deleted, and its topic was created again")
             for target in group
         ]
 

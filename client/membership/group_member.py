@@ -1,10 +1,10 @@
-"""One member of a consumer group: what it says to the coordinator, what the answers mean, and what there is to do about them.
+"""The state of one member of a consumer group: its heartbeats, the effect of the answers, and the steps that follow from them.
 
-Pure: no I/O, no clock, no threads; `membership.py` keeps time and guards it. It must not open or read partitions: it says what to
-lose, revoke and open (`steps`), and hears what was done (`hold`, `release`).
+Pure: no I/O, no clock, no threads. `member_calls.py` keeps time and guards it with a lock. It must not open or read partitions: it
+returns which ones to lose, revoke and open (`steps`), and is told what was done (`hold`, `release`).
 
-Invariants: what it reports as owned is everything it holds, what it is giving up included; a partition is held only under an owner
-epoch that the newest assignment names, or is about to be given up; an answer to an older life or of an older epoch changes nothing.
+Invariants: it reports as owned everything that it holds, including partitions that it is about to release. It holds a partition only under
+an owner epoch of the newest assignment, unless it is about to release it. An answer to an earlier life or of an older epoch changes nothing.
 
 Source: KIP-848, ConsumerGroupHeartbeat; docs/internals/groups.md.
 """
@@ -29,31 +29,31 @@ class PartitionId(NamedTuple):
 
 
 class Grant(NamedTuple):
-    """Under which name and epoch a member has a partition."""
+    """The topic name and the owner epoch of an assigned partition."""
 
     topic: str
     owner_epoch: int
 
 
 class Steps(NamedTuple):
-    """What to do, in this order. Each is told by `GroupMember.hold` or `release` when it is done."""
+    """The steps to take, in this order. When a step is done, the caller tells `GroupMember.hold` or `GroupMember.release`."""
 
     lose: dict[PartitionId, int]
-    """Held, and maybe another's by now: stop at once. With the owner epochs they were held under."""
+    """Partitions that are held but may already belong to another member: stop immediately. The values are the owner epochs."""
     revoke: dict[PartitionId, int]
-    """Held, and to be given up in peace."""
+    """Partitions that are held and must be released in order. The values are the owner epochs."""
     open: dict[PartitionId, Grant]
-    """Granted and not held."""
+    """Partitions that are assigned and not held."""
 
     @property
     def is_empty(self) -> bool:
-        """Nothing to do."""
+        """Return whether there is nothing to do."""
         return not (self.lose or self.revoke or self.open)
 
 
 @dataclass(frozen=True, slots=True)
 class MemberSettings:
-    """What a member says about itself; the same all its life."""
+    """Constant data that a member reports about itself."""
 
     group: str
     instance_id: str
@@ -65,7 +65,7 @@ class MemberSettings:
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What to read: names, a pattern for whole names, or both."""
+    """The subscribed topics: names, a pattern for whole names, or both."""
 
     topics: tuple[str, ...]
     pattern: str
@@ -76,38 +76,38 @@ class Subscription:
 
 
 class Standing(Enum):
-    """Where a member is."""
+    """The standing of a member in its group."""
 
     OUT = "out"
-    """Subscribed to nothing, or away because the program does not ask for records: it says nothing."""
+    """Not subscribed, or inactive because the program does not ask for records. It sends no heartbeats."""
     JOINING = "joining"
     IN = "in"
     FAILED = "failed"
-    """The coordinator refuses it for good; see `failure`."""
+    """Refused permanently by the coordinator, for the reason in `failure`."""
 
 
 class GroupMember:
-    """See the module."""
+    """The state machine of one member."""
 
     def __init__(self, settings: MemberSettings, new_id: Callable[[], str] = lambda: str(uuid.uuid4())) -> None:
         self.settings = settings
         self.standing = Standing.OUT
         self.member_id = new_id()
-        """A new one for each life."""
+        """The member id. Each life has a new one."""
         self.epoch = 0
-        """Of the newest assignment; 0: none yet."""
+        """The epoch of the newest assignment. 0: no assignment yet."""
         self.metadata_revision = 0
-        """Includes the topics of the assignment."""
+        """A metadata revision that includes the topics of the assignment."""
         self.is_rebalancing = False
         self.failure: RaftMQError | None = None
         self.incarnation = 0
-        """How often it joined, or tried to, under a new id."""
+        """The number of times that it joined, or tried to, under a new id."""
         self._new_id = new_id
         self._subscription = Subscription((), "", "")
         self._assigned: dict[PartitionId, Grant] = {}
         self._held: dict[PartitionId, int] = {}
         self.lost: set[PartitionId] = set()
-        """Of those held: may be another's, or were meanwhile, or their offset was reset (another owner epoch)."""
+        """Held partitions that may belong to another member, or belonged to one in between, or whose offset was reset (another owner epoch)."""
         self._is_cut_off = False
         """Its session may have ended: nothing is opened until the coordinator answers."""
         self._is_leaving = False
@@ -115,7 +115,7 @@ class GroupMember:
     # -------------------------------------------------------------------------------------------------------- talking
 
     def heartbeat(self) -> pb.HeartbeatRequest:
-        """What to say now."""
+        """Return the next heartbeat."""
         settings, subscription = self.settings, self._subscription
         return pb.HeartbeatRequest(
             group=settings.group,
@@ -133,9 +133,9 @@ class GroupMember:
         )
 
     def on_answer(self, request: pb.HeartbeatRequest, answer: pb.HeartbeatResponse) -> bool:
-        """Take over an answer; False when it is an old one, of a coordinator that was succeeded."""
+        """Apply an answer. Return False if it is from an older epoch, that of a replaced coordinator."""
         if request.member_id != self.member_id or self.standing in (Standing.OUT, Standing.FAILED):
-            return True  # an answer to an earlier life: nothing to learn from it
+            return True  # an answer to an earlier life is irrelevant
         if answer.member_epoch < self.epoch:
             return False
         if answer.has_assignment:
@@ -153,18 +153,18 @@ class GroupMember:
         return True
 
     def on_unknown(self, request: pb.HeartbeatRequest) -> None:
-        """The coordinator does not have this member any more: join anew, having lost everything."""
+        """Join again, having lost everything, because the coordinator no longer knows this member."""
         if request.member_id == self.member_id and self.standing in (Standing.JOINING, Standing.IN):
             self._begin_life(Standing.JOINING)
 
     def on_refused(self, request: pb.HeartbeatRequest, error: RaftMQError) -> None:
-        """The coordinator refuses it for good: another process has its instance id, or what it says makes no sense."""
+        """Stop permanently, because another process has its instance id or its request is invalid."""
         if request.member_id == self.member_id and self.standing in (Standing.JOINING, Standing.IN):
             self._begin_life(Standing.FAILED)
             self.failure = error
 
     def on_silence(self) -> None:
-        """No answer for a session: whatever it holds may be another's. It may get the same back when there is an answer again."""
+        """Treat all held partitions as lost, because no answer came for a whole session. A later answer may assign them again."""
         if self.standing is Standing.IN and not self._is_cut_off:
             self._is_cut_off = True
             self.lost = set(self._held)
@@ -173,11 +173,11 @@ class GroupMember:
 
     @property
     def subscription(self) -> Subscription:
-        """What it wants to read."""
+        """Return the current subscription."""
         return self._subscription
 
     def subscribe(self, subscription: Subscription) -> None:
-        """Want to read this from now on; nothing: give up everything in peace, and then be no member any more."""
+        """Change the subscription. An empty one releases everything in order, and then leaves the group."""
         self._is_leaving = not subscription
         if subscription:
             self._subscription = subscription
@@ -185,18 +185,18 @@ class GroupMember:
 
     @property
     def may_leave(self) -> bool:
-        """It wants to be no member, and has given up everything."""
+        """Return whether it wants to leave and has released everything."""
         return self._is_leaving and not self._held and self.standing is not Standing.OUT
 
     def leave(self) -> None:
-        """Be no member any more, until `come`; what is still held is lost. Whoever calls it tells the coordinator."""
+        """Leave the group until `join`. Partitions that are still held are lost. The caller informs the coordinator."""
         if self._is_leaving:
             self._subscription = Subscription((), "", "")
         if self.standing in (Standing.JOINING, Standing.IN):
             self._begin_life(Standing.OUT)
 
     def join(self) -> None:
-        """Be a member again, if there is something to read."""
+        """Join the group again, if it has a subscription."""
         if self.standing is Standing.OUT and self._subscription:
             self.standing = Standing.JOINING
 
@@ -211,7 +211,7 @@ class GroupMember:
     # -------------------------------------------------------------------------------------------------------- acting
 
     def steps(self) -> Steps:
-        """What there is to do."""
+        """Return the steps to take."""
         lose: dict[PartitionId, int] = {}
         revoke: dict[PartitionId, int] = {}
         for partition, owner_epoch in self._held.items():
@@ -223,10 +223,10 @@ class GroupMember:
         return Steps(lose, revoke, {partition: grant for partition, grant in granted if partition not in self._held})
 
     def hold(self, opened: Mapping[PartitionId, int]) -> set[PartitionId]:
-        """These were opened under these owner epochs. Returns those that it still has; the others must not be read.
+        """Record that partitions were opened under these owner epochs. Return those that it still has. The others must not be read.
 
-        Scenario: an answer took p away while p was being opened. A heartbeat without p may have been sent since, so p may be
-        another's: holding it now would be a lie.
+        Scenario: an answer revoked p while p was being opened. A heartbeat without p may have been sent since, so p may belong to another
+        member. Holding it now would contradict that heartbeat.
         """
         kept = {
             partition
@@ -239,7 +239,7 @@ class GroupMember:
         return kept
 
     def release(self, partitions: Iterable[PartitionId]) -> None:
-        """These are not read any more, and nothing of them will be committed; the next heartbeat says so."""
+        """Record that these partitions are no longer read, and that nothing will be committed for them. The next heartbeat reports it."""
         for partition in partitions:
             self._held.pop(partition, None)
             self.lost.discard(partition)
@@ -249,12 +249,12 @@ class GroupMember:
         return self.standing is Standing.IN and not self._is_cut_off and not self._is_leaving
 
     def may_commit(self, partition: PartitionId, owner_epoch: int) -> bool:
-        """Whether it holds the partition under this epoch, as far as it knows."""
+        """Return whether it holds the partition under this epoch, as far as it knows."""
         return self._held.get(partition) == owner_epoch and partition not in self.lost
 
 
 def check_failure(member: GroupMember) -> RaftMQError | None:
-    """The failure as the program shall see it."""
+    """Return the failure in the form that the program sees."""
     failure = member.failure
     if isinstance(failure, FencedError) and member.settings.instance_id:
         return FencedError(

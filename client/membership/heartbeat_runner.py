@@ -1,9 +1,9 @@
 """Makes a group member's calls: in a thread with gRPC's blocking channels, or, for simulators, in the event loop.
 
-The thread exists so that a handler that keeps the event loop for a minute costs no partition; it also says that this happens. Must
-not decide anything: `Membership` says what to call, and hears the outcome. One call at a time.
+Because of the thread, a handler that blocks the event loop for a minute costs no partition. The thread also logs such a block. Must not
+decide anything: `MemberCalls` returns the next call and handles its outcome. There is one call at a time.
 
-Source: KIP-62 (Kafka's background thread); two event loops with gRPC in one process are fragile, hence no second one.
+Source: KIP-62 (Kafka's background thread). The thread has no event loop of its own, because two loops with gRPC in a process are fragile.
 """
 
 from __future__ import annotations
@@ -33,32 +33,32 @@ from raftmq.errors import BrokenConnectionError, RaftMQError
 from raftmq.methods import UnaryMethod
 
 END_SECONDS: Final = 2.0
-"""How long `close` waits for the thread; a cancelled call ends within a millisecond."""
+"""The time for which `close` waits for the thread. A cancelled call ends within a millisecond."""
 
 
 class HeartbeatRunner(Protocol):
-    """Makes the calls of one group member, one after the other, from when it is made until it is closed."""
+    """Makes the calls of one group member, one at a time, from its creation until it is closed."""
 
     def wake(self) -> None:
-        """There may be something to call now."""
+        """Look for a call to make now."""
         ...
 
     async def close(self) -> None:
-        """Make no more calls; one under way is given up. Waits for the end."""
+        """Make no more calls, abandon one in flight, and wait for the end."""
         ...
 
 
 def run_heartbeats(
     transport: Transport, membership: MemberCalls, on_news: Callable[[], None], cluster_id: str
 ) -> HeartbeatRunner:
-    """Make the calls of a member where nothing that the program does holds them up; `on_news` is called in the event loop."""
+    """Start making the calls of a member where the program cannot delay them. `on_news` is called in the event loop."""
     if transport.uses_threads:
         return ThreadHeartbeats(membership, on_news, cluster_id)
     return LoopHeartbeats(transport, membership, on_news, cluster_id)
 
 
 class ThreadHeartbeats:
-    """See the module. Made in the event loop that `on_news` is called in."""
+    """Makes the calls in a thread. Created in the event loop in which `on_news` is called."""
 
     def __init__(
         self,
@@ -83,13 +83,13 @@ class ThreadHeartbeats:
         self._thread.start()
 
     def wake(self) -> None:
-        """Look at what there is to call now. From any thread."""
+        """Look for a call to make now. May be called from any thread."""
         with self._woken:
             self._is_woken = True
             self._woken.notify()
 
     async def close(self) -> None:
-        """End the thread; a call under way is cancelled."""
+        """End the thread. A call in flight is cancelled."""
         with self._woken:
             self._is_closed = self._is_woken = True
             self._woken.notify()
@@ -99,20 +99,20 @@ class ThreadHeartbeats:
             async with asyncio.timeout(END_SECONDS):
                 await self._ended.wait()
         except TimeoutError:
-            return  # it is a daemon: it ends with its call, or with the process
+            return  # it is a daemon and ends with its call, or with the process
 
     def _run(self) -> None:
         try:
             while not self._is_closed:
                 self._step()
-        except BaseException as error:  # noqa: BLE001 -- nobody joins this thread: the member would be silent without a word
+        except BaseException as error:  # noqa: BLE001 -- nobody joins this thread: without a report the member would just be silent
             log.error("heartbeats_stopped error_code=%s", type(error).__name__)
             self._membership.on_crash(error)
             self._in_loop(self._on_news)
         finally:
             for channel in self._channels.values():
                 channel.close()
-            self._channels.clear()  # gRPC shuts down when nobody refers to a channel any more: see `grpc_fork`
+            self._channels.clear()  # gRPC shuts down when no reference to a channel is left: see `grpc_fork`
             self._in_loop(self._ended.set)
 
     def _step(self) -> None:
@@ -127,7 +127,7 @@ class ThreadHeartbeats:
         if self._membership.take_news():
             self._in_loop(self._on_news)
         if not self._watch.look(time.monotonic()):
-            self._is_closed = True  # the loop is closed: the program forgot its consumer, whose session ends by itself
+            self._is_closed = True  # the loop is closed: the program forgot its consumer, whose session will expire
         if not isinstance(found, GroupCall):
             pause = min(found - time.monotonic(), settings.LOOP_CHECK_SECONDS)
             with self._woken:
@@ -153,7 +153,7 @@ class ThreadHeartbeats:
             answer: Message = running.result()
         except grpc.FutureCancelledError as error:
             raise BrokenConnectionError(f"{call.address}: the client is closed") from error
-        except grpc.RpcError as error:  # it is the call, too
+        except grpc.RpcError as error:  # the exception is the call, too
             raise error_from_call(cast("grpc.Call", error), call.address) from error
         finally:
             self._running = None
@@ -167,18 +167,18 @@ class ThreadHeartbeats:
 
 
 class LoopWatch:
-    """Notices from another thread that the event loop does not come round, and says what keeps it. Made in the loop's thread."""
+    """Notices from another thread that the event loop is blocked, and logs by which function. Created in the loop's thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, blocked_seconds: float) -> None:
         self._loop = loop
         self._thread_id = threading.get_ident()
         self._blocked_seconds = blocked_seconds
         self._asked_at = FOREVER
-        """When the loop was asked for a sign; infinite: it gave one."""
+        """When the loop was asked for a sign of life. Infinite: it has answered."""
         self._is_told = False
 
     def look(self, now: float) -> bool:
-        """Ask for a sign, or see how long it is missing; False when there will be none, as the loop is closed."""
+        """Ask for a sign of life, or check how long it has been missing. Return False if the loop is closed."""
         if self._asked_at == FOREVER:
             self._is_told = False
             self._asked_at = now
@@ -195,8 +195,8 @@ class LoopWatch:
         self._asked_at = FOREVER
 
     def _place(self) -> str:
-        """Who keeps the loop: the innermost function that is not of the standard library or an installed package."""
-        frame = sys._current_frames().get(self._thread_id)  # as faulthandler does; there is no public way
+        """Return the place that blocks the loop: the innermost function outside the standard library and installed packages."""
+        frame = sys._current_frames().get(self._thread_id)  # as faulthandler does: there is no public function for it
         stack = traceback.extract_stack(frame) if frame is not None else []
         own = [entry for entry in stack if not entry.filename.startswith((sys.prefix, sys.base_prefix, "<"))]
         found = own or stack
@@ -204,7 +204,7 @@ class LoopWatch:
 
 
 class LoopHeartbeats:
-    """The same in the event loop, over any transport: for simulations, where nothing blocks the loop."""
+    """Makes the calls in the event loop, over any transport. For simulations, where nothing blocks the loop."""
 
     def __init__(
         self, transport: Transport, membership: MemberCalls, on_news: Callable[[], None], cluster_id: str
@@ -218,11 +218,11 @@ class LoopHeartbeats:
         self._task = spawn(self._run(), "raftmq-heartbeats", self._on_crash)
 
     def wake(self) -> None:
-        """Look at what there is to call now."""
+        """Look for a call to make now."""
         self._woken.set()
 
     async def close(self) -> None:
-        """End."""
+        """Stop the calls and close the connections."""
         await cancel_and_wait(self._task)
         await asyncio.gather(*(connection.close() for connection in self._connections.values()))
 

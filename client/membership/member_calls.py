@@ -1,9 +1,9 @@
-"""Keeps a `GroupMember` alive: when to say what to which broker, and when the program counts as gone.
+"""Decides for a `GroupMember` which call to make when and to which broker, and when the program counts as inactive.
 
-Two threads use it: the one that makes the calls (`next_call`, `on_answer`, `on_error`, `take_news`; one call at a time) and the event loop (the
-rest); each method holds the lock for a moment and never waits. Must not do I/O.
+Two threads use it. One makes the calls (`next_call`, `on_answer`, `on_error`, `take_news`; one call at a time). The event loop uses the
+rest. Each method holds the lock briefly and never waits. Must not do I/O.
 
-Invariant: between two threads, what a heartbeat reports as owned was true when it was made, at the epoch that it names.
+Invariant: a heartbeat's owned partitions were correct when it was built, at the epoch that it contains.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class GroupCall(NamedTuple):
     """A call to make now."""
 
     address: str
-    method: UnaryMethod[Any, Any]  # of two calls with messages of their own
+    method: UnaryMethod[Any, Any]  # of two calls, each with its own message types
     request: Message
     timeout_seconds: float
     sent_at: float
 
 
 class MemberCalls:
-    """See the module. Times are the event loop's."""
+    """Schedules the calls of one member. Times are the event loop's."""
 
     def __init__(
         self,
@@ -55,20 +55,20 @@ class MemberCalls:
         self._rng = rng
         self._next_at = now
         self._heard_at = now
-        """When the last answered heartbeat was sent: the session lasts at least until a session after that."""
+        """When the last answered heartbeat was sent. The session lasts at least until one session timeout later."""
         self._addresses: tuple[str, ...] = ()
         self._coordinator = ""
         self._tries = 0
         self._failures = 0
         self._is_due_again = False
-        """Something came up while a heartbeat was under way."""
+        """Whether a reason for another heartbeat came up while one was in flight."""
         self._has_news = False
         self._leaving: list[pb.LeaveRequest] = []
-        """To be said before anything else."""
+        """Requests to send before anything else."""
         self.asked = 0
-        """Counts what shows that the program lives: written by the event loop alone, without the lock."""
+        """Counts signs that the program is active. Written by the event loop only, without the lock."""
         self.asking = 0
-        """How many tasks wait for records at this moment; as `asked`."""
+        """The number of tasks that currently wait for records. Written like `asked`."""
         self._seen_asked = 0
         self._asked_at = now
         self.heartbeats_total = 0
@@ -77,7 +77,7 @@ class MemberCalls:
     # ------------------------------------------------------------------------------------------- the calling thread
 
     def next_call(self, now: float) -> GroupCall | float:
-        """What to call now, or until when to wait (`FOREVER`: until woken)."""
+        """Return the call to make now, or the time until which to wait (`FOREVER`: until woken)."""
         with self._lock:
             if self.is_stopped:
                 return FOREVER
@@ -94,7 +94,7 @@ class MemberCalls:
             return self._call(HEARTBEAT, member.heartbeat(), now) if now >= self._next_at else self._wake_at(now)
 
     def on_answer(self, call: GroupCall, answer: Message, now: float) -> None:
-        """A call was answered."""
+        """Handle the answer of a call."""
         with self._lock:
             self._failures = 0
             if isinstance(call.request, pb.LeaveRequest):
@@ -107,7 +107,7 @@ class MemberCalls:
         self, request: pb.HeartbeatRequest, answer: pb.HeartbeatResponse, sent_at: float, now: float
     ) -> None:
         before = (self._member.epoch, self._member.standing)
-        self._has_news |= self.is_overdue(now)  # who waits because of that may go on
+        self._has_news |= self.is_overdue(now)  # readers that wait because of that may continue
         if not self._member.on_answer(request, answer):
             self._coordinator = ""
             self._next_at = now + settings.GROUP_RETRY_SECONDS
@@ -115,13 +115,13 @@ class MemberCalls:
         self._coordinator = answer.coordinator.address
         self._heard_at = max(self._heard_at, sent_at)
         pause = max(min(self._heartbeat_seconds, answer.next_heartbeat_ms / 1000), settings.HEARTBEAT_SECONDS_MIN)
-        # spread, so that a thousand members that joined together do not come together
+        # Randomized, so that a thousand members that joined together do not call together.
         self._next_at = now if self._is_due_again else now + pause * self._rng.uniform(0.9, 1.0)
         after = (self._member.epoch, self._member.standing)
         self._has_news |= after != before or not self._member.steps().is_empty
 
     def on_error(self, call: GroupCall, error: RaftMQError, now: float) -> None:
-        """A call failed."""
+        """Handle a failed call."""
         with self._lock:
             self._coordinator = ""
             self._failures += 1
@@ -153,7 +153,7 @@ class MemberCalls:
             )
 
     def on_crash(self, error: BaseException) -> None:
-        """A defect ended the calls: nothing is a member any more, and the program must hear of it."""
+        """Record that a defect ended the calls. The membership has ended, and the program must be told."""
         with self._lock:
             self.is_stopped = True
             cause = InternalError(f"a defect of the SDK ended the heartbeats: {type(error).__name__}: {error}")
@@ -161,7 +161,7 @@ class MemberCalls:
             self._has_news = True
 
     def take_news(self) -> bool:
-        """Whether the event loop must look at `steps` and `check` again; asked after each of the above."""
+        """Return whether the event loop must look at `steps` and `check` again. Call it after each of the methods above."""
         with self._lock:
             has_news, self._has_news = self._has_news, False
             return has_news
@@ -179,12 +179,12 @@ class MemberCalls:
         return GroupCall(address, method, request, timeout_seconds, now)
 
     def _wake_at(self, now: float) -> float:
-        """When there is something to do again; what is past was done."""
+        """Return the time of the next thing to do, ignoring times in the past."""
         bounds = (self._next_at, self._asked_at + self._poll_seconds_max, self._heard_at + self._session_seconds)
         return min(bound for bound in bounds if bound > now)
 
     def _record_poll(self, now: float) -> None:
-        """Whether the program still asks for records: one that does not is no member; one that does again, is again."""
+        """Update whether the program is active. A member whose program is inactive leaves, and joins again when it becomes active."""
         member = self._member
         if self.asking or self.asked != self._seen_asked:
             self._seen_asked, self._asked_at = self.asked, now
@@ -205,7 +205,7 @@ class MemberCalls:
             log.warning("group_session_unheard consumer_group=%s member_id=%s elapsed_seconds=%.1f", *data)
 
     def _leave(self) -> None:
-        """Have the coordinator told; not of a static member, whose place is kept for its session (KIP-345)."""
+        """Leave, and queue a request to the coordinator. A static member sends none: its place is kept for its session (KIP-345)."""
         goodbye = self._goodbye()
         if goodbye is not None:
             self._leaving.append(goodbye)
@@ -224,7 +224,7 @@ class MemberCalls:
     # ------------------------------------------------------------------------------------------------ the event loop
 
     def subscribe(self, subscription: Subscription, now: float) -> None:
-        """Want to read this; nothing: leave the group. The caller wakes the other thread."""
+        """Change the subscription. An empty one leaves the group. The caller wakes the other thread."""
         with self._lock:
             was_out = self._member.standing is Standing.OUT
             self._member.subscribe(subscription)
@@ -233,75 +233,75 @@ class MemberCalls:
                 self._heard_at = self._asked_at = now
 
     def stop(self) -> pb.LeaveRequest | None:
-        """Say nothing any more. Returns what there is to say last: nothing if it is no member, or a static one."""
+        """Stop sending. Return the final request, or None if it is not a member, or a static one."""
         with self._lock:
             self.is_stopped = True
             return self._goodbye()
 
     def record_addresses(self, addresses: Iterable[str]) -> None:
-        """Where brokers are, best first."""
+        """Store the brokers' addresses, best first."""
         known = tuple(addresses)
         with self._lock:
             self._addresses = known or self._addresses
 
     def heartbeat_soon(self, now: float) -> None:
-        """There is something to say, or to ask. The caller wakes the other thread."""
+        """Request a heartbeat soon. The caller wakes the other thread."""
         with self._lock:
             self._is_due_again = True
             if not self._failures:
                 self._next_at = min(self._next_at, now)
 
     def steps(self) -> Steps:
-        """As `GroupMember.steps`."""
+        """Return the steps as `GroupMember.steps` does."""
         with self._lock:
             return self._member.steps()
 
     def hold(self, opened: Mapping[PartitionId, int]) -> set[PartitionId]:
-        """As `GroupMember.hold`."""
+        """Record opened partitions as `GroupMember.hold` does."""
         with self._lock:
             return self._member.hold(opened)
 
     def release(self, partitions: Iterable[PartitionId]) -> None:
-        """As `GroupMember.release`."""
+        """Record released partitions as `GroupMember.release` does."""
         with self._lock:
             self._member.release(partitions)
 
     def may_commit(self, partition: PartitionId, owner_epoch: int) -> bool:
-        """As `GroupMember.may_commit`."""
+        """Return whether a partition is held, as `GroupMember.may_commit` does."""
         with self._lock:
             return self._member.may_commit(partition, owner_epoch)
 
     @property
     def has_lost(self) -> bool:
-        """Whether something that is held is lost."""
+        """Return whether any held partition is lost."""
         return bool(self._member.lost)
 
     def is_overdue(self, now: float) -> bool:
-        """Whether its session may have ended without its knowing: the process stood still, or nobody answers."""
+        """Return whether its session may have ended unnoticed, because the process was frozen or nobody answers."""
         return self._member.standing is Standing.IN and now - self._heard_at >= self._session_seconds
 
     @property
     def standing(self) -> Standing:
-        """Where the member is."""
+        """Return the standing of the member."""
         return self._member.standing
 
     @property
     def member_id(self) -> str:
-        """Of the present life."""
+        """Return the id of the current life."""
         return self._member.member_id
 
     @property
     def metadata_revision(self) -> int:
-        """Includes the topics of the assignment."""
+        """Return a metadata revision that includes the topics of the assignment."""
         return self._member.metadata_revision
 
     @property
     def is_rebalancing(self) -> bool:
-        """Whether some member of the group does not have what it shall have, as far as was heard."""
+        """Return whether a member of the group still lacks part of its target assignment, as of the last answer."""
         return self._member.is_rebalancing
 
     def check(self) -> None:
-        """Raise why the coordinator refuses the member for good, if it does."""
+        """Raise the error with which the coordinator permanently refuses the member, if it did."""
         failure = check_failure(self._member)
         if failure is not None:
             raise fresh_copy(failure)

@@ -1,4 +1,4 @@
-"""Where records wait to be sent: the queues of each topic, which partition a record goes to, and filling of batches.
+"""Holds records until they are sent: the queues of each topic, the choice of partitions, and the filling of batches.
 
 Must not await, send, or account for buffer space (the producer has reserved it). Invariant: a batch never has more than
 `PartitionQueue.batch_bytes_max` bytes of records, unless it holds a single one.
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class TopicState:
-    """The queues of one incarnation of a topic, and where records without a key go."""
+    """The queues of one incarnation of a topic, and the current partition for records without a key."""
 
     __slots__ = ("info", "queues", "sticky", "sticky_bytes", "sticky_until")
 
@@ -36,10 +36,10 @@ class TopicState:
         self.info = info
         self.queues: list[PartitionQueue] = []
         self.sticky = sticky
-        """Partition of records without a key, for now."""
+        """The current partition of records without a key."""
         self.sticky_bytes = 0
         self.sticky_until = 0.0
-        """Loop time after which the next batch without keys goes to the next partition."""
+        """The loop time after which the next batch without keys goes to the next partition."""
 
 
 class _Group(NamedTuple):
@@ -54,7 +54,7 @@ class _Group(NamedTuple):
 
 
 class Accumulator:
-    """See the module."""
+    """Assigns records to partitions and fills the open batch of each partition."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Accumulator:
         on_ready: Callable[[PartitionQueue], None],
     ) -> None:
         self.producer_id = 0
-        """Written by the producer once it has one; 0: not idempotent."""
+        """The producer id, written by the producer when it has one. 0: not idempotent."""
         self.producer_epoch = 0
         self._batch_bytes_max = batch_bytes_max
         self._codec = codec
@@ -84,18 +84,18 @@ class Accumulator:
         self._topics: dict[str, TopicState] = {}
 
     def topic(self, info: TopicInfo) -> TopicState:
-        """The queues of a topic, brought up to date with the topology."""
+        """Return the queues of a topic, updated to the current topology."""
         state = self._topics.get(info.name)
         if state is not None and state.info is info:
             return state
         if state is None or state.info.topic_id != info.topic_id:
-            # Another incarnation: what the old queues still hold will be refused by the brokers and reported.
+            # Another incarnation: brokers will refuse the batches that are still in the old queues, and the producer reports that.
             state = self._topics[info.name] = TopicState(info, self._rng.randrange(max(1, info.partition_count)))
         state.info = info
         for number in range(len(state.queues), info.partition_count):
             identity = ProducerIdentity(self.producer_id, self.producer_epoch)
             state.queues.append(PartitionQueue(info.name, info.topic_id, number, info.group_ids[number], identity))
-        # A topic may allow less than we were told to send; a single record that is larger is the brokers' to refuse.
+        # A topic may allow smaller batches than the configured size. Brokers refuse a single record that is larger.
         allowed = max(1, info.batch_bytes_max - settings.BATCH_FRAME_BYTES)
         for queue in state.queues:
             queue.batch_bytes_max = min(self._batch_bytes_max, allowed)
@@ -111,7 +111,7 @@ class Accumulator:
         headers: Headers,
         record_bytes: int,
     ) -> Delivery:
-        """Put one record into the queue it belongs to. Raises `UnknownPartitionError`."""
+        """Append one record to its queue. Raises `UnknownPartitionError`."""
         queue = self._choose_queue(state, key, partition, record_bytes)
         time_ms = int(time.time() * 1000) if timestamp_ms is None else timestamp_ms
         batch = self._open_batch(queue, record_bytes, time_ms)
@@ -128,7 +128,7 @@ class Accumulator:
         timestamp_ms: int | None,
         delivery: BulkDelivery,
     ) -> bool:
-        """Put records into the queues they belong to; True when a batch was filled. An error is raised before any is taken."""
+        """Append records to their queues. Return whether a batch was filled. An error is raised before any record is appended."""
         keys, numbers = records.keys, None
         if partition is not None or keys is None:
             queue = self._choose_queue(state, None, partition, records.size)
@@ -145,7 +145,9 @@ class Accumulator:
         if has_filled and keys is None and partition is None:
             self._move_on(state)
         elif keys is None:
-            state.sticky_bytes = 0  # bulk loads move on by full batches, or each would be cut into small ones
+            state.sticky_bytes = (
+                0  # bulk loads change partitions with full batches, or each load would be cut into small ones
+            )
         return has_filled
 
     def _choose_queue(self, state: TopicState, key: bytes | None, partition: int | None, size: int) -> PartitionQueue:
@@ -165,7 +167,7 @@ class Accumulator:
         return queue
 
     def _move_on(self, state: TopicState) -> None:
-        """The next partition in turn for records without a key, preferring one with a leader."""
+        """Choose the next partition in turn for records without a key, preferably one with a leader."""
         state.sticky_bytes = 0
         state.sticky_until = asyncio.get_running_loop().time() + settings.STICKY_SECONDS
         count = len(state.queues)
@@ -178,7 +180,7 @@ class Accumulator:
         state.sticky = candidate
 
     def _open_batch(self, queue: PartitionQueue, size: int, time_ms: int) -> ProducerBatch:
-        """The batch that takes the next `size` bytes; one that has no room is closed first."""
+        """Return the open batch for the next `size` bytes. A batch without enough room is closed first."""
         batch = queue.open
         if batch is not None and batch.reserved_bytes + size > queue.batch_bytes_max:
             queue.close_open(self._codec)
@@ -198,10 +200,10 @@ class Accumulator:
         return batch
 
     def _partition_numbers(self, state: TopicState, keys: Sequence[bytes | None]) -> list[int]:
-        """The partition of each record."""
+        """Return the partition of each record."""
         count, sticky, partition_of = len(state.queues), state.sticky, self._partition_of
         if partition_of is crc32_partition:
-            # Inline: half the time of calling the function for each. An empty key is no key, as in librdkafka.
+            # Inlined, because calling the function for each key takes twice as long. An empty key is no key, as in librdkafka.
             if None in keys or b"" in keys:
                 numbers = [crc32(key) % count if key else sticky for key in keys]
                 self._move_on(state)
@@ -215,7 +217,7 @@ class Accumulator:
         return numbers
 
     def _fill(self, group: _Group, timestamp_ms: int | None, delivery: BulkDelivery) -> bool:
-        """Append records to the queue's batches, as many as fit into each; True when a batch was filled."""
+        """Append records to the queue's batches, as many as fit into each. Return whether a batch was filled."""
         queue, keys, values, headers, timestamps, total = group
         time_ms = int(time.time() * 1000) if timestamp_ms is None else timestamp_ms
         batch = self._open_batch(queue, min(total, 1), time_ms)

@@ -1,7 +1,7 @@
-"""Records of one partition that travel together, and the light objects through which callers learn what became of them.
+"""Batches of one partition, and the light objects by which callers learn the outcome of their records.
 
-There is no future per record: a batch knows its outcome, a `Delivery` is (batch, position), and a future is made only for a
-caller that waits before the outcome is there. Must not know about brokers, retries or sequences beyond storing them.
+There is no future per record. A batch knows its outcome, and a `Delivery` is a batch and a position. A future is created only for a caller
+that waits before the outcome is known. Must not know about brokers, retries or sequences beyond storing them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NO_HEADERS: Headers = ()
 
 
 class ProducerBatch:
-    """A batch from its first record to its outcome; owned by one `PartitionQueue`."""
+    """A batch from its first record to its outcome. Owned by one `PartitionQueue`."""
 
     __slots__ = (
         "_callbacks",
@@ -60,21 +60,24 @@ class ProducerBatch:
         self.partition = partition
         self.first_timestamp_ms = first_timestamp_ms
         self.linger_until = linger_until
-        """Loop time before which an unfilled batch waits for more records."""
+        """The loop time until which an unfilled batch waits for more records."""
         self.deadline = deadline
-        """Loop time at which delivery is given up."""
+        """The loop time at which delivery is given up."""
         self.count = 0
         self.reserved_bytes = 0
-        """What the producer's buffer counts for it, from the first record to the outcome."""
+        """The bytes that the batch occupies in the producer's buffer, from its first record to its outcome."""
         self.attempt = 0
-        """How often it was sent; an answer to an earlier attempt that is no success means nothing any more."""
+        """The number of times that the batch was sent. A failure that answers an earlier attempt is ignored."""
         self.is_sent = False
-        """The last attempt is not answered yet."""
+        """Whether the last attempt is not answered yet."""
         self.may_be_applied = False
-        """Some attempt ended without a definite answer. Invariant: then it is only sent again under the same sequence."""
+        """Whether some attempt ended without a definite answer.
+
+        Invariant: such a batch is sent again only under the same sequence.
+        """
         self.is_done = False
         self.is_observed = False
-        """Somebody waited for the outcome, so `flush` need not report it."""
+        """Whether a caller waited for the outcome, so that `flush` need not report it."""
         self.base_offset = -1
         self.error: RaftMQError | None = None
         self._values: list[bytes | None] = []
@@ -85,7 +88,7 @@ class ProducerBatch:
         self._sealed: bytes | None = None
         self._waiters: list[asyncio.Future[None]] = []
         self._loop = asyncio._get_running_loop()
-        """Where its outcome arrives."""
+        """The loop on which the outcome arrives."""
         self._callbacks: list[tuple[Callable[[], object], Context]] | None = None
 
     # ---------------------------------------------------------------------------------------------------------- filling
@@ -124,8 +127,8 @@ class ProducerBatch:
     ) -> int:
         """Add records and return the position of the first.
 
-        A record without a time in `timestamps` gets `timestamp_ms`; that being None, the batch's first time, so that its
-        timestamps stay constant (a batch is open for milliseconds; a column of times would cost 4 bytes and 60 ns a record).
+        A record without a time in `timestamps` gets `timestamp_ms`, or the batch's first time if that is None. The latter keeps the batch's
+        timestamps constant: a batch is open only for milliseconds, and a column of times would cost 4 bytes and 60 ns per record.
         """
         position, count = self.count, len(values)
         self._values.extend(values)
@@ -151,28 +154,28 @@ class ProducerBatch:
     # ---------------------------------------------------------------------------------------------------------- sending
 
     def encode(self, codec: int) -> None:
-        """Make the body and drop the records; nothing can be added any more. Raises `TypeError` for records of wrong types."""
+        """Encode the body and drop the records. No record can be added afterwards. Raises `TypeError` for records of wrong types."""
         if self._encoded is None:
             timestamps = self.first_timestamp_ms if self._timestamps is None else self._timestamps
             self._encoded = encode_body(self._values, self._keys, timestamps, self._headers, codec)
             self._values, self._keys, self._headers = [], None, None
 
     def seal(self, producer_id: int, producer_epoch: int, first_sequence: int) -> None:
-        """Put the batch under an identity and sequence (again, after `unseal`). It must be encoded."""
+        """Put the encoded batch under an identity and a sequence. May be called again for another sequence."""
         if self._encoded is None:
             raise RuntimeError("seal before encode")  # a defect: the caller encodes first
         self._sealed = self._encoded.seal(producer_id, producer_epoch, first_sequence)
 
     @property
     def sealed(self) -> bytes:
-        """The bytes to send."""
+        """Return the bytes to send."""
         if self._sealed is None:
             raise RuntimeError("sent before seal")
         return self._sealed
 
     @property
     def sealed_bytes(self) -> int:
-        """Their size, close enough before they are sealed."""
+        """Return the size of the sealed batch, or an estimate before it is sealed."""
         if self._sealed is not None:
             return len(self._sealed)
         return len(self._encoded.body) + 64 if self._encoded is not None else self.reserved_bytes
@@ -180,7 +183,7 @@ class ProducerBatch:
     # ---------------------------------------------------------------------------------------------------------- outcome
 
     def finish(self, base_offset: int, error: RaftMQError | None) -> None:
-        """Record the outcome and wake everyone who waits for it."""
+        """Record the outcome and wake all waiters."""
         self.is_done = True
         self.is_sent = False
         self.base_offset = base_offset
@@ -188,7 +191,7 @@ class ProducerBatch:
         self._encoded = None
         self._sealed = None
         self._values = []
-        if self._callbacks is not None:  # before the waiters, so that they have run when `flush` returns
+        if self._callbacks is not None:  # before the waiters, so that callbacks have run when `flush` returns
             asyncio.get_running_loop().call_soon(_call_back, self._callbacks)
             self._callbacks = None
         waiters, self._waiters = self._waiters, []
@@ -197,7 +200,7 @@ class ProducerBatch:
                 waiter.set_result(None)
 
     async def wait_done(self) -> None:
-        """Wait for the outcome, whatever it is. Cancelling stops the waiting only. Raises `WrongEventLoopError` on another loop."""
+        """Wait for the outcome, success or failure. Cancelling it only stops the wait. Raises `WrongEventLoopError` on another loop."""
         if not self.is_done:
             if self._loop is not None:
                 check_running(self._loop, "producer")
@@ -210,7 +213,7 @@ class ProducerBatch:
                     self._waiters.remove(waiter)
 
     def call_when_done(self, callback: Callable[[], object]) -> None:
-        """Have the event loop call `callback` once the outcome is known; never from here, also when it is known already."""
+        """Schedule `callback` on the event loop for the time when the outcome is known. It is never called from here."""
         self.is_observed = True
         call = (callback, copy_context())
         if self.is_done:
@@ -221,11 +224,11 @@ class ProducerBatch:
             self._callbacks.append(call)
 
     def timestamp_ms(self, position: int) -> int:
-        """A record's time."""
+        """Return the timestamp of a record."""
         return self.first_timestamp_ms if self._timestamps is None else self._timestamps[position]
 
     def raise_error(self) -> None:
-        """Raise the outcome if it is a failure."""
+        """Raise the error of a failed batch."""
         if self.error is not None:
             raise fresh_copy(self.error) from self.error.__cause__
 
@@ -235,16 +238,16 @@ def _call_back(calls: Iterable[tuple[Callable[[], object], Context]]) -> None:
         try:
             context.run(callback)
         except (Exception, asyncio.CancelledError):  # noqa: BLE001
-            # The program's own code, at the root of a turn of its loop: nobody is there who could handle it, and nothing of
-            # ours, nor the next callback, may suffer from it.
+            # This is the program's own code at the root of a callback of its loop, so nobody else could handle the exception. It must affect
+            # neither our own state nor the next callback.
             log.exception("delivery_callback_failed")
 
 
 class Delivery:
-    """Awaitable for one record's acknowledgement; two references, shared batch.
+    """Awaitable for one record's acknowledgement. It holds two references and shares its batch.
 
-    ``await delivery`` returns a `RecordMetadata` when the record is on disk on a majority of its replicas, or raises what
-    `Producer.send` documents. It may be awaited any number of times, also never; cancelling the wait does not cancel the send.
+    ``await delivery`` returns a `RecordMetadata` when the record is on disk on a majority of its replicas, or raises an error that
+    `Producer.send` documents. It may be awaited any number of times, or never. Cancelling the wait does not cancel the send.
     """
 
     __slots__ = ("_batch", "_position")
@@ -261,11 +264,11 @@ class Delivery:
         return self.result()
 
     def done(self) -> bool:
-        """Whether the outcome is known."""
+        """Return whether the outcome is known."""
         return self._batch.is_done
 
     def result(self) -> RecordMetadata:
-        """The outcome, which must be known (`done`). Raises the delivery's error, or `asyncio.InvalidStateError`."""
+        """Return the record's metadata. Raises the delivery's error, or `asyncio.InvalidStateError` if it is not `done`."""
         batch = self._batch
         if not batch.is_done:
             raise asyncio.InvalidStateError("the record is not acknowledged yet")
@@ -275,12 +278,12 @@ class Delivery:
         return RecordMetadata(batch.topic, batch.partition, offset, batch.timestamp_ms(self._position))
 
     def add_done_callback(self, callback: Callable[[Delivery], object]) -> None:
-        """Have `callback` called with this delivery once the outcome is known; `result` then gives or raises it.
+        """Call `callback` with this delivery when the outcome is known. `result` then returns or raises it.
 
-        As with an `asyncio.Future`, the event loop calls it, in a turn of its own: never the caller of this method or of
-        `Producer.send`, also when the outcome is known already. Callbacks of a batch run in the order in which they were added,
-        and before whoever awaits the delivery, `flush` or `close` goes on. What one raises is logged (``delivery_callback_failed``)
-        and harms nobody. A record with a callback counts as awaited: `flush` does not raise its failure. Call it on the event loop.
+        As with an `asyncio.Future`, the event loop calls it later, even if the outcome is known already: never this method or
+        `Producer.send`. Callbacks of a batch run in the order in which they were added, and before code that awaits the delivery, `flush`
+        or `close` resumes. An exception of a callback is logged (``delivery_callback_failed``) and has no other effect. A record with a
+        callback counts as awaited: `flush` does not raise its failure. Call this method on the event loop.
         """
         self._batch.call_when_done(partial(callback, self))
 
@@ -290,12 +293,12 @@ class Delivery:
 
 
 class AppendedSpan(NamedTuple):
-    """Records of one `send_many` that are neighbours in a partition."""
+    """Records of one `send_many` that are adjacent in a partition."""
 
     topic: str
     partition: int
     base_offset: int
-    """Offset of the first; -1 when the broker knows that they were written before and no longer remembers where."""
+    """Offset of the first record; -1 if the records were written before and the broker no longer remembers where."""
     record_count: int
 
 
@@ -305,20 +308,20 @@ class FailedRecords(NamedTuple):
     topic: str
     partition: int
     indexes: Sequence[int]
-    """Which they are: positions in what `send_many` was given, from 0, ascending."""
+    """Positions of the records in the argument of `send_many`, from 0, ascending."""
     error: RaftMQError
-    """Why; its `outcome` says whether they may be written all the same."""
+    """The reason. Its `outcome` says whether the records may have been written nevertheless."""
 
 
 class _Piece(NamedTuple):
-    """Records that were taken in one go: enough to say later which of them a batch has."""
+    """Records that were added together, with the information needed to identify those of a batch later."""
 
     start: int
-    """Index of the first."""
+    """The index of the first record."""
     numbers: Sequence[int] | None
-    """The partition of each; None: all have the same."""
+    """The partition of each record. None: all records have the same partition."""
     parts: list[tuple[ProducerBatch, int, int]]
-    """(batch, how many records of its partition came before in this piece, count), of each partition in order."""
+    """For each partition in order: (batch, number of its records earlier in this piece, count)."""
 
     def is_done(self) -> bool:
         return all(batch.is_done for batch, _, _ in self.parts)
@@ -336,22 +339,26 @@ class _Piece(NamedTuple):
 class BulkDelivery:
     """Awaitable for all records of one `send_many`.
 
-    ``await`` returns the spans (of each partition in the order of sending), or raises the first failure once every record's outcome is
-    known; `failures` then says which records failed.
+    ``await`` returns the spans (those of a partition in the order of sending). If any record failed, it raises the first failure after every
+    record's outcome is known, and `failures` returns the failed records.
     """
 
     __slots__ = ("_failed", "_last", "_pieces", "_spans", "count")
 
     def __init__(self) -> None:
         self.count = 0
-        """Records taken."""
+        """Records added."""
         self._spans: list[tuple[ProducerBatch, int, int]] = []
-        self._last: dict[tuple[str, int], int] = {}  # per partition, its last span, so that neighbours become one
-        self._pieces: deque[_Piece] = deque()  # what is written is forgotten, so an endless `send_many` stays small
+        self._last: dict[tuple[str, int], int] = {}  # the last span of each partition, to join adjacent spans
+        self._pieces: deque[_Piece] = deque()  # written pieces are dropped, so an endless `send_many` stays small
         self._failed: list[_Piece] = []
 
     def begin(self, numbers: Sequence[int] | None) -> None:
-        """The records of the next calls of `add` are a piece; `numbers` has the partition of each, None: all have one."""
+        """Begin a piece: the records of the next calls of `add`.
+
+        Args:
+            numbers: The partition of each record. None: all records have the same partition.
+        """
         while self._pieces and self._pieces[0].is_done():
             piece = self._pieces.popleft()
             if piece.has_failed():
@@ -359,7 +366,7 @@ class BulkDelivery:
         self._pieces.append(_Piece(self.count, numbers, []))
 
     def add(self, batch: ProducerBatch, position: int, before: int, count: int) -> None:
-        """Note that `count` records of the piece, after `before` of the same partition, went into `batch` from `position` on."""
+        """Record that `count` records of the piece, after `before` of the same partition, are in `batch` from `position` on."""
         self.count += count
         self._pieces[-1].parts.append((batch, before, count))
         key = (batch.topic, batch.partition)
@@ -373,13 +380,13 @@ class BulkDelivery:
         self._spans.append((batch, position, count))
 
     def done(self) -> bool:
-        """Whether every outcome is known."""
+        """Return whether every outcome is known."""
         return all(batch.is_done for batch, _, _ in self._spans)
 
     def failures(self) -> list[FailedRecords]:
-        """The records that have failed so far, one item per batch, in the order in which they were given to `send_many`.
+        """Return the records that have failed so far, one item per batch, in the order in which `send_many` got them.
 
-        Empty when nothing failed. Records whose outcome is open are in none of them: await the delivery first.
+        Empty if nothing failed. Records whose outcome is not known yet are not included: await the delivery first.
         """
         indexes: dict[ProducerBatch, list[int]] = {}
         for piece in (*self._failed, *self._pieces):
@@ -391,9 +398,9 @@ class BulkDelivery:
         return sorted(found, key=lambda failed: failed.indexes[0])
 
     def add_done_callback(self, callback: Callable[[BulkDelivery], object]) -> None:
-        """Have `callback` called with this delivery, once, when every outcome is known. As `Delivery.add_done_callback`.
+        """Call `callback` with this delivery once, when every outcome is known, as `Delivery.add_done_callback` does.
 
-        Add it after `send_many` has returned: it waits for the records that are taken by now.
+        Add it after `send_many` has returned: it waits only for the records that were added before.
         """
         batches = {batch: None for batch, _, _ in self._spans if not batch.is_done}
         remaining = len(batches)

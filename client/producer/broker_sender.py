@@ -1,9 +1,9 @@
-"""Sends the batches of all partitions that one broker leads over one append stream, and hands the answers on.
+"""Sends the batches of all partitions that one broker leads over one append stream, and passes the answers on.
 
-While a request is unanswered small batches gather (`settings.SMALL_REQUESTS_IN_FLIGHT_MAX`); full ones go out at once. Must not
-judge answers: that is the producer's part. Invariant: every request in `_pending` is answered, or handed back as lost, exactly once.
+While a request is unanswered, small batches gather (`settings.SMALL_REQUESTS_IN_FLIGHT_MAX`), and full ones are sent immediately. Must not
+interpret answers: the dispatcher does. Invariant: every request in `_pending` is answered, or reported as lost, exactly once.
 
-It has no task: a record would cost a turn of the event loop for each one that has to wake up. Everything here runs in callbacks of
+It has no task: a record would cost a turn of the event loop for each task that has to wake up. Everything here runs in callbacks of
 the event loop and of the stream, and each of them reports its own defects.
 """
 
@@ -30,16 +30,16 @@ SentPartition = tuple[PartitionQueue, list[Attempt]]
 
 
 class AnswerHandler(Protocol):
-    """What a sender reports to."""
+    """The recipient of a sender's reports."""
 
     def on_answer(self, sent: list[SentPartition], response: pb.AppendResponse, address: str) -> None:
-        """A request was answered by the broker at `address`."""
+        """Handle the answer of the broker at `address` to a request."""
 
     def on_lost(self, sent: list[SentPartition], error: RaftMQError) -> None:
-        """A request will not be answered."""
+        """Handle a request that will not be answered."""
 
     def reschedule(self, queue: PartitionQueue) -> None:
-        """The queue's leader is not this broker any more."""
+        """Handle a queue whose leader is no longer this broker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class _Request:
 
 
 class BrokerSender:
-    """One broker's stream; lives as long as the producer, reopening the stream when it breaks."""
+    """The append stream to one broker. It lives as long as the producer and reopens the stream when it breaks."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class BrokerSender:
         self._queues: dict[PartitionQueue, None] = {}
         self._pending: dict[int, _Request] = {}
         self.bytes_in_flight = 0
-        """Of unanswered requests (written here only)."""
+        """Bytes of unanswered requests (written here only)."""
         self._last_correlation_id = 0
         self._stream: AppendStream | None = None
         self._is_writable = True
@@ -93,11 +93,11 @@ class BrokerSender:
 
     @property
     def requests_in_flight(self) -> int:
-        """Unanswered requests."""
+        """Return the number of unanswered requests."""
         return len(self._pending)
 
     def drop(self) -> None:
-        """Give the stream up for good; unanswered requests are handed back as lost."""
+        """Abandon the stream permanently. Unanswered requests are reported as lost."""
         self._drop_stream(BrokenConnectionError(f"{self.address}: the producer was closed"))
         self._is_writable = False
         for handle in (self._gather_timer, self._flush_handle):
@@ -105,7 +105,7 @@ class BrokerSender:
                 handle.cancel()
 
     def check_late(self, now: float) -> None:
-        """Suspect the broker when an answer is late; give the stream up when one is later than the request timeout."""
+        """Mark the broker as suspect when an answer is late. Abandon the stream when it is later than the request timeout."""
         oldest = next(iter(self._pending.values()), None)
         if oldest is None:
             return
@@ -180,8 +180,8 @@ class BrokerSender:
         return self._frame(sent, settings.REQUEST_BYTES_MAX - room, now) if sent else None
 
     def _may_send_small(self, now: float) -> bool:
-        """Whether an unfilled batch may go, or has to gather more records until an answer comes."""
-        # by the same sum as the timer's time, or rounding makes one that is due look fresh, and the timer is set again at once
+        """Return whether an unfilled batch may be sent now. If not, it gathers more records until an answer arrives."""
+        # The comparison uses the same sum as the timer. Otherwise rounding would make a due request look fresh and set the timer again.
         fresh = [r.sent_at for r in self._pending.values() if now < r.sent_at + settings.GATHER_SECONDS_MAX]
         if len(fresh) < settings.SMALL_REQUESTS_IN_FLIGHT_MAX:
             return True
@@ -190,7 +190,7 @@ class BrokerSender:
         return False
 
     def _settle(self, queue: PartitionQueue, now: float) -> None:
-        """Keep the queue on the list, at its end, or take it off when an answer or a timer will bring it back."""
+        """Keep the queue on the list, at its end, or remove it if an answer or a timer will schedule it again."""
         del self._queues[queue]
         if now < queue.not_before:
             self._come_back(queue, queue.not_before)
@@ -199,12 +199,12 @@ class BrokerSender:
         elif queue.open is not None and not queue.is_flushing and now < queue.open.linger_until:
             self._come_back(queue, queue.open.linger_until)
         elif queue.open is not None and not queue.has_unanswered:
-            self._queues[queue] = None  # small, and must wait for this broker's answers
+            self._queues[queue] = None  # an unfilled batch that must wait for this broker's answers
         else:
-            queue.is_scheduled = False  # idle, or its own answers bring it back
+            queue.is_scheduled = False  # idle, or its own answers schedule it again
 
     def _come_back(self, queue: PartitionQueue, when: float) -> None:
-        queue.is_scheduled = True  # the timer has it
+        queue.is_scheduled = True  # by the timer
         self._loop.call_at(when, self._on_timer, queue)
 
     def _on_timer(self, queue: PartitionQueue) -> None:
@@ -249,7 +249,7 @@ class BrokerSender:
             self._flush_soon()
 
     def _drop_stream(self, error: RaftMQError) -> None:
-        """Give up the stream, or the attempt to open one, and hand back the requests that it carried."""
+        """Abandon the stream, or the attempt to open one, and report its requests as lost."""
         stream, self._stream = self._stream, None
         if stream is not None:
             stream.cancel()

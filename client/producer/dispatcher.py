@@ -1,8 +1,8 @@
-"""Brings each batch of a producer to its outcome: to the broker that leads its partition, through retries, until it expires.
+"""Delivers each batch of a producer: sends it to the leader of its partition, with retries, until it is acknowledged or expires.
 
-Takes queues with something to send and finishes their batches; must not know of records, topics' names or user calls. Invariants:
-a batch's outcome is reported once; a batch whose outcome is unknown is only ever repeated under the same sequence; without
-idempotence one is repeated only when its last attempt was answered or its stream is gone.
+Takes queues with batches to send and finishes the batches. Must not know records, topic names or calls of users. Invariants: a batch's
+outcome is reported once. A batch whose outcome is unknown is repeated only under the same sequence. Without idempotence, a batch is
+repeated only when its last attempt was answered or its stream has ended.
 
 Source: KIP-98 (idempotent producer), KIP-360 (epoch bump by the client).
 """
@@ -42,7 +42,7 @@ from raftmq.proto import queue_pb2 as pb
 
 
 class Dispatcher:
-    """See the module. Runs from `start` to `close`; one event loop."""
+    """Delivers the batches of one producer, from `start` to `close`, on one event loop."""
 
     def __init__(
         self,
@@ -56,11 +56,11 @@ class Dispatcher:
         has_name: bool = False,
     ) -> None:
         self.active: dict[PartitionQueue, None] = {}
-        """Queues with anything outstanding."""
+        """Queues with unfinished batches."""
         self.senders: dict[str, BrokerSender] = {}
         self.counters = ProducerCounters()
         self.failure: BaseException | None = None
-        """What ended it: a defect, what ended the resolver, or a `ProducerFencedError`. Nothing is sent any more then."""
+        """The error that ended it: a defect, the resolver's failure, or a `ProducerFencedError`. Nothing is sent after it."""
         self._resolver = resolver
         self._budget = budget
         self._codec = codec
@@ -70,18 +70,18 @@ class Dispatcher:
         self._has_name = has_name
         self._leaderless: dict[PartitionQueue, None] = {}
         self._unobserved: list[ProducerBatch] = []
-        """Failed batches that nobody had awaited when they failed; at most `UNOBSERVED_FAILURES_MAX`, the first among them."""
+        """Failed batches that nobody had awaited when they failed. At most `UNOBSERVED_FAILURES_MAX`, including the first."""
         self._ticker: asyncio.Task[None] | None = None
         self._tick_needed = asyncio.Event()
         self._is_closed = False
 
     def start(self) -> None:
-        """Begin; the resolver must be started."""
+        """Start. The resolver must be started."""
         self._resolver.subscribe(self._on_topology)
         self._ticker = spawn(self._tick_forever(), "raftmq-producer-clock", self.on_crash)
 
     async def drain(self) -> None:
-        """Send everything there is without lingering and wait for every outcome, which expiry bounds; raise an unobserved failure."""
+        """Send all batches without lingering, and wait for every outcome, within the delivery timeout. Raises an unobserved failure."""
         outstanding = []
         for queue in list(self.active):
             queue.is_flushing = True
@@ -89,11 +89,11 @@ class Dispatcher:
             self.reschedule(queue)
         for batch in outstanding:
             await batch.wait_done()
-        await asyncio.sleep(0)  # callbacks of what was done before we came are run before we return
+        await asyncio.sleep(0)  # lets callbacks of batches that were finished before this call run
         self.raise_unobserved()
 
     def raise_unobserved(self) -> None:
-        """Raise the first failure that nobody awaited, once; the others are counted in its note."""
+        """Raise the first failure that nobody awaited, once. A note gives the number of other failures."""
         failed = [batch for batch in self._unobserved if not batch.is_observed]
         self._unobserved = []
         if not failed:
@@ -103,11 +103,11 @@ class Dispatcher:
         except RaftMQError as error:
             if len(failed) > 1:
                 count = sum(batch.count for batch in failed)
-                error.add_note(f"nor did others succeed: {count} records in {len(failed)} batches, or more")
+                error.add_note(f"other records failed, too: at least {count} records in {len(failed)} batches")
             raise
 
     async def close(self) -> None:
-        """Give up what is outstanding and stop every task. Waits only for their end."""
+        """Fail all unfinished batches and stop every task. Waits only for their end."""
         self._is_closed = True
         try:
             await cancel_and_wait(self._ticker)
@@ -117,23 +117,23 @@ class Dispatcher:
             self.senders.clear()
             self._fail_all(
                 ClosedClientError("the producer was closed"),
-                ClosedInFlightError("the producer was closed; the batch may be written"),
+                ClosedInFlightError("the producer was closed, and the batch may have been written"),
             )
-            await asyncio.sleep(0)  # and their callbacks are run
+            await asyncio.sleep(0)  # lets their callbacks run
 
     # -------------------------------------------------------------------------------------------------------- scheduling
 
     def on_active(self, queue: PartitionQueue) -> None:
-        """The queue has something outstanding."""
+        """Add a queue with unfinished batches."""
         self.active[queue] = None
         self._tick_needed.set()
 
     def reschedule(self, queue: PartitionQueue) -> None:
-        """Put the queue on the list of whoever leads its partition now."""
+        """Assign the queue to the sender of its partition's current leader."""
         leader = self._resolver.leader(queue.group_id)
         if leader is None or self._is_closed or self.failure is not None:
             self._leaderless[queue] = None
-            queue.is_scheduled = True  # the next change of the topology brings it back
+            queue.is_scheduled = True  # the next change of the topology schedules it again
             return
         address = self._resolver.address(leader)
         sender = self.senders.get(address)
@@ -172,8 +172,8 @@ class Dispatcher:
             )
             queue.sent_to = leader
             if queue.identity.producer_id:
-                # A frozen leader answers nothing: its successor gets the batches at once, under the same sequences. Without
-                # sequences that could write them twice, and the old leader's answer, or the end of its stream, is waited for.
+                # A frozen leader answers nothing: its successor gets the batches immediately, under the same sequences. Without sequences
+                # that could write them twice, so the old leader's answer, or the end of its stream, must come first.
                 queue.abandon_sent()
             queue.not_before = 0.0
             self.reschedule(queue)
@@ -181,10 +181,12 @@ class Dispatcher:
     # ----------------------------------------------------------------------------------------------------------- answers
 
     def on_answer(self, sent: list[SentPartition], response: pb.AppendResponse, address: str) -> None:
-        """A request was answered: judge each partition. Called by the senders."""
+        """Handle the answer to a request for each of its partitions. Called by the senders."""
         whole = error_from_detail(response.error) if response.HasField("error") else None
         if whole is None and len(response.partitions) != len(sent):
-            whole = ProtocolError(f"{len(response.partitions)} partitions answered, {len(sent)} were asked")
+            whole = ProtocolError(
+                f"the broker answered for {len(response.partitions)} partitions instead of {len(sent)}"
+            )
         for number, (queue, attempts) in enumerate(sent):
             acknowledged: Sequence[int] = ()
             error = whole
@@ -200,12 +202,12 @@ class Dispatcher:
                 queue.failures = 0
                 queue.last_error = None
             if rest:
-                error = error or ProtocolError("the broker left a batch without an answer")
+                error = error or ProtocolError("the broker did not answer for every batch")
                 self._on_refused(queue, rest, with_address(error, address))
             self._resume(queue)
 
     def on_fenced(self, error: ProducerFencedError) -> None:
-        """A newer producer has our name: write nothing more, anywhere, and fail everything outstanding."""
+        """Stop writing and fail all batches, because a newer producer has our name."""
         if self.failure is not None:
             return
         self.failure = error
@@ -213,7 +215,7 @@ class Dispatcher:
         self._fail_all(error, with_doubt(error))
 
     def on_lost(self, sent: list[SentPartition], error: RaftMQError) -> None:
-        """A request will not be answered: repeat it under the same sequences. Called by the senders."""
+        """Repeat an unanswered request under the same sequences. Called by the senders."""
         self.counters.requests.record_error(error)
         for queue, attempts in sent:
             queue.retry(attempts, is_outcome_unknown=error.outcome is Outcome.UNKNOWN)
@@ -221,7 +223,7 @@ class Dispatcher:
             self._resume(queue)
 
     def _on_refused(self, queue: PartitionQueue, attempts: list[Attempt], error: RaftMQError) -> None:
-        """The first of these attempts met `error`, the rest were not tried after it."""
+        """Handle a refusal of the first of these attempts. The broker did not try the others after it."""
         self.counters.requests.record_error(error)
         batch, number = attempts[0]
         is_current = not batch.is_done and batch.attempt == number and batch.is_sent
@@ -237,14 +239,14 @@ class Dispatcher:
             return
         if isinstance(error, OutOfOrderSequenceError | UnknownProducerError):
             if isinstance(error, OutOfOrderSequenceError) and error.is_certain:
-                # For all copies of the batch that this leader could still accept; older ones the next epoch fences.
+                # This holds for all copies of the batch that this leader could still accept. The next epoch fences older ones.
                 batch.may_be_applied = False
             if queue.is_head(batch):
                 if batch.may_be_applied:
-                    # The broker has forgotten what this producer wrote: nobody will ever know, and it must not be written again.
+                    # The broker has forgotten the batches of this producer: nobody can find out, and it must not be written again.
                     self._give_up(queue, batch, with_doubt(error))
                     return
-                queue.is_broken = True  # nothing before it is under way: what it follows was given up, or has expired
+                queue.is_broken = True  # no earlier batch is in flight: the missing one was given up, or has expired
             self._pause(queue, error)
         elif isinstance(error, NotLeaderError):
             has_better = self._resolver.on_not_leader(queue.group_id, error)
@@ -257,7 +259,7 @@ class Dispatcher:
             self._give_up(queue, batch, with_doubt(error) if batch.may_be_applied else error)
 
     def _pause(self, queue: PartitionQueue, error: RaftMQError, *, is_first_free: bool = False) -> None:
-        """No retry before a while that grows with the failures in a row; the first after a better hint need not wait."""
+        """Delay retries, with a backoff that grows with consecutive failures. The first retry after a better hint is immediate."""
         backoff = Backoff(settings.RETRY_BACKOFF_MIN_SECONDS, settings.RETRY_BACKOFF_MAX_SECONDS, self._rng)
         backoff.failures = queue.failures
         pause = backoff.next_seconds()
@@ -280,7 +282,7 @@ class Dispatcher:
             self.reschedule(queue)
 
     def _give_up(self, queue: PartitionQueue, batch: ProducerBatch, error: RaftMQError) -> None:
-        """End a batch without success; if it had a sequence, those after it cannot follow it."""
+        """Fail a batch. If it was sent with a sequence, later batches cannot follow it."""
         if batch.attempt > 0:
             queue.is_broken = True
         data = (queue.topic, queue.partition, batch.count, name_of(error))
@@ -305,7 +307,7 @@ class Dispatcher:
             self._record_unobserved(batch)
 
     def _record_unobserved(self, batch: ProducerBatch) -> None:
-        """Remember a failure for `flush`; of very many the first and the last, as those in between may be awaited yet."""
+        """Remember a failure for `flush`. If there are too many, the first and the latest are kept, because others may still be awaited."""
         if len(self._unobserved) >= settings.UNOBSERVED_FAILURES_MAX:
             self._unobserved = [failed for failed in self._unobserved if not failed.is_observed]
             del self._unobserved[settings.UNOBSERVED_FAILURES_MAX - 1 :]
@@ -314,7 +316,7 @@ class Dispatcher:
     # ------------------------------------------------------------------------------------------------------------- time
 
     async def _tick_forever(self) -> None:
-        """Give up what is overdue; sleeps without waking while nothing is outstanding."""
+        """Give up overdue batches. Sleeps without waking up while there are no unfinished batches."""
         while True:
             await self._tick_needed.wait()
             self._tick_needed.clear()
@@ -335,7 +337,7 @@ class Dispatcher:
         seconds = self._delivery_timeout_seconds
         if batch.is_sent or batch.may_be_applied:
             error: RaftMQError = DeliveryTimeoutError(
-                f"{where} were not acknowledged within {seconds:g} s; they may be written{self._because(queue)}"
+                f"{where} were not acknowledged within {seconds:g} s and may have been written{self._because(queue)}"
             )
         else:
             error = DeliveryExpiredError(f"{where} could not be written within {seconds:g} s{self._because(queue)}")
@@ -345,29 +347,29 @@ class Dispatcher:
         return error
 
     def _because(self, queue: PartitionQueue) -> str:
-        """What kept the partition's batches, with the address that was asked."""
+        """Return what delayed the partition's batches, with the address that was asked."""
         leader = self._resolver.leader(queue.group_id)
         if leader is None:
-            return ": nobody is known to lead the partition"
+            return ": the partition has no known leader"
         if queue.last_error is not None:
-            return f" (the last try: {queue.last_error.args[0]})"
+            return f" (the last error: {queue.last_error.args[0]})"
         return f" (no answer from its leader at {self._resolver.address(leader)})"
 
     # --------------------------------------------------------------------------------------------------------------- end
 
     def on_crash(self, error: BaseException) -> None:
-        """A background task ended by a defect, or the resolver for good: nobody must wait forever for what they would have done."""
+        """Handle the end of a background task by a defect, or of the resolver. All waiters are woken, because nothing will be sent any more."""
         if self.failure is not None:
             return
         self.failure = error
         log.error("producer_stopped error_code=%s", name_of(error))
         why = str(error.args[0]) if isinstance(error, RaftMQError) else "an internal error"
-        in_flight = ClosedInFlightError(f"the producer stopped ({why}); the batch may be written")
+        in_flight = ClosedInFlightError(f"the producer stopped ({why}), and the batch may have been written")
         in_flight.__cause__ = error
         self._fail_all(error if isinstance(error, RaftMQError) else in_flight, in_flight)
 
     def _fail_all(self, waiting: RaftMQError, in_flight: RaftMQError) -> None:
-        """End everything outstanding: what may be written with `in_flight`, the rest with `waiting`."""
+        """Fail all batches: those that may have been written with `in_flight`, the others with `waiting`."""
         for queue in list(self.active):
             for batch in queue.batches():
                 self._finish(queue, batch, -1, in_flight if batch.is_sent or batch.may_be_applied else waiting)

@@ -1,14 +1,14 @@
-"""Gets a producer its id and epoch from the cluster, and keeps a named one's name.
+"""Gets a producer's id and epoch from the cluster, and keeps the name of a named producer.
 
-The epoch of a named producer that goes out with its batches is the name's epoch (it rises with every start under the name) in the
-upper bits, and below them what the producer itself raises when it breaks a sequence off (`PartitionQueue`). If both were one
-number, a producer that breaks off could reach the epoch of its successor, whose first records would then look like repeated ones
-and be acknowledged without being written.
+The epoch in the batches of a named producer has two parts. The upper bits are the name's epoch, which rises with every start under the
+name. The lower bits are raised by the producer itself when it abandons a sequence (`PartitionQueue`). If both were one number, a producer
+that abandons sequences could reach the epoch of its successor. The successor's first records would then look repeated, and brokers would
+acknowledge them without writing them.
 
-A producer that takes a name over has every broker told before it writes: where it never writes itself, its predecessor must be
-refused, too (`broker/partitions/producer_fence.py` is the other half).
+A producer that takes over a name first informs every broker. Otherwise brokers to which it never writes would still accept the batches of
+its predecessor (`broker/partitions/producer_fence.py` is the other half).
 
-Must not send records. Source: KIP-98 (transactional ids and their epochs), KIP-360; without transactions.
+Must not send records. Source: KIP-98 (transactional ids and their epochs) and KIP-360, without transactions.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from raftmq.proto import queue_pb2 as pb
 
 
 def check_name(name: object) -> None:
-    """Raise `InvalidArgumentError` for what the brokers would refuse as a producer's name."""
+    """Raise `InvalidArgumentError` if brokers would refuse a producer name."""
     check_text(name, "producer_name")
     if not isinstance(name, str) or not 1 <= len(name.encode()) <= settings.NAME_BYTES_MAX:
-        raise InvalidArgumentError(f"producer_name has between 1 and {settings.NAME_BYTES_MAX} bytes, unlike {name!r}")
+        raise InvalidArgumentError(f"producer_name must have 1 to {settings.NAME_BYTES_MAX} bytes, unlike {name!r}")
 
 
 class ProducerName:
-    """The name of one producer, or that it has none; registered once."""
+    """The name of one producer, or its lack of one. Registered once."""
 
     def __init__(self, resolver: Resolver, name: str | None, request_timeout_seconds: float) -> None:
         self._resolver = resolver
@@ -46,39 +46,39 @@ class ProducerName:
         self._producer_id = 0
 
     async def register(self, timeout_seconds: float) -> ProducerIdentity:
-        """An id of its own; under a name the name's id and its next epoch, which fences the producer that had it.
+        """Get a producer id of its own. Under a name, get the name's id and its next epoch, which fences the name's previous producer.
 
-        Returns when no broker takes anything any more that a predecessor sends from now on, in any partition.
+        When it returns, no broker accepts anything that a predecessor sends from now on, in any partition.
 
         Raises:
-            ProducerFencedError: there is a successor already.
-            RaftMQError: it could not be had in time. The name's epoch may have risen all the same.
+            ProducerFencedError: the name already has a successor.
+            RaftMQError: the registration failed in time. The name's epoch may have risen nevertheless.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_seconds
         request = self._request()
         if self._name is not None:
-            request.stamp = self._resolver.rng.randbytes(16)  # by it the cluster knows a repeated request
-        # Asking twice only wastes an anonymous id, so an unknown outcome is no reason to give up.
+            request.stamp = self._resolver.rng.randbytes(16)  # by which the cluster recognizes a repeated request
+        # A second registration only wastes an anonymous id, so an unknown outcome is no reason to give up.
         answer = await self._resolver.call_any(INIT_PRODUCER, request, timeout_seconds, is_read=True)
         if self._name is None:
             return ProducerIdentity(answer.producer_id, answer.epoch)
         if answer.epoch >> (64 - settings.OWN_EPOCH_BITS):
-            raise InvalidArgumentError(f"the name {self._name!r} is used by another kind of producer: choose another")
+            raise InvalidArgumentError(f"another kind of producer uses the name {self._name!r}: choose another name")
         self._producer_id, self._epoch = answer.producer_id, answer.epoch
         identity = ProducerIdentity(answer.producer_id, answer.epoch << settings.OWN_EPOCH_BITS)
-        if answer.epoch:  # else nobody had the name before
+        if answer.epoch:  # 0: the name had no producer before
             await self._fence_predecessors(identity, answer.metadata_revision, deadline)
         return identity
 
     async def claim(self, epoch: int, timeout_seconds: float) -> int:
-        """Take the name at an epoch that the caller chose, and fence all lower ones as `register` does; return its producer id.
+        """Claim the name at an epoch that the caller chose, and fence all lower ones as `register` does. Return its producer id.
 
-        The epoch goes out with the batches as it is. Claiming the same one again changes nothing.
+        The batches carry exactly this epoch. Claiming the same epoch again changes nothing.
 
         Raises:
             ProducerFencedError: the name is at a later epoch.
-            RaftMQError: it could not be had in time. The name may have the epoch all the same.
+            RaftMQError: the claim failed in time. The name may have the epoch nevertheless.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_seconds
@@ -90,11 +90,11 @@ class ProducerName:
         return answer.producer_id
 
     def resume(self, producer_id: int, epoch: int) -> None:
-        """Go on as the producer that claimed the name at this epoch, for `keep`."""
+        """Continue as the producer that claimed the name at this epoch, for `keep`."""
         self._producer_id, self._epoch = producer_id, epoch
 
     async def _fence_predecessors(self, identity: ProducerIdentity, revision: int, deadline: float) -> None:
-        """Have all brokers told of the epoch. A broker that does not answer is told by nobody, and waited for instead."""
+        """Inform all brokers of the epoch. For a broker that does not answer, wait until its predecessor can write no more."""
         loop = asyncio.get_running_loop()
         over_at = loop.time() + settings.PREDECESSOR_SECONDS
         backoff = Backoff(settings.RETRY_BACKOFF_MIN_SECONDS, settings.RETRY_BACKOFF_MAX_SECONDS, self._resolver.rng)
@@ -112,7 +112,7 @@ class ProducerName:
             for address, answer in zip(untold, answers, strict=True):
                 if isinstance(answer, pb.FenceProducerResponse):
                     told.add(address)
-                    brokers = set(answer.addresses)  # with those that joined before the epoch was given
+                    brokers = set(answer.addresses)  # including brokers that joined before the epoch was assigned
                 elif isinstance(answer, ProducerFencedError):
                     raise answer
             if untold := sorted(brokers - told):
@@ -122,8 +122,8 @@ class ProducerName:
                 await asyncio.sleep(min(backoff.next_seconds(), max(0.0, min(over_at, deadline) - loop.time())))
         if untold and loop.time() < over_at:
             raise RequestTimedOutError(
-                f"the broker at {untold[0]} could not be told that the producer {self._name!r} has a successor, and there was no time"
-                f" to wait {settings.PREDECESSOR_SECONDS:g} s instead: a larger max_block_ms helps"
+                f"the broker at {untold[0]} could not be told that the producer {self._name!r} has a successor, and the time did not suffice"
+                f" to wait {settings.PREDECESSOR_SECONDS:g} s instead: use a larger max_block_ms"
             )
 
     async def _tell(
@@ -137,7 +137,7 @@ class ProducerName:
     def keep(
         self, on_fenced: Callable[[ProducerFencedError], None], on_crash: Callable[[BaseException], None]
     ) -> asyncio.Task[None] | None:
-        """Confirm the name from time to time until cancelled; None without a name."""
+        """Start a task that confirms the name periodically until it is cancelled. Return None without a name."""
         if self._name is None:
             return None
         return spawn(self._confirm_forever(on_fenced), "raftmq-producer-name", on_crash)
@@ -158,7 +158,7 @@ class ProducerName:
                 log.warning("producer_name_not_confirmed error_code=%s", name_of(error))
                 continue
             if answer.producer_id != self._producer_id:
-                on_fenced(ProducerFencedError(f"the name {self._name!r} was forgotten and belongs to another producer"))
+                on_fenced(ProducerFencedError(f"the name {self._name!r} expired and now belongs to another producer"))
                 return
 
     def _request(self) -> pb.InitProducerRequest:

@@ -1,17 +1,16 @@
-"""One partition's records on their way out: order, sequences, retries. Pure bookkeeping, no `await`, no network.
+"""The unsent and unacknowledged batches of one partition: order, sequences, retries. Pure bookkeeping: no `await`, no network.
 
-A batch moves `open` → `ready` → `pipeline` → outcome. The pipeline holds at most five batches in sequence order, each either sent
+A batch moves `open` → `ready` → `pipeline` → outcome. The pipeline holds at most five batches in sequence order. Each of them is either sent
 (unanswered) or unsent (to be sent again).
 
-Order. New batches join the pipeline only while all of it is sent. When a batch in it must be sent again, nothing is sent until
-every sent one is answered; then all unsent ones go out in order in one request. So a later batch that was refused because an
-earlier one was missing (`OUT_OF_ORDER_SEQUENCE`) is simply repeated behind it.
+Order. New batches enter the pipeline only while all of its batches are sent. When one of them must be sent again, nothing is sent until every
+sent one is answered. Then all unsent ones are sent in order in one request. So a later batch that was refused because an earlier one was
+missing (`OUT_OF_ORDER_SEQUENCE`) is simply repeated after it.
 
-Broken sequence. When a batch with a sequence is given up (delivery timeout, a definite refusal), the broker would refuse all
-that follow. So the queue is marked broken: what is under way is repeated under its old sequences until each outcome is definite,
-then the partition continues under the next producer epoch from sequence 0, with the batches that are definitely not applied.
-The new epoch fences copies of the old batches that may still be travelling. `Deviation:` Kafka's client does the same for all
-partitions at once (KIP-360); here only the partition concerned pays.
+Broken sequence. When a batch with a sequence is given up (delivery timeout or a definite refusal), the broker would refuse all later ones.
+So the queue is marked broken. Sent batches are repeated under their old sequences until each outcome is definite. Then the partition continues
+under the next producer epoch from sequence 0, with the batches that are definitely not applied. The new epoch fences copies of the old batches
+that may still be on their way. `Deviation:` Kafka's client does this for all partitions together (KIP-360), here only for the one concerned.
 """
 
 from __future__ import annotations
@@ -28,23 +27,23 @@ from raftmq.errors import RaftMQError
 
 @dataclass(slots=True)
 class ProducerIdentity:
-    """Under which name and sequence a partition's batches go out."""
+    """The producer id, epoch and sequence of a partition's next batch."""
 
     producer_id: int
-    """0: not idempotent; epoch and sequence then mean nothing."""
+    """0: not idempotent, and epoch and sequence have no meaning."""
     epoch: int
     next_sequence: int = 0
 
 
 class Attempt(NamedTuple):
-    """A batch as one request carries it."""
+    """A batch in one request, with the number of the attempt."""
 
     batch: ProducerBatch
     number: int
 
 
 class PartitionQueue:
-    """See the module. All times are the event loop's."""
+    """Queue of one partition's batches. All times are the event loop's."""
 
     def __init__(self, topic: str, topic_id: int, partition: int, group_id: int, identity: ProducerIdentity) -> None:
         self.topic = topic
@@ -53,61 +52,67 @@ class PartitionQueue:
         self.group_id = group_id
         self.identity = identity
         self.batch_bytes_max = settings.TOPIC_BATCH_BYTES_MAX
-        """A batch with more than one record has at most so many bytes of them (written by the producer)."""
+        """The maximum bytes of records in a batch with more than one record (written by the producer)."""
         self.open: ProducerBatch | None = None
         self.ready: deque[ProducerBatch] = deque()
         self.pipeline: deque[ProducerBatch] = deque()
         self.sent_to: Leader | None = None
-        """Whom the unanswered batches were sent to."""
+        """The leader to which the unanswered batches were sent."""
         self.not_before = 0.0
-        """No retry before this time."""
+        """The time before which nothing is retried."""
         self.failures = 0
-        """Retriable failures since the last success; sets the pace."""
+        """Retriable failures since the last success. They determine the backoff."""
         self.last_error: RaftMQError | None = None
-        """The last of those failures; None after a success (written by the dispatcher, for messages)."""
+        """The last of those failures, or None after a success (written by the dispatcher, for messages)."""
         self.is_broken = False
-        """A sequence was given up; see the module."""
+        """Whether a sequence was given up, as the module describes."""
         self.is_scheduled = False
-        """Some sender has it on its list (written by the senders)."""
+        """Whether it is on the list of a sender (written by the senders)."""
         self.is_flushing = False
-        """Do not linger."""
+        """Whether to send without lingering."""
 
     # ----------------------------------------------------------------------------------------------------------- asking
 
     @property
     def is_idle(self) -> bool:
-        """Nothing buffered and nothing under way."""
+        """Return whether no batch is buffered or in flight."""
         return self.open is None and not self.ready and not self.pipeline
 
     @property
     def has_unanswered(self) -> bool:
-        """Some batch is sent and not answered."""
+        """Return whether a batch is sent and not answered."""
         return any(batch.is_sent for batch in self.pipeline)
 
     def batches(self) -> list[ProducerBatch]:
-        """Everything whose outcome is open, in order."""
+        """Return all batches whose outcome is not known, in order."""
         rest = [self.open] if self.open is not None else []
         return [*self.pipeline, *self.ready, *rest]
 
     # ---------------------------------------------------------------------------------------------------------- sending
 
     def close_open(self, codec: int) -> None:
-        """The open batch takes no more records."""
+        """Close the open batch: it accepts no more records."""
         if self.open is not None:
             self.open.encode(codec)
             self.ready.append(self.open)
             self.open = None
 
     def take(self, now: float, bytes_max: int, codec: int, *, may_send_small: bool, is_first: bool) -> list[Attempt]:
-        """The batches to send now, in order, marked as sent; at most `bytes_max`, but one at least if `is_first`.
+        """Return the batches to send now, in order, marked as sent.
 
-        `may_send_small`: an unfilled batch may go too, if it lingered long enough.
+        Args:
+            now: The current time.
+            bytes_max: The maximum size of the batches together.
+            codec: The compression of a batch that is closed here.
+            may_send_small: Whether an unfilled batch may be sent if it has lingered long enough.
+            is_first: Whether one batch is returned even if it exceeds `bytes_max`.
         """
         if now < self.not_before:
             return []
         if self.is_broken and not self._mend():
             return self._take_unsent(bytes_max, is_first)
         if any(not batch.is_sent for batch in self.pipeline):
+            # A batch must be repeated: new ones would overtake it.
             return self._take_unsent(bytes_max, is_first)
         has_lingered = self.open is not None and (self.is_flushing or now >= self.open.linger_until)
         if has_lingered and may_send_small and not self.ready:
@@ -149,7 +154,7 @@ class PartitionQueue:
             batch.seal(0, 0, 0)
 
     def _mend(self) -> bool:
-        """Leave the broken state if every outcome is definite; False if some is not."""
+        """Leave the broken state if every outcome is definite. Return whether that succeeded."""
         if any(batch.is_sent or batch.may_be_applied for batch in self.pipeline):
             return False
         self.is_broken = False
@@ -162,7 +167,7 @@ class PartitionQueue:
     # ---------------------------------------------------------------------------------------------------------- answers
 
     def finish(self, batch: ProducerBatch) -> None:
-        """The batch's outcome is known; its place in line is free."""
+        """Remove a batch whose outcome is known."""
         if batch in self.pipeline:
             self.pipeline.remove(batch)
         elif batch in self.ready:
@@ -171,21 +176,21 @@ class PartitionQueue:
             self.open = None
 
     def retry(self, attempts: list[Attempt], *, is_outcome_unknown: bool) -> None:
-        """These attempts failed and are to be repeated; those that a newer attempt replaced are none of our business."""
+        """Mark failed attempts for repetition. Attempts that a newer one replaced are ignored."""
         for batch, number in attempts:
             if not batch.is_done and batch.attempt == number and batch.is_sent:
                 batch.is_sent = False
                 batch.may_be_applied |= is_outcome_unknown
 
     def abandon_sent(self) -> None:
-        """Another leader took over: everything unanswered goes to it."""
+        """Mark all unanswered batches for repetition, because another leader took over."""
         unanswered = [Attempt(batch, batch.attempt) for batch in self.pipeline if batch.is_sent]
         self.retry(unanswered, is_outcome_unknown=True)
 
     def is_head(self, batch: ProducerBatch) -> bool:
-        """Whether no earlier batch is still under way."""
+        """Return whether no earlier batch is in flight."""
         return bool(self.pipeline) and self.pipeline[0] is batch
 
     def expired(self, now: float) -> list[ProducerBatch]:
-        """Batches whose delivery timeout has passed, in order."""
+        """Return the batches whose delivery timeout has passed, in order."""
         return [batch for batch in self.batches() if batch.deadline <= now]

@@ -1,4 +1,4 @@
-"""Which partition a key belongs to. Part of the data's format: a change would tear keys apart.
+"""Functions that assign a key to a partition. They are part of the data's format: a change would separate the records of a key.
 
 Source: librdkafka ``rd_kafka_msg_partitioner_consistent`` (CRC-32 of zlib); Kafka ``Utils.murmur2`` and ``toPositive``.
 """
@@ -13,10 +13,10 @@ from raftmq.errors import UnknownPartitionError
 
 
 class Partitioner(Protocol):
-    """A function of a key and the number of partitions. Equal arguments give equal results, or a key's records lose their order."""
+    """A function of a key and the number of partitions. It must be deterministic, or the records of a key lose their order."""
 
     def __call__(self, key: bytes, partition_count: int, /) -> int:
-        """A partition, from 0 to ``partition_count - 1``."""
+        """Return a partition, from 0 to ``partition_count - 1``."""
         ...
 
 
@@ -24,15 +24,15 @@ PartitionerName = Literal["crc32", "murmur2"]
 
 
 def crc32_partition(key: bytes, partition_count: int) -> int:
-    """Librdkafka's ``consistent_random``: CRC-32 modulo the number of partitions; runs at C speed in zlib.
+    """Return CRC-32 modulo the number of partitions, as librdkafka's ``consistent_random``. It runs at C speed in zlib.
 
-    Never asked about an empty key: as in librdkafka that is no key, and goes where records without a key go.
+    Never called for an empty key: as in librdkafka, a record with an empty key is treated as one without a key.
     """
     return crc32(key) % partition_count
 
 
 def murmur2(data: bytes) -> int:
-    """Kafka's murmur2 (seed 0x9747b28c) as an unsigned 32-bit number."""
+    """Return Kafka's murmur2 (seed 0x9747b28c) as an unsigned 32-bit number."""
     m = 0x5BD1E995
     mask = 0xFFFFFFFF
     length = len(data)
@@ -49,7 +49,7 @@ def murmur2(data: bytes) -> int:
 
 
 def murmur2_partition(key: bytes, partition_count: int) -> int:
-    """The Java client's default for records with a key."""
+    """Return the partition of a key as the Java client does by default."""
     return (murmur2(key) & 0x7FFFFFFF) % partition_count
 
 
@@ -58,7 +58,7 @@ PARTITIONERS: dict[str, Partitioner] = {"crc32": crc32_partition, "murmur2": mur
 
 
 def checked(partitioner: Partitioner) -> Partitioner:
-    """A caller's partitioner, whose answers are not trusted: -1 would silently mean the last partition."""
+    """Wrap a caller's partitioner to check its results, because -1 would silently mean the last partition."""
 
     def partition_of(key: bytes, partition_count: int, /) -> int:
         number = operator.index(partitioner(key, partition_count))

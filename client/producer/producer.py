@@ -1,7 +1,7 @@
-"""`Producer`: takes records, gathers them into batches and hands those to the dispatcher, which sees each to its outcome.
+"""`Producer`: accepts records, gathers them into batches and passes those to the dispatcher, which delivers them.
 
-Must not know gRPC (that is the transport's part), who leads what (the resolver's) or retries (the dispatcher's). Invariant:
-buffered bytes never exceed `buffer_memory`.
+Must not know gRPC (the transport does), leaders (the resolver does) or retries (the dispatcher does). Invariant: buffered bytes never
+exceed `buffer_memory`.
 
 Source: KIP-98 (idempotent producer), KIP-480 and KIP-794 (sticky partitions).
 """
@@ -55,7 +55,7 @@ from raftmq.types import KeyT_contra, RecordMetadata, ValueT_contra
 
 CompressionType = Literal["lz4", "zstd", "snappy", "gzip"]
 State = Literal["new", "starting", "open", "closing", "closed"]
-CLOSED: Final = "the producer is closed; make a new one"
+CLOSED: Final = "the producer is closed: create a new one"
 NOT_STARTED: Final = "the producer is not started: use async with, or await start()"
 
 
@@ -69,43 +69,44 @@ class Producer(Generic[KeyT_contra, ValueT_contra]):
             metadata = await delivery                     # on disk on a majority of the replicas
             await producer.send_many("flights", pairs)    # the fast way: (key, value) pairs
 
-    Type checkers take the types of keys and values from the serializers: with ``value_serializer=Json(Order).serialize`` it is a
-    ``Producer[BytesLike, Order]`` and takes an ``Order``. A lambda has no type, so say which: ``Producer[str, dict[str, int]](…)``.
+    Type checkers infer the types of keys and values from the serializers: with ``value_serializer=Json(Order).serialize`` it is a
+    ``Producer[BytesLike, Order]`` and accepts an ``Order``. A lambda has no type, so state it: ``Producer[str, dict[str, int]](…)``.
 
     Order: records of one partition are written in the order in which they were sent (without idempotence, only while nothing is
     retried). Each record is written once, across retries, reconnects and leader changes, while `enable_idempotence` is on.
 
-    When a batch is given up (delivery timeout), the partition's sequence of records has a hole that the brokers would refuse to
-    continue after; the producer then goes on under its next epoch, which also fences copies of the old batch still travelling.
-    So a `DeliveryTimeoutError` means just its own records: they may be written, once, and later records are not affected.
+    When a batch is given up (delivery timeout), brokers would refuse all later records of its partition because of the gap in the
+    sequence. The producer then continues under its next epoch, which also fences copies of the old batch that are still on their way. So a
+    `DeliveryTimeoutError` concerns only its own records, which may be written, once. Later records are not affected.
 
-    Under a `producer_name` there is one producer at a time: a new one fences the one before. When the new one has started, nothing
-    that the old one sends is written any more, in any partition. The old one stops for good with the first refusal, or within ten
-    minutes when none comes: its records that are under way, and every later call, raise `ProducerFencedError`.
+    Under a `producer_name` there is one producer at a time: a new one fences its predecessor. When the new one has started, records that
+    the old one sends are no longer written, in any partition. The old one stops permanently with the first refusal, or within ten
+    minutes if none comes: its unacknowledged records, and every later call, raise `ProducerFencedError`.
 
     Args:
         bootstrap_servers: ``"host:port[,host:port...]"`` or a sequence; any of the cluster's brokers.
-        cluster_id: the only cluster to be used, as `raftmq cluster status` shows it. Without one it is the first that answers; then an
-            address where a cluster was formed by mistake is used as well.
+        cluster_id: the only cluster to use, as `raftmq cluster status` shows it. By default it is the cluster of the first broker that
+            answers, even if that cluster was formed by mistake.
         client_id: a name for logs.
-        linger_ms: how long an unfilled batch waits for more records. 0, the default, is right for almost everyone: records of
-            one pass of the event loop travel together, and while a request is under way the next records gather, so batches
-            grow by themselves when there is much to send and nothing waits when there is little.
+        linger_ms: time for which an unfilled batch waits for more records. The default, 0, suits almost every program: records of one
+            pass of the event loop are sent together, and while a request is unanswered the next records gather. So batches grow when
+            there is much to send, and no record waits when there is little.
         max_batch_size: bytes of records in a batch, before compression. The default, 512 KiB, is 5,000 records of 100 bytes: the
-            cost of a batch (request, log entry, fsync) is then below 100 ns a record, and five of them fill a request.
+            cost of a batch (request, log entry, fsync) is then below 100 ns per record, and five of them fill a request.
         compression_type: None, ``"lz4"``, ``"zstd"``, ``"snappy"`` or ``"gzip"``. gzip takes twice as long as zstd.
         enable_idempotence: write each record once.
-        producer_name: fences the producer that was started under this name before. Needs `enable_idempotence`. The cluster forgets a
-            name 14 days after its last producer was closed.
-        buffer_memory: bytes of records that are taken and not yet acknowledged; `send` waits when it is used up.
-        max_block_ms: how long `start` may take, and how long `send` waits for buffer space, or for the topic to be found (for each).
-        delivery_timeout_ms: from taking a record to giving up on it; at most an hour.
-        request_timeout_ms: how long a broker may take for one request before it is repeated.
-        partitioner: ``"crc32"`` (librdkafka's ``consistent_random``: C speed, the default), ``"murmur2"`` (the Java client's)
-            or a function of (key, number of partitions), see `Partitioner`. Records without a key (or, with crc32, an empty one) are
-            never its concern: they stay on one partition for 64 KiB or 250 ms, then move on to the next that has a leader.
-        key_serializer: turns a key into bytes; keys must be bytes without one. Any function; see `raftmq.serializers`.
-        value_serializer: the same for values. Neither is asked about None.
+        producer_name: a name that at most one producer uses: its previous producer is fenced. Needs `enable_idempotence`. The cluster
+            forgets a name 14 days after its last producer was closed.
+        buffer_memory: maximum bytes of records that are accepted and not yet acknowledged. When it is exhausted, `send` waits.
+        max_block_ms: time limit of `start`, of each wait of `send` for buffer space, and of its wait for an unknown topic.
+        delivery_timeout_ms: time from accepting a record until it is given up; at most an hour.
+        request_timeout_ms: time limit of one request to a broker, after which it is repeated.
+        partitioner: ``"crc32"`` (librdkafka's ``consistent_random``: C speed, the default), ``"murmur2"`` (the Java client's) or a
+            function of (key, number of partitions), see `Partitioner`. It is not used for records without a key (or, with crc32, with
+            an empty one): they stay on one partition for 64 KiB or 250 ms, then move to the next one that has a leader.
+        key_serializer: function that converts a key to bytes, such as those in `raftmq.serializers`. Without it, keys must be bytes. It
+            is not called for None.
+        value_serializer: function that converts a value to bytes. Without it, values must be bytes. It is not called for None.
         transport: replaces gRPC, for simulations.
     """
 
@@ -131,22 +132,22 @@ class Producer(Generic[KeyT_contra, ValueT_contra]):
     ) -> None:
         check_text(client_id, "client_id")
         if compression_type not in CODECS:
-            raise UnsupportedCompressionError(f"compression_type {compression_type!r} is not known")
+            raise UnsupportedCompressionError(f"unknown compression_type {compression_type!r}")
         check_range("max_batch_size", max_batch_size, settings.BATCH_BYTES_MIN, settings.BATCH_BYTES_MAX)
         check_at_least("buffer_memory", buffer_memory, settings.BULK_CHUNK_BYTES)
         check_not_negative(linger_ms=linger_ms, max_block_ms=max_block_ms)
         check_positive(delivery_timeout_ms=delivery_timeout_ms, request_timeout_ms=request_timeout_ms)
         if delivery_timeout_ms > settings.DELIVERY_TIMEOUT_MS_MAX:
             raise InvalidArgumentError(
-                f"delivery_timeout_ms is at most {settings.DELIVERY_TIMEOUT_MS_MAX} (an hour), not {delivery_timeout_ms!r}: "
-                "brokers would not recognise what is repeated later; send what could not be written again"
+                f"delivery_timeout_ms must be at most {settings.DELIVERY_TIMEOUT_MS_MAX} (an hour), not {delivery_timeout_ms!r}: "
+                "brokers would not recognize records that are repeated later. Send records again when their delivery has failed"
             )
         if isinstance(partitioner, str) and partitioner not in PARTITIONERS:
             raise InvalidArgumentError(f"partitioner {partitioner!r}: use crc32, murmur2 or a function")
         if producer_name is not None:
             check_name(producer_name)
             if not enable_idempotence:
-                raise InvalidArgumentError("a producer_name needs enable_idempotence: epochs travel with sequences")
+                raise InvalidArgumentError("a producer_name needs enable_idempotence: epochs are sent with sequences")
         self.client_id = client_id
         self._is_idempotent = enable_idempotence
         self._max_block_seconds = max_block_ms / 1000
@@ -186,19 +187,19 @@ class Producer(Generic[KeyT_contra, ValueT_contra]):
     # -------------------------------------------------------------------------------------------------------- lifecycle
 
     async def start(self) -> None:
-        """Connect: wait for the topology and, with idempotence, a producer id. ``async with`` calls it.
+        """Connect: wait for the topology and, with idempotence, for a producer id. ``async with`` calls it.
 
-        Waits up to `max_block_ms`. Cancelled or failed, the producer is closed. A named producer fences its predecessors here, and
-        has every broker told of it; for one that does not answer it waits four seconds, after which that broker must know.
+        It waits up to `max_block_ms`. If it fails or is cancelled, the producer is closed. A named producer fences its predecessors here and
+        informs every broker. For a broker that does not answer it waits four seconds, after which that broker knows, or writes nothing.
 
         Raises:
             BootstrapError: no bootstrap address answered in time.
-            ProducerFencedError: another one started under the name meanwhile.
-            RaftMQError: no producer id could be had. No record was written in any case; a name's predecessor may be fenced.
+            ProducerFencedError: another producer started under the same name in the meantime.
+            RaftMQError: no producer id was assigned. No record was written in any case, but a name's predecessor may be fenced.
         """
         self._affinity.check()
         if self._state != "new":
-            raise ClosedClientError("a producer is started once; make a new one")
+            raise ClosedClientError("a producer is started only once: create a new one")
         self._affinity.bind()
         self._state = "starting"
         deadline = asyncio.get_running_loop().time() + self._max_block_seconds
@@ -209,7 +210,7 @@ class Producer(Generic[KeyT_contra, ValueT_contra]):
                 identity = await self._name.register(remaining)
                 self._accumulator.producer_id = identity.producer_id
                 self._accumulator.producer_epoch = identity.epoch
-            self._resolver.check()  # closed meanwhile
+            self._resolver.check()  # it may have been closed in the meantime
         except BaseException:
             self._state = "closed"
             self._affinity.release()
@@ -221,14 +222,14 @@ class Producer(Generic[KeyT_contra, ValueT_contra]):
         log.info("producer_started client_id=%s producer_id=%d", self.client_id, self._accumulator.producer_id)
 
     async def close(self) -> None:
-        """Flush, then close. Calling it again does nothing; while another call closes, it waits for that one.
+        """Flush, then close. A repeated call does nothing, and a concurrent call waits for the first.
 
-        Waits until everything sent has an outcome, at most `delivery_timeout_ms`; its callbacks have run then. Nothing more is taken
-        from the beginning on. If cancelled it closes at once (``asyncio.timeout`` sets a time to that): what was under way fails with
-        `ClosedInFlightError` (outcome unknown), the rest with `ClosedClientError` (not applied).
+        It waits until everything sent has an outcome, at most `delivery_timeout_ms`, and callbacks have run then. The producer accepts no
+        records from the beginning of this call on. If it is cancelled, it closes immediately (use ``asyncio.timeout`` for a time limit): sent
+        records fail with `ClosedInFlightError` (outcome unknown), the rest with `ClosedClientError` (not applied).
 
         Raises:
-            RaftMQError: as `flush`; the producer is closed all the same.
+            RaftMQError: as for `flush`. The producer is closed nevertheless.
         """
         self._affinity.check()
         async with self._close_lock:
@@ -246,7 +247,7 @@ class Producer(Generic[KeyT_contra, ValueT_contra]):
                     self._affinity.release()
                     log.info("producer_closed client_id=%s", self.client_id)
             if was_open:
-                self._dispatcher.raise_unobserved()  # of a producer that had stopped, or stopped while it drained
+                self._dispatcher.raise_unobserved()  # if the producer had stopped, or stopped while it drained
 
     async def _close_parts(self) -> None:
         try:
@@ -259,7 +260,7 @@ class Producer(Generic[KeyT_contra, ValueT_contra]):
 
     def __del__(self) -> None:
         if getattr(self, "_state", "new") in ("open", "closing"):
-            self._affinity.warn_unclosed(self, "records it took may not be written")
+            self._affinity.warn_unclosed(self, "records that it accepted may not be written")
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -287,35 +288,35 @@ class Producer(Generic[KeyT_contra, ValueT_contra]):
         timestamp_ms: int | None = None,
         headers: Iterable[tuple[str, bytes]] = (),
     ) -> Delivery:
-        """Take one record, and wait for buffer space only.
+        """Accept one record. It waits only for buffer space (and for the topic, if it is unknown).
 
         A task that sends in a loop lets the event loop run its other tasks every 10 ms.
 
         Args:
-            topic: where to.
-            value: bytes (or what `value_serializer` takes); None is a tombstone.
-            key: the same for keys; None: no key.
+            topic: the topic to write to.
+            value: bytes (or a value for `value_serializer`). None is a tombstone.
+            key: bytes (or a key for `key_serializer`). None: no key.
             partition: overrides the partitioner.
-            timestamp_ms: milliseconds since the epoch; default now.
-            headers: pairs of name and bytes; a name may come more than once.
+            timestamp_ms: milliseconds since the epoch; default: now.
+            headers: pairs of name and bytes; a name may occur more than once.
 
         Returns:
-            A `Delivery`. Awaiting it gives the `RecordMetadata` once the record is on disk on a majority, or raises, at most
-            `delivery_timeout_ms` after the record was taken: `DeliveryTimeoutError` or `ClosedInFlightError` (may be written),
-            `DeliveryExpiredError`, `RecordTooLargeError` or another `RaftMQError` (see its `outcome`). Whoever does not await it
+            A `Delivery`. Awaiting it returns the `RecordMetadata` when the record is on disk on a majority. At most `delivery_timeout_ms`
+            after the record was accepted it raises `DeliveryTimeoutError` or `ClosedInFlightError` (may be written),
+            `DeliveryExpiredError`, `RecordTooLargeError` or another `RaftMQError` (see its `outcome`). A program that does not await it
             learns of a failure from `flush` or `close`, or from a callback (`Delivery.add_done_callback`).
 
-        Raises (the record was not taken):
-            UnknownTopicError, UnknownPartitionError: there is none.
+        Raises (the record was not accepted):
+            UnknownTopicError, UnknownPartitionError: the topic or the partition does not exist.
             InvalidTopicNameError: no topic can have this name.
-            RecordTooLargeError: above 1,048,560 bytes, or above what the topic's ``max.batch.bytes`` allows where that is more.
-            BufferFullError: no space within `max_block_ms`.
+            RecordTooLargeError: above 1,048,560 bytes, or above the limit of the topic's ``max.batch.bytes`` if that is higher.
+            BufferFullError: no buffer space within `max_block_ms`.
             ClosedClientError, ForkedClientError: the producer cannot be used.
             WrongEventLoopError: the producer was started on another event loop. Every method raises it.
             ProducerFencedError: another producer has taken over its name.
-            TypeError: key, value, headers or timestamp are of wrong types.
+            TypeError: key, value, headers or timestamp have wrong types.
 
-        What a serializer or a partitioner raises is raised, too. Cancelling while it waits takes nothing.
+        An exception of a serializer or a partitioner is raised, too. If it is cancelled while waiting, the record was not accepted.
         """
         self._sends += 1
         if not self._sends % LOOP_LOOK_CALLS and self._loop_budget.is_spent(self._affinity.loop):
@@ -338,7 +339,7 @@ class Producer(Generic[KeyT_contra, ValueT_contra]):
         if not self._budget.try_acquire(size):
             await self._acquire(size)
         try:
-            if state.info is not self._resolver.topics.get(topic):  # it changed while we waited
+            if state.info is not self._resolver.topics.get(topic):  # it changed during the wait
                 state = await self._topic(topic, partition)
             return self._accumulator.add(state, value_bytes, key_bytes, partition, timestamp_ms, header_pairs, size)
         except BaseException:
@@ -354,9 +355,9 @@ class Producer(Generic[KeyT_contra, ValueT_contra]):
         timestamp_ms: int | None = None,
         headers: Iterable[tuple[str, bytes]] = (),
     ) -> RecordMetadata:
-        """`send`, then wait for the acknowledgement, at most `delivery_timeout_ms`.
+        """Send a record, and wait for its acknowledgement, at most `delivery_timeout_ms`.
 
-        Raises what both raise; cancelled while waiting, the record may be written.
+        Raises the errors of `send` and of the delivery. If it is cancelled while waiting, the record may be written.
         """
         return await (await self.send(topic, value, key, partition, timestamp_ms, headers))
 
@@ -369,27 +370,27 @@ class Producer(Generic[KeyT_contra, ValueT_contra]):
         timestamp_ms: int | None = None,
         into: BulkDelivery | None = None,
     ) -> BulkDelivery:
-        """Take many records: the fast way, without an object per record.
+        """Accept many records, without an object per record. This is the fast way.
 
-        Waits for buffer space as it goes, at most `max_block_ms` each time, so the iterable may be endless in size; it is read in
-        pieces of about 128 KiB.
+        It waits for buffer space as needed, at most `max_block_ms` each time, so the iterable may be endless. It is read in pieces of about
+        128 KiB.
 
         Args:
-            topic: where to.
-            records: (key, value) pairs; (key, value, headers) and (key, value, headers, timestamp_ms) cost more time each.
-            partition: overrides the partitioner, for all of them.
-            timestamp_ms: of records that have none of their own; default: the time of being taken, to within the life of their batch.
-            into: counts them in this delivery instead of a new one, so that the caller has it, with the number of records taken
-                (`BulkDelivery.count`), also when the call raises or is cancelled.
+            topic: the topic to write to.
+            records: (key, value) pairs. (key, value, headers) and (key, value, headers, timestamp_ms) take more time per record.
+            partition: overrides the partitioner for all records.
+            timestamp_ms: the timestamp of records without one of their own. By default it is the time at which their batch was begun.
+            into: a delivery to add the records to, instead of a new one. Then the caller has it, with the number of accepted records
+                (`BulkDelivery.count`), even if the call raises or is cancelled.
 
         Returns:
-            When all are taken: a `BulkDelivery`. Awaiting it gives the `AppendedSpan`s (partition, base offset, number of records)
-            or raises the first failure, as `Delivery` does; `BulkDelivery.failures` says which records failed.
+            A `BulkDelivery`, when all records are accepted. Awaiting it returns the `AppendedSpan`s (partition, base offset, number of
+            records) or raises the first failure, as `Delivery` does. `BulkDelivery.failures` returns the failed records.
 
         Raises:
-            What `send` raises. Records that were taken before stay taken and will be written; the same holds when cancelled or when
-            the iterable raises. When a record cannot be taken (its type, its size, its serializer), exactly those before it are
-            taken, and a note of the error says which it is: the one at ``into.count``.
+            The errors of `send`. Records that were accepted before remain accepted and will be written, also after a cancellation and after
+            an exception of the iterable. When a record cannot be accepted (its type, its size, its serializer), exactly the records before
+            it are accepted, and a note of the error gives its position, which is ``into.count``.
         """
         self._check_usable()
         if timestamp_ms is not None:
@@ -404,18 +405,20 @@ class Producer(Generic[KeyT_contra, ValueT_contra]):
             if columns.values:
                 has_filled = await self._take_piece(topic, columns, partition, timestamp_ms, delivery)
             if columns.refusal is not None:
-                columns.refusal.add_note(f"raised by record {delivery.count} of send_many; those before it are taken")
+                columns.refusal.add_note(
+                    f"raised by record {delivery.count} of send_many; the records before it are accepted"
+                )
                 raise columns.refusal
             average = max(1, columns.size // len(columns.values))
             piece_records = max(1, min(settings.BULK_CHUNK_RECORDS_MAX, settings.BULK_CHUNK_BYTES // average))
             if has_filled or self._loop_budget.is_spent(self._affinity.loop):
-                await self._loop_budget.turn()  # let the senders have it while we prepare the next
+                await self._loop_budget.turn()  # lets the senders send while the next piece is prepared
         return delivery
 
     async def _take_piece(
         self, topic: str, columns: Columns, partition: int | None, timestamp_ms: int | None, delivery: BulkDelivery
     ) -> bool:
-        """Take all of these records or, raising or cancelled, none; True when a batch was filled."""
+        """Accept all of these records, or none if it raises or is cancelled. Return whether a batch was filled."""
         if not self._budget.try_acquire(columns.size):
             await self._acquire(columns.size)
         try:
@@ -427,24 +430,24 @@ class Producer(Generic[KeyT_contra, ValueT_contra]):
             raise
 
     async def flush(self) -> None:
-        """Send everything taken so far without lingering, and wait for every outcome, at most `delivery_timeout_ms`.
+        """Send everything accepted so far without lingering, and wait for every outcome, at most `delivery_timeout_ms`.
 
-        Returns when everything that was taken before the call is written, and its callbacks have run. What is taken meanwhile is not
-        waited for. Any number of tasks may flush at once.
+        It returns when everything accepted before the call is written, and its callbacks have run. It does not wait for records that are
+        accepted during the call. Any number of tasks may flush simultaneously.
 
         Raises:
-            RaftMQError: something was not written: the first failure of a batch that nobody awaited, once; see its `outcome`. The
-                others are counted in a note. Nothing is sent again by itself, and the producer goes on: a later flush is about later
-                records.
-            ProducerFencedError, ClosedClientError: the producer has stopped, or is closed.
+            RaftMQError: some records were not written. It is the first failure of a batch that nobody awaited, raised once; see its
+                `outcome`. A note gives the number of other failures. Nothing is sent again automatically, and the producer remains
+                usable: a later flush concerns later records.
+            ProducerFencedError, ClosedClientError: the producer has stopped or is closed.
 
-        Cancelling stops the waiting only (``async with asyncio.timeout(…)`` is how to wait for less).
+        Cancelling it only stops the wait. Use ``async with asyncio.timeout(…)`` for a shorter time limit.
         """
         self._check_usable()
         await self._dispatcher.drain()
 
     def metrics(self) -> ProducerMetrics:
-        """What the producer has counted since its start, and what is under way now. Cheap; does not wait; also after `close`."""
+        """Return counters since the start, and the current state. Cheap, without waiting, and usable after `close`."""
         dispatcher = self._dispatcher
         counters, requests = dispatcher.counters, dispatcher.counters.requests
         return ProducerMetrics(
@@ -479,7 +482,7 @@ class Producer(Generic[KeyT_contra, ValueT_contra]):
             raise ClosedClientError("the producer stopped after an internal error") from failure
 
     async def _topic(self, name: str, partition: int | None) -> TopicState:
-        """The topic's queues; waits only for one that is not in the topology yet, with this partition if one is named."""
+        """Return the topic's queues. It waits only for a topic, or a requested partition, that is not in the topology yet."""
         info = self._resolver.topics.get(name)
         if info is None or (partition is not None and partition >= info.partition_count):
             info = await self._resolver.topic(name, self._max_block_seconds, partition=partition)
@@ -492,7 +495,7 @@ class Producer(Generic[KeyT_contra, ValueT_contra]):
                 await self._budget.acquire(size)
         except TimeoutError:
             raise BufferFullError(
-                f"no room for {size} bytes in the buffer of {self._budget.bytes_max} within {self._max_block_seconds:g} s"
+                f"no space for {size} bytes in the buffer of {self._budget.bytes_max} bytes within {self._max_block_seconds:g} s"
             ) from None
         try:
             self._check_usable()

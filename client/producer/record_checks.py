@@ -1,4 +1,4 @@
-"""Checks and sizes of records as callers hand them in. Pure."""
+"""Checks and sizes of the records that callers send. Pure."""
 
 from __future__ import annotations
 
@@ -15,67 +15,72 @@ from raftmq.errors import InvalidArgumentError, RecordTooLargeError
 from raftmq.types import KeyT_contra, ValueT_contra
 
 T = TypeVar("T")
-Serializer = Callable[[Any], bytes | None]  # Any: it takes what the program gives it, a type of its own
+Serializer = Callable[[Any], bytes | None]  # Any: the program's own type
 BulkRecord = (
     tuple[KeyT_contra | None, ValueT_contra | None]
     | tuple[KeyT_contra | None, ValueT_contra | None, Iterable[tuple[str, bytes]] | None]
     | tuple[KeyT_contra | None, ValueT_contra | None, Iterable[tuple[str, bytes]] | None, int | None]
 )
-"""What `send_many` takes: (key, value), (key, value, headers) or (key, value, headers, timestamp_ms)."""
+"""A record for `send_many`: (key, value), (key, value, headers) or (key, value, headers, timestamp_ms)."""
 Records = Sequence[Sequence[object]]
-"""Each (key, value), (key, value, headers) or (key, value, headers, timestamp_ms)."""
+"""Records for `send_many`, each a tuple or list in one of the forms of `BulkRecord`."""
 _PLAIN_TYPES: Final = frozenset({bytes, type(None)})
-_SHAPES: Final = "send_many takes (key, value) pairs, or (key, value, headers[, timestamp_ms])"
+_SHAPES: Final = "send_many needs records of the form (key, value) or (key, value, headers[, timestamp_ms])"
 _NO_HEADERS: Headers = ()
 TIMESTAMP_MAX: Final = (1 << 63) - 1
-"""Timestamps travel as signed 64-bit numbers; one before 1970 is negative."""
+"""Timestamps are encoded as signed 64-bit numbers. Times before 1970 are negative."""
 
 
 class Columns(NamedTuple):
-    """Records that can be taken, column by column, and why the one after them cannot."""
+    """Valid records, column by column, and the error of the record after them."""
 
     keys: Sequence[bytes | None] | None
-    """None: no record has one."""
+    """None: no record has a key."""
     values: Sequence[bytes | None]
     headers: Sequence[Headers] | None
     timestamps: Sequence[int | None] | None
-    """None, all or one: the time that is meant for all."""
+    """None, as a column or as a cell: the timestamp for all records applies."""
     size: int
-    """Bytes of all, with overhead: what the producer's buffer counts."""
+    """Bytes of all records with overhead, as the producer's buffer counts them."""
     refusal: Exception | None
-    """What is wrong with the record that follows; None when there is nothing."""
+    """The error of the record that follows, or None if there is none."""
 
 
 def to_bytes(cell: object, serializer: Serializer | None, name: str) -> bytes | None:
-    """A key or value as bytes. Raises `TypeError`."""
+    """Return a key or value as bytes. Raises `TypeError`."""
     if serializer is not None and cell is not None:
         cell = serializer(cell)
     if cell is None or isinstance(cell, bytes):
         return cell
     if isinstance(cell, bytearray | memoryview):
         return bytes(cell)
-    raise TypeError(f"a {name} is bytes or None, not {type(cell).__name__}; give a {name}_serializer for other types")
+    raise TypeError(
+        f"a {name} must be bytes or None, not {type(cell).__name__}: pass a {name}_serializer for other types"
+    )
 
 
 def to_bytes_column(
     cells: Sequence[object], serializer: Serializer | None, name: str
 ) -> tuple[Sequence[bytes | None], Exception | None]:
-    """The same for many, up to the first that fails, with what it raised.
+    """Convert a column to bytes, up to the first cell that fails. Return the converted cells and the error.
 
-    A column of bytes and None, which is the common case, is passed on as it is.
+    A column of bytes and None, which is the common case, is returned unchanged.
     """
     if serializer is None and _PLAIN_TYPES.issuperset(map(type, cells)):
         return cast("Sequence[bytes | None]", cells), None
     made: list[bytes | None] = []
     try:
-        made.extend(map(to_bytes, cells, repeat(serializer), repeat(name)))  # keeps what was made before a failure
-    except Exception as error:  # noqa: BLE001 - a serializer is the caller's: it may raise anything, and is told by the caller
+        made.extend(map(to_bytes, cells, repeat(serializer), repeat(name)))  # keeps the cells before a failure
+    except Exception as error:  # noqa: BLE001 - a serializer may raise anything, and the caller reports it
         return made, error
     return made, None
 
 
 def check_headers(headers: Iterable[tuple[str, bytes]]) -> tuple[Headers, int]:
-    """Headers as a tuple, and their bytes with overhead. Raises `TypeError`, or `InvalidArgumentError` for a name without a UTF-8 form."""
+    """Return headers as a tuple, and their bytes with overhead.
+
+    Raises `TypeError`, or `InvalidArgumentError` for a name that cannot be encoded in UTF-8.
+    """
     pairs: tuple[object, ...] = tuple(headers)
     size = 0
     for pair in pairs:
@@ -90,25 +95,25 @@ def check_headers(headers: Iterable[tuple[str, bytes]]) -> tuple[Headers, int]:
 
 
 def check_timestamp(timestamp_ms: object) -> int:
-    """A record's time. Raises `TypeError` for what is no whole number, `InvalidArgumentError` for one beyond 64 bits."""
+    """Return a record's timestamp. Raises `TypeError` if it is not a whole number, `InvalidArgumentError` if it exceeds 64 bits."""
     try:
         time_ms = operator.index(cast("int", timestamp_ms))
     except TypeError:
-        raise TypeError(f"timestamp_ms is whole milliseconds since 1970, not {timestamp_ms!r}") from None
+        raise TypeError(f"timestamp_ms must be whole milliseconds since 1970, not {timestamp_ms!r}") from None
     if not -TIMESTAMP_MAX <= time_ms <= TIMESTAMP_MAX:
         raise InvalidArgumentError(f"timestamp_ms {time_ms} does not fit into 64 bits")
     return time_ms
 
 
 def headers_bytes(headers: Headers) -> int:
-    """As `check_headers` counts them."""
+    """Return the bytes of headers with overhead, as `check_headers` counts them."""
     return sum(len(name.encode()) + len(value or b"") + settings.RECORD_OVERHEAD_BYTES for name, value in headers)
 
 
 def records_bytes(
     keys: Sequence[bytes | None], values: Sequence[bytes | None], headers: Sequence[Headers] | None = None
 ) -> int:
-    """Bytes of records with overhead."""
+    """Return the bytes of records with overhead."""
     cells_bytes = sum(map(len, filter(None, keys))) + sum(map(len, filter(None, values)))
     size = cells_bytes + settings.RECORD_OVERHEAD_BYTES * len(values)
     return size if headers is None else size + sum(map(headers_bytes, headers))
@@ -117,7 +122,7 @@ def records_bytes(
 def record_sizes(
     keys: Sequence[bytes | None] | None, values: Sequence[bytes | None], headers: Sequence[Headers] | None = None
 ) -> list[int]:
-    """Bytes of each record with overhead."""
+    """Return the bytes of each record with overhead."""
     overhead = settings.RECORD_OVERHEAD_BYTES
     if keys is None:
         sizes = [overhead + len(value or b"") for value in values]
@@ -127,7 +132,7 @@ def record_sizes(
 
 
 def prefix_that_fits(sizes: Sequence[int], start: int, room: int, *, must_take_one: bool) -> tuple[int, int]:
-    """How many records from `start` on fit into `room`, and their bytes."""
+    """Return the number of records from `start` on that fit into `room`, and their bytes."""
     totals = list(accumulate(islice(sizes, start, None)))
     count = bisect_right(totals, room)
     if count == 0 and must_take_one:
@@ -141,7 +146,7 @@ def check_records(
     value_serializer: Serializer | None,
     bytes_max: int = settings.RECORD_BYTES_MAX,
 ) -> Columns:
-    """The records as columns of bytes, up to the first that cannot be taken; `bytes_max` is for each, overhead included."""
+    """Return the records as columns of bytes, up to the first invalid one. `bytes_max` limits each record with its overhead."""
     try:
         raw_keys, raw_values = (
             [key for key, _ in records],
@@ -165,7 +170,7 @@ def check_records(
 def _check_long_records(
     records: Records, key_serializer: Serializer | None, value_serializer: Serializer | None, bytes_max: int
 ) -> Columns:
-    """The same for records of any shape, one by one."""
+    """Do the same for records of any form, one by one."""
     keys: list[bytes | None] = []
     values: list[bytes | None] = []
     headers: list[Headers] = []
@@ -174,7 +179,7 @@ def _check_long_records(
     for record in records:
         try:
             if not isinstance(record, tuple | list) or not 2 <= len(record) <= 4:
-                raise TypeError(_SHAPES)  # noqa: TRY301 - handled as what a serializer raises
+                raise TypeError(_SHAPES)  # noqa: TRY301 - handled like an exception of a serializer
             key, value, more, time_ms = tuple(record) + (None,) * (4 - len(record))
             key_bytes = to_bytes(key, key_serializer, "key")
             value_bytes = to_bytes(value, value_serializer, "value")
@@ -223,7 +228,7 @@ def _until(column: Sequence[T] | None, end: int) -> Sequence[T] | None:
 
 
 def too_large(size: int, bytes_max: int) -> RecordTooLargeError:
-    """The error for a record of so many bytes where `bytes_max` are allowed, overhead included in both."""
+    """Return the error for a record of `size` bytes where `bytes_max` are allowed, both with overhead."""
     return RecordTooLargeError(
-        f"a record of {size - settings.RECORD_OVERHEAD_BYTES} bytes; at most {bytes_max - settings.RECORD_OVERHEAD_BYTES} are allowed"
+        f"a record has {size - settings.RECORD_OVERHEAD_BYTES} bytes, but at most {bytes_max - settings.RECORD_OVERHEAD_BYTES} are allowed"
     )

@@ -1,10 +1,11 @@
-"""Appends batches under a producer id, an epoch and sequences that the caller chooses, and brings each to its outcome.
+"""Appends batches under a producer id, an epoch and sequences that the caller chooses, and repeats each until its outcome is known.
 
-For writers whose identity comes from outside, such as a task of a job that is run again after a crash: the same records under the same
-sequences are written once, however often and by whomever they are sent. Ordinary programs use `Producer`, which chooses all three itself.
+It is for writers whose identity comes from outside, such as a task of a job that runs again after a crash: the same records under the same
+sequences are written once, however often and by whichever process they are sent. Ordinary programs use `Producer`, which chooses all three
+itself.
 
-Must not choose sequences, gather records or keep anything of them: the caller says what is sent. Invariants: a batch is repeated under
-its own sequence only; what begins inside what was written before is cut (`tail_of`), never renumbered.
+Must not choose sequences, gather records or keep any of them. Invariants: a batch is repeated only under its own sequence. A batch that
+overlaps with records written before is cut (`tail_of`), never renumbered.
 
 Source: KIP-98 (idempotent producers).
 """
@@ -37,25 +38,25 @@ from raftmq.methods import APPEND, INIT_PRODUCER
 from raftmq.proto import queue_pb2 as pb
 
 LEADER_WAIT_SECONDS: Final = 1.0
-"""How long to wait for a change of the topology when nobody leads, before looking again."""
+"""The wait for a change of the topology when there is no leader."""
 
 
 class NamedEpoch(NamedTuple):
-    """What the cluster says of a producer's name."""
+    """The cluster's answer about a producer name."""
 
     producer_id: int
     epoch: int
     stamp: bytes
-    """The epoch's stamp as it is now: what was asked for, or what somebody else wrote before."""
+    """The epoch's current stamp: the requested one, or one that another caller wrote before."""
 
 
 class SequencedAppender:
-    """Appends and claims over one resolver; keeps no state between calls, so any number of tasks may share it.
+    """Appends batches and claims names through one resolver. It keeps no state between calls, so any number of tasks may share it.
 
     Args:
-        resolver: of the cluster, started.
-        delivery_timeout_seconds: from the call to giving up; at most an hour.
-        request_timeout_seconds: how long a broker may take for one request before it is repeated.
+        resolver: the started resolver of the cluster.
+        delivery_timeout_seconds: time from a call of `append` until it gives up; at most an hour.
+        request_timeout_seconds: time limit of one request to a broker, after which it is repeated.
     """
 
     def __init__(
@@ -63,29 +64,29 @@ class SequencedAppender:
     ) -> None:
         if delivery_timeout_seconds * 1000 > settings.DELIVERY_TIMEOUT_MS_MAX:
             raise InvalidArgumentError(
-                f"delivery_timeout_seconds is at most {settings.DELIVERY_TIMEOUT_MS_MAX / 1000:g}, not {delivery_timeout_seconds:g}"
+                f"delivery_timeout_seconds must be at most {settings.DELIVERY_TIMEOUT_MS_MAX / 1000:g}, not {delivery_timeout_seconds:g}"
             )
         self._resolver = resolver
         self._delivery_timeout_seconds = delivery_timeout_seconds
         self._request_timeout_seconds = request_timeout_seconds
 
     async def anonymous_id(self) -> int:
-        """A producer id that nobody else has; its epoch is 0."""
+        """Get a producer id that nobody else has. Its epoch is 0."""
         request = pb.InitProducerRequest(metadata_revision=self._resolver.metadata_revision)
         answer = await self._resolver.call_any(INIT_PRODUCER, request, self._delivery_timeout_seconds, is_read=True)
         return answer.producer_id
 
     async def claim(self, name: str, epoch: int, stamp: bytes = b"", replaces: bytes | None = None) -> NamedEpoch:
-        """Take part in an epoch of a name, and agree on its stamp with everybody else who does.
+        """Join an epoch of a name, and agree on its stamp with all other callers that join it.
 
-        Who is first writes the stamp; after that it changes only for a caller whose `replaces` is what is there. So the answer's
-        `stamp` is the caller's own when it is the first, when its replacement succeeded, or when somebody wrote the same bytes.
-        May be repeated without harm.
+        The first caller writes the stamp. After that it changes only for a caller whose `replaces` equals the current stamp. So the `stamp`
+        of the answer is the caller's own if it was the first, if its replacement succeeded, or if another caller wrote the same bytes. The
+        call may be repeated without harm.
 
         Raises:
             ProducerFencedError: the name is at a later epoch.
-            TooManyProducersError: the cluster knows as many names as it may.
-            RaftMQError: as `Resolver.call_any`; the stamp may be written.
+            TooManyProducersError: the cluster already has the maximum number of names.
+            RaftMQError: as for `Resolver.call_any`. The stamp may have been written.
         """
         request = pb.InitProducerRequest(
             name=name, epoch=epoch, metadata_revision=self._resolver.metadata_revision, stamp=stamp, replaces=replaces
@@ -94,21 +95,23 @@ class SequencedAppender:
         return NamedEpoch(answer.producer_id, answer.epoch, answer.stamp)
 
     async def append(self, topic: TopicInfo, partition: int, batches: Sequence[bytes]) -> list[int]:
-        """Append sealed batches of one producer to a partition, in order; returns when all are on disk on a majority.
+        """Append sealed batches of one producer to a partition, in order. Returns when all are on disk on a majority.
 
-        The batches' sequences follow each other. A batch of which the beginning was written before is cut and its rest appended.
-        Together they must fit a request (`settings.REQUEST_BYTES_MAX`).
+        The batches must have consecutive sequences. If the beginning of a batch was written before, the batch is cut and its rest appended.
+        Together the batches must fit into a request (`settings.REQUEST_BYTES_MAX`).
 
         Returns:
-            The offset of each batch's first new record; -1 for one that was written before and whose offset is forgotten.
+            The offset of each batch's first new record; -1 for a batch that was written before and whose offset is forgotten.
 
         Raises:
-            ProducerFencedError: a later epoch has written here; nothing more was appended.
+            ProducerFencedError: a later epoch has written here. Nothing more was appended.
             OutOfOrderSequenceError: records before the first batch are missing.
-            DeliveryTimeoutError: not acknowledged in time; may be written.
-            UnknownPartitionError: there is no such partition.
-            RaftMQError: another refusal. Batches before the one refused may be written, in each case; cancelled, too. The
-                error's `outcome` says whether the one refused may be, by an earlier try that was not answered.
+            DeliveryTimeoutError: the batches were not acknowledged in time. They may have been written.
+            UnknownPartitionError: the partition does not exist.
+            RaftMQError: another refusal. The error's `outcome` says whether the refused batch may have been written by an earlier
+                attempt that was not answered.
+
+        After any error or a cancellation, batches before the refused one may have been written.
         """
         if not 0 <= partition < topic.partition_count:
             raise UnknownPartitionError(
@@ -139,7 +142,7 @@ class SequencedAppender:
             if loop.time() + pause >= deadline:
                 raise DeliveryTimeoutError(
                     f"{topic.name}/{partition}: {len(open_)} batches were not acknowledged within"
-                    f" {self._delivery_timeout_seconds:g} s; they may be written (the last try: {error})"
+                    f" {self._delivery_timeout_seconds:g} s and may have been written (the last error: {error})"
                 ) from error
             if isinstance(error, NoLeaderError):
                 await self._resolver.wait_change(pause)
@@ -150,7 +153,7 @@ class SequencedAppender:
     async def _try(
         self, topic: TopicInfo, partition: int, batches: Sequence[bytes], remaining: float
     ) -> tuple[Sequence[int], RaftMQError | None]:
-        """One request: offsets of the batches that are committed, and what the next one met, if anything."""
+        """Send one request. Return the offsets of the committed batches, and the error of the next one, if any."""
         self._resolver.check()
         leader = self._resolver.leader(topic.group_ids[partition])
         if leader is None:
@@ -171,16 +174,16 @@ class SequencedAppender:
                 self._resolver.mark_suspect(address)
             return (), error
         if len(response.partitions) != 1:
-            return (), ProtocolError(f"{len(response.partitions)} partitions answered, 1 was asked")
+            return (), ProtocolError(f"the broker answered for {len(response.partitions)} partitions instead of 1")
         result = response.partitions[0]
         if result.HasField("error"):
             return result.base_offsets, error_from_detail(result.error, f"{topic.name}/{partition}")
         if len(result.base_offsets) != len(batches):
-            return result.base_offsets, ProtocolError("the broker left a batch without an answer")
+            return result.base_offsets, ProtocolError("the broker did not answer for every batch")
         return result.base_offsets, None
 
     def _pause(self, group_id: int, error: RaftMQError, backoff: Backoff) -> float:
-        """How long to wait before the next try; raises what no try can help."""
+        """Return the wait before the next attempt. Raises errors that retries cannot cure."""
         if isinstance(error, NotLeaderError):
             has_better = self._resolver.on_not_leader(group_id, error)
             return 0.0 if has_better and backoff.failures == 0 else backoff.next_seconds()
@@ -191,15 +194,15 @@ class SequencedAppender:
 
 
 def tail_of(batch: bytes, first_sequence: int) -> bytes:
-    """The batch's records from `first_sequence` on, as a batch of their own under the same producer, epoch, flags and codec.
+    """Return the batch's records from `first_sequence` on, as a batch of the same producer, epoch, flags and codec.
 
-    Raises `ProtocolError` when the batch does not hold that sequence.
+    Raises `ProtocolError` when the batch does not contain that sequence.
     """
     header = parse_header(batch)
     skipped = first_sequence - header.first_sequence
     if not 0 < skipped < header.record_count:
         raise ProtocolError(
-            f"sequences {header.first_sequence} to {header.last_sequence} overlap with what ends before {first_sequence}"
+            f"sequences {header.first_sequence} to {header.last_sequence} cannot overlap with records that end before {first_sequence}"
         )
     return _sliced(batch, header, skipped)
 

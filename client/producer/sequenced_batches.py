@@ -1,7 +1,7 @@
-"""Cuts records into batches under consecutive sequences of one producer, for `SequencedAppender`.
+"""Cuts records into batches with consecutive sequences of one producer, for `SequencedAppender`.
 
-Must not choose the producer, the epoch or the first sequence: callers do. The cut is of no consequence: a batch that begins inside what
-was written before is cut again (`sequenced_append.tail_of`).
+Must not choose the producer, the epoch or the first sequence: callers do. The cuts may differ between attempts: a batch that overlaps with
+records written before is cut again (`sequenced_append.tail_of`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from raftmq.client.producer.record_checks import headers_bytes
 
 
 class Cells(NamedTuple):
-    """A record to be written, as bytes."""
+    """A serialized record to write."""
 
     value: bytes | None
     key: bytes | None
@@ -28,13 +28,13 @@ class Cells(NamedTuple):
 
 
 def cells_of(value: bytes | None, key: bytes | None, timestamp_ms: int, headers: Headers = ()) -> Cells:
-    """A record, and its size."""
+    """Return a record with its size."""
     size = len(key or b"") + len(value or b"") + settings.RECORD_OVERHEAD_BYTES
     return Cells(value, key, timestamp_ms, headers, size + headers_bytes(headers) if headers else size)
 
 
 def record_room(topic: TopicInfo) -> int:
-    """How large a record may be, as `cells_of` counts it, to fit a batch of the topic."""
+    """Return the maximum size of a record, as `cells_of` counts it, that fits into a batch of the topic."""
     return topic.batch_bytes_max - settings.BATCH_FRAME_BYTES
 
 
@@ -47,7 +47,7 @@ def sequenced_batches(
     first_sequence: int = 0,
     codec: int = CODEC_NONE,
 ) -> list[bytes]:
-    """Seal the records into batches that the topic takes; record number n has the sequence `first_sequence + n`."""
+    """Seal the records into batches that the topic accepts. The record with index n has the sequence `first_sequence + n`."""
     bytes_max = min(settings.EXACT_BATCH_BYTES_MAX, record_room(topic))
     batches: list[bytes] = []
     sequence = first_sequence
@@ -60,7 +60,7 @@ def sequenced_batches(
 
 
 def _cut(records: Sequence[Cells], bytes_max: int) -> Iterator[Sequence[Cells]]:
-    """Pieces of at most so many bytes; a larger record is a piece of its own."""
+    """Yield pieces of at most `bytes_max` bytes. A larger record is a piece of its own."""
     start = size = 0
     for number, record in enumerate(records):
         if number > start and size + record.size > bytes_max:
@@ -72,7 +72,7 @@ def _cut(records: Sequence[Cells], bytes_max: int) -> Iterator[Sequence[Cells]]:
 
 
 def requests_of(batches: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-    """Group batches into requests that brokers take."""
+    """Group batches into requests that brokers accept."""
     start = size = 0
     for number, batch in enumerate(batches):
         is_full = number - start == settings.REQUEST_BATCHES_MAX

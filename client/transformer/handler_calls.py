@@ -1,7 +1,8 @@
-"""`HandlerCalls`: runs a transformer's handler over records of a partition, and makes bytes of what it returns.
+"""`HandlerCalls`: runs a transformer's handler over records of a partition, and serializes its outputs.
 
-A plain function runs in a thread, many records for one hop; an async one runs on the event loop, several records side by side. Must not
-know topics, partitions or what was written. Invariant: results are in the order of the records, and end before the first that failed.
+A plain function runs in a thread, with many records per call of the thread. An async function runs on the event loop, with several records
+concurrently. Must not know topics, partitions or the records written. Invariant: results are in the order of the records, and end before
+the first record that failed.
 """
 
 from __future__ import annotations
@@ -22,27 +23,27 @@ from raftmq.client.worker.thread_executor import ThreadPool
 from raftmq.errors import InvalidArgumentError
 from raftmq.types import Record
 
-Serializer = Callable[[Any], bytes | None]  # Any: whatever the program puts into its outputs
+Serializer = Callable[[Any], bytes | None]  # Any: the program's own types
 MadeOutputs = tuple[MadeOutput, ...]
 
 
 class Handled(NamedTuple):
-    """What became of the first records of those that were given."""
+    """The result for the first of the given records."""
 
     outputs: list[MadeOutputs]
-    """Of each record that was handled. None may be: then the time was over, or the first one failed."""
+    """The outputs of each handled record. It may be empty: the time was over, or the first record failed."""
     failure: BaseException | None
-    """What the record after these failed with. None: it was not handled, because the time was over, or there is none."""
+    """The error of the next record. None: that record was not handled because the chunk was full, or there is none."""
 
 
 class HandlerCalls:
-    """Of one transformer.
+    """Runs the handlers of one transformer.
 
     Args:
         handlers: The handler and its deserializers.
-        key_serializer, value_serializer: Make bytes of what is in outputs.
-        concurrency: Threads, or async handlers that run at once, over all partitions.
-        inputs: The topics that are read, to which no output may go.
+        key_serializer, value_serializer: Serialize the keys and values of outputs.
+        concurrency: Threads, or async handlers that run concurrently, over all partitions.
+        inputs: The input topics. No output may go to them.
     """
 
     def __init__(
@@ -61,9 +62,9 @@ class HandlerCalls:
         self._threads: ThreadPool[Sequence[Record], Handled] = ThreadPool(concurrency, lambda: self._handle_all)
 
     async def handle(self, records: Sequence[Record]) -> Handled:
-        """Handle records until one fails, or until time or outputs are enough for one chunk.
+        """Handle records until one fails, or until the time or size limit of a chunk is reached.
 
-        Cancelled, async handlers are cancelled; a thread goes on, and what it makes is dropped.
+        If it is cancelled, async handlers are cancelled. A thread continues, and its outputs are dropped.
         """
         if self._handlers.is_async:
             return await self._handle_on_loop(records)
@@ -94,7 +95,7 @@ class HandlerCalls:
     # ------------------------------------------------------------------------------------------------------ on the loop
 
     async def _handle_on_loop(self, records: Sequence[Record]) -> Handled:
-        """Let several tasks take one record after the other; all that are taken are finished, so results have no gap."""
+        """Let several tasks take records one after another. Every record taken is finished, so results have no gap."""
         results: list[MadeOutputs | BaseException] = []
         queue = iter(records)
         loop = asyncio.get_running_loop()
@@ -138,7 +139,7 @@ class HandlerCalls:
     # ---------------------------------------------------------------------------------------------------------- outputs
 
     def _made(self, record: Record, returned: object) -> MadeOutputs:
-        """The outputs as bytes. Raises what a serializer raises, or `TypeError` for what is no output."""
+        """Return the serialized outputs. Raises a serializer's exception, or `TypeError` for a value that is no output."""
         if returned is None:
             return ()
         if isinstance(returned, Output):
@@ -152,7 +153,7 @@ class HandlerCalls:
             raise _no_output(output)
         if output.topic in self._inputs:
             raise InvalidArgumentError(
-                f"an output for {output.topic!r}, which this transformer reads, would come back to it: choose another topic"
+                f"an output for {output.topic!r} would be read by this transformer again: choose a topic that is not among its inputs"
             )
         cells = cells_of(
             to_bytes(output.value, self._value_serializer, "value"),
@@ -165,5 +166,5 @@ class HandlerCalls:
 
 def _no_output(returned: object) -> TypeError:
     return TypeError(
-        f"a transformer's handler returns an Output, several in a list or another iterable, or None; not {type(returned).__name__}"
+        f"a transformer's handler must return an Output, an iterable of them, or None, not {type(returned).__name__}"
     )

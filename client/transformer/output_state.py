@@ -1,20 +1,20 @@
-"""`OutputState`: how many outputs a transformer has written where, for one partition of its input. Pure.
+"""`OutputState`: the number of outputs that a transformer has written to each output partition, for one input partition. Pure.
 
-It is committed with the partition's offset, as its note, so both change together. The rules that make outputs exactly once:
+It is committed with the partition's offset, as its note, so both change together. These rules make outputs exactly once:
 
-1. The outputs of the records below the committed offset are written, and `count` says how many there are in each output partition.
-   The n-th one there is appended under the state's producer id with sequence n (from 0), so whoever handles the records from the offset
-   on again appends the same sequences, and the brokers acknowledge without writing what is there.
-2. What decides where an output goes is in a committed state before the first output goes there: the topic's id, and the number of
-   partitions by which keys are routed.
-3. Outputs of records at or above `until` were not written by anybody. An owner handles only records below the `until` that is committed,
-   and as long as it handles any never commits a lower one than it found or committed. Once its offset has passed the one it found, no owner before it, however late it
-   wakes up, can write anything that is not written: only then may a changed number of partitions be used.
-4. What is not written yet was not written before `since_s` either. Brokers forget a producer 14 days after its last batch in a
-   partition, so as long as `since_s` is younger, a producer they do not know has not written there since.
+1. The outputs of the records below the committed offset are written, and `count` is their number in each output partition. The n-th output
+   there is appended under the state's producer id with sequence n (from 0). An owner that handles the records from the offset on again
+   therefore appends the same sequences, and brokers acknowledge outputs that exist without writing them again.
+2. Every fact that determines an output's destination is in a committed state before the first output goes there: the topic's id, and the
+   number of partitions by which keys are routed.
+3. Outputs of records at or above `until` have not been written by any owner. An owner handles only records below the committed `until`. While
+   it handles any, it never commits a lower `until` than it found or committed. When its offset has passed the `until` that it found, no
+   earlier owner can write anything new, however late it resumes. Only then may a changed number of partitions be used.
+4. An output that is not written yet was not written before `since_s` either. Brokers forget a producer 14 days after its last batch in a
+   partition. Therefore, while `since_s` is younger, a producer that they do not know has not written there since.
 
-A state begins under a new epoch (`generation`): the owner epoch of the member that begins it. Those only rise, so a member that lost the
-partition cannot fence its successor. Under it each output partition has an epoch of its own, which is raised when the brokers have
+A state begins under a new generation: the owner epoch of the member that begins it. Owner epochs only rise, so a member that lost the
+partition cannot fence its successor. Within a generation each output partition has an epoch of its own. It is raised when the brokers have
 forgotten the producer there and its sequences begin again at 0.
 """
 
@@ -30,19 +30,19 @@ from raftmq.client.connection.resolver import TopicInfo
 from raftmq.errors import TransformStateError
 
 RESTART_BITS: Final = 16
-"""The lower bits of a batch's epoch count how often its partition's sequences began again; the upper ones are the generation."""
+"""The lower bits of a batch's epoch count how often its partition's sequences restarted. The upper bits are the generation."""
 _PREFIX: Final = "raftmq.transform/"
 _VERSION: Final = "1:"
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """One output partition."""
+    """The state of one output partition."""
 
     count: int = 0
-    """Outputs written, and the sequence of the next one."""
+    """The number of outputs written, which is the sequence of the next one."""
     restarts: int = 0
-    """How often the count began again at 0."""
+    """The number of times that the count restarted at 0."""
 
 
 NOTHING_WRITTEN: Final = PartitionState()
@@ -50,43 +50,43 @@ NOTHING_WRITTEN: Final = PartitionState()
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """One incarnation of an output topic."""
+    """The state of one incarnation of an output topic."""
 
     partition_count: int
-    """By which keys are routed; the topic may have more partitions by now."""
+    """The number of partitions by which keys are routed. The topic may have more partitions by now."""
     partitions: Mapping[int, PartitionState] = field(default_factory=dict)
-    """Those with outputs."""
+    """The output partitions that have outputs."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutputState:
-    """See the module. Changed by making another one."""
+    """The outputs written for one input partition, under the rules of this module. Immutable: methods return changed copies."""
 
     producer_id: int
     generation: int
     until: int
-    """Exclusive bound of the offsets of records whose outputs may be written."""
+    """Exclusive bound of the offsets of records whose outputs may have been written."""
     since_s: int
-    """Seconds since 1970: outputs that are not counted were written later, if they are."""
+    """Seconds since 1970. No output that is not counted was written before."""
     topics: Mapping[int, TopicState] = field(default_factory=dict)
     """By topic id."""
 
     def at(self, topic_id: int, partition: int) -> PartitionState:
-        """The state of an output partition."""
+        """Return the state of an output partition."""
         return self.topics[topic_id].partitions.get(partition, NOTHING_WRITTEN)
 
     def epoch(self, topic_id: int, partition: int) -> int:
-        """Under which batches are appended there."""
+        """Return the epoch of batches for an output partition."""
         return first_epoch(self.generation) + self.at(topic_id, partition).restarts
 
     # ---------------------------------------------------------------------------------------------------------- changes
 
     def declared(self, topics: Iterable[TopicInfo], *, is_alone: bool) -> OutputState:
-        """The state under which outputs may go to these topics: to be committed before the first one does, if it is another one.
+        """Return the state under which outputs may go to these topics. If it is a new state, commit it before the first output.
 
         Args:
-            topics: As the cluster has them now.
-            is_alone: Rule 3: nobody before this owner can write anything more, so numbers of partitions may change.
+            topics: The topics as the cluster has them now.
+            is_alone: No earlier owner can write anything new, so numbers of partitions may change (rule 3).
         """
         changed = dict(self.topics)
         for topic in topics:
@@ -98,11 +98,11 @@ class OutputState:
         return self if changed == self.topics else replace(self, topics=changed)
 
     def restarted(self, topic_id: int, partition: int) -> OutputState:
-        """The state after the brokers have forgotten the producer in a partition: to be committed before the next output goes there."""
+        """Return the state after brokers forgot the producer in a partition. Commit it before the next output goes there."""
         return self._with(topic_id, partition, PartitionState(0, self.at(topic_id, partition).restarts + 1))
 
     def written(self, topic_id: int, partition: int, count: int) -> OutputState:
-        """The state after so many outputs more were written to a partition."""
+        """Return the state after `count` more outputs were written to a partition."""
         known = self.at(topic_id, partition)
         return self._with(topic_id, partition, replace(known, count=known.count + count))
 
@@ -114,7 +114,7 @@ class OutputState:
     # ------------------------------------------------------------------------------------------------------------ note
 
     def encode(self) -> str:
-        """As a commit's note. Raises `TransformStateError` when it has more output partitions than fit."""
+        """Encode it as a commit's note. Raises `TransformStateError` when it has too many output partitions to fit."""
         numbers = [self.producer_id, self.generation, self.until, self.since_s, len(self.topics)]
         for topic_id, topic in sorted(self.topics.items()):
             numbers += (topic_id, topic.partition_count, len(topic.partitions))
@@ -128,15 +128,15 @@ class OutputState:
         if len(note) > settings.TRANSFORM_NOTE_BYTES_MAX:
             partitions = sum(len(topic.partitions) for topic in self.topics.values())
             raise TransformStateError(
-                f"one partition of the input writes to {partitions} output partitions, and what is known of them takes {len(note)} bytes of"
-                f" the {settings.TRANSFORM_NOTE_BYTES_MAX} of a commit's note, enough for about"
-                f" {partitions * settings.TRANSFORM_NOTE_BYTES_MAX // len(note)}: write to fewer, or in two steps"
+                f"one partition of the input writes to {partitions} output partitions, whose state takes {len(note)} bytes. A commit's note holds"
+                f" {settings.TRANSFORM_NOTE_BYTES_MAX} bytes, enough for about"
+                f" {partitions * settings.TRANSFORM_NOTE_BYTES_MAX // len(note)}: write to fewer partitions, or in two steps"
             )
         return note
 
     @staticmethod
     def decode(note: str) -> OutputState | None:
-        """Read a note back; None for one that no transformer wrote. Raises `TransformStateError` for one of a newer version."""
+        """Decode a note, or return None if no transformer wrote it. Raises `TransformStateError` if a newer version wrote it."""
         if not note.startswith(_PREFIX):
             return None
         body = note.removeprefix(_PREFIX)
@@ -154,7 +154,7 @@ class OutputState:
 
 
 def first_epoch(generation: int) -> int:
-    """The lowest epoch of a generation's batches, at which its producer claims its name."""
+    """Return the lowest epoch of a generation's batches, with which its producer claims its name."""
     return generation << RESTART_BITS
 
 
@@ -170,7 +170,7 @@ def _decode_topic(numbers: _Numbers) -> TopicState:
 
 
 def _to_varint(number: int) -> bytes:
-    """Unsigned LEB128."""
+    """Encode a number as unsigned LEB128."""
     encoded = bytearray()
     while number > 0x7F:
         encoded.append(number & 0x7F | 0x80)
@@ -180,7 +180,7 @@ def _to_varint(number: int) -> bytes:
 
 
 class _Numbers:
-    """Reads varints one after the other. `take` raises `IndexError` at the end."""
+    """Reads one varint after another. `take` raises `IndexError` at the end."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data

@@ -1,9 +1,9 @@
-"""`PartitionTransform`: transforms the records of one partition of the input, as long as the member owns it.
+"""`PartitionTransform`: transforms the records of one input partition while the member owns it.
 
-A chunk of records after the other: handle, route, append to all output partitions side by side, commit the offset with the state, go on
-without waiting for that commit. Must not decide what exactly once takes: `output_state.py` has the rules, and what is said here of rules
-is there. Invariants: between two chunks the state counts what the brokers acknowledged, for all records below the offset; a state that
-changes where outputs go is committed before one goes there.
+It processes one chunk after another: handle, route, append to all output partitions concurrently, commit the offset with the state, and
+continue without waiting for that commit. Must not decide the rules of exactly once: they are in `output_state.py`, and rule numbers here
+refer to it. Invariants: between two chunks the state counts the acknowledged outputs of all records below the offset. A state that changes
+the destination of outputs is committed before one goes there.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ ResultT = TypeVar("ResultT")
 
 @dataclass(frozen=True, slots=True)
 class TransformParts:
-    """What the partitions of a transformer share."""
+    """The parts that all partitions of a transformer share."""
 
     group_id: str
     consumer: TransformConsumer
@@ -58,11 +58,11 @@ class TransformParts:
     partitioner: Partitioner
     codec: int
     timeout_seconds: float
-    """Of a lookup, and of one attempt to append."""
+    """Time limit of a lookup, and of one attempt to append."""
 
 
 class PartitionTransform:
-    """Runs once, in a task of its own, by `run`. Made when the partition was assigned."""
+    """Runs once, in a task of its own, by `run`. Created when the partition is assigned."""
 
     def __init__(self, parts: TransformParts, partition: TopicPartition) -> None:
         self.partition = partition
@@ -75,83 +75,86 @@ class PartitionTransform:
         )
         self._keeper: asyncio.Task[None] | None = None
         self._first_offset = self._opened.offset
-        """Where the partition begins; None until that is known."""
+        """The offset at which the partition begins, or None until it is known."""
         self._waiting: deque[Record] = deque()
-        """Records that were read and are in no chunk."""
+        """Records that were read and belong to no chunk yet."""
         self._news = asyncio.Event()
-        """More records, another bound, the wish to end, or an error."""
+        """Set by new records, a new bound, a request to end, or an error."""
         self._is_ending = False
         self._failure: BaseException | None = None
-        """Of a commit in the background."""
+        """The error of a background task or commit."""
         self._state: OutputState | None = None
-        """As of `_offset`; None until the partition has begun."""
+        """The state as of `_offset`, or None until the partition has begun."""
         self._offset = 0
         """The outputs of all records below are written."""
         self._inherited_until = 0
-        """Owners before this one may have written outputs of records below; rule 3."""
+        """Earlier owners may have written outputs of records below (rule 3)."""
         self._promised_until = 0
-        """The highest bound that was found or submitted. A lower one is submitted only at the end: records up to it may be handled."""
+        """The highest bound that was found or submitted. A lower one is submitted only at the end, because records below it may be handled."""
         self._sent_until = 0
-        """This one may have written outputs of records below."""
+        """This owner may have written outputs of records below."""
         self._committed_until = 0
-        """Records below may be handled: the committed state says so."""
+        """Records below may be handled, because the committed state includes them."""
         self._has_waiting_count = False
-        """An output topic has another number of partitions, which may not be used yet."""
+        """An output topic has a new number of partitions that may not be used yet."""
         self._throttle = LogThrottle(settings.LOG_INTERVAL_SECONDS)
 
     # ---------------------------------------------------------------------------------------------- what the loop calls
 
     @property
     def is_full(self) -> bool:
-        """Whether no more records should be read for now."""
+        """Return whether the partition should not be read for now."""
         return len(self._waiting) >= settings.TRANSFORM_BUFFER_RECORDS
 
     def feed(self, records: Sequence[Record]) -> None:
-        """Take records, in order."""
+        """Add records, in order."""
         self.begin_at(records[0].offset)
         self._waiting.extend(records)
         self._news.set()
 
     @property
     def needs_beginning(self) -> bool:
-        """Whether it waits for `begin_at`, as the group has committed nothing and no record came."""
+        """Return whether it waits for `begin_at`, because the group has committed nothing and no record has arrived."""
         return self._first_offset is None
 
     def begin_at(self, offset: int) -> None:
-        """Where the partition begins if the group has committed nothing; only the first call counts."""
+        """Set the first offset, used if the group has committed nothing. Only the first call counts."""
         if self._first_offset is None:
             self._first_offset = offset
             self._news.set()
 
     def end(self) -> None:
-        """Begin no chunk any more: `run` returns after the one at work."""
+        """Start no more chunks: `run` returns after the current one."""
         self._is_ending = True
         self._news.set()
 
     async def run(self) -> None:
-        """Transform until cancelled or told to end; returns when the partition is another member's, too.
+        """Transform until cancelled or asked to end. Returns early when another member owns the partition.
 
         Raises:
-            PoisonRecordError: The handler failed, or its outputs cannot be written. What is before the record is committed.
+            PoisonRecordError: The handler failed, or its outputs cannot be written. The records before it are committed.
             TransformStateError: Outputs cannot be written exactly once.
-            RaftMQError: What does not pass by trying again, such as `UnknownTopicError`.
+            RaftMQError: An error that retries cannot cure, such as `UnknownTopicError`.
         """
         try:
             await self._begin()
             while records := await self._next_chunk():
                 await self._transform(records)
-        except FencedError as error:  # the consumer will hear of it, too
+        except FencedError as error:  # the consumer will notice, too
             data = (self._parts.group_id, *self.partition, name_of(error))
             log.info("transform_partition_lost consumer_group=%s topic=%s partition=%d error_code=%s", *data)
 
     def submit_last(self) -> asyncio.Future[None] | None:
-        """Commit what was written, after `run` has ended; None when nothing has begun. The state leaves nothing open that is not."""
+        """Commit the written outputs, after `run` has ended. Return None if nothing has begun.
+
+        The bound of this commit is the lowest possible one: only records whose outputs may have been written lie below it.
+        """
         if self._state is None:
             return None
         return self._submit(max(self._inherited_until, self._sent_until, self._offset))
 
     def close(self) -> None:
-        """Stop keeping the producer's name."""
+        """Stop renewing the producer's name."""
         if self._keeper is not None:
             self._keeper.cancel()
 
@@ -177,9 +180,9 @@ class PartitionTransform:
         log.info("transform_partition_begun topic=%s partition=%d offset=%d is_resumed=%s", *data)
 
     async def _begin_generation(self) -> None:
-        """Begin a state at the offset: nothing that an earlier one wrote is known to it, and nothing of an earlier one is taken any more.
+        """Begin a new state at the offset. It counts no output of an earlier state, and brokers accept no more batches of an earlier one.
 
-        Raises `FencedError` when a later owner has begun one.
+        Raises `FencedError` when a later owner has begun a state.
         """
         generation = self._opened.owner_epoch
         try:
@@ -193,26 +196,29 @@ class PartitionTransform:
         await self._commit()
 
     async def _check_remembered(self, state: OutputState, offset: int) -> None:
-        """Rule 4: raise `TransformStateError` unless brokers remember the producer wherever outputs of records from `offset` on were written."""
+        """Raise `TransformStateError` unless brokers remember the producer wherever outputs of records from `offset` on were written.
+
+        This is rule 4.
+        """
         if offset >= self._inherited_until or _now_s() - state.since_s < settings.TRANSFORM_PROOF_SECONDS:
             return
-        if offset >= await self._persist(self._first_young_offset):  # nor were outputs written before their record
+        if offset >= await self._persist(self._first_young_offset):  # outputs cannot be older than their records
             return
         raise TransformStateError(
-            f"{_name(self.partition)}: whether outputs of the records from offset {offset} to {state.until} are written is not known, as they"
-            " may be older than what brokers remember of producers (14 days). Look whether they are there; then reset the offsets of group"
-            f" {self._parts.group_id!r} to {offset}, which writes them (again), or to {state.until}, which does not"
+            f"{_name(self.partition)}: it is unknown whether outputs of the records from offset {offset} to {state.until} are written, because"
+            " they may be older than the 14 days for which brokers remember producers. Check whether they exist. Then reset the offsets of group"
+            f" {self._parts.group_id!r} to {offset}, which writes them (again), or to {state.until}, which skips them"
         )
 
     async def _first_young_offset(self) -> int:
-        """From where on records were appended so lately that brokers remember who wrote since."""
+        """Return the offset from which on all records are young enough that brokers remember every producer since."""
         end = (await self._consumer.end_offsets([self.partition]))[self.partition]
         time_ms = int((_now_s() - settings.TRANSFORM_PROOF_SECONDS) * 1000)
         found = (await self._consumer.offsets_for_times({self.partition: time_ms}))[self.partition]
         return end if found is None else found.offset
 
     async def _skip_to(self, offset: int) -> None:
-        """Records up to `offset` were deleted before they were handled."""
+        """Skip to `offset`, because the records below it were deleted before they were handled."""
         state = self._started()
         data = (*self.partition, self._offset, offset)
         log.warning("transform_records_missed topic=%s partition=%d offset=%d next_offset=%d", *data)
@@ -220,17 +226,17 @@ class PartitionTransform:
         self._offset = offset
         if is_alone:
             return
-        # How many outputs of the deleted records were written is not known, so these counts are of no use.
+        # It is unknown how many outputs of the deleted records were written, so the counts are useless.
         if state.generation >= self._opened.owner_epoch:
             raise TransformStateError(
-                f"{_name(self.partition)}: records were deleted while they were handled: start again"
+                f"{_name(self.partition)}: records were deleted while they were handled: restart the transformer"
             )
         await self._begin_generation()
 
     # ------------------------------------------------------------------------------------------------------------ chunks
 
     async def _next_chunk(self) -> list[Record]:
-        """The next records to handle; none when it is time to end."""
+        """Return the next records to handle; empty when it is time to end."""
         while not self._is_ending:
             self._news.clear()
             self._check()
@@ -256,7 +262,7 @@ class PartitionTransform:
         return records
 
     async def _transform(self, records: Sequence[Record]) -> None:
-        """Handle the first of these and write their outputs. Raises what the next one failed with."""
+        """Handle the first of these records and write their outputs. Raises the error of the next record."""
         outputs, failure = await self._parts.calls.handle(records)
         written, cause = await self._write(records, outputs)
         if written:
@@ -278,7 +284,7 @@ class PartitionTransform:
     async def _write(
         self, records: Sequence[Record], outputs: Sequence[MadeOutputs]
     ) -> tuple[int, BaseException | None]:
-        """Write outputs; return of how many records, and why those of the next one cannot be."""
+        """Write outputs. Return the number of records that were written, and the error of the next one."""
         names = sorted({one.topic for made in outputs for one in made})
         is_fresh = False
         before: dict[str, TopicInfo] = {}
@@ -293,7 +299,7 @@ class PartitionTransform:
             except (UnknownTopicError, UnknownPartitionError):
                 if before == topics:
                     raise
-                # A topic was deleted, and perhaps created again: then nothing is written there, and its counts begin at 0.
+                # A topic was deleted and perhaps created again. The new one has no outputs, so its counts begin at 0.
                 before, is_fresh = topics, True
                 continue
             state = self._started()
@@ -309,10 +315,10 @@ class PartitionTransform:
         return await self._persist(lambda: self._resolver.topic(name, timeout, partition=partition, is_fresh=is_fresh))
 
     async def _declare(self, topics: Iterable[TopicInfo]) -> None:
-        """Rule 2: commit what decides where outputs go before the first one does."""
+        """Commit everything that determines the destination of outputs before the first one is sent (rule 2)."""
         wanted = list(topics)
         state = self._started()
-        # In another attempt at the chunk (a topic was deleted meanwhile) some of its outputs are written already.
+        # If this is a repeated attempt at the chunk (a topic was deleted during the first one), some outputs are written already.
         is_alone = self._offset >= max(self._inherited_until, self._sent_until)
         declared = state.declared(wanted, is_alone=is_alone)
         self._has_waiting_count = not is_alone and declared != declared.declared(wanted, is_alone=True)
@@ -321,7 +327,7 @@ class PartitionTransform:
             await self._commit()
 
     async def _append(self, stretches: Sequence[Stretch]) -> None:
-        """Append all outputs of a chunk; those that are there already are not written again. Raises what no other try can help."""
+        """Append all outputs of a chunk. Outputs that exist are not written again. Raises errors that retries cannot cure."""
         open_ = list(stretches)
         while open_:
             outcomes = await asyncio.gather(*map(self._append_one, open_), return_exceptions=True)
@@ -330,7 +336,7 @@ class PartitionTransform:
                 if isinstance(error, OutOfOrderSequenceError) and not error.is_certain:
                     forgotten.append(stretch)
                 elif isinstance(error, ProducerFencedError):
-                    await self._commit()  # raises FencedError if the partition is another member's
+                    await self._commit()  # raises FencedError if another member owns the partition
                     raise error
                 elif error is not None:
                     raise error
@@ -352,7 +358,7 @@ class PartitionTransform:
             await self._persist(partial(self._parts.appender.append, topic, partition, request))
 
     async def _restart(self, stretches: Sequence[Stretch]) -> None:
-        """Rule 4: brokers have forgotten the producer in these partitions, so the next outputs are not there; count them from 0."""
+        """Count outputs from 0 in partitions whose brokers have forgotten the producer: the next outputs are not written there (rule 4)."""
         state = self._started()
         for stretch in stretches:
             await self._check_remembered(state, stretch.first_offset)
@@ -363,7 +369,10 @@ class PartitionTransform:
     # ---------------------------------------------------------------------------------------------------------- commits
 
     def _until(self) -> int:
-        """Up to where the next records may be handled. A number of partitions that waits holds it back: else it would wait without end."""
+        """Return the bound below which the next records may be handled.
+
+        While a new number of partitions waits to be used, the bound does not move. Otherwise the offset would never pass the inherited bound.
+        """
         if not self._has_waiting_count or self._offset >= self._inherited_until:
             self._promised_until = max(self._promised_until, self._offset + settings.TRANSFORM_AHEAD_RECORDS)
         return self._promised_until
@@ -387,14 +396,14 @@ class PartitionTransform:
         self._news.set()
 
     async def _commit(self) -> None:
-        """Commit and wait for it. Raises `FencedError` when the partition is another member's."""
+        """Commit and wait. Raises `FencedError` when another member owns the partition."""
         until = self._until()
         await self._persist(lambda: asyncio.shield(self._submit(until)))
 
     # --------------------------------------------------------------------------------------------------------- internal
 
     async def _persist(self, step: Callable[[], Awaitable[ResultT]]) -> ResultT:
-        """Repeat a step as long as it fails with what passes: without a cluster there is nothing better to do."""
+        """Repeat a step while it fails with temporary errors: without a cluster there is nothing better to do."""
         backoff = Backoff(settings.RETRY_BACKOFF_MIN_SECONDS, settings.RETRY_BACKOFF_MAX_SECONDS, self._resolver.rng)
         while True:
             self._check()
@@ -412,7 +421,7 @@ class PartitionTransform:
         log.warning("transform_delayed topic=%s partition=%d offset=%d error_code=%s", *data)
 
     def _on_name_lost(self, error: ProducerFencedError) -> None:
-        """A later owner has begun again, as the next commit will say; or the name was forgotten, which harms nothing."""
+        """Log that the name was lost. Either a later owner has begun again, as the next commit reports, or the name expired, which is harmless."""
         log.info("transform_name_lost topic=%s partition=%d error_code=%s", *self.partition, name_of(error))
 
     def _fail(self, error: BaseException) -> None:
@@ -430,7 +439,7 @@ class PartitionTransform:
 
 
 def producer_name_of(group_id: str, partition: TopicPartition) -> str:
-    """The name of the producer that writes because of a partition."""
+    """Return the name of the producer that writes the outputs of a partition."""
     name = f"transformer/{group_id}/{partition.topic}/{partition.partition}"
     if len(name.encode()) <= settings.NAME_BYTES_MAX:
         return name
@@ -438,7 +447,7 @@ def producer_name_of(group_id: str, partition: TopicPartition) -> str:
 
 
 def _may_pass(error: BaseException) -> bool:
-    """Whether another try may help. By the class: a refusal whose outcome is in doubt stays one."""
+    """Return whether a retry may help. The class decides: a rejection that reports an unknown outcome remains a rejection."""
     if isinstance(error, ClosedClientError) or not isinstance(error, RaftMQError):
         return False
     return error.retriable or isinstance(error, UnknownOutcomeError)

@@ -1,4 +1,4 @@
-"""Where outputs go: the partition of each, and all outputs of a chunk by partition. Pure."""
+"""Choose the partition of each output, and group the outputs of a chunk by partition. Pure."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from raftmq.types import Record
 
 
 class MadeOutput(NamedTuple):
-    """An output as bytes."""
+    """A serialized output."""
 
     topic: str
     partition: int | None
-    """None: where its key belongs."""
+    """None: the partition of its key."""
     cells: Cells
 
 
@@ -31,18 +31,18 @@ class Stretch:
     topic: TopicInfo
     partition: int
     first_offset: int
-    """Of the input record that the first one is of."""
+    """The offset of the input record of the first output."""
     records: list[Cells] = field(default_factory=list)
 
 
 class Routed(NamedTuple):
-    """Where a chunk's outputs go."""
+    """The destinations of a chunk's outputs."""
 
     stretches: list[Stretch]
     record_count: int
-    """Input records whose outputs are in them."""
+    """The number of input records whose outputs are included."""
     failure: RaftMQError | None
-    """Why the outputs of the next input record cannot be written."""
+    """The reason why the outputs of the next input record cannot be written."""
 
 
 def route(
@@ -52,9 +52,9 @@ def route(
     state: OutputState,
     partitioner: Partitioner,
 ) -> Routed:
-    """Give each output its partition, in the order of the input, up to the first record whose outputs cannot be written.
+    """Assign each output to a partition, in the order of the input, up to the first record whose outputs cannot be written.
 
-    The same records, outputs and numbers of partitions in the state give the same result.
+    The result depends only on the records, the outputs and the numbers of partitions in the state.
     """
     found: dict[tuple[str, int], Stretch] = {}
     for number, (record, made) in enumerate(zip(records, outputs, strict=False)):
@@ -71,7 +71,7 @@ def route(
 
 
 def _place(record: Record, made: MadeOutput, topic: TopicInfo, state: OutputState, partitioner: Partitioner) -> int:
-    """The partition of one output. Raises `UnknownPartitionError` or `RecordTooLargeError`."""
+    """Return the partition of one output. Raises `UnknownPartitionError` or `RecordTooLargeError`."""
     if made.cells.size > topic.record_bytes_max:
         raise too_large(made.cells.size, topic.record_bytes_max)
     if made.partition is not None:
@@ -82,6 +82,6 @@ def _place(record: Record, made: MadeOutput, topic: TopicInfo, state: OutputStat
         return made.partition
     partition_count = state.topics[topic.topic_id].partition_count
     key = made.cells.key
-    if key is None or (not key and partitioner is crc32_partition):  # as the producer
+    if key is None or (not key and partitioner is crc32_partition):  # as the producer does
         return record.partition % partition_count
     return partitioner(key, partition_count)

@@ -1,4 +1,4 @@
-"""`TransformConsumer`: a consumer that commits a note with an offset, and says what the last owner of a partition noted."""
+"""`TransformConsumer`: a consumer that commits a note with each offset, and returns the note of a partition's last owner."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ class OpenedPartition(NamedTuple):
     """A partition as its new owner found it."""
 
     offset: int | None
-    """What the group has committed; None: nothing."""
+    """The committed offset, or None if the group has committed nothing."""
     note: str
     owner_epoch: int
 
 
 class TransformConsumer(Consumer):
-    """In a group, without automatic commit."""
+    """A consumer in a group, without automatic commits."""
 
     @property
     def resolver(self) -> Resolver:
-        """Of the cluster; for whoever writes because of what is read."""
+        """Return the resolver, for appending the outputs of what is read."""
         return self._resolver
 
     def opened(self, partition: TopicPartition) -> OpenedPartition:
-        """How a partition was when it was assigned. For the listener's `on_assigned`."""
+        """Return the state of a partition at its assignment. For the listener's `on_assigned`."""
         state = self._fetcher.partitions[partition]
         return OpenedPartition(state.committed, state.note, state.owner_epoch)
 
     def known_position(self, partition: TopicPartition) -> int | None:
-        """The offset of the record that is handed out next; None while that is being looked up, or when the partition is gone."""
+        """Return the offset of the next record, or None while it is being looked up, or if the partition is not assigned."""
         state = self._fetcher.partitions.get(partition)
         return state.position if state is not None else None
 
     def submit(self, partition: TopicPartition, offset: int, note: str) -> asyncio.Future[None]:
-        """Commit and do not wait; the future has the outcome, as `Consumer.commit`. The last one submitted wins."""
+        """Commit without waiting. The future has the outcome of `Consumer.commit`. The last submitted commit wins."""
         self._check_alive()
         return self._assignment.commits().submit({partition: OffsetCommit(offset, note=note)})

@@ -1,7 +1,7 @@
-"""`TransformLoop`: reads for all partitions of a transformer, and runs a `PartitionTransform` for each that it owns.
+"""`TransformLoop`: reads for all partitions of a transformer, and runs a `PartitionTransform` for each one that it owns.
 
-Must not know what exactly once takes. Invariants: of a partition that goes away nothing runs when its last commit is made; the consumer is
-asked for records all the time, as a member that does not ask is put out of its group.
+Must not know the rules of exactly once. Invariants: when the last commit of a released partition is sent, nothing runs for it any more. The
+consumer is polled all the time, because a member that does not poll is removed from its group.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from raftmq.types import TopicPartition
 
 
 class TransformLoop(RebalanceListener):
-    """Runs once, by `run`. It is the consumer's rebalance listener."""
+    """Runs the partitions of one transformer, once, by `run`. It is the consumer's rebalance listener."""
 
     def __init__(
         self,
@@ -37,9 +37,9 @@ class TransformLoop(RebalanceListener):
         self._failure: BaseException | None = None
 
     async def run(self) -> None:
-        """Transform until `stop`, then end the chunks at work and commit. Cancelled, it ends at once, which doubles nothing.
+        """Transform until `stop`, then finish the current chunks and commit. If it is cancelled, it ends immediately.
 
-        Raises what a partition or the consumer failed with.
+        Ending immediately duplicates no output. Raises the first error of a partition or of the consumer.
         """
         polling: asyncio.Task[None] | None = None
         try:
@@ -59,7 +59,7 @@ class TransformLoop(RebalanceListener):
             raise self._failure
 
     def stop(self, *, at_once: bool = False) -> None:
-        """Begin to end; `at_once`: do not wait for chunks."""
+        """Begin to end. With `at_once`, do not wait for chunks."""
         if at_once:
             self._hurried.set()
         for transform in self._transforms.values():
@@ -69,7 +69,7 @@ class TransformLoop(RebalanceListener):
     # -------------------------------------------------------------------------------------------------------- rebalance
 
     async def on_assigned(self, partitions: frozenset[TopicPartition]) -> None:
-        """Begin partitions."""
+        """Begin the partitions."""
         for partition in sorted(partitions):
             transform = PartitionTransform(self._parts, partition)
             self._transforms[partition] = transform
@@ -77,11 +77,11 @@ class TransformLoop(RebalanceListener):
                 self._tasks[transform] = spawn(transform.run(), f"raftmq-transform-{partition.partition}", self._fail)
 
     async def on_revoked(self, partitions: frozenset[TopicPartition]) -> None:
-        """End partitions where they are, which doubles nothing, and commit what is written."""
+        """Stop the partitions immediately, which duplicates no output, and commit their written outputs."""
         await self._give_up(self._of(partitions), may_commit=True)
 
     async def on_lost(self, partitions: frozenset[TopicPartition]) -> None:
-        """End partitions that may be another member's already."""
+        """Stop partitions that may already belong to another member."""
         await self._give_up(self._of(partitions), may_commit=False)
 
     def _of(self, partitions: Iterable[TopicPartition]) -> list[PartitionTransform]:
@@ -100,7 +100,7 @@ class TransformLoop(RebalanceListener):
             commits = [future for transform in transforms if (future := transform.submit_last()) is not None]
             async with asyncio.timeout(settings.CLOSE_COMMIT_SECONDS):
                 await asyncio.gather(*commits)
-        except (RaftMQError, TimeoutError) as error:  # what is not committed is done again, and written once
+        except (RaftMQError, TimeoutError) as error:  # uncommitted records are handled again, and written once
             code = name_of(error) if isinstance(error, RaftMQError) else type(error).__name__
             log.warning("progress_not_committed partitions=%d error_code=%s", len(transforms), code)
 
@@ -115,16 +115,18 @@ class TransformLoop(RebalanceListener):
                     transform.feed(records)
             self._begin_idle()
             self._hold_back()
-            await asyncio.sleep(0)  # a consumer that always has records never waits; the partitions must get their turn
+            await asyncio.sleep(
+                0
+            )  # a consumer that always has records never waits, and the partitions must get their turn
 
     def _begin_idle(self) -> None:
-        """Say where partitions begin that have no records: with "latest" it must be committed before there are some."""
+        """Set the beginning of partitions without records. With "latest" it must be committed before records arrive."""
         for partition, transform in self._transforms.items():
             if transform.needs_beginning and (position := self._consumer.known_position(partition)) is not None:
                 transform.begin_at(position)
 
     def _hold_back(self) -> None:
-        """Read only of partitions that have room."""
+        """Pause full partitions, and resume the others."""
         assigned = self._consumer.assignment()
         full = {partition for partition, transform in self._transforms.items() if transform.is_full} & assigned
         paused = self._consumer.paused()
@@ -136,7 +138,7 @@ class TransformLoop(RebalanceListener):
     # ----------------------------------------------------------------------------------------------------------- ending
 
     async def _drain(self) -> None:
-        """Wait for the chunks at work, for as long as there is time and nobody is in a hurry."""
+        """Wait for the current chunks, until the time limit or a second stop."""
         running = [task for task in self._tasks.values() if not task.done()]
         if not running:
             return

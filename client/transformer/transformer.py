@@ -1,6 +1,6 @@
-"""`Transformer`: what a program uses: a handler that makes output records of input records, and a group. Builds the parts and runs them.
+"""`Transformer`: the public class. It checks its arguments, builds the parts and runs them.
 
-Must not transform (the partitions' part). A transformer runs once.
+Must not transform (the partitions do). A transformer runs once.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from raftmq.errors import ClosedClientError, InvalidArgumentError, UnsupportedCo
 from raftmq.types import KeyT_co, Record, ValueT_co
 
 Outputs = Output | Iterable[Output] | None
-"""What a handler returns: one output, several, or none."""
+"""The return value of a handler: one output, several, or none."""
 TransformHandler = (
     Callable[[Record[KeyT_co, ValueT_co]], Awaitable[Outputs]] | Callable[[Record[KeyT_co, ValueT_co]], Outputs]
 )
 
 
 class Transformer(Generic[KeyT_co, ValueT_co]):
-    """Makes output records of the records of a topic: each record's outputs are written exactly once.
+    """Transforms the records of a topic into output records. Each record's outputs are written exactly once.
 
     ::
 
@@ -47,28 +47,29 @@ class Transformer(Generic[KeyT_co, ValueT_co]):
 
         Transformer("orders", "billing", to_invoice).run()
 
-    That holds whatever crashes when: transformers, brokers, several transformers of the group that take over from each other. Readers
-    of the outputs need no setting and wait for nothing: an output can be read as soon as it is written.
+    That holds through crashes of transformers and brokers, and when transformers of a group take over from each other. Readers of the outputs
+    need no setting and wait for nothing: an output can be read as soon as it is written.
 
-    The handler may run again for a record, after a crash. It must then return as many outputs as before, in the same order, to the same
-    topics and with the same keys (or partitions); what else is in them may differ, and what was written first stays. Outputs keep the
-    order of the records of their input partition. A handler that raises stops the transformer, so return an `Output` for a dead-letter
-    topic instead.
+    After a crash the handler may run again for a record. It must then return as many outputs as before, in the same order, to the same topics
+    and with the same keys (or partitions). Values and headers may differ: the first version that was written is kept. Outputs keep the order
+    of the records of their input partition. A handler that raises stops the transformer, so return an `Output` for a dead-letter topic
+    instead.
 
     Args:
-        topic: What to read; one name or several.
-        group_id: The group that shares the work. No other program may commit offsets in it: what is written is noted with them.
-        handler: Takes a `Record` and returns an `Output`, an iterable of them, or None. A plain function runs in a thread; an async one on
-            the event loop of `run` or `serve`.
-        concurrency: Handlers at once: threads, each at a partition of its own, or async handlers.
-        key_deserializer: Makes of a key's bytes what the handler gets; keys that are None stay None.
-        value_deserializer: The same for values.
-        key_serializer: Makes bytes of the keys of outputs, which must be bytes without one. Not asked about None.
-        value_serializer: The same for values.
-        partitioner: Which partition a key belongs to, as for `Producer`. Outputs without a key go to the partition with the number of the
+        topic: The input topic or topics.
+        group_id: The consumer group that shares the work. No other program may commit offsets in it, because its commits contain the
+            transformer's state.
+        handler: A function of a `Record` that returns an `Output`, an iterable of them, or None. A plain function runs in a thread, an async
+            one on the event loop of `run` or `serve`.
+        concurrency: Maximum number of handlers that run concurrently: threads, each with its own partition, or async handlers.
+        key_deserializer: Converts the bytes of a key for the handler. A key of None stays None.
+        value_deserializer: Converts the bytes of a value for the handler. A value of None stays None.
+        key_serializer: Converts the keys of outputs to bytes. Without it, keys must be bytes. It is not called for None.
+        value_serializer: Converts the values of outputs to bytes. Without it, values must be bytes. It is not called for None.
+        partitioner: Chooses the partition of a key, as for `Producer`. Outputs without a key go to the partition with the number of the
             input partition, modulo the number of partitions.
-        compression_type: Of the outputs, as for `Producer`.
-        auto_offset_reset: Where the group begins in a partition without a committed offset.
+        compression_type: Compression of the outputs, as for `Producer`.
+        auto_offset_reset: The position at which the group begins in a partition without a committed offset.
         bootstrap_servers, client_id, group_instance_id, session_timeout_ms, max_poll_interval_ms, assignor, rack, request_timeout_ms,
             transport: As for `Consumer`.
     """
@@ -115,7 +116,7 @@ class Transformer(Generic[KeyT_co, ValueT_co]):
         check_positive(concurrency=concurrency)
         check_whole(LONG_MAX, concurrency=concurrency)
         if compression_type not in CODECS:
-            raise UnsupportedCompressionError(f"compression_type {compression_type!r} is not known")
+            raise UnsupportedCompressionError(f"unknown compression_type {compression_type!r}")
         if isinstance(partitioner, str) and partitioner not in PARTITIONERS:
             raise InvalidArgumentError(f"partitioner {partitioner!r}: use crc32, murmur2 or a function")
         for name, serializer in (("key_serializer", key_serializer), ("value_serializer", value_serializer)):
@@ -134,9 +135,9 @@ class Transformer(Generic[KeyT_co, ValueT_co]):
         self._loop: TransformLoop | None = None
 
     def run(self) -> None:
-        """Transform until `stop`, SIGTERM or Ctrl-C, then end the chunks at work; blocks. The second signal cuts them short.
+        """Transform until `stop`, SIGTERM or Ctrl-C, then finish the current chunks. It blocks. A second signal cuts them short.
 
-        Signals are taken only when it is called in the main thread; they are given back at the end. Raises as `serve`.
+        Signals are handled only in the main thread, and the previous handlers are restored at the end. Raises as `serve` does.
         """
         asyncio.run(self._serve_until_signal())
 
@@ -145,23 +146,23 @@ class Transformer(Generic[KeyT_co, ValueT_co]):
             await self.serve()
 
     async def serve(self) -> None:
-        """Transform until `stop`: the form of `run` for programs with an event loop, which take signals themselves.
+        """Transform until `stop`. Use it instead of `run` in programs that have an event loop and handle signals themselves.
 
-        Cancelled, it ends at once. However it ends, the next transformer of the group goes on where it was.
+        If it is cancelled, it ends immediately. However it ends, the next transformer of the group continues at the committed position.
 
         Raises:
-            PoisonRecordError: The handler raised, or returned what cannot be written (too large, no such partition, not an `Output`). The
-                cause says which. The progress of the group stays before the record.
-            UnknownTopicError: The input topic, or one of an output, does not exist.
-            TransformStateError: Outputs can no longer be written exactly once. The message says why, and what to do.
+            PoisonRecordError: The handler raised, or returned an output that cannot be written (too large, no such partition, not an `Output`).
+                The cause gives the reason. The progress of the group stays before the record.
+            UnknownTopicError: The input topic, or the topic of an output, does not exist.
+            TransformStateError: Outputs can no longer be written exactly once. The message gives the reason and the remedy.
             BootstrapError: No bootstrap address answered in time.
-            FencedError: Another process works under the same `group_instance_id`.
-            RaftMQError: Another error that ends the consumer, or that another try to write does not help.
-            ClosedClientError: It has run before.
+            FencedError: Another process uses the same `group_instance_id`.
+            RaftMQError: Another error that ends the consumer, or that retries cannot cure.
+            ClosedClientError: The transformer has run before.
         """
         check_not_forked(self._generation, "transformer")
         if self._was_started:
-            raise ClosedClientError("a transformer runs once; make a new one")
+            raise ClosedClientError("a transformer runs only once: create a new one")
         self._was_started = True
         with self._stops.bound():
             loop = self._loop = TransformLoop(self._make_consumer, self._make_parts)
@@ -170,7 +171,7 @@ class Transformer(Generic[KeyT_co, ValueT_co]):
             await loop.run()
 
     def stop(self) -> None:
-        """Ask the transformer to end; does not wait, and may be called from any thread. A second call cuts short what is at work."""
+        """Ask the transformer to end. Returns immediately and may be called from any thread. A second call cuts the current chunks short."""
         self._stops.add()
 
     def _pass_on_stop(self, at_once: bool) -> None:

@@ -1,7 +1,7 @@
-"""`BackPressure`: which partitions may be read, so that what is in work stays within its limits.
+"""`BackPressure`: pauses and resumes partitions so that the records in work stay within their limits.
 
-Must not take records or run anything: it is told, and pauses and resumes. Invariants: a partition is read only while a whole poll of it
-fits beside what is in work of it, and beside what is in work of all; what has been paused here is resumed here, or gone.
+Must not take records or run anything. Invariants: a partition is read only while a whole poll of it fits within its own limit and within
+the total limits. Every partition that was paused here is resumed here, unless it was lost.
 """
 
 from __future__ import annotations
@@ -15,52 +15,55 @@ from raftmq.client.worker.partition_work import PartitionWork, WorkState
 
 @dataclass(frozen=True, slots=True)
 class WorkLimits:
-    """How much is in work at most, and how long things may take."""
+    """Limits of the work in progress and of the time that things may take."""
 
     concurrency: int
-    """Handlers that run at once."""
+    """Handlers that run concurrently."""
     records_max: int
-    """Taken and not below the prefix, over all partitions."""
+    """Records in all partitions that are taken and not below the committable prefix."""
     partition_records_max: int
-    """The same of one partition."""
+    """The same for one partition."""
     bytes_max: int
     drain_seconds: float
-    """For handlers to end when the worker stops."""
+    """Time for handlers to end when the worker stops."""
     revocation_seconds: float
-    """For handlers to end when partitions go to another member."""
+    """Time for handlers to end when partitions move to another member."""
     commit_interval_seconds: float
 
     @property
     def poll_records(self) -> int:
-        """Most records of one poll; a partition is read while so many still fit. Half: the other half is worked on meanwhile."""
+        """Return the maximum number of records of one poll. A partition is read while that many more fit.
+
+        It is half the limit, so that one half is processed while the other is fetched.
+        """
         return max(1, self.partition_records_max // 2)
 
 
 class BackPressure:
-    """Told by the work loop of everything that changes what is in work."""
+    """Pauses partitions. The work loop reports every change of the work in progress to it."""
 
     def __init__(self, consumer: GroupConsumer, limits: WorkLimits) -> None:
         self.records = 0
-        """In work: the sum of the spans of all partitions that are ours. Written by the work loop."""
+        """Records in work: the sum of the spans of all assigned partitions. Written by the work loop."""
         self.bytes = 0
-        """Of records that are not done, of partitions that went away, too, while a handler has them. Written by the work loop."""
+        """Bytes of the records that are not done. Records of lost partitions count while a handler has them. Written by the work loop."""
         self._consumer = consumer
         self._limits = limits
-        self._is_full = False  # everything is paused because a total is reached
+        self._is_full = False  # everything is paused because a total limit is reached
         self._is_ended = False
 
     def end(self, works: Iterable[PartitionWork]) -> None:
-        """Read nothing any more."""
+        """Stop reading permanently."""
         self._is_ended = True
         self._pause(works)
 
     def admit(self, works: Iterable[PartitionWork]) -> None:
-        """Partitions came: while nothing may be read, they are not either."""
+        """Record that partitions were assigned. They are paused if nothing may be read."""
         if self._is_full or self._is_ended:
             self._pause(works)
 
     def restrain(self, works: Iterable[PartitionWork]) -> None:
-        """Records were taken: pause what has no room for another poll."""
+        """Record that records were taken. Pause the partitions that have no room for another poll."""
         if self._has_total_room:
             self._pause(work for work in works if not self._has_room(work))
         else:
@@ -68,7 +71,12 @@ class BackPressure:
             self._pause(works)
 
     def relieve(self, works: Iterable[PartitionWork], work: PartitionWork | None = None) -> None:
-        """Records are done, of `work`: resume it, or all of them when a total had been reached, as far as there is room."""
+        """Record that records were finished, and resume partitions that have room.
+
+        Args:
+            works: All partitions. They are resumed if a total limit had been reached.
+            work: The partition whose records were finished.
+        """
         if self._is_ended or not (self._is_full or (work is not None and work.is_paused)) or not self._has_total_room:
             return
         if self._is_full:
@@ -89,7 +97,7 @@ class BackPressure:
         chosen = self._assigned(work for work in works if not work.is_paused)
         for work in chosen:
             work.is_paused = True
-        if chosen:  # without arguments it would pause everything
+        if chosen:  # without arguments, `pause` would pause everything
             self._consumer.pause(*(work.partition for work in chosen))
 
     def _resume(self, works: Iterable[PartitionWork]) -> None:
@@ -100,7 +108,7 @@ class BackPressure:
             self._consumer.resume(*(work.partition for work in chosen))
 
     def _assigned(self, works: Iterable[PartitionWork]) -> list[PartitionWork]:
-        """Those that the consumer has, which may know before us that a partition is gone."""
+        """Keep the partitions that are still assigned. The consumer may know earlier than the loop that a partition was lost."""
         chosen = list(works)
         if not chosen:
             return chosen

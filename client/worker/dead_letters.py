@@ -1,7 +1,7 @@
-"""`DeadLetters`: moves records that nothing could be made of to a topic of their own, with headers that say where they came from.
+"""`DeadLetters`: moves records that failed for the last time to another topic, with headers that give their origin.
 
-Must not decide what is poison. Invariant: `put` returns only when the record is on disk on a majority of the replicas there; if the worker
-dies before it notes that, the record may be put there again.
+Must not decide which records are moved. Invariant: `put` returns only when the record is on disk on a majority of the topic's replicas. If
+the worker dies before it notes that, the record may be moved again.
 """
 
 from __future__ import annotations
@@ -19,26 +19,25 @@ from raftmq.client.worker.outcome import Failure
 from raftmq.errors import Outcome, RaftMQError, RecordTooLargeError
 from raftmq.types import Record, RecordMetadata
 
-"""Of every header that is added. Those of an earlier move are replaced."""
 HEADERS: Final = {
-    "group": "the group whose worker gave the record up",
-    "topic": "where it came from",
-    "partition": "decimal",
-    "offset": "decimal",
-    "timestamp": "the record's, in milliseconds since 1970",
-    "attempts": "how often it was tried, by the worker that gave it up",
+    "group": "the consumer group whose worker gave the record up",
+    "topic": "the record's topic",
+    "partition": "the record's partition, decimal",
+    "offset": "the record's offset, decimal",
+    "timestamp": "the record's timestamp, in milliseconds since 1970",
+    "attempts": "the number of attempts by the worker that gave the record up",
     "error": "the class of the last error",
-    "message": "its text, at most 1 KiB",
-    "time": "when it was given up, in milliseconds since 1970",
-    "value_bytes": "only where the value had to be left out, because with the headers the record was too large: its size",
+    "message": "the text of the last error, at most 1 KiB",
+    "time": "the time at which the record was given up, in milliseconds since 1970",
+    "value_bytes": "the size of the value, only if the value was omitted because the record was too large with its headers",
 }
-"""Name, without the prefix → meaning; values are UTF-8."""
+"""Names of the added headers, without the prefix, and their meaning. Values are UTF-8. Headers of an earlier move are replaced."""
 
 Headers = tuple[tuple[str, bytes], ...]
 
 
 class DeadLetterProducer(Protocol):
-    """What is used of a producer."""
+    """The part of a producer that is used here."""
 
     async def send_and_wait(
         self,
@@ -49,19 +48,19 @@ class DeadLetterProducer(Protocol):
         timestamp_ms: int | None = None,
         headers: Sequence[tuple[str, bytes]] = (),
     ) -> RecordMetadata:
-        """As `Producer.send_and_wait`."""
+        """Send a record as `Producer.send_and_wait` does."""
         ...
 
 
 class Sleep(Protocol):
-    """``asyncio.sleep``, or virtual time."""
+    """``asyncio.sleep``, or its equivalent in virtual time."""
 
     async def __call__(self, seconds: float, /) -> None:
         """Wait."""
 
 
 def headers_of(record: Record, group_id: str, attempts: int, failure: Failure, now_ms: int) -> Headers:
-    """The headers of a dead letter: the record's own, then where it came from and why it is here."""
+    """Return the headers of a dead letter: the record's own, then its origin and the reason."""
     message = failure.message.encode(errors="backslashreplace")
     said = {
         "group": group_id.encode(),
@@ -71,7 +70,7 @@ def headers_of(record: Record, group_id: str, attempts: int, failure: Failure, n
         "timestamp": b"%d" % record.timestamp,
         "attempts": b"%d" % attempts,
         "error": failure.error.encode(errors="backslashreplace")[: settings.DEAD_LETTER_TEXT_BYTES_MAX],
-        # Cutting may split a character; what is left of it goes too.
+        # Cutting may split a character. Its incomplete rest is removed, too.
         "message": message[: settings.DEAD_LETTER_TEXT_BYTES_MAX].decode(errors="ignore").encode(),
         "time": b"%d" % now_ms,
     }
@@ -80,7 +79,7 @@ def headers_of(record: Record, group_id: str, attempts: int, failure: Failure, n
 
 
 class DeadLetters:
-    """Writes to one topic on behalf of one group."""
+    """Writes to one dead-letter topic on behalf of one consumer group."""
 
     def __init__(
         self, producer: DeadLetterProducer, topic: str, group_id: str, *, sleep: Sleep, rng: random.Random
@@ -92,10 +91,10 @@ class DeadLetters:
         self._rng = rng
 
     async def put(self, record: Record, attempts: int, failure: Failure) -> None:
-        """Move a record, trying again for as long as that may help. Cancelled, it may be there or not.
+        """Move a record, with retries while they may help. If it is cancelled, the record may have been moved or not.
 
         Raises:
-            RaftMQError: an error that no repetition will cure, such as `UnknownTopicError`; the record is not there.
+            RaftMQError: an error that no retry can cure, such as `UnknownTopicError`. The record was not moved.
         """
         headers = headers_of(record, self._group_id, attempts, failure, time.time_ns() // 1_000_000)
         key, value = record.key, record.value
@@ -107,7 +106,7 @@ class DeadLetters:
                 )
             except RecordTooLargeError:
                 if value is not None:
-                    # The value is still in its topic, and the letter says where.
+                    # The value remains in the record's own topic, and the headers give its position.
                     headers = (*headers, (HEADER_PREFIX + "value_bytes", b"%d" % len(value)))
                     value = None
                 elif key is not None or len(headers) > len(HEADERS):
@@ -115,7 +114,7 @@ class DeadLetters:
                 else:
                     raise
             except RaftMQError as error:
-                # Unknown outcomes, too: twice in the dead-letter topic is better than not at all.
+                # Unknown outcomes are retried, too: a repeated dead letter is better than a lost one.
                 if not error.retriable and error.outcome is not Outcome.UNKNOWN:
                     raise
                 await self._sleep(backoff.next_seconds())

@@ -1,4 +1,4 @@
-"""`Executor`: where a handler runs, and what the three places have in common. Must not know partitions, order or retries."""
+"""`Executor`: the protocol of the places where handlers run. Must not know partitions, order or retries."""
 
 from __future__ import annotations
 
@@ -12,52 +12,52 @@ from raftmq.errors import InvalidArgumentError
 from raftmq.types import Record
 
 Hook = Callable[[], Awaitable[object]] | Callable[[], object]
-"""What a program wants done at the start and at the end."""
+"""A function of the program that is called at the start or at the end."""
 ExecutorName = Literal["async", "thread", "process"]
 EXECUTORS: Final[tuple[ExecutorName, ...]] = ("async", "thread", "process")
 
 
 class Executor(Protocol):
-    """Runs handlers; the caller sees to it that no more than its number run at once."""
+    """Runs handlers. The caller limits how many run concurrently."""
 
     can_cancel: ClassVar[bool]
-    """Whether cancelling `run` ends the handler. Otherwise the handler goes on, and nobody knows of it any more."""
+    """Whether cancelling `run` ends the handler. Otherwise the handler keeps running unobserved."""
 
     async def start(self) -> None:
-        """Get ready. Raises `InvalidArgumentError` when the handler cannot run there."""
+        """Prepare to run handlers. Raises `InvalidArgumentError` when the handler cannot run there."""
 
     async def call(self, hook: Hook) -> None:
-        """Call a function once, on the event loop of async handlers, else on the worker's. Raises what it raises."""
+        """Call a function once, on the event loop of async handlers, else on the worker's. Its exception is raised."""
 
     async def run(self, record: Record, attempt: Attempt) -> Outcome:
-        """Run the handler and say what became of it: what the handler raises is an outcome.
+        """Run the handler and return its outcome. An exception of the handler is an outcome.
 
-        What is raised is of the place itself, such as no process to be had, or of a handler that cannot work (`check_has_run`): no other
-        record would fare better.
+        An exception raised here concerns the executor itself, such as a process that cannot be started, or a handler that can never work
+        (`check_has_run`). No other record would succeed either.
         """
 
     async def close(self) -> None:
-        """End what can be ended, and wait for nothing else."""
+        """Stop everything that can be stopped, without waiting for the rest."""
 
 
 async def call_hook(hook: Hook) -> None:
-    """Call it here, and await what it returns if that is awaitable."""
+    """Call a hook on the current loop, and await its result if that is awaitable."""
     result = hook()
     if inspect.isawaitable(result):
         await result
 
 
 def place_of(handlers: Handlers[object, object], wanted: ExecutorName | None) -> ExecutorName:
-    """Where handlers run: coroutine functions on the event loop, plain functions in threads unless processes are asked for.
+    """Return the executor for handlers: the event loop for async functions, threads or (on request) processes for plain ones.
 
     Raises:
-        InvalidArgumentError: it cannot run where it was asked to.
+        InvalidArgumentError: the handlers cannot run in the wanted executor.
     """
     if wanted is not None and wanted not in EXECUTORS:
         raise InvalidArgumentError(f"executor {wanted!r}: use one of {', '.join(EXECUTORS)}")
     is_async = handlers.is_async
     if is_async and wanted in ("thread", "process"):
-        raise InvalidArgumentError(f"an async handler runs on the event loop, not with executor={wanted!r}")
+        raise InvalidArgumentError(f"an async handler runs on the event loop, so executor={wanted!r} is not possible")
     if wanted == "async" and not is_async:
-        raise InvalidArgumentError("executor='async' needs a handler that is an async function")
+        raise InvalidArgumentError("executor='async' needs handlers that are async functions")
     return wanted or ("async" if is_async else "thread")

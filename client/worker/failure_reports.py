@@ -1,4 +1,4 @@
-"""`FailureReports`: says what handlers raise: to the log, at a bounded pace, and to the program's own function, each time.
+"""`FailureReports`: logs failures of handlers at a bounded rate, and passes each one to the program's own function.
 
 Must not decide what becomes of a record.
 """
@@ -17,30 +17,30 @@ from raftmq.types import Record
 
 @dataclass(frozen=True, slots=True)
 class HandlerFailure:
-    """A try that failed, for a worker's `on_failure`."""
+    """A failed attempt, as passed to a worker's `on_failure`."""
 
     record: Record
-    """As it was read: its key and value are bytes."""
+    """The record as it was read: its key and value are bytes."""
     attempt: Attempt
     error: BaseException
-    """What the handler raised. Of a handler in a process it is a copy, and its cause is the traceback there."""
+    """The handler's exception. For a handler in a process it is a copy whose cause is the remote traceback."""
     retry_after_seconds: float | None
-    """When the record is tried again; None: it is given up."""
+    """The wait before the next attempt, or None if the record is given up."""
 
 
 OnFailure = Callable[[HandlerFailure], object]
 
 
 class FailureReports:
-    """Of one worker."""
+    """Reports the failures of one worker."""
 
     def __init__(self, on_failure: OnFailure | None) -> None:
         self._on_failure = on_failure
         self._throttle = LogThrottle(settings.LOG_INTERVAL_SECONDS)
-        self._known: set[tuple[str, str]] = set()  # topics and classes of errors that something was said of
+        self._known: set[tuple[str, str]] = set()  # topics and error classes that were logged
 
     def note(self, record: Record, attempt: Attempt, failure: Failure, retry_after_seconds: float | None) -> None:
-        """A try failed. The first of its kind is always said; so is, now and then, any other."""
+        """Report a failed attempt. The first failure of each kind is always logged; the others at a bounded rate."""
         if failure.is_retry and retry_after_seconds is not None:
             data = (record.topic, record.partition, record.offset, attempt.number, retry_after_seconds)
             log.debug("handler_asked_to_retry topic=%s partition=%d offset=%d attempts=%d after_seconds=%g", *data)
@@ -57,7 +57,7 @@ class FailureReports:
         cause, message = failure.cause, failure.message[: settings.WORKER_FAILURE_TEXT_MAX]
         data = (record.topic, record.partition, record.offset, attempt.number, failure.error, message)
         exc_info = (type(cause), cause, cause.__traceback__)
-        is_due = self._throttle.is_due()  # asked first: what is said of a new kind counts, too
+        is_due = self._throttle.is_due()  # asked first, so that the log line of a new kind counts, too
         if self._is_new(record.topic, failure.error) or is_due:
             log.warning(
                 "handler_failed topic=%s partition=%d offset=%d attempts=%d error=%s message=%s",

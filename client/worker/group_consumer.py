@@ -1,4 +1,4 @@
-"""`GroupConsumer`: what the worker uses of a consumer, so that tests can put another one in its place."""
+"""`GroupConsumer`: the part of a consumer that the worker uses. Tests replace it."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from raftmq.types import Record, TopicPartition
 
 
 class GroupConsumer(Protocol):
-    """What is used of a consumer in a group; its automatic commit is off, and the loop is its listener."""
+    """A consumer in a group, without automatic commits, whose rebalance listener is the work loop."""
 
     async def start(self) -> None:
-        """As `Consumer.start`."""
+        """Start as `Consumer.start` does."""
 
     async def close(self) -> None:
-        """As `Consumer.close`."""
+        """Close as `Consumer.close` does."""
 
     async def getmany(
         self, *partitions: TopicPartition, timeout_ms: float = 0, max_records: int | None = None
     ) -> dict[TopicPartition, list[Record]]:
-        """As `Consumer.getmany`."""
+        """Return records as `Consumer.getmany` does."""
         ...
 
     def assignment(self) -> frozenset[TopicPartition]:
-        """As `Consumer.assignment`."""
+        """Return the assigned partitions as `Consumer.assignment` does."""
         ...
 
     def pause(self, *partitions: TopicPartition) -> None:
-        """As `Consumer.pause`."""
+        """Pause partitions as `Consumer.pause` does."""
 
     def resume(self, *partitions: TopicPartition) -> None:
-        """As `Consumer.resume`."""
+        """Resume partitions as `Consumer.resume` does."""
 
     def finished(self, partition: TopicPartition) -> Ranges:
-        """What earlier owners of an assigned partition finished beyond the committed offset, as it was when it was assigned."""
+        """Return the ranges that earlier owners of a partition finished beyond its committed offset, as of its assignment."""
         ...
 
     async def commit_progress(self, progress: Mapping[TopicPartition, Progress]) -> None:
-        """As `Consumer.commit`, with what is finished beyond the offsets."""
+        """Commit offsets as `Consumer.commit` does, and the ranges finished beyond them."""

@@ -1,6 +1,6 @@
-"""`Handlers`: the program's functions: which one takes a record, what it is given, and how keys and values are read.
+"""`Handlers`: chooses the handler of a record's topic, deserializes keys and values, and calls it.
 
-Must not know where they run. It is pickled to processes as it is, so it holds nothing but functions.
+Must not know where handlers run. It is pickled and sent to processes, so it holds nothing but functions.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from raftmq.types import KeyT_co, Record, ValueT_co
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One try of a record, for a handler that takes it as its second argument."""
+    """One attempt of a record, passed to handlers that take a second argument."""
 
     number: int = 1
-    """1: the first, of this worker. It begins anew when the record comes to another worker."""
+    """The attempt's number, from 1. Counting restarts when the record moves to another worker."""
     number_max: int | None = None
-    """The last one, after which the record is given up; None: there is none."""
+    """The number of the last attempt, after which the record is given up. None: no limit."""
 
     @property
     def is_last(self) -> bool:
-        """Whether the record is given up if this try fails."""
+        """Return whether the record is given up if this attempt fails."""
         return self.number_max is not None and self.number >= self.number_max
 
 
@@ -39,7 +39,10 @@ Handler = (
     | Callable[[Record[KeyT_co, ValueT_co], Attempt], Awaitable[object]]
     | Callable[[Record[KeyT_co, ValueT_co], Attempt], object]
 )
-"""Takes a record, and the attempt if it wants it; what it returns is not looked at. It has succeeded when it returns, and failed when it raises."""
+"""Takes a record and, if it has a second parameter, the attempt. Its return value is ignored.
+
+The attempt succeeds when the handler returns and fails when it raises.
+"""
 _AnyHandler = Callable[..., object]
 
 
@@ -47,12 +50,12 @@ class Handlers(Generic[KeyT_co, ValueT_co]):
     """Calls the handler of a record's topic.
 
     Args:
-        handler: of all topics, or one for each.
+        handler: one handler for all topics, or a mapping with one for each topic.
         key_deserializer: applied to keys that are not None, before the handler is called.
-        value_deserializer: the same for values.
+        value_deserializer: applied to values that are not None, before the handler is called.
 
     Raises:
-        InvalidArgumentError: it is no function of a record; or some are async functions, and some are not.
+        InvalidArgumentError: a handler is no function of a record, or async and plain functions are mixed.
     """
 
     def __init__(
@@ -68,12 +71,12 @@ class Handlers(Generic[KeyT_co, ValueT_co]):
             by_topic[None] = handler
         if not by_topic:
             raise InvalidArgumentError(
-                "a handler is a function, or a mapping from each topic to one; the mapping is empty"
+                "a handler is a function or a mapping from each topic to a function; this mapping is empty"
             )
         self._by_topic = {topic: (one, _takes_attempt(one)) for topic, one in by_topic.items()}
         kinds = {_is_async(one) for one in by_topic.values()}
         if len(kinds) > 1:
-            raise InvalidArgumentError("of a worker's handlers either all are async functions or none is")
+            raise InvalidArgumentError("a worker's handlers must be either all async functions or all plain functions")
         self.is_async = kinds.pop()
         for name, deserializer in (("key_deserializer", key_deserializer), ("value_deserializer", value_deserializer)):
             if deserializer is not None and not callable(deserializer):
@@ -83,11 +86,14 @@ class Handlers(Generic[KeyT_co, ValueT_co]):
 
     @property
     def topics(self) -> frozenset[str] | None:
-        """Those that have a handler; None: all have the same."""
+        """Return the topics that have a handler of their own, or None if one handler serves all topics."""
         return None if None in self._by_topic else frozenset(topic for topic in self._by_topic if topic is not None)
 
     def __call__(self, record: Record, attempt: Attempt) -> object:
-        """Call the handler; of an async one the awaitable is returned. Raises what it raises, or `DeserializationError`."""
+        """Call the handler. An async handler's awaitable is returned.
+
+        Raises the handler's exception, or `DeserializationError`.
+        """
         handler, takes_attempt = self._by_topic.get(record.topic) or self._by_topic[None]
         if self._key_deserializer is not None or self._value_deserializer is not None:
             record = self._deserialized(record)
@@ -108,20 +114,21 @@ class Handlers(Generic[KeyT_co, ValueT_co]):
 
 
 def check_has_run(result: object) -> None:
-    """Look at what a handler returned. A coroutine or a generator is a handler whose code never ran: its record would be lost.
+    """Check that the handler's code ran, given its return value.
 
-    A plain function that only calls an async one returns that, such as a decorator does that knows nothing of async functions.
+    A coroutine or a generator means that the handler's code never ran: its record would be lost. A plain function returns one if it only calls
+    an async function, for example a decorator that does not support async functions.
 
     Raises:
-        InvalidArgumentError: no record was worked on, and none will be.
+        InvalidArgumentError: the handler did not run, and never will.
     """
     if not isinstance(result, CoroutineType | GeneratorType | AsyncGeneratorType):
         return
     if isinstance(result, CoroutineType):
-        result.close()  # Python would warn that nobody awaited it, which is said better here
+        result.close()  # suppresses Python's warning that it was never awaited: the error below says it better
     raise InvalidArgumentError(
         f"the handler returned the {type(result).__name__} {result.__qualname__!r}, whose code does not run by itself: "
-        "make the handler an async function that awaits it (or a plain one without yield)"
+        "make the handler an async function that awaits it (or a plain function without yield)"
     )
 
 
@@ -130,9 +137,12 @@ def _is_async(handler: _AnyHandler) -> bool:
 
 
 def _takes_attempt(handler: object) -> bool:
-    """Whether it needs the attempt, too. What has no signature to look at (some built-in functions) takes the record alone."""
+    """Return whether a handler also needs the attempt.
+
+    A callable without a signature (some built-in functions) gets the record alone.
+    """
     if not callable(handler):
-        raise InvalidArgumentError(f"a handler is a function of a record, not {handler!r}")
+        raise InvalidArgumentError(f"a handler must be a function of a record, not {handler!r}")
     try:
         signature = inspect.signature(handler)
     except (TypeError, ValueError):
@@ -144,5 +154,5 @@ def _takes_attempt(handler: object) -> bool:
             continue
         return count == 2
     raise InvalidArgumentError(
-        f"a handler takes a record, and the attempt if it wants it; {handler!r} takes {signature}"
+        f"a handler must take a record and, optionally, the attempt; {handler!r} takes {signature}"
     )

@@ -1,4 +1,4 @@
-"""What a program wants to be called for, beside its handlers. Values only."""
+"""The program's functions beside its handlers. Values only."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from raftmq.client.worker.failure_reports import OnFailure
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """Functions of the program."""
+    """Functions that the worker calls beside the handlers."""
 
     on_startup: Hook | None = None
-    """Before the first record."""
+    """Called before the first record."""
     on_shutdown: Hook | None = None
-    """After the last, if `on_startup` came to its end."""
+    """Called after the last record, if `on_startup` succeeded."""
     on_failure: OnFailure | None = None
-    """After each try that failed."""
+    """Called after each failed attempt."""
 
 
 NO_HOOKS: Final = Hooks()

@@ -14,7 +14,7 @@ from raftmq.types import Record
 
 
 class LoopExecutor:
-    """A handler that takes too long is cancelled; its try is over when it has ended."""
+    """Runs handlers as coroutines. A handler that exceeds its time limit is cancelled, and its attempt ends when it has ended."""
 
     can_cancel: ClassVar[bool] = True
 
@@ -23,14 +23,14 @@ class LoopExecutor:
         self._timeout_seconds = timeout_seconds
 
     async def start(self) -> None:
-        """Nothing to do."""
+        """Do nothing: the loop is running."""
 
     async def call(self, hook: Hook) -> None:
-        """As `Executor.call`."""
+        """Implement `Executor.call`."""
         await call_hook(hook)
 
     async def run(self, record: Record, attempt: Attempt = FIRST) -> Outcome:
-        """As `Executor.run`. Cancelling cancels the handler."""
+        """Implement `Executor.run`. Cancelling it cancels the handler."""
         timeout = asyncio.timeout(self._timeout_seconds)
         try:
             async with timeout:
@@ -39,16 +39,16 @@ class LoopExecutor:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            return Failure.of(error)  # the handler's own: something that it waited for was cancelled
+            return Failure.of(error)  # the handler's own: something that it awaited was cancelled
         except TimeoutError as error:
             if timeout.expired() and self._timeout_seconds is not None:
                 return Failure.overdue(self._timeout_seconds)
             return Failure.of(error)
         except GeneratorExit:
-            raise  # the coroutine itself is being thrown away
+            raise  # the coroutine itself is being closed
         except KeyboardInterrupt as error:
             if threading.current_thread() is threading.main_thread():
-                raise  # it may be a real one
+                raise  # it may be a real Ctrl-C
             return Failure.of(error)
         except BaseException as error:  # noqa: BLE001 - the root of the user's code: whatever it raises is its failure
             return Failure.of(error)
@@ -56,4 +56,4 @@ class LoopExecutor:
         return None
 
     async def close(self) -> None:
-        """Nothing to do: who cancels `run` has ended its handler."""
+        """Do nothing: cancelling `run` has ended its handler."""

@@ -1,7 +1,7 @@
 """`LoopThreadExecutor`: runs async handlers on an event loop of their own, in a thread.
 
-A handler that blocks its loop holds up the other handlers, and not the worker: progress is committed, signals are heard, and draining ends
-when its time is over. The thread is a daemon, so that it does not keep the program from ending either.
+A handler that blocks its loop delays the other handlers but not the worker: progress is still committed, signals are handled, and draining
+ends on time. The thread is a daemon, so it cannot keep the program from ending.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class _Mailbox:
-    """Calls for another thread's loop: one wake-up for all that gather until it comes to them."""
+    """Calls queued for another thread's loop. One wake-up serves all calls that are queued before that loop runs them."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -33,7 +33,7 @@ class _Mailbox:
         self._is_woken = False
 
     def put(self, call: Callable[[], object]) -> None:
-        """Call it there, in the order of putting. Without a loop any more nothing happens."""
+        """Run a call on the other loop, in the order of queueing. A call for a closed loop is dropped."""
         self._calls.append(call)
         if not self._is_woken:
             self._is_woken = True
@@ -41,20 +41,23 @@ class _Mailbox:
                 self._loop.call_soon_threadsafe(self._call_all)
 
     def _call_all(self) -> None:
-        self._is_woken = False  # before looking: what is put from now on wakes anew
+        self._is_woken = False  # before the queue is read: a call that is put from now on wakes the loop again
         while self._calls:
             self._calls.popleft()()
 
 
 class _Ended(asyncio.Future[T], Generic[T]):
-    """How a coroutine elsewhere ended. Cancelled, it has the coroutine cancelled, and waits for its end; cancelled again, it does not wait."""
+    """The result of a coroutine that runs on another loop.
+
+    Cancelling it cancels the coroutine and waits for its end. A second cancellation does not wait.
+    """
 
     def __init__(self, make: Callable[[], Coroutine[object, object, T]], here: _Mailbox, there: _Mailbox) -> None:
         super().__init__()
         self._make = make
         self._here = here
         self._there = there
-        self._task: asyncio.Task[T] | None = None  # made and cancelled there
+        self._task: asyncio.Task[T] | None = None  # created and cancelled on the other loop
         self._is_cancelling = False
         there.put(self._begin)
 
@@ -79,7 +82,7 @@ class _Ended(asyncio.Future[T], Generic[T]):
         if task.cancelled():
             super().cancel()
         elif self.done():
-            task.exception()  # nobody waits for it
+            task.exception()  # marks it as retrieved: nobody waits for it
         elif (error := task.exception()) is not None:
             self.set_exception(error)
         else:
@@ -87,7 +90,7 @@ class _Ended(asyncio.Future[T], Generic[T]):
 
 
 class LoopThreadExecutor:
-    """As `LoopExecutor`, elsewhere."""
+    """Runs handlers as `LoopExecutor` does, on a loop in another thread."""
 
     can_cancel: ClassVar[bool] = True
 
@@ -106,28 +109,28 @@ class LoopThreadExecutor:
         threading.Thread(target=self._serve, args=(loop,), name="raftmq-worker-handlers", daemon=True).start()
 
     async def call(self, hook: Hook) -> None:
-        """As `Executor.call`: on the handlers' loop."""
+        """Implement `Executor.call` on the handlers' loop."""
         await self._run_there(lambda: self._inner.call(hook))
 
     async def run(self, record: Record, attempt: Attempt = FIRST) -> Outcome:
-        """As `Executor.run`. Cancelling cancels the handler."""
+        """Implement `Executor.run`. Cancelling it cancels the handler."""
         return await self._run_there(lambda: self._inner.run(record, attempt))
 
     async def close(self) -> None:
-        """Let the thread end, if nothing blocks it."""
+        """Ask the thread to end. It ends unless a handler blocks it."""
         loop, self._loop = self._loop, None
         if loop is not None:
             loop.call_soon_threadsafe(loop.stop)
 
     def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Run the loop until it is closed, whatever the program does on it."""
+        """Run the loop until it is closed, and again after each exception that a handler lets escape."""
         asyncio.set_event_loop(loop)
         try:
             while self._loop is not None:
                 try:
                     loop.run_forever()
                 except BaseException:  # noqa: BLE001 - asyncio lets SystemExit and KeyboardInterrupt of any task end the loop
-                    # The task that raised it has ended. The other handlers, whom nobody could wait for otherwise, go on.
+                    # The task that raised it has ended. The other handlers must go on, or their awaiters would wait indefinitely.
                     log.exception("handler_loop_interrupted")
             _end_tasks(loop)
         finally:
@@ -142,6 +145,6 @@ def _end_tasks(loop: asyncio.AbstractEventLoop) -> None:
     left = asyncio.all_tasks(loop)
     for task in left:
         task.cancel()
-    # One that swallows its cancellation keeps this thread, which keeps nobody.
+    # A task that swallows its cancellation blocks this thread, which is a daemon and blocks nothing else.
     loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
     loop.run_until_complete(loop.shutdown_asyncgens())

@@ -1,4 +1,4 @@
-"""What became of one try of a record, and when the next one is. Values only."""
+"""The outcome of one attempt of a record, and the time of the next attempt. Values only."""
 
 from __future__ import annotations
 
@@ -13,40 +13,43 @@ from raftmq.errors import DeserializationError, HandlerError
 
 
 def name_of_class(kind: type[BaseException]) -> str:
-    """An exception class, with its module unless it is a built-in one."""
+    """Return the name of an exception class, with its module unless the class is built in."""
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A try that failed. What a handler raises in another process need not exist in this one, so everything that is decided by is text."""
+    """A failed attempt.
+
+    An exception of a handler in another process need not exist in this one, so every decision depends on text only.
+    """
 
     error: str
-    """The error's class, with its module unless it is a built-in one."""
+    """The error's class, with its module unless it is built in."""
     message: str
     is_timeout: bool = False
-    """It took longer than it may."""
+    """The handler exceeded its time limit."""
     kinds: tuple[str, ...] = ()
-    """The error's class and all that it inherits from; nothing: no exception of the handler's."""
+    """The error's class and all its base classes; empty if the failure is no exception of the handler."""
     exception: BaseException | None = field(default=None, compare=False, repr=False)
-    """What was raised, if it exists here."""
+    """The exception that was raised, if it exists in this process."""
     retry_after_seconds: float | None = None
-    """So long the handler wants to wait until the next try."""
+    """The wait before the next attempt, as requested by the handler."""
     is_retry: bool = False
-    """The handler asked for another try; nothing failed."""
+    """The handler requested another attempt; nothing failed."""
     is_rejected: bool = False
-    """No try will ever help."""
+    """No attempt will ever succeed."""
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
-        """The failure that an exception is. Of `Retry` and `Reject` with a cause, the cause is what is shown."""
+        """Return the failure for an exception. For `Retry` and `Reject` with a cause, it shows the cause."""
         is_order = isinstance(error, Retry | Reject)
         shown = error.__cause__ if is_order and error.__cause__ is not None else error
         kinds = tuple(name_of_class(kind) for kind in type(shown).__mro__ if issubclass(kind, BaseException))
         try:
             message = str(shown)
         except Exception as unreadable:  # noqa: BLE001 - the user's own __str__ is no reason to stop
-            message = f"(its text cannot be had: {type(unreadable).__name__})"
+            message = f"(its text cannot be read: {type(unreadable).__name__})"
         return cls(
             kinds[0],
             message,
@@ -59,47 +62,47 @@ class Failure:
 
     @classmethod
     def overdue(cls, timeout_seconds: float) -> Failure:
-        """The failure of a handler that took too long."""
+        """Return the failure of a handler that exceeded its time limit."""
         text = f"the handler took longer than {timeout_seconds:g} s"
         error = TimeoutError(text)
         return replace(cls.of(error), is_timeout=True)
 
     @property
     def cause(self) -> BaseException:
-        """An exception that says what went wrong: the handler's own, if there is one."""
+        """Return an exception that explains the failure: the handler's own, if there is one."""
         return self.exception if self.exception is not None else HandlerError(f"{self.error}: {self.message}")
 
     @property
     def trace(self) -> str:
-        """Its traceback as a text."""
+        """Return the traceback as text."""
         return "".join(traceback.format_exception(self.cause))
 
 
 Outcome = Failure | None
-"""What a try came to; None: it succeeded."""
+"""The outcome of an attempt. None: it succeeded."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often a record is tried again, and when."""
+    """Decides whether and when a record is tried again."""
 
     retries: int | None
-    """Tries after the first; None: without end."""
+    """Attempts after the first. None: no limit."""
     backoff_min_seconds: float
-    """The bound of the first wait; it doubles from try to try."""
+    """The upper bound of the first wait. It doubles with each attempt."""
     backoff_max_seconds: float
     retry_on: frozenset[str] | None = None
-    """Classes of errors that are tried again, by `name_of_class`; None: all."""
+    """Names (as by `name_of_class`) of the error classes that are retried. None: all."""
     give_up_on: frozenset[str] = frozenset()
-    """Classes that are not; they go before the others."""
+    """Names of the error classes that are never retried; it takes precedence over `retry_on`."""
 
     @property
     def attempts_max(self) -> int | None:
-        """Tries of a record at most; None: without end."""
+        """Return the maximum number of attempts of a record, or None if there is no limit."""
         return None if self.retries is None else self.retries + 1
 
     def wait_seconds(self, failure: Failure, attempts: int, rng: random.Random) -> float | None:
-        """How long to wait after so many failed tries; None: it is not tried again.
+        """Return the wait after that many failed attempts, or None if the record is not tried again.
 
         Half to all of a bound that doubles, or what the handler asked for.
         """

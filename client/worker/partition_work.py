@@ -1,4 +1,4 @@
-"""What the work loop knows of one partition, and of one record in work. Holds, and does nothing by itself."""
+"""The state of one partition and of one record in the work loop. Values only."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from raftmq.types import Record, TopicPartition
 
 
 class WorkState(IntEnum):
-    """Whose a partition is."""
+    """The ownership of a partition."""
 
     HELD = 0
     LEAVING = 1
-    """Nothing is taken of it any more; what lies below its highest finished record is still begun."""
+    """No more records are taken. Those below the highest finished record are still started."""
     CLOSING = 2
-    """Nothing is begun; what runs may end and counts."""
+    """No more records are started. Running handlers may end, and their outcomes count."""
     GONE = 3
-    """It is not ours any more: no outcome counts."""
+    """The partition was lost or released: no outcome counts."""
 
 
 @dataclass(slots=True, eq=False)
 class PartitionWork:
-    """A partition from its assignment to its end; assigned again, it is another one."""
+    """A partition from its assignment to its end. A new assignment creates a new object."""
 
     partition: TopicPartition
     tracker: ContiguousOffsets = field(default_factory=ContiguousOffsets)
     state: WorkState = WorkState.HELD
     committed: Progress | None = None
-    """What was committed last, by this worker."""
+    """The progress that this worker committed last."""
     running_count: int = 0
-    """Handlers that run and records under way to the dead-letter topic."""
+    """Running handlers, and records that are being moved to the dead-letter topic."""
     job_count: int = 0
-    """The same and what is queued, or waits for its next try."""
+    """All jobs: running, queued, and waiting for their next attempt."""
     empty: asyncio.Event = field(default_factory=asyncio.Event)
     """Set while `job_count` is 0."""
     is_paused: bool = False
@@ -44,12 +44,12 @@ class PartitionWork:
         self.empty.set()
 
     def add_job(self) -> None:
-        """One more is in work."""
+        """Count a new job."""
         self.job_count += 1
         self.empty.clear()
 
     def remove_jobs(self, count: int) -> None:
-        """So many are in work no longer."""
+        """Subtract jobs that ended."""
         self.job_count -= count
         if self.job_count == 0:
             self.empty.set()
@@ -64,20 +64,20 @@ class RecordJob:
     lane: Hashable
     bytes: int
     attempts: int = 0
-    """Tries begun."""
+    """Attempts that were started."""
 
     @property
     def offset(self) -> int:
-        """The record's."""
+        """Return the record's offset."""
         return self.record.offset
 
     @property
     def partition(self) -> TopicPartition:
-        """Whose."""
+        """Return the record's partition."""
         return self.work.partition
 
 
 def bytes_of(record: Record) -> int:
-    """What a record holds in memory, but for its objects."""
+    """Return the size of a record in memory, without the overhead of its objects."""
     size = len(record.key or b"") + len(record.value or b"")
     return size + sum(len(name) + len(text) for name, text in record.headers) if record.headers else size

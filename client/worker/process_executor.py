@@ -1,7 +1,7 @@
-"""`ProcessExecutor`: runs plain functions in processes of their own: on all cores, and stoppable.
+"""`ProcessExecutor`: runs plain functions in processes, which use all cores and can be killed.
 
-Each process does one record at a time; one that takes too long, or dies, is replaced. Processes are spawned, never forked: gRPC does not
-survive a fork. Must not share anything with them but the handler, records and outcomes, all pickled.
+Each process handles one record at a time, and is replaced when it exceeds its time limit or dies. Processes are spawned, never forked:
+gRPC does not survive a fork. Only the handler, records and outcomes cross between processes, all pickled.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ READY: Final = "ready"
 
 
 def serve(connection: Connection, pickled: bytes) -> None:
-    """What a process does: load the handler, say so, then a record after the other until the pipe ends."""
+    """Run a child process: load the handler, report it, then handle one record after another until the pipe ends."""
     for number in (signal.SIGINT, signal.SIGTERM):
-        # Ctrl-C and a service manager's SIGTERM go to the whole group; the worker drains, and its pipe tells us when to end.
+        # Ctrl-C and a service manager's SIGTERM reach the whole process group. The worker drains, and its pipe tells this process when to end.
         signal.signal(number, signal.SIG_IGN)
     try:
         handlers: Handlers[object, object] = pickle.loads(pickled)
@@ -41,7 +41,7 @@ def serve(connection: Connection, pickled: bytes) -> None:
         connection.send(_portable(error))
         return
     connection.send(READY)
-    with contextlib.suppress(EOFError, ConnectionError):  # the worker has ended, however it ended
+    with contextlib.suppress(EOFError, ConnectionError):  # the worker has ended, for whatever reason
         while True:
             record, attempt = connection.recv()
             try:
@@ -53,7 +53,7 @@ def serve(connection: Connection, pickled: bytes) -> None:
 
 
 def _mistake_in(result: object) -> str | None:
-    """What is wrong with a handler that returned this; None: nothing."""
+    """Return the error text for a handler that returned this value, or None if it is valid."""
     try:
         check_has_run(result)
     except InvalidArgumentError as error:
@@ -61,20 +61,20 @@ def _mistake_in(result: object) -> str | None:
     return None
 
 
-class RemoteTraceback(Exception):  # noqa: N818 - it shows where, and is never raised
-    """The traceback of what a handler raised in its process: the cause of the copy that the worker has."""
+class RemoteTraceback(Exception):  # noqa: N818 - it shows a traceback, and is never raised
+    """The traceback of an exception in a handler's process: the cause of the exception's copy in the worker."""
 
     def __str__(self) -> str:
         return f"\n{self.args[0]}"
 
 
 class _PortableFailure(NamedTuple):
-    """A failure on its way between processes."""
+    """A failure in the form in which it is sent between processes."""
 
     failure: Failure
-    """Without its exception."""
+    """The failure without its exception."""
     exception: bytes | None
-    """Pickled, if it can be; whether it can be loaded again the other side sees."""
+    """The pickled exception, or None if it cannot be pickled. Only the receiver finds out whether it can be loaded."""
     trace: str
 
 
@@ -88,7 +88,7 @@ def _portable(error: BaseException) -> _PortableFailure:
 
 
 def _loaded(portable: _PortableFailure) -> Failure:
-    """The failure as it was, with an exception whose cause is the text of the traceback there."""
+    """Return the original failure. The cause of its exception is the text of the remote traceback."""
     failure = portable.failure
     exception: object = None
     if portable.exception is not None:
@@ -100,7 +100,7 @@ def _loaded(portable: _PortableFailure) -> Failure:
 
 
 class _Child:
-    """One process and the thread that talks to it; only `kill` is called by others."""
+    """One process and the thread that talks to it. Other threads call only `kill`."""
 
     def __init__(self, pickled: bytes, timeout_seconds: float | None) -> None:
         self._pickled = pickled
@@ -111,10 +111,10 @@ class _Child:
         self._is_closed = False
 
     def begin(self) -> None:
-        """Start the process unless it runs.
+        """Start the process unless it is running.
 
         Raises:
-            InvalidArgumentError: the handler cannot be loaded there, or the process ends before it is.
+            InvalidArgumentError: the process cannot load the handler, or ended before it did.
             OSError: no process can be started.
         """
         with self._lock:
@@ -123,7 +123,7 @@ class _Child:
             ours, theirs = _SPAWN.Pipe()
             process = _SPAWN.Process(target=serve, args=(theirs, self._pickled), name="raftmq-worker", daemon=True)
             process.start()
-            theirs.close()  # so that the end of the process is the end of the pipe
+            theirs.close()  # so that the pipe ends with the process
             self._process, self._connection = process, ours
         try:
             answer = ours.recv() if ours.poll(settings.WORKER_PROCESS_START_SECONDS) else None
@@ -135,10 +135,13 @@ class _Child:
         why = f"it ended with exit code {code}"
         if isinstance(answer, _PortableFailure):
             why = f"{answer.failure.error}: {answer.failure.message}"
-        raise InvalidArgumentError(f"the handler cannot be loaded in a process of its own: {why}")
+        raise InvalidArgumentError(f"the handler cannot be loaded in a separate process: {why}")
 
     def call(self, request: Try) -> Outcome:
-        """Have a record worked on. Raises as `begin` and as `check_has_run`: that is not the record's fault."""
+        """Let the process handle a record.
+
+        Raises as `begin` and `check_has_run` do: those errors do not count against the record.
+        """
         self.begin()
         connection = self._connection
         if connection is None:
@@ -170,7 +173,7 @@ class _Child:
         return process.exitcode
 
     def kill(self) -> None:
-        """End the process for good; a call under way fails."""
+        """End the process permanently. A running call fails."""
         with self._lock:
             self._is_closed = True
             if self._process is not None:
@@ -178,7 +181,10 @@ class _Child:
 
 
 class ProcessExecutor:
-    """The handler is found by its name in the processes: it must be a function of a module (or otherwise picklable)."""
+    """Runs handlers in processes.
+
+    A process finds a handler by its name, so the handler must be a function of a module (or otherwise picklable).
+    """
 
     can_cancel: ClassVar[bool] = False
 
@@ -187,8 +193,8 @@ class ProcessExecutor:
             self._pickled = pickle.dumps(handlers)
         except Exception as error:
             raise InvalidArgumentError(
-                "handlers and deserializers for processes must be functions at the top of a module, so that they find them: "
-                f"{error}"
+                "handlers and deserializers for processes must be functions at the top level of a module, so that the processes can "
+                f"import them: {error}"
             ) from error
         self._timeout_seconds = timeout_seconds
         self._children: list[_Child] = []
@@ -197,16 +203,16 @@ class ProcessExecutor:
         self._pool: ThreadPool[Try, Outcome] = ThreadPool(count, self._make_call)
 
     async def start(self) -> None:
-        """Start one process, to see that the handler can be loaded there; the others start when they are needed."""
+        """Start one process to check that it can load the handler. The other processes start on demand."""
         self._first = self._new_child()
         await asyncio.to_thread(self._first.begin)
 
     async def call(self, hook: Hook) -> None:
-        """As `Executor.call`: in the worker's own process."""
+        """Implement `Executor.call`, in the worker's own process."""
         await call_hook(hook)
 
     async def run(self, record: Record, attempt: Attempt = FIRST) -> Outcome:
-        """As `Executor.run`."""
+        """Implement `Executor.run`."""
         return await self._pool.run((record, attempt))
 
     async def close(self) -> None:

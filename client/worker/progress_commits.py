@@ -1,6 +1,6 @@
-"""`ProgressCommits`: sends the progress of partitions to the group, if it changed.
+"""`ProgressCommits`: commits the progress of partitions to the group when it changed.
 
-Must not decide what is done (the tracker's part) or when to commit.
+Must not decide which records are done (the tracker does) or when to commit.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from raftmq.types import TopicPartition
 
 
 class ProgressCommits:
-    """Of one worker."""
+    """Commits the progress of one worker."""
 
     def __init__(self, consumer: GroupConsumer, counters: WorkerCounters) -> None:
         self._consumer = consumer
@@ -27,7 +27,10 @@ class ProgressCommits:
         self._throttle = LogThrottle(settings.LOG_INTERVAL_SECONDS)
 
     async def commit(self, works: Collection[PartitionWork]) -> None:
-        """Commit the progress of these. A failure is noted: what it means for ownership the consumer finds out and tells."""
+        """Commit the progress of these partitions.
+
+        A failure is only logged: the consumer notices if it means that the partitions were lost, and tells its listener.
+        """
         progress: dict[TopicPartition, Progress] = {}
         for work in works:
             made = work.tracker.progress

@@ -1,8 +1,8 @@
-"""`LaneSchedule`: which record may be worked on next. Records of one lane go one after the other, lanes side by side.
+"""`LaneSchedule`: decides which record may start next. The records of a lane run one at a time, and lanes run concurrently.
 
-A lane is a key, a partition or a single record, as the ordering says. Pure: time is handed in; it runs nothing. Must not know what
-became of a record, only that it is finished or comes again. Invariants: of a lane at most the first job runs; a job is started once for each
-time that it is added or sent back; a lane whose first job waits for its next try blocks itself and nothing else.
+A lane is a key, a partition or a single record, depending on the ordering. Pure: the time is an argument, and nothing is run here. Must not
+know the outcome of a record, only that it finished or is tried again. Invariants: only the first job of a lane runs. A job is started once
+for each time that it is added or sent back. A lane whose first job waits for its next attempt blocks only itself.
 """
 
 from __future__ import annotations
@@ -22,10 +22,9 @@ Ordering = Literal["key", "partition", "none"]
 
 
 def lane_of(ordering: Ordering, record: Record) -> Hashable:
-    """What a record shares with those that it must not overtake, within its partition.
+    """Return the lane of a record. Within its partition, a record must not overtake an earlier one of its lane.
 
-    A record without a key has no key's order to keep: with ``"key"`` it is a lane of its own. Keys are bytes and offsets numbers, so the
-    two never meet.
+    With the ordering ``"key"``, a record without a key is a lane of its own. Keys are bytes and offsets are numbers, so they never collide.
     """
     if ordering == "key":
         return record.key if record.key is not None else record.offset
@@ -33,21 +32,21 @@ def lane_of(ordering: Ordering, record: Record) -> Hashable:
 
 
 class Job(Protocol):
-    """What is scheduled."""
+    """A unit of work that is scheduled."""
 
     @property
     def offset(self) -> int:
-        """The record's."""
+        """Return the record's offset."""
         ...
 
     @property
     def partition(self) -> TopicPartition:
-        """Whose."""
+        """Return the record's partition."""
         ...
 
     @property
     def lane(self) -> Hashable:
-        """What `lane_of` says."""
+        """Return the record's lane, as `lane_of` does."""
 
 
 J = TypeVar("J", bound=Job)
@@ -55,12 +54,12 @@ J = TypeVar("J", bound=Job)
 
 class _State(Enum):
     READY = 0
-    """In the queue of those whose first job may start."""
+    """In the queue of lanes whose first job may start."""
     RUNNING = 1
     WAITING = 2
-    """The first job's next try is not due."""
+    """The first job's next attempt is not due."""
     GONE = 3
-    """Empty or dropped; queues that still name it pass over it."""
+    """Empty or dropped. Queues skip it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -70,22 +69,22 @@ class _Lane(Generic[J]):
 
 
 class LaneSchedule(Generic[J]):
-    """Fair: lanes take turns, in the order in which they became ready; those of partitions that are being left come first."""
+    """Schedules lanes fairly: they take turns in the order in which they became ready. Lanes of partitions that are being left go first."""
 
     def __init__(self) -> None:
         self.queued_count = 0
-        """Jobs that are neither running nor waiting for another try."""
+        """Jobs that are neither running nor waiting for another attempt."""
         self.running_count = 0
         self.waiting_count = 0
-        """Jobs that wait for another try."""
+        """Jobs that wait for another attempt."""
         self._lanes: dict[TopicPartition, dict[Hashable, _Lane[J]]] = {}
         self._ready: deque[_Lane[J]] = deque()
-        self._waiting: list[tuple[float, int, _Lane[J]]] = []  # a heap; each entry was made by one `retry`
+        self._waiting: list[tuple[float, int, _Lane[J]]] = []  # a heap; each `retry` adds one entry
         self._numbers = count()
-        self._left: set[TopicPartition] = set()  # see `leave`
+        self._left: set[TopicPartition] = set()  # partitions that `leave` was called for
 
     def add(self, job: J) -> None:
-        """Put a job behind those of its lane."""
+        """Append a job to its lane."""
         lanes = self._lanes.get(job.partition)
         if lanes is None:
             lanes = self._lanes[job.partition] = {}
@@ -97,7 +96,7 @@ class LaneSchedule(Generic[J]):
         self.queued_count += 1
 
     def start_next(self, now: float) -> J | None:
-        """Take the job that may start now; the caller runs it and then calls `finish` or `retry`. None: there is none."""
+        """Start and return the next job, or None if no job may start now. The caller runs it and then calls `finish` or `retry`."""
         while self._waiting and (self._waiting[0][2].state is not _State.WAITING or self._waiting[0][0] <= now):
             _, _, lane = heapq.heappop(self._waiting)
             if lane.state is _State.WAITING:
@@ -114,13 +113,13 @@ class LaneSchedule(Generic[J]):
         return None
 
     def next_due(self) -> float | None:
-        """When the next waiting job may be tried again; None: none waits."""
+        """Return the time of the next waiting job's attempt, or None if none waits."""
         while self._waiting and self._waiting[0][2].state is not _State.WAITING:
             heapq.heappop(self._waiting)
         return self._waiting[0][0] if self._waiting else None
 
     def finish(self, job: J) -> None:
-        """A running job is over: the next of its lane may start."""
+        """Record that a running job ended. The next job of its lane may start."""
         lane = self._running_lane(job)
         lane.jobs.popleft()
         self.running_count -= 1
@@ -130,7 +129,10 @@ class LaneSchedule(Generic[J]):
         self._make_ready(lane)
 
     def abandon(self, job: J) -> list[J]:
-        """A running job is over and not done, so nothing of its lane may start any more: forget them all, and return the others."""
+        """Record that a running job ended without being done.
+
+        No other job of its lane may start any more. They are dropped and returned.
+        """
         lane = self._running_lane(job)
         self.running_count -= 1
         rest = list(lane.jobs)[1:]
@@ -140,7 +142,7 @@ class LaneSchedule(Generic[J]):
         return rest
 
     def retry(self, job: J, due: float) -> None:
-        """A running job is to be started again at `due`; until it is finished its lane waits."""
+        """Schedule a running job to start again at `due`. Until it is finished, its lane waits."""
         lane = self._running_lane(job)
         lane.state = _State.WAITING
         self.running_count -= 1
@@ -148,9 +150,9 @@ class LaneSchedule(Generic[J]):
         heapq.heappush(self._waiting, (due, next(self._numbers), lane))
 
     def leave(self, partition: TopicPartition, last: int) -> list[J]:
-        """A partition is being left: keep what is running and what may still start, which is what lies at or below `last`.
+        """Drop the jobs of a partition above `last`, except running ones, and return them.
 
-        That comes before everything else, and what waits for its next try waits no longer. Returns what was forgotten.
+        The remaining jobs start before those of all other partitions, and those that wait for their next attempt may start immediately.
         """
         lanes = self._lanes.get(partition, {})
         dropped: list[J] = []
@@ -179,9 +181,9 @@ class LaneSchedule(Generic[J]):
         return dropped
 
     def drop(self, partition: TopicPartition) -> list[J]:
-        """Forget a partition's jobs that are not running, and return them.
+        """Drop and return a partition's jobs that are not running.
 
-        What runs goes on blocking its lane: a job added later under the same lane starts when it has finished.
+        A running job keeps blocking its lane: a job that is added to the lane later starts when the running one has finished.
         """
         self._left.discard(partition)
         dropped: list[J] = []
@@ -205,7 +207,7 @@ class LaneSchedule(Generic[J]):
         return dropped
 
     def partitions(self) -> Iterator[TopicPartition]:
-        """Those with any job."""
+        """Iterate over the partitions that have jobs."""
         return iter(list(self._lanes))
 
     def _make_ready(self, lane: _Lane[J]) -> None:

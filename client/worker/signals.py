@@ -1,4 +1,4 @@
-"""What a handler raises to say what shall become of its record: `Retry` and `Reject`. Any other exception is a failure."""
+"""`Retry` and `Reject`: exceptions by which a handler decides about its record. Any other exception is a failure."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from raftmq.client.base import settings
 from raftmq.errors import InvalidArgumentError
 
 
-class Retry(Exception):  # noqa: N818 - an order, and what other task queues call it
-    """Raised by a handler: try the record again, though nothing is wrong with it or with the handler.
+class Retry(Exception):  # noqa: N818 - it is a command, and other task queues use this name
+    """Raised by a handler to try the record again, without a failure.
 
     ::
 
-        raise Retry(after=60)  # the service says: come again in a minute
+        raise Retry(after=60)  # the service asks for a pause of one minute
 
-    It counts as a try: after the worker's `retries` the record is given up. Meanwhile it holds up its key, its partition or nothing, as
-    the worker's `ordering` says.
+    It counts as an attempt: after the worker's `retries` the record is given up. Until the next attempt the record blocks its key, its
+    partition or nothing, depending on the worker's `ordering`.
 
     Args:
-        reason: for the log and the dead-letter topic. With ``raise Retry(...) from error`` the error is what they show.
-        after: how long to wait, in seconds or as a `timedelta`. None: as after a failure.
+        reason: shown in the log and the dead-letter topic. With ``raise Retry(...) from error`` they show the error instead.
+        after: the wait before the next attempt, in seconds or as a `timedelta`. None: the same wait as after a failure.
 
     Raises:
-        InvalidArgumentError: `after` is negative, no number, or longer than a day.
+        InvalidArgumentError: `after` is negative, not a number, or longer than a day.
     """
 
-    __module__ = "raftmq"  # what is logged, and stands in dead letters, is the name that programs use
+    __module__ = "raftmq"  # logs and dead letters show the name that programs import
 
     def __init__(self, reason: str = "", *, after: float | timedelta | None = None) -> None:
         super().__init__(reason)
@@ -43,7 +43,7 @@ class Retry(Exception):  # noqa: N818 - an order, and what other task queues cal
 
 
 def _may_wait(seconds: object) -> bool:
-    """Also of what is no number, which types do not keep anybody from writing."""
+    """Return whether a wait is valid. It may be anything, because callers need not check types."""
     if not isinstance(seconds, int | float) or not math.isfinite(seconds):
         return False
     return 0 <= seconds <= settings.WORKER_RETRY_AFTER_SECONDS_MAX
@@ -53,8 +53,10 @@ def _retry(reason: str, after_seconds: float | None) -> Retry:
     return Retry(reason, after=after_seconds)
 
 
-class Reject(Exception):  # noqa: N818 - an order, and what other task queues call it
-    """Raised by a handler: no try will ever help. The record goes to the dead-letter topic at once; without one the worker stops.
+class Reject(Exception):  # noqa: N818 - it is a command, and other task queues use this name
+    """Raised by a handler when no attempt will ever succeed.
+
+    The record goes to the dead-letter topic immediately. Without such a topic the worker stops.
 
     ::
 

@@ -1,4 +1,4 @@
-"""`ThreadExecutor`: runs plain functions in threads of their own, for itself and for the executor of processes."""
+"""`ThreadExecutor`: runs plain functions in threads. The executor of processes uses its thread pool, too."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from raftmq.client.worker.outcome import Failure, Outcome
 from raftmq.types import Record
 
 Try = tuple[Record, Attempt]
-"""What a handler is called with."""
+"""The arguments of a handler."""
 RequestT = TypeVar("RequestT")
 AnswerT = TypeVar("AnswerT")
 
@@ -28,9 +28,10 @@ class _Call(Generic[RequestT, AnswerT]):
 
 
 class ThreadPool(Generic[RequestT, AnswerT]):
-    """Threads that each call a function of their own. They are daemons: a handler that never ends does not keep the program from ending.
+    """Threads that each call a function of their own.
 
-    (Those of `concurrent.futures` are joined at the interpreter's exit, which would then never come.)
+    The threads are daemons, so a handler that never ends does not keep the program from ending. (The interpreter joins the threads of
+    `concurrent.futures` at exit, so such a handler would block the exit.)
     """
 
     def __init__(self, count: int, make_call: Callable[[], Callable[[RequestT], AnswerT]]) -> None:
@@ -43,9 +44,9 @@ class ThreadPool(Generic[RequestT, AnswerT]):
         self._is_closed = False
 
     async def run(self, request: RequestT) -> AnswerT:
-        """Call in one of the threads, which are started as they are needed. Raises what the function raises.
+        """Run a call in one of the threads, which are started on demand. An exception of the function is raised.
 
-        Cancelled, the call goes on, and its answer is dropped.
+        If it is cancelled, the call continues and its answer is dropped.
         """
         self._loop = asyncio.get_running_loop()
         future: asyncio.Future[AnswerT] = self._loop.create_future()
@@ -57,7 +58,7 @@ class ThreadPool(Generic[RequestT, AnswerT]):
         return await future
 
     def close(self) -> None:
-        """Let the threads end, each after the call it is in."""
+        """Let the threads end, each after its current call."""
         if not self._is_closed:
             self._is_closed = True
             for _ in range(self._threads):
@@ -90,9 +91,10 @@ class ThreadPool(Generic[RequestT, AnswerT]):
 
 
 class ThreadExecutor:
-    """A thread cannot be stopped: a try that takes too long counts as failed, and is over when its function returns.
+    """Runs handlers in threads, which cannot be stopped.
 
-    So a record is never worked on twice at once; one whose function never returns holds up its lane, which a warning names.
+    An attempt that exceeds its time limit counts as failed, but it ends only when its function returns. Therefore a record is never processed
+    twice simultaneously. A function that never returns blocks its lane, and a warning names the record.
     """
 
     can_cancel: ClassVar[bool] = False
@@ -103,14 +105,14 @@ class ThreadExecutor:
         self._pool: ThreadPool[Try, Outcome] = ThreadPool(count, lambda: self._call)
 
     async def start(self) -> None:
-        """Nothing to do."""
+        """Do nothing: threads start on demand."""
 
     async def call(self, hook: Hook) -> None:
-        """As `Executor.call`."""
+        """Implement `Executor.call`."""
         await call_hook(hook)
 
     async def run(self, record: Record, attempt: Attempt = FIRST) -> Outcome:
-        """As `Executor.run`."""
+        """Implement `Executor.run`."""
         if self._timeout_seconds is None:
             return await self._pool.run((record, attempt))
         call = asyncio.ensure_future(self._pool.run((record, attempt)))
@@ -126,7 +128,7 @@ class ThreadExecutor:
         return Failure.overdue(self._timeout_seconds)
 
     async def close(self) -> None:
-        """As `Executor.close`."""
+        """Let the threads end, each after its current call."""
         self._pool.close()
 
     def _call(self, request: Try) -> Outcome:

@@ -1,6 +1,6 @@
-"""`WorkConsumer`: a consumer that commits what is finished beyond the offsets, too, and says what earlier owners finished.
+"""`WorkConsumer`: a consumer that also commits the ranges finished beyond the offsets, and returns those of earlier owners.
 
-A plain consumer has no use for it: it hands records out in order, so that nothing is finished beyond what is not.
+A plain consumer does not need it: it returns records in order, so that nothing is finished beyond the committed offset.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from raftmq.types import TopicPartition
 
 
 class WorkConsumer(Consumer):
-    """A `GroupConsumer`."""
+    """Implements `GroupConsumer`."""
 
     def finished(self, partition: TopicPartition) -> Ranges:
-        """As `GroupConsumer.finished`; nothing when the partition is not assigned any more."""
+        """Implement `GroupConsumer.finished`. Return nothing if the partition is no longer assigned."""
         state = self._fetcher.partitions.get(partition)
         return state.finished if state is not None else ()
 
     async def commit_progress(self, progress: Mapping[TopicPartition, Progress]) -> None:
-        """As `GroupConsumer.commit_progress`; raises as `Consumer.commit`."""
+        """Implement `GroupConsumer.commit_progress`. Raises as `Consumer.commit` does."""
         self._check_alive()
         wanted = {partition: OffsetCommit(made.offset, made.finished) for partition, made in progress.items()}
         await asyncio.shield(self._assignment.commits().submit(wanted))

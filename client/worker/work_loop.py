@@ -1,9 +1,9 @@
-"""`WorkLoop`: takes records from a group consumer, has handlers work on them, commits what is done, and gives partitions up in order.
+"""`WorkLoop`: fetches records from a group consumer, runs handlers, commits what is done, and releases partitions in order.
 
-Must not know where handlers run (the executor), what may run when (the schedule) or how progress is counted (the prefix tracker).
-Invariants: what is committed of a partition is a prefix without gaps of what was done, and what was done beyond it. Of a partition that is
-being given up nothing is begun above its highest finished record; no outcome of one that is gone counts. State changes in functions
-without ``await``.
+Must not know where handlers run (the executor), which record may start (the schedule) or how progress is counted (`ContiguousOffsets`).
+Invariants: the committed progress of a partition is a prefix without gaps of the finished records, and the records finished beyond it. No
+record above the highest finished one is started in a partition that is being released. No outcome of a lost partition counts. State changes
+in functions without ``await``.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from raftmq.types import Record, TopicPartition
 
 
 class WorkLoop(RebalanceListener):
-    """Runs once, by `run`. It is the consumer's rebalance listener.
+    """Runs the work of one worker, once, by `run`. It is the consumer's rebalance listener.
 
     Args:
-        make_consumer: makes the consumer, not started, with this loop as its listener; closed at the end.
-        executor: runs the handler; closed at the end.
-        dead_letters: takes records that failed for the last time; None: such a record stops the loop.
+        make_consumer: creates the consumer, with this loop as its listener. The loop starts and closes it.
+        executor: runs the handlers. The loop starts and closes it.
+        dead_letters: accepts records that failed for the last time. None: such a record stops the loop.
     """
 
     def __init__(
@@ -81,12 +81,12 @@ class WorkLoop(RebalanceListener):
     # -------------------------------------------------------------------------------------------------------- lifecycle
 
     async def run(self) -> None:
-        """Work until `stop`, then drain. Cancelled, it ends at once: what was not committed is worked on again.
+        """Work until `stop`, then drain. If it is cancelled, it ends immediately, and the next owners repeat uncommitted records.
 
         Raises:
             DrainTimeoutError: handlers were still running when the time to drain was over.
-            PoisonRecordError: a record failed for the last time and nothing takes dead letters.
-            RaftMQError: the consumer or the dead-letter topic cannot go on.
+            PoisonRecordError: a record failed for the last time, and there is no dead-letter topic.
+            RaftMQError: the consumer or the dead-letter topic failed.
         """
         tasks: list[asyncio.Task[None]] = []
         try:
@@ -101,7 +101,7 @@ class WorkLoop(RebalanceListener):
             raise self._failure
 
     def stop(self, *, at_once: bool = False) -> None:
-        """Begin to drain; `at_once`: do not wait for handlers any longer."""
+        """Begin to drain. With `at_once`, stop waiting for handlers."""
         if at_once:
             self._close_to_new(self._works.values())
             self._hurried.set()
@@ -119,7 +119,7 @@ class WorkLoop(RebalanceListener):
         log.info("worker_started concurrency=%d ordering=%s", self._limits.concurrency, self._ordering)
 
     async def _drain(self) -> None:
-        """Finish what lies below the highest finished records and let what runs end, for as long as it may take, and commit."""
+        """Finish the records below the highest finished ones, let running handlers end within the time limit, and commit."""
         log.info(
             "worker_draining handlers_running=%d records_queued=%d", self._running_count, self._schedule.queued_count
         )
@@ -129,7 +129,7 @@ class WorkLoop(RebalanceListener):
         try:
             async with asyncio.timeout(settings.CLOSE_COMMIT_SECONDS):
                 await self._commits.commit(list(self._works.values()))
-        except TimeoutError:  # no cluster: what is not committed is worked on again, which is better than not to end
+        except TimeoutError:  # no cluster: repeating uncommitted records is better than never ending
             log.warning("progress_not_committed partitions=%d error_code=%s", len(self._works), "TimeoutError")
         running = self._running_count
         if running and self._failure is None:
@@ -145,6 +145,7 @@ class WorkLoop(RebalanceListener):
         running = self._running_count
         self._let_go(list(self._works.values()))
         if not self._executor.can_cancel:
+            # This kills processes and lets threads end. An event loop is closed last, because the shutdown hook runs on it.
             await self._executor.close()
         left = {*self._handlers, *self._letters}
         for task in left:
@@ -152,7 +153,7 @@ class WorkLoop(RebalanceListener):
                 task.cancel()
         if left:
             await asyncio.wait(left, timeout=settings.WORKER_HANDLER_END_SECONDS)
-        for task in left:  # a handler that swallows its cancellation, or blocks its loop, is not waited for
+        for task in left:  # do not wait for a handler that swallows its cancellation or blocks its loop
             task.cancel()
         try:
             await self._consumer.close()
@@ -161,7 +162,7 @@ class WorkLoop(RebalanceListener):
         log.info("worker_stopped handlers_running=%d", running)
 
     async def _shut_down(self) -> None:
-        """Call the program's hook, for a bounded time, and end the place where handlers ran."""
+        """Call the program's shutdown hook, for a bounded time, and close the executor."""
         try:
             if self._hooks.on_shutdown is not None and self._has_begun:
                 await self._call_shutdown(self._hooks.on_shutdown)
@@ -176,13 +177,13 @@ class WorkLoop(RebalanceListener):
             log.warning("shutdown_hook_overdue timeout_seconds=%g", settings.WORKER_SHUTDOWN_HOOK_SECONDS)
             calling.cancel()
             await asyncio.sleep(0)
-            calling.cancel()  # its loop may be blocked: then it does not hear of the first
-        elif not calling.cancelled():  # `run` raises what the hook did, if nothing went wrong before
+            calling.cancel()  # if its loop is blocked, it has not seen the first cancellation
+        elif not calling.cancelled():  # `run` raises the hook's exception, unless an earlier error exists
             self._failure = self._failure or calling.exception()
 
     def _fail(self, error: BaseException) -> None:
         self._failure = self._failure or error
-        self._close_to_new(self._works.values())  # whatever is wrong, it may be wrong for every record
+        self._close_to_new(self._works.values())  # the cause may affect every record
         self.stop()
 
     @property
@@ -190,7 +191,7 @@ class WorkLoop(RebalanceListener):
         return sum(work.running_count for work in self._works.values())
 
     def metrics(self) -> WorkerMetrics:
-        """What was counted, and what is now."""
+        """Return the counters and the current state."""
         return WorkerMetrics.of(
             self.counters,
             handlers_running=len(self._handlers),
@@ -206,7 +207,7 @@ class WorkLoop(RebalanceListener):
     # -------------------------------------------------------------------------------------------------------- rebalance
 
     async def on_assigned(self, partitions: frozenset[TopicPartition]) -> None:
-        """Partitions are ours from now on."""
+        """Start working on assigned partitions."""
         works = [
             PartitionWork(partition, ContiguousOffsets(self._consumer.finished(partition)))
             for partition in sorted(partitions)
@@ -215,9 +216,9 @@ class WorkLoop(RebalanceListener):
         self._pressure.admit(works)
 
     async def on_revoked(self, partitions: frozenset[TopicPartition]) -> None:
-        """Partitions go to another member: what lies below the highest finished record is finished, in time, and committed.
+        """Finish the records below the highest finished one, within the time limit, commit, and release the partitions.
 
-        The rest is left to the other member.
+        The rest is left to the partitions' next owners.
         """
         works = [self._works[partition] for partition in partitions if partition in self._works]
         self._leave(works)
@@ -230,13 +231,13 @@ class WorkLoop(RebalanceListener):
         self._let_go(works)
 
     async def on_lost(self, partitions: frozenset[TopicPartition]) -> None:
-        """Partitions may be another member's already: nothing of them counts any more."""
+        """Drop partitions that may already belong to another member. No outcome of theirs counts any more."""
         works = [self._works[partition] for partition in partitions if partition in self._works]
         self.counters.partitions_lost_total += len(works)
         self._let_go(works)
 
     def _leave(self, works: Iterable[PartitionWork]) -> None:
-        """Take nothing more of these, and begin nothing of them above the highest finished record."""
+        """Take no more records of these partitions, and start none above the highest finished one."""
         for work in works:
             if work.state is WorkState.HELD:
                 work.state = WorkState.LEAVING
@@ -244,9 +245,11 @@ class WorkLoop(RebalanceListener):
         self._pump()
 
     def _close_to_new(self, works: Iterable[PartitionWork]) -> None:
-        """Begin nothing of these any more."""
+        """Start no more records of these partitions."""
         for work in works:
-            if work.state is not WorkState.GONE:  # then what is there of the partition came with it when it came back
+            if (
+                work.state is not WorkState.GONE
+            ):  # if it is, the schedule's jobs belong to the partition's new assignment
                 work.state = WorkState.CLOSING
                 self._forget(self._schedule.drop(work.partition))
 
@@ -265,7 +268,7 @@ class WorkLoop(RebalanceListener):
         self._pump()
 
     def _forget(self, jobs: Collection[RecordJob]) -> None:
-        """These are not in work any more, and not done."""
+        """Remove jobs that are no longer in work and not done."""
         for job in jobs:
             self._pressure.bytes -= job.bytes
             job.work.remove_jobs(1)
@@ -273,9 +276,9 @@ class WorkLoop(RebalanceListener):
     async def _finish(
         self, works: Iterable[PartitionWork], seconds: float, begin_seconds: float, *, is_stopping: bool = False
     ) -> None:
-        """Wait until nothing of these is in work: at first what may be begun still is, then only what runs may end.
+        """Wait until no job of these partitions is left: first for all jobs that may still start, then only for running ones.
 
-        `is_stopping`: somebody in a hurry ends the waiting.
+        With `is_stopping`, a second call of `stop` ends the wait.
         """
         wanted = list(works)
         await self._wait_empty(wanted, begin_seconds, is_stopping=is_stopping)
@@ -295,7 +298,7 @@ class WorkLoop(RebalanceListener):
     # ---------------------------------------------------------------------------------------------------------- reading
 
     async def _poll_forever(self) -> None:
-        """Goes on while the worker drains, with everything paused: a member that does not poll would lose its partitions."""
+        """Poll, even while the worker drains with everything paused: a member that does not poll would lose its partitions."""
         while True:
             found = await self._consumer.getmany(
                 timeout_ms=settings.WORKER_POLL_MS, max_records=self._limits.poll_records
@@ -305,12 +308,14 @@ class WorkLoop(RebalanceListener):
                     self._take(partition, records)
                 self._pressure.restrain(self._works.values())
                 self._pump()
-                await asyncio.sleep(0)  # a consumer that always has records never waits; handlers must get their turn
+                await asyncio.sleep(
+                    0
+                )  # a consumer that always has records never waits, and handlers must get their turn
 
     def _take(self, partition: TopicPartition, records: Sequence[Record]) -> None:
         work = self._works.get(partition)
         if work is None or work.state is not WorkState.HELD or self._is_draining:
-            return  # nothing is taken of it any more: it is not committed either, and its next owner gets it
+            return  # the records are not committed, so the partition's next owner gets them
         ordering, schedule, tracker, pressure = self._ordering, self._schedule, work.tracker, self._pressure
         span = tracker.span
         for record in records:
@@ -326,7 +331,7 @@ class WorkLoop(RebalanceListener):
     # ---------------------------------------------------------------------------------------------------------- working
 
     def _pump(self) -> None:
-        """Begin whatever may begin."""
+        """Start every job that may start."""
         now = asyncio.get_running_loop().time()
         while len(self._handlers) < self._limits.concurrency:
             job = self._schedule.start_next(now)
@@ -373,7 +378,7 @@ class WorkLoop(RebalanceListener):
         task.add_done_callback(partial(self._on_task_done, tasks))
 
     def _on_task_done(self, tasks: dict[asyncio.Task[None], RecordJob], task: asyncio.Task[None]) -> None:
-        """A task that failed, or that was cancelled with its partition, perhaps before its first step, has not ended its job."""
+        """End the job of a task that failed or was cancelled with its partition, perhaps before its first step."""
         job = tasks.pop(task)
         if task.cancelled() or task.exception() is not None:
             self._leave_undone(job)
@@ -403,7 +408,7 @@ class WorkLoop(RebalanceListener):
             self._schedule.retry(job, asyncio.get_running_loop().time() + seconds)
             job.work.running_count -= 1
         else:
-            self._leave_undone(job)  # not committed: whoever owns it next tries it again
+            self._leave_undone(job)  # not committed: the partition's next owner tries it again
 
     def _give_up(self, job: RecordJob, failure: Failure) -> None:
         if self._dead_letters is None:
@@ -420,7 +425,7 @@ class WorkLoop(RebalanceListener):
             self._fail(error)
             self._leave_undone(job)
         else:
-            # It goes on blocking its lane until it is moved, but no handler's place.
+            # The record blocks its lane until it is moved, but it occupies no handler.
             burying = self._dead_letter(job, failure, self._dead_letters)
             self._spawn(burying, "raftmq-worker-dead-letter", job, self._letters)
 
@@ -433,7 +438,7 @@ class WorkLoop(RebalanceListener):
             self._settle(job)
 
     def _settle(self, job: RecordJob) -> None:
-        """A record is done, one way or the other."""
+        """Finish a record that succeeded or was moved to the dead-letter topic."""
         work = job.work
         span = work.tracker.span
         work.tracker.finish(job.record.offset)
@@ -442,9 +447,9 @@ class WorkLoop(RebalanceListener):
         self._end(job)
 
     def _leave_undone(self, job: RecordJob) -> None:
-        """A record is not worked on any more and not done: neither may be what comes after it in its lane."""
+        """Stop working on a record that is not done. The later records of its lane are dropped, too."""
         if job.work.state is WorkState.GONE:
-            self._schedule.finish(job)  # what follows it in the lane came with the partition when it came back
+            self._schedule.finish(job)  # the lane's other jobs belong to the partition's new assignment
         else:
             self._forget(self._schedule.abandon(job))
         self._end(job)

@@ -1,6 +1,6 @@
-"""`Worker`: what a program uses: a handler, a group and how they go together. Builds the parts and runs them until it is told to stop.
+"""`Worker`: the public class. It checks its arguments, builds the parts and runs them until it is stopped.
 
-Must not work on records (the work loop's part). A worker runs once.
+Must not process records (the work loop does). A worker runs once.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from raftmq.errors import ClosedClientError, InvalidArgumentError, UnknownTopicE
 from raftmq.types import KeyT_co, ValueT_co
 
 ErrorTypes = type[BaseException] | tuple[type[BaseException], ...]
-"""One class of exceptions, or several."""
+"""One exception class, or several."""
 
 
 class Worker(Generic[KeyT_co, ValueT_co]):
@@ -57,51 +57,55 @@ class Worker(Generic[KeyT_co, ValueT_co]):
 
         Worker("orders", "invoices", handle, dead_letter_topic="orders.dead").run()
 
-    Each record is worked on at least once: its handler has succeeded, or it has been moved to the dead-letter topic, before the group's
-    progress goes past it. After a crash what was in work, and what was finished since the last commit, is worked on again, so a handler must
-    bear that. A stop, or a partition that moves to another worker, repeats only what had not ended.
-    With ``ordering="key"`` the records of a key are worked on in the order in which they were written, one at a time, while other keys
-    run beside them; that holds across workers and over crashes (what is repeated is repeated in order).
+    Each record is processed at least once: the group's progress passes a record only when its handler has succeeded or the record has been
+    moved to the dead-letter topic. After a crash, records that were in work and records that were finished since the last commit are
+    processed again, so handlers must be idempotent. A stop, or the move of a partition to another worker, repeats only records that were not
+    finished.
+
+    With ``ordering="key"`` the records of a key are processed in the order in which they were written, one at a time, while other keys are
+    processed concurrently. That holds across workers and crashes: repeated records are repeated in order.
 
     Args:
-        topic: what to work on; one name or several.
-        group_id: the group that shares the work.
-        handler: takes a `Record`, and the `Attempt` if it has a second argument; or a mapping from each topic to its handler. An async
-            function runs on an event loop, a plain one in threads (or processes). It has succeeded when it returns, and failed when it
-            raises. ``raise Retry(after=60)`` puts the record off, ``raise Reject("why")`` gives it up at once.
-        concurrency: handlers at once, in this worker.
-        ordering: ``"key"``: records with the same key one after the other (records without a key are in no order). ``"partition"``:
-            all records of a partition one after the other. ``"none"``: no order.
-        executor: ``"thread"`` or ``"process"`` for a plain function; default: threads. Processes use all cores and can be stopped, but the
-            handler must be a function at the top of a module.
-        retries: how often a record is tried again; None: without end. Meanwhile it holds up its key, its partition or nothing, as
-            `ordering` says.
-        retry_backoff_ms: the first wait's bound; it doubles with each try. Each wait is between half and all of its bound.
-        retry_backoff_max_ms: where it stops doubling.
-        retry_on: exception classes that are tried again; others are given up at once. None: all are tried again.
-        give_up_on: exception classes that are given up at once, also those that `retry_on` contains.
-        dead_letter_topic: takes the records that failed for the last time, with headers that say where they came from, how often they
-            were tried, and the error (`raftmq.dead_letter.…`). Without one such a record stops the worker (`PoisonRecordError`).
-        create_dead_letter_topic: create it if it does not exist, with as many partitions as the (first) topic, for records as large as
-            theirs. Otherwise it must exist.
-        handler_timeout_ms: how long a handler may take. Then an async one is cancelled, a process is killed and replaced, and the try
-            has failed. A thread cannot be stopped: its try has failed too, but the record is held up until it returns.
-        key_deserializer: makes of a key's bytes what the handler gets; keys that are None stay None. A record that it fails on is given
-            up at once. Order is kept by the bytes. Type checkers take the type of the handler's record from it.
-        value_deserializer: the same for values.
-        on_startup: called once before the first record, on the event loop of async handlers (else on the worker's); may be an async
-            function. What it raises ends the worker.
-        on_shutdown: called once at the end, when no handler runs and the group is left; for 10 s at most if it is an async function.
-        on_failure: called with a `HandlerFailure` after each try that failed, on the worker's event loop: it must be quick. Not called
-            for ``Retry``, unless that was the last try.
-        drain_timeout_ms: when the worker is stopped, how long running handlers may take to end; for half of it what lies below the
-            highest finished record is still begun. The default is below the 30 s after which Kubernetes kills.
-        revocation_timeout_ms: the same for handlers of partitions that go to another worker, which waits for that.
-        commit_interval_ms: how often progress is committed; what was done since then is done again after a crash.
-        max_records: records in work, over all partitions: taken and not yet below the progress that may be committed.
-        max_partition_records: the same of each partition. A record that is slow, or waits for its next try, holds up its partition when
-            so many behind it have been taken.
-        auto_offset_reset: where the group begins in a partition without progress.
+        topic: the topic or topics to process.
+        group_id: the consumer group that shares the work.
+        handler: a function of a `Record` and, if it has a second parameter, the `Attempt`; or a mapping from each topic to its handler. An
+            async function runs on an event loop, a plain one in threads (or processes). An attempt succeeds when the handler returns, and
+            fails when it raises. ``raise Retry(after=60)`` postpones the record, ``raise Reject("why")`` gives it up immediately.
+        concurrency: maximum number of handlers that run concurrently in this worker.
+        ordering: ``"key"``: process records with the same key one at a time (records without a key have no order). ``"partition"``:
+            process all records of a partition one at a time. ``"none"``: no order.
+        executor: ``"thread"`` (the default) or ``"process"`` for plain functions. Processes use all cores and can be stopped, but the
+            handler must be a function at the top level of a module.
+        retries: maximum number of retries of a record. None: no limit. Until its next attempt a record blocks its key, its partition or
+            nothing, depending on `ordering`.
+        retry_backoff_ms: upper bound of the first wait before a retry. It doubles with each attempt. Each wait is between half and all of
+            its bound.
+        retry_backoff_max_ms: limit at which the bound stops doubling.
+        retry_on: exception classes that are retried. Records that fail with another one are given up immediately. None: all are retried.
+        give_up_on: exception classes that are never retried, even if `retry_on` contains them.
+        dead_letter_topic: topic for the records that failed for the last time, with headers for their origin, the number of attempts and
+            the error (`raftmq.dead_letter.…`). Without one, such a record stops the worker (`PoisonRecordError`).
+        create_dead_letter_topic: create the dead-letter topic if it does not exist, with as many partitions as the (first) topic, for
+            records as large as those of the topics. Otherwise it must exist.
+        handler_timeout_ms: time limit of an attempt. When it is exceeded, the attempt has failed: an async handler is cancelled, and a
+            process is killed and replaced. A thread cannot be stopped, so the record stays blocked until its handler returns.
+        key_deserializer: converts the bytes of a key for the handler. A key of None stays None. A record whose key it fails on is given up
+            immediately. Ordering uses the bytes. Type checkers infer the type of the handler's record from it.
+        value_deserializer: converts the bytes of a value for the handler, in the same way.
+        on_startup: function that is called once before the first record, on the event loop of async handlers (else on the worker's). It
+            may be async. Its exception ends the worker.
+        on_shutdown: function that is called once at the end, when no handler runs and the worker has left the group. An async function may
+            take up to 10 s.
+        on_failure: function of a `HandlerFailure` that is called after each failed attempt, on the worker's event loop, so it must return
+            quickly. It is not called for ``Retry``, except on the last attempt.
+        drain_timeout_ms: time for running handlers to end when the worker is stopped. In its first half, records below the highest
+            finished one are still started. The default is below the 30 s after which Kubernetes kills a process.
+        revocation_timeout_ms: time for running handlers to end when their partitions move to another worker, which waits for them.
+        commit_interval_ms: time between commits of progress. After a crash, records finished since the last commit are processed again.
+        max_records: maximum number of records in work over all partitions: taken, and not yet below the committable progress.
+        max_partition_records: maximum number of records in work of each partition. A record that is slow, or waits for its next attempt,
+            blocks its partition when this many records after it have been taken.
+        auto_offset_reset: the position at which the group begins in a partition without committed progress.
         bootstrap_servers, client_id, group_instance_id, session_timeout_ms, max_poll_interval_ms, assignor, rack, request_timeout_ms,
             transport: as for `Consumer`.
     """
@@ -174,23 +178,23 @@ class Worker(Generic[KeyT_co, ValueT_co]):
         )
         check_at_least("max_records", max_records, max_partition_records, "max_partition_records")
         check_at_least("retry_backoff_max_ms", retry_backoff_max_ms, retry_backoff_ms, "retry_backoff_ms")
-        # A member that takes longer to give partitions up is taken for dead, and loses them.
+        # A member that takes longer to release its partitions is removed from the group and loses them.
         check_at_least("max_poll_interval_ms", max_poll_interval_ms, revocation_timeout_ms, "revocation_timeout_ms")
         check_whole(LONG_MAX, concurrency=concurrency, max_records=max_records)
         check_whole(LONG_MAX, max_partition_records=max_partition_records)
-        if retries is not None:  # None: without end
+        if retries is not None:  # None: no limit
             check_not_negative(retries=retries)
             check_whole(LONG_MAX, retries=retries)
-        if handler_timeout_ms is not None:  # None: as long as it likes
+        if handler_timeout_ms is not None:  # None: no limit
             check_positive(handler_timeout_ms=handler_timeout_ms)
         for name, function in (("on_startup", on_startup), ("on_shutdown", on_shutdown), ("on_failure", on_failure)):
             if function is not None and not callable(function):
                 raise InvalidArgumentError(f"{name} must be a function, not {function!r}")
         if inspect.iscoroutinefunction(on_failure):
-            raise InvalidArgumentError("on_failure must be a plain function: nothing waits for it")
+            raise InvalidArgumentError("on_failure must be a plain function, because its result is not awaited")
         topics = self.topics = self._arguments.topics
         if dead_letter_topic in topics:
-            raise InvalidArgumentError("the dead-letter topic must be another topic")
+            raise InvalidArgumentError("the dead-letter topic must differ from the worker's topics")
         if create_dead_letter_topic and dead_letter_topic is None:
             raise InvalidArgumentError("create_dead_letter_topic needs a dead_letter_topic")
         self.group_id = group_id
@@ -198,9 +202,7 @@ class Worker(Generic[KeyT_co, ValueT_co]):
         self._handlers = Handlers(handler, key_deserializer, value_deserializer)
         if self._handlers.topics is not None and self._handlers.topics != frozenset(topics):
             wrong = ", ".join(sorted(self._handlers.topics ^ frozenset(topics)))
-            raise InvalidArgumentError(
-                f"each topic needs a handler, and each handler a topic, which these have not: {wrong}"
-            )
+            raise InvalidArgumentError(f"topics and handlers must match: these have no topic or no handler: {wrong}")
         self._place = place_of(self._handlers, executor)
         self._hooks = Hooks(on_startup, on_shutdown, on_failure)
         self._handler_timeout_seconds = handler_timeout_ms / 1000 if handler_timeout_ms is not None else None
@@ -234,10 +236,10 @@ class Worker(Generic[KeyT_co, ValueT_co]):
     # -------------------------------------------------------------------------------------------------------- running
 
     def run(self) -> None:
-        """Work until `stop`, SIGTERM or Ctrl-C, then drain; blocks. The second signal ends the draining.
+        """Work until `stop`, SIGTERM or Ctrl-C, then drain. It blocks. A second signal stops the draining.
 
-        Signals are taken only when it is called in the main thread; they are given back at the end. Async handlers run on an event loop of
-        their own, in a thread, so that one that blocks does not keep the worker from ending. Raises as `serve`.
+        Signals are handled only in the main thread, and the previous handlers are restored at the end. Async handlers run on an event loop of
+        their own, in a thread, so that one that blocks does not keep the worker from ending. Raises as `serve` does.
         """
         if self._place == "async":
             self._executor = LoopThreadExecutor(self._handlers, self._handler_timeout_seconds)
@@ -248,24 +250,24 @@ class Worker(Generic[KeyT_co, ValueT_co]):
             await self.serve()
 
     async def serve(self) -> None:
-        """Work until `stop`, then drain: the form of `run` for programs with an event loop, which take signals themselves.
+        """Work until `stop`, then drain. Use it instead of `run` in programs that have an event loop and handle signals themselves.
 
-        Async handlers run on that loop, with everything else of the program: one that blocks it blocks the worker, too.
+        Async handlers run on that loop, like the rest of the program: a handler that blocks it blocks the worker, too.
 
-        Cancelled, it ends at once, without draining: what was not committed is worked on again.
+        If it is cancelled, it ends immediately without draining, and uncommitted records are processed again.
 
         Raises:
-            DrainTimeoutError: handlers were still running when `drain_timeout_ms` was over. Everything else is committed.
+            DrainTimeoutError: handlers were still running after `drain_timeout_ms`. Everything else is committed.
             PoisonRecordError: a record failed for the last time, and there is no dead-letter topic.
-            UnknownTopicError: the topic, or the dead-letter topic, does not exist.
+            UnknownTopicError: the topic or the dead-letter topic does not exist.
             BootstrapError: no bootstrap address answered in time.
-            FencedError: another process works under the same `group_instance_id`.
-            RaftMQError: another error that ends the consumer, or the dead-letter topic's producer.
-            ClosedClientError: it has run before.
+            FencedError: another process uses the same `group_instance_id`.
+            RaftMQError: another error that ends the consumer or the dead-letter topic's producer.
+            ClosedClientError: the worker has run before.
         """
         check_not_forked(self._generation, "worker")
         if self._was_started:
-            raise ClosedClientError("a worker runs once; make a new one")
+            raise ClosedClientError("a worker runs only once: create a new one")
         self._was_started = True
         with self._stops.bound():
             async with AsyncExitStack() as stack:
@@ -288,7 +290,7 @@ class Worker(Generic[KeyT_co, ValueT_co]):
         await loop.run()
 
     def stop(self) -> None:
-        """Ask the worker to drain and end; does not wait, and may be called from any thread. A second call ends the draining."""
+        """Ask the worker to drain and end. Returns immediately and may be called from any thread. A second call stops the draining."""
         self._stops.add()
 
     def _pass_on_stop(self, at_once: bool) -> None:
@@ -296,7 +298,7 @@ class Worker(Generic[KeyT_co, ValueT_co]):
             self._work_loop.stop(at_once=at_once)
 
     def metrics(self) -> WorkerMetrics | None:
-        """What the worker has counted, and what is in work; None before it runs. Call it in the worker's event loop."""
+        """Return counters and the current state, or None before the worker runs. Call it in the worker's event loop."""
         return self._work_loop.metrics() if self._work_loop is not None else None
 
     # ------------------------------------------------------------------------------------------------------------ parts
@@ -313,7 +315,7 @@ class Worker(Generic[KeyT_co, ValueT_co]):
         return self._arguments.make_consumer(WorkConsumer, listener)
 
     async def _open_letters(self, stack: AsyncExitStack) -> None:
-        """The dead-letter topic, found or created, and a producer for it, which `stack` closes."""
+        """Find or create the dead-letter topic, and create its producer, which `stack` closes."""
         if self._dead_letter_topic is None:
             return
         await self._prepare_dead_letter_topic(self._dead_letter_topic)
@@ -349,7 +351,7 @@ class Worker(Generic[KeyT_co, ValueT_co]):
 
 
 def _letter_bytes_max(sources: Iterable[TopicDescription]) -> int:
-    """How large a batch a dead-letter topic must take so that no record of these topics has to leave its value behind."""
+    """Return the batch size that a dead-letter topic needs so that records of these topics keep their values."""
     largest = max(int((source.effective_config or {}).get(settings.TOPIC_BATCH_BYTES_KEY, 0)) for source in sources)
     wanted = max(largest, settings.TOPIC_BATCH_BYTES_MAX) + settings.DEAD_LETTER_HEADERS_BYTES
     return min(wanted, settings.REQUEST_BYTES_MAX)

@@ -4,7 +4,7 @@ Usage: python examples/producers/bulk_load.py [SERVERS]
 
 Prints::
 
-    record 1234 is no good (a value is bytes or None, not float)
+    record 1234 is no good (a value must be bytes or None, not float)
     10000 lines: 9999 written, 1 left out, 0 failed
     the first has the header source=generator
 """
@@ -40,7 +40,7 @@ async def load(producer: Producer) -> tuple[BulkDelivery, int]:
         try:
             await producer.send_many(TOPIC, rest, into=delivery)
         except (TypeError, ValueError) as error:
-            print(f"record {delivery.count + left_out} is no good ({str(error).split(';')[0]})")
+            print(f"record {delivery.count + left_out} is no good ({str(error).split(':')[0]})")
             left_out += 1
         else:
             return delivery, left_out

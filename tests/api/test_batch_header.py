@@ -1,4 +1,4 @@
-"""The batch header: layout and checks."""
+"""Layout and checks of the batch header."""
 
 import struct
 
@@ -36,8 +36,8 @@ def test_header_is_64_bytes_in_the_documented_layout() -> None:
     assert batch == head + struct.pack("<I", crc32c.crc32c(head + b"xyz")) + b"xyz"
 
 
-def test_a_frozen_batch_still_reads() -> None:
-    """Released bytes must load for ever."""
+def test_a_batch_of_release_0_1_can_be_read() -> None:
+    """Released bytes must remain readable indefinitely."""
     frozen = bytes.fromhex(
         "524d0100"
         "00000000"
@@ -73,7 +73,7 @@ def test_a_frozen_batch_still_reads() -> None:
     codec=st.integers(0, 3),
     flags=st.integers(0, 2**32 - 1),
 )
-def test_what_is_sealed_validates_and_reads_back(
+def test_a_sealed_batch_validates_and_reads_back(
     body: bytes, count: int, times: tuple[int, int], producer: tuple[int, int, int], codec: int, flags: int
 ) -> None:
     batch = seal(

@@ -1,4 +1,4 @@
-"""Where the brokers of a local cluster listen, and that it is remembered."""
+"""The addresses of a local cluster's brokers, and how they are remembered."""
 
 import socket
 import sys
@@ -34,7 +34,7 @@ def ports() -> Iterator[HeldPorts]:
     held.close()
 
 
-def test_a_port_that_is_taken_gives_way_to_any_free_one(ports: HeldPorts) -> None:
+def test_a_port_in_use_is_replaced_by_a_free_one(ports: HeldPorts) -> None:
     with socket.socket() as taken, socket.socket() as closed:
         for one in (taken, closed):
             one.bind(("127.0.0.1", 0))
@@ -48,13 +48,13 @@ def test_a_port_that_is_taken_gives_way_to_any_free_one(ports: HeldPorts) -> Non
         assert len(set(held)) == 3
 
 
-def test_a_port_that_cannot_exist_is_not_free(ports: HeldPorts) -> None:
+def test_a_port_number_out_of_range_is_replaced_by_a_free_one(ports: HeldPorts) -> None:
     assert 0 < port_of(ports.hold(Addresses("127.0.0.1:70000")).client) < 65536
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="ports can be kept on Linux only")
-def test_a_held_port_is_the_brokers_alone(ports: HeldPorts) -> None:
-    """A broker may take it by number, and again after its end; whoever takes it without asking for reuse is refused."""
+def test_only_a_broker_can_take_a_held_port(ports: HeldPorts) -> None:
+    """A broker may listen on it by number, again after its end. A program that binds it without SO_REUSEADDR is refused."""
     port = port_of(ports.hold(Addresses()).client)
     for _ in range(2):
         with socket.create_server(("127.0.0.1", port)) as broker:

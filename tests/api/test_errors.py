@@ -43,14 +43,14 @@ def test_every_class_is_in_one_branch():
         assert sum(issubclass(cls, branch) for branch in BRANCHES) == 1, cls
 
 
-def test_unknown_outcomes_say_so_and_only_they():
+def test_only_errors_of_the_unknown_branch_have_an_unknown_outcome():
     for cls in all_classes():
         if cls is not errors.UnknownErrorCodeError:  # unknown by nature, a protocol error by cause
             assert (cls.outcome is Outcome.UNKNOWN) == issubclass(cls, errors.UnknownOutcomeError), cls
 
 
 @pytest.mark.parametrize("code", ErrorCode)
-def test_a_detail_becomes_its_class(code: ErrorCode):
+def test_an_error_detail_becomes_the_exception_of_its_code(code: ErrorCode):
     detail = pb.ErrorDetail(code=int(code), message="why", retry_after_ms=7)
     error = error_from_detail(detail, "t/1")
     assert type(error) is ERROR_CLASSES[code]
@@ -59,7 +59,7 @@ def test_a_detail_becomes_its_class(code: ErrorCode):
     assert error.retry_after_ms == 7
 
 
-def test_a_newer_code_is_an_error_of_its_own():
+def test_an_unknown_code_raises_unknown_error_code_error():
     detail = pb.ErrorDetail(message="from the future")
     detail.MergeFromString(b"\x08\x8f\x4e")  # code = 9999
     error = error_from_detail(detail)
@@ -67,7 +67,7 @@ def test_a_newer_code_is_an_error_of_its_own():
     assert error.number == 9999
 
 
-def test_details_carry_their_data():
+def test_error_details_carry_leader_offsets_and_sequences():
     moved = pb.ErrorDetail(code=pb.NOT_LEADER, leader=pb.LeaderHint(broker_id=3, address="a:1", leader_epoch=9))
     error = error_from_detail(moved)
     assert isinstance(error, errors.NotLeaderError)
@@ -77,7 +77,7 @@ def test_details_carry_their_data():
     assert (gone.log_start_offset, gone.high_watermark) == (5, 8)
 
 
-def test_errors_without_a_message_say_what_they_mean():
+def test_an_error_without_a_message_shows_its_docstring():
     first_line = errors.NoLeaderError.__doc__.splitlines()[0]
     assert str(errors.NoLeaderError()) == f"{first_line.rstrip(chr(46))}; {errors.NoLeaderError.advice}"
 

@@ -32,7 +32,7 @@ def test_import_raftmq_loads_neither_grpc_nor_protobuf():
         ("Admin", ("producer", "consumer", "worker.worker", "batch_codec")),
     ],
 )
-def test_a_client_loads_what_it_needs_and_nothing_of_the_others(name: str, others: tuple[str, ...]):
+def test_a_client_loads_only_the_modules_it_needs(name: str, others: tuple[str, ...]):
     unneeded = (
         *("cramjam", "lmdb", "uvloop", "typer", "rich", "structlog", "starlette", "google.rpc", "raftmq.broker"),
         *(f"raftmq.client.{other}" for other in others),
@@ -49,7 +49,7 @@ def test_every_public_name_exists(name: str):
 
 
 def _named(hint: object, found: set[type]) -> None:
-    """Every class of RaftMQ in an annotation, and in the fields of those that are dataclasses."""
+    """Return every class of RaftMQ in an annotation, and in the fields of annotated dataclasses."""
     for part in typing.get_args(hint):
         _named(part, found)
     if isinstance(hint, type) and hint.__module__.startswith("raftmq.") and hint not in found:
@@ -73,6 +73,6 @@ def test_every_type_that_a_public_method_names_can_be_imported_from_raftmq(owner
     assert not missing
 
 
-def test_another_name_is_an_attribute_error():
+def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="nonsense"):
         raftmq.nonsense  # noqa: B018

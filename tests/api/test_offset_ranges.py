@@ -1,4 +1,4 @@
-"""Ranges of finished offsets as bytes: they read back, equal sets are equal bytes, and bytes of strangers are refused or are ranges."""
+"""Encoded ranges of finished offsets: they round-trip, equal sets have equal bytes, and foreign bytes are refused or are ranges."""
 
 import pytest
 from hypothesis import given
@@ -16,7 +16,7 @@ STEPS = st.integers(1, 300) | st.integers(1, 1 << 40)
 
 
 @given(st.integers(0, 1 << 50), st.lists(st.tuples(STEPS, STEPS), max_size=50))
-def test_what_was_written_reads_back(offset: int, steps: list[tuple[int, int]]) -> None:
+def test_encoded_ranges_decode_to_the_same_ranges(offset: int, steps: list[tuple[int, int]]) -> None:
     ranges, at = [], offset
     for gap, length in steps:
         ranges.append((at + gap, at + gap + length))
@@ -24,15 +24,15 @@ def test_what_was_written_reads_back(offset: int, steps: list[tuple[int, int]]) 
     assert decode_ranges(offset, encode_ranges(offset, ranges)) == tuple(ranges)
 
 
-def test_a_table_of_bytes() -> None:
-    """The format is the protocol's and the disk's."""
+def test_ranges_are_encoded_as_the_documented_bytes() -> None:
+    """These bytes are part of the protocol and of the format on disk."""
     assert encode_ranges(10, []) == b""
     assert encode_ranges(10, [(11, 13), (20, 21)]) == bytes([1, 2, 7, 1])
     assert encode_ranges(0, [(128, 428)]) == bytes([0x80, 0x01, 0xAC, 0x02])
 
 
 @given(st.binary(max_size=200) | st.binary(min_size=2, max_size=50).map(lambda data: data + b"\x01"))
-def test_bytes_of_strangers_are_ranges_or_refused_and_equal_sets_are_equal_bytes(data: bytes) -> None:
+def test_any_bytes_are_refused_or_are_ranges_with_a_unique_encoding(data: bytes) -> None:
     try:
         ranges = decode_ranges(5, data)
     except OffsetRangesError:
@@ -46,23 +46,23 @@ def test_bytes_of_strangers_are_ranges_or_refused_and_equal_sets_are_equal_bytes
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"\x01", "the last one is alone"),
+        (b"\x01", "the last one is incomplete"),
         (b"\x00\x01", "is 0"),
         (b"\x01\x00", "is 0"),
-        (b"\x81\x00\x01", "longer than it need be"),
+        (b"\x81\x00\x01", "more bytes than necessary"),
         (b"\x01\x81", "end within a number"),
         (b"\xff" * 10 + b"\x01\x01", "too long"),
-        (b"\xff" * 8 + b"\x7f\x01", "above every offset"),
+        (b"\xff" * 8 + b"\x7f\x01", "above the largest offset"),
         (b"\x01\x01" * (RANGES_MAX + 1), f"at most {RANGES_MAX} ranges"),
         (b"\x80\x80\x01\x01" * (RANGES_BYTES_MAX // 4) + b"\x01\x01", f"at most {RANGES_BYTES_MAX} bytes"),
     ],
 )
-def test_what_is_refused_says_why(data: bytes, message: str) -> None:
+def test_refused_ranges_raise_an_error_with_the_reason(data: bytes, message: str) -> None:
     with pytest.raises(OffsetRangesError, match=message):
         decode_ranges(5, data)
 
 
-def test_of_too_many_ranges_the_lowest_are_kept() -> None:
+def test_the_lowest_of_too_many_ranges_are_kept() -> None:
     many = [(2 * number + 1, 2 * number + 2) for number in range(RANGES_MAX + 5)]
     assert decode_ranges(0, encode_ranges(0, many)) == tuple(many[:RANGES_MAX])
     wide = [(number << 40, (number << 40) + 1) for number in range(1, RANGES_MAX)]

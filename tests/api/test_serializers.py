@@ -48,7 +48,7 @@ JSON_VALUES = st.recursive(
 
 
 @given(JSON_VALUES)
-def test_json_and_messagepack_give_back_what_they_were_given(value: object):
+def test_json_and_messagepack_round_trip(value: object):
     for serializer in (Json(), MessagePack()):
         assert serializer.deserialize(serializer.serialize(value)) == value
 
@@ -69,7 +69,7 @@ def test_json_and_messagepack_give_back_what_they_were_given(value: object):
         (Custom(str.encode, bytes.decode), "x"),
     ],
 )
-def test_what_was_serialized_is_read_again(serializer: Serializer[Any], value: object):
+def test_every_serializer_round_trips(serializer: Serializer[Any], value: object):
     data = serializer.serialize(value)
     assert type(data) is bytes
     found = serializer.deserialize(data)
@@ -78,7 +78,7 @@ def test_what_was_serialized_is_read_again(serializer: Serializer[Any], value: o
 
 
 def test_equal_values_have_equal_bytes():
-    """A key's bytes decide its partition."""
+    """The bytes of a key determine its partition."""
     one, other = {"a": 1, "b": {"c": 2, "d": 3}}, {"b": {"d": 3, "c": 2}, "a": 1}
     for serializer in (Json(), MessagePack(), Json(dict[str, Any])):
         assert serializer.serialize(one) == serializer.serialize(other)
@@ -101,7 +101,7 @@ def test_equal_values_have_equal_bytes():
         (Protobuf(pb.Broker), pb.Topic()),
     ],
 )
-def test_what_is_no_value_of_a_serializer_is_a_type_error(serializer: Serializer[Any], value: object):
+def test_a_value_of_another_type_is_a_type_error(serializer: Serializer[Any], value: object):
     with pytest.raises(TypeError):
         serializer.serialize(value)
 
@@ -119,7 +119,7 @@ def test_what_is_no_value_of_a_serializer_is_a_type_error(serializer: Serializer
         (Protobuf(pb.Broker), b"\xff"),
     ],
 )
-def test_bytes_of_another_program_are_one_typed_error(serializer: Serializer[Any], data: bytes):
+def test_foreign_bytes_raise_deserialization_error(serializer: Serializer[Any], data: bytes):
     with pytest.raises(DeserializationError, match="dead-letter") as raised:
         serializer.deserialize(data)
     assert raised.value.__cause__ is not None
@@ -127,7 +127,7 @@ def test_bytes_of_another_program_are_one_typed_error(serializer: Serializer[Any
 
 
 @given(st.binary(max_size=40))
-def test_no_bytes_make_a_serializer_raise_anything_else(data: bytes):
+def test_any_bytes_decode_or_raise_deserialization_error(data: bytes):
     for serializer in (String(), Json(), Json(Flight), MessagePack(), MessagePack(Flight), Protobuf(pb.Topic)):
         try:
             serializer.deserialize(data)
@@ -135,7 +135,7 @@ def test_no_bytes_make_a_serializer_raise_anything_else(data: bytes):
             continue
 
 
-def test_fields_that_a_reader_does_not_know_are_skipped():
+def test_unknown_fields_are_skipped():
     assert Json(OlderFlight).deserialize(Json(Flight).serialize(Flight("UA", 7))) == OlderFlight("UA")
 
 
@@ -155,7 +155,7 @@ NO_CLASSES: list[Any] = [dict, pb.Broker(), None]
 @pytest.mark.parametrize(
     "make", [*(lambda made=made: Protobuf(made) for made in NO_CLASSES), lambda: String("no-such-encoding")]
 )
-def test_what_cannot_work_is_refused_when_it_is_made(make: Callable[[], object]):
+def test_invalid_serializers_are_refused_at_construction(make: Callable[[], object]):
     with pytest.raises((TypeError, LookupError)):
         make()
 

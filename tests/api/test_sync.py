@@ -22,7 +22,7 @@ T0 = TopicPartition("t", 0)
 
 @pytest.fixture
 def cluster() -> Iterator[FakeCluster]:
-    """The fake brokers share the background loop of `raftmq.sync`: one gRPC event loop in the process."""
+    """Run fake brokers on the background loop of `raftmq.sync`, so that the process has a single gRPC event loop."""
     loop = LoopThread.get()
 
     async def make() -> FakeCluster:
@@ -95,7 +95,7 @@ def test_a_consumer_iterates_seeks_and_ends(cluster: FakeCluster):
         consumer.getmany()
 
 
-def test_metrics_are_those_of_the_asynchronous_client(cluster: FakeCluster):
+def test_metrics_equal_those_of_the_asynchronous_client(cluster: FakeCluster):
     cluster.create_topic("t")
     with sync.Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
         producer.send_and_wait("t", b"x")
@@ -105,7 +105,7 @@ def test_metrics_are_those_of_the_asynchronous_client(cluster: FakeCluster):
         assert (consumer.metrics().records_total, consumer.metrics().partitions) == (1, 1)
 
 
-def test_callbacks_and_failures_are_those_of_the_asynchronous_client(
+def test_callbacks_and_failures_equal_those_of_the_asynchronous_client(
     cluster: FakeCluster, caplog: pytest.LogCaptureFixture
 ):
     cluster.create_topic("t")
@@ -140,7 +140,7 @@ def test_callbacks_and_failures_are_those_of_the_asynchronous_client(
         assert seen[1:] == [("many", 2)]
 
 
-def test_flush_and_close_wait_no_longer_than_they_are_told(cluster: FakeCluster):
+def test_flush_and_close_obey_their_time_limits(cluster: FakeCluster):
     cluster.create_topic("t")
     cluster.append_hook = lambda *_: "swallow"
     producer = sync.Producer(bootstrap_servers=cluster.bootstrap_servers)
@@ -157,7 +157,7 @@ def test_flush_and_close_wait_no_longer_than_they_are_told(cluster: FakeCluster)
     producer.close()
 
 
-def test_a_name_fences_here_too(cluster: FakeCluster):
+def test_a_named_synchronous_producer_fences_its_predecessor(cluster: FakeCluster):
     cluster.create_topic("t")
     with sync.Producer(bootstrap_servers=cluster.bootstrap_servers, producer_name="job") as first:
         first.send_and_wait("t", b"old")
@@ -179,7 +179,7 @@ def test_closing_ends_an_iteration_in_another_thread(cluster: FakeCluster):
     assert not thread.is_alive()
 
 
-def test_admin_and_errors_are_those_of_the_asynchronous_client(cluster: FakeCluster):
+def test_admin_results_and_errors_equal_those_of_the_asynchronous_client(cluster: FakeCluster):
     with sync.Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
         assert admin.create_topic("t", partitions=2).name == "t"
         with pytest.raises(errors.TopicAlreadyExistsError):
@@ -201,7 +201,7 @@ def test_admin_and_errors_are_those_of_the_asynchronous_client(cluster: FakeClus
         sync.Producer(nonsense=1)  # type: ignore[call-arg]
 
 
-def test_use_on_the_loop_itself_is_refused_instead_of_waiting_forever():
+def test_a_call_on_the_background_loop_is_refused():
     loop = LoopThread.get()
 
     async def misuse() -> None:
@@ -211,8 +211,8 @@ def test_use_on_the_loop_itself_is_refused_instead_of_waiting_forever():
     loop.run(misuse())
 
 
-def test_it_has_what_the_asynchronous_clients_have():
-    """The same methods with the same arguments; some may be given a time as well."""
+def test_synchronous_clients_have_the_methods_of_the_asynchronous_ones():
+    """Synchronous methods have the same arguments, some with an additional time limit."""
     for theirs, ours in ((Producer, sync.Producer), (Consumer, sync.Consumer), (Admin, sync.Admin)):
         names = {name for name in vars(theirs) if not name.startswith("_")} - {"start"}
         assert names - set(vars(ours)) == set(), ours
@@ -224,8 +224,8 @@ def test_it_has_what_the_asynchronous_clients_have():
             ], name
 
 
-def test_a_read_that_is_interrupted_loses_no_record(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch):
-    """Ctrl-C that comes just when records do: nobody was handed them."""
+def test_an_interrupted_read_loses_no_record(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch):
+    """Ctrl-C may arrive together with records, which no caller gets then."""
     cluster.create_topic("t")
     with sync.Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
         producer.send_many("t", [(None, b"%d" % n) for n in range(10)]).result(20)
@@ -323,8 +323,8 @@ kept.send("good", b"kept")
 
 
 @pytest.mark.parametrize("options", [(), ("-W", "error::ResourceWarning")], ids=["", "warnings are errors"])
-def test_what_a_producer_took_is_written_though_the_program_forgets_to_close_it(options: tuple[str, ...]):
-    """Also when the program let go of the producer, and when others cannot be flushed: that is said."""
+def test_records_of_an_unclosed_producer_are_written_at_exit(options: tuple[str, ...]):
+    """This holds if the program dropped the producer, and if other producers cannot be flushed, which is reported."""
     command = [sys.executable, *options, "-c", FORGOTTEN]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "[b'kept', b'let go']", done.stderr
@@ -357,7 +357,7 @@ print("end of the program", flush=True)
 """
 
 
-def test_consumers_and_admins_that_a_program_forgets_are_closed_and_it_is_told():
+def test_unclosed_consumers_and_admins_are_closed_at_exit_with_a_warning():
     command = [sys.executable, "-W", "always::ResourceWarning", "-c", LET_GO]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
     assert done.stdout.splitlines() == ["end of the program", "[False, False]"], done.stderr
@@ -403,8 +403,8 @@ def group_broker() -> Iterator[GroupBroker]:
     broker.close()
 
 
-def test_a_group_consumer_commits_what_its_thread_was_handed(group_broker: GroupBroker):
-    """The iterator takes 500 at once; only what the program got counts, at a commit and at a clean end."""
+def test_a_group_consumer_commits_only_the_records_its_thread_got(group_broker: GroupBroker):
+    """The iterator fetches 500 records together. A commit and a clean end count only those that the program got."""
     group_broker.produce(0, 20)
     with group_broker.consumer("t") as consumer:
         assert [next(consumer).offset for _ in range(5)] == [0, 1, 2, 3, 4]
@@ -424,7 +424,7 @@ def test_a_group_consumer_commits_what_its_thread_was_handed(group_broker: Group
         assert next(consumer).offset == 3
 
 
-def test_a_commit_does_not_count_what_another_thread_is_taking(
+def test_a_commit_excludes_records_that_another_thread_is_fetching(
     group_broker: GroupBroker, monkeypatch: pytest.MonkeyPatch
 ):
     group_broker.produce(0, 20)
@@ -445,7 +445,7 @@ def test_a_commit_does_not_count_what_another_thread_is_taking(
         assert (consumer.committed(T0)[T0] or 0) <= 1
 
 
-def test_closing_from_another_thread_does_not_commit_what_the_reader_is_at(group_broker: GroupBroker):
+def test_closing_from_another_thread_does_not_commit_the_readers_current_record(group_broker: GroupBroker):
     group_broker.produce(0, 20)
     consumer = group_broker.consumer("t")
     is_at_work, may_go_on = threading.Event(), threading.Event()

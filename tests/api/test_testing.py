@@ -1,4 +1,4 @@
-"""`LocalCluster` against processes that only look like brokers: what it starts, how it waits, and that nothing stays behind."""
+"""`LocalCluster` with processes that only look like brokers: their command lines, the waits, and the clean-up."""
 
 import asyncio
 import os
@@ -29,13 +29,13 @@ def is_alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    # A child of a process that died is reaped by init, or shows as a zombie where nobody reaps.
+    # Init reaps a child of a dead process. Without a reaper the child remains visible as a zombie.
     stat = Path(f"/proc/{pid}/stat")
     return not (stat.exists() and stat.read_text().rsplit(")", 1)[1].split()[0] == "Z")
 
 
 def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
-    """Whether other processes get there; looking now and then, not in a loop that takes the core they need."""
+    """Return whether other processes fulfil the condition in time. It polls with pauses, because a busy loop would take their core."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -59,7 +59,7 @@ def test_the_first_bootstraps_and_the_others_join_it_each_on_its_own_host() -> N
         assert "warming up" in cluster.logs(2)
 
 
-def test_nothing_stays_behind() -> None:
+def test_no_broker_and_no_file_remains_after_the_context() -> None:
     with LocalCluster(3, command=COMMAND) as cluster:
         pids = [cluster.pid(n) for n in cluster.broker_ids]
         directory = cluster.data_dir(1).parent
@@ -94,8 +94,8 @@ def kill_all(cluster: LocalCluster) -> None:
         cluster.kill(broker_id)
 
 
-def test_brokers_that_are_all_down_are_restarted_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first cannot serve alone, so nobody waits for it until another one makes a majority with it."""
+def test_a_restart_without_a_majority_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first cannot serve alone, so nothing waits for it until another one completes a majority."""
     with LocalCluster(3, command=COMMAND) as cluster:
         kill_all(cluster)
         monkeypatch.setenv("FAKE_BROKER", "mute")
@@ -105,7 +105,7 @@ def test_brokers_that_are_all_down_are_restarted_one_after_the_other(monkeypatch
             cluster.restart(2)
 
 
-def test_a_restart_waits_for_a_majority_of_those_who_vote_on_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_restart_waits_for_a_majority_of_the_metadata_voters(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_CLUSTER_SIZE", "5")
     monkeypatch.setenv("FAKE_VOTERS", "3")
     with LocalCluster(5, command=COMMAND) as cluster:
@@ -149,7 +149,7 @@ def test_stop_asks_with_sigterm_and_returns_the_exit_code() -> None:
         assert not cluster.is_running(1)
 
 
-def test_a_broker_that_fails_shows_its_log(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_broker_is_reported_with_its_log(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_BROKER", "exit")
     with pytest.raises(LocalClusterError, match=r"broker 1 exited with code 3[\s\S]*full of bees"):
         LocalCluster(3, command=COMMAND).start()
@@ -165,7 +165,7 @@ def test_a_broker_that_is_never_ready_fails_the_start_and_is_killed(
     assert not any(cluster.is_running(n) for n in cluster.broker_ids)
 
 
-def test_a_cluster_that_does_not_form_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_that_does_not_form_reports_the_missing_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_CLUSTER_SIZE", "2")
     with pytest.raises(LocalClusterError, match=r"2 of 3 brokers connected, 2 of 3 metadata voters"):
         LocalCluster(3, command=COMMAND, timeout_seconds=6).start()
@@ -186,14 +186,14 @@ def test_an_unknown_or_dead_broker_is_refused_by_name() -> None:
             cluster.pause(1)
 
 
-def test_a_broker_that_dies_in_the_moment_of_the_end_does_not_save_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_close_kills_all_brokers_even_if_one_dies_during_it(monkeypatch: pytest.MonkeyPatch) -> None:
     with LocalCluster(3, command=COMMAND) as cluster:
         pids = [cluster.pid(n) for n in cluster.broker_ids]
         first = cluster._brokers[1].process
         assert first is not None
 
         def poll_and_die() -> None:
-            """It runs when it is looked at, and has ended when it is signalled."""
+            """It is running when its state is checked, and has ended when it is signalled."""
             monkeypatch.undo()
             os.kill(first.pid, signal.SIGKILL)
             first.wait()
@@ -219,7 +219,7 @@ async def test_the_event_loop_runs_while_the_cluster_starts() -> None:
     assert not is_alive(pid)
 
 
-async def test_cancelling_the_start_leaves_nothing(tmp_path: Path) -> None:
+async def test_cancelling_the_start_leaves_no_broker_and_no_file(tmp_path: Path) -> None:
     cluster = LocalCluster(3, command=COMMAND, directory=tmp_path)
     starting = asyncio.create_task(cluster.__aenter__())
     while not (tmp_path / "broker-1.log").exists():

@@ -1,7 +1,7 @@
-"""Ctrl-C at any moment: whatever a client is doing, and whatever its connections do meanwhile, the caller sees its cancellation only.
+"""Ctrl-C at any moment: the caller sees only its cancellation, whatever the client and its connections are doing.
 
-Every test cancels the caller's task after so many passes of the event loop, over a transport without sockets, so the points are
-all the points there are.
+Every test cancels the caller's task after a number of passes of the event loop, over a transport without sockets. So every possible point is
+covered.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Scene:
 
 
 async def produce(scene: Scene) -> None:
-    """As the demo does: chunks handed over by one task, awaited by others in its group."""
+    """Produce as the demo does: one task sends chunks, and others in its group await them."""
     async with Producer(**scene.settings, buffer_memory=128 * 1024, max_batch_size=8 * 1024) as producer:
         async with asyncio.TaskGroup() as tasks:
             for _ in range(3):
@@ -67,7 +67,7 @@ async def administrate(scene: Scene) -> None:
 
 @contextlib.contextmanager
 def no_noise() -> Iterator[None]:
-    """Nothing reaches the event loop's exception handler, and no task of the SDK outlives the block."""
+    """Check that nothing reaches the event loop's exception handler, and that no task of the SDK survives the block."""
     loop = asyncio.get_running_loop()
     heard: list[dict[str, object]] = []
     loop.set_exception_handler(lambda _, context: heard.append(context))
@@ -78,7 +78,9 @@ def no_noise() -> Iterator[None]:
 
 @pytest.mark.parametrize("is_cut", [False, True], ids=["connected", "cut off"])
 @pytest.mark.parametrize("work", [produce, consume, administrate])
-async def test_cancelling_at_any_point_is_a_cancellation(work: Callable[[Scene], Awaitable[None]], is_cut: bool):
+async def test_cancelling_at_any_point_raises_only_cancelled_error(
+    work: Callable[[Scene], Awaitable[None]], is_cut: bool
+):
     for point in range(POINTS):
         with no_noise():
             scene = Scene()
@@ -90,7 +92,7 @@ async def test_cancelling_at_any_point_is_a_cancellation(work: Callable[[Scene],
                     scene.transport.cut(address)
                 for _ in range(point % 4):
                     await asyncio.sleep(0)
-            for _ in range(2):  # the second: closing does not wait for brokers that are gone
+            for _ in range(2):  # the second one, because closing does not wait for unavailable brokers
                 task.cancel()
                 for _ in range(7):
                     await asyncio.sleep(0)
@@ -100,8 +102,8 @@ async def test_cancelling_at_any_point_is_a_cancellation(work: Callable[[Scene],
     assert is_cut or not task.cancelled(), "the last point is after the end: none was left out"
 
 
-async def test_one_ctrl_c_lets_close_write_what_was_taken():
-    """The first cancellation ends the caller's work; what was taken before is still written on the way out."""
+async def test_close_writes_accepted_records_after_one_ctrl_c():
+    """The first cancellation ends the caller's work. Records accepted before are still written by `close`."""
     for point in range(20, POINTS, 5):
         with no_noise():
             scene = Scene()
@@ -116,7 +118,7 @@ async def test_one_ctrl_c_lets_close_write_what_was_taken():
             assert (sum(written) - 1) % 40 in (0, 1), "whole chunks, and maybe the single record"
 
 
-async def test_closing_while_starting_ends_the_start():
+async def test_close_during_the_start_ends_the_start():
     scene = Scene()
     for address in scene.transport.brokers:
         scene.transport.cut(address)

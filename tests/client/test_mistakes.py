@@ -1,4 +1,4 @@
-"""Mistakes that people make with the SDK: each is refused at once, in words."""
+"""Common mistakes with the SDK: each is refused immediately with an explanation."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from tests.support.client.fake_broker import FakeCluster, detail
         "",
     ],
 )
-def test_what_is_no_address_is_refused_before_anything_is_tried(address: str) -> None:
+def test_an_invalid_address_is_refused_before_any_connection(address: str) -> None:
     with pytest.raises(InvalidArgumentError, match="bootstrap_servers"):
         parse_addresses(address)
 
 
-def test_addresses_of_every_kind_are_taken() -> None:
+def test_addresses_of_every_kind_are_accepted() -> None:
     assert parse_addresses("broker-1.example:9400, [::1]:9400,127.0.0.1:1") == (
         "broker-1.example:9400",
         "[::1]:9400",
@@ -57,19 +57,19 @@ def test_headers_of_a_wrong_shape_are_a_type_error(headers: Any) -> None:
         check_headers(headers)
 
 
-def test_topics_are_names_one_argument_each() -> None:
+def test_topics_must_be_names_one_argument_each() -> None:
     topics: Any = ["mine"]
     with pytest.raises(TypeError, match="one argument each"):
         Consumer(topics)
 
 
 @pytest.mark.parametrize("partitions", [["mine"], TopicPartition("mine", 0), [("mine", 0)]])
-def test_partitions_are_assigned_as_topic_partitions(partitions: Any) -> None:
-    with pytest.raises(TypeError, match="assign takes TopicPartitions in a list"):
+def test_assign_accepts_only_topic_partitions(partitions: Any) -> None:
+    with pytest.raises(TypeError, match="assign needs a list of TopicPartitions"):
         Consumer().assign(partitions)
 
 
-async def test_settings_are_texts_or_numbers() -> None:
+async def test_topic_settings_must_be_texts_or_numbers() -> None:
     admin = Admin()
     admin._is_open = True
     config: Any
@@ -79,7 +79,7 @@ async def test_settings_are_texts_or_numbers() -> None:
         with pytest.raises(TypeError, match="configuration key"):
             await admin.alter_topic_config("t", set=config)
     partitions: Any = "3"
-    with pytest.raises(TypeError, match="partitions is a number, not '3'"):
+    with pytest.raises(TypeError, match="partitions must be a number, not '3'"):
         await admin.create_topic("t", partitions=partitions)
     admin._is_open = False
 
@@ -118,12 +118,12 @@ async def test_a_number_out_of_range_is_refused_with_the_name_of_its_argument(
 
 
 @pytest.mark.parametrize(("client", "argument", "value"), WRONG_NUMBERS)
-async def test_what_is_no_number_is_refused_with_the_name_of_its_argument(
+async def test_a_value_that_is_not_a_number_is_refused_with_the_name_of_its_argument(
     client: Any, argument: str, value: float
 ) -> None:
     settings: dict[str, object] = {"group_id": "g"} if client is Consumer else {}
     for wrong in (str(value), None, True):
-        with pytest.raises(TypeError, match=f"^{argument} is a number, not {wrong!r}"):
+        with pytest.raises(TypeError, match=f"^{argument} must be a number, not {wrong!r}"):
             client(**settings, **{argument: wrong})
 
 
@@ -139,17 +139,17 @@ NOT_WHOLE = [
 
 
 @pytest.mark.parametrize("argument", NOT_WHOLE)
-def test_a_float_where_a_whole_number_belongs_is_refused_at_once(argument: str) -> None:
-    """No request can be made of it: the consumer stopped when it first tried, or heard from no coordinator."""
+def test_a_float_instead_of_a_whole_number_is_refused_immediately(argument: str) -> None:
+    """No request can contain it: the consumer stopped at its first attempt, or never reached a coordinator."""
     wrong: Any = {argument: 6e4}
-    with pytest.raises(TypeError, match=f"^{argument} is a whole number, not 60000.0"):
+    with pytest.raises(TypeError, match=f"^{argument} must be a whole number, not 60000.0"):
         Consumer("t", group_id="g", **wrong)
 
 
 @pytest.mark.parametrize(
     "argument", ["fetch_max_wait_ms", "fetch_min_bytes", "session_timeout_ms", "max_poll_interval_ms"]
 )
-def test_a_number_that_the_protocol_has_no_room_for_is_refused_at_once(argument: str) -> None:
+def test_a_number_too_large_for_the_protocol_is_refused_immediately(argument: str) -> None:
     wrong: Any = {argument: 1 << 40}
     with pytest.raises(InvalidArgumentError, match=f"^{argument} must be at most"):
         Consumer("t", group_id="g", **wrong)
@@ -161,11 +161,11 @@ async def test_a_wrong_offset_or_count_does_not_stop_the_consumer(cluster: FakeC
     wrong: Any
     async with Consumer("t", bootstrap_servers=cluster.bootstrap_servers) as consumer:
         for wrong in (1.5, "5", True):
-            with pytest.raises(TypeError, match=r"^offset is a whole number"):
+            with pytest.raises(TypeError, match=r"^offset must be a whole number"):
                 await consumer.seek(partition, wrong)
-            with pytest.raises(TypeError, match=r"^max_records is a"):
+            with pytest.raises(TypeError, match=r"^max_records must be a"):
                 await consumer.getmany(max_records=wrong)
-        with pytest.raises(TypeError, match=r"^times_ms is a whole number"):
+        with pytest.raises(TypeError, match=r"^times_ms must be a whole number"):
             wrong = 1.5
             await consumer.offsets_for_times({partition: wrong})
         with pytest.raises(InvalidArgumentError, match=r"^offset must be at most"):
@@ -194,7 +194,7 @@ async def test_a_wrong_number_in_a_call_is_refused_with_the_name_of_its_argument
             await admin.delete_records({partition: -5})
 
 
-async def test_reading_without_anything_to_read_is_refused_and_asking_is_not(cluster: FakeCluster) -> None:
+async def test_iterating_without_an_assignment_is_refused_but_getmany_is_not(cluster: FakeCluster) -> None:
     async with Consumer(bootstrap_servers=cluster.bootstrap_servers) as consumer:
         assert await consumer.getmany() == {}
         with pytest.raises(InvalidArgumentError, match="nothing is assigned"):
@@ -203,20 +203,18 @@ async def test_reading_without_anything_to_read_is_refused_and_asking_is_not(clu
 
 
 @pytest.mark.parametrize("kind", [Producer, Consumer, Admin])
-async def test_a_client_that_is_forgotten_says_so(
-    cluster: FakeCluster, kind: type[Producer | Consumer | Admin]
-) -> None:
+async def test_an_unclosed_client_warns(cluster: FakeCluster, kind: type[Producer | Consumer | Admin]) -> None:
     async with kind(bootstrap_servers=cluster.bootstrap_servers) as client:
         with pytest.warns(ResourceWarning, match=f"unclosed .*{kind.__name__} .*use async with, or close"):
-            client.__del__()  # what the interpreter calls for one that nobody closed
+            client.__del__()  # the interpreter calls it for a client that was not closed
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        client.__del__()  # it is closed by now
-        kind(bootstrap_servers=cluster.bootstrap_servers).__del__()  # and this one was never opened
+        client.__del__()  # now it is closed
+        kind(bootstrap_servers=cluster.bootstrap_servers).__del__()  # this one was never opened
 
 
 @pytest.mark.parametrize("kind", [Producer, Consumer, Admin])
-async def test_nothing_that_still_runs_keeps_a_forgotten_client_from_saying_so(
+async def test_an_unclosed_client_warns_while_its_tasks_still_run(
     cluster: FakeCluster, kind: type[Producer | Consumer | Admin]
 ) -> None:
     async def open_client() -> None:
@@ -224,7 +222,7 @@ async def test_nothing_that_still_runs_keeps_a_forgotten_client_from_saying_so(
 
     async def forget() -> None:
         await open_client()
-        for _ in range(5):  # what the loop has still to do may refer to the client
+        for _ in range(5):  # pending callbacks of the loop may refer to the client
             await asyncio.sleep(0)
             gc.collect()
 
@@ -232,8 +230,8 @@ async def test_nothing_that_still_runs_keeps_a_forgotten_client_from_saying_so(
         await forget()
 
 
-async def test_an_empty_key_is_no_key_for_crc32_and_a_key_for_murmur2(cluster: FakeCluster) -> None:
-    """As in librdkafka: consistent_random scatters empty keys like missing ones, the Java client hashes them."""
+async def test_crc32_treats_an_empty_key_as_missing_and_murmur2_does_not(cluster: FakeCluster) -> None:
+    """Source: librdkafka's consistent_random scatters empty keys like missing ones. The Java client hashes them."""
     cluster.create_topic("wide", 8)
     for partitioner, expected in (("crc32", 2), ("murmur2", 1)):
         async with Producer(bootstrap_servers=cluster.bootstrap_servers, partitioner=partitioner) as producer:
@@ -246,7 +244,7 @@ async def test_an_empty_key_is_no_key_for_crc32_and_a_key_for_murmur2(cluster: F
             assert (one.partition in landed) or partitioner == "crc32"
 
 
-async def test_a_call_that_nobody_answers_names_the_address_that_was_asked(cluster: FakeCluster) -> None:
+async def test_an_unanswered_call_names_the_address(cluster: FakeCluster) -> None:
     cluster.create_topic("t")
     leader = cluster.brokers[cluster.topics["t"].partitions[0].leader].address
     cluster.append_hook = lambda *_: "swallow"

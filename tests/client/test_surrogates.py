@@ -1,4 +1,4 @@
-"""A text with a lone surrogate has no UTF-8 form: each argument that travels as text refuses it by name.
+"""A text with a lone surrogate cannot be encoded in UTF-8: each argument that is sent as text refuses it by name.
 
 Such texts come from file names and command lines that are not UTF-8 (`os.fsdecode`), and from careless JSON.
 """
@@ -30,7 +30,7 @@ PARTITION = TopicPartition(BAD, 0)
 
 
 def handle(record: object) -> None:
-    """A worker's."""
+    """Do nothing, as a worker's handler."""
 
 
 CONSTRUCTORS: Mapping[str, Callable[[], object]] = {
@@ -98,14 +98,14 @@ CONSUMER_CALLS: Mapping[str, Callable[[Consumer], Awaitable[object]]] = {
 
 
 @pytest.mark.parametrize("name", CONSTRUCTORS)
-async def test_a_client_is_not_made_with_it(name: str) -> None:
+async def test_constructors_refuse_a_lone_surrogate(name: str) -> None:
     argument = name.partition(".")[2]
     with pytest.raises(InvalidArgumentError, match=argument.removesuffix("s")):
         CONSTRUCTORS[name]()
 
 
 @pytest.mark.parametrize("name", ADMIN_CALLS)
-async def test_the_admin_refuses_it(name: str) -> None:
+async def test_the_admin_refuses_a_lone_surrogate(name: str) -> None:
     transport = MemoryTransport(FakeCluster())
     async with Admin(bootstrap_servers=transport.addresses, transport=transport) as admin:
         await admin.create_topic("t")
@@ -114,7 +114,7 @@ async def test_the_admin_refuses_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PRODUCER_CALLS)
-async def test_the_producer_refuses_it_and_goes_on(name: str) -> None:
+async def test_the_producer_refuses_a_lone_surrogate_and_continues(name: str) -> None:
     transport = MemoryTransport(FakeCluster())
     transport.cluster.create_topic("t")
     async with Producer(bootstrap_servers=transport.addresses, transport=transport) as producer:
@@ -124,14 +124,14 @@ async def test_the_producer_refuses_it_and_goes_on(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CONSUMER_CALLS)
-async def test_the_consumer_refuses_it(name: str) -> None:
+async def test_the_consumer_refuses_a_lone_surrogate(name: str) -> None:
     transport = MemoryTransport(FakeCluster())
     async with Consumer(bootstrap_servers=transport.addresses, transport=transport, group_id="g") as consumer:
         with pytest.raises(InvalidArgumentError, match="surrogate"):
             await CONSUMER_CALLS[name](consumer)
 
 
-def test_topics_patterns_and_partitions_are_not_subscribed_to_with_it() -> None:
+def test_topics_patterns_and_partitions_with_a_lone_surrogate_are_refused() -> None:
     consumer = Consumer(group_id="g")
     for subscribe in (
         lambda: consumer.subscribe([BAD]),
@@ -145,13 +145,13 @@ def test_topics_patterns_and_partitions_are_not_subscribed_to_with_it() -> None:
 @pytest.mark.parametrize(
     "serializer", [serializers.String(), serializers.Json(), serializers.MessagePack(), serializers.String("latin-1")]
 )
-def test_serializers_refuse_it_without_quoting_the_value(serializer: Any) -> None:
+def test_serializers_refuse_a_lone_surrogate_without_quoting_the_value(serializer: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="position 3") as refused:
         serializer.serialize(BAD)
     assert "caf" not in str(refused.value)
 
 
-def test_the_command_and_the_connector_refuse_it() -> None:
+def test_the_command_and_the_connector_refuse_a_lone_surrogate() -> None:
     with pytest.raises(ValueError, match="not UTF-8"):
         parse_headers([f"{BAD}=value"])
     assert parse_headers([f"name={BAD}"]) == (("name", b"caf\xe9"),)
@@ -160,7 +160,7 @@ def test_the_command_and_the_connector_refuse_it() -> None:
 
 
 def _texts_of(function: Callable[..., object]) -> set[str]:
-    """The parameters of a function that take texts, alone or in a collection, or partitions, which have a topic's name."""
+    """Return the parameters of a function that accept texts, alone or in a collection, or partitions, which contain a topic's name."""
     hints = typing.get_type_hints(function)
     return {
         name
@@ -170,12 +170,12 @@ def _texts_of(function: Callable[..., object]) -> set[str]:
 
 
 CHOICES = {"compression_type", "partitioner", "auto_offset_reset", "ordering", "executor", "to", "handler", "records"}
-"""Of a few words, checked as such. Not texts that travel: what is no such word is refused."""
+"""Arguments with a few valid words, which are checked as such. They are not sent as text."""
 OF_ASSIGNED_PARTITIONS = {
     *("getmany", "highwater", "lag", "pause", "resume", "position"),
     *("seek", "seek_to_beginning", "seek_to_committed", "seek_to_end"),
 }
-"""Methods that take only what is assigned, and so was checked."""
+"""Methods that accept only assigned partitions, which were checked before."""
 SAME_AS_ANOTHER = {
     "send_and_wait.headers",
     "commit_nowait.offsets",
@@ -185,7 +185,7 @@ SAME_AS_ANOTHER = {
 }
 
 
-def test_no_text_argument_of_a_client_is_left_out_here() -> None:
+def test_every_text_argument_of_a_client_is_tested() -> None:
     tried = {name.partition(" ")[0] for name in (*CONSTRUCTORS, *ADMIN_CALLS, *PRODUCER_CALLS, *CONSUMER_CALLS)}
     left_out = set()
     for kind in (Admin, Producer, Consumer, Worker):

@@ -165,7 +165,7 @@ def test_brokers_that_could_not_find_each_other_are_not_started(tmp_path: Path) 
         )
     assert done.returncode == 1
     assert done.stderr == (
-        f"raftmq: the brokers cannot find each other: {addresses[1][1]}, {addresses[2][1]} is taken by others\n"
+        f"raftmq: the brokers cannot find each other: other programs use {addresses[1][1]}, {addresses[2][1]}\n"
     )
 
 

@@ -234,15 +234,15 @@ CASES = [
          ErrorCode.UNSUPPORTED_COMPRESSION, ("'brotli'", "lz4, zstd, snappy, gzip")),
     Case("an address without a port", lambda sdk: send(sdk, bootstrap_servers="localhost"), errors.InvalidArgumentError,
          ErrorCode.INVALID_ARGUMENT, ("'localhost'", "host:port")),
-    Case("closed producer", use_after_close, errors.ClosedClientError, None, ("is closed", "make a new one")),
-    Case("closed consumer", read_after_close, errors.ClosedClientError, None, ("is closed", "make a new one")),
-    Case("closed admin", describe_after_close, errors.ClosedClientError, None, ("is closed", "make a new one")),
+    Case("closed producer", use_after_close, errors.ClosedClientError, None, ("is closed", "create a new one")),
+    Case("closed consumer", read_after_close, errors.ClosedClientError, None, ("is closed", "create a new one")),
+    Case("closed admin", describe_after_close, errors.ClosedClientError, None, ("is closed", "create a new one")),
     Case("unknown assignor", lambda sdk: read_group(sdk, assignor="best"), errors.InvalidArgumentError,
          ErrorCode.INVALID_ARGUMENT, ("'best'", "sticky")),
     Case("commit without a group", lambda sdk: commit_alone(sdk), errors.InvalidArgumentError,
          ErrorCode.INVALID_ARGUMENT, ("group_id",)),
     Case("commit of a stranger's partition", lambda sdk: read_group(sdk, commits={TopicPartition(TOPIC, 77): 1}),
-         errors.FencedError, ErrorCode.FENCED, (f"{TOPIC}/77", "not assigned")),
+         errors.FencedError, ErrorCode.FENCED, (f"{TOPIC}/77", "does not hold")),
 ]  # fmt: skip
 
 
@@ -464,7 +464,7 @@ async def test_the_last_broker_goes_away(fake: FakeCluster, kind: str) -> None:
             (errors.DeliveryExpiredError, errors.DeliveryTimeoutError)
         ):  # it may have met the end of the broker
             await producer.send_and_wait(TOPIC, b"y")
-        says = ("within 0.7 s", "connection refused", "sent again")
+        says = ("within 0.7 s", "connection refused", "send it again")
         lost = Case("send", lambda _: producer.send_and_wait(TOPIC, b"y"), errors.DeliveryExpiredError, None, says)
         await check(lost._replace(seconds_max=2.0), sdk)
         refused = Case("list", lambda _: admin.list_topics(), errors.UnreachableError, None, ("connection refused",))
@@ -482,11 +482,11 @@ async def test_a_broker_that_stops_answering(fake: FakeCluster, kind: str, monke
         monkeypatch.setattr(type(fake.brokers[1]), "ListTopics", never)
         await fake.brokers[1].stop()
         await fake.brokers[1].start()
-        says = ("within 0.7 s", "may be written", "look whether")
+        says = ("within 0.7 s", "may have been written", "check whether")
         lost = Case("send", lambda _: producer.send_and_wait(TOPIC, b"y"), errors.DeliveryTimeoutError, None, says)
         await check(lost._replace(outcome=Outcome.UNKNOWN, seconds_max=2.0), sdk)
         late = Case("list", lambda _: admin.list_topics(), errors.RequestTimedOutError, ErrorCode.REQUEST_TIMED_OUT,
-                    ("look whether",), Outcome.UNKNOWN, 2.0)  # fmt: skip
+                    ("check whether",), Outcome.UNKNOWN, 2.0)  # fmt: skip
         await check(late, sdk)
 
 

@@ -92,7 +92,7 @@ def test_the_constants_are_the_methods_of_the_descriptor():
 
 
 def test_a_response_type_that_is_not_the_method_s_is_refused():
-    with pytest.raises(TypeError, match="answers with PollResponse, not AppendResponse"):
+    with pytest.raises(TypeError, match="returns PollResponse, not AppendResponse"):
         methods._unary(pb.PollRequest, pb.AppendResponse)
 
 

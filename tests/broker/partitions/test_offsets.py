@@ -169,7 +169,7 @@ async def test_the_same_offset_with_something_else_finished_is_a_change(node: Ha
 
 async def test_ranges_are_judged_before_anything_is_proposed(node: Harness, partition: PartitionLog) -> None:
     index = partition.replica.core.last_index
-    with pytest.raises(RequestError, match="the last one is alone") as raised:
+    with pytest.raises(RequestError, match="the last one is incomplete") as raised:
         await partition.offsets.commit(CommitOffset("g", "", 0, 7, "", b"\x01"), node.loop.time() + 10)
     assert raised.value.code == pb.INVALID_ARGUMENT
     assert partition.replica.core.last_index == index

@@ -13,7 +13,7 @@ from tests.support.client.fake_broker import FakeBroker, FakeCluster, abort, det
 from tests.support.client.memory_transport import MemoryTransport
 
 
-async def test_topics_are_made_changed_listed_and_deleted(cluster: FakeCluster):
+async def test_topics_are_created_changed_listed_and_deleted(cluster: FakeCluster):
     async with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
         made = await admin.create_topic("t", partitions=3, replication_factor=1, config={"a": "1"})
         assert (made.name, len(made.partitions), made.config) == ("t", 3, {"a": "1"})
@@ -51,7 +51,7 @@ async def test_many_topics_are_created_in_one_call(cluster: FakeCluster):
         assert await admin.create_topics([]) == {}
 
 
-async def test_of_many_topics_those_that_can_be_are_created_and_the_others_are_named(cluster: FakeCluster):
+async def test_create_topics_creates_all_valid_topics_and_names_the_others(cluster: FakeCluster):
     async with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
         await admin.create_topics([NewTopic("b"), NewTopic("d")])
         with pytest.raises(errors.TopicAlreadyExistsError) as caught:
@@ -61,9 +61,9 @@ async def test_of_many_topics_those_that_can_be_are_created_and_the_others_are_n
         assert [topic.name for topic in await admin.list_topics()] == ["a", "b", "c", "d", "e"]
 
 
-async def test_of_many_topics_none_is_created_when_an_argument_is_wrong(cluster: FakeCluster):
+async def test_create_topics_creates_nothing_if_an_argument_is_wrong(cluster: FakeCluster):
     async with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
-        with pytest.raises(errors.InvalidArgumentError, match="'a' is there more than once"):
+        with pytest.raises(errors.InvalidArgumentError, match="'a' more than once"):
             await admin.create_topics([NewTopic("a"), NewTopic("b"), NewTopic("a")])
         with pytest.raises(errors.InvalidArgumentError, match="partitions must be positive, not 0"):
             await admin.create_topics([NewTopic("a"), NewTopic("b", partitions=0)])
@@ -74,9 +74,10 @@ async def test_of_many_topics_none_is_created_when_an_argument_is_wrong(cluster:
 
 
 @pytest.mark.parametrize("code", [pb.UNKNOWN_TOPIC, pb.INVALID_ARGUMENT])
-async def test_a_change_that_was_made_is_not_reported_as_refused_when_the_question_after_it_is(monkeypatch, code: int):
-    """`create_topic` and `add_partitions` raised what describing the topic afterwards raised, such as `UnknownTopicError` when somebody
-    else deleted it meanwhile, whose outcome says that nothing was applied.
+async def test_a_successful_change_is_not_reported_as_refused_if_the_description_after_it_fails(monkeypatch, code: int):
+    """`create_topic` and `add_partitions` once raised the error of the description that follows a successful change.
+
+    An example is `UnknownTopicError` after a concurrent deletion, whose outcome would say that nothing was applied.
     """
 
     async def refuse(broker, request, context):
@@ -107,10 +108,10 @@ async def test_records_are_deleted_at_their_leaders(cluster: FakeCluster):
         }
 
 
-async def test_deleting_everything_again_after_a_lost_answer_spares_what_was_written_since(
+async def test_repeating_delete_all_after_a_lost_answer_keeps_newer_records(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ):
-    """A client that repeated the -1 itself would delete records whose writer was never asked."""
+    """A client that repeated the request with -1 would delete records that were written in between."""
     cluster.create_topic("t")
     partition = cluster.topics["t"].partitions[0]
     partition.append(encode_body([b"old"] * 10, None, 1).seal(), 1)
@@ -143,7 +144,7 @@ async def test_the_cluster_is_described(cluster: FakeCluster):
     assert [broker.broker_id for broker in found.brokers] == [1, 2]
 
 
-async def test_who_asks_the_brokers_gets_their_word_and_nothing_from_who_is_silent(cluster: FakeCluster, monkeypatch):
+async def test_ask_brokers_adds_the_health_of_the_brokers_that_answer(cluster: FakeCluster, monkeypatch):
     cluster.create_topic("t", partitions=2)
     some = pb.PartitionNames(count=7, first=[pb.PartitionName(topic="t", partition=1)])
     describe = FakeBroker.DescribeCluster
@@ -171,7 +172,7 @@ async def test_who_asks_the_brokers_gets_their_word_and_nothing_from_who_is_sile
     assert second.health is None
 
 
-async def test_a_partition_has_the_state_that_its_leader_gave_or_none(cluster: FakeCluster, monkeypatch):
+async def test_ask_leaders_adds_the_state_of_partitions_whose_leader_answers(cluster: FakeCluster, monkeypatch):
     cluster.create_topic("t", partitions=2)
     describe = FakeBroker.DescribeTopic
 
@@ -193,7 +194,7 @@ async def test_a_partition_has_the_state_that_its_leader_gave_or_none(cluster: F
     assert second.state is None
 
 
-async def test_a_broker_is_removed_or_the_refusal_comes_at_once(cluster: FakeCluster):
+async def test_remove_broker_succeeds_or_is_refused_immediately(cluster: FakeCluster):
     async with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
         found = await admin.remove_broker(2, force=True)
         assert (found.broker_id, found.replica_count, found.without_majority_count) == (2, 7, 2)
@@ -221,7 +222,7 @@ async def test_a_closed_admin_refuses(cluster: FakeCluster):
 
 
 async def test_a_negative_offset_does_not_delete_everything(cluster: FakeCluster):
-    """As it comes out of ``end - keep`` where there are fewer records than are to be kept; -1 alone means all."""
+    """Programs compute it as ``end - keep`` when there are fewer records than they want to keep. Only -1 means all records."""
     cluster.create_topic("t")
     async with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
         with pytest.raises(errors.InvalidArgumentError, match="-5"):

@@ -1,4 +1,4 @@
-"""A client used on another event loop than its own: each call is refused immediately, in words, and the client stays as it is."""
+"""A client on a foreign event loop: each call is refused immediately with an explanation, and the client remains usable."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.client.memory_transport import MemoryTransport
 
 T0 = TopicPartition("t", 0)
 PATIENCE_SECONDS = 20.0
-"""A call that hangs fails its test after this time."""
+"""Time after which a call that hangs fails its test."""
 
 Call = Callable[[Any], object]
 
@@ -88,11 +88,11 @@ CASES = [
     for name, call in calls.items()
 ]
 HARMLESS = {"metrics", "client_id"}
-"""What reads counters needs no loop."""
+"""Names that read counters and need no loop."""
 
 
 def run_on(loop: asyncio.AbstractEventLoop, work: Callable[[], object]) -> object:
-    """Do `work` on the loop; what it returns is awaited when it can be."""
+    """Run `work` on the loop, and await its result if it is a coroutine."""
 
     async def body() -> object:
         found = work()
@@ -159,7 +159,7 @@ def test_no_public_method_is_left_out(kind: type) -> None:
     assert public - HARMLESS == calls.keys() - {"aiter", "anext"}
 
 
-def test_records_that_were_fetched_are_not_handed_out_on_another_loop(
+def test_fetched_records_are_not_returned_on_another_loop(
     opened: OpenClients, other_loop: asyncio.AbstractEventLoop
 ) -> None:
     producer, consumer = opened.clients[Producer], opened.clients[Consumer]
@@ -172,7 +172,7 @@ def test_records_that_were_fetched_are_not_handed_out_on_another_loop(
     assert run_on(opened.loop, lambda: anext(consumer)).value == b"1"  # type: ignore[attr-defined]
 
 
-def test_a_delivery_is_awaited_on_the_loop_of_its_producer(
+def test_a_delivery_can_only_be_awaited_on_the_loop_of_its_producer(
     opened: OpenClients, other_loop: asyncio.AbstractEventLoop
 ) -> None:
     producer = opened.clients[Producer]
@@ -187,18 +187,24 @@ def test_a_delivery_is_awaited_on_the_loop_of_its_producer(
     assert run_on(other_loop, lambda: wait(delivery)).offset == 0  # type: ignore[attr-defined]  # known: nothing to wait for
 
 
-def test_the_error_says_where_the_loop_of_the_client_is(
+def test_the_error_describes_the_state_of_the_clients_loop(
     opened: OpenClients, other_loop: asyncio.AbstractEventLoop
 ) -> None:
     admin, consumer = opened.clients[Admin], opened.clients[Consumer]
-    with pytest.raises(WrongEventLoopError, match="that does not run now, and this call comes from another event loop"):
+    with pytest.raises(
+        WrongEventLoopError, match="that is not running now, and this call comes from another event loop"
+    ):
         run_on(other_loop, admin.list_topics)
-    with pytest.raises(WrongEventLoopError, match="that does not run now, and no event loop runs in this thread"):
+    with pytest.raises(
+        WrongEventLoopError, match="that is not running now, and no event loop is running in this thread"
+    ):
         consumer.pause(T0)
     thread = threading.Thread(target=opened.loop.run_forever)
     thread.start()
     try:
-        with pytest.raises(WrongEventLoopError, match="that runs in another thread, and this call comes from another"):
+        with pytest.raises(
+            WrongEventLoopError, match="that is running in another thread, and this call comes from another"
+        ):
             run_on(other_loop, admin.list_topics)
     finally:
         opened.loop.call_soon_threadsafe(opened.loop.stop)
@@ -223,7 +229,9 @@ def test_a_loop_that_is_closed_is_named(other_loop: asyncio.AbstractEventLoop) -
     consumer._is_open = False  # nobody can close it any more, and the warning about that is tested elsewhere
 
 
-def test_a_closed_client_says_so_on_every_loop(opened: OpenClients, other_loop: asyncio.AbstractEventLoop) -> None:
+def test_a_closed_client_reports_that_it_is_closed_on_every_loop(
+    opened: OpenClients, other_loop: asyncio.AbstractEventLoop
+) -> None:
     run_on(opened.loop, opened.close)
     for client in opened.clients.values():
         run_on(other_loop, client.close)  # does nothing
@@ -261,5 +269,5 @@ def test_a_worker_that_has_run_is_refused_on_another_loop(
 
     loop.run_until_complete(start_and_cancel())
     loop.close()
-    with pytest.raises(ClosedClientError, match="runs once"):
+    with pytest.raises(ClosedClientError, match="runs only once"):
         run_on(other_loop, worker.serve)

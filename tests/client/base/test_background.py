@@ -6,8 +6,8 @@ from raftmq.client.base import background
 from raftmq.client.base.background import cancel_and_wait, spawn
 
 
-async def test_the_end_of_a_task_that_nobody_wanted_is_reported():
-    """An exception is a defect, and so is a cancellation that came from below; a cancellation that was asked for is not."""
+async def test_an_unexpected_end_of_a_task_is_reported():
+    """An exception is a defect, and so is a cancellation by a library. A requested cancellation is not."""
     reported: list[str] = []
 
     async def fail() -> None:

@@ -1,4 +1,4 @@
-"""What a broker says of a failure reaches the exception."""
+"""A broker's description of a failure reaches the exception."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from raftmq.proto import queue_pb2 as pb
 
 
 @pytest.mark.parametrize("code", list(ERROR_CLASSES), ids=lambda code: code.name)
-def test_the_outcome_that_the_broker_declares_is_the_errors(code: ErrorCode):
+def test_an_error_has_the_outcome_that_the_broker_declares(code: ErrorCode):
     usual = ERROR_CLASSES[code].outcome
     error = error_from_detail(pb.ErrorDetail(code=int(code), message="m", outcome=pb.UNKNOWN_OUTCOME))
     assert error.outcome is Outcome.UNKNOWN
@@ -23,7 +23,7 @@ def test_the_outcome_that_the_broker_declares_is_the_errors(code: ErrorCode):
     assert error_from_detail(pb.ErrorDetail(code=int(code))).outcome is usual
 
 
-def test_an_error_of_a_broker_says_which_one_was_asked_and_a_mistake_of_the_caller_stays_as_it_is():
+def test_a_brokers_error_names_its_address_unless_it_is_a_usage_error():
     busy = with_address(error_from_detail(pb.ErrorDetail(code=pb.NOT_READY, message="starting")), "broker-2:9400")
     assert (str(busy), busy.address) == ("broker-2:9400: starting", "broker-2:9400")
     again = with_address(fresh_copy(busy), "broker-3:9400")
@@ -32,7 +32,7 @@ def test_an_error_of_a_broker_says_which_one_was_asked_and_a_mistake_of_the_call
     assert (str(mistake), mistake.address) == ("no key", "broker-2:9400")
 
 
-def test_a_code_that_this_client_does_not_know_has_the_declared_outcome_too():
+def test_an_unknown_code_has_the_outcome_that_the_broker_declares():
     detail = pb.ErrorDetail(message="m", outcome=pb.UNKNOWN_OUTCOME)
     detail.code = 9999  # type: ignore[assignment]  # of a later version
     assert error_from_detail(detail).outcome is Outcome.UNKNOWN
@@ -45,7 +45,7 @@ def packed(detail: pb.ErrorDetail) -> Any:
 
 
 def by_the_book(status: bytes) -> pb.ErrorDetail | None:
-    """The slow twin of `detail_from_status`, which reads statuses without this package."""
+    """Decode with protobuf's own class: the slow twin of `detail_from_status`, which does not need its package."""
     detail = pb.ErrorDetail()
     try:
         return next((detail for each in status_pb2.Status.FromString(status).details if each.Unpack(detail)), None)
@@ -59,7 +59,7 @@ def by_the_book(status: bytes) -> pb.ErrorDetail | None:
     others=st.integers(0, 3),
     text=st.text(max_size=300),
 )
-def test_the_detail_of_a_status_is_found_wherever_it_stands(code: int, message: str, others: int, text: str):
+def test_the_detail_of_a_status_is_found_among_other_details(code: int, message: str, others: int, text: str):
     detail = pb.ErrorDetail(code=int(ErrorCode.THROTTLED), message=text)
     strangers = [Any(type_url="type.googleapis.com/other", value=b"x" * 200) for _ in range(others)]
     status = status_pb2.Status(code=code, message=message, details=[*strangers, packed(detail)]).SerializeToString()
@@ -71,7 +71,7 @@ def test_the_detail_of_a_status_is_found_wherever_it_stands(code: int, message: 
     byte=st.integers(0, 255),
     end=st.integers(0, 10_000),
 )
-def test_a_damaged_status_has_no_detail_or_one_that_its_message_class_finds_too(place: int, byte: int, end: int):
+def test_a_damaged_status_is_read_like_protobufs_own_class_does(place: int, byte: int, end: int):
     detail = pb.ErrorDetail(code=int(ErrorCode.NOT_LEADER), message="somebody else leads")
     whole = bytearray(status_pb2.Status(code=14, message="m", details=[packed(detail)]).SerializeToString())
     whole[place % len(whole)] = byte

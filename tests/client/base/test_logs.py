@@ -28,7 +28,7 @@ def names(caplog: pytest.LogCaptureFixture, level: int = logging.DEBUG) -> list[
     return [event.split()[0] for event in events(caplog, level)]
 
 
-async def test_a_leader_that_moves_is_logged_by_those_who_use_it(
+async def test_a_leader_change_is_logged_by_clients_that_use_the_partition(
     cluster: FakeCluster, caplog: pytest.LogCaptureFixture
 ):
     caplog.set_level(logging.DEBUG, "raftmq")
@@ -65,7 +65,7 @@ async def test_a_partition_that_stays_unavailable_is_one_warning(
     assert names(caplog, logging.WARNING) == ["partition_unavailable"]
 
 
-async def test_no_broker_is_a_warning_now_and_then(caplog: pytest.LogCaptureFixture):
+async def test_an_unreachable_cluster_is_warned_of_at_a_bounded_rate(caplog: pytest.LogCaptureFixture):
     async with FakeCluster(brokers=1) as cluster, Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
         await cluster.brokers[1].stop()
         seen = producer._resolver
@@ -75,7 +75,7 @@ async def test_no_broker_is_a_warning_now_and_then(caplog: pytest.LogCaptureFixt
         assert names(caplog, logging.WARNING) == ["no_broker_reachable"]
 
 
-def test_the_pace_lets_the_first_through_and_then_waits():
+def test_the_log_throttle_passes_the_first_call_and_then_waits():
     pace = LogThrottle(60)
     assert [pace.is_due() for _ in range(3)] == [True, False, False]
     assert all(LogThrottle(0).is_due() for _ in range(3))
@@ -87,7 +87,7 @@ def test_without_a_handler_nothing_is_written():
     assert (done.stdout, done.stderr) == ("", "")
 
 
-def test_every_error_says_what_to_do_once():
+def test_every_error_contains_its_advice_once():
     for cls in (errors.UnknownTopicError, errors.BootstrapError, errors.WrongClusterError):
         assert str(cls("what is wrong.")) == f"what is wrong; {cls.advice}"
     assert str(errors.InvalidArgumentError("what is wrong")) == "what is wrong"

@@ -1,4 +1,4 @@
-"""Loops that never have to wait let the event loop turn: sending into a buffer with room, reading records that are there."""
+"""Loops that never have to wait yield to the event loop: sends into a buffer with space, and reads of buffered records."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COUNT = LOOKS * settings.LOOP_LOOK_CALLS
 
 @pytest.fixture(autouse=True)
 def slow_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between two looks at the clock more time is gone than the loop may be kept."""
+    """Let more time pass between two looks at the clock than calls may occupy the loop."""
     times = count(0, settings.LOOP_HOLD_SECONDS * 1.5)
     monkeypatch.setattr(loop_budget, "monotonic", lambda: next(times))
 
@@ -41,7 +41,7 @@ async def producer(transport: MemoryTransport) -> AsyncIterator[Producer]:
 
 
 async def turns_during(work: Awaitable[object]) -> int:
-    """How often another task runs until `work`, which the running task does, is done."""
+    """Return how often another task runs until `work` is done, which the current task runs."""
     turns = 0
 
     async def other() -> None:
@@ -72,7 +72,7 @@ async def test_sends_of_many_tasks_keep_their_order(producer: Producer, transpor
     assert [delivery.result().offset for delivery in deliveries] == list(range(COUNT))
 
 
-async def test_a_send_that_is_cancelled_while_others_run_takes_nothing(producer: Producer) -> None:
+async def test_a_send_cancelled_while_it_yields_accepts_nothing(producer: Producer) -> None:
     taken = 0
 
     async def send_on() -> None:
@@ -90,7 +90,7 @@ async def test_a_send_that_is_cancelled_while_others_run_takes_nothing(producer:
     assert (await producer.send_and_wait("t", b"last", partition=0)).offset == taken
 
 
-async def test_send_many_lets_other_tasks_run_though_it_fills_no_batch(producer: Producer) -> None:
+async def test_send_many_lets_other_tasks_run_without_filling_a_batch(producer: Producer) -> None:
     pairs = [(b"%d" % number, b"x" * 1000) for number in range(1000)]  # 1 MB in three partitions
     before = producer.metrics().batches_total
     assert await turns_during(producer.send_many("t", pairs)) >= 3
@@ -128,7 +128,7 @@ async def read_by_polls(consumer: Consumer) -> None:
 
 
 @pytest.mark.parametrize("read", [read_one_by_one, read_by_polls])
-async def test_a_loop_over_records_that_are_there_lets_other_tasks_run(
+async def test_a_loop_over_buffered_records_lets_other_tasks_run(
     consumer: Consumer, read: Callable[[Consumer], Awaitable[None]]
 ) -> None:
     assert await turns_during(read(consumer)) >= LOOKS - 3

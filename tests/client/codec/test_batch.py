@@ -39,7 +39,7 @@ def batches(draw: st.DrawFn):
 
 
 def slow_records(values, keys, timestamps, header_tuples) -> list[Record]:
-    """The obvious twin of decoding: no bytes involved."""
+    """Predict the result of decoding without bytes: the slow twin."""
     return [
         Record(
             "t",
@@ -90,7 +90,7 @@ def test_an_uncompressed_column_reaches_arrow_without_a_copy():
 @given(batches(), st.data())
 @settings(max_examples=100, deadline=None)
 def test_a_damaged_body_raises_only_batch_format_errors(batch, data):
-    """A batch with a good CRC around any body: what another program may have written."""
+    """Another program may write a batch with a valid CRC around any body."""
     values, keys, timestamps, header_tuples, codec = batch
     encoded = encode_body(values, keys, timestamps, header_tuples, codec)
     body = bytearray(encoded.body)
@@ -114,7 +114,7 @@ def test_a_damaged_body_raises_only_batch_format_errors(batch, data):
 
 
 @pytest.mark.parametrize("codec", [number for number in CODEC_NUMBERS if number])
-def test_a_bomb_is_refused_before_it_is_decompressed(codec: int):
+def test_a_decompression_bomb_is_refused_before_it_is_decompressed(codec: int):
     raw = bytes(32 << 20)
     packed = compress(raw, codec)
     with pytest.raises(BatchTooLargeError):
@@ -124,7 +124,7 @@ def test_a_bomb_is_refused_before_it_is_decompressed(codec: int):
 
 
 def test_a_forged_record_count_costs_nothing():
-    """All null and one time for all: 8 bytes that claim four billion records."""
+    """With all cells null and a constant timestamp, 8 bytes claim four billion records."""
     body = encode_body([None], None, 0).body
     forged = seal(body, record_count=2**32 - 1, raw_body_bytes=len(body), base_timestamp_ms=0, max_timestamp_ms=0)
     with pytest.raises(BatchFormatError):
@@ -149,13 +149,13 @@ def test_an_unknown_codec_is_named():
 
 
 @pytest.mark.parametrize("value", ["text", 5, [b"x"]])
-def test_other_types_are_refused(value: object):
+def test_values_of_other_types_are_refused(value: object):
     with pytest.raises(TypeError):
         encode_body([value], None, 0)
 
 
 def test_the_format_is_frozen():
-    """The bytes of release 0.1: if this fails, old data cannot be read. Do not change it; add a version."""
+    """These are the bytes of release 0.1. If this fails, old data cannot be read. Do not change it: add a version."""
     encoded = encode_body([b"ab", None, b""], [None, b"k", None], [1000, 1001, 1003], [(), (("h", b"x"),), ()])
     assert encoded.body.hex() == (
         "0202010100000000"  # some null, some null, u32 deltas, headers

@@ -1,4 +1,4 @@
-"""Calls are cancelled in gRPC's core and run to their natural end: what waits for the core is never abandoned."""
+"""Calls are cancelled in gRPC's core and run to their natural end: an operation that waits for the core is never abandoned."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -11,7 +11,7 @@ from raftmq.client.connection.grpc_calls import GrpcCalls, _calls_of, _stream_en
 
 
 class _Stream:
-    """A call whose end the test decides."""
+    """A call whose end the test controls."""
 
     def __init__(self) -> None:
         self.is_cancelled = False
@@ -49,8 +49,8 @@ async def test_a_cancelled_step_ends_only_when_the_core_has_answered() -> None:
     await ending
 
 
-async def test_a_step_that_the_core_does_not_report_holds_nobody_up_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A write that waits for a frozen broker to take more."""
+async def test_the_wait_for_a_step_that_the_core_does_not_report_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An example is a write that waits until a frozen broker accepts more."""
     monkeypatch.setattr(core_calls, "STEPS_END_SECONDS", 0.01)
     calls, stream = GrpcCalls(), _Stream()
     writing = asyncio.create_task(calls.step(stream, stream.read()))
@@ -61,7 +61,7 @@ async def test_a_step_that_the_core_does_not_report_holds_nobody_up_for_long(mon
     await writing
 
 
-async def test_a_step_gives_what_the_stream_gives() -> None:
+async def test_a_step_returns_the_streams_message_or_error() -> None:
     calls, stream = GrpcCalls(), _Stream()
     stream.reported.set()
     assert await calls.step(stream, stream.read()) == "answer"
@@ -72,7 +72,7 @@ async def test_a_step_gives_what_the_stream_gives() -> None:
 
 @asynccontextmanager
 async def _endless_stream() -> AsyncIterator[str]:
-    """The address of a server whose stream gives one message and stays open."""
+    """Return the address of a server whose stream sends one message and stays open."""
 
     async def stream(request: bytes, context: object) -> AsyncIterator[bytes]:
         yield request
@@ -89,8 +89,8 @@ async def _endless_stream() -> AsyncIterator[str]:
         await server.stop(0)
 
 
-async def test_a_stream_is_known_by_its_own_status() -> None:
-    """Other streams of the process stay open and are not waited for."""
+async def test_the_end_of_a_stream_is_recognized_by_its_own_status() -> None:
+    """Other streams of the process stay open, and nothing waits for them."""
     async with _endless_stream() as address, grpc.aio.insecure_channel(address) as channel:
         streams = [channel.unary_stream("/test.Streams/Watch")(b"x") for _ in range(3)]
         for stream in streams:
@@ -110,8 +110,8 @@ async def test_a_stream_is_known_by_its_own_status() -> None:
             stream.cancel()
 
 
-async def test_streams_that_end_together_are_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hundred clients that close together look at the tasks of the loop once, and not once for each stream."""
+async def test_the_ends_of_simultaneous_streams_are_found_with_one_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When a hundred clients close together, the tasks of the loop are examined once, not once for each stream."""
     scans = 0
     all_tasks = asyncio.all_tasks
 

@@ -49,7 +49,7 @@ async def test_the_topology_is_followed(cluster: FakeCluster):
     await resolver.close()
 
 
-async def test_a_partition_that_is_not_known_is_asked_for(cluster: FakeCluster):
+async def test_an_unknown_partition_is_looked_up(cluster: FakeCluster):
     older = topic_message(cluster.create_topic("t", partitions=2))
     resolver = await started(cluster)
     async with cluster.silence():
@@ -63,8 +63,8 @@ async def test_a_partition_that_is_not_known_is_asked_for(cluster: FakeCluster):
 
 
 @pytest.mark.parametrize("client", [Producer, Consumer, Admin])
-async def test_a_cluster_that_is_insisted_on_is_the_only_one(cluster: FakeCluster, client):
-    """Where two clusters were formed by mistake, the other one is refused even if it answers first."""
+async def test_only_the_requested_cluster_is_used(cluster: FakeCluster, client):
+    """If a second cluster was formed by mistake, it is refused even if it answers first."""
     stranger = client(bootstrap_servers=cluster.bootstrap_servers, cluster_id="another", **patience(client))
     with pytest.raises(errors.RaftMQError, match="every address must belong to one cluster"):
         await stranger.start()
@@ -73,11 +73,11 @@ async def test_a_cluster_that_is_insisted_on_is_the_only_one(cluster: FakeCluste
 
 
 def patience(client) -> dict[str, float]:
-    """How long a client tries to start."""
+    """Return how long a client tries to start."""
     return {"max_block_ms" if client is Producer else "request_timeout_ms": 10_000}
 
 
-async def test_dead_bootstrap_addresses_are_passed_over(cluster: FakeCluster):
+async def test_dead_bootstrap_addresses_are_skipped(cluster: FakeCluster):
     resolver = await started(cluster, "127.0.0.1:1", "127.0.0.1:2")
     assert resolver.cluster_id == "fake-cluster"
     await resolver.close()
@@ -121,7 +121,7 @@ async def test_hints_never_lead_back_to_an_older_epoch(cluster: FakeCluster):
     await resolver.close()
 
 
-async def test_another_cluster_is_never_believed(cluster: FakeCluster):
+async def test_updates_of_another_cluster_are_ignored(cluster: FakeCluster):
     resolver = await started(cluster)
     cluster.cluster_id = "another"  # both addresses were taken over by another cluster
     cluster.create_topic("theirs")
@@ -155,8 +155,8 @@ async def test_an_address_that_is_the_clusters_own_again_is_used_again(cluster: 
     await resolver.close()
 
 
-async def test_whoever_is_of_another_cluster_cannot_be_reached(cluster: FakeCluster):
-    """It has topics of the same ids: what it took would be lost, and what it gave would be another topic's."""
+async def test_calls_to_a_broker_of_another_cluster_are_refused(cluster: FakeCluster):
+    """Another cluster has topics with the same ids. It would accept records, which would be lost, and return records of other topics."""
     topic = cluster.create_topic("t")
     resolver = await started(cluster)
     connection = resolver.connection(cluster.brokers[topic.partitions[0].leader].address)
@@ -244,18 +244,21 @@ def test_addresses_come_as_text_or_sequence():
             "failed to connect to all addresses; last error: UNKNOWN: ipv4:1.2.3.4:1: No route to host",
             "No route to host",
         ),
-        ("errors resolving x:1: [field:hostname lookup error: Domain name not found]", "the host's name is not known"),
+        (
+            "errors resolving x:1: [field:hostname lookup error: Domain name not found]",
+            "the host name cannot be resolved",
+        ),
         ("Socket closed", ""),
         ("recvmsg:Connection reset by peer", ""),
         ("Stream removed: connection refused to say more", ""),
     ],
 )
-def test_what_never_left_is_told_from_what_may_have(details: str, reason: str):
+def test_unsent_requests_are_distinguished_from_requests_that_may_have_arrived(details: str, reason: str):
     assert unreachable_reason(details) == reason
 
 
-async def test_the_core_has_nothing_left_to_report_of_a_closed_connection(cluster: FakeCluster):
-    """Whatever was under way: gRPC's tasks of its streams have ended, and every cancelled call was reported."""
+async def test_no_cancelled_call_is_unreported_after_a_connection_closes(cluster: FakeCluster):
+    """After any requests, gRPC's tasks of its streams have ended, and every cancelled call was reported."""
     cluster.create_topic("t")
     connection = GrpcTransport().connect(cluster.brokers[1].address)
     assert isinstance(connection, GrpcConnection)
@@ -282,8 +285,8 @@ async def test_the_core_has_nothing_left_to_report_of_a_closed_connection(cluste
         await anext(watch)
 
 
-async def test_of_topics_that_are_gone_only_the_last_are_remembered(cluster: FakeCluster, monkeypatch):
-    """Group ids are never reused: a client that outlives thousands of topics would remember each of their leaders."""
+async def test_only_the_latest_deleted_leaders_are_remembered(cluster: FakeCluster, monkeypatch):
+    """Group ids are never reused. A client that outlives thousands of topics would otherwise remember each of their leaders."""
     monkeypatch.setattr(settings, "DELETED_LEADERS_MAX", 4)
     cluster.create_topic("stays", partitions=2)
     resolver = await started(cluster)
@@ -299,10 +302,8 @@ async def test_of_topics_that_are_gone_only_the_last_are_remembered(cluster: Fak
     await resolver.close()
 
 
-async def test_what_is_deleted_takes_its_leaders_along_and_an_old_table_takes_nothing(
-    cluster: FakeCluster, monkeypatch
-):
-    """A broker that is behind may not know a topic yet: what is known of its leaders' epochs must not go back."""
+async def test_deleted_topics_lose_their_leaders_but_an_older_table_removes_nothing(cluster: FakeCluster, monkeypatch):
+    """A broker that is behind may not know a topic yet. The known epochs of its leaders must not go back."""
     monkeypatch.setattr(settings, "DELETED_LEADERS_MAX", 0)
     cluster.create_topic("t")
     resolver = await started(cluster)
@@ -319,8 +320,8 @@ async def test_what_is_deleted_takes_its_leaders_along_and_an_old_table_takes_no
     await resolver.close()
 
 
-async def test_a_connection_to_where_no_broker_is_any_more_is_closed(cluster: FakeCluster, monkeypatch):
-    """It would try to connect once a second for as long as the program runs; brokers that move leave many behind."""
+async def test_a_connection_to_an_abandoned_address_is_closed(cluster: FakeCluster, monkeypatch):
+    """It would try to reconnect once a second for as long as the program runs, and brokers that move leave many addresses behind."""
     monkeypatch.setattr(settings, "UNUSED_CONNECTION_SECONDS", 0.05)
     staying, leaving = cluster.brokers.values()
     resolver = Resolver(staying.address, GrpcTransport())

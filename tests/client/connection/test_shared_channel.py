@@ -1,4 +1,4 @@
-"""Clients of one event loop share their connections, and none is disturbed by another one that closes."""
+"""Clients of one event loop share their connections, and none is affected when another one closes."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tests.support.client.fake_broker import FakeCluster
 
 
 def left_open() -> set[tuple[asyncio.AbstractEventLoop, str]]:
-    """The loops and addresses of the channels that are open in this process. Other modules' tests may have left some."""
+    """Return the loops and addresses of the channels that are open in this process. Tests of other modules may have left some."""
     return set(shared_channel._channels)
 
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """The addresses of the channels that were opened."""
+    """Collect the addresses of channels as they are opened."""
     addresses: list[str] = []
     before = left_open()
     open_channel = transport.open_channel
@@ -58,7 +58,7 @@ async def test_clients_of_every_kind_have_one_connection_to_each_broker(
     await asyncio.gather(*(client.close() for client in clients))
 
 
-async def test_a_client_that_closes_disturbs_nobody(cluster: FakeCluster, opened: list[str]) -> None:
+async def test_closing_a_client_does_not_affect_others(cluster: FakeCluster, opened: list[str]) -> None:
     cluster.create_topic("t")
     servers = cluster.bootstrap_servers
     async with Producer(bootstrap_servers=servers) as staying:
@@ -91,7 +91,7 @@ async def test_the_last_client_closes_the_channel_and_the_next_opens_another(
     assert opened == [address, address]
 
 
-async def test_a_client_that_was_forgotten_keeps_no_channel(cluster: FakeCluster, opened: list[str]) -> None:
+async def test_an_unclosed_client_keeps_no_channel(cluster: FakeCluster, opened: list[str]) -> None:
     address = cluster.brokers[1].address
     forgotten, closed = GrpcConnection(address), GrpcConnection(address)
     await forgotten.call(DESCRIBE_CLUSTER, pb.DescribeClusterRequest(), 5)

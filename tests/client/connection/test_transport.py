@@ -1,4 +1,4 @@
-"""A connection that breaks is told from a defect of the broker, whatever gRPC calls it."""
+"""A broken connection is distinguished from a defect of the broker, whichever status gRPC reports."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class _NeverReads(grpc.GenericRpcHandler):
         return grpc.stream_stream_rpc_method_handler(answer)
 
 
-async def test_a_write_that_a_dead_connection_ends_is_no_defect_of_the_broker() -> None:
-    """The write waits for flow control when the server goes away.
+async def test_a_write_on_a_dead_connection_raises_a_connection_error() -> None:
+    """The write waits for flow control when the server disappears.
 
-    gRPC reports INTERNAL most of the time, UNAVAILABLE sometimes, and that the call has ended when the write before was just done.
+    gRPC usually reports INTERNAL, sometimes UNAVAILABLE, or an ended call if the previous write had just finished.
     """
     server = grpc.aio.server()
     server.add_generic_rpc_handlers((_NeverReads(),))
@@ -59,7 +59,9 @@ def _statuses() -> Iterator[tuple[str, type[Exception]]]:
 
 
 @pytest.mark.parametrize(("details", "expected"), list(_statuses()))
-def test_only_the_cores_own_failure_is_taken_for_a_broken_connection(details: str, expected: type[Exception]) -> None:
+def test_an_internal_status_means_a_broken_connection_only_if_the_core_failed(
+    details: str, expected: type[Exception]
+) -> None:
     nothing = grpc.aio.Metadata()
     error = grpc.aio.AioRpcError(grpc.StatusCode.INTERNAL, nothing, nothing, details=details)
     assert type(error_from_rpc(error, "one:9400")) is expected

@@ -24,7 +24,7 @@ def consumer(cluster: FakeCluster, *topics: str, **settings: object) -> Consumer
 
 
 def fill(cluster: FakeCluster, tp: TopicPartition, batches: int, records: int = 10, start: int = 0) -> list[bytes]:
-    """Append batches with numbered values, as a producer would have; returns the values."""
+    """Append batches with numbered values as a producer would, and return the values."""
     partition = cluster.topics[tp.topic].partitions[tp.partition]
     values = [b"%d" % (start + n) for n in range(batches * records)]
     for n in range(batches):
@@ -68,20 +68,20 @@ async def test_everything_is_read_in_order_from_every_partition(cluster: FakeClu
         assert [record.timestamp for record in records[::13]] == [1000 + n for n in range(7)]
 
 
-async def test_nothing_there_is_an_empty_dictionary(cluster: FakeCluster):
+async def test_getmany_returns_an_empty_dictionary_without_records(cluster: FakeCluster):
     cluster.create_topic("t")
     async with consumer(cluster, "t") as c:
         assert await c.getmany() == {}
         assert await c.getmany(timeout_ms=80) == {}
 
 
-async def test_without_anything_assigned_there_is_nothing(cluster: FakeCluster):
+async def test_getmany_returns_nothing_without_an_assignment(cluster: FakeCluster):
     async with consumer(cluster) as c:
         assert await c.getmany(timeout_ms=10) == {}
         assert c.assignment() == frozenset()
 
 
-async def test_latest_reads_what_is_written_after_start(cluster: FakeCluster):
+async def test_latest_reads_the_records_written_after_the_start(cluster: FakeCluster):
     cluster.create_topic("t")
     fill(cluster, T0, 2)
     async with consumer(cluster, "t", auto_offset_reset="latest") as c:
@@ -90,7 +90,7 @@ async def test_latest_reads_what_is_written_after_start(cluster: FakeCluster):
         assert [record.offset for record in found[T0]] == list(range(20, 30))
 
 
-async def test_max_records_cuts_batches_and_nothing_is_lost(cluster: FakeCluster):
+async def test_max_records_splits_batches_without_losing_records(cluster: FakeCluster):
     cluster.create_topic("t")
     expected = fill(cluster, T0, 5, 100)
     async with consumer(cluster, "t", max_poll_records=64) as c:
@@ -103,7 +103,7 @@ async def test_max_records_cuts_batches_and_nothing_is_lost(cluster: FakeCluster
     assert found == expected
 
 
-async def test_the_high_watermark_is_what_the_leader_said_last(cluster: FakeCluster):
+async def test_the_high_watermark_is_that_of_the_leaders_last_answer(cluster: FakeCluster):
     cluster.create_topic("t")
     async with consumer(cluster, "t") as c:
         assert c.highwater(T0) is None
@@ -153,7 +153,7 @@ async def test_closing_ends_iteration(cluster: FakeCluster):
     await c.close()
 
 
-async def test_deserializers_apply_to_what_is_there(cluster: FakeCluster):
+async def test_deserializers_are_not_called_for_none(cluster: FakeCluster):
     cluster.create_topic("t")
     batch = encode_body([b"1", None], [None, b"k"], 1, [(("h", b"x"),), ()]).seal()
     cluster.topics["t"].partitions[0].append(batch, 1)
@@ -164,7 +164,7 @@ async def test_deserializers_apply_to_what_is_there(cluster: FakeCluster):
 
 
 async def test_a_deserializer_that_fails_loses_no_record(cluster: FakeCluster):
-    """What precedes the record is returned first; then it fails as often as it is asked for, until somebody seeks."""
+    """The records before it are returned first. Then every read fails until a seek."""
     cluster.create_topic("t")
     partition = cluster.topics["t"].partitions[0]
     partition.append(encode_body([b"0", b"1", b"bad", b"3"], None, 1).seal(), 1)
@@ -223,7 +223,7 @@ async def test_a_new_record_arrives_without_waiting_for_the_poll_to_end(cluster:
             assert len((await waiting)[T0]) == 10
 
 
-async def test_what_is_fetched_ahead_is_bounded(cluster: FakeCluster):
+async def test_prefetching_is_bounded(cluster: FakeCluster):
     cluster.create_topic("t")
     partition = cluster.topics["t"].partitions[0]
     for _ in range(300):
@@ -238,7 +238,7 @@ async def test_what_is_fetched_ahead_is_bounded(cluster: FakeCluster):
 # -------------------------------------------------------------------------------------------------------------- positions
 
 
-async def test_seek_goes_to_any_record_also_inside_a_batch(cluster: FakeCluster):
+async def test_seek_reaches_records_inside_a_batch(cluster: FakeCluster):
     cluster.create_topic("t")
     expected = fill(cluster, T0, 5)
     async with consumer(cluster, "t") as c:
@@ -271,7 +271,7 @@ async def test_seek_to_beginning_and_end(cluster: FakeCluster):
         assert (await c.position(T0), await c.position(T1)) == (30, 0)
 
 
-async def test_a_seek_while_iterating_takes_effect_at_once(cluster: FakeCluster):
+async def test_a_seek_during_iteration_takes_effect_immediately(cluster: FakeCluster):
     cluster.create_topic("t")
     fill(cluster, T0, 3)
     seen = []
@@ -299,7 +299,7 @@ async def test_offsets_for_times_asks_the_leaders(cluster: FakeCluster):
             await c.end_offsets([TopicPartition("t", 9)])
 
 
-async def test_a_partition_that_somebody_else_added_a_moment_ago_is_known(cluster: FakeCluster):
+async def test_a_newly_added_partition_is_found(cluster: FakeCluster):
     cluster.create_topic("t")
     fill(cluster, T0, 1)
     async with consumer(cluster, "t") as c:
@@ -310,7 +310,7 @@ async def test_a_partition_that_somebody_else_added_a_moment_ago_is_known(cluste
             assert await c.end_offsets([T1]) == {T1: 30}
 
 
-async def test_pause_holds_records_back_and_resume_gives_them(cluster: FakeCluster):
+async def test_pause_withholds_records_and_resume_returns_them(cluster: FakeCluster):
     cluster.create_topic("t", partitions=2)
     fill(cluster, T0, 3)
     fill(cluster, T1, 3)
@@ -336,7 +336,7 @@ async def test_getmany_of_some_partitions_leaves_the_others(cluster: FakeCluster
             await c.getmany(T2)
 
 
-async def test_assign_keeps_positions_of_what_stays(cluster: FakeCluster):
+async def test_assign_keeps_the_positions_of_partitions_that_stay(cluster: FakeCluster):
     cluster.create_topic("t", partitions=2)
     fill(cluster, T0, 1)
     fill(cluster, T1, 1)
@@ -384,10 +384,10 @@ async def test_a_position_below_the_log_start_is_reset(cluster: FakeCluster, pol
         assert found[T0][0].offset in (first, first + 1)
 
 
-async def test_a_reset_to_the_earliest_does_not_ask_a_replica_that_knows_less(
+async def test_a_reset_to_the_earliest_uses_the_offset_of_the_error(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ):
-    """After a restart of all brokers one may not know yet that deleting records was committed, and would serve them again."""
+    """After a restart of all brokers, a replica may not know yet that a deletion was committed, and would serve the records again."""
     cluster.create_topic("t")
     fill(cluster, T0, 5)
     partition = cluster.topics["t"].partitions[0]
@@ -412,7 +412,7 @@ async def test_a_reset_to_the_earliest_does_not_ask_a_replica_that_knows_less(
         assert [record.offset for record in found[T0]] == list(range(40, 50))
 
 
-async def test_without_a_reset_policy_the_reader_is_told(cluster: FakeCluster):
+async def test_without_a_reset_policy_reading_raises_an_error(cluster: FakeCluster):
     cluster.create_topic("t")
     fill(cluster, T0, 5)
     trim(cluster, 40)
@@ -480,13 +480,15 @@ async def test_metrics_count_what_was_fetched(cluster: FakeCluster):
 
 
 def forge(cluster: FakeCluster, count: int) -> None:
-    """A batch with a good CRC and a body of another program."""
+    """Return a batch with a valid CRC and a body of another program."""
     batch = seal(b"\xff" * 64, record_count=count, raw_body_bytes=64, base_timestamp_ms=0, max_timestamp_ms=0)
     cluster.topics["t"].partitions[0].append(batch, 1)
 
 
 @pytest.mark.parametrize("way", ["getmany", "iterate"])
-async def test_a_corrupt_batch_is_reported_in_its_turn_and_can_be_skipped(cluster: FakeCluster, way: str):
+async def test_a_corrupt_batch_is_reported_after_the_records_before_it_and_can_be_skipped(
+    cluster: FakeCluster, way: str
+):
     cluster.create_topic("t")
     fill(cluster, T0, 1)
     forge(cluster, 7)
@@ -508,7 +510,7 @@ async def test_a_corrupt_batch_is_reported_in_its_turn_and_can_be_skipped(cluste
         assert [r.offset for r in await take(10)] == list(range(17, 27))
 
 
-async def test_a_bad_checksum_is_never_handed_out(cluster: FakeCluster):
+async def test_a_batch_with_a_bad_checksum_is_never_returned(cluster: FakeCluster):
     cluster.create_topic("t")
     fill(cluster, T0, 1)
     partition = cluster.topics["t"].partitions[0]
@@ -586,7 +588,7 @@ async def test_no_task_is_left_behind(cluster: FakeCluster):
 
 
 async def test_a_partition_without_a_leader_does_not_hold_up_the_others(cluster: FakeCluster):
-    """Their positions are to be looked up, and one of them cannot be: nobody knows who leads it."""
+    """One of the positions cannot be looked up, because the partition has no known leader."""
     cluster.create_topic("t", partitions=3)
     expected = fill(cluster, T0, 1)
     fill(cluster, T2, 1)
@@ -602,7 +604,7 @@ async def test_a_partition_without_a_leader_does_not_hold_up_the_others(cluster:
         assert set(await read(c, 10)) == {T1}
 
 
-async def test_a_partition_that_is_gone_is_no_error_of_the_others(cluster: FakeCluster):
+async def test_a_deleted_partition_does_not_affect_the_others(cluster: FakeCluster):
     cluster.create_topic("t")
     cluster.create_topic("gone")
     async with consumer(cluster, "t", "gone", auto_offset_reset="latest") as c:
@@ -618,7 +620,7 @@ async def test_a_partition_that_is_gone_is_no_error_of_the_others(cluster: FakeC
         assert isinstance(states[1].error, errors.UnknownTopicError)
 
 
-async def test_what_is_buffered_while_paused_survives_a_reset_of_the_position(cluster: FakeCluster):
+async def test_records_buffered_during_a_pause_survive_a_reset_of_the_position(cluster: FakeCluster):
     cluster.create_topic("t")
     fill(cluster, T0, 2)
     async with consumer(cluster, "t") as c:

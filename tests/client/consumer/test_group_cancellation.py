@@ -1,4 +1,4 @@
-"""A consumer of a group, cancelled at each of its await points: nothing is lost, repeated, committed too far or left behind."""
+"""A consumer of a group, cancelled at each of its await points: no record is lost, repeated or committed too early, and nothing remains."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def tasks_of_clients() -> list[str]:
 
 
 @MOMENTS
-async def test_asking_for_records_loses_and_repeats_none(broker: Harness, members: Members, moment: Moment) -> None:
+async def test_a_cancelled_read_loses_and_repeats_no_record(broker: Harness, members: Members, moment: Moment) -> None:
     topic = await broker.topic(TOPIC, partitions=2)
     consumer = await members.start(max_poll_records=3, auto_commit_interval_ms=1)
     found: list[Record] = []
@@ -49,7 +49,7 @@ async def test_asking_for_records_loses_and_repeats_none(broker: Harness, member
 
 
 @MOMENTS
-async def test_a_commit_happens_or_not_and_the_next_one_counts(
+async def test_a_cancelled_commit_happens_or_not_and_the_next_one_counts(
     broker: Harness, members: Members, moment: Moment
 ) -> None:
     topic = await broker.topic(TOPIC, partitions=1)
@@ -67,7 +67,7 @@ async def test_a_commit_happens_or_not_and_the_next_one_counts(
 
 
 @MOMENTS
-async def test_questions_leave_no_trace(broker: Harness, members: Members, moment: Moment) -> None:
+async def test_cancelled_lookups_change_nothing(broker: Harness, members: Members, moment: Moment) -> None:
     topic = await broker.topic(TOPIC, partitions=1)
     await produce(broker, topic, 0, 10)
     consumer = await members.start(enable_auto_commit=False)
@@ -104,12 +104,12 @@ async def test_a_start_that_is_cancelled_leaves_no_member(broker: Harness, membe
 
 
 @MOMENTS
-async def test_a_close_that_is_cancelled_closes_all_the_same(broker: Harness, members: Members, moment: Moment) -> None:
+async def test_a_cancelled_close_still_closes(broker: Harness, members: Members, moment: Moment) -> None:
     topic = await broker.topic(TOPIC, partitions=1)
     await produce(broker, topic, 0, 10)
     point, is_reached = 0, True
     while is_reached:
-        # a group of its own: whoever is cancelled while it says goodbye may stay a member until its session ends
+        # It has its own group, because a consumer that is cancelled while it leaves may remain a member until its session ends.
         consumer = members.make(TOPIC, enable_auto_commit=False, group_id=f"g{point}")
         await consumer.start()
         await read(consumer, 10)
@@ -123,14 +123,14 @@ async def test_a_close_that_is_cancelled_closes_all_the_same(broker: Harness, me
     assert point > 3
 
 
-async def test_a_close_answers_a_commit_that_was_not_sent_yet(broker: Harness, members: Members) -> None:
+async def test_close_fails_a_commit_that_was_not_sent_yet(broker: Harness, members: Members) -> None:
     topic = await broker.topic(TOPIC, partitions=1)
     await produce(broker, topic, 0, 10)
     consumer = members.make(enable_auto_commit=False)
     await consumer.start()
     consumer.assign([part(0)])
     await read(consumer, 10)
-    waiting = consumer.commit_nowait()  # its call is a task that has not had its first step when the close comes
+    waiting = consumer.commit_nowait()  # its call is a task that has not taken its first step when `close` is called
     try:
         raise KeyError("a handler's")
     except KeyError:

@@ -1,4 +1,4 @@
-"""Consumers with a group, on a real broker in memory: who reads what, what is committed when, what a rebalance does."""
+"""Consumers with a group, on a real broker in memory: assignments, commits and rebalances."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def part(number: int) -> TopicPartition:
 
 
 class Listener(RebalanceListener):
-    """Writes down what it hears."""
+    """Records its calls."""
 
     def __init__(self) -> None:
         self.heard: list[tuple[str, frozenset[int]]] = []
@@ -105,7 +105,7 @@ async def read(consumer: Consumer, count: int) -> list[Record]:
 
 
 async def until(condition, *reading: Consumer) -> list[Record]:
-    """Keep the consumers asking until the condition holds; returns what they were handed."""
+    """Let the consumers poll until the condition holds. Return the records that they got."""
     found: list[Record] = []
     async with asyncio.timeout(WAIT_SECONDS):
         while not condition():
@@ -119,7 +119,7 @@ async def until(condition, *reading: Consumer) -> list[Record]:
 # -------------------------------------------------------------------------------------------------------------- sharing
 
 
-async def test_one_member_reads_everything_and_the_next_goes_on_behind_it(broker: Harness, members: Members) -> None:
+async def test_the_next_member_continues_at_the_committed_offsets(broker: Harness, members: Members) -> None:
     topic = await broker.topic(TOPIC, partitions=2)
     for number in range(2):
         await produce(broker, topic, number, 10)
@@ -153,7 +153,9 @@ async def test_members_share_and_partitions_that_stay_are_never_interrupted(brok
     assert len({(r.partition, r.offset) for r in both}) == len(both) == 12
 
 
-async def test_who_leaves_hands_over_at_once_and_commits_what_is_processed(broker: Harness, members: Members) -> None:
+async def test_a_leaving_member_commits_processed_records_and_releases_partitions_immediately(
+    broker: Harness, members: Members
+) -> None:
     topic = await broker.topic(TOPIC, partitions=2)
     for number in range(2):
         await produce(broker, topic, number, 4)
@@ -170,7 +172,9 @@ async def test_who_leaves_hands_over_at_once_and_commits_what_is_processed(broke
 # -------------------------------------------------------------------------------------------------------- automatic commit
 
 
-async def test_iterating_commits_what_was_done_with_and_not_what_is_in_hand(broker: Harness, members: Members) -> None:
+async def test_iterating_commits_the_previous_records_and_not_the_current_one(
+    broker: Harness, members: Members
+) -> None:
     topic = await broker.topic(TOPIC)
     await produce(broker, topic, 0, 10)
     consumer = await members.start(auto_commit_interval_ms=20)
@@ -193,7 +197,7 @@ async def test_getmany_commits_at_the_next_call(broker: Harness, members: Member
     await members.until_committed(0, 10)
 
 
-async def test_after_an_exception_nothing_more_is_committed(broker: Harness, members: Members) -> None:
+async def test_no_records_are_committed_after_an_exception(broker: Harness, members: Members) -> None:
     topic = await broker.topic(TOPIC)
     await produce(broker, topic, 0, 10)
 
@@ -214,7 +218,7 @@ async def test_after_an_exception_nothing_more_is_committed(broker: Harness, mem
     assert await members.committed(0) == -1
 
 
-async def test_a_clean_end_commits_what_the_reader_has_done(broker: Harness, members: Members) -> None:
+async def test_a_clean_end_commits_the_processed_records(broker: Harness, members: Members) -> None:
     topic = await broker.topic(TOPIC)
     await produce(broker, topic, 0, 10)
     async with members.make(TOPIC) as consumer:
@@ -224,7 +228,7 @@ async def test_a_clean_end_commits_what_the_reader_has_done(broker: Harness, mem
     assert await members.committed(0) == 6
 
 
-async def test_closing_under_a_reader_does_not_commit_what_it_is_at(broker: Harness, members: Members) -> None:
+async def test_closing_during_a_read_does_not_commit_the_current_record(broker: Harness, members: Members) -> None:
     topic = await broker.topic(TOPIC)
     await produce(broker, topic, 0, 10)
     consumer = members.make(TOPIC)
@@ -273,7 +277,7 @@ async def test_commits_keep_their_order_and_gather(broker: Harness, members: Mem
     assert transport.calls["CommitOffsets"] == 2
 
 
-async def test_a_commit_above_the_end_and_one_of_a_stranger_are_refused(broker: Harness, members: Members) -> None:
+async def test_commits_above_the_end_or_of_foreign_partitions_are_refused(broker: Harness, members: Members) -> None:
     topic = await broker.topic(TOPIC, partitions=2)
     await produce(broker, topic, 0, 10)
     consumer = await members.start(enable_auto_commit=False)
@@ -305,7 +309,7 @@ async def test_assigned_partitions_have_named_offsets(broker: Harness, members: 
     assert await members.committed(0, group="named") == 10
 
 
-async def test_a_consumer_goes_back_to_what_its_group_has_committed(broker: Harness, members: Members) -> None:
+async def test_seek_to_committed_returns_to_the_committed_offsets(broker: Harness, members: Members) -> None:
     topic = await broker.topic(TOPIC, partitions=2)
     for number in range(2):
         await produce(broker, topic, number, 10)
@@ -324,7 +328,7 @@ async def test_a_consumer_goes_back_to_what_its_group_has_committed(broker: Harn
         await consumer.seek_to_committed(part(7))
 
 
-async def test_without_anything_committed_or_a_reset_there_is_nowhere_to_go_back_to(
+async def test_seek_to_committed_without_commits_or_a_reset_policy_is_an_error(
     broker: Harness, members: Members
 ) -> None:
     topic = await broker.topic(TOPIC, partitions=2)
@@ -334,12 +338,12 @@ async def test_without_anything_committed_or_a_reset_there_is_nowhere_to_go_back
         await consumer.seek(part(0), 3)
         await consumer.seek(part(1), 0)
         await consumer.commit({part(1): 0})
-        with pytest.raises(errors.NoPositionError, match=r"nothing of flights/0: seek"):
+        with pytest.raises(errors.NoPositionError, match=r"no committed offset for flights/0: seek"):
             await consumer.seek_to_committed()
         assert await consumer.position(part(0)) == 3
 
 
-async def test_what_needs_a_group_says_so(broker: Harness, members: Members) -> None:
+async def test_operations_that_need_a_group_are_refused_without_one(broker: Harness, members: Members) -> None:
     await broker.topic(TOPIC)
     consumer = await members.start(group_id=None)
     for call in (lambda: consumer.commit(), lambda: consumer.committed(part(0)), lambda: consumer.seek_to_committed()):
@@ -352,7 +356,7 @@ async def test_what_needs_a_group_says_so(broker: Harness, members: Members) -> 
 # ----------------------------------------------------------------------------------------------------------- rebalances
 
 
-async def test_a_partition_is_released_only_when_its_records_are_done_with(broker: Harness, members: Members) -> None:
+async def test_a_partition_is_released_only_when_its_records_are_processed(broker: Harness, members: Members) -> None:
     topic = await broker.topic(TOPIC, partitions=2)
     for number in range(2):
         await produce(broker, topic, number, 4)
@@ -374,7 +378,7 @@ async def test_a_partition_is_released_only_when_its_records_are_done_with(broke
     assert await second.getmany(timeout_ms=100) == {}
 
 
-async def test_a_commit_in_on_revoked_is_what_the_next_owner_begins_at(broker: Harness, members: Members) -> None:
+async def test_the_next_owner_begins_at_the_offset_committed_in_on_revoked(broker: Harness, members: Members) -> None:
     topic = await broker.topic(TOPIC, partitions=2)
     for number in range(2):
         await produce(broker, topic, number, 9)
@@ -392,7 +396,7 @@ async def test_a_commit_in_on_revoked_is_what_the_next_owner_begins_at(broker: H
     assert [record.offset for record in await read(second, 3)] == [6, 7, 8]
 
 
-async def test_what_is_fetched_when_a_partition_goes_is_not_handed_out(broker: Harness, members: Members) -> None:
+async def test_fetched_records_of_a_revoked_partition_are_not_returned(broker: Harness, members: Members) -> None:
     topic = await broker.topic(TOPIC, partitions=2)
     transport = BrokerTransport(broker)
     first = await members.start(transport=transport)
@@ -426,7 +430,7 @@ async def test_a_listener_that_fails_does_not_stop_the_rebalance(broker: Harness
     assert await consumer.getmany() == {}
 
 
-async def test_on_assigned_may_seek_before_anything_is_handed_out(broker: Harness, members: Members) -> None:
+async def test_on_assigned_may_seek_before_records_are_returned(broker: Harness, members: Members) -> None:
     topic = await broker.topic(TOPIC)
     await produce(broker, topic, 0, 10)
     consumer: Consumer
@@ -455,9 +459,7 @@ async def test_a_session_that_ended_loses_everything_and_joins_again(broker: Har
     assert [record.offset for record in again] == list(range(10)), "nothing was committed"
 
 
-async def test_an_offset_reset_under_a_member_begins_anew_and_fences_its_old_commit(
-    broker: Harness, members: Members
-) -> None:
+async def test_an_offset_reset_restarts_a_member_and_fences_its_old_commit(broker: Harness, members: Members) -> None:
     topic = await broker.topic(TOPIC)
     await produce(broker, topic, 0, 10)
     transport = BrokerTransport(broker)
@@ -478,7 +480,9 @@ async def test_an_offset_reset_under_a_member_begins_anew_and_fences_its_old_com
     assert [record.offset for record in found] == [8, 9]
 
 
-async def test_a_static_member_takes_its_place_again_and_fences_who_had_it(broker: Harness, members: Members) -> None:
+async def test_a_restarted_static_member_gets_its_partitions_and_fences_its_former_process(
+    broker: Harness, members: Members
+) -> None:
     await broker.topic(TOPIC, partitions=2)
     first = await members.start(group_instance_id="one")
     await until(lambda: len(first.assignment()) == 2, first)
@@ -498,7 +502,9 @@ async def test_a_static_member_that_closes_keeps_its_place(broker: Harness, memb
     assert [member.instance_id for member in group.members.values()] == ["one"]
 
 
-async def test_a_program_that_does_not_come_back_is_no_member_until_it_does(broker: Harness, members: Members) -> None:
+async def test_a_program_that_does_not_poll_leaves_the_group_until_it_polls_again(
+    broker: Harness, members: Members
+) -> None:
     await broker.topic(TOPIC, partitions=2)
     heard = Listener()
     first = await members.start(listener=heard, max_poll_interval_ms=1000)
@@ -511,7 +517,7 @@ async def test_a_program_that_does_not_come_back_is_no_member_until_it_does(brok
     await until(lambda: len(first.assignment()) == 2, first)
 
 
-async def test_no_answer_for_a_session_loses_everything_and_the_next_answer_gives_it_back(
+async def test_partitions_are_lost_after_a_session_without_answers_and_come_back_with_the_next_one(
     broker: Harness, members: Members
 ) -> None:
     topic = await broker.topic(TOPIC)
@@ -523,7 +529,7 @@ async def test_no_answer_for_a_session_loses_everything_and_the_next_answer_give
     await read(consumer, 3)
     member_id = consumer._assignment.session.membership.member_id
     transport.refusals["Heartbeat"] = errors.NoLeaderError("nobody coordinates")
-    broker.coordinator._sessions.shift(1000)  # a coordinator that is gone expires nobody
+    broker.coordinator._sessions.shift(1000)  # a coordinator that is down expires no session
     await until(lambda: heard.heard[-1][0] == "lost", consumer)
     assert consumer.assignment() == frozenset()
     del transport.refusals["Heartbeat"]
@@ -534,7 +540,7 @@ async def test_no_answer_for_a_session_loses_everything_and_the_next_answer_give
 # --------------------------------------------------------------------------------------------------------- subscriptions
 
 
-async def test_a_pattern_finds_topics_that_come_later(broker: Harness, members: Members) -> None:
+async def test_a_pattern_matches_topics_created_later(broker: Harness, members: Members) -> None:
     await broker.topic("flights-a")
     consumer = await members.start("flights-a")
     consumer.subscribe(pattern="flights-.*")
@@ -556,7 +562,7 @@ async def test_added_partitions_are_read_from_their_start(broker: Harness, membe
     assert consumer.assignment() == {part(0), part(1), part(2)}
 
 
-async def test_a_topic_made_anew_is_another_one(broker: Harness, members: Members) -> None:
+async def test_a_topic_that_is_created_again_is_a_different_topic(broker: Harness, members: Members) -> None:
     topic = await broker.topic(TOPIC)
     await produce(broker, topic, 0, 5)
     heard = Listener()
@@ -569,7 +575,7 @@ async def test_a_topic_made_anew_is_another_one(broker: Harness, members: Member
     assert [what for what, _ in heard.heard] == ["assigned", "revoked", "assigned"]
 
 
-async def test_unsubscribing_gives_everything_up_and_leaves(broker: Harness, members: Members) -> None:
+async def test_unsubscribing_releases_all_partitions_and_leaves_the_group(broker: Harness, members: Members) -> None:
     topic = await broker.topic(TOPIC)
     await produce(broker, topic, 0, 5)
     consumer = await members.start()
@@ -584,7 +590,7 @@ async def test_unsubscribing_gives_everything_up_and_leaves(broker: Harness, mem
     await until(lambda: len(consumer.assignment()) == 1, consumer)
 
 
-async def test_a_topic_that_is_not_there_is_told_at_the_start(members: Members) -> None:
+async def test_a_missing_topic_is_reported_at_the_start(members: Members) -> None:
     with pytest.raises(errors.UnknownTopicError):
         await members.start("nothing")
 
@@ -604,7 +610,7 @@ async def test_settings_that_brokers_refuse_are_raised_at_the_start(broker: Harn
         {"heartbeat_interval_ms": 50_000}, {"auto_commit_interval_ms": 0}, {"max_poll_interval_ms": -1},
     ],
 )  # fmt: skip
-def test_settings_that_make_no_sense_are_refused(settings: dict[str, object]) -> None:
+def test_invalid_settings_are_refused(settings: dict[str, object]) -> None:
     with pytest.raises(errors.InvalidArgumentError):
         Consumer(TOPIC, **({"group_id": "g"} | settings))
 
@@ -649,7 +655,7 @@ async def test_groups_are_described_and_reset(broker: Harness, members: Members)
 
 
 async def test_a_dry_run_of_each_kind_of_reset_shows_what_the_reset_then_does(broker: Harness) -> None:
-    """Ten records, and ten more a minute later; a time in the future is the end, a shift stops at the log's ends."""
+    """There are ten records, and ten more a minute later. A time in the future means the end, and a shift stops at the ends of the log."""
     topic = await broker.topic(TOPIC)
     began_ms = broker.clock_ms
     await produce(broker, topic, 0, 10)
@@ -681,8 +687,8 @@ async def test_a_dry_run_of_each_kind_of_reset_shows_what_the_reset_then_does(br
             assert await committed() == after
 
 
-async def test_lag_is_told_in_records_and_in_seconds(broker: Harness, members: Members) -> None:
-    """The age of the oldest record that is not consumed; to the consumer itself, what it has not been handed."""
+async def test_lag_is_reported_in_records_and_in_seconds(broker: Harness, members: Members) -> None:
+    """The lag in seconds is the age of the oldest unread record. For the consumer itself, unread means not returned to it."""
     topic = await broker.topic(TOPIC, partitions=2)
     await produce(broker, topic, 0, 10)
     broker.clock_ms += 90_000
@@ -702,7 +708,7 @@ async def test_lag_is_told_in_records_and_in_seconds(broker: Harness, members: M
 @pytest.mark.parametrize(
     "target", [{}, {"to": "earliest", "shift": 1}, {"to": "here"}, {"time_ms": -1}, {"offsets": {}, "shift": 1}]
 )
-async def test_a_reset_goes_to_one_place(broker: Harness, target: dict[str, object]) -> None:
+async def test_a_reset_needs_exactly_one_target(broker: Harness, target: dict[str, object]) -> None:
     async with Admin(bootstrap_servers=ADDRESS, transport=BrokerTransport(broker)) as admin:
         with pytest.raises(errors.InvalidArgumentError):
             await admin.reset_group_offsets("g", **target)
@@ -711,10 +717,8 @@ async def test_a_reset_goes_to_one_place(broker: Harness, target: dict[str, obje
 # --------------------------------------------------------------------------------------------------------------- zombies
 
 
-async def test_after_a_fenced_commit_nothing_more_of_the_partition_is_handed_out(
-    broker: Harness, members: Members
-) -> None:
-    """Its session ended, another opened the partition, and no heartbeat has told it yet."""
+async def test_no_records_of_a_partition_are_returned_after_a_fenced_commit(broker: Harness, members: Members) -> None:
+    """Its session ended, another member opened the partition, and no heartbeat has reported that yet."""
     topic = await broker.topic(TOPIC)
     await produce(broker, topic, 0, 10)
     transport = BrokerTransport(broker)
@@ -732,7 +736,7 @@ async def test_after_a_fenced_commit_nothing_more_of_the_partition_is_handed_out
     transport.gates["Heartbeat"].set()
 
 
-async def test_a_process_that_stood_still_hands_out_nothing_before_it_is_heard(
+async def test_a_frozen_process_returns_no_records_before_a_heartbeat_is_answered(
     broker: Harness, members: Members
 ) -> None:
     topic = await broker.topic(TOPIC)
@@ -751,10 +755,10 @@ async def test_a_process_that_stood_still_hands_out_nothing_before_it_is_heard(
     assert [record.offset for record in (await reading)[part(0)]] == [4, 5, 6, 7, 8, 9]
 
 
-async def test_a_reset_of_many_steps_takes_no_longer_than_one_call_may(
+async def test_a_reset_with_many_steps_obeys_the_time_limit_of_one_call(
     broker: Harness, members: Members, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each step is given what those before it left."""
+    """Each step gets the time that the earlier ones left."""
     await broker.topic(TOPIC)
     given: list[float] = []
 
@@ -770,7 +774,7 @@ async def test_a_reset_of_many_steps_takes_no_longer_than_one_call_may(
     assert 9 > given[0] > given[1] > given[2]
 
 
-async def test_closing_ends_a_start_that_waits_for_the_group(broker: Harness, members: Members) -> None:
+async def test_close_ends_a_start_that_waits_for_the_group(broker: Harness, members: Members) -> None:
     transport = BrokerTransport(broker)
     transport.gates["Heartbeat"] = asyncio.Event()
     consumer = members.make(TOPIC, transport=transport)
@@ -784,10 +788,10 @@ async def test_closing_ends_a_start_that_waits_for_the_group(broker: Harness, me
             await starting
 
 
-async def test_a_frozen_process_hands_out_nothing_more_while_iterating(
+async def test_a_frozen_process_returns_no_more_records_while_iterating(
     broker: Harness, members: Members, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is buffered may be another's by now: its session has ended, as far as it can know."""
+    """Buffered records may belong to another member, because its session has ended as far as it can know."""
     topic = await broker.topic(TOPIC)
     await produce(broker, topic, 0, 10)
     consumer = await members.start()

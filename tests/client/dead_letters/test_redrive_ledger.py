@@ -1,4 +1,4 @@
-"""What a redrive remembers of a stretch of a dead-letter partition: it fits its place, and says what waits."""
+"""The ledger of a redrive: it fits into a stamp, and determines which letters of its stretch wait."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OFFSETS = st.sets(st.integers(FIRST, FIRST + STRETCH_RECORDS - 1), max_size=50)
 
 
 @given(settled=OFFSETS, chunk=OFFSETS, number=st.integers(0, 2**40))
-def test_a_ledger_is_read_as_it_was_written(settled: set[int], chunk: set[int], number: int) -> None:
+def test_a_ledger_round_trips(settled: set[int], chunk: set[int], number: int) -> None:
     ledger = RedriveLedger(FIRST, number).with_chunk(chunk).with_settled(settled)
     assert RedriveLedger.decode(ledger.encode(), FIRST) == ledger
     assert ledger.number == number + 1
@@ -29,7 +29,9 @@ def test_the_largest_ledger_fits_a_stamp() -> None:
 
 
 @given(settled=OFFSETS, start=st.integers(0, 2 * FIRST), length=st.integers(0, FIRST))
-def test_counts_and_first_agree_with_looking_at_each_offset(settled: set[int], start: int, length: int) -> None:
+def test_the_settled_count_and_first_waiting_offset_equal_those_of_a_full_search(
+    settled: set[int], start: int, length: int
+) -> None:
     ledger = RedriveLedger(FIRST).with_settled(settled)
     end = start + length
     assert ledger.settled_count(start, end) == len([offset for offset in settled if start <= offset < end])

@@ -1,7 +1,7 @@
-"""The SDK's group member, without I/O: examples, and a model in which real members meet the real coordinator's rules.
+"""The SDK's group member, without I/O: examples, and a model in which real members meet the rules of the real coordinator.
 
-Real in the model: `GroupMember`, the metadata state machine, the judge of heartbeats, the planner, the partitions' fences. Modelled:
-the network, which loses and delays, sessions that end whenever they like, and programs that take their time.
+Real in the model: `GroupMember`, the metadata state machine, the validator of heartbeats, the planner, the partitions' fences. Modelled:
+the network, which loses and delays messages, sessions that end at any time, and slow programs.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def member(instance_id: str = "") -> GroupMember:
 
 
 def answer(epoch: int, owned: dict[int, int] | None = None) -> pb.HeartbeatResponse:
-    """Of topic 7: owner epochs by partition number; None: as before."""
+    """Answer for topic 7, with owner epochs by partition number. None: no new assignment."""
     response = pb.HeartbeatResponse(member_epoch=epoch, has_assignment=owned is not None)
     if owned:
         response.assignment.add(topic_id=7, topic="t", partitions=owned.keys(), owner_epochs=owned.values())
@@ -69,7 +69,7 @@ def owned_of(made: GroupMember) -> list[int]:
 # ------------------------------------------------------------------------------------------------------------- examples
 
 
-def test_it_joins_opens_and_reports_what_it_holds() -> None:
+def test_a_member_joins_opens_and_reports_its_partitions() -> None:
     made = member()
     assert (made.standing, made.heartbeat().member_epoch) == (Standing.JOINING, 0)
     hear(made, 5, {0: 5, 1: 5})
@@ -79,7 +79,7 @@ def test_it_joins_opens_and_reports_what_it_holds() -> None:
     assert (owned_of(made), set(made.steps().open)) == ([0], {P1})
 
 
-def test_what_it_gives_up_is_reported_until_it_has() -> None:
+def test_revoked_partitions_are_reported_until_they_are_released() -> None:
     made = holding({0: 5, 1: 5})
     hear(made, 8, {0: 5})
     assert made.steps().revoke == {P1: 5}
@@ -95,7 +95,7 @@ def test_an_older_answer_changes_nothing() -> None:
     assert made.steps().is_empty
 
 
-def test_another_owner_epoch_means_that_it_was_lost() -> None:
+def test_a_partition_with_another_owner_epoch_was_lost() -> None:
     made = holding({0: 5})
     hear(made, 9, {0: 9})
     steps = made.steps()
@@ -104,7 +104,7 @@ def test_another_owner_epoch_means_that_it_was_lost() -> None:
     assert made.steps().open == {P0: Grant("t", 9)}
 
 
-def test_what_was_taken_away_while_it_was_opened_is_not_held() -> None:
+def test_a_partition_revoked_while_it_is_opened_is_not_held() -> None:
     made = member()
     hear(made, 5, {0: 5, 1: 5})
     hear(made, 8, {0: 5, 1: 8})
@@ -124,7 +124,7 @@ def test_an_unknown_member_loses_everything_and_joins_under_a_new_id() -> None:
     assert made.standing is Standing.JOINING
 
 
-def test_after_a_silence_it_opens_nothing_until_there_is_an_answer_and_then_gets_it_back() -> None:
+def test_after_a_silence_nothing_is_opened_until_the_next_answer() -> None:
     made = holding({0: 5})
     made.on_silence()
     assert made.steps().lose == {P0: 5}
@@ -136,7 +136,7 @@ def test_after_a_silence_it_opens_nothing_until_there_is_an_answer_and_then_gets
     assert made.steps().open == {P0: Grant("t", 5)}
 
 
-def test_a_refusal_is_for_good() -> None:
+def test_a_refusal_is_permanent() -> None:
     made = holding({0: 5})
     made.on_refused(made.heartbeat(), FencedError("another"))
     assert (made.standing, made.steps().lose) == (Standing.FAILED, {P0: 5})
@@ -144,7 +144,7 @@ def test_a_refusal_is_for_good() -> None:
     assert made.standing is Standing.FAILED
 
 
-def test_unsubscribing_gives_up_before_it_leaves() -> None:
+def test_unsubscribing_releases_partitions_before_the_member_leaves() -> None:
     made = holding({0: 5})
     made.subscribe(Subscription((), "", ""))
     assert (made.steps().revoke, made.may_leave, owned_of(made)) == ({P0: 5}, False, [0])
@@ -163,27 +163,27 @@ def test_unsubscribing_gives_up_before_it_leaves() -> None:
 
 @dataclass
 class Program:
-    """A consumer: the SDK's member, and what is under way for it."""
+    """A consumer: the SDK's member, and its operations in progress."""
 
     member: GroupMember
     opening: dict[PartitionId, int] = field(default_factory=dict)
-    """Fenced in the partition's log, and not yet told to the member."""
+    """Partitions fenced in their logs, which the member has not been told yet."""
     asking: list[pb.HeartbeatRequest] = field(default_factory=list)
-    """Heartbeats on their way to the coordinator. One that was given up may still arrive, and be answered."""
+    """Heartbeats on their way to the coordinator. One that timed out may still arrive and be answered."""
     answers: list[tuple[pb.HeartbeatRequest, pb.HeartbeatResponse | int]] = field(default_factory=list)
-    """Answers on their way back, which may overtake each other; a number is an error's code."""
+    """Answers on their way back, which may overtake each other. A number is an error code."""
     lives: dict[str, int] = field(default_factory=dict)
-    """Which life had which id."""
+    """The incarnation of each member id."""
     granted: dict[PartitionId, Grant] = field(default_factory=dict)
-    """What the newest answer of this life said."""
+    """The assignment in the newest answer of this incarnation."""
 
     def shows(self) -> object:
-        """All that there is to be seen of the member."""
+        """Return the member's visible state."""
         made = self.member
         return made.standing, made.incarnation, made.heartbeat(), made.steps(), made.failure, made.may_leave
 
     def hear(self, request: pb.HeartbeatRequest, found: pb.HeartbeatResponse | int) -> None:
-        """An answer arrives. One to an earlier life, to a member that is none any more, or of an older epoch changes nothing."""
+        """Deliver an answer. One to an earlier life, to a former member, or of an older epoch must change nothing."""
         made, before = self.member, self.shows()
         is_of_this_life = request.member_id == made.member_id and made.standing in (Standing.JOINING, Standing.IN)
         if isinstance(found, pb.HeartbeatResponse):
@@ -213,7 +213,7 @@ class Program:
 
 
 class MembersAndCoordinator(RuleBasedStateMachine):
-    """See the module."""
+    """Members and the coordinator, with random faults."""
 
     @initialize()
     def form(self) -> None:
@@ -245,7 +245,7 @@ class MembersAndCoordinator(RuleBasedStateMachine):
     # -------------------------------------------------------------------------------------------------- the coordinator
 
     def receive(self, request: pb.HeartbeatRequest) -> pb.HeartbeatResponse | int:
-        """As the service does it; a number is an error's code."""
+        """Answer a heartbeat as the service does. A number is an error code."""
         said = request.subscription
         heartbeat = MemberHeartbeat(
             "g", request.member_id, request.member_epoch, request.instance_id, request.client_id, request.rack,
@@ -326,7 +326,7 @@ class MembersAndCoordinator(RuleBasedStateMachine):
     @precondition(lambda self: self.programs)
     @rule(data=st.data())
     def an_answer_is_overtaken(self, data: st.DataObject) -> None:
-        """By all that happens in peace meanwhile; or its member has begun another life when it comes."""
+        """Delay an answer past a quiet period, in which its member may also have begun another life."""
         program = data.draw(st.sampled_from(self.programs))
         if program.member.standing not in (Standing.JOINING, Standing.IN):
             return
@@ -349,7 +349,7 @@ class MembersAndCoordinator(RuleBasedStateMachine):
     @precondition(lambda self: self.programs)
     @rule()
     def everyone_says(self) -> None:
-        """And the coordinator divides at once; the programs take their time to act."""
+        """Let all members send heartbeats. The coordinator assigns immediately, and the programs act later."""
         for program in self.programs * 3:
             if program.member.standing in (Standing.JOINING, Standing.IN):
                 self.exchange(program, program.member.heartbeat())
@@ -357,7 +357,7 @@ class MembersAndCoordinator(RuleBasedStateMachine):
 
     @rule()
     def all_is_well_for_a_while(self) -> None:
-        """Everyone says, hears and does what there is; so that the next mishap meets a group at work."""
+        """Let everyone send, receive and act, so that the next fault meets a working group."""
         for _ in range(2):
             self.divide()
             for program in self.programs:
@@ -372,7 +372,7 @@ class MembersAndCoordinator(RuleBasedStateMachine):
         self.step(data.draw(st.sampled_from(self.programs)))
 
     def step(self, program: Program) -> None:
-        """As the SDK does them: lose, else revoke, else open; opening takes two."""
+        """Take a step as the SDK does: lose, else revoke, else open, which takes two steps."""
         if program.opening:
             may_hold = program.member.steps().open
             kept = program.member.hold(program.opening)
@@ -402,7 +402,7 @@ class MembersAndCoordinator(RuleBasedStateMachine):
         data=st.data(), what=st.lists(st.sampled_from(["silence", "go", "come", "unsubscribe"]), min_size=1, max_size=3)
     )
     def something_happens_at_work(self, data: st.DataObject, what: list[str]) -> None:
-        """One thing after the other, to a member that holds partitions and is opening another one."""
+        """Apply several faults in a row to a member that holds partitions and is opening another one."""
         self.all_is_well_for_a_while()
         program = data.draw(st.sampled_from(self.programs))
         if self.held(program) and program.member.standing is Standing.IN:
@@ -448,7 +448,7 @@ class MembersAndCoordinator(RuleBasedStateMachine):
     @precondition(lambda self: self.programs)
     @rule(data=st.data())
     def commit(self, data: st.DataObject) -> None:
-        """Whoever may commit as far as it knows either does, or was overtaken: then it is no owner in the metadata, either."""
+        """Commit for every member that believes it may. It either succeeds, or the member is no longer the owner in the metadata, either."""
         program = data.draw(st.sampled_from(self.programs))
         made = program.member
         group = self.metadata.consumer_group("g")
@@ -512,7 +512,7 @@ class MembersAndCoordinator(RuleBasedStateMachine):
         for program in self.programs:
             made = program.member
             if group is None or not self.is_member(program):
-                continue  # it was put out, and will hear of it: the fence is there for it
+                continue  # it was removed and will be told: the fence protects against it until then
             lost = made.steps().lose
             for partition in self.held(program):
                 if partition not in lost:
@@ -530,7 +530,7 @@ class MembersAndCoordinator(RuleBasedStateMachine):
         assert len(read) == len(set(read))
 
     def teardown(self) -> None:
-        """When nothing goes wrong any more, everything is read by somebody."""
+        """Check that every partition is read again when the faults end."""
         for program in self.programs:
             program.asking.clear()
             program.answers.clear()
@@ -553,7 +553,7 @@ TestMembersAndCoordinator.settings = settings(max_examples=120, stateful_step_co
 
 
 def test_the_model_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A member that holds what was taken away while it was opened is found out."""
+    """A member that holds a partition that was revoked while it was opened is detected."""
 
     def careless(self: GroupMember, opened: dict[PartitionId, int]) -> set[PartitionId]:
         self._held.update(opened)

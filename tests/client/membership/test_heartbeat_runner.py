@@ -1,4 +1,4 @@
-"""When a member's heartbeats are sent, to whom, and what their failures lead to; and the thread that sends them. No broker."""
+"""The times and targets of a member's heartbeats, the effects of their failures, and the thread that sends them. No broker."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def answered(made: MemberCalls, now: float, epoch: int = 5, next_ms: int = 500) 
     return call
 
 
-def test_the_coordinator_is_asked_when_it_says_and_no_later_than_the_interval() -> None:
+def test_heartbeats_follow_the_coordinators_interval_within_the_configured_maximum() -> None:
     made = joining()
     assert answered(made, 0.0).address == "a:1"
     assert made.take_news()
@@ -57,7 +57,7 @@ def test_the_coordinator_is_asked_when_it_says_and_no_later_than_the_interval() 
     assert wait <= 5.5
 
 
-def test_what_comes_up_while_a_heartbeat_is_under_way_is_said_right_after_it() -> None:
+def test_news_during_a_heartbeat_is_sent_immediately_after_it() -> None:
     made = joining()
     call = call_of(made, 0.0)
     made.heartbeat_soon(0.1)
@@ -65,7 +65,7 @@ def test_what_comes_up_while_a_heartbeat_is_under_way_is_said_right_after_it() -
     assert isinstance(made.next_call(0.2), GroupCall)
 
 
-def test_failures_go_round_the_brokers_and_wait_longer_each_time() -> None:
+def test_failed_heartbeats_go_to_the_next_broker_with_growing_waits() -> None:
     made = joining()
     now, addresses, waits = 0.0, [], []
     for _ in range(6):
@@ -86,7 +86,7 @@ def test_failures_go_round_the_brokers_and_wait_longer_each_time() -> None:
 @pytest.mark.parametrize(
     "error", [errors.FencedError("x"), errors.InvalidArgumentError("x"), errors.TooManyMembersError("x")]
 )
-def test_a_refusal_ends_it_and_is_raised(error: errors.RaftMQError) -> None:
+def test_a_refusal_ends_the_membership_and_is_raised(error: errors.RaftMQError) -> None:
     made = joining()
     made.on_error(call_of(made, 0.0), error, 0.0)
     assert (made.standing, made.take_news(), made.next_call(1.0)) == (Standing.FAILED, True, FOREVER)
@@ -94,7 +94,7 @@ def test_a_refusal_ends_it_and_is_raised(error: errors.RaftMQError) -> None:
         made.check()
 
 
-def test_a_silence_of_a_session_loses_what_is_held() -> None:
+def test_a_session_without_answers_loses_the_held_partitions() -> None:
     made = joining()
     answered(made, 0.0)
     made.hold({P0: 5})
@@ -113,7 +113,7 @@ def test_a_silence_of_a_session_loses_what_is_held() -> None:
     assert at > 45.2, "it does not turn without a pause"
 
 
-def test_a_program_that_does_not_ask_leaves_and_one_that_asks_again_joins() -> None:
+def test_a_program_that_stops_polling_leaves_and_joins_again_when_it_polls() -> None:
     made = joining(poll_seconds=10.0)
     answered(made, 0.0)
     made.hold({P0: 5})
@@ -132,14 +132,14 @@ def test_a_program_that_does_not_ask_leaves_and_one_that_asks_again_joins() -> N
     assert (joined.member_epoch, joined.member_id != member_id) == (0, True)
 
 
-def test_a_static_member_does_not_say_goodbye() -> None:
+def test_a_static_member_sends_no_leave_request() -> None:
     made = joining(poll_seconds=10.0, instance_id="i")
     answered(made, 0.0)
     assert made.next_call(11.0) == FOREVER
     assert made.stop() is None
 
 
-def test_a_goodbye_that_nobody_hears_is_given_up() -> None:
+def test_an_unanswered_leave_request_is_given_up() -> None:
     made = joining(poll_seconds=10.0)
     answered(made, 0.0)
     now, tries = 11.0, 0
@@ -150,7 +150,7 @@ def test_a_goodbye_that_nobody_hears_is_given_up() -> None:
     assert (tries, call) == (5, FOREVER)
 
 
-def test_stopping_says_who_leaves() -> None:
+def test_stop_returns_the_leave_request() -> None:
     made = joining()
     assert made.stop() == pb.LeaveRequest(group="g", member_id=made.member_id)
     assert made.next_call(0.0) == FOREVER
@@ -159,7 +159,7 @@ def test_stopping_says_who_leaves() -> None:
 # --------------------------------------------------------------------------------------------------------------- thread
 
 
-async def test_a_defect_in_the_thread_is_told_to_the_program(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_defect_in_the_thread_is_raised_in_the_program(caplog: pytest.LogCaptureFixture) -> None:
     made = joining(asyncio.get_running_loop().time())
     has_news = asyncio.Event()
 
@@ -176,7 +176,7 @@ async def test_a_defect_in_the_thread_is_told_to_the_program(caplog: pytest.LogC
     assert "heartbeats_stopped" in caplog.text
 
 
-async def test_calls_of_the_thread_say_which_cluster_they_are_for() -> None:
+async def test_calls_of_the_thread_contain_the_cluster_id() -> None:
     async with FakeCluster() as cluster:
         made = joining(asyncio.get_running_loop().time())
         made.record_addresses([cluster.bootstrap_servers])
@@ -188,7 +188,7 @@ async def test_calls_of_the_thread_say_which_cluster_they_are_for() -> None:
 
 
 async def test_closing_ends_a_call_that_hangs() -> None:
-    """A listener that accepts and says nothing. Closed before it has accepted, there would be no call that hangs."""
+    """The listener accepts and never answers. If it were closed before it accepted, no call would hang."""
     accepted: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
     server = await asyncio.start_server(lambda _, writer: accepted.put_nowait(writer), "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
@@ -210,7 +210,7 @@ async def test_closing_ends_a_call_that_hangs() -> None:
     assert accepted.empty()
 
 
-async def test_a_loop_that_stands_still_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_blocked_loop_is_logged_once_with_its_place(caplog: pytest.LogCaptureFixture) -> None:
     watch = LoopWatch(asyncio.get_running_loop(), 2.0)
 
     def handler_that_takes_its_time(*looks: float) -> None:

@@ -11,7 +11,7 @@ batches = st.lists(st.binary(max_size=300), max_size=3)
 
 
 @given(uint64, uint64, uint32, st.lists(st.builds(PartitionBatches, uint64, uint32, batches), max_size=3))
-def test_the_bytes_are_protobuf_s(correlation_id, revision, timeout_ms, partitions):
+def test_the_bytes_equal_those_of_protobuf(correlation_id, revision, timeout_ms, partitions):
     message = pb.AppendRequest(
         correlation_id=correlation_id,
         metadata_revision=revision,
@@ -21,6 +21,6 @@ def test_the_bytes_are_protobuf_s(correlation_id, revision, timeout_ms, partitio
     assert serialize_append(correlation_id, revision, timeout_ms, partitions) == message.SerializeToString()
 
 
-def test_large_batches_have_long_lengths():
+def test_the_lengths_of_large_batches_are_encoded_correctly():
     frame = serialize_append(1, 2, 3, [PartitionBatches(4, 5, [bytes(3 << 20)])])
     assert pb.AppendRequest.FromString(frame).partitions[0].batches == [bytes(3 << 20)]

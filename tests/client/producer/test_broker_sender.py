@@ -13,7 +13,7 @@ def sent_at_a_time_that_rounds_badly():
     return next(at for at in candidates if (at + gather) - at < gather)
 
 
-def test_an_answer_is_late_at_the_very_time_that_its_timer_is_set_for():
+def test_an_answer_counts_as_late_exactly_at_the_time_of_its_timer():
     sent_at = sent_at_a_time_that_rounds_badly()
     due = sent_at + settings.GATHER_SECONDS_MAX
     sender = object.__new__(BrokerSender)  # with a loop it would set its timer again, for the time that it is

@@ -7,7 +7,7 @@ import pytest
 from raftmq.client.producer.byte_budget import ByteBudget
 
 
-async def test_who_waits_is_served_in_order():
+async def test_waiters_are_served_in_order():
     budget = ByteBudget(10)
     await budget.acquire(10)
     order: list[int] = []
@@ -28,7 +28,7 @@ async def test_who_waits_is_served_in_order():
     assert budget.used_bytes == 4
 
 
-async def test_a_request_larger_than_all_gets_it_alone():
+async def test_a_request_larger_than_the_budget_gets_all_of_it():
     budget = ByteBudget(10)
     assert budget.try_acquire(50)
     assert not budget.try_acquire(1)
@@ -38,7 +38,7 @@ async def test_a_request_larger_than_all_gets_it_alone():
 
 
 @pytest.mark.parametrize("is_granted_first", [True, False])
-async def test_a_cancelled_waiter_takes_nothing_and_blocks_nobody(is_granted_first: bool):
+async def test_a_cancelled_waiter_acquires_nothing_and_blocks_no_other(is_granted_first: bool):
     budget = ByteBudget(10)
     await budget.acquire(10)
     first = asyncio.create_task(budget.acquire(9))

@@ -1,4 +1,4 @@
-"""Callbacks of deliveries: who calls them, when, and what happens when they fail."""
+"""Callbacks of deliveries: the context and time of their calls, and the effect of their failures."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def producer(cluster: FakeCluster) -> AsyncIterator[Producer]:
         yield running
 
 
-async def test_callbacks_run_in_order_and_before_whoever_waits_goes_on(producer: Producer):
+async def test_callbacks_run_in_order_and_before_waiters_resume(producer: Producer):
     seen: list[object] = []
     deliveries = [await producer.send("t", b"%d" % n, partition=0) for n in range(3)]
     for delivery in deliveries:
@@ -56,7 +56,7 @@ async def test_flush_and_close_return_after_the_callbacks(cluster: FakeCluster):
     assert seen == ["flushed", "closed"]
 
 
-async def test_a_callback_is_never_called_by_who_adds_it(producer: Producer):
+async def test_a_callback_is_never_called_by_the_code_that_adds_it(producer: Producer):
     delivery = await producer.send("t", b"x")
     await delivery
     seen: list[Delivery] = []
@@ -67,7 +67,7 @@ async def test_a_callback_is_never_called_by_who_adds_it(producer: Producer):
     assert seen == [delivery]
 
 
-async def test_a_failing_callback_is_logged_and_harms_nobody(producer: Producer, caplog: pytest.LogCaptureFixture):
+async def test_a_failing_callback_is_only_logged(producer: Producer, caplog: pytest.LogCaptureFixture):
     seen: list[str] = []
 
     def fail(_: Delivery) -> None:
@@ -88,7 +88,7 @@ async def test_a_failing_callback_is_logged_and_harms_nobody(producer: Producer,
     assert (await producer.send_and_wait("t", b"y")).offset >= 0
 
 
-async def test_a_callback_runs_in_the_context_of_who_added_it(producer: Producer):
+async def test_a_callback_runs_in_the_context_of_the_code_that_added_it(producer: Producer):
     seen: list[str] = []
     delivery = await producer.send("t", b"x")
 
@@ -102,7 +102,7 @@ async def test_a_callback_runs_in_the_context_of_who_added_it(producer: Producer
     assert REQUEST_ID.get() == ""
 
 
-async def test_a_callback_is_told_of_a_failure_and_flush_then_need_not(cluster: FakeCluster, producer: Producer):
+async def test_flush_does_not_raise_a_failure_that_a_callback_got(cluster: FakeCluster, producer: Producer):
     cluster.append_hook = lambda *_: detail(pb.RECORD_TOO_LARGE)
     seen: list[str] = []
 

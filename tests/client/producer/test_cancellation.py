@@ -1,6 +1,6 @@
-"""A producer's calls, cancelled at each of their await points: nothing leaks, no record is lost or written twice, nothing hangs.
+"""A producer's calls, cancelled at each of their await points: nothing leaks or hangs, and no record is lost or written twice.
 
-What was taken is known to the caller in any case (`into`), so the log must hold exactly that.
+The caller always knows the accepted records (`into`), so the log must contain exactly those.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Scene:
         return [value for _, value in records_in(self.cluster.topics["t"].partitions[0])]
 
     async def fill(self) -> list[bytes | None]:
-        """Use the buffer up while the brokers do not answer; they will, a while after the caller began to wait."""
+        """Fill the buffer while the brokers do not answer. They answer some time after the caller began to wait."""
         self.cluster.append_gate.clear()
         filling: list[bytes | None] = [b"fill%d" % n + bytes(LARGE) for n in range(4)]
         for value in filling:
@@ -60,7 +60,7 @@ class Scene:
         self.cluster.append_gate.set()
 
     async def check_whole(self, expected: list[bytes | None]) -> None:
-        """Everything expected is in the log, once, in order, and the producer works as if nothing had happened."""
+        """Check that the expected records are in the log, once, in order, and that the producer still works."""
         await self.producer.flush()
         assert self.written == expected
         assert self.producer._budget.used_bytes == 0
@@ -71,7 +71,7 @@ class Scene:
 
 @asynccontextmanager
 async def in_time() -> AsyncIterator[None]:
-    """Nothing hangs, nothing is left over, and nothing reaches the loop's exception handler."""
+    """Check that nothing hangs or remains, and that nothing reaches the loop's exception handler."""
     loop = asyncio.get_running_loop()
     heard: list[dict[str, object]] = []
     loop.set_exception_handler(lambda _, context: heard.append(context))
@@ -82,7 +82,7 @@ async def in_time() -> AsyncIterator[None]:
 
 
 async def every_point(attempt: Callable[[int], Awaitable[bool]], *, at_least: int) -> None:
-    """Try each point until there is none; `attempt` tells whether there was one."""
+    """Try each point until there is none. `attempt` returns whether there was one."""
     for point in count():
         assert point < POINTS_MAX, "the call never ends"
         async with in_time():
@@ -92,7 +92,7 @@ async def every_point(attempt: Callable[[int], Awaitable[bool]], *, at_least: in
 
 
 @moments
-async def test_send_takes_nothing_when_cancelled(moment: Moment):
+async def test_a_cancelled_send_accepts_nothing(moment: Moment):
     async def attempt(point: int) -> bool:
         scene = Scene()
         async with scene.producer:
@@ -111,7 +111,7 @@ async def test_send_takes_nothing_when_cancelled(moment: Moment):
 
 
 @moments
-async def test_send_to_a_topic_that_is_new_takes_nothing_when_cancelled(moment: Moment):
+async def test_a_cancelled_send_to_an_unknown_topic_accepts_nothing(moment: Moment):
     async def attempt(point: int) -> bool:
         scene = Scene()
         async with scene.producer:
@@ -143,7 +143,7 @@ async def test_send_and_wait_writes_a_record_once_or_not_at_all(moment: Moment):
 
 @moments
 @pytest.mark.parametrize("is_slow", [False, True], ids=["room", "full"])
-async def test_send_many_writes_exactly_what_it_counted(moment: Moment, is_slow: bool):
+async def test_a_cancelled_send_many_writes_exactly_the_counted_records(moment: Moment, is_slow: bool):
     values = [b"%05d" % n + bytes(1000) for n in range(400)]
 
     async def attempt(point: int) -> bool:
@@ -184,7 +184,7 @@ async def test_a_cancelled_wait_for_a_delivery_changes_nothing(moment: Moment):
 
 
 @moments
-async def test_a_cancelled_flush_stops_waiting_only(moment: Moment):
+async def test_cancelling_flush_only_stops_the_wait(moment: Moment):
     async def attempt(point: int) -> bool:
         scene = Scene()
         async with scene.producer:
@@ -197,7 +197,7 @@ async def test_a_cancelled_flush_stops_waiting_only(moment: Moment):
 
 
 @moments
-async def test_a_cancelled_close_ends_everything_and_says_what_may_be_written(moment: Moment):
+async def test_a_cancelled_close_reports_the_records_that_may_be_written(moment: Moment):
     async def attempt(point: int) -> bool:
         scene = Scene()
         await scene.producer.start()
@@ -218,7 +218,7 @@ async def test_a_cancelled_close_ends_everything_and_says_what_may_be_written(mo
             is_written = b"%d" % number in written
             assert is_written or failure is not None, "what was acknowledged is there"
             assert not is_written or failure is None or failure.outcome is errors.Outcome.UNKNOWN
-        await passes(40)  # the one that opens the gate
+        await passes(40)  # lets `_open_later` open the gate
         return was_reached
 
     await every_point(attempt, at_least=4)
@@ -279,10 +279,10 @@ FAULTS = st.lists(st.sampled_from([None, None, None, "refuse", "drop", "swallow"
 
 @settings(max_examples=20)
 @given(TASKS, FAULTS)
-def test_calls_of_several_tasks_cancelled_anywhere_write_what_was_taken(
+def test_cancelled_calls_of_several_tasks_write_exactly_the_accepted_records(
     tasks: list[list[tuple[str, int, Moment, int]]], faults: list[str | None]
 ):
-    """Also while requests are refused, answers lost and requests never answered."""
+    """Requests are refused, answers are lost, and some requests are never answered."""
 
     async def scenario() -> None:
         scene = Scene()
@@ -293,8 +293,8 @@ def test_calls_of_several_tasks_cancelled_anywhere_write_what_was_taken(
             return detail(pb.THROTTLED) if fault == "refuse" else fault
 
         scene.cluster.append_hook = verdict
-        certain: list[list[bytes]] = [[] for _ in tasks]  # taken for certain, in order
-        possible: list[set[bytes]] = [set() for _ in tasks]  # of a cancelled send_and_wait
+        certain: list[list[bytes]] = [[] for _ in tasks]  # certainly accepted, in order
+        possible: list[set[bytes]] = [set() for _ in tasks]  # from a cancelled send_and_wait
 
         async def work(number: int) -> None:
             for step, (call, point, moment, size) in enumerate(tasks[number]):
@@ -332,8 +332,8 @@ def test_calls_of_several_tasks_cancelled_anywhere_write_what_was_taken(
     asyncio.run(scenario())
 
 
-async def test_the_helper_finds_a_result_that_gets_lost():
-    """A call that takes something and forgets it when cancelled as it is granted: what these tests are for."""
+async def test_the_helper_detects_a_lost_result():
+    """A call that acquires something and forgets it when it is cancelled at the moment of the grant must be detected."""
     held = 0
     granted = asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""What `flush` and `close` wait for, say and leave behind."""
+"""`flush` and `close`: the records that they wait for, the errors that they raise, and the state afterwards."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def values(cluster: FakeCluster) -> list[bytes | None]:
     return [value for _, value in records_in(cluster.topics["t"].partitions[0])]
 
 
-async def test_flush_waits_for_what_was_taken_before_it_and_not_for_the_rest(cluster: FakeCluster):
+async def test_flush_waits_only_for_records_accepted_before_it(cluster: FakeCluster):
     cluster.append_gate.clear()
     async with producer_of(cluster, linger_ms=60_000) as producer:
         before = await producer.send("t", b"before")
@@ -51,7 +51,7 @@ async def test_flush_waits_for_what_was_taken_before_it_and_not_for_the_rest(clu
     assert values(cluster) == [b"before", b"after"]
 
 
-async def test_any_number_of_tasks_flush_at_once(cluster: FakeCluster):
+async def test_many_tasks_may_flush_simultaneously(cluster: FakeCluster):
     async with producer_of(cluster, linger_ms=60_000) as producer:
         await producer.send("t", b"x")
         await asyncio.gather(*[producer.flush() for _ in range(5)])
@@ -60,7 +60,7 @@ async def test_any_number_of_tasks_flush_at_once(cluster: FakeCluster):
 
 
 async def test_a_failure_is_reported_although_an_earlier_one_was_awaited(cluster: FakeCluster):
-    """The first failure was remembered for flush, then awaited; the second must not be forgotten for it."""
+    """The first failure was stored for flush and then awaited. The second must still be reported."""
     cluster.append_hook = lambda *_: detail(pb.RECORD_TOO_LARGE)
     async with producer_of(cluster) as producer:
         first = await producer.send("t", b"awaited")
@@ -82,11 +82,11 @@ async def test_flush_counts_the_failures_it_does_not_raise(cluster: FakeCluster)
             await delivery._batch.wait_done()
         with pytest.raises(errors.RecordTooLargeError) as raised:
             await producer.flush()
-        assert raised.value.__notes__ == ["nor did others succeed: 3 records in 3 batches, or more"]
+        assert raised.value.__notes__ == ["other records failed, too: at least 3 records in 3 batches"]
         assert producer.metrics().failed_records_total == 3
 
 
-async def test_failures_that_nobody_asks_about_are_remembered_within_a_bound(cluster: FakeCluster):
+async def test_the_number_of_remembered_failures_is_bounded(cluster: FakeCluster):
     async with producer_of(cluster) as producer:
         cluster.append_hook = lambda *_: detail(pb.RECORD_TOO_LARGE)
         awaited = []
@@ -102,8 +102,8 @@ async def test_failures_that_nobody_asks_about_are_remembered_within_a_bound(clu
             await producer.flush()
 
 
-async def test_a_refusal_after_an_unanswered_attempt_is_no_definite_one(cluster: FakeCluster):
-    """The first attempt was written and its answer lost, the second is refused for good: "not applied" would be a lie."""
+async def test_a_refusal_after_an_unanswered_attempt_has_an_unknown_outcome(cluster: FakeCluster):
+    """The first attempt was written and its answer lost. The second is refused permanently, but "not applied" would be wrong."""
     answers: list[pb.ErrorDetail | str] = ["drop", detail(pb.RECORD_TOO_LARGE)]
     verdicts = iter(answers)
     cluster.append_hook = lambda *_: next(verdicts, None)
@@ -114,7 +114,7 @@ async def test_a_refusal_after_an_unanswered_attempt_is_no_definite_one(cluster:
     assert values(cluster) == [b"x"]
 
 
-async def test_flush_after_a_failure_is_about_later_records(cluster: FakeCluster):
+async def test_flush_after_a_failure_concerns_only_later_records(cluster: FakeCluster):
     verdicts = iter([detail(pb.RECORD_TOO_LARGE)])
     cluster.append_hook = lambda *_: next(verdicts, None)
     async with producer_of(cluster) as producer:
@@ -126,7 +126,7 @@ async def test_flush_after_a_failure_is_about_later_records(cluster: FakeCluster
     assert values(cluster) == [b"later"]
 
 
-async def test_a_flush_in_a_time_leaves_the_records_on_their_way(cluster: FakeCluster):
+async def test_a_flush_that_times_out_does_not_cancel_the_records(cluster: FakeCluster):
     cluster.append_gate.clear()
     async with producer_of(cluster) as producer:
         delivery = await producer.send("t", b"x")
@@ -138,7 +138,7 @@ async def test_a_flush_in_a_time_leaves_the_records_on_their_way(cluster: FakeCl
         assert (await delivery).offset == 0
 
 
-async def test_a_close_in_a_time_closes_at_once(cluster: FakeCluster):
+async def test_a_close_that_times_out_closes_immediately(cluster: FakeCluster):
     cluster.append_hook = lambda *_: "swallow"
     producer = producer_of(cluster)
     await producer.start()
@@ -155,7 +155,7 @@ async def test_a_close_in_a_time_closes_at_once(cluster: FakeCluster):
     await producer.close()
 
 
-async def test_everybody_who_closes_waits_for_the_end(cluster: FakeCluster):
+async def test_concurrent_calls_of_close_wait_for_the_end(cluster: FakeCluster):
     cluster.append_gate.clear()
     producer = producer_of(cluster)
     await producer.start()
@@ -168,7 +168,7 @@ async def test_everybody_who_closes_waits_for_the_end(cluster: FakeCluster):
     assert (await delivery).offset == 0
 
 
-async def test_close_raises_a_failure_once_to_one_of_those_who_close(cluster: FakeCluster):
+async def test_only_one_of_several_calls_of_close_raises_a_failure(cluster: FakeCluster):
     cluster.append_hook = lambda *_: detail(pb.RECORD_TOO_LARGE)
     producer = producer_of(cluster)
     await producer.start()
@@ -177,7 +177,7 @@ async def test_close_raises_a_failure_once_to_one_of_those_who_close(cluster: Fa
     assert sorted(type(end).__name__ for end in ends) == ["NoneType", "RecordTooLargeError"]
 
 
-async def test_nothing_is_taken_from_the_beginning_of_close(cluster: FakeCluster):
+async def test_no_record_is_accepted_after_the_beginning_of_close(cluster: FakeCluster):
     cluster.append_gate.clear()
     producer = producer_of(cluster, buffer_memory=128 * 1024)
     await producer.start()
@@ -207,7 +207,7 @@ async def test_a_producer_is_started_once(cluster: FakeCluster):
     await producer.close()
 
 
-async def test_before_the_start_and_after_the_end_calls_say_which_it_is(cluster: FakeCluster):
+async def test_errors_distinguish_a_producer_not_started_from_a_closed_one(cluster: FakeCluster):
     producer = producer_of(cluster)
     with pytest.raises(errors.ClosedClientError, match="not started"):
         await producer.send("t", b"x")

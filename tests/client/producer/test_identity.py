@@ -1,4 +1,4 @@
-"""Named producers: one at a time, and the one that was replaced stops."""
+"""Named producers: there is one at a time, and the replaced one stops."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def test_a_second_producer_of_the_name_fences_the_first(cluster: FakeClust
 
 
 async def test_a_fenced_producer_writes_nothing_more_anywhere(cluster: FakeCluster):
-    """Also not where its successor has not written: it has stopped, and every call says why."""
+    """This includes partitions to which its successor has not written: it has stopped, and every call says why."""
     async with named(cluster) as first:
         async with named(cluster) as second:
             await second.send_and_wait("t", b"new", partition=0)
@@ -78,7 +78,7 @@ async def test_a_fenced_producer_writes_nothing_more_anywhere(cluster: FakeClust
     assert [values(cluster, number) for number in range(3)] == [[b"new"], [], []]
 
 
-async def test_records_under_way_elsewhere_when_it_is_fenced_may_be_written(cluster: FakeCluster):
+async def test_records_in_flight_to_other_partitions_may_be_written_when_a_producer_is_fenced(cluster: FakeCluster):
     cluster.append_hook = lambda broker, topic, partition, batch: (
         "drop" if partition == 1 and b"under way" in batch else None
     )
@@ -97,8 +97,8 @@ async def test_records_under_way_elsewhere_when_it_is_fenced_may_be_written(clus
     assert values(cluster, 1) == [b"under way"]
 
 
-async def test_a_refusal_after_an_unanswered_attempt_is_no_definite_one(cluster: FakeCluster):
-    """The first attempt was written and its answer lost; then the producer is fenced: "not applied" would be a lie."""
+async def test_a_refusal_after_an_unanswered_attempt_has_an_unknown_outcome(cluster: FakeCluster):
+    """The first attempt was written and its answer lost. Then the producer is fenced, but "not applied" would be wrong."""
     verdicts = iter(["drop"])
     cluster.append_hook = lambda *_: next(verdicts, None)
     async with named(cluster, request_timeout_ms=50) as first:
@@ -112,7 +112,7 @@ async def test_a_refusal_after_an_unanswered_attempt_is_no_definite_one(cluster:
     assert values(cluster, 0) == [b"lost answer", b"new"]
 
 
-async def test_who_awaits_nothing_learns_from_close_that_it_was_fenced(cluster: FakeCluster):
+async def test_close_raises_the_fencing_that_nobody_awaited(cluster: FakeCluster):
     first = named(cluster)
     await first.start()
     async with named(cluster) as second:
@@ -124,7 +124,7 @@ async def test_who_awaits_nothing_learns_from_close_that_it_was_fenced(cluster: 
     assert values(cluster, 0) == [b"new"]
 
 
-async def test_a_producer_that_was_stopped_before_close_says_so_too(cluster: FakeCluster):
+async def test_close_raises_the_fencing_of_a_producer_that_had_stopped(cluster: FakeCluster):
     first = named(cluster)
     await first.start()
     async with named(cluster) as second:
@@ -135,9 +135,9 @@ async def test_a_producer_that_was_stopped_before_close_says_so_too(cluster: Fak
         await first.close()
 
 
-async def test_sequences_broken_off_do_not_reach_the_successor_s_epoch(cluster: FakeCluster):
-    """A producer raises its epoch by itself when it gives a batch up. One number for both epochs, and the successor's first record
-    would look like a repetition of one of the zombie's: acknowledged, and never written.
+async def test_abandoned_sequences_do_not_reach_the_successors_epoch(cluster: FakeCluster):
+    """A producer raises its own epoch when it gives up a batch. If both epochs were one number, the successor's first record would look like
+    a repetition of the zombie's record: it would be acknowledged and never written.
     """
     async with named(cluster, request_timeout_ms=60_000) as first:
         await first.send_and_wait("t", b"a", partition=0)
@@ -172,7 +172,7 @@ async def test_an_idle_producer_learns_that_it_was_replaced(cluster: FakeCluster
 
 
 async def test_confirming_keeps_the_name_through_failures(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch):
-    """Brokers forget a name 14 days after it was last mentioned; a producer that lives longer must not lose it."""
+    """Brokers forget a name 14 days after its last use. A producer that lives longer must keep its name."""
     monkeypatch.setattr(limits, "NAME_CONFIRM_SECONDS", 0.01)
     asked: list[int] = []
     enough = asyncio.Event()
@@ -198,7 +198,7 @@ async def test_confirming_keeps_the_name_through_failures(cluster: FakeCluster, 
     assert cluster.names["job"][1] == 1
 
 
-async def test_a_forgotten_name_that_is_another_s_now_stops_the_producer(
+async def test_a_producer_stops_if_its_expired_name_has_a_new_owner(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(limits, "NAME_CONFIRM_SECONDS", 0.01)
@@ -207,18 +207,18 @@ async def test_a_forgotten_name_that_is_another_s_now_stops_the_producer(
         keeper = first._name_keeper
         assert keeper is not None
         await asyncio.wait([keeper])
-        with pytest.raises(errors.ProducerFencedError, match="forgotten"):
+        with pytest.raises(errors.ProducerFencedError, match="expired"):
             await first.flush()
 
 
-async def test_a_restarted_producer_of_a_name_goes_on(cluster: FakeCluster):
+async def test_a_restarted_named_producer_continues(cluster: FakeCluster):
     for number in range(3):
         async with named(cluster) as producer:
             assert (await producer.send_and_wait("t", b"%d" % number, partition=0)).offset == number
     assert cluster.names["job"][1] == 2
 
 
-async def test_names_are_apart_from_each_other_and_from_no_name(cluster: FakeCluster):
+async def test_different_names_and_no_name_do_not_affect_each_other(cluster: FakeCluster):
     async with named(cluster, "a") as a, named(cluster, "b") as b, named(cluster, None) as nobody:
         for producer in (a, b, nobody, a, b, nobody):
             await producer.send_and_wait("t", b"x", partition=0)
@@ -226,8 +226,8 @@ async def test_names_are_apart_from_each_other_and_from_no_name(cluster: FakeClu
     assert len(values(cluster, 0)) == 6
 
 
-async def test_without_a_name_a_fencing_answer_fails_its_batch_only(cluster: FakeCluster):
-    """Only a broken broker gives it to a producer whose id is its own; going on under the next epoch harms nobody."""
+async def test_a_fencing_answer_without_a_name_fails_only_its_batch(cluster: FakeCluster):
+    """Only a defective broker sends it to a producer that does not share its id. Continuing under the next epoch is harmless."""
     verdicts = iter([detail(pb.PRODUCER_FENCED)])
     cluster.append_hook = lambda *_: next(verdicts, None)
     async with named(cluster, None) as producer:
@@ -237,20 +237,20 @@ async def test_without_a_name_a_fencing_answer_fails_its_batch_only(cluster: Fak
     assert values(cluster, 0) == [b"y"]
 
 
-async def test_a_name_whose_epoch_is_not_a_producer_s_is_refused(cluster: FakeCluster):
+async def test_a_name_of_another_kind_of_producer_is_refused(cluster: FakeCluster):
     cluster.names["job"] = (5, 1 << 40, b"")
     with pytest.raises(errors.InvalidArgumentError, match="another kind of producer"):
         await named(cluster).start()
 
 
 @pytest.mark.parametrize("name", ["", "x" * 250, "ü" * 125, 5])
-def test_names_that_the_brokers_refuse_are_refused_at_once(name: Any):
+def test_invalid_names_are_refused_immediately(name: Any):
     with pytest.raises(errors.InvalidArgumentError, match="producer_name"):
         check_name(name)
     check_name("x" * 249)
 
 
-async def test_a_name_needs_sequences():
+async def test_a_name_needs_idempotence():
     with pytest.raises(errors.InvalidArgumentError, match="enable_idempotence"):
         Producer(producer_name="job", enable_idempotence=False)
 
@@ -258,7 +258,7 @@ async def test_a_name_needs_sequences():
 # ----------------------------------------------------------------------------------------------------------- predecessors
 
 
-async def test_a_predecessor_is_refused_where_its_successor_never_wrote(cluster: FakeCluster):
+async def test_a_predecessor_is_refused_in_partitions_to_which_its_successor_never_wrote(cluster: FakeCluster):
     async with named(cluster) as first:
         await first.send_and_wait("t", b"old", partition=1)
         async with named(cluster):
@@ -268,14 +268,14 @@ async def test_a_predecessor_is_refused_where_its_successor_never_wrote(cluster:
     assert [values(cluster, number) for number in range(3)] == [[], [b"old"], []]
 
 
-async def test_the_first_of_a_name_asks_nobody(cluster: FakeCluster):
+async def test_the_first_producer_of_a_name_informs_no_broker(cluster: FakeCluster):
     cluster.fence_gate.clear()
     async with named(cluster), named(cluster, None):
         assert not cluster.fenced
 
 
-async def test_starting_waits_for_every_broker_that_there_is(cluster: FakeCluster):
-    """Also for one that the client has not heard of: the brokers name each other."""
+async def test_the_start_informs_every_broker(cluster: FakeCluster):
+    """This includes a broker that the client does not know: the brokers name each other."""
     async with named(cluster):
         pass
     transport = MemoryTransport(cluster)
@@ -303,10 +303,10 @@ def _without_broker(table: pb.TopologyUpdate, broker_id: int) -> pb.TopologyUpda
     return table
 
 
-async def test_a_broker_that_cannot_be_asked_is_waited_for(
+async def test_the_start_waits_for_a_broker_that_cannot_be_informed(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    """Until it must have heard of the successor from the others, or takes nothing under any name."""
+    """The start waits until the broker must have heard of the successor from others, or accepts no records under any name."""
     monkeypatch.setattr(limits, "PREDECESSOR_SECONDS", 0.3)
     async with named(cluster):
         pass
@@ -337,7 +337,7 @@ async def test_a_broker_that_comes_back_ends_the_waiting(cluster: FakeCluster):
     await producer.close()
 
 
-async def test_without_the_time_to_wait_starting_fails(cluster: FakeCluster):
+async def test_the_start_fails_without_the_time_to_wait(cluster: FakeCluster):
     async with named(cluster):
         pass
     transport = MemoryTransport(cluster)
@@ -349,20 +349,20 @@ async def test_without_the_time_to_wait_starting_fails(cluster: FakeCluster):
         await producer.start()
 
 
-async def test_a_producer_that_was_succeeded_while_it_started_does_not_start(cluster: FakeCluster):
+async def test_a_producer_with_a_newer_successor_does_not_start(cluster: FakeCluster):
     async with named(cluster):
         pass
     cluster.fence_gate.clear()
     second = named(cluster)
     starting = asyncio.ensure_future(second.start())
     await passes(30)
-    cluster.fenced[cluster.names["job"][0]] = 9 << 32  # a third one was quicker
+    cluster.fenced[cluster.names["job"][0]] = 9 << 32  # another successor was faster
     cluster.fence_gate.set()
     with pytest.raises(errors.ProducerFencedError):
         await starting
 
 
-async def test_a_start_that_is_cancelled_while_it_waits_leaves_nothing_behind(cluster: FakeCluster):
+async def test_a_cancelled_start_leaves_no_task(cluster: FakeCluster):
     async with named(cluster):
         pass
     cluster.fence_gate.clear()

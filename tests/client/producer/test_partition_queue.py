@@ -25,9 +25,7 @@ def take(queue: PartitionQueue) -> list[Attempt]:
 
 @pytest.mark.parametrize("producer_id", [0, 7], ids=["not idempotent", "idempotent"])
 @pytest.mark.parametrize("is_outcome_unknown", [False, True])
-def test_what_must_be_sent_again_waits_until_everything_under_way_is_answered(
-    producer_id: int, is_outcome_unknown: bool
-):
+def test_a_retry_waits_until_every_sent_batch_is_answered(producer_id: int, is_outcome_unknown: bool):
     queue = PartitionQueue("t", 1, 0, 5, ProducerIdentity(producer_id, 0))
     first, second, third, fourth = filled(queue, 4)
     queue.ready.remove(fourth)
@@ -49,7 +47,7 @@ def test_what_must_be_sent_again_waits_until_everything_under_way_is_answered(
     assert [attempt.batch for attempt in take(queue)] == [fourth]
 
 
-def test_a_given_up_batch_without_idempotence_holds_nobody_up():
+def test_a_given_up_batch_without_idempotence_blocks_no_other():
     queue = PartitionQueue("t", 1, 0, 5, ProducerIdentity(0, 0))
     first, second = filled(queue, 2)
     take(queue)
@@ -64,7 +62,7 @@ def test_a_given_up_batch_without_idempotence_holds_nobody_up():
     assert queue.identity == ProducerIdentity(0, 0)
 
 
-def test_at_most_five_batches_are_under_way():
+def test_at_most_five_batches_are_in_flight():
     queue = PartitionQueue("t", 1, 0, 5, ProducerIdentity(7, 0))
     filled(queue, 9)
     assert len(take(queue)) == settings.BATCHES_IN_FLIGHT_MAX

@@ -31,7 +31,7 @@ async def wait_requests(cluster: FakeCluster, count: int) -> None:
 
 
 async def passes(count: int) -> None:
-    """Let everything that is ready run, `count` times."""
+    """Let all ready tasks run, `count` times."""
     for _ in range(count):
         await asyncio.sleep(0)
 
@@ -39,7 +39,7 @@ async def passes(count: int) -> None:
 # ------------------------------------------------------------------------------------------------------ acknowledgements
 
 
-async def test_a_delivery_gives_the_place_of_its_record(cluster: FakeCluster):
+async def test_a_delivery_returns_the_position_of_its_record(cluster: FakeCluster):
     cluster.create_topic("t")
     async with producer(cluster) as p:
         first = await p.send("t", b"a", key=b"k", timestamp_ms=5, headers=[("h", b"1")])
@@ -64,7 +64,7 @@ async def test_records_of_one_pass_of_the_loop_share_a_batch(cluster: FakeCluste
     assert len(cluster.topics["t"].partitions[0].batches) == 1
 
 
-async def test_records_gather_while_a_request_is_under_way(cluster: FakeCluster):
+async def test_records_gather_while_a_request_is_unanswered(cluster: FakeCluster):
     cluster.create_topic("t")
     cluster.append_gate.clear()
     async with producer(cluster) as p:
@@ -91,13 +91,13 @@ async def test_linger_gathers_until_flush(cluster: FakeCluster):
     assert len(cluster.topics["t"].partitions[0].batches) == 1
 
 
-async def test_linger_ends_by_itself(cluster: FakeCluster):
+async def test_linger_ends_after_its_time(cluster: FakeCluster):
     cluster.create_topic("t")
     async with producer(cluster, linger_ms=20) as p:
         assert (await p.send_and_wait("t", b"x")).offset == 0
 
 
-async def test_keys_go_where_the_partitioner_says(cluster: FakeCluster):
+async def test_the_partitioner_determines_the_partition_of_a_key(cluster: FakeCluster):
     cluster.create_topic("t", partitions=5)
     keys = [b"key-%d" % n for n in range(40)]
     async with producer(cluster) as p:
@@ -133,7 +133,9 @@ async def test_records_without_a_key_visit_all_partitions(cluster: FakeCluster):
     assert sum(partition.end for partition in cluster.topics["t"].partitions) == 4000
 
 
-async def test_slow_records_without_a_key_move_on_with_time(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch):
+async def test_slow_records_without_a_key_change_partitions_over_time(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+):
     cluster.create_topic("t", partitions=3)
     monkeypatch.setattr(limits, "STICKY_SECONDS", 0.0)
     async with producer(cluster) as p:
@@ -156,7 +158,7 @@ async def test_send_many_keeps_order_and_counts_across_many_batches(cluster: Fak
     assert at == 20_000
 
 
-async def test_batches_fit_the_topic_s_limit(cluster: FakeCluster):
+async def test_batches_obey_the_topics_limit(cluster: FakeCluster):
     cluster.create_topic("t").config["max.batch.bytes"] = "4096"
     cluster.changed()
     async with producer(cluster) as p:
@@ -191,7 +193,7 @@ async def test_a_record_of_the_largest_size_passes_and_a_larger_one_is_refused(c
     assert cluster.topics["t"].partitions[0].end == 3
 
 
-async def test_a_topic_that_allows_larger_batches_takes_larger_records(cluster: FakeCluster):
+async def test_a_topic_with_a_higher_limit_accepts_larger_records(cluster: FakeCluster):
     cluster.create_topic("t").config["max.batch.bytes"] = str(2 << 20)
     largest = (2 << 20) - limits.TOPIC_BATCH_OVERHEAD_BYTES - limits.RECORD_OVERHEAD_BYTES
     async with producer(cluster) as p:
@@ -208,7 +210,7 @@ async def test_a_topic_that_allows_larger_batches_takes_larger_records(cluster: 
 @pytest.mark.parametrize(
     "bad", [{"value": "text"}, {"value": b"v", "key": 5}, {"value": b"v", "headers": [("a", "b")]}]
 )
-async def test_wrong_types_take_nothing(cluster: FakeCluster, bad: dict[str, object]):
+async def test_values_of_wrong_types_are_not_accepted(cluster: FakeCluster, bad: dict[str, object]):
     cluster.create_topic("t")
     async with producer(cluster) as p:
         with pytest.raises(TypeError):
@@ -220,7 +222,7 @@ async def test_wrong_types_take_nothing(cluster: FakeCluster, bad: dict[str, obj
         assert p._budget.used_bytes == 0
 
 
-async def test_unknown_names_are_typed_errors(cluster: FakeCluster):
+async def test_unknown_topics_and_partitions_raise_typed_errors(cluster: FakeCluster):
     cluster.create_topic("t")
     async with producer(cluster) as p:
         with pytest.raises(errors.UnknownTopicError):
@@ -232,7 +234,7 @@ async def test_unknown_names_are_typed_errors(cluster: FakeCluster):
         assert p._budget.used_bytes == 0
 
 
-async def test_a_partition_that_somebody_else_added_a_moment_ago_is_known(cluster: FakeCluster):
+async def test_a_newly_added_partition_is_found(cluster: FakeCluster):
     cluster.create_topic("t")
     async with producer(cluster) as p:
         await p.send_and_wait("t", b"x")
@@ -249,7 +251,7 @@ async def test_a_partition_that_somebody_else_added_a_moment_ago_is_known(cluste
 
 
 def sequences(cluster: FakeCluster, partition: int = 0) -> list[tuple[int, int, int]]:
-    """(epoch, first sequence, count) of every batch of every request, in the order in which the brokers saw them."""
+    """Return (epoch, first sequence, count) of every batch of every request, in the order of arrival at the brokers."""
     found = []
     for _, request in cluster.append_requests:
         for part in request.partitions:
@@ -270,7 +272,7 @@ async def test_a_refused_batch_is_repeated_with_its_sequence(cluster: FakeCluste
 
 
 async def test_a_lost_answer_does_not_write_twice(cluster: FakeCluster):
-    """The broker wrote the batch and its answer never came; the stream is given up after the request timeout."""
+    """The broker wrote the batch, but its answer was lost. The stream is abandoned after the request timeout."""
     cluster.create_topic("t")
     verdicts = iter(["drop"])
     cluster.append_hook = lambda *_: next(verdicts, None)
@@ -288,7 +290,7 @@ async def test_without_idempotence_batches_have_no_identity(cluster: FakeCluster
     assert (header.producer_id, header.producer_epoch, header.first_sequence) == (0, 0, 0)
 
 
-async def test_the_leader_s_hint_is_followed_at_once(cluster: FakeCluster):
+async def test_the_leader_in_an_error_is_used_immediately(cluster: FakeCluster):
     cluster.create_topic("t")
     async with producer(cluster) as p:
         await p.send_and_wait("t", b"a")
@@ -299,7 +301,7 @@ async def test_the_leader_s_hint_is_followed_at_once(cluster: FakeCluster):
 
 
 async def test_batches_at_a_silent_leader_go_to_its_successor(cluster: FakeCluster):
-    """A frozen leader answers nothing; the topology names another: what is under way is repeated there, once each."""
+    """A frozen leader answers nothing. When the topology names another one, unanswered batches are repeated there, once each."""
     cluster.create_topic("t")
     cluster.append_hook = lambda broker, *_: "swallow" if broker == 1 else None
     async with producer(cluster, request_timeout_ms=60_000) as p:
@@ -324,7 +326,7 @@ async def test_a_restarted_node_gets_the_batches_again(cluster: FakeCluster):
 
 
 async def test_a_node_that_stopped_reading_is_written_to_again(monkeypatch: pytest.MonkeyPatch):
-    """A frozen broker's window fills up and a write waits for it: giving the stream up ends the write, not the writing."""
+    """A frozen broker's window is full, and a write waits for it. Abandoning the stream ends this write, but not later writes."""
     read_on = FakeBroker.AppendStream
     streams: list[object] = []
 
@@ -347,7 +349,7 @@ async def test_a_node_that_stopped_reading_is_written_to_again(monkeypatch: pyte
 
 
 async def test_order_and_uniqueness_survive_any_faults(cluster: FakeCluster):
-    """Refusals, lost answers, swallowed requests and leader changes at random: each record once, in order, per partition."""
+    """Random refusals, lost answers, swallowed requests and leader changes: each record is written once, in order per partition."""
     cluster.create_topic("t", partitions=3)
     rng = random.Random(7)
 
@@ -384,8 +386,8 @@ async def test_order_and_uniqueness_survive_any_faults(cluster: FakeCluster):
     assert sum(metadata.offset == -1 for metadata in placed) < 600
 
 
-async def test_an_out_of_order_answer_is_repeated_behind_its_predecessor(cluster: FakeCluster):
-    """First batch refused as throttled, second as out of order: both are repeated, in order, in one request."""
+async def test_an_out_of_order_batch_is_repeated_after_its_predecessor(cluster: FakeCluster):
+    """The first batch is refused as throttled and the second as out of order. Both are repeated, in order, in one request."""
     cluster.create_topic("t")
     cluster.append_gate.clear()
     verdicts = iter([detail(pb.THROTTLED, "", retry_after_ms=20)])
@@ -412,8 +414,8 @@ async def test_without_idempotence_definite_refusals_lose_and_repeat_nothing(clu
         assert found == [b"%03d" % n + b"." * 90 for n in range(number, 400, 2)]
 
 
-async def test_without_idempotence_the_old_leader_s_answer_is_waited_for(cluster: FakeCluster):
-    """The topology names a new leader while the old one still works on the batch: sent to both it would be there twice."""
+async def test_without_idempotence_a_retry_waits_for_the_old_leaders_answer(cluster: FakeCluster):
+    """The topology names a new leader while the old one still works on the batch. If it were sent to both, it would be written twice."""
     cluster.create_topic("t")
     cluster.append_gate.clear()
     async with producer(cluster, enable_idempotence=False) as p:
@@ -433,8 +435,8 @@ async def test_without_idempotence_the_old_leader_s_answer_is_waited_for(cluster
     assert values_in(cluster, "t") == [b"a", b"b"]
 
 
-async def test_without_idempotence_a_lost_answer_is_repeated_once_its_stream_is_gone(cluster: FakeCluster):
-    """At least once: the only way to be sure of a batch whose answer was lost is to send it again."""
+async def test_without_idempotence_a_lost_batch_is_repeated_when_its_stream_has_ended(cluster: FakeCluster):
+    """Delivery is at least once: the only way to deliver a batch whose answer was lost is to send it again."""
     cluster.create_topic("t")
     verdicts = iter(["drop"])
     cluster.append_hook = lambda *_: next(verdicts, None)
@@ -491,8 +493,8 @@ async def test_an_unanswered_batch_ends_with_an_unknown_outcome_and_the_next_is_
     assert sequences(cluster)[-1] == (1, 0, 1), "the next epoch begins at sequence 0"
 
 
-async def test_what_followed_a_given_up_batch_is_written_once(cluster: FakeCluster):
-    """Three batches under way, all applied, no answer: the first expires; the others find out that they were written."""
+async def test_batches_after_a_given_up_one_are_written_once(cluster: FakeCluster):
+    """Three batches are in flight, all applied, without an answer. The first expires, and the others turn out to be written."""
     cluster.create_topic("t")
     cluster.append_hook = lambda *_: "drop"
     async with producer(cluster, request_timeout_ms=200, max_batch_size=1024) as p:
@@ -537,7 +539,7 @@ async def test_a_definite_refusal_fails_its_batch_only(cluster: FakeCluster):
 
 
 async def test_an_expired_producer_state_starts_a_new_epoch(cluster: FakeCluster):
-    """The partition forgot the producer (24 h of silence): its next sequence is refused as a gap, definitely not applied."""
+    """The partition forgot the producer (24 h of silence). Its next sequence is refused as a gap, definitely not applied."""
     cluster.create_topic("t")
     async with producer(cluster) as p:
         await p.send_and_wait("t", b"a")
@@ -547,7 +549,7 @@ async def test_an_expired_producer_state_starts_a_new_epoch(cluster: FakeCluster
     assert sequences(cluster)[-1] == (1, 0, 1)
 
 
-async def test_a_deleted_topic_fails_its_records_and_a_new_one_starts_afresh(cluster: FakeCluster):
+async def test_a_deleted_topic_fails_its_records_and_a_new_one_begins_with_new_sequences(cluster: FakeCluster):
     cluster.create_topic("t")
     async with producer(cluster) as p:
         await p.send_and_wait("t", b"a")
@@ -562,8 +564,8 @@ async def test_a_deleted_topic_fails_its_records_and_a_new_one_starts_afresh(clu
         assert (await p.send_and_wait("t", b"c")).offset == 0
 
 
-async def test_records_that_wait_for_their_next_try_fail_when_the_topic_is_deleted(cluster: FakeCluster):
-    """Not when their time is over: whoever led the partition is asked once more, and says so."""
+async def test_records_that_wait_for_a_retry_fail_when_the_topic_is_deleted(cluster: FakeCluster):
+    """They fail before their delivery timeout: the partition's last leader is asked once more, and reports the deletion."""
     cluster.create_topic("t")
     cluster.append_hook = lambda *_: detail(pb.LEADERSHIP_LOST)
     async with producer(cluster, delivery_timeout_ms=60_000) as p:
@@ -575,8 +577,8 @@ async def test_records_that_wait_for_their_next_try_fail_when_the_topic_is_delet
                 await delivery
 
 
-async def test_a_record_that_a_deleted_topic_may_have_had_is_not_called_unwritten(cluster: FakeCluster):
-    """Its first attempt was written, and may have been read, before the topic went; the answer was lost."""
+async def test_a_record_that_a_deleted_topic_may_have_contained_has_an_unknown_outcome(cluster: FakeCluster):
+    """Its first attempt was written and may have been read before the topic was deleted. The answer was lost."""
     cluster.create_topic("t")
     cluster.append_hook = lambda *_: "drop" if len(cluster.append_requests) == 1 else detail(pb.THROTTLED)
     async with producer(cluster, request_timeout_ms=50) as p:
@@ -611,7 +613,7 @@ async def test_flush_reports_a_failure_that_nobody_awaited_once(cluster: FakeClu
         await p.flush()
 
 
-async def test_close_writes_what_was_taken(cluster: FakeCluster):
+async def test_close_writes_the_accepted_records(cluster: FakeCluster):
     cluster.create_topic("t")
     async with producer(cluster, linger_ms=60_000) as p:
         for n in range(5):
@@ -622,7 +624,7 @@ async def test_close_writes_what_was_taken(cluster: FakeCluster):
     await p.close()
 
 
-async def test_a_cancelled_close_closes_at_once_and_says_what_is_unknown(cluster: FakeCluster):
+async def test_a_cancelled_close_closes_immediately_and_reports_unknown_outcomes(cluster: FakeCluster):
     cluster.create_topic("t")
     cluster.append_hook = lambda *_: "swallow"
     p = producer(cluster)
@@ -641,7 +643,7 @@ async def test_a_cancelled_close_closes_at_once_and_says_what_is_unknown(cluster
         await waiting
 
 
-async def test_no_broker_is_a_bootstrap_error():
+async def test_a_start_without_a_broker_raises_bootstrap_error():
     p = Producer(bootstrap_servers="127.0.0.1:1", max_block_ms=200)
     with pytest.raises(errors.BootstrapError):
         await p.start()
@@ -661,7 +663,7 @@ async def test_no_broker_is_a_bootstrap_error():
         {"buffer_memory": 1},
     ],
 )
-async def test_settings_are_checked(settings: dict[str, object]):
+async def test_invalid_producer_settings_are_refused(settings: dict[str, object]):
     with pytest.raises((errors.UsageError, errors.ProtocolError)):
         Producer(**settings)
 
@@ -686,7 +688,7 @@ async def test_send_waits_for_buffer_space_and_memory_is_bounded(cluster: FakeCl
     assert cluster.topics["t"].partitions[0].end == 2000
 
 
-async def test_a_full_buffer_is_a_typed_error_in_time(cluster: FakeCluster):
+async def test_a_full_buffer_raises_buffer_full_error_in_time(cluster: FakeCluster):
     cluster.create_topic("t")
     async with producer(cluster, buffer_memory=128 * 1024, linger_ms=60_000, max_batch_size=1 << 20) as p:
         p._max_block_seconds = 0.05  # after the start, for which it would be too short on a busy machine
@@ -716,8 +718,8 @@ async def test_cancelling_a_wait_does_not_cancel_the_record_or_other_waiters(clu
 
 
 @pytest.mark.parametrize("point", range(40))
-async def test_cancelling_anywhere_leaves_the_producer_whole(point: int):
-    """A task that sends and awaits is cancelled after `point` passes of the loop: nothing leaks, later records are written."""
+async def test_cancelling_at_any_point_leaves_the_producer_usable(point: int):
+    """A task that sends and awaits is cancelled after `point` passes of the loop. Nothing leaks, and later records are written."""
     async with FakeCluster(brokers=1) as cluster:
         cluster.create_topic("t")
         async with producer(cluster, buffer_memory=128 * 1024, max_batch_size=32 * 1024) as p:
@@ -771,7 +773,7 @@ async def test_no_task_is_left_behind(cluster: FakeCluster):
 async def test_a_batch_without_an_answer_stays_unknown_when_its_producer_was_forgotten(
     cluster: FakeCluster, is_written: bool
 ):
-    """Whether the attempt without an answer was written nobody can tell any more: it is neither called lost nor written again."""
+    """Nobody can tell any more whether the unanswered attempt was written, so it is neither reported as lost nor written again."""
     topic = cluster.create_topic("t")
     async with producer(cluster, request_timeout_ms=100) as p:
         await p.send_and_wait("t", b"a")
@@ -797,7 +799,7 @@ async def test_a_batch_that_was_never_sent_before_is_written_when_its_producer_w
 
 
 async def test_a_batch_without_an_answer_is_written_when_the_broker_knows_that_it_is_not(cluster: FakeCluster):
-    """What it follows was given up, so that the broker reports a gap; and it remembers all that this producer wrote."""
+    """An earlier batch was given up, so the broker reports a gap. The broker remembers everything that this producer wrote."""
     cluster.create_topic("t")
     async with producer(cluster, request_timeout_ms=100, delivery_timeout_ms=600, max_batch_size=1024) as p:
         await p.send_and_wait("t", b"a")
@@ -811,8 +813,8 @@ async def test_a_batch_without_an_answer_is_written_when_the_broker_knows_that_i
     assert values_in(cluster, "t") == [b"a", b"c"]
 
 
-def test_a_delivery_takes_no_longer_than_brokers_remember():
-    """A batch that is repeated after a producer's place was given away would be written twice."""
+def test_the_longest_delivery_is_shorter_than_brokers_remember_a_producer():
+    """A batch that is repeated after the broker forgot its producer would be written twice."""
     longest = limits.DELIVERY_TIMEOUT_MS_MAX
     assert 2 * longest <= REPLACEABLE_IDLE_MS
     Producer(delivery_timeout_ms=longest)

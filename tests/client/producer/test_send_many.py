@@ -1,4 +1,4 @@
-"""What `send_many` takes, which records it refuses, and which of them failed later."""
+"""`send_many`: the records that it accepts, those that it refuses, and those that fail later."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def stored(cluster: FakeCluster, topic: str = "one", partition: int = 0) -> list
 # ------------------------------------------------------------------------------------------------- headers and timestamps
 
 
-async def test_records_may_have_headers_and_times_of_their_own(cluster: FakeCluster, producer: Producer):
+async def test_records_may_have_their_own_headers_and_timestamps(cluster: FakeCluster, producer: Producer):
     records = [
         (b"a", b"1"),
         (None, b"2", [("trace", b"x"), ("trace", b"y")]),
@@ -123,21 +123,21 @@ async def test_single_and_many_records_share_a_batch_with_their_own_headers(clus
     ids=["value", "key", "short", "long", "nothing", "header", "time", "late", "large", "large header"],
 )
 @pytest.mark.parametrize("at", [0, 10, 700])
-async def test_exactly_the_records_before_a_refused_one_are_taken(
+async def test_exactly_the_records_before_a_refused_one_are_accepted(
     cluster: FakeCluster, producer: Producer, bad: Any, error: type[Exception], at: int
 ):
     good = [(b"k", b"%d" % n) for n in range(at)]
     into = BulkDelivery()
     with pytest.raises(error) as raised:
         await producer.send_many("one", [*good, bad, (b"k", b"behind")], into=into)
-    assert raised.value.__notes__ == [f"raised by record {at} of send_many; those before it are taken"]
+    assert raised.value.__notes__ == [f"raised by record {at} of send_many; the records before it are accepted"]
     assert into.count == at
     await producer.flush()
     assert records_in(cluster.topics["one"].partitions[0]) == good
     assert producer.metrics().buffer_bytes == 0
 
 
-async def test_what_a_serializer_raises_names_its_record(cluster: FakeCluster):
+async def test_an_exception_of_a_serializer_names_its_record(cluster: FakeCluster):
     def fragile(value: int) -> bytes:
         if value == 13:
             raise ZeroDivisionError
@@ -157,7 +157,7 @@ async def test_what_a_serializer_raises_names_its_record(cluster: FakeCluster):
     ]
 
 
-async def test_an_iterable_that_raises_leaves_what_was_taken(cluster: FakeCluster, producer: Producer):
+async def test_records_before_an_exception_of_the_iterable_are_written(cluster: FakeCluster, producer: Producer):
     def records() -> Iterator[tuple[None, bytes]]:
         for n in range(1000):
             yield None, b"%d" % n
@@ -172,8 +172,8 @@ async def test_an_iterable_that_raises_leaves_what_was_taken(cluster: FakeCluste
 
 
 @pytest.mark.parametrize("timestamp", [1.5, "now", 1 << 63, -(1 << 63)])
-async def test_a_wrong_timestamp_is_refused_before_anything_is_taken(producer: Producer, timestamp: Any):
-    """It would otherwise fail where the batch is encoded, in the background, and end the producer."""
+async def test_a_wrong_timestamp_is_refused_before_any_record_is_accepted(producer: Producer, timestamp: Any):
+    """Otherwise it would fail where the batch is encoded, in the background, and end the producer."""
     for send in (
         producer.send("one", b"x", timestamp_ms=timestamp),
         producer.send_many("one", [], timestamp_ms=timestamp),
@@ -190,9 +190,9 @@ async def test_a_wrong_timestamp_is_refused_before_anything_is_taken(producer: P
 @pytest.mark.parametrize("buffer_memory", [1 << 20, 128 * 1024], ids=["roomy", "narrow"])
 @pytest.mark.parametrize("with_keys", [True, False], ids=["keys", "no keys"])
 async def test_failures_name_the_records_of_refused_batches(cluster: FakeCluster, with_keys: bool, buffer_memory: int):
-    """Every third batch is refused: the records that are missing afterwards are exactly those that it names.
+    """Every third batch is refused. The missing records are exactly those that `failures` returns.
 
-    In a narrow buffer the first have failed while the last are not taken yet.
+    With a small buffer, the first records have failed before the last are accepted.
     """
     refused: list[int] = []
     seen = 0
@@ -227,7 +227,7 @@ async def test_failures_name_the_records_of_refused_batches(cluster: FakeCluster
     assert set(named) == missing
 
 
-async def test_what_is_written_is_forgotten_so_that_an_endless_call_stays_small(cluster: FakeCluster):
+async def test_an_endless_send_many_uses_bounded_memory(cluster: FakeCluster):
     into = BulkDelivery()
     most = 0
 
@@ -255,7 +255,7 @@ async def test_a_written_delivery_has_no_failures(producer: Producer):
 # ---------------------------------------------------------------------------------------------------------- partitioners
 
 
-async def test_a_partitioner_of_the_program_is_asked_about_keys_only(cluster: FakeCluster):
+async def test_a_custom_partitioner_is_called_only_for_keys(cluster: FakeCluster):
     asked: list[tuple[bytes, int]] = []
 
     def by_region(key: bytes, partition_count: int) -> int:
@@ -274,8 +274,10 @@ async def test_a_partitioner_of_the_program_is_asked_about_keys_only(cluster: Fa
     ("choice", "error"),
     [(-1, errors.UnknownPartitionError), (3, errors.UnknownPartitionError), ("0", TypeError), (None, TypeError)],
 )
-async def test_a_partitioner_cannot_choose_what_is_not_there(cluster: FakeCluster, choice: Any, error: type[Exception]):
-    """A list would take -1 for its last element."""
+async def test_a_partitioner_cannot_choose_a_missing_partition(
+    cluster: FakeCluster, choice: Any, error: type[Exception]
+):
+    """A list would interpret -1 as its last element."""
     async with producer_of(cluster, partitioner=lambda key, count: choice) as producer:
         with pytest.raises(error):
             await producer.send("t", b"v", key=b"k")
@@ -299,7 +301,7 @@ RECORDS = st.lists(
 
 
 @given(RECORDS)
-def test_columns_are_the_records(records: list[tuple[Any, ...]]):
+def test_columns_contain_the_records(records: list[tuple[Any, ...]]):
     columns = check_records(records, None, None)
     assert columns.refusal is None
     expected = [(*record, *((), None)[len(record) - 2 :]) for record in records]

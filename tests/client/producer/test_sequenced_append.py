@@ -59,14 +59,14 @@ async def test_batches_are_appended_in_order_and_their_offsets_returned(cluster,
     assert values(cluster, 1) == numbered(6)
 
 
-async def test_what_was_written_under_the_same_sequences_is_not_written_again(cluster, resolver, topic):
+async def test_records_written_under_the_same_sequences_are_not_written_again(cluster, resolver, topic):
     appender = SequencedAppender(resolver)
     await appender.append(topic, 0, [batch(0, 4), batch(4, 4)])
     assert await appender.append(topic, 0, [batch(0, 4), batch(4, 4), batch(8, 1)]) == [0, 4, 8]
     assert values(cluster) == numbered(9)
 
 
-async def test_a_batch_cut_in_another_way_goes_on_where_the_earlier_ones_ended(cluster, resolver, topic):
+async def test_a_batch_that_overlaps_with_earlier_ones_is_continued_after_them(cluster, resolver, topic):
     appender = SequencedAppender(resolver)
     await appender.append(topic, 0, [batch(0, 4), batch(4, 4)])
     assert await appender.append(topic, 0, [batch(0, 6), batch(6, 6), batch(12, 1)]) == [-1, 8, 12]
@@ -108,7 +108,7 @@ async def test_a_retriable_refusal_after_some_batches_repeats_only_the_rest(clus
     assert [len(request.partitions[0].batches) for _, request in cluster.append_requests] == [3, 2]
 
 
-async def test_refusals_that_no_retry_heals_are_raised(cluster, resolver, topic):
+async def test_refusals_that_retries_cannot_cure_are_raised(cluster, resolver, topic):
     appender = SequencedAppender(resolver)
     with pytest.raises(errors.OutOfOrderSequenceError):
         await appender.append(topic, 0, [batch(5, 1)])
@@ -121,10 +121,10 @@ async def test_refusals_that_no_retry_heals_are_raised(cluster, resolver, topic)
 
 
 @pytest.mark.parametrize(("is_forgotten", "outcome"), [(True, "UNKNOWN"), (False, "NOT_APPLIED")])
-async def test_a_gap_after_an_unanswered_try_is_as_certain_as_the_broker_is(
+async def test_a_gap_after_an_unanswered_attempt_is_definite_only_if_the_broker_is_certain(
     cluster, resolver, topic, is_forgotten, outcome
 ):
-    """After one batch was written, the next try gets no answer, and is then told that what it follows is missing."""
+    """After one batch was written, the next attempt gets no answer, and the one after it is told that an earlier batch is missing."""
     partition = cluster.topics["t"].partitions[0]
     appender = SequencedAppender(resolver, request_timeout_seconds=0.2)
     await appender.append(topic, 0, [batch(0, 2)])
@@ -141,7 +141,7 @@ async def test_a_gap_after_an_unanswered_try_is_as_certain_as_the_broker_is(
     assert raised.value.outcome is errors.Outcome[outcome]
 
 
-async def test_what_cannot_be_acknowledged_in_time_may_be_written(cluster, resolver, topic):
+async def test_an_unacknowledged_append_may_be_written(cluster, resolver, topic):
     cluster.append_hook = lambda *_: detail(pb.THROTTLED)
     with pytest.raises(errors.DeliveryTimeoutError) as raised:
         await SequencedAppender(resolver, delivery_timeout_seconds=0.2).append(topic, 0, [batch(0, 1)])
@@ -149,7 +149,7 @@ async def test_what_cannot_be_acknowledged_in_time_may_be_written(cluster, resol
     assert isinstance(raised.value.__cause__, errors.ThrottledError)
 
 
-async def test_those_who_claim_a_named_epoch_agree_on_its_stamp(cluster, resolver):
+async def test_all_claims_of_a_named_epoch_get_the_same_stamp(cluster, resolver):
     appender = SequencedAppender(resolver)
     first = await appender.claim("job", 4, b"one")
     assert first == NamedEpoch(first.producer_id, 4, b"one")

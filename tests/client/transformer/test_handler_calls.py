@@ -1,4 +1,4 @@
-"""A transformer's handler: where it runs, what it may return, and what becomes of a record that it fails on."""
+"""A transformer's handler: where it runs, its valid results, and the effect of its failures."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def values_of(calls: HandlerCalls) -> list[list[bytes | None]]:
     return [[one.cells.value for one in made] for made in handled.outputs]
 
 
-async def test_what_a_plain_handler_returns_is_in_the_order_of_the_records_and_made_in_a_thread() -> None:
+async def test_a_plain_handler_runs_in_a_thread_and_its_outputs_keep_the_order_of_the_records() -> None:
     threads = set()
 
     def handle(record: Record) -> Any:
@@ -46,7 +46,7 @@ async def test_what_a_plain_handler_returns_is_in_the_order_of_the_records_and_m
     assert threading.current_thread() not in threads
 
 
-async def test_async_handlers_run_side_by_side_up_to_their_number() -> None:
+async def test_async_handlers_run_concurrently_up_to_their_limit() -> None:
     running = most = 0
     gate = asyncio.Event()
 
@@ -74,7 +74,7 @@ def failing(offset: int) -> Callable[[Record], Output]:
     return handle
 
 
-async def test_a_record_that_fails_ends_what_is_handled() -> None:
+async def test_results_end_before_the_first_failed_record() -> None:
     plain = failing(4)
 
     async def handle(record: Record) -> Output:
@@ -90,7 +90,7 @@ async def test_a_record_that_fails_ends_what_is_handled() -> None:
 
 
 async def test_slow_handlers_make_small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that what is done is written."""
+    """Small chunks let finished outputs be written early."""
     monkeypatch.setattr(settings, "TRANSFORM_CHUNK_SECONDS", 0.0)
 
     async def handle(record: Record) -> Output:
@@ -107,17 +107,17 @@ async def test_slow_handlers_make_small_chunks(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     ("returned", "error", "text"),
     [
-        (5, TypeError, "returns an Output, several in a list or another iterable, or None; not int"),
+        (5, TypeError, "must return an Output, an iterable of them, or None, not int"),
         ("text", TypeError, "not str"),
         ([Output("out"), b"x"], TypeError, "not bytes"),
         (Output("out", 5), TypeError, "value_serializer"),
         (Output("out", b"", 5), TypeError, "key_serializer"),
         (Output("out", timestamp_ms="now"), TypeError, "timestamp_ms"),
         (Output("out", headers=[("a", "b")]), TypeError, "headers"),
-        (Output("in", b""), InvalidArgumentError, "would come back to it"),
+        (Output("in", b""), InvalidArgumentError, "would be read by this transformer again"),
     ],
 )
-async def test_what_is_no_output_is_the_record_s_failure(returned: Any, error: type[Exception], text: str) -> None:
+async def test_an_invalid_output_is_a_failure_of_the_record(returned: Any, error: type[Exception], text: str) -> None:
     calls = calls_of(lambda _: returned)
     handled = await calls.handle(RECORDS)
     calls.close()
@@ -126,7 +126,7 @@ async def test_what_is_no_output_is_the_record_s_failure(returned: Any, error: t
     assert text in str(handled.failure)
 
 
-async def test_a_deserializer_that_fails_is_the_record_s_failure() -> None:
+async def test_a_failing_deserializer_is_a_failure_of_the_record() -> None:
     calls = calls_of(lambda record: None, value_deserializer=lambda value: 1 // int(value))
     handled = await calls.handle(RECORDS)
     calls.close()
@@ -134,7 +134,7 @@ async def test_a_deserializer_that_fails_is_the_record_s_failure() -> None:
     assert isinstance(handled.failure, DeserializationError)
 
 
-async def test_cancelled_async_handlers_end() -> None:
+async def test_cancelling_ends_async_handlers() -> None:
     ended = []
 
     async def handle(record: Record) -> Output:
@@ -170,7 +170,7 @@ async def test_cancelled_async_handlers_end() -> None:
         ({"concurrency": 2.5}, TypeError),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(wrong: dict[str, Any], error: type[Exception]) -> None:
+def test_invalid_settings_are_refused(wrong: dict[str, Any], error: type[Exception]) -> None:
     arguments: dict[str, Any] = {"topic": "in", "group_id": "g", "handler": print} | wrong
     with pytest.raises(error):
         Transformer(arguments.pop("topic"), arguments.pop("group_id"), arguments.pop("handler"), **arguments)

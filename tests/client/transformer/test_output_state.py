@@ -1,4 +1,4 @@
-"""The state that is committed with an offset: it comes back from its note as it was, and says when it does not fit."""
+"""The state that is committed with an offset: it round-trips through its note, and an error is raised when it does not fit."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ STATES = st.builds(OutputState, NUMBERS, NUMBERS, NUMBERS, NUMBERS, TOPICS)
 
 
 @given(STATES)
-def test_a_state_comes_back_from_its_note(state: OutputState) -> None:
+def test_a_state_round_trips_through_its_note(state: OutputState) -> None:
     note = state.encode()
     assert note.isascii()
     assert OutputState.decode(note) == state
 
 
 @given(STATES, st.integers(0, 200))
-def test_a_note_that_is_cut_is_refused_or_none(state: OutputState, length: int) -> None:
+def test_a_truncated_note_is_refused_or_no_state(state: OutputState, length: int) -> None:
     note = state.encode()
     with suppress(TransformStateError):
         assert OutputState.decode(note[: min(length, len(note) - 1)]) != state
 
 
-def test_hundreds_of_output_partitions_fit_and_more_are_refused_with_how_many_would() -> None:
+def test_hundreds_of_output_partitions_fit_and_the_error_for_more_gives_the_limit() -> None:
     def state(count: int) -> OutputState:
         partitions = {number: PartitionState(1_000_000_000) for number in range(count)}
         return OutputState(1 << 63, 1 << 40, 1 << 50, 1 << 31, {1: TopicState(count, partitions)})
@@ -52,7 +52,7 @@ def topic(partition_count: int, topic_id: int = 1) -> TopicInfo:
     return TopicInfo("out", topic_id, tuple(range(partition_count)))
 
 
-def test_a_changed_number_of_partitions_is_taken_over_only_when_told_to() -> None:
+def test_a_changed_number_of_partitions_is_used_only_if_the_owner_is_alone() -> None:
     state = OutputState(1, 1, 0, 0).declared([topic(3)], is_alone=True)
     assert state.declared([topic(5)], is_alone=False) is state
     assert state.declared([topic(5)], is_alone=True).topics[1].partition_count == 5
@@ -70,7 +70,7 @@ def test_a_changed_number_of_partitions_is_taken_over_only_when_told_to() -> Non
         (crc32_partition, made("out", "v", b"key", partition=4), 4),
     ],
 )
-def test_an_output_goes_where_its_partition_or_its_key_or_its_record_says(partitioner, output, partition) -> None:
+def test_partition_key_or_record_determine_an_outputs_partition(partitioner, output, partition) -> None:
     state = OutputState(1, 1, 0, 0).declared([topic(3)], is_alone=True)
     record = Record("in", 7, 0, 0, b"other", b"v")
     (stretch,) = route([record], [[output]], {"out": topic(5)}, state, partitioner).stretches

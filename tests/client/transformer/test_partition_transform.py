@@ -1,4 +1,4 @@
-"""One partition's transform at the moments that matter: what a successor, a late predecessor and the brokers' memory do to it."""
+"""A partition's transform at critical moments: successors, late predecessors, and brokers that forget producers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.client.transform_world import DAY_S, Owner, World, made, sett
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    """Each record has one output, to a topic with one partition."""
+    """Return one output for each record, to a topic with one partition."""
     world = World(random.Random(1), lost_answers=0.0, handler=lambda record: [made("out", str(record.offset))])
     world.create("out", 1)
     monkeypatch.setattr(settings, "RETRY_BACKOFF_MIN_SECONDS", 0.0)
@@ -40,7 +40,7 @@ def names(start: int, end: int) -> list[str]:
 
 
 async def done(owner: Owner, count: int) -> None:
-    """Have records written, read and committed."""
+    """Write, read and commit records."""
     world = owner.world
     world.write(count)
     owner.read(len(world.records))
@@ -60,7 +60,7 @@ def state_of(world: World) -> OutputState:
 
 
 async def crash_uncommitted(owner: Owner, count: int) -> None:
-    """Have outputs of some records written, and the owner gone before it commits."""
+    """Write the outputs of some records, and end the owner before it commits."""
     world = owner.world
     committed, written = world.committed, len(world.written())
     world.write(count)
@@ -72,7 +72,7 @@ async def crash_uncommitted(owner: Owner, count: int) -> None:
     world.committed = committed
 
 
-async def test_what_was_written_and_not_committed_is_not_written_again(world: World) -> None:
+async def test_outputs_written_and_not_committed_are_not_written_again(world: World) -> None:
     owner = world.assign()
     await done(owner, 5)
     await crash_uncommitted(owner, 4)
@@ -82,7 +82,7 @@ async def test_what_was_written_and_not_committed_is_not_written_again(world: Wo
     await ended(successor)
 
 
-async def test_an_end_in_order_leaves_nothing_open(world: World) -> None:
+async def test_an_orderly_end_lowers_the_bound_to_the_offset(world: World) -> None:
     owner = world.assign()
     await done(owner, 5)
     assert state_of(world).until == 25
@@ -91,7 +91,7 @@ async def test_an_end_in_order_leaves_nothing_open(world: World) -> None:
 
 
 async def test_a_changed_number_of_partitions_is_used_when_no_predecessor_can_write_any_more(world: World) -> None:
-    """Else the output of a record would be in two partitions: where it was, and where its key belongs now."""
+    """Otherwise a record could have outputs in two partitions: the former one, and the one to which its key belongs now."""
     owner = world.assign()
     world.handler = lambda record: [made("out", str(record.offset), b"key of 2")]
     await done(owner, 2)
@@ -100,7 +100,7 @@ async def test_a_changed_number_of_partitions_is_used_when_no_predecessor_can_wr
     successor = world.assign()
     await done(
         successor, 18
-    )  # the bound that it found is 22: two were committed, and outputs of twenty more may be written
+    )  # it found the bound 22: two records were committed, and outputs of twenty more may be written
     await done(successor, 1)
     assert values(world) == names(0, 22)
     assert [value for number in range(1, 7) for value in values(world, partition=number)] == ["22"]
@@ -108,21 +108,21 @@ async def test_a_changed_number_of_partitions_is_used_when_no_predecessor_can_wr
 
 
 async def test_a_bound_never_falls_while_records_are_handled(world: World) -> None:
-    """Else the next owner would believe that it has passed what this one may have written."""
+    """Otherwise the next owner would believe that it has passed all records whose outputs this one may have written."""
     owner = world.assign()
     await done(owner, 2)
     await crash_uncommitted(owner, 2)
     successor = world.assign()
     await done(successor, 3)
     bound = state_of(world).until
-    world.grow("out", 7)  # which may not be used yet
+    world.grow("out", 7)  # must not be used yet
     await done(successor, 1)
     assert state_of(world).until >= bound
     await ended(successor)
 
 
-async def test_a_changed_number_is_not_used_in_another_attempt_at_a_chunk(world: World) -> None:
-    """A topic is created again while a chunk is written: what went to the other topics stays where it is."""
+async def test_a_changed_number_of_partitions_is_not_used_in_a_repeated_attempt_at_a_chunk(world: World) -> None:
+    """A topic is created again while a chunk is written. The outputs in the other topics stay valid."""
     world.create("other", 1)
     world.handler = lambda record: [
         made("out", str(record.offset), b"key of 2"),
@@ -146,7 +146,7 @@ async def test_a_changed_number_is_not_used_in_another_attempt_at_a_chunk(world:
     await ended(owner)
 
 
-async def test_an_owner_uses_a_changed_number_at_once_if_nobody_was_before_it(world: World) -> None:
+async def test_the_first_owner_uses_a_changed_number_of_partitions_immediately(world: World) -> None:
     owner = world.assign()
     world.handler = lambda record: [made("out", str(record.offset), b"key of 2")]
     await done(owner, 1)
@@ -156,7 +156,7 @@ async def test_an_owner_uses_a_changed_number_at_once_if_nobody_was_before_it(wo
     await ended(owner)
 
 
-async def test_a_topic_that_is_created_again_begins_with_what_is_not_committed(world: World) -> None:
+async def test_a_topic_that_is_created_again_gets_the_uncommitted_outputs(world: World) -> None:
     owner = world.assign()
     await done(owner, 5)
     world.create("out", 1)
@@ -166,7 +166,7 @@ async def test_a_topic_that_is_created_again_begins_with_what_is_not_committed(w
     await ended(owner)
 
 
-async def test_a_topic_that_is_deleted_ends_it(world: World) -> None:
+async def test_a_deleted_topic_ends_the_transform(world: World) -> None:
     owner = world.assign()
     await done(owner, 5)
     del world.topics["out"]
@@ -176,8 +176,8 @@ async def test_a_topic_that_is_deleted_ends_it(world: World) -> None:
     assert isinstance(owner.failure, errors.UnknownTopicError)
 
 
-async def test_a_partition_that_forgot_the_producer_goes_on_under_another_epoch(world: World) -> None:
-    """A predecessor that wakes up with a number of the old counting is refused, although it would fit into the new one."""
+async def test_a_partition_that_forgot_the_producer_continues_under_another_epoch(world: World) -> None:
+    """A predecessor that wakes up with a sequence of the old count is refused, although it would fit into the new count."""
     owner = world.assign()
     await done(owner, 3)
     world.now_s += 20 * DAY_S
@@ -200,7 +200,7 @@ def _stretch(world: World) -> Stretch:
     return Stretch(world.topics["out"].info, 0, 7, [made("out", "late").cells])
 
 
-async def test_what_brokers_may_have_forgotten_is_not_written_on_a_guess(world: World) -> None:
+async def test_outputs_that_brokers_may_have_forgotten_are_not_written_again(world: World) -> None:
     owner = world.assign()
     await done(owner, 3)
     await crash_uncommitted(owner, 2)
@@ -214,8 +214,8 @@ async def test_what_brokers_may_have_forgotten_is_not_written_on_a_guess(world: 
     assert values(world) == names(0, 6)
 
 
-async def test_records_that_are_young_were_not_written_long_ago(world: World) -> None:
-    """However long the group stood still: nobody can have written their outputs before they were there."""
+async def test_outputs_of_young_records_can_be_verified(world: World) -> None:
+    """This holds even if the group was inactive for long: outputs cannot be older than their records."""
     owner = world.assign()
     await done(owner, 3)
     owner.crash()
@@ -226,8 +226,8 @@ async def test_records_that_are_young_were_not_written_long_ago(world: World) ->
     await ended(successor)
 
 
-async def test_a_member_that_lost_the_partition_cannot_shut_its_successor_out(world: World) -> None:
-    """Both begin; the one that is late with it is refused, though its call arrives last."""
+async def test_a_member_that_lost_the_partition_cannot_fence_its_successor(world: World) -> None:
+    """Both owners begin. The one that does so later is refused, although its call arrives last."""
     first, second = world.assign(), world.assign()
     await done(second, 1)
     with pytest.raises(errors.ProducerFencedError):
@@ -239,7 +239,7 @@ async def test_a_member_that_lost_the_partition_cannot_shut_its_successor_out(wo
     await ended(second)
 
 
-async def test_after_a_reset_nothing_of_before_is_written_any_more(world: World) -> None:
+async def test_after_a_reset_former_owners_write_nothing(world: World) -> None:
     before = world.assign()
     await done(before, 3)
     world.reset(1)
@@ -253,7 +253,7 @@ async def test_after_a_reset_nothing_of_before_is_written_any_more(world: World)
     await ended(after)
 
 
-async def test_records_that_are_deleted_unread_are_passed_by(world: World) -> None:
+async def test_records_deleted_before_they_were_read_are_skipped(world: World) -> None:
     owner = world.assign()
     await done(owner, 3)
     await owner.release()
@@ -267,7 +267,7 @@ async def test_records_that_are_deleted_unread_are_passed_by(world: World) -> No
     await ended(successor)
 
 
-async def test_counts_are_of_no_use_when_records_are_deleted_that_may_have_been_written(world: World) -> None:
+async def test_a_new_generation_begins_when_records_with_possible_outputs_are_deleted(world: World) -> None:
     owner = world.assign()
     await done(owner, 3)
     await crash_uncommitted(owner, 4)
@@ -281,7 +281,7 @@ async def test_counts_are_of_no_use_when_records_are_deleted_that_may_have_been_
     await ended(successor)
 
 
-async def test_a_record_that_fails_stops_it_behind_what_is_before(world: World) -> None:
+async def test_a_failed_record_stops_the_transform_after_the_records_before_it(world: World) -> None:
     owner = world.assign()
 
     async def handle(records: list[Record]) -> Handled:
@@ -322,7 +322,7 @@ async def test_an_output_that_cannot_be_written_names_the_record(
     assert values(world) == ["0"]
 
 
-async def test_a_note_of_another_program_is_no_state_and_one_of_a_newer_version_is_refused(world: World) -> None:
+async def test_a_foreign_note_is_no_state_and_a_newer_version_is_refused(world: World) -> None:
     world.write(3)
     world.committed = (1, "something else")
     owner = world.assign()
@@ -337,7 +337,7 @@ async def test_a_note_of_another_program_is_no_state_and_one_of_a_newer_version_
     assert isinstance(newer.failure, errors.TransformStateError)
 
 
-def test_the_name_of_a_producer_fits_whatever_the_names_of_group_and_topic_are() -> None:
+def test_the_producer_name_fits_for_any_names_of_group_and_topic() -> None:
     assert producer_name_of("g", TopicPartition("t", 7)) == "transformer/g/t/7"
     long = [producer_name_of("g" * 249, TopicPartition("t", number)) for number in range(2)]
     assert len(set(long)) == 2

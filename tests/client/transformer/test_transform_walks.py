@@ -1,6 +1,6 @@
-"""Random lives of a partition's transforms: crashes, zombies, lost answers, forgotten producers, topics that change, resets.
+"""Random lives of a partition's transforms: crashes, zombies, lost answers, forgotten producers, changed topics, resets.
 
-Whatever happens, an output is written once; and without the rules of `output_state.py` the same lives would show it.
+An output is written once in every life. Without any of the rules of `output_state.py`, some lives would write it twice or lose it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STEPS = 40
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Little pauses, and little of everything, so that bounds are met."""
+    """Use short pauses and small limits, so that limits are reached."""
     monkeypatch.setattr(settings, "RETRY_BACKOFF_MIN_SECONDS", 0.0)
     monkeypatch.setattr(settings, "RETRY_BACKOFF_MAX_SECONDS", 0.0)
     monkeypatch.setattr(settings, "TRANSFORM_CHUNK_RECORDS_MAX", 6)
@@ -35,7 +35,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def outputs_of(record: Record) -> list[MadeOutput]:
-    """None to three, to two topics; with keys, without, and with a partition."""
+    """Return zero to three outputs for two topics, with keys, without keys, and with a partition."""
     number = record.offset
     outputs = []
     for nth in range(number * 7 % 4):
@@ -46,7 +46,7 @@ def outputs_of(record: Record) -> list[MadeOutput]:
 
 
 class Life:
-    """One life, and what is demanded of it."""
+    """One random life, and its checks."""
 
     def __init__(self, seed: int, *, resets: bool) -> None:
         self.chance = random.Random(seed)
@@ -82,7 +82,7 @@ class Life:
             case 9:
                 await self.owner.release()
                 self.owners.append(world.assign())
-            case 10:  # the one before goes on without knowing
+            case 10:  # the previous owner continues, unaware of its successor
                 self.owners.append(world.assign())
             case 11:
                 await self._let_days_pass()
@@ -99,7 +99,7 @@ class Life:
                 pass
 
     async def _let_days_pass(self) -> None:
-        """At most until nobody can tell any more what is written; and no member lives on for days after its session."""
+        """Let time pass, but not until outputs become unverifiable. No member outlives its session by days."""
         for zombie in self.owners[:-1]:
             zombie.crash()
         while self.world.tasks:
@@ -109,7 +109,7 @@ class Life:
             self.world.now_s += self.chance.randrange(5 * DAY_S)
 
     async def _finish(self) -> None:
-        """Everything comes to its end, zombies included."""
+        """Let everything end, including zombies."""
         world = self.world
         self.owners.append(world.assign())
         for owner in self.owners:
@@ -122,7 +122,7 @@ class Life:
             await asyncio.wait(list(world.tasks))
 
     def faults(self) -> list[str]:
-        """What is wrong with what is written."""
+        """Return the faults in the written outputs."""
         faults = [repr(owner.failure) for owner in self.owners if owner.failure is not None]
         world = self.world
         for topic in world.incarnations:
@@ -162,7 +162,7 @@ class Life:
 
 
 async def lives(count: int, monkeypatch: pytest.MonkeyPatch, *, resets: bool = False) -> list[str]:
-    """What is wrong with so many, or with the first in which anything is."""
+    """Run that many lives. Return the faults of the first life that has any."""
     for seed in range(count):
         life = Life(seed, resets=resets)
         monkeypatch.setattr(partition_transform, "_now_s", lambda life=life: life.world.now_s)
@@ -178,7 +178,7 @@ async def test_an_output_is_written_once_in_any_life(resets: bool, monkeypatch: 
 
 
 def without_counts(patch: pytest.MonkeyPatch) -> None:
-    """A new owner counts from 0."""
+    """Let a new owner count from 0."""
     real = OutputState.decode
 
     def decode(note: str) -> OutputState | None:
@@ -196,7 +196,7 @@ def without_the_bound_of_predecessors(patch: pytest.MonkeyPatch) -> None:
 
 
 def without_committing_first(patch: pytest.MonkeyPatch) -> None:
-    """Topics and numbers of partitions are used before they are committed."""
+    """Use topics and numbers of partitions before they are committed."""
 
     async def declare(self: PartitionTransform, topics) -> None:
         is_alone = self._offset >= max(self._inherited_until, self._sent_until)

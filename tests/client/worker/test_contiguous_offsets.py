@@ -1,4 +1,4 @@
-"""What may be committed of a partition, against a twin that looks at every record each time."""
+"""The progress of a partition that may be committed, compared with a slow twin that examines every record each time."""
 
 from itertools import accumulate
 
@@ -11,7 +11,7 @@ from raftmq.offset_ranges import decode_ranges, encode_ranges
 
 
 class SlowTwin:
-    """Every record ever taken, in order, with whether it is done."""
+    """All records taken, in order, with whether each is done."""
 
     def __init__(self) -> None:
         self.records: list[list[int | bool]] = []
@@ -26,7 +26,7 @@ class SlowTwin:
 
     @property
     def done(self) -> list[int]:
-        """The offsets before the first that is not done."""
+        """Return the offsets before the first one that is not done."""
         found = []
         for offset, is_done in self.records:
             if not is_done:
@@ -41,7 +41,7 @@ class SlowTwin:
 
 @st.composite
 def runs(draw: st.DrawFn) -> list[tuple[str, int]]:
-    """Takings in ascending order with gaps, finishes in any order among what is taken."""
+    """Generate takes in ascending order with gaps, and finishes of taken records in any order."""
     offsets = list(accumulate(draw(st.lists(st.integers(1, 3), max_size=30)), initial=draw(st.integers(0, 5))))
     steps: list[tuple[str, int]] = []
     running: list[int] = []
@@ -55,7 +55,7 @@ def runs(draw: st.DrawFn) -> list[tuple[str, int]]:
 
 
 @given(runs())
-def test_it_says_what_the_twin_says_after_every_step(steps: list[tuple[str, int]]) -> None:
+def test_the_progress_equals_the_twins_after_every_step(steps: list[tuple[str, int]]) -> None:
     tracker, twin = ContiguousOffsets(), SlowTwin()
     for name, offset in steps:
         before = tracker.prefix
@@ -71,7 +71,7 @@ def test_it_says_what_the_twin_says_after_every_step(steps: list[tuple[str, int]
     assert tracker.span == 0
 
 
-def test_a_slow_record_holds_the_prefix_until_it_is_done() -> None:
+def test_the_prefix_does_not_pass_an_unfinished_record() -> None:
     tracker = ContiguousOffsets()
     for offset in range(5, 9):
         tracker.take(offset)
@@ -81,8 +81,8 @@ def test_a_slow_record_holds_the_prefix_until_it_is_done() -> None:
     assert (tracker.prefix, tracker.span) == (9, 0)
 
 
-def test_a_record_that_comes_twice_is_a_defect() -> None:
-    """It would be worked on twice at once, and the order of its key would be gone."""
+def test_taking_a_record_twice_violates_an_invariant() -> None:
+    """Otherwise it would be processed twice simultaneously, and the order of its key would be lost."""
     tracker = ContiguousOffsets()
     tracker.take(7)
     with pytest.raises(InvariantError, match="offsets_are_taken_in_order"):
@@ -90,16 +90,16 @@ def test_a_record_that_comes_twice_is_a_defect() -> None:
 
 
 def offsets_of(progress: Progress) -> set[int]:
-    """What a progress says is done, from offset 0 on."""
+    """Return the offsets that a progress declares done, from offset 0 on."""
     beyond = decode_ranges(progress.offset, progress.finished)
     return {*range(progress.offset), *(offset for start, end in beyond for offset in range(start, end))}
 
 
 @given(st.lists(st.booleans(), max_size=40), st.integers(0, 40), st.data())
-def test_what_is_done_stays_done_through_any_number_of_owners(
+def test_finished_records_remain_finished_through_any_number_of_owners(
     before: list[bool], taken_count: int, data: st.DataObject
 ) -> None:
-    """`before`: which records earlier owners finished; the present one takes some and finishes some of those."""
+    """`before` says which records earlier owners finished. The current owner takes some and finishes some of those."""
     first = before.index(False) if False in before else len(before)
     done = {*range(first), *(offset for offset, is_done in enumerate(before) if is_done)}
     tracker = ContiguousOffsets(ranges_of(sorted(one for one in done if one > first)))
@@ -127,7 +127,7 @@ def ranges_of(offsets: list[int]) -> tuple[tuple[int, int], ...]:
     return tuple(found)
 
 
-def test_nothing_done_is_no_progress() -> None:
+def test_there_is_no_progress_before_a_record_is_done() -> None:
     tracker = ContiguousOffsets(((7, 9),))
     assert tracker.progress is None
     assert tracker.take(5)
@@ -136,8 +136,8 @@ def test_nothing_done_is_no_progress() -> None:
     assert tracker.progress == Progress(6, encode_ranges(6, [(7, 9)]))
 
 
-def test_records_that_were_trimmed_are_no_obstacle() -> None:
-    """Whether nobody, or an earlier owner, finished them."""
+def test_trimmed_records_do_not_block_the_prefix() -> None:
+    """Nobody, or an earlier owner, may have finished them."""
     tracker = ContiguousOffsets(((7, 9), (20, 22)))
     assert tracker.take(12)
     tracker.finish(12)
@@ -146,7 +146,7 @@ def test_records_that_were_trimmed_are_no_obstacle() -> None:
     assert tracker.progress == Progress(22)
 
 
-def test_of_too_many_ranges_the_lowest_are_kept() -> None:
+def test_the_lowest_of_too_many_ranges_are_kept() -> None:
     tracker = ContiguousOffsets()
     for offset in range(5000):
         tracker.take(offset)

@@ -1,4 +1,4 @@
-"""What a dead letter says, and when putting one down is tried again."""
+"""The contents of dead letters, and the retries of writing them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FAILURE = Failure("billing.NoMoneyError", "no money")
 
 
 class Producer:
-    """Answers with what the test prepared; then takes everything up to a size."""
+    """Returns prepared answers, and then accepts everything up to a size."""
 
     def __init__(self, *errors: RaftMQError, bytes_max: int = settings.RECORD_BYTES_MAX) -> None:
         self.errors = list(errors)
@@ -62,7 +62,7 @@ def letters(producer: Producer, waits: list[float] | None = None) -> DeadLetters
     return DeadLetters(producer, "orders.dead", "billing", sleep=sleep, rng=random.Random(1))
 
 
-def test_headers_say_where_it_came_from_and_why_it_is_here() -> None:
+def test_headers_contain_the_origin_and_the_error() -> None:
     headers = headers_of(RECORD, "billing", 6, FAILURE, 99)
     assert headers == (
         ("trace", b"1"),
@@ -92,8 +92,8 @@ def test_headers_of_an_earlier_move_are_replaced() -> None:
 
 
 @given(st.text(max_size=3000))
-def test_any_text_of_an_error_makes_a_header(text: str) -> None:
-    """Surrogates, cut characters, endless texts."""
+def test_any_error_text_can_be_a_header(text: str) -> None:
+    """The texts contain surrogates and characters that are cut, and may be very long."""
     headers = dict(headers_of(RECORD, "g", 1, Failure("E", text), 0))
     message = headers["raftmq.dead_letter.message"]
     assert len(message) <= settings.DEAD_LETTER_TEXT_BYTES_MAX
@@ -101,14 +101,14 @@ def test_any_text_of_an_error_makes_a_header(text: str) -> None:
     assert text.encode(errors="backslashreplace").decode().startswith(kept)
 
 
-async def test_key_value_and_timestamp_are_the_records() -> None:
+async def test_key_value_and_timestamp_are_kept() -> None:
     producer = Producer()
     await letters(producer).put(RECORD, 6, FAILURE)
     topic, key, value, timestamp_ms, _ = producer.written[0]
     assert (topic, key, value, timestamp_ms) == ("orders.dead", b"key", b"value", 1234)
 
 
-async def test_what_may_help_is_tried_again_with_growing_waits() -> None:
+async def test_retriable_errors_are_retried_with_growing_waits() -> None:
     waits: list[float] = []
     producer = Producer(DeliveryExpiredError(), DeliveryTimeoutError(), DeliveryExpiredError())
     await letters(producer, waits).put(RECORD, 1, FAILURE)
@@ -118,14 +118,14 @@ async def test_what_may_help_is_tried_again_with_growing_waits() -> None:
     assert waits[2] > waits[0] > 0
 
 
-async def test_what_cannot_help_is_raised() -> None:
+async def test_permanent_errors_are_raised() -> None:
     producer = Producer(UnknownTopicError("orders.dead"))
     with pytest.raises(UnknownTopicError):
         await letters(producer).put(RECORD, 1, FAILURE)
     assert producer.tries == 1
 
 
-async def test_a_record_that_is_too_large_with_its_headers_leaves_its_value_behind() -> None:
+async def test_a_record_too_large_with_its_headers_loses_its_value() -> None:
     producer = Producer(bytes_max=600)
     large = Record("orders", 3, 17, 1234, b"key", b"x" * 500, (("trace", b"1"),))
     await letters(producer).put(large, 1, FAILURE)
@@ -134,7 +134,7 @@ async def test_a_record_that_is_too_large_with_its_headers_leaves_its_value_behi
     assert headers["raftmq.dead_letter.value_bytes"] == b"500"
 
 
-async def test_a_key_that_is_too_large_with_the_headers_stays_behind_too() -> None:
+async def test_a_key_too_large_with_the_headers_is_omitted() -> None:
     producer = Producer(bytes_max=600)
     large = Record("orders", 3, 17, 1234, b"k" * 590, None, (("trace", b"1"),))
     await letters(producer).put(large, 1, FAILURE)
@@ -156,5 +156,5 @@ def test_waits_double_with_jitter_up_to_a_maximum_and_end(retries: int, attempts
         assert bound / 2 <= wait <= bound
 
 
-def test_without_a_number_retries_never_end() -> None:
+def test_retries_of_none_are_unlimited() -> None:
     assert RetryPolicy(None, 0.1, 30.0).wait_seconds(FAILURE, 10**6, random.Random(1)) is not None

@@ -1,4 +1,4 @@
-"""Handlers on the loop, in threads and in processes: what a try comes to, and how it is stopped."""
+"""Handlers on the loop, in threads and in processes: the outcomes of attempts, and how attempts are stopped."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ def record(value: bytes = b"", offset: int = 0) -> Record:
 
 
 class OddError(Exception):
-    """Can be pickled, and not be loaded again: as many classes with constructors of their own."""
+    """Can be pickled but not loaded again, like many classes with their own constructors."""
 
     def __init__(self, text: str, number: int) -> None:
         super().__init__(text)
 
 
 class OddBase(BaseException):
-    """No `Exception`, as gevent's Timeout is none."""
+    """Not an `Exception`, like gevent's Timeout."""
 
 
 def plain(one: Record) -> None:
-    """A handler that does what the record says, here or in another process."""
+    """Handle a record as its value says, here or in another process."""
     word, _, rest = (one.value or b"").decode().partition(" ")
     if word == "raise":
         raise ValueError(rest)
@@ -85,14 +85,14 @@ class Instance:
         (Instance(), None, "async"),
     ],
 )
-def test_where_a_handler_runs(handler: Callable[[Record], object], wanted: str | None, place: str) -> None:
+def test_the_executor_of_a_handler(handler: Callable[[Record], object], wanted: str | None, place: str) -> None:
     assert place_of(Handlers(handler), wanted) == place
 
 
 @pytest.mark.parametrize(
     ("handler", "wanted"), [(coroutine, "thread"), (coroutine, "process"), (plain, "async"), (plain, "moon"), (3, None)]
 )
-def test_where_it_does_not(handler: Callable[[Record], object], wanted: str | None) -> None:
+def test_impossible_executors_are_refused(handler: Callable[[Record], object], wanted: str | None) -> None:
     with pytest.raises(InvalidArgumentError):
         place_of(Handlers(handler), wanted)
 
@@ -109,7 +109,7 @@ async def process_executor(
         await executor.close()
 
 
-async def test_what_a_handler_raises_is_its_failure() -> None:
+async def test_an_exception_of_a_handler_is_a_failure() -> None:
     executors = (
         LoopExecutor(Handlers(coroutine), None),
         LoopThreadExecutor(Handlers(coroutine), None),
@@ -128,7 +128,7 @@ async def test_what_a_handler_raises_is_its_failure() -> None:
         await executor.close()
 
 
-async def test_whatever_a_handler_raises_is_its_failure_wherever_it_runs() -> None:
+async def test_any_exception_of_a_handler_is_a_failure_in_every_executor() -> None:
     async with process_executor() as processes:
         executors = (
             LoopThreadExecutor(Handlers(coroutine), None),
@@ -147,7 +147,7 @@ async def test_whatever_a_handler_raises_is_its_failure_wherever_it_runs() -> No
 
 
 def forgetful(one: Record) -> object:
-    """As a decorator that knows nothing of async functions."""
+    """Wrap a function as a decorator does that does not support async functions."""
     return coroutine(one)
 
 
@@ -164,7 +164,7 @@ async def asynchronous_generator(one: Record) -> AsyncIterator[int]:
 
 
 async def test_a_handler_whose_code_does_not_run_has_not_succeeded() -> None:
-    """Its records would be committed, and lost."""
+    """Otherwise its records would be committed and lost."""
     async with process_executor(forgetful) as forgetful_processes, process_executor(generator) as generators:
         executors = (
             ThreadExecutor(Handlers(forgetful), 1, None),
@@ -182,7 +182,7 @@ async def test_a_handler_whose_code_does_not_run_has_not_succeeded() -> None:
             await executor.close()
 
 
-async def test_a_handlers_own_time_out_or_cancellation_is_an_error_like_others() -> None:
+async def test_a_handlers_own_timeout_or_cancellation_is_a_failure() -> None:
     async def impatient(one: Record) -> None:
         if one.offset == 0:
             raise TimeoutError("mine")
@@ -212,7 +212,7 @@ async def test_an_async_handler_that_takes_too_long_is_cancelled() -> None:
     assert ended.is_set()
 
 
-async def test_an_error_without_a_text_is_an_error_all_the_same() -> None:
+async def test_an_exception_without_a_text_is_a_failure() -> None:
     class Mute(Exception):  # noqa: N818
         def __str__(self) -> str:
             raise RuntimeError
@@ -222,15 +222,15 @@ async def test_an_error_without_a_text_is_an_error_all_the_same() -> None:
     assert "RuntimeError" in failure.message
 
 
-async def test_threads_run_side_by_side_and_as_many_as_there_are_places() -> None:
+async def test_threads_run_concurrently_up_to_their_limit() -> None:
     barrier = threading.Barrier(3, timeout=30)
     executor = ThreadExecutor(Handlers(lambda _: barrier.wait()), 3, None)
     assert await asyncio.gather(*(executor.run(record()) for _ in range(6))) == [None] * 6
     await executor.close()
 
 
-async def test_a_thread_that_takes_too_long_has_failed_but_its_try_ends_when_it_returns() -> None:
-    """Else the record would be tried again beside itself."""
+async def test_an_overdue_thread_has_failed_and_its_attempt_ends_when_it_returns() -> None:
+    """Otherwise the record would be tried again while the first attempt still runs."""
     going, asked = threading.Event(), threading.Event()
 
     def slow(_: Record) -> None:
@@ -259,7 +259,7 @@ async def test_a_thread_that_is_in_time_has_not_failed() -> None:
 
 
 async def test_processes_report_dead_and_overdue_handlers_and_are_replaced(tmp_path: Path) -> None:
-    """One executor for all of it: each process costs half a second."""
+    """One executor is used for all of it, because each process costs half a second."""
     place = tmp_path / "pid"
     async with process_executor(timeout_seconds=20.0) as executor:
         assert await executor.run(record(b"pid %s" % os.fsencode(place))) is None
@@ -279,7 +279,9 @@ async def test_processes_report_dead_and_overdue_handlers_and_are_replaced(tmp_p
         ordered = await executor.run(record(b"order later"))
         assert ordered is not None
         assert (ordered.is_retry, ordered.retry_after_seconds, ordered.message) == (True, 7, "later")
-        os.kill(first, signal.SIGTERM)  # a service manager's signal to all: the worker drains, so its processes go on
+        os.kill(
+            first, signal.SIGTERM
+        )  # as a service manager signals all processes: the worker drains, so its processes continue
         os.kill(first, signal.SIGINT)
         assert await executor.run(record(b"pid %s" % os.fsencode(place))) is None
         assert int(place.read_text()) == first
@@ -303,13 +305,13 @@ async def test_a_process_that_takes_too_long_is_killed(tmp_path: Path) -> None:
             os.kill(int(place.read_text()), 0)
 
 
-async def test_a_handler_that_no_process_could_find_is_refused_at_once() -> None:
-    with pytest.raises(InvalidArgumentError, match="top of a module"):
+async def test_a_handler_that_processes_cannot_import_is_refused_immediately() -> None:
+    with pytest.raises(InvalidArgumentError, match="top level of a module"):
         ProcessExecutor(Handlers(lambda _: None), 1, None)
 
 
 class Unloadable:
-    """Can be pickled, and not be loaded again: as a function whose module cannot be imported in a fresh process."""
+    """Can be pickled but not loaded again, like a function whose module cannot be imported in a new process."""
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
         return __import__, ("no_such_module_anywhere",)
@@ -323,7 +325,7 @@ async def test_a_handler_that_cannot_be_loaded_in_a_process_is_refused_at_the_st
     with pytest.raises(InvalidArgumentError, match="no_such_module_anywhere"):
         await executor.start()
     with pytest.raises(InvalidArgumentError, match="no_such_module_anywhere"):
-        await executor.run(record())  # later it is no record's fault either
+        await executor.run(record())  # the later failure does not count against the record, either
     await executor.close()
 
 
@@ -352,7 +354,7 @@ async def test_a_handler_that_blocks_its_loop_does_not_block_ours() -> None:
     await executor.close()
 
 
-async def test_cancelled_a_handler_elsewhere_is_cancelled_and_waited_for() -> None:
+async def test_cancelling_run_cancels_a_handler_on_another_loop_and_waits_for_it() -> None:
     ended = threading.Event()
     begun = threading.Event()
 
@@ -386,8 +388,8 @@ async def overdue(handler: Callable[[Record], object]) -> Failure | None:
         await executor.close()
 
 
-async def test_a_task_of_the_handlers_that_exits_does_not_end_their_loop(caplog: pytest.LogCaptureFixture) -> None:
-    """Nobody would hear of the other handlers again."""
+async def test_system_exit_in_a_handlers_task_does_not_end_the_loop(caplog: pytest.LogCaptureFixture) -> None:
+    """Otherwise the results of the other handlers would never arrive."""
 
     async def leave() -> None:
         raise SystemExit(3)
@@ -407,7 +409,7 @@ async def test_a_task_of_the_handlers_that_exits_does_not_end_their_loop(caplog:
 
 
 async def test_hooks_and_handlers_share_a_loop() -> None:
-    """So that what a hook opens belongs to the handlers' loop."""
+    """Objects that a hook opens belong to the handlers' loop."""
     loops: list[asyncio.AbstractEventLoop] = []
 
     async def note(*_: object) -> None:

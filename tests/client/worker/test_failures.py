@@ -1,4 +1,4 @@
-"""What a handler raises: who sees it, and what becomes of the record."""
+"""Failures of handlers: how they are reported, and their effect on the record."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def work(
     on_failure: Callable[[HandlerFailure], object] | None = None,
     handlers: Handlers | None = None,
 ) -> tuple[FakeConsumer, WorkLoop]:
-    """Work on records of one partition, each with a key of its own, until all are done, and stop."""
+    """Process records of one partition, each with its own key, until all are done, and stop."""
     consumer = FakeConsumer()
     executor = LoopExecutor(handlers or Handlers(handler), None)
     hooks = Hooks(on_failure=on_failure)
@@ -63,7 +63,7 @@ async def work(
 async def test_the_first_failure_of_a_kind_is_logged_with_its_text_and_traceback(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And of those that follow only what the pace allows; at DEBUG all of them."""
+    """Further failures are logged at the bounded rate, and all of them at DEBUG."""
     monkeypatch.setattr(settings, "LOG_INTERVAL_SECONDS", 3600.0)
 
     async def handle(record: Record) -> None:
@@ -83,7 +83,7 @@ async def test_the_first_failure_of_a_kind_is_logged_with_its_text_and_traceback
     assert sum("handler_failed_again" in one.message for one in caplog.records) == 8
 
 
-async def test_what_stopped_a_worker_is_the_cause_of_its_error() -> None:
+async def test_the_handlers_exception_is_the_cause_of_the_workers_error() -> None:
     mine = ValueError("no such customer")
 
     async def handle(record: Record) -> None:
@@ -94,7 +94,7 @@ async def test_what_stopped_a_worker_is_the_cause_of_its_error() -> None:
     assert told.value.__cause__ is mine
 
 
-async def test_the_program_hears_of_each_failed_try(caplog: pytest.LogCaptureFixture) -> None:
+async def test_on_failure_is_called_for_each_failed_attempt(caplog: pytest.LogCaptureFixture) -> None:
     mine, heard = ValueError("mine"), list[HandlerFailure]()
 
     async def handle(record: Record) -> None:
@@ -117,15 +117,15 @@ async def test_the_program_hears_of_each_failed_try(caplog: pytest.LogCaptureFix
     assert "its own fault" in caplog.text
 
 
-def test_grpc_does_not_write_between_the_lines() -> None:
-    """Who turns DEBUG on wants to hear of handlers."""
+def test_grpc_logs_nothing_at_debug() -> None:
+    """A program that enables DEBUG wants to read about handlers."""
     assert logging.getLogger("grpc._cython.cygrpc").getEffectiveLevel() >= logging.INFO
 
 
 # ------------------------------------------------------------------------------------------------------ what is tried
 
 
-async def test_a_handler_that_wants_it_is_told_which_attempt_it_is() -> None:
+async def test_a_handler_with_a_second_parameter_gets_the_attempt() -> None:
     seen: list[tuple[int, int | None, bool]] = []
 
     async def handle(record: Record, attempt: Attempt) -> None:
@@ -137,7 +137,7 @@ async def test_a_handler_that_wants_it_is_told_which_attempt_it_is() -> None:
     assert seen == [(1, 3, False), (2, 3, False), (3, 3, True)]
 
 
-async def test_retry_waits_as_long_as_the_handler_says_and_is_no_failure_to_be_told(
+async def test_retry_waits_as_requested_and_is_not_reported_as_a_failure(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     begun: list[float] = []
@@ -156,7 +156,7 @@ async def test_retry_waits_as_long_as_the_handler_says_and_is_no_failure_to_be_t
     assert "handler_failed" not in caplog.text
 
 
-async def test_retry_counts_as_a_try_and_the_last_one_is_told() -> None:
+async def test_retry_counts_as_an_attempt_and_the_last_one_is_reported() -> None:
     letters, heard = Letters(), list[HandlerFailure]()
 
     async def handle(record: Record) -> None:
@@ -168,18 +168,18 @@ async def test_retry_counts_as_a_try_and_the_last_one_is_told() -> None:
 
 
 @pytest.mark.parametrize("after", [-1, float("nan"), float("inf"), 86_401, "1"])
-def test_a_retry_that_makes_no_sense_is_refused(after: float) -> None:
+def test_an_invalid_retry_is_refused(after: float) -> None:
     with pytest.raises(InvalidArgumentError, match=r"after=.* seconds from 0 to 86400"):
         Retry(after=after)
 
 
-def test_a_retry_is_the_same_in_another_process() -> None:
+def test_a_retry_can_be_pickled() -> None:
     sent = pickle.loads(pickle.dumps(Retry("busy", after=timedelta(minutes=2))))
     assert (sent.reason, sent.after_seconds, str(sent)) == ("busy", 120.0, "busy")
     assert pickle.loads(pickle.dumps(Retry())).after_seconds is None
 
 
-async def test_reject_gives_a_record_up_at_once() -> None:
+async def test_reject_gives_up_a_record_immediately() -> None:
     letters = Letters()
 
     async def handle(record: Record) -> None:
@@ -207,7 +207,7 @@ class GoneError(ConnectionError):
         (None, (KeyError,), ValueError("x"), 3),
     ],
 )
-async def test_which_errors_are_tried_again_is_said_by_their_classes(
+async def test_error_classes_determine_which_errors_are_retried(
     retry_on: tuple[type[BaseException], ...] | None,
     give_up_on: tuple[type[BaseException], ...],
     error: Exception,
@@ -229,7 +229,7 @@ async def test_which_errors_are_tried_again_is_said_by_their_classes(
     assert letters.kept == [(0, 0, attempts, name_of_class(type(error)))]
 
 
-def test_a_process_that_died_is_nobodys_class_and_is_tried_again() -> None:
+def test_the_death_of_a_process_matches_no_class_and_is_retried() -> None:
     policy = RetryPolicy(1, 0.0, 0.0, retry_on=frozenset({"ValueError"}))
     died = Failure("ProcessDied", "with exit code 9")
     assert policy.wait_seconds(died, 1, random.Random(1)) is not None
@@ -240,7 +240,7 @@ def test_a_process_that_died_is_nobodys_class_and_is_tried_again() -> None:
 # ------------------------------------------------------------------------------------------------------- deserializers
 
 
-async def test_deserializers_make_what_the_handler_gets_and_order_is_kept_by_bytes() -> None:
+async def test_the_handler_gets_deserialized_records_and_bytes_determine_the_order() -> None:
     seen: list[tuple[object, object]] = []
 
     async def handle(record: Record[str, int]) -> None:
@@ -251,7 +251,7 @@ async def test_deserializers_make_what_the_handler_gets_and_order_is_kept_by_byt
     assert sorted(seen, key=str) == [("k0", 17), ("k1", None)]
 
 
-async def test_what_a_deserializer_fails_on_is_given_up_at_once_as_it_was_written() -> None:
+async def test_a_record_that_cannot_be_deserialized_is_given_up_immediately_and_unchanged() -> None:
     class Keeping(Letters):
         async def put(self, record: Record, attempts: int, failure: Failure) -> None:
             assert record.value == b"seventeen"
@@ -293,19 +293,19 @@ async def coroutine(record: Record) -> None:
 @pytest.mark.parametrize(
     ("handler", "words"),
     [
-        ({}, "the mapping is empty"),
-        ({"a": coroutine, "b": print}, "either all are async functions or none is"),
-        (lambda: None, "takes a record"),
-        (lambda a, b, c: None, "takes a record"),
+        ({}, "this mapping is empty"),
+        ({"a": coroutine, "b": print}, "either all async functions or all plain functions"),
+        (lambda: None, "must take a record"),
+        (lambda a, b, c: None, "must take a record"),
         ({"a": 3}, "a function of a record, not 3"),
     ],
 )
-def test_what_is_no_handler_is_refused(handler: object, words: str) -> None:
+def test_an_invalid_handler_is_refused(handler: object, words: str) -> None:
     with pytest.raises(InvalidArgumentError, match=words):
         Handlers(handler)
 
 
-def test_an_argument_with_a_default_is_the_handlers_own() -> None:
+def test_a_parameter_with_a_default_does_not_get_the_attempt() -> None:
     seen: list[object] = []
 
     def handle(record: Record, limit: int = 3) -> None:
@@ -315,7 +315,7 @@ def test_an_argument_with_a_default_is_the_handlers_own() -> None:
     assert seen == [3]
 
 
-def test_they_are_public() -> None:
+def test_signals_and_failures_are_public() -> None:
     for name in ("Attempt", "HandlerFailure", "Reject", "Retry"):
         assert name in raftmq.__all__
     assert settings.WORKER_RETRY_AFTER_SECONDS_MAX == 86_400
@@ -375,7 +375,9 @@ async def test_a_hook_that_fails_ends_the_worker_with_its_error() -> None:
     assert happened == ["record"]
 
 
-async def test_a_shutdown_that_hangs_is_left(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_wait_for_on_shutdown_is_bounded(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(settings, "WORKER_SHUTDOWN_HOOK_SECONDS", 0.01)
 
     async def hang() -> None:
@@ -417,7 +419,7 @@ async def test_neither_a_blocked_loop_nor_a_hook_that_waits_for_it_keeps_the_wor
     assert "shutdown_hook_overdue" in caplog.text
 
 
-async def test_a_worker_that_is_told_to_end_at_once_begins_nothing() -> None:
+async def test_an_immediate_stop_starts_no_waiting_retry() -> None:
     begun: list[int] = []
 
     async def handle(record: Record) -> None:

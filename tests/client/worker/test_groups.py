@@ -1,7 +1,7 @@
-"""Whole groups of work loops in one event loop: partitions move, are lost and come back at random, handlers fail; the checker judges.
+"""Groups of work loops in one event loop: partitions move and are lost at random, and handlers fail. The history checker decides.
 
-Without brokers, so that thousands of rebalances fit into seconds and each seed is the same run again. Members that freeze are there, too:
-the next owner begins before the old one hears of it.
+There are no brokers, so thousands of rebalances take seconds and each seed repeats the same run. Some members freeze: the next owner begins
+before the old one notices.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ LIMITS = WorkLimits(
 
 
 class Place(TypedDict):
-    """Where an operation of the history is."""
+    """The partition of an operation in the history."""
 
     group: str
     topic: str
@@ -120,7 +120,7 @@ class Member(FakeConsumer):
             operation.ok()
 
     def _collect(self, room: int) -> dict[TopicPartition, list[Record]]:
-        """A few at a time, so that partitions move before they are read to where the one before was."""
+        """Return only a few records, so that partitions move before their next owner has read up to where the previous one was."""
         return super()._collect(min(room, POLL_RECORDS))
 
     async def assign(self, *numbers: int) -> None:
@@ -136,7 +136,7 @@ class Member(FakeConsumer):
             operation.ok()
 
     async def leave(self) -> None:
-        """Stop, and give everything up in peace."""
+        """Stop, and release everything in order."""
         operations = [self._recorder.invoke(self.name, "release", **self.place(number)) for number in self.held()]
         assert self.listener is not None
         self.listener.stop()
@@ -152,7 +152,7 @@ class Member(FakeConsumer):
 
 
 async def run_group(seed: int, ordering: Ordering) -> tuple[Verdict, list[Event]]:
-    """Members come, go, crash and freeze; at the end one of them finishes everything."""
+    """Let members join, leave, crash and freeze. At the end one of them finishes everything."""
     chance = random.Random(seed)
     events: list[Event] = []
     places = iter(range(10**9))
@@ -179,12 +179,12 @@ async def run_group(seed: int, ordering: Ordering) -> tuple[Verdict, list[Event]
         if step == "move":
             await owner.revoke(number)
             await chance.choice(others).assign(number)
-        elif step == "freeze":  # the next owner works already, and the old one does not know
+        elif step == "freeze":  # the next owner already works, and the old one does not know
             await chance.choice(others).assign(number)
             for _ in range(chance.randrange(30)):
                 await asyncio.sleep(0)
             await owner.lose(number)
-        elif step == "lose":  # and gets it back: its offset was reset, say
+        elif step == "lose":  # and gets it back, for example after a reset of its offset
             await owner.lose(number)
             await owner.assign(number)
         else:
@@ -229,10 +229,10 @@ async def run_group(seed: int, ordering: Ordering) -> tuple[Verdict, list[Event]
         ),
     ],
 )
-async def test_every_record_is_processed_and_in_order_whatever_moves(
+async def test_every_record_is_processed_in_order_while_partitions_move(
     seed: int, ordering: Ordering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if seed % 2:  # what fails while its partition leaves is left to the next owner
+    if seed % 2:  # records that fail while their partition is released are left to the next owner
         monkeypatch.setattr(settings, "WORKER_DRAIN_RETRY_SECONDS", -1.0)
     async with asyncio.timeout(60):
         verdict, _ = await run_group(seed, ordering)
@@ -242,7 +242,7 @@ async def test_every_record_is_processed_and_in_order_whatever_moves(
     assert verdict.outcomes["committed"]["ok"] == PARTITIONS
 
 
-# The nets are tested by what they catch: each of these is a mistake that a worker could have.
+# These mistakes test the checks: each is one that a worker could have, and must be detected.
 
 
 def commits_the_highest(patch: pytest.MonkeyPatch) -> None:
@@ -267,7 +267,7 @@ def retries_let_the_key_go_on(patch: pytest.MonkeyPatch) -> None:
 
 
 def commits_the_prefix_only(patch: pytest.MonkeyPatch) -> None:
-    """As it was once: whatever is finished behind a slow record is repeated after every stop."""
+    """Commit as before the ranges existed: records finished after a slow one are repeated after every stop."""
     compute = ContiguousOffsets._compute
     patch.setattr(ContiguousOffsets, "_compute", lambda self: compute(self)._replace(finished=b""))
 
@@ -296,13 +296,13 @@ def goes_on_with_a_key_that_it_leaves(patch: pytest.MonkeyPatch) -> None:
         (goes_on_with_a_key_that_it_leaves, "misordered_processing"),
     ],
 )
-async def test_the_checker_sees_a_worker_with_a_mistake(
+async def test_the_checker_detects_each_planted_mistake(
     monkeypatch: pytest.MonkeyPatch, mistake: object, anomaly: str
 ) -> None:
     assert callable(mistake)
     mistake(monkeypatch)
     found: set[str] = set()
-    for seed in range(25):  # mostly the first: a busy machine lets a mistake pass unseen now and then
+    for seed in range(25):  # usually the first is enough: on a busy machine a mistake may go unnoticed
         async with asyncio.timeout(60):
             verdict, _ = await run_group(seed, "key")
         found |= verdict.counts.keys()

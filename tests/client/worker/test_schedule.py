@@ -1,4 +1,4 @@
-"""What may be worked on next, against a twin that keeps one list of everything and looks through all of it each time."""
+"""The choice of the next record, compared with a twin that searches one list of everything each time."""
 
 from collections.abc import Hashable
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class Task:
     offset: int
     key: bytes | None
     state: str = "queued"
-    """queued, running, waiting, finished, dropped"""
+    """One of queued, running, waiting, finished, dropped."""
     due: float = 0.0
     starts: int = 0
     sent_back: int = 0
@@ -38,7 +38,7 @@ class SlowTwin:
         self.tasks: list[Task] = []
 
     def blocks(self, task: Task) -> list[Task]:
-        """What comes before a task in its lane and is not over."""
+        """Return the unfinished tasks before a task in its lane."""
         before = self.tasks[: self.tasks.index(task)]
         return [
             other
@@ -62,7 +62,7 @@ class SlowTwin:
 
 
 class ScheduleMachine(RuleBasedStateMachine):
-    """Adds, starts, finishes, retries and revokes at random; partitions come back after they were revoked."""
+    """Random adds, starts, finishes, retries and revocations. Partitions are assigned again after they were revoked."""
 
     @initialize(ordering=st.sampled_from(["key", "partition", "none"]))
     def begin(self, ordering: Ordering) -> None:
@@ -102,7 +102,7 @@ class ScheduleMachine(RuleBasedStateMachine):
         started.starts += 1
 
     def must_not_run_beside(self, one: Task, other: Task) -> bool:
-        """Said of keys and partitions, not of lanes: what the ordering promises to a user."""
+        """Return whether the ordering forbids it. It is stated for keys and partitions, not lanes, as it is promised to users."""
         if one.partition != other.partition:
             return False
         return self.ordering == "partition" or (self.ordering == "key" and one.key is not None and one.key == other.key)
@@ -130,7 +130,7 @@ class ScheduleMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.running())
     @rule(data=st.data())
     def abandon(self, data: st.DataObject) -> None:
-        """A record is not done and not tried again: nothing behind it may start."""
+        """End a record that is not done and not tried again: no later record of its lane may start."""
         left = data.draw(st.sampled_from(self.running()))
         behind = [t for t in self.twin.tasks if (t.partition, t.lane) == (left.partition, left.lane)]
         behind = [t for t in behind if t.state in ("queued", "waiting")]
@@ -140,7 +140,7 @@ class ScheduleMachine(RuleBasedStateMachine):
 
     @rule(partition=st.sampled_from(PARTITIONS), last=st.integers(-1, 10))
     def leave(self, partition: TopicPartition, last: int) -> None:
-        """What lies above is forgotten; what waits is due."""
+        """Leave a partition: records above `last` are dropped, and waiting ones are due."""
         dropped = self.schedule.leave(partition, last)
         waiting = [t for t in self.twin.tasks if t.partition == partition and t.state in ("queued", "waiting")]
         assert {id(task) for task in dropped} == {id(task) for task in waiting if task.offset > last}
@@ -174,7 +174,7 @@ class ScheduleMachine(RuleBasedStateMachine):
             assert all(task.starts <= 1 + task.sent_back for task in self.twin.tasks)
 
     def teardown(self) -> None:
-        """Whatever is left can be worked off: nothing is stuck, nothing is kept."""
+        """Check that the rest can be processed: nothing is stuck, and nothing remains."""
         if not hasattr(self, "twin"):
             return
         for _ in range(2 * len(self.twin.tasks) + 1):
@@ -193,7 +193,7 @@ TestSchedule = ScheduleMachine.TestCase
 
 
 def test_lanes_take_turns() -> None:
-    """A key with a thousand records does not keep those of others waiting."""
+    """A key with a thousand records does not keep others waiting."""
     schedule: LaneSchedule[Task] = LaneSchedule()
     for offset in range(1000):
         schedule.add(task(lane="busy", offset=offset))
@@ -206,8 +206,8 @@ def test_lanes_take_turns() -> None:
     assert schedule.start_next(0.0) is quiet
 
 
-def test_what_is_left_comes_first() -> None:
-    """Its next owner waits for it."""
+def test_jobs_of_released_partitions_come_first() -> None:
+    """Their next owner waits for them."""
     schedule: LaneSchedule[Task] = LaneSchedule()
     others = [task(lane=f"other-{offset}", offset=offset) for offset in range(5)]
     left = [task(partition=1, lane="a", offset=0), task(partition=1, lane="a", offset=1)]
@@ -221,7 +221,7 @@ def test_what_is_left_comes_first() -> None:
     assert schedule.start_next(0.0) is others[0]
 
 
-def test_a_retry_blocks_its_lane_and_nothing_else() -> None:
+def test_a_retry_blocks_only_its_lane() -> None:
     schedule: LaneSchedule[Task] = LaneSchedule()
     failing, behind, other, elsewhere = task(), task(offset=1), task(lane="b", offset=2), task(partition=1)
     for one in (failing, behind, other, elsewhere):
@@ -235,8 +235,8 @@ def test_a_retry_blocks_its_lane_and_nothing_else() -> None:
     assert schedule.start_next(10.0) is behind
 
 
-def test_what_runs_of_a_revoked_partition_blocks_its_lane_when_the_partition_comes_back() -> None:
-    """Else one record, or two of one key, would be worked on at the same time in one process."""
+def test_a_running_job_blocks_its_lane_after_its_partition_is_assigned_again() -> None:
+    """Otherwise one record, or two records of one key, would be processed simultaneously in one process."""
     schedule: LaneSchedule[Task] = LaneSchedule()
     old = task()
     schedule.add(old)
@@ -255,8 +255,8 @@ def test_what_runs_of_a_revoked_partition_blocks_its_lane_when_the_partition_com
     ("ordering", "same"),
     [("key", [(0, 2)]), ("partition", [(0, 1), (0, 2), (0, 3), (0, 4)]), ("none", [])],
 )
-def test_what_an_ordering_keeps_in_order(ordering: Ordering, same: list[tuple[int, int]]) -> None:
-    """Records without a key have no order to keep, whatever their number: two of them are not of one key."""
+def test_each_ordering_has_its_lanes(ordering: Ordering, same: list[tuple[int, int]]) -> None:
+    """Records without a key have no order to keep: two of them do not share a key."""
     keys = [b"a", b"b", b"a", None, None]
     lanes = [lane_of(ordering, Record("t", 0, offset, 0, key, None)) for offset, key in enumerate(keys)]
     for one in range(5):

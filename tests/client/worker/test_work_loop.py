@@ -1,4 +1,4 @@
-"""The work loop with a consumer that does what the test says, when it says it; real members of real groups are in tests/e2e/test_worker.py."""
+"""The work loop with a consumer that the test controls step by step. Members of real groups are tested in tests/e2e/test_worker.py."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ WAIT_SECONDS = 30.0
 
 
 class Desk:
-    """An async handler whose calls wait until the test lets them go."""
+    """An async handler whose calls wait until the test releases them."""
 
     def __init__(self, *, is_open: bool = False) -> None:
         self.is_open = is_open
         self.begun: list[tuple[int, int]] = []
-        """Partition and offset, in the order of beginning."""
+        """Partition and offset, in the order of the starts."""
         self.running: dict[tuple[int, int], asyncio.Future[None]] = {}
         self.most_running = 0
         self._changed = asyncio.Event()
@@ -65,7 +65,7 @@ class Desk:
             self._changed.set()
 
     async def wait_running(self, *places: tuple[int, int]) -> None:
-        """Return when exactly these run."""
+        """Return when exactly these records run."""
         while set(self.running) != set(places):
             self._changed.clear()
             await self._changed.wait()
@@ -79,7 +79,7 @@ class Desk:
 
 
 class Letters(DeadLetters):
-    """Keeps what is put there, when it is let."""
+    """Keeps the letters, when the gate is open."""
 
     def __init__(self) -> None:
         self.kept: list[tuple[int, int, int, str]] = []
@@ -120,7 +120,7 @@ async def working(
             await running
 
 
-async def test_a_prefix_without_gaps_is_committed_and_what_is_finished_beyond_it() -> None:
+async def test_the_finished_prefix_and_the_ranges_beyond_it_are_committed() -> None:
     desk = Desk()
     async with working(desk) as (consumer, _, _):
         consumer.write(0, b"a", b"b", b"c", b"d")
@@ -148,8 +148,8 @@ async def test_a_key_is_in_order_while_others_run() -> None:
         await desk.wait_running((0, 1), (0, 3), (0, 4))
 
 
-async def test_a_partition_lost_before_its_handler_took_its_first_step_is_worked_on_when_it_comes_back() -> None:
-    """A task that is cancelled before it ran ends its record's work: its bytes are given back, and its key is free."""
+async def test_a_partition_lost_before_its_handlers_first_step_is_processed_when_assigned_again() -> None:
+    """A task that is cancelled before it ran ends its record's work: its bytes are released, and its key is free."""
     desk = Desk()
     async with working(desk, limits=replace(LIMITS, concurrency=1)) as (consumer, loop, _):
         consumer.write(0, b"a", b"b")
@@ -189,8 +189,8 @@ async def test_no_more_handlers_run_than_allowed() -> None:
 
 
 @pytest.mark.parametrize(("ordering", "goes_on"), [("key", [(0, 2)]), ("partition", []), ("none", [(0, 1), (0, 2)])])
-async def test_a_retry_blocks_what_the_ordering_says(ordering: Ordering, goes_on: list[tuple[int, int]]) -> None:
-    """Offset 0 waits for its next try; 1 has its key, 2 another one, partition 1 is never concerned."""
+async def test_a_retry_blocks_the_lane_of_its_ordering(ordering: Ordering, goes_on: list[tuple[int, int]]) -> None:
+    """Offset 0 waits for its retry. Offset 1 has the same key and 2 another one. Partition 1 is never affected."""
     desk = Desk()
     one_at_a_time = replace(LIMITS, concurrency=1)
     async with working(desk, ordering=ordering, retries=RetryPolicy(None, 3600.0, 3600.0), limits=one_at_a_time) as (
@@ -212,7 +212,7 @@ async def test_a_retry_blocks_what_the_ordering_says(ordering: Ordering, goes_on
         assert consumer.committed.get(partition(0), 0) == 0
 
 
-async def test_a_record_is_tried_as_often_as_allowed_and_then_moved_before_its_key_goes_on() -> None:
+async def test_a_record_is_dead_lettered_after_its_last_attempt_before_its_key_continues() -> None:
     desk, letters = Desk(), Letters()
     letters.gate.clear()
     async with working(desk, retries=RetryPolicy(2, 0.001, 0.001), letters=letters) as (consumer, loop, _):
@@ -269,7 +269,7 @@ async def test_a_dead_letter_topic_that_cannot_be_written_stops_the_worker_and_c
 # ---------------------------------------------------------------------------------------------------------- memory
 
 
-async def test_a_slow_record_stops_the_reading_of_its_partition_only() -> None:
+async def test_a_slow_record_pauses_only_its_partition() -> None:
     desk = Desk()
     async with working(desk) as (consumer, loop, _):
         consumer.write(0, b"slow", *[b"k%d" % number for number in range(60)])
@@ -323,7 +323,7 @@ async def test_the_bytes_are_bounded() -> None:
         assert loop.metrics().bytes_in_work == 0
 
 
-async def test_partitions_that_come_while_the_worker_is_full_wait() -> None:
+async def test_partitions_assigned_while_the_worker_is_full_are_paused() -> None:
     desk = Desk()
     limits = replace(LIMITS, records_max=20)
     async with working(desk, limits=limits) as (consumer, loop, _):
@@ -341,11 +341,11 @@ async def test_partitions_that_come_while_the_worker_is_full_wait() -> None:
         await consumer.wait_committed(0, 20)
         assert loop.metrics().partitions_paused == 0
         consumer.write(2, b"a")
-        await consumer.assign(2)  # it is not full any more
+        await consumer.assign(2)  # the worker is not full any more
         await consumer.wait_committed(2, 1)
 
 
-async def test_a_handler_of_a_partition_that_is_gone_makes_room_when_it_ends() -> None:
+async def test_a_handler_of_a_lost_partition_frees_its_bytes_when_it_ends() -> None:
     desk = Desk()
 
     class Unstoppable(LoopExecutor):
@@ -378,7 +378,7 @@ async def test_a_handler_of_a_partition_that_is_gone_makes_room_when_it_ends() -
 # ------------------------------------------------------------------------------------------------------- rebalance
 
 
-async def test_a_revoked_partition_drains_and_commits_before_it_goes() -> None:
+async def test_a_revoked_partition_is_drained_and_committed_before_its_release() -> None:
     desk = Desk()
     async with working(desk) as (consumer, loop, _):
         consumer.write(0, b"a", b"a", b"b")
@@ -397,7 +397,7 @@ async def test_a_revoked_partition_drains_and_commits_before_it_goes() -> None:
         assert set(desk.running) == {(1, 0)}
 
 
-async def test_a_revocation_does_not_wait_longer_than_it_may_and_late_outcomes_do_not_count() -> None:
+async def test_a_revocation_obeys_its_time_limit_and_late_outcomes_do_not_count() -> None:
     desk = Desk()
     limits = replace(LIMITS, revocation_seconds=0.0)
     async with working(desk, limits=limits) as (consumer, loop, _):
@@ -413,7 +413,7 @@ async def test_a_revocation_does_not_wait_longer_than_it_may_and_late_outcomes_d
 
 
 @pytest.mark.parametrize("is_mended", [False, True])
-async def test_what_waits_for_a_retry_gets_it_when_its_partition_leaves_and_is_left_when_it_fails_again(
+async def test_a_waiting_retry_runs_when_its_partition_is_released_and_is_left_if_it_fails_again(
     is_mended: bool,
 ) -> None:
     desk = Desk()
@@ -441,7 +441,7 @@ async def test_what_waits_for_a_retry_gets_it_when_its_partition_leaves_and_is_l
             assert loop.metrics().skipped_total == 1
 
 
-async def test_what_fails_once_while_its_partition_leaves_is_tried_again() -> None:
+async def test_a_record_that_fails_while_its_partition_is_released_is_retried() -> None:
     desk = Desk()
     async with working(desk, retries=RetryPolicy(None, 0.001, 0.001)) as (consumer, _, _):
         consumer.write(0, b"a", b"b")
@@ -458,8 +458,8 @@ async def test_what_fails_once_while_its_partition_leaves_is_tried_again() -> No
         assert consumer.committed == {partition(0): 2}
 
 
-async def test_what_an_earlier_owner_finished_is_not_worked_on_again_and_stays_finished() -> None:
-    """Also of what the present owner has not read yet: its own commits go on saying so."""
+async def test_records_finished_by_an_earlier_owner_are_skipped_and_stay_finished() -> None:
+    """This includes records that the current owner has not read yet: its own commits continue to contain them."""
     desk = Desk()
     async with working(desk) as (consumer, loop, _):
         consumer.write(0, *[b"k%d" % number for number in range(40)])
@@ -480,7 +480,7 @@ async def test_what_an_earlier_owner_finished_is_not_worked_on_again_and_stays_f
         assert loop.metrics().records_in_work == 0
 
 
-async def test_a_try_that_fails_while_its_partition_leaves_is_not_repeated_here_if_it_would_have_to_wait_long() -> None:
+async def test_a_failure_while_its_partition_is_released_is_not_retried_after_a_long_wait() -> None:
     desk = Desk()
     seconds = 2 * settings.WORKER_DRAIN_RETRY_SECONDS + 0.1
     async with working(desk, retries=RetryPolicy(None, seconds, seconds)) as (consumer, _, _):
@@ -510,8 +510,8 @@ async def test_a_lost_partition_drops_its_results_and_its_handlers() -> None:
         assert consumer.committed == {partition(1): 1}
 
 
-async def test_a_handler_that_outlives_its_partition_is_not_joined_by_another_try_of_its_record() -> None:
-    """A thread cannot be stopped: the partition is lost and comes back while it runs. `Desk` objects to the same record twice at once."""
+async def test_no_other_attempt_starts_while_a_handler_outlives_its_lost_partition() -> None:
+    """A thread cannot be stopped: the partition is lost and assigned again while it runs. `Desk` fails if a record runs twice simultaneously."""
     desk = Desk()
 
     class Unstoppable(LoopExecutor):
@@ -552,8 +552,8 @@ async def test_a_handler_that_outlives_its_partition_is_not_joined_by_another_tr
         await running
 
 
-async def test_a_commit_that_is_fenced_is_not_the_end_of_the_worker() -> None:
-    """The consumer finds out by itself that the partition is another's, and says so; others go on."""
+async def test_a_fenced_commit_does_not_end_the_worker() -> None:
+    """The consumer notices on its own that another member owns the partition, and tells its listener. Other partitions continue."""
     desk = Desk(is_open=True)
     async with working(desk) as (consumer, loop, running):
         consumer.commit_error = FencedError("t/0")
@@ -572,7 +572,7 @@ async def test_a_commit_that_is_fenced_is_not_the_end_of_the_worker() -> None:
 # ------------------------------------------------------------------------------------------------------------- the end
 
 
-async def test_stopping_lets_running_handlers_end_commits_them_and_begins_nothing() -> None:
+async def test_stop_lets_running_handlers_end_commits_them_and_starts_nothing() -> None:
     desk = Desk()
     async with working(desk) as (consumer, loop, running):
         consumer.write(0, b"a", b"a", b"b")
@@ -590,7 +590,7 @@ async def test_stopping_lets_running_handlers_end_commits_them_and_begins_nothin
         assert (left.records_queued, left.records_in_work, left.bytes_in_work, left.partitions) == (0, 0, 0, 0)
 
 
-async def test_draining_finishes_what_lies_below_the_highest_finished_record_and_begins_nothing_above() -> None:
+async def test_draining_finishes_records_below_the_highest_finished_one_only() -> None:
     desk = Desk()
     async with working(desk, limits=replace(LIMITS, concurrency=2)) as (consumer, loop, running):
         consumer.write(0, b"a", b"b", b"a", b"c", b"d", b"e", b"a")
@@ -611,7 +611,7 @@ async def test_draining_finishes_what_lies_below_the_highest_finished_record_and
         assert consumer.committed == {partition(0): 5}
 
 
-async def test_when_half_of_the_time_to_drain_is_over_nothing_is_begun() -> None:
+async def test_no_record_is_started_in_the_second_half_of_the_drain_timeout() -> None:
     desk = Desk()
     async with working(desk, limits=replace(LIMITS, drain_seconds=0.5)) as (consumer, loop, running):
         consumer.write(0, b"a", b"a", b"b")
@@ -630,7 +630,7 @@ async def test_when_half_of_the_time_to_drain_is_over_nothing_is_begun() -> None
         assert consumer.finished(partition(0)) == ((2, 3),)
 
 
-async def test_a_worker_that_fails_begins_nothing_any_more() -> None:
+async def test_a_failed_worker_starts_no_more_records() -> None:
     desk = Desk()
     async with working(desk) as (consumer, _, running):
         consumer.write(0, b"a", b"b", b"a", b"c")
@@ -648,8 +648,8 @@ async def test_a_worker_that_fails_begins_nothing_any_more() -> None:
         assert consumer.finished(partition(0)) == ((3, 4),)
 
 
-async def test_it_goes_on_polling_while_it_drains() -> None:
-    """A member that does not poll is taken for dead, and what it drains would be worked on elsewhere at the same time."""
+async def test_a_draining_worker_continues_to_poll() -> None:
+    """A member that does not poll is removed, and other members would process its records simultaneously."""
     desk = Desk()
     async with working(desk) as (consumer, loop, running):
         consumer.write(0, b"a")
@@ -662,14 +662,14 @@ async def test_it_goes_on_polling_while_it_drains() -> None:
             await asyncio.sleep(settings.WORKER_POLL_MS / 4000)
         assert consumer.paused == {partition(0)}
         consumer.write(1, b"a")
-        await consumer.assign(1)  # nothing of it is begun
+        await consumer.assign(1)  # none of its records is started
         await consumer.wait_idle_poll()
         desk.let_go()
         await running
         assert desk.begun == [(0, 0)]
 
 
-async def test_draining_ends_when_its_time_is_over_and_says_how_much_is_left() -> None:
+async def test_draining_ends_after_its_time_limit_and_reports_running_handlers() -> None:
     desk = Desk()
     async with working(desk, limits=replace(LIMITS, drain_seconds=0.0)) as (consumer, loop, running):
         consumer.write(0, b"a", b"b")
@@ -731,7 +731,7 @@ async def test_an_error_of_the_consumer_ends_the_worker_after_draining() -> None
         assert consumer.committed == {partition(0): 1}
 
 
-async def test_cancelled_it_ends_at_once_and_leaves_nothing_behind() -> None:
+async def test_a_cancelled_worker_ends_immediately_and_leaves_no_task() -> None:
     desk = Desk()
     async with working(desk) as (consumer, _, running):
         consumer.write(0, b"a")
@@ -745,7 +745,7 @@ async def test_cancelled_it_ends_at_once_and_leaves_nothing_behind() -> None:
         assert {task for task in asyncio.all_tasks() if "raftmq" in task.get_name()} == set()
 
 
-async def test_without_a_place_to_run_handlers_the_worker_ends_and_blames_no_record() -> None:
+async def test_a_failing_executor_ends_the_worker_without_failing_a_record() -> None:
     class Homeless(LoopExecutor):
         async def run(self, record: Record, attempt: Attempt = FIRST) -> None:
             raise OSError("no more processes")
@@ -766,7 +766,7 @@ async def test_without_a_place_to_run_handlers_the_worker_ends_and_blames_no_rec
     assert letters.kept == []
 
 
-async def test_a_handler_that_takes_too_long_has_failed() -> None:
+async def test_a_handler_that_exceeds_its_time_limit_has_failed() -> None:
     desk, letters = Desk(), Letters()
     async with working(desk, letters=letters, timeout_seconds=0.01) as (consumer, loop, _):
         consumer.write(0, b"a")

@@ -1,4 +1,4 @@
-"""What a worker is made of, before it runs."""
+"""A worker before it runs: arguments and construction."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def handle_async(record: Record) -> None:
 
 @pytest.fixture
 def nobody() -> Iterator[str]:
-    """An address where nobody listens, and nobody can begin to."""
+    """Return an address where no process listens, or can begin to."""
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{reserved.getsockname()[1]}"
@@ -33,12 +33,12 @@ def nobody() -> Iterator[str]:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"topic": ()}, "name of a topic"),
-        ({"topic": ""}, "name of a topic"),
+        ({"topic": ()}, "one or more topic names"),
+        ({"topic": ""}, "one or more topic names"),
         ({"group_id": ""}, "group_id"),
-        ({"handler": None}, "a handler is a function"),
-        ({"handler": {"t": handle, "u": handle}}, "which these have not: u"),
-        ({"topic": ["t", "u"], "handler": {"t": handle}}, "which these have not: u"),
+        ({"handler": None}, "a handler must be a function"),
+        ({"handler": {"t": handle, "u": handle}}, "have no topic or no handler: u"),
+        ({"topic": ["t", "u"], "handler": {"t": handle}}, "have no topic or no handler: u"),
         ({"value_deserializer": "json"}, "value_deserializer must be a function of bytes"),
         ({"retry_on": "ValueError"}, "retry_on takes an exception class"),
         ({"give_up_on": (ValueError, 3)}, "give_up_on takes an exception class"),
@@ -60,11 +60,11 @@ def nobody() -> Iterator[str]:
         ({"drain_timeout_ms": -1}, "^drain_timeout_ms must be 0 or more, not -1"),
         ({"handler_timeout_ms": 0}, "^handler_timeout_ms must be positive, not 0"),
         ({"revocation_timeout_ms": 300_001}, r"revocation_timeout_ms \(300001\)"),
-        ({"topic": ["a", "b"], "dead_letter_topic": "b"}, "must be another topic"),
+        ({"topic": ["a", "b"], "dead_letter_topic": "b"}, "must differ from"),
         ({"create_dead_letter_topic": True}, "needs a dead_letter_topic"),
     ],
 )
-def test_arguments_that_make_no_sense_are_refused_by_name(settings: dict[str, object], words: str) -> None:
+def test_invalid_arguments_are_refused_by_name(settings: dict[str, object], words: str) -> None:
     arguments = {"topic": "t", "group_id": "g", "handler": handle} | settings
     with pytest.raises(InvalidArgumentError, match=words):
         Worker(**arguments)
@@ -74,9 +74,9 @@ def test_arguments_that_make_no_sense_are_refused_by_name(settings: dict[str, ob
     "argument",
     ["concurrency", "max_records", "max_partition_records", "retries", "session_timeout_ms", "max_poll_interval_ms"],
 )
-def test_a_float_where_a_whole_number_belongs_is_refused_by_name(argument: str) -> None:
+def test_a_float_instead_of_a_whole_number_is_refused_by_name(argument: str) -> None:
     wrong: dict[str, Any] = {"max_partition_records": 1, argument: 500_000.0}
-    with pytest.raises(TypeError, match=rf"^{argument} is a whole number, not 500000\.0"):
+    with pytest.raises(TypeError, match=rf"^{argument} must be a whole number, not 500000\.0"):
         Worker("t", "g", handle, **({"max_records": 500_000} | wrong))
 
 
@@ -85,26 +85,26 @@ def test_several_topics_are_one_worker() -> None:
     assert Worker("ab", "g", handle_async).topics == ("ab",)
 
 
-def test_it_is_public() -> None:
+def test_the_worker_is_public() -> None:
     assert raftmq.Worker is Worker
     assert Worker("t", "g", handle).metrics() is None
 
 
-async def test_nobody_at_the_bootstrap_address_is_an_error_in_time(nobody: str) -> None:
+async def test_a_worker_without_a_reachable_broker_fails_in_time(nobody: str) -> None:
     with pytest.raises(BootstrapError, match=nobody):
         await Worker("t", "g", handle, bootstrap_servers=nobody, request_timeout_ms=100).serve()
 
 
-async def test_it_runs_once(nobody: str) -> None:
+async def test_a_worker_runs_only_once(nobody: str) -> None:
     worker = Worker("t", "g", handle, bootstrap_servers=nobody)
     worker.stop()
     await worker.serve()
-    with pytest.raises(ClosedClientError, match="runs once"):
+    with pytest.raises(ClosedClientError, match="runs only once"):
         await worker.serve()
 
 
 @pytest.mark.parametrize("dead_letter_topic", [None, "dead"])
-async def test_stopped_while_it_looks_for_a_broker_it_ends(nobody: str, dead_letter_topic: str | None) -> None:
+async def test_stop_ends_a_worker_that_is_looking_for_a_broker(nobody: str, dead_letter_topic: str | None) -> None:
     worker = Worker(
         "t",
         "g",
