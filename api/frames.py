@@ -85,14 +85,28 @@ class FrameReader:
         return self.wanted > len(self._buffer)
 
     @property
+    def wanted_size(self) -> int:
+        """Return the size of the buffer that the frame needs: a power of two, so that frames of about one size share a buffer."""
+        return max(BUFFER_BYTES, 1 << (self.wanted - 1).bit_length())
+
+    @property
     def is_large(self) -> bool:
         """Return whether the buffer is larger than usual."""
         return len(self._buffer) > BUFFER_BYTES
 
+    def shrink(self) -> bool:
+        """Give back a large buffer if it is empty. Return whether the buffer has its usual size now.
+
+        A large buffer is kept until then: to allocate and clear it for each frame costs more than the frame's copy.
+        """
+        if self._filled == 0 and self.is_large:
+            self._buffer = bytearray(BUFFER_BYTES)
+        return not self.is_large
+
     def get_buffer(self) -> memoryview:
         """Return room for at least one byte."""
         if self.wanted > len(self._buffer):
-            grown = bytearray(self.wanted)  # exactly: it is empty again after the frame
+            grown = bytearray(self.wanted_size)
             grown[: self._filled] = memoryview(self._buffer)[: self._filled]
             self._buffer = grown
         return memoryview(self._buffer)[self._filled :]
@@ -126,7 +140,5 @@ class FrameReader:
             )
             at = end
         rest = self._filled = filled - at
-        if rest == 0 and len(self._buffer) > BUFFER_BYTES:
-            self._buffer = bytearray(BUFFER_BYTES)
-        elif at and rest:
+        if at and rest:
             self._buffer[:rest] = view[at:filled]

@@ -32,8 +32,8 @@ class Holder(Protocol):
         """Return the other end of the connection, as gRPC names it (``ipv4:127.0.0.1:5``)."""
         ...
 
-    def evict(self, *, is_sending: bool) -> bool:
-        """Give up what is held. Return whether it is free now. If not, `Budget.release` must follow."""
+    def evict(self, reservation: Reservation) -> bool:
+        """Give up a reservation. Return whether it is free now. If not, `Budget.release` must follow."""
         ...
 
 
@@ -155,7 +155,7 @@ class Budget:
         self.evictions += 1
         del self._reservations[reservation]
         self._leaving.add(reservation)
-        if reservation.holder.evict(is_sending=reservation.is_sending):
+        if reservation.holder.evict(reservation):
             self._remove(reservation)  # it is the asker's: nobody else is woken
 
     def holders(self) -> Iterator[Holder]:

@@ -24,7 +24,7 @@ from raftmq.broker.grpc_port.methods import Row
 from raftmq.broker.services.append_session import AppendSession
 from raftmq.broker.services.call import CALL_SECONDS_MAX, DEFAULT_CALL_SECONDS, Call, Principal
 from raftmq.broker.services.request_metrics import RequestMetrics
-from raftmq.frames import DATA_VERSION, FrameError, FrameReader, FrameType, frame_header
+from raftmq.frames import BUFFER_BYTES, DATA_VERSION, FrameError, FrameReader, FrameType, frame_header
 from raftmq.methods import APPEND
 from raftmq.proto import queue_pb2 as pb
 
@@ -32,6 +32,8 @@ CALLS_MAX: Final = 1024
 """Calls of one connection without an answer. All producers, or all consumers, of an event loop share one."""
 HELLO_BYTES_MAX: Final = 1024
 """Body of the first frame."""
+LARGE_BUFFER_SECONDS: Final = 1.0
+"""A large read buffer is kept so long after a large request, for the next one."""
 WRITE_BUFFER_BYTES: Final = 64 * 1024
 """Answers of one connection that the kernel has not taken. Beyond it the connection is not read, and large answers wait."""
 
@@ -89,7 +91,9 @@ class DataConnection(asyncio.BufferedProtocol):
         self._session: AppendSession | None = None
         self._slot: Reservation | None = None
         self._receiving: Reservation | None = None
-        """Budget of the large request that is arriving."""
+        """Budget of a large read buffer."""
+        self._large_at = 0.0
+        """Loop time of the last large request."""
         self._waiting_for_memory: asyncio.Task[None] | None = None
         self._unsent: list[Reservation] = []
         """Budget of large answers in the transport's buffer."""
@@ -178,10 +182,19 @@ class DataConnection(asyncio.BufferedProtocol):
         """Return the client's address, as gRPC names it."""
         return self._peer
 
-    def evict(self, *, is_sending: bool) -> bool:
-        """End the connection: what it holds is free in this turn of the loop."""
-        self._abort()
+    def evict(self, reservation: Reservation) -> bool:
+        """Give back a read buffer that is empty. Otherwise end the connection: what it holds is free in this turn of the loop."""
+        if reservation is self._receiving and self._reader.shrink():
+            self._receiving = None
+        else:
+            self._abort()
         return True
+
+    def shrink_idle(self, now: float) -> None:
+        """Give back a large read buffer that no large request has used for `LARGE_BUFFER_SECONDS`."""
+        if self._receiving is not None and now - self._large_at > LARGE_BUFFER_SECONDS and self._reader.shrink():
+            self._owner.receiving.release(self._receiving)
+            self._receiving = None
 
     # ---------------------------------------------------------------------------------------------------- life
 
@@ -236,15 +249,15 @@ class DataConnection(asyncio.BufferedProtocol):
         except FrameError as error:
             self._end(RequestError(pb.INVALID_ARGUMENT, str(error)))
             return
-        if self._receiving is not None and not self._reader.is_large and not self._reader.needs_growth:
-            self._owner.receiving.release(self._receiving)
-            self._receiving = None
-        if self._reader.needs_growth and self._receiving is None and self._waiting_for_memory is None:
-            self._reserve(self._reader.wanted)
+        if self._reader.needs_growth and self._waiting_for_memory is None:
+            self._reserve(self._reader.wanted_size)
         self._set_reading()
 
     def _reserve(self, size: int) -> None:
         """Take budget for a large request, or wait for it without reading."""
+        if self._receiving is not None:
+            self._owner.receiving.release(self._receiving)
+            self._receiving = None
         try:
             self._receiving = self._owner.receiving.acquire(self, size)
         except RequestError:
@@ -325,6 +338,8 @@ class DataConnection(asyncio.BufferedProtocol):
         if correlation_id <= self._last_correlation_id:
             raise FrameError(f"correlation id {correlation_id} does not follow {self._last_correlation_id}")
         self._last_correlation_id = correlation_id
+        if len(body) > BUFFER_BYTES:
+            self._large_at = self._owner.loop.time()
         try:
             row = self._row(method_number)
             request = _parsed(row, body)

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import structlog
 from raftmq.broker.base.budget import Budget
-from raftmq.broker.data_port.connection import DataConnection
+from raftmq.broker.data_port.connection import LARGE_BUFFER_SECONDS, DataConnection
 from raftmq.broker.grpc_port.methods import ROWS, Row
 from raftmq.broker.grpc_port.server import GrpcServer
 from raftmq.broker.services.append_session import AppendSession
@@ -49,6 +49,7 @@ class DataPort:
         self._all_closed = asyncio.Event()
         self._server: asyncio.Server | None = None
         self._is_stopping = False
+        self._shrink_timer: asyncio.TimerHandle | None = None
 
     async def start(self, host: str, port: int) -> int:
         """Listen on a host and port (0: any free one). Return the port that is bound.
@@ -58,12 +59,21 @@ class DataPort:
         """
         self._server = await self.loop.create_server(lambda: DataConnection(self), host, port, backlog=_BACKLOG)
         self._tokens.port = int(self._server.sockets[0].getsockname()[1])
+        self._shrink_timer = self.loop.call_later(LARGE_BUFFER_SECONDS, self._shrink_idle)
         return self._tokens.port
+
+    def _shrink_idle(self) -> None:
+        now = self.loop.time()
+        for connection in self._open:
+            connection.shrink_idle(now)
+        self._shrink_timer = self.loop.call_later(LARGE_BUFFER_SECONDS, self._shrink_idle)
 
     async def stop(self, grace_seconds: float) -> None:
         """Accept no more connections and calls, answer those that are under way, and close within the grace."""
         self._is_stopping = True
         self._tokens.port = 0
+        if self._shrink_timer is not None:
+            self._shrink_timer.cancel()
         if self._server is not None:
             self._server.close()
         for connection in list(self._open):

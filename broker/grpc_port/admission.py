@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Any, Protocol
 
 import grpc.aio
+from raftmq.broker.base.budget import Reservation
 from raftmq.broker.base.limits import Limits
 from raftmq.broker.grpc_port.slow_readers import cut_off
 
@@ -51,9 +52,9 @@ class GrpcCall:
         """Return the client's address, as gRPC names it."""
         return self.context.peer()
 
-    def evict(self, *, is_sending: bool) -> bool:
+    def evict(self, reservation: Reservation) -> bool:
         """Cancel the call's task. A call that sends is cut off instead: gRPC frees the memory when it has given the call up."""
-        if is_sending:
+        if reservation.is_sending:
             cut_off(self._loop, self.context.peer())
             return False
         self.task.cancel()

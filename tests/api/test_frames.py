@@ -203,6 +203,8 @@ def test_bodies_about_the_size_of_the_buffer(spare: int, before: int) -> None:
     reading = Reading()
     reading.take(joined(frames))
     assert reading.frames == frames
+    assert reading.reader.is_large == (spare > 0)
+    assert reading.reader.shrink()
     assert not reading.reader.is_large
 
 
@@ -216,9 +218,23 @@ def test_the_buffer_is_enlarged_for_a_large_frame_alone(stops: bool) -> None:
     for piece in (wire[:HEADER_BYTES], wire[HEADER_BYTES:-1], wire[-1:]):
         reading.take(piece)
         sizes.append((reading.reader.needs_growth, reading.reader.is_large))
-    assert sizes == [(True, False), (False, True), (False, False)], "grown for a claim, or before room is asked for"
+    assert sizes == [(True, False), (False, True), (False, True)], "grown for a claim, or before room is asked for"
     reading.take(joined(frames[1:]))
     assert reading.frames == frames
+    assert reading.reader.shrink()
+
+
+def test_a_large_buffer_is_kept_for_the_next_large_frame_and_not_given_back_with_bytes_in_it() -> None:
+    reading = Reading()
+    (first, second) = (frame.wire for frame in numbered([bytes(3 * BUFFER_BYTES), bytes(3 * BUFFER_BYTES - 9)]))
+    reading.take(first)
+    buffer = reading.reader._buffer
+    reading.take(second[:1])
+    assert not reading.reader.shrink()
+    reading.take(second[1:])
+    assert reading.reader._buffer is buffer
+    assert reading.reader.shrink()
+    assert len(reading.reader._buffer) == BUFFER_BYTES
 
 
 def test_a_body_may_be_as_large_as_allowed_and_no_larger() -> None:

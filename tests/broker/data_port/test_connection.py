@@ -67,7 +67,8 @@ async def test_appends_of_a_connection_take_effect_in_the_order_of_their_frames(
         assert offsets == {number: number for number in range(50)}
 
 
-async def test_a_request_larger_than_the_read_buffer_is_taken_and_its_memory_given_back():
+async def test_a_request_larger_than_the_read_buffer_is_taken_and_its_memory_given_back(monkeypatch):
+    monkeypatch.setattr("raftmq.broker.data_port.connection.LARGE_BUFFER_SECONDS", 0.0)
     async with serving() as broker:
         topic = await broker.node.topic()
         client = await broker.client()
@@ -76,6 +77,7 @@ async def test_a_request_larger_than_the_read_buffer_is_taken_and_its_memory_giv
             client.call(APPEND, append_request(topic, batch(1, sequence=number, body=value), correlation_id=number))
             response = pb.AppendResponse.FromString((await client.frame()).body)
             assert not response.partitions[0].HasField("error"), response
+        broker.port._shrink_idle()
         assert broker.port.receiving.size == 0
 
 
