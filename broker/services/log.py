@@ -1,7 +1,7 @@
-"""The Log service: append, poll, positions, trims, producer ids.
+"""Serve the Log RPCs: append, poll, positions, trims, producer ids.
 
-Takes and returns protocol messages; a request that fails as a whole raises RequestError, one partition's failure travels in
-its result. Order of effect of appends is the order of arrival: a request is judged and proposed without an `await`.
+Methods take and return protocol messages. A request that fails as a whole raises RequestError. The failure of one partition is part
+of its result. Appends take effect in the order of arrival, because a request is validated and proposed without an `await`.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ log = structlog.get_logger(__name__)
 LATEST = -1
 EARLIEST = -2
 STREAM_REQUESTS_IN_FLIGHT_MAX = 256
-"""Unanswered requests of one append stream; beyond it the stream is not read, and gRPC's flow control slows the client."""
+"""Unanswered requests of one append stream. Beyond it the stream is not read, and gRPC's flow control slows the client down."""
 
 BATCHES_PER_PARTITION_MAX = 64
-"""Batches of one partition in one request: far above what a producer may have in flight, far below what stops the loop."""
+"""Batches of one partition in one request: far more than a producer may have in flight, and too few to stall the event loop."""
 
 
 class _Begun(NamedTuple):
-    """One partition of an append request: on its way, or refused before it began."""
+    """One partition of an append request: proposed, or refused before that."""
 
     partition: PartitionLog | None
     ticket: PendingAppend | None
@@ -46,7 +46,7 @@ class _Begun(NamedTuple):
 
 
 class LogService:
-    """See the module."""
+    """Answers the RPCs about records."""
 
     def __init__(
         self,
@@ -67,34 +67,34 @@ class LogService:
 
     @property
     def polled_batches_total(self) -> int:
-        """Batches handed out."""
+        """Return the number of batches sent to clients."""
         return self._poll.batches_total
 
     @property
     def polled_bytes_total(self) -> int:
-        """Bytes of batches handed out."""
+        """Return the bytes of batches sent to clients."""
         return self._poll.bytes_total
 
     @property
     def parked_polls(self) -> int:
-        """Long polls waiting now."""
+        """Return the number of waiting long polls."""
         return self._poll.parked
 
     def begin_shutdown(self) -> None:
-        """Answer waiting polls now and read no more from append streams; what is in flight is still answered."""
+        """Answer waiting polls now and read no more from append streams. Requests in flight are still answered."""
         self._poll.begin_shutdown()
         for reader in self._stream_readers:
             reader.cancel()
 
     async def init_producer(self, request: pb.InitProducerRequest, call: Call) -> pb.InitProducerResponse:
-        """Hand out a producer id; see `ProducerIds`."""
+        """Assign a producer id. See `ProducerIds`."""
         return await self._producer_ids.init_producer(request, call)
 
     async def fence_producer(self, request: pb.FenceProducerRequest, call: Call) -> pb.FenceProducerResponse:
-        """Answer when nothing of the producer's older epochs is taken here any more, and what was is settled.
+        """Answer when this node accepts no older epochs of the producer, and every batch accepted under them is settled.
 
         Raises:
-            RequestError: PRODUCER_FENCED when the epoch is an older one itself; NOT_READY, REQUEST_TIMED_OUT: ask again.
+            RequestError: PRODUCER_FENCED if the epoch itself is outdated. After NOT_READY and REQUEST_TIMED_OUT ask again.
         """
         await self._locator.wait_revision(request.metadata_revision, call.deadline)
         epoch_min = self._host.metadata.state_machine.batch_epoch_min(request.producer_id)
@@ -106,13 +106,13 @@ class LogService:
         return pb.FenceProducerResponse(addresses=[node.client_address for node in nodes if node.client_address])
 
     async def poll(self, request: pb.PollRequest, call: Call) -> pb.PollResponse:
-        """Read from many partitions, waiting for the first records; see `PollService`."""
+        """Read from many partitions, waiting for the first records. See `PollService`."""
         return await self._poll.poll(request, call)
 
     # ------------------------------------------------------------------------------------------------ append
 
     async def append(self, request: pb.AppendRequest, call: Call) -> pb.AppendResponse:
-        """Append batches to partitions this node leads; each partition has its own result."""
+        """Append batches to partitions that this node leads. Each partition has its own result."""
         deadline = call.within(request.timeout_ms, self._host.loop.time())
         begun = await self._begin(request, deadline)
         return await self._finish(request.correlation_id, begun, deadline)
@@ -120,7 +120,7 @@ class LogService:
     async def append_stream(
         self, requests: AsyncIterator[pb.AppendRequest], call: Call
     ) -> AsyncGenerator[pb.AppendResponse, None]:
-        """Append requests as they come; answers in any order, by correlation id."""
+        """Append requests as they arrive. Answer them in any order, by correlation id."""
         answers: asyncio.Queue[pb.AppendResponse | None] = asyncio.Queue()
         reader = self._host.loop.create_task(self._read_stream(requests, answers))
         self._stream_readers.add(reader)
@@ -183,11 +183,11 @@ class LogService:
         answers.put_nowait(answer)
 
     def _observe(self, code: str, started_at: float) -> None:
-        """A request of a stream was answered; those of `append` are counted as all calls are."""
+        """Count an answered request of a stream. The requests of `append` are counted like all calls."""
         self._metrics.observe(APPEND_STREAM.name, code, time.perf_counter() - started_at)
 
     async def _begin(self, request: pb.AppendRequest, deadline: float) -> list[_Begun]:
-        """Judge and propose everything. It awaits only for metadata this node does not have yet."""
+        """Validate and propose all batches. It awaits only for metadata that this node does not have yet."""
         check_partitions(len(request.partitions))
         if self._host.loop.time() >= deadline:
             raise expired()
@@ -238,7 +238,7 @@ class LogService:
     # ------------------------------------------------------------------------------------------------ positions
 
     async def list_offsets(self, request: pb.ListOffsetsRequest, call: Call) -> pb.ListOffsetsResponse:
-        """Earliest, latest, or first at a time, per partition."""
+        """Return the earliest offset, the latest offset, or the first offset at a time, for each partition."""
         check_partitions(len(request.partitions))
         await self._locator.wait_revision(request.metadata_revision, call.deadline)
         results = await asyncio.gather(*(self._list_offset(part, call.deadline) for part in request.partitions))
@@ -266,14 +266,15 @@ class LogService:
             result.offset = await partition.latest_offset()
         elif time_ms < 0:
             raise RequestError(
-                pb.INVALID_ARGUMENT, f"time {time_ms} is neither a time nor -1 (latest) nor -2 (earliest)"
+                pb.INVALID_ARGUMENT,
+                f"time {time_ms} is neither a time in milliseconds nor -1 (latest) nor -2 (earliest)",
             )
         else:
             found = await partition.offset_at_time(time_ms)
             result.offset, result.append_time_ms = found if found is not None else (-1, 0)
 
     async def delete_records(self, request: pb.DeleteRecordsRequest, call: Call) -> pb.DeleteRecordsResponse:
-        """Trim partitions this node leads."""
+        """Trim partitions that this node leads."""
         check_partitions(len(request.partitions))
         deadline = call.within(request.timeout_ms, self._host.loop.time())
         await self._locator.wait_revision(request.metadata_revision, deadline)
@@ -294,5 +295,5 @@ class LogService:
 def _too_many_batches(count: int) -> RequestError:
     return RequestError(
         pb.INVALID_ARGUMENT,
-        f"a request holds at most {BATCHES_PER_PARTITION_MAX} batches of one partition, not {count}",
+        f"a request may hold at most {BATCHES_PER_PARTITION_MAX} batches of one partition, not {count}",
     )
