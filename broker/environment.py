@@ -1,6 +1,6 @@
-"""What a node has of the world: disk, threads, clock, chance, ports. Production's; the simulator hands in its own.
+"""Give a node its access to the world: disk, threads, clock, randomness, ports. The simulator replaces these parts.
 
-Makes parts and knows none of them: what they are for is the node's.
+This module creates parts and does not know their use: the node does.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ from raftmq.storage.writer_threads import Completion, WriterThreads
 log = structlog.get_logger(__name__)
 
 EXIT_ABNORMAL: Final = 70
-"""Exit code of a process that ends without its clean-up. The next start takes it for a crash."""
+"""Exit code of a process that ends without its clean-up. The next start treats it as a crash."""
 
 
 class NodeEnvironment:
-    """See the module. Each method is called once, while the node is made, unless it says otherwise."""
+    """Creates a node's parts in production. Each method is called once, during the node's creation, unless it says otherwise."""
 
     def __init__(self, config: BrokerConfig) -> None:
         self.config = config
 
     def disk_reserve(self) -> DiskReserve:
-        """The volume's reserve."""
+        """Create the volume's disk reserve."""
         return DiskReserve(self.config.data_dir, reserve_bytes=self.config.disk_reserve_bytes)
 
     def registry(self) -> Registry:
-        """The node's own memory."""
+        """Open the node's registry."""
         fault = last_fault(self.config.data_dir)
         if fault is not None:
             suspects = [f"{key.group_id}-{key.replica_id}" for key in sorted(fault.suspects)]
@@ -58,7 +58,7 @@ class NodeEnvironment:
         return Registry(self.config.data_dir / "node.mdb", suspects=fault.suspects if fault is not None else ())
 
     def store(self, disk: DiskReserve) -> LmdbLogStore:
-        """The replicas' files."""
+        """Open the store of the replicas' files."""
         return LmdbLogStore(
             self.config.data_dir,
             map_bytes=self.config.map_bytes,
@@ -68,7 +68,7 @@ class NodeEnvironment:
         )
 
     def snapshot_spools(self, limits: Limits, disk: DiskReserve) -> SnapshotSpools:
-        """Where arriving snapshots are kept until they are whole."""
+        """Create the spools that keep received snapshots until they are complete."""
         return SnapshotSpools(
             self.config.data_dir,
             memory_bytes=limits.snapshot_spool_memory_bytes,
@@ -78,7 +78,7 @@ class NodeEnvironment:
         )
 
     def readers(self, limits: Limits) -> ReaderPools:
-        """Who blocks on reads."""
+        """Create the threads for blocking reads."""
         return ReaderPools.of(limits)
 
     def writers(
@@ -87,39 +87,39 @@ class NodeEnvironment:
         on_done: Callable[[list[Completion]], None],
         on_error: Callable[[BaseException], None],
     ) -> WriterThreads:
-        """Who commits."""
+        """Create the threads that commit."""
         return WriterThreads(store, thread_count=self.config.writer_threads, on_done=on_done, on_error=on_error)
 
     def random(self) -> random.Random:
-        """Chance."""
+        """Create the random generator."""
         return random.Random()
 
     def clock(self) -> Clock:
-        """Wall time."""
+        """Create the wall clock."""
         return WallClock()
 
     def watchdog(self, loop: asyncio.AbstractEventLoop, stall_seconds: float) -> Watchdog:
-        """Who watches the loop."""
+        """Create the watchdog of the event loop."""
         return Watchdog(loop, stall_seconds)
 
     def grpc_server(self, host: GrpcHost) -> GrpcServer:
-        """The clients' port."""
+        """Create the port for clients."""
         return GrpcServer(host)
 
     def data_port(self, host: ServiceHost, grpc_server: GrpcServer) -> DataPort:
-        """The port of data connections."""
+        """Return the port of data connections."""
         return DataPort(host, grpc_server)
 
     def http_server(self, host: MetricsHost) -> HttpServer:
-        """The port for metrics and health."""
+        """Create the port for metrics and health."""
         return HttpServer(host)
 
     def open_channel(self, address: str) -> grpc.aio.Channel:
-        """A way to another node's client port. Called for each registration."""
+        """Create a channel to another node's client port. Called for each registration."""
         return grpc.aio.insecure_channel(address)
 
     def new_uuid(self) -> str:
-        """An id that nobody else has. Called whenever one is needed."""
+        """Return a new unique id. Called whenever one is needed."""
         return uuid.uuid4().hex
 
     def end_process(self) -> None:

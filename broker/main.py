@@ -1,4 +1,4 @@
-"""Runs one broker process: limits of the operating system, loop, signals, exit code."""
+"""Run one broker process: limits of the operating system, event loop, signals, exit code."""
 
 from __future__ import annotations
 
@@ -35,32 +35,31 @@ from raftmq.storage.lmdb_log_store import replica_file_count
 log = structlog.get_logger(__name__)
 
 SWITCH_INTERVAL_SECONDS = 0.0005
-"""A writer thread re-takes the GIL at each LMDB call and waits up to this long for it (measured: 96 commits/s on a busy
+"""A writer thread takes the GIL again at each LMDB call and waits up to this long for it (measured: 96 commits/s on a busy
 loop with Python's default of 5 ms, 1,533/s with 0.5 ms)."""
 _M_MMAP_THRESHOLD = -3
 _MMAP_THRESHOLD_BYTES = 1536 * 1024
-"""LMDB allocates a list of 2 MiB per open file and touches almost none of it. glibc maps such blocks, lazily, until the
-first one is freed; then it moves its threshold up, takes them from the heap, and each partition costs 2 MiB of memory
-(measured: 200 MiB for 100 partitions, 5 MiB with a fixed threshold). Above our largest batches, so that those stay on the
-heap."""
+"""LMDB allocates a list of 2 MiB per open file and touches almost none of it. glibc maps such blocks lazily until the first one is
+freed. Then it raises its threshold and takes them from the heap, and each partition costs 2 MiB of memory (measured: 200 MiB for
+100 partitions, 5 MiB with a fixed threshold). The threshold is above the largest batches, so that those stay on the heap."""
 _M_TRIM_THRESHOLD = -1
 _TRIM_THRESHOLD_BYTES = 256 * 1024 * 1024
 _M_TOP_PAD = -2
 _TOP_PAD_BYTES = 16 * 1024 * 1024
-"""Freed memory is kept for the next batch. By default glibc returns the top of the heap at 128 KiB, and each batch takes it
-again, page fault by page fault (measured on a virtual machine: 4 us a page, 400 faults a megabyte; without them 1 KiB produce
-went from 84-109 to 123-149 MB/s). What is kept is bounded by what the budgets ever allowed at once."""
-EXIT_OK = 0  # these are codes of raftmq.cli.exit_codes, which is above us
+"""Freed memory is kept for the next batch. By default glibc returns the top of the heap at 128 KiB, and each batch takes it again,
+page fault by page fault (measured on a virtual machine: 4 us a page, 400 faults a megabyte; without them 1 KiB produce went from
+84-109 to 123-149 MB/s). The kept memory is bounded by the budgets' largest simultaneous use."""
+EXIT_OK = 0  # these are codes of raftmq.cli.exit_codes, a package above this one
 EXIT_MACHINE = 1
 EXIT_USAGE = 2
 EXIT_REFUSED = 4
 EXIT_BAD_DATA = 6
 _EXIT_SECONDS = 2.0
-"""Time for the interpreter to end after the broker has."""
+"""Time for the interpreter to end after the broker has ended."""
 
 
 def run_broker(config: BrokerConfig) -> int:
-    """Run until SIGTERM or SIGINT; returns the exit code. Prints one JSON line on stdout when ready."""
+    """Run until SIGTERM or SIGINT. Return the exit code. Prints one JSON line on stdout when ready."""
     configure_logs(config.log_level)
     try:
         config.data_dir.mkdir(parents=True, exist_ok=True)
@@ -138,12 +137,12 @@ async def _serve(config: BrokerConfig) -> int:
         return code
     await node.wait_stopped()
     for stopped in stopping:
-        await stopped  # what kept it from ending in order is told like what keeps one from starting
+        await stopped  # an error of the orderly end is reported like one of the start
     return EXIT_OK
 
 
 def _bound_end(seconds: float) -> None:
-    """End the process after `seconds`, even when the loop hangs, or a thread that the interpreter waits for."""
+    """End the process after `seconds`, even if the loop hangs, or a thread that the interpreter waits for."""
 
     def end() -> None:
         log.error("shutdown_overdue", phase="process", elapsed_seconds=seconds)
@@ -160,7 +159,7 @@ def _complain(sentence: str, exit_code: int) -> int:
 
 
 def _lock(data_dir: Path) -> IO[str]:
-    """Two brokers on one directory would destroy it: the second gets a `BlockingIOError`."""
+    """Lock the data directory, because two brokers would destroy it. Raises `BlockingIOError` in the second one."""
     handle = (data_dir / "lock").open("a+")
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -174,12 +173,12 @@ def _lock(data_dir: Path) -> IO[str]:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        # the number is for people; what a full volume means for the start is said later, when the ballast is given back
+        # the number is for human readers; a start on a full volume is checked later, when the ballast is released
     return handle
 
 
 def _why_not(address: str) -> str | None:
-    """Why nothing can listen there; None when it can. gRPC would say it in a log of its own and not in words."""
+    """Return why no server can listen there, or None if one can. gRPC would report it only in its own log, without a reason."""
     host, port = split_address(address)
     try:
         family, kind, protocol, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -192,7 +191,7 @@ def _why_not(address: str) -> str | None:
 
 
 def _tune_allocator() -> None:
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc's; other C libraries do not have the problem
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc's; other C libraries do not have this problem
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, _MMAP_THRESHOLD_BYTES)
         mallopt(_M_TRIM_THRESHOLD, _TRIM_THRESHOLD_BYTES)
@@ -200,6 +199,6 @@ def _tune_allocator() -> None:
 
 
 def _raise_file_limit() -> None:
-    """Take what the machine gives: replicas and connections cost file descriptors."""
+    """Raise the limit of open files to the hard limit, because replicas and connections need descriptors."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,7 +1,7 @@
-"""One broker process: puts storage, engine, transport and services together and carries a node through its life.
+"""Run one broker: connect storage, engine, transport and services, and lead the node through its life.
 
-Life: open the registry → form, join or continue → catch up with metadata → serve partitions → hand over and stop.
-The node decides nothing about the protocol; it wires parts, and every step that must be durable before the next says so.
+Its life: open the registry → form, join or continue → catch up with metadata → serve partitions → transfer leaderships and stop. The node
+decides nothing about the protocol. It connects parts, and orders the steps that must be durable one after another.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _LEADERSHIP_DRAIN_SECONDS_MAX = 5.0
 
 
 class Node:
-    """Wire the parts of one broker, and carry them through its life. Implements `EngineOwner` and `MetricsHost`."""
+    """Connects the parts of one broker, and leads them through its life. Implements `EngineOwner` and `MetricsHost`."""
 
     def __init__(self, config: BrokerConfig, version: str, parts: NodeEnvironment | None = None) -> None:
         self.config = config
@@ -138,12 +138,12 @@ class Node:
         self._ports = NodePorts(config, self.addresses, self.transport, self.grpc, self.data_port, self.http)
         self._silenced = asyncio.Event()
         self._entering: asyncio.Task[None] | None = None
-        """The start under way, or done."""
+        """The task of the start, running or done."""
         self._stopped = asyncio.Event()
         self._metadata_changed = asyncio.Event()
 
     def _wire_cluster(self) -> None:
-        """Make what knows the cluster: metadata, this node's replicas, and its peers."""
+        """Create the parts that know the cluster: metadata, this node's replicas, and its peers."""
         in_background, publisher = self._storage.in_background, self.engine.publisher
         self.replicas = ReplicaManager(
             self.loop,
@@ -189,9 +189,9 @@ class Node:
     # ------------------------------------------------------------------------------------------------ life
 
     async def start(self) -> None:
-        """Bind every port, form or join or continue a cluster, and serve. Returns when the node is ready.
+        """Bind every port, form or join or continue a cluster, and serve. Return when the node is ready.
 
-        A node that falls silent never is: it waits for its end, and `/readyz` says why.
+        A node that falls silent never becomes ready: it waits for its end, and `/readyz` gives the reason.
         """
         entering = self._entering = self.loop.create_task(self._start())
         silenced = self.loop.create_task(self._silenced.wait())
@@ -238,23 +238,23 @@ class Node:
         )
 
     async def _catch_up(self) -> None:
-        """Metadata first: no partition is started before a quorum confirmed, in this boot, what this replica knows."""
+        """Catch up with metadata. No partition is started before a quorum confirmed this node's metadata in this boot."""
 
         def refresh() -> None:
             with self.supervisor.step(Work.METADATA_FOLLOWER):
-                self._peers.refresh()  # replayed or received in the meantime: the leader may have moved
+                self._peers.refresh()  # entries were replayed or received in the meantime, so the leader may have moved
 
         await self._metadata.wait_confirmed(refresh)
         self.standing.is_caught_up = True
 
     async def wait_stopped(self) -> None:
-        """Until `stop` is done, or has failed."""
+        """Wait until `stop` is done or has failed."""
         await self._stopped.wait()
 
     async def stop(self) -> None:
-        """Not ready → hand leaderships over → finish requests → close, within the shutdown time.
+        """Stop in order: become unready, transfer leaderships, finish requests, close, all within the shutdown time.
 
-        Whatever it raises, it is over: the process must end.
+        Even if it raises, the node has ended, and the process must end.
         """
         if self.standing.is_stopping:
             return
@@ -274,7 +274,7 @@ class Node:
         bringing_up = self.replicas.close()
         await self._ports.close(end)
         self.engine.close()
-        if bringing_up:  # they were told to end, and hold what the writers shall close
+        if bringing_up:  # they were told to end, and use what the writers will close
             await end.phase("replicas", asyncio.wait(bringing_up), end.seconds_left / 2)
         await self._storage.close(end)
         self.watchdog.stop()
@@ -289,7 +289,7 @@ class Node:
         self.view.on_topology_change()
 
     def _check_standing(self) -> None:
-        """Fall silent when committed metadata shows that this node must not take part: its data is older, or its program."""
+        """Fall silent if committed metadata shows that this node must not take part: its data, or its program, is older."""
         replica = self._metadata.replica
         if replica is None:
             return
@@ -306,15 +306,15 @@ class Node:
             self._fall_silent(NotReady(Reason.STALE_DIRECTORY, f"{reason}: {STALE_DIRECTORY_ADVICE}"))
 
     def _fall_silent(self, why: NotReady) -> None:
-        """Take no part in the cluster any more: no vote, no acknowledgement, no answer. Only health and metrics are served.
+        """Stop taking part in the cluster: no vote, no acknowledgement, no answer. Only health and metrics are served.
 
-        The process stays, so that an orchestrator does not start it again and again, and `/readyz` says what to do.
+        The process stays, so that an orchestrator does not restart it repeatedly, and `/readyz` names the remedy.
         """
         if self.standing.silence is not None or self.standing.is_stopping:
             return
         self.standing.silence = why
         log.critical("broker_silenced", broker_id=self.view.node_id, error_code=why.reason.value, reason=why.message)
-        self._ports.silence()  # first: the engine may be in the middle of a pass
+        self._ports.silence()  # first, because the engine may be in the middle of a pass
         self.engine.close()
         self._partitions.clear()
         self.supervisor.cancel()
@@ -355,7 +355,7 @@ class Node:
             self._fall_silent(NotReady(Reason.UNSUPPORTED_FORMAT, str(error)))
             return
         if replica.group_id == METADATA_GROUP_ID:
-            # nothing here works without it, and a start is how it is opened again
+            # nothing works without the metadata replica, and it is opened again only by a start
             if isinstance(error, DamagedReplicaError | InvariantError):
                 self.registry.quarantine(replica.key, str(error))
             self.on_fatal(error)
@@ -363,7 +363,7 @@ class Node:
             self.replicas.on_broken(replica, error)
 
     def on_fatal(self, error: BaseException) -> None:
-        """See `EngineOwner`: nothing after this may be believed, so nothing after this is done."""
+        """End the process: nothing can be trusted after a failed commit, so nothing more is done."""
         log.critical("broker_exits", reason=repr(error), path=str(self.config.data_dir))
         self._parts.end_process()
 

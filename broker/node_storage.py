@@ -1,4 +1,4 @@
-"""Open what a node has on disk, with the threads that read and write it, and close it at the end."""
+"""Open a node's files, with the threads that read and write them, and close them at the end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from raftmq.storage.writer_threads import Completion
 
 
 class NodeStorage:
-    """The registry, the replicas' files, the reserve of the volume, and the pools of threads."""
+    """Holds the registry, the replicas' files, the disk reserve, and the pools of threads."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class NodeStorage:
             self._loop.call_soon_threadsafe(self._supervisor.record_failure, Work.REGISTRY, error)
 
     async def close(self, end: Shutdown) -> None:
-        """Finish the writes that wait, then close the files. A thread that hangs keeps them open."""
+        """Finish the waiting writes, then close the files. A thread that hangs keeps them open."""
         is_idle = await end.phase("writers", self._loop.run_in_executor(None, self.writers.close))
         # the registry's writes are among the work that waits there, and a quarantine must be remembered
         is_idle &= await end.phase("readers", self._loop.run_in_executor(None, self.readers.shutdown))

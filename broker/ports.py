@@ -1,4 +1,4 @@
-"""Bind the four ports of a node, tell where others reach them, and close them in order."""
+"""Bind the four ports of a node, report their addresses, and close them in order."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from raftmq.broker.shutdown import Shutdown
 
 _GRPC_GRACE_SECONDS: Final = 2.0
 _SECONDS_MAX: Final = 5.0
-"""Closing a port takes no longer, or something hangs: most of the time is for writes under way."""
+"""The time limit of closing a port. Most of it is for writes under way. Beyond it something hangs."""
 
 
 class NodePorts:
-    """The ports for peers, for clients (gRPC and data connections), and for health and metrics."""
+    """Manages the ports for peers, for clients (gRPC and data connections), and for health and metrics."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class NodePorts:
         data_port: DataPort,
         http: HttpServer,
     ) -> None:
-        """`addresses` gets the address of each port when it is bound."""
+        """Take `addresses`, which receives the address of each port when it is bound."""
         self._config = config
         self._addresses = addresses
         self._transport = transport
@@ -57,9 +57,9 @@ class NodePorts:
         return f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
 
     def silence(self) -> None:
-        """Close the ports for peers and clients in the background. Not one frame leaves after the return.
+        """Close the ports for peers and clients in the background. Not one frame is sent after the return.
 
-        The HTTP port stays, so that `/readyz` says why the node is silent.
+        The HTTP port stays, so that `/readyz` can give the reason.
         """
         self._transport.shut()
         self._silencing = asyncio.get_running_loop().create_task(self._close_silenced())

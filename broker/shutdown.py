@@ -1,4 +1,4 @@
-"""Bounds an orderly shutdown as a whole: each phase gets the time that is left, and none can delay the exit.
+"""Bound an orderly shutdown as a whole: each phase gets the remaining time, and none can delay the exit.
 
 A writer thread may wait for a hanging disk, and a call for a hanging client. A phase that overruns is logged and abandoned.
 """
@@ -29,12 +29,12 @@ class Shutdown:
 
     @property
     def seconds_left(self) -> float:
-        """Time left for the whole shutdown."""
+        """Return the remaining time of the whole shutdown."""
         return max(0.0, self._deadline - self._loop.time())
 
     @property
     def is_clean(self) -> bool:
-        """Whether every phase so far ended in time and without an error."""
+        """Return whether every phase so far ended in time and without an error."""
         return not self.overdue and self.failure is None
 
     def finish(self, data_dir: Path, end_process: Callable[[], None]) -> None:
@@ -47,7 +47,7 @@ class Shutdown:
             raise self.failure
 
     async def phase(self, name: str, work: Awaitable[Any], seconds_max: float = inf) -> bool:
-        """Wait for the work, at most `seconds_max` and the time left. Returns False if it overran or failed."""
+        """Wait for the work, at most `seconds_max` and the remaining time. Return False if it overran or failed."""
         future = asyncio.ensure_future(work)
         began_at = self._loop.time()
         await asyncio.wait((future,), timeout=min(seconds_max, self.seconds_left))

@@ -85,7 +85,7 @@ def errors_page() -> str:
     """Return the page with the table of exceptions."""
     lines = ["# Errors", "", cell(inspect.getdoc(errors.RaftMQError) or ""), ""]
     lines += [
-        "| exception | is a | code | again later? | may have happened? | when, and what to do |",
+        "| exception | base class | code | retriable | may have been applied | meaning and remedy |",
         "|---|---|---|---|---|---|",
     ]
     for kind in subclasses(errors.RaftMQError):
@@ -106,7 +106,14 @@ def protocol_page() -> str:
     text = (ROOT / "queue.proto").read_text()
     head, *sections = re.split(r"^// -{20,} (.+)$\n", text, flags=re.MULTILINE)
     intro = " ".join(line.lstrip("/ ") for line in head.splitlines() if line.startswith("//"))
-    lines = ["# The client protocol", "", "gRPC, package `raftmq.v1`; reflection and health are on.", "", intro, ""]
+    lines = [
+        "# The client protocol",
+        "",
+        "The client protocol is gRPC with the package `raftmq.v1`. Reflection and health checks are enabled.",
+        "",
+        intro,
+        "",
+    ]
     for title, body in zip(sections[::2], sections[1::2], strict=True):
         lines += [f"## {title.strip().capitalize()}", "", "```proto", body.strip(), "```", ""]
     return "\n".join(lines)
@@ -127,7 +134,7 @@ def cli_page() -> str:
         lines += ["```sh", *(line.strip() for line in shown_examples.splitlines()), "```", ""]
         parameters = [p for p in command.params if p.name not in ("help", "install_completion", "show_completion")]
         if parameters:
-            lines += ["| parameter | takes | default | meaning |", "|---|---|---|---|"]
+            lines += ["| parameter | accepts | default | meaning |", "|---|---|---|---|"]
         for parameter in parameters:
             names = ", ".join(f"`{name}`" for name in [*parameter.opts, *parameter.secondary_opts])
             is_argument = parameter.param_type_name == "argument"
@@ -173,16 +180,16 @@ def configuration_page() -> str:
     """Return the page of the broker's settings, the settings of topics, and the broker's bounds and times."""
     lines = ["# Configuration of a broker", ""]
     lines += [
-        "Flags of `raftmq broker start` (or `--set KEY=VALUE`) win over `RAFTMQ_KEY` in the environment, that over `raftmq.toml`.",
-        "Times are seconds or have a unit (`500ms`, `20s`, `5m`, `2h`, `7d`), sizes are bytes or have one (`512MiB`).",
+        "Flags of `raftmq broker start` (or `--set KEY=VALUE`) override `RAFTMQ_KEY` in the environment, which overrides `raftmq.toml`.",
+        "Times are in seconds unless they have a unit (`500ms`, `20s`, `5m`, `2h`, `7d`). Sizes are in bytes unless they have one (`512MiB`).",
         "",
     ]
-    lines += ["| key | takes | default | meaning |", "|---|---|---|---|"]
+    lines += ["| key | accepts | default | meaning |", "|---|---|---|---|"]
     for key in CONFIG_KEYS.values():
         lines.append(f"| `{key.name}` | {cell(accepted(key))} | {f'`{shown(key.default)}`'} | {cell(key.meaning)} |")
     lines += [
         "",
-        "A `raftmq.toml`, given with `--config` or found in the working directory:",
+        "An example of a `raftmq.toml`, passed with `--config` or found in the working directory:",
         "",
         "```toml",
         *EXAMPLE,
@@ -190,10 +197,10 @@ def configuration_page() -> str:
     ]
     lines += ["", "## Settings of a topic", ""]
     lines += [
-        "Given to `raftmq topic create --config KEY=VALUE`, `raftmq topic alter`, `Admin.create_topic(config=…)`.",
+        "Set them with `raftmq topic create --config KEY=VALUE`, `raftmq topic alter` or `Admin.create_topic(config=…)`.",
         "",
     ]
-    lines += ["| key | default | from | to | meaning |", "|---|---|---|---|---|"]
+    lines += ["| key | default | minimum | maximum | meaning |", "|---|---|---|---|---|"]
     for setting in TOPIC_KEYS.values():
         numbers = f"`{setting.default}` | `{setting.minimum}` | `{setting.maximum}`"
         lines.append(f"| `{setting.name}` | {numbers} | {cell(setting.meaning)} |")
@@ -240,16 +247,16 @@ def metrics_page() -> str:
         "# Metrics",
         "",
         (
-            "A broker's `/metrics` (port 9402) is in the text format of Prometheus. What to watch and which alarms to set is in "
-            "[monitoring](../guides/monitoring.md)."
+            "A broker's `/metrics` (port 9402) is in the text format of Prometheus. [Monitoring](../guides/monitoring.md) explains which "
+            "metrics to watch and which alerts to set."
         ),
         "",
         (
-            "Labels are bounded. Only the metrics of partitions grow with use: one series each for every replica on the broker, "
-            "of which there are at most `partitions_max`. Where even that is too many, drop them when scraping "
-            "(`metric_relabel_configs` on `raftmq_partition_.*`); nothing else needs them. Beside these there are the "
-            "`process_…` (CPU, memory, file descriptors) and `python_gc_…` metrics of every Python program. Metrics of groups and "
-            "partitions appear once the broker has the cluster's metadata."
+            "Labels are bounded. Only the metrics of partitions grow with use: they have one series for every replica on the broker, "
+            "of which there are at most `partitions_max`. If that is too many, drop them when scraping (`metric_relabel_configs` on "
+            "`raftmq_partition_.*`). Nothing else needs them. The page also has the `process_…` (CPU, memory, file descriptors) and "
+            "`python_gc_…` metrics of every Python program. Metrics of groups and partitions appear as soon as the broker has the "
+            "cluster's metadata."
         ),
         "",
     ]
@@ -260,9 +267,9 @@ def metrics_page() -> str:
             lines.append(f"| `{metric.name}` | {metric.kind} | {labels} | {cell(metric.text)} |")
         lines.append("")
     docs = attribute_docs(inspect.getsource(sys.modules["raftmq.broker.base.readiness"]))
-    lines += ["## Why a broker is not ready", ""]
+    lines += ["## Reasons why a broker is not ready", ""]
     lines += [
-        "The codes of `/readyz` and the values of `raftmq_not_ready{reason}`. The first group keeps a start from being complete.",
+        'These are the codes of `/readyz` and the values of `raftmq_not_ready{reason}`. Reasons marked "yes" keep a start from completing.',
         "",
         "| reason | at the start | meaning |",
         "|---|---|---|",
@@ -272,7 +279,7 @@ def metrics_page() -> str:
         lines.append(f"| `{reason.value}` | {is_starting} | {cell(docs['Reason', reason.name][2])} |")
     lines += ["", "## In a program", ""]
     lines += [
-        "`Producer.metrics()`, `Consumer.metrics()` and `Worker.metrics()` return what the client has counted.",
+        "`Producer.metrics()`, `Consumer.metrics()` and `Worker.metrics()` return the counters of a client.",
         "",
     ]
     docs = attribute_docs(inspect.getsource(client_metrics))
@@ -318,12 +325,13 @@ def logs_page() -> str:
         "",
         (
             "A broker writes one event per line to standard error: JSON, or coloured text when standard error is a terminal. "
-            "`log_level` (debug, info, warning, error) is the least level written. Every line has `event`, `level` and `timestamp` "
-            "(UTC). Per message is DEBUG, a change of state INFO, degraded and healing by itself WARNING, somebody must act ERROR; "
-            "nothing is logged per record. Payloads, keys and credentials are never logged."
+            "`log_level` (debug, info, warning, error) is the minimum level that is logged. Every line has `event`, `level` and "
+            "`timestamp` (UTC). DEBUG is for single messages, INFO for changes of state, WARNING for degraded states that recover by "
+            "themselves, and ERROR for conditions that someone must act on. Nothing is logged per record. Payloads, keys and "
+            "credentials are never logged."
         ),
         "",
-        "What lasts is said when it begins, and then about once a minute.",
+        "A lasting condition is logged when it begins, and then about once a minute.",
         "",
         *events_table(broker, log_events.EVENTS),
         "## Fields",
@@ -335,14 +343,14 @@ def logs_page() -> str:
         "## The SDK",
         "",
         (
-            "The SDK logs to the standard library's logger `raftmq`, as `event key=value …`, and writes nothing unless the program "
-            "adds a handler:"
+            "The SDK logs to the standard library's logger `raftmq`, as `event key=value …`. It writes nothing unless the program adds a "
+            "handler:"
         ),
         "",
         "```python",
         "import logging",
         "",
-        'logging.basicConfig(level=logging.INFO)  # or of the SDK alone: logging.getLogger("raftmq").setLevel(logging.DEBUG)',
+        'logging.basicConfig(level=logging.INFO)  # or for the SDK alone: logging.getLogger("raftmq").setLevel(logging.DEBUG)',
         "```",
         "",
         *events_table(logged_events(("client",)), client_logs.EVENTS),

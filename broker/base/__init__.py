@@ -1,1 +1,1 @@
-"""Hold what every other part of the broker uses: configuration, limits, clocks, errors, logs and counters."""
+"""Provide the basis of all other parts of the broker: configuration, limits, clocks, errors, logs and counters."""

@@ -1,4 +1,4 @@
-"""Take addresses apart."""
+"""Parse addresses."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import ipaddress
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """``host:port`` or ``[v6]:port`` → (host, port). Raises ValueError."""
+    """Split ``host:port`` or ``[v6]:port`` into host and port. Raises ValueError."""
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise ValueError(f"{address!r} is not HOST:PORT")
     is_bracketed = host.startswith("[") and host.endswith("]")
     if (":" in host) != is_bracketed:
-        raise ValueError(f"{address!r} is not HOST:PORT (an IPv6 address goes in brackets)")
+        raise ValueError(f"{address!r} is not HOST:PORT (put an IPv6 address in brackets)")
     return host.strip("[]"), int(port)
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches the address."""
+    """Return whether the address is reachable only from this machine."""
     if host == "localhost":
         return True
     try:

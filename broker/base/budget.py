@@ -1,7 +1,7 @@
-"""Share a number of bytes, or of slots, between calls. When it is exhausted, the call that stood still longest is evicted.
+"""Share a fixed budget of bytes or slots between calls. When it is exhausted, the longest-idle call is evicted.
 
-Must know nothing of what a call means, nor of its transport. Invariant: what was acquired is counted until it is released: for a call
-that is evicted while it sends, until its transport has given it up.
+This module must not know the meaning of a call, nor its transport. Invariant: a reservation is counted until it is released, or until the
+transport has given up the call.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from raftmq.broker.base.request_error import RequestError
 from raftmq.proto import queue_pb2 as pb
 
 STANDSTILL_SECONDS: Final = 1.0
-"""Who has not moved for so long may be asked to make room."""
+"""A call that made no progress for this long may be evicted."""
 _PACE_SECONDS: Final = 0.05
-"""Those that wait may ask one to make room so often. Slower than newcomers come: there is always one left for a newcomer,
-who need not wait then, however many others do."""
+"""The least interval between two evictions for waiting calls. It is longer than the interval between newcomers, so an idle call is
+always left for a newcomer, which then need not wait, however many calls do."""
 _LOOKED_AT_MAX: Final = 32
-"""Of those that wait, to find one that the free room is enough for."""
+"""Waiting calls that are checked to find one that fits into the free budget."""
 RETRY_MS: Final = 200
 
 
@@ -38,7 +38,7 @@ class Holder(Protocol):
 
 
 class Reservation:
-    """Budget that a holder has acquired."""
+    """A part of a budget that a holder has acquired."""
 
     __slots__ = ("holder", "is_evicted", "is_sending", "moved_at", "size")
 
@@ -46,14 +46,14 @@ class Reservation:
         self.size = size
         self.holder = holder
         self.moved_at = moved_at
-        """Loop time of the last sign of life."""
+        """Loop time of the holder's last progress."""
         self.is_evicted = False
         self.is_sending = False
-        """The transport has an answer of the holder that was not taken: whatever else is sent would queue after it."""
+        """Whether the transport holds an answer that was not read. Further answers would queue after it."""
 
 
 class Budget:
-    """A number of bytes, or of places, that calls share. In the order of their last sign of life."""
+    """A number of bytes or slots that calls share. Reservations are in the order of their last progress."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, size_max: int, what: str) -> None:
         self._loop = loop
@@ -61,33 +61,36 @@ class Budget:
         self._what = what
         self._reservations: OrderedDict[Reservation, None] = OrderedDict()
         self._leaving: set[Reservation] = set()
-        """Evicted, and not free yet: the memory is gone when the transport has given the call up, not before."""
+        """Reservations that were evicted and are not free yet. Their memory is freed only when the transport has given up the call."""
         self._waiting: dict[asyncio.Future[None], int] = {}
-        """What each needs."""
+        """Waiting calls and the size that each needs."""
         self._timer: asyncio.TimerHandle | None = None
-        """Runs while anybody waits."""
+        """Active while any call waits."""
         self.size = 0
-        """Taken now."""
+        """The size of all reservations."""
         self.evictions = 0
-        """Calls that had to make room, ever."""
+        """Calls evicted since the start."""
 
     def acquire(self, holder: Holder, size: int = 1) -> Reservation:
-        """Budget for the current task. Raises RequestError THROTTLED when there is none and nobody stands still."""
+        """Reserve budget for a holder. Raises RequestError THROTTLED if it is exhausted and no call is idle."""
         self.check(size)
         reservation = Reservation(size, holder, self._loop.time())
         self._reservations[reservation] = None
         self.size += size
         if self._waiting:
-            self._wake_one_that_fits()  # of what was given back there may be more than one can use
+            self._wake_one_that_fits()  # the released budget may be enough for more than one call
         return reservation
 
     async def wait(self, holder: Holder, size: int = 1) -> Reservation:
-        """`take`, as soon as there is room. Whoever came last goes first: under attack the old ones are the attackers'."""
+        """Acquire budget as soon as there is enough. The newest waiter goes first: under attack the old ones are the attackers'."""
         await self.wait_possible(size)
         return self.acquire(holder, size)
 
     async def wait_possible(self, size: int) -> None:
-        """`wait` without taking the room: what needs it is not known exactly yet, and is not begun in vain."""
+        """Wait until there is enough budget, without reserving it, so that no work starts for an answer that would be refused.
+
+        The exact size is not known yet.
+        """
         while True:
             try:
                 self.check(size)
@@ -97,7 +100,7 @@ class Budget:
                 return
 
     async def _changed(self, size: int) -> None:
-        """Return when there may be room for so much, or somebody who may be asked to make it."""
+        """Return when there may be enough budget for this size, or a call that may be evicted."""
         woken: asyncio.Future[None] = self._loop.create_future()
         self._waiting[woken] = size
         self._arm()
@@ -111,17 +114,17 @@ class Budget:
             now = self._loop.time()
             oldest = next(iter(self._reservations), None)
             since = oldest.moved_at if oldest is not None else now
-            # not at once: who was evicted may need a moment to leave
+            # not immediately: an evicted call may need a moment to end
             self._timer = self._loop.call_at(max(since + STANDSTILL_SECONDS, now + _PACE_SECONDS), self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None
         if self._waiting and not self._wake_one_that_fits():
-            _wake(self._waiting.popitem()[0])  # it will ask somebody to make room
+            _wake(self._waiting.popitem()[0])  # it will try to evict a call
         self._arm()
 
     def _wake_one_that_fits(self) -> bool:
-        """The newest of those that wait for no more than there is."""
+        """Wake the newest of the checked waiters that fits into the free budget. Return whether there was one."""
         for woken in islice(reversed(self._waiting), _LOOKED_AT_MAX):
             if not self.size or self.size + self._waiting[woken] <= self.size_max:
                 del self._waiting[woken]
@@ -131,13 +134,13 @@ class Budget:
 
     @property
     def waiting(self) -> int:
-        """Calls that wait for room."""
+        """Return the number of waiting calls."""
         return len(self._waiting)
 
     def check(self, size: int) -> None:
-        """Make room without taking it. Raises as `take`."""
+        """Evict idle calls until the size fits, without reserving it. Raises as `acquire`."""
         if self.size + size <= self.size_max:
-            return  # room enough, whoever is leaving
+            return  # there is enough budget even if no evicted call ends
         now = self._loop.time()
         leaving = sum(reservation.size for reservation in self._leaving)
         while self._reservations and self.size - leaving + size > self.size_max:
@@ -156,25 +159,25 @@ class Budget:
         del self._reservations[reservation]
         self._leaving.add(reservation)
         if reservation.holder.evict(reservation):
-            self._remove(reservation)  # it is the asker's: nobody else is woken
+            self._remove(reservation)  # the freed budget is for the caller, so no waiter is woken
 
     def holders(self) -> Iterator[Holder]:
-        """Return those that hold budget."""
+        """Return the holders of all reservations."""
         return (reservation.holder for reservation in (*self._reservations, *self._leaving))
 
     def keepalive(self, reservation: Reservation) -> None:
-        """A sign of life."""
+        """Record progress of the call."""
         if reservation in self._reservations:
             reservation.moved_at = self._loop.time()
             self._reservations.move_to_end(reservation)
 
     def release(self, reservation: Reservation) -> None:
-        """The call does not need it any more. Safe to call again."""
+        """Release the call's reservation. It may be called repeatedly."""
         if self._remove(reservation) and self._waiting:
             self._wake_one_that_fits()
 
     def _remove(self, reservation: Reservation) -> bool:
-        """Whether it had room."""
+        """Return whether the reservation still existed."""
         if reservation in self._reservations:
             del self._reservations[reservation]
         elif reservation in self._leaving:
@@ -185,8 +188,8 @@ class Budget:
         return True
 
     def refusal(self) -> RequestError:
-        """Why a call was refused, or had to make room."""
-        return RequestError(pb.THROTTLED, f"this broker has no room for more {self._what} now", retry_after_ms=RETRY_MS)
+        """Return the error for a call that is refused or evicted."""
+        return RequestError(pb.THROTTLED, f"this broker has reached its limit of {self._what}", retry_after_ms=RETRY_MS)
 
 
 def _wake(woken: asyncio.Future[None]) -> None:

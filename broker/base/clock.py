@@ -1,4 +1,4 @@
-"""The wall clock, handed in so that the simulator can hand in another."""
+"""Define the wall clock as an argument, so that the simulator can replace it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Wall time, for record and entry times only; timers use the loop's own clock."""
+    """A wall clock, only for the times of records and entries. Timers use the event loop's own clock."""
 
     def now_ms(self) -> int:
-        """Milliseconds since the epoch."""
+        """Return the milliseconds since the epoch."""
         ...
 
 
@@ -18,5 +18,5 @@ class WallClock:
     """The production clock."""
 
     def now_ms(self) -> int:
-        """Milliseconds since the epoch."""
+        """Return the milliseconds since the epoch."""
         return time.time_ns() // 1_000_000

@@ -1,6 +1,6 @@
-"""A broker's configuration: defaults, then `raftmq.toml`, then `RAFTMQ_*`, then flags; each value knows where it came from.
+"""Load a broker's configuration from defaults, then `raftmq.toml`, then `RAFTMQ_*`, then flags, with the origin of each value.
 
-Every key is checked; an unknown one is refused with the list of those there are, so that a typing error never goes unseen.
+Every key is checked. An unknown key is refused with a suggestion or the list of keys, so that a typing error is never ignored.
 """
 
 from __future__ import annotations
@@ -49,14 +49,15 @@ _SERVICE_PORT_VALUE: Final = re.compile(r"(?:tcp|udp|sctp)://\S+\Z")
 
 
 class ConfigError(ValueError):
-    """The configuration cannot be used; the message says which key, where it came from, and what it may be."""
+    """Raised when the configuration cannot be used. The message names the key, its origin and the accepted values."""
 
 
 def is_service_link(name: str, text: str) -> bool:
-    """Whether Kubernetes sets this variable in every container because a service is called ``raftmq`` or ``raftmq-*``.
+    """Return whether Kubernetes sets this variable in every container because a service is called ``raftmq`` or ``raftmq-*``.
 
-    It tells where the service listens (``RAFTMQ_SERVICE_HOST``, ``RAFTMQ_PORT_9400_TCP_ADDR``, ``RAFTMQ_PORT=tcp://...``) and
-    says nothing to a broker. A plain ``*_PORT`` counts only with a URL as its value: else it is a mistyped setting.
+    Such a variable holds an address of the service (``RAFTMQ_SERVICE_HOST``, ``RAFTMQ_PORT_9400_TCP_ADDR``,
+    ``RAFTMQ_PORT=tcp://...``) and is no setting of a broker. A plain ``*_PORT`` counts only with a URL as its value: otherwise it is
+    a mistyped setting.
     """
     if _SERVICE_NAME.match(name) is not None:
         return True
@@ -84,100 +85,118 @@ def _time(default: float, meaning: str) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    """Everything a broker can be told. Fields named as in `Limits` and `Timing` set those."""
+    """All settings of a broker. Fields with the names of fields of `Limits` and `Timing` set those."""
 
-    data_dir: Path = _key(_DEFAULT_DATA_DIR, parse_path, "where everything durable is kept")  # noqa: RUF009 -- a field
-    listen: str = _key("127.0.0.1:9400", parse_address, "clients' port (0: any free one)")
-    peer_listen: str = _key("127.0.0.1:9401", parse_address, "the other brokers' port")
-    http_listen: str = _key("127.0.0.1:9402", parse_address, "metrics and health")
+    data_dir: Path = _key(_DEFAULT_DATA_DIR, parse_path, "directory of all durable data")  # noqa: RUF009 -- a field
+    listen: str = _key("127.0.0.1:9400", parse_address, "address for clients (port 0: any free port)")
+    peer_listen: str = _key("127.0.0.1:9401", parse_address, "address for other brokers")
+    http_listen: str = _key("127.0.0.1:9402", parse_address, "address of metrics and health")
     data_listen: str | None = _key(
         None,
         parse_optional_address,
-        "port on which clients append and poll without gRPC (HOST:PORT); else any free port of the listen host",
+        "address on which clients append and poll without gRPC; default: any free port of the host of listen",
     )
     advertise: str | None = _key(
-        None, parse_optional_text, "host name under which others reach this broker; else the listen host"
+        None, parse_optional_text, "host name at which others reach this broker. Default: the host of listen"
     )
-    host: str | None = _key(None, parse_optional_text, "machine label: replicas spread over these; else the host name")
-    rack: str = _key("", parse_text, "rack or zone label: replicas spread over these, too")
-    broker_id: int = _key(0, integer_between(0, (1 << 31) - 1), "wanted broker id (0: the cluster gives one)")
+    host: str | None = _key(
+        None,
+        parse_optional_text,
+        "machine label: replicas of a partition are spread over machines. Default: the host name",
+    )
+    rack: str = _key("", parse_text, "rack or zone label: replicas of a partition are also spread over racks")
+    broker_id: int = _key(0, integer_between(0, (1 << 31) - 1), "requested broker id (0: the cluster assigns one)")
     bootstrap: bool = _key(False, parse_flag, "form a new cluster of this one broker")
     join: tuple[str, ...] = _key(
         (),
         parse_addresses,
-        "client addresses of a cluster to join; with bootstrap: of brokers that may have formed it already",
+        "client addresses of brokers of the cluster to join. With bootstrap: of brokers that may already have formed it",
     )
-    cluster_id: str = _key("", parse_text, "the only cluster this broker may belong to; it is never formed anew")
+    cluster_id: str = _key(
+        "", parse_text, "id of the only cluster that this broker may belong to. That cluster is never formed again"
+    )
     replace_lost: bool = _key(
         False,
         parse_flag,
-        "the disk of the broker with this broker_id is lost: take its place even where partitions lose a majority",
+        "replace the broker with this broker_id, whose disk is lost, even if partitions lose their majority",
     )
     disk_reserve_bytes: int | None = _key(
-        None, optional_bytes_between(0, 1 << 60), "free disk space kept; else min(max(2 GiB, 3 %), 20 % of the volume)"
+        None,
+        optional_bytes_between(0, 1 << 60),
+        "free disk space below which appends are refused. Default: min(max(2 GiB, 3 %), 20 % of the volume)",
     )
-    metadata_voters: int = _key(3, parse_voters, "voters of the metadata group: 1, 3 or 5")
-    writer_threads: int = _key(4, integer_between(1, 64), "threads that commit to disk")
+    metadata_voters: int = _key(3, parse_voters, "number of voters of the metadata group: 1, 3 or 5")
+    writer_threads: int = _key(4, integer_between(1, 64), "number of threads that commit to disk")
     partitions_max: int = _key(
-        _LIMITS.partitions_max, integer_between(1, 100_000), "partition replicas this process takes"
+        _LIMITS.partitions_max, integer_between(1, 100_000), "maximum number of partition replicas on this broker"
     )
     map_bytes: int = _key(64 * GIB, bytes_between(MIB, 1 << 46), "address space of one replica's file")
-    log_level: str = _key("info", one_of("debug", "info", "warning", "error"), "least level logged")
+    log_level: str = _key("info", one_of("debug", "info", "warning", "error"), "minimum log level")
     allow_insecure_remote: bool = _key(
-        False, parse_flag, "listen beyond loopback although there are no credentials yet"
+        False, parse_flag, "allow listening beyond loopback although there are no credentials yet"
     )
     # limits
     uncommitted_bytes_max: int = _key(
-        _LIMITS.uncommitted_bytes_max, bytes_between(MIB, 1 << 40), "payload proposed and not yet applied"
+        _LIMITS.uncommitted_bytes_max,
+        bytes_between(MIB, 1 << 40),
+        "maximum payload that is proposed and not yet applied",
     )
     inbound_append_bytes_max: int = _key(
-        _LIMITS.inbound_append_bytes_max, bytes_between(MIB, 1 << 40), "payload received and not yet durable"
+        _LIMITS.inbound_append_bytes_max,
+        bytes_between(MIB, 1 << 40),
+        "maximum payload that is received and not yet durable",
     )
     recent_entries_bytes_max: int = _key(
-        _LIMITS.recent_entries_bytes_max, bytes_between(MIB, 1 << 40), "recent batches kept in memory"
+        _LIMITS.recent_entries_bytes_max, bytes_between(MIB, 1 << 40), "memory for recent batches"
     )
-    parked_polls_max: int = _key(_LIMITS.parked_polls_max, integer_between(1, 1_000_000), "long polls waiting at once")
+    parked_polls_max: int = _key(
+        _LIMITS.parked_polls_max, integer_between(1, 1_000_000), "maximum number of long polls that wait simultaneously"
+    )
     consumer_groups_max: int = _key(
-        _LIMITS.consumer_groups_max, integer_between(1, 100_000), "consumer groups in the cluster"
+        _LIMITS.consumer_groups_max, integer_between(1, 100_000), "maximum number of consumer groups in the cluster"
     )
     group_members_max: int = _key(
-        _LIMITS.group_members_max, integer_between(1, 10_000), "members of one consumer group"
+        _LIMITS.group_members_max, integer_between(1, 10_000), "maximum number of members of one consumer group"
     )
-    members_max: int = _key(_LIMITS.members_max, integer_between(1, 1_000_000), "members of all consumer groups")
+    members_max: int = _key(
+        _LIMITS.members_max, integer_between(1, 1_000_000), "maximum number of members of all consumer groups"
+    )
     concurrent_rpcs_max: int = _key(
-        _LIMITS.concurrent_rpcs_max, integer_between(16, 1_000_000), "calls and streams at once"
+        _LIMITS.concurrent_rpcs_max, integer_between(16, 1_000_000), "maximum number of simultaneous calls and streams"
     )
     # timing
-    data_tick_seconds: float = _time(_TIMING.data_tick_seconds, "heartbeat of partitions")
+    data_tick_seconds: float = _time(_TIMING.data_tick_seconds, "heartbeat interval of partitions")
     data_election_ticks: int = _key(
-        _TIMING.data_election_ticks, integer_between(3, 1000), "heartbeats missed before an election"
+        _TIMING.data_election_ticks, integer_between(3, 1000), "missed heartbeats before an election of a partition"
     )
-    metadata_tick_seconds: float = _time(_TIMING.metadata_tick_seconds, "heartbeat of the metadata group")
+    metadata_tick_seconds: float = _time(_TIMING.metadata_tick_seconds, "heartbeat interval of the metadata group")
     metadata_election_ticks: int = _key(
-        _TIMING.metadata_election_ticks, integer_between(3, 1000), "heartbeats missed before its election"
+        _TIMING.metadata_election_ticks,
+        integer_between(3, 1000),
+        "missed heartbeats before an election of the metadata group",
     )
-    retention_check_seconds: float = _time(_TIMING.retention_check_seconds, "how often retention is enforced")
+    retention_check_seconds: float = _time(_TIMING.retention_check_seconds, "interval of enforcing retention")
     leadership_publish_seconds: float = _time(
-        _TIMING.leadership_publish_seconds, "how often leaders say again what they lead"
+        _TIMING.leadership_publish_seconds, "interval at which brokers repeat their leaderships to each other"
     )
     offsets_retention_seconds: float = _key(
         _TIMING.offsets_retention_seconds,
         seconds_between(1, 10 * 366 * 86_400),
-        "how long offsets of a consumer group without members are kept",
+        "time for which offsets of a consumer group without members are kept",
     )
-    controller_seconds: float = _time(_TIMING.controller_seconds, "how often the controller looks")
-    shutdown_seconds: float = _time(_TIMING.shutdown_seconds, "longest orderly shutdown as a whole")
+    controller_seconds: float = _time(_TIMING.controller_seconds, "interval of the controller")
+    shutdown_seconds: float = _time(_TIMING.shutdown_seconds, "time limit of an orderly shutdown as a whole")
 
     def limits(self) -> Limits:
-        """The process's budgets."""
+        """Return the process's budgets."""
         return replace(_LIMITS, **self._named_as(Limits))  # type: ignore[arg-type]  # fields of equal names and types
 
     def timing(self) -> Timing:
-        """The node's times."""
+        """Return the node's times."""
         return replace(_TIMING, **self._named_as(Timing))  # type: ignore[arg-type]  # fields of equal names and types
 
     def host_label(self) -> str:
-        """The machine this node counts as."""
+        """Return the label of the machine on which this node runs."""
         return self.host or socket.gethostname()
 
     def _named_as(self, target: type[Limits | Timing]) -> dict[str, object]:
@@ -204,7 +223,7 @@ CONFIG_KEYS: Final[Mapping[str, ConfigKey]] = {
 
 @dataclass(frozen=True, slots=True)
 class LoadedConfig:
-    """A configuration and where each value came from."""
+    """A configuration and the origin of each value."""
 
     config: BrokerConfig
     sources: Mapping[str, str]
@@ -217,16 +236,16 @@ def load_config(
     flags: Mapping[str, object] | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> LoadedConfig:
-    """Put the layers together: the later ones win.
+    """Combine the layers. Later layers override earlier ones.
 
     Args:
-        path: the file; None: `raftmq.toml` in the working directory, if there is one.
-        env: the environment (`os.environ`); only names that begin with ``RAFTMQ_`` count.
-        flags: values given on the command line by options of their own; None values were not given.
-        settings: values given there by ``--set``; an option of its own wins.
+        path: The file. None: `raftmq.toml` in the working directory, if it exists.
+        env: The environment (`os.environ`). Only names that begin with ``RAFTMQ_`` count.
+        flags: Values of options on the command line. A None value was not given.
+        settings: Values of ``--set`` on the command line. Options override them.
 
     Raises:
-        ConfigError: an unknown key, a value out of range, an unreadable file, or keys that contradict each other.
+        ConfigError: An unknown key, a value out of range, an unreadable file, or keys that contradict each other.
     """
     layers = Dynaconf(settings_files=[], loaders=[], core_loaders=["TOML"], load_dotenv=False, environments=False)
     if path is not None and not path.is_file():
@@ -249,7 +268,7 @@ def load_config(
 
 
 def _read_file(file: Path) -> dict[str, object]:
-    """A file of its own, so that an error in it is reported as its."""
+    """Read the file by itself, so that an error message can name it."""
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -298,6 +317,6 @@ def _check_together(config: BrokerConfig, sources: Mapping[str, str]) -> None:
             )
         if config.advertise is None and split_address(address)[0] in _EVERY_ADDRESS:
             raise ConfigError(
-                f"{sources[name]}: {name} = {address!r} is every address of this machine, which is none that others can "
-                "connect to: give the name that they reach it by with advertise (--advertise)"
+                f"{sources[name]}: {name} = {address!r} means all addresses of this machine, and others cannot connect to "
+                "that: set advertise (--advertise) to the name at which they reach it"
             )

@@ -1,6 +1,6 @@
-"""Measures Python's garbage collections, which stop the loop: a pause nobody else can see from inside.
+"""Measure Python's garbage collections. They stop the event loop, and no other measurement inside the process shows such a pause.
 
-Must not collect, nor change when Python does.
+This module must neither collect nor change when Python does.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from raftmq.broker.base.histogram import SHORT_SECONDS, Histogram
 
 
 class GcPauses:
-    """One process's collections between `start` and `stop`. A callback of the collector: it allocates nothing that is collected."""
+    """Measures one process's collections between `start` and `stop`. The collector's callback must not allocate tracked objects."""
 
     def __init__(self) -> None:
         self.seconds = Histogram(SHORT_SECONDS)
@@ -24,7 +24,7 @@ class GcPauses:
         gc.callbacks.append(self._on_collection)
 
     def stop(self) -> None:
-        """Measure no more. Safe to call again."""
+        """Stop measuring. It may be called repeatedly."""
         if self._on_collection in gc.callbacks:
             gc.callbacks.remove(self._on_collection)
 

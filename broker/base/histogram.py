@@ -1,7 +1,7 @@
-"""Counts values by size, as a Prometheus histogram shows them: one bisection and two additions, no lock.
+"""Count values by size, in the form of a Prometheus histogram, with one bisection and two additions per value and no lock.
 
-Written by one thread only; whoever else reads it may see a value counted and not yet summed, which a later read corrects.
-Must not know what is measured.
+Only one thread may write. Another thread that reads may see a value that is counted but not yet summed. Its next read is correct.
+This module must not know the meaning of the values.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from itertools import accumulate
 from typing import Final
 
 LATENCY_SECONDS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
-"""From one commit on a fast disk to a call's default deadline."""
+"""Bounds from one commit on a fast disk to a call's default deadline."""
 SHORT_SECONDS: Final = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
-"""Of what should take a fraction of a millisecond, up to what is a stall."""
+"""Bounds for work that should take a fraction of a millisecond. The largest ones are stalls."""
 COUNTS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 SIZES_BYTES: Final = tuple(1024 * 4**power for power in range(8))
-"""1 KiB to 16 MiB."""
+"""Bounds from 1 KiB to 16 MiB."""
 
 
 class Histogram:
-    """See the module."""
+    """Counts of values between bounds."""
 
     __slots__ = ("bounds", "counts", "total")
 
     def __init__(self, bounds: Sequence[float]) -> None:
-        """`bounds` ascend; a value that equals one belongs below it."""
+        """Take ascending `bounds`. A value that equals a bound is counted below it."""
         self.bounds = tuple(bounds)
         self.counts = [0] * (len(self.bounds) + 1)
-        """One for each bound (not cumulative), and the last for what is above them all."""
+        """The count for each bound (not cumulative), followed by the count of values above all bounds."""
         self.total = 0.0
         """Sum of the values."""
 
@@ -40,7 +40,7 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """How many values there were."""
+        """Return the number of values."""
         return sum(self.counts)
 
     def buckets(self) -> list[tuple[str, float]]:
@@ -48,7 +48,7 @@ class Histogram:
         return list(zip(map(str, (*self.bounds, "+Inf")), accumulate(self.counts), strict=True))
 
     def copy(self) -> Histogram:
-        """As it is now."""
+        """Return a copy of the present state."""
         other = Histogram(self.bounds)
         other.counts = self.counts.copy()
         other.total = self.total

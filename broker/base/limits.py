@@ -30,114 +30,114 @@ SPARE_MAPS = 6
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Process-wide budgets in bytes and counts. Exceeding one answers `THROTTLED`, never grows memory."""
+    """Budgets of the process in bytes and counts. A request that exceeds one is answered with `THROTTLED`: memory never grows beyond."""
 
     uncommitted_bytes_max: int = 64 * MIB
-    """Payload proposed on this broker and not yet applied, over all groups: what a client can make us hold."""
+    """Payload that was proposed on this broker and is not yet applied, over all groups. It bounds the memory that clients can occupy."""
     inbound_append_bytes_max: int = 64 * MIB
-    """Entries received from leaders and not yet durable here; beyond it incoming appends are dropped (the leader probes)."""
+    """Entries received from leaders that are not yet durable here. Beyond it incoming appends are dropped, and the leader probes."""
     peer_outbox_bytes_max: int = 16 * MIB
-    """Unsent bytes to one peer on one channel; beyond it messages are dropped and the peer is probed."""
+    """Unsent bytes to one peer on one channel. Beyond it messages are dropped and the peer is probed."""
     recent_entries_bytes_max: int = 128 * MIB
     """Recent batches kept for followers and tailing consumers: a few seconds at full speed."""
     frame_bytes_max: int = 8 * MIB
     """One peer frame. An append carries up to 512 KiB, or one batch of at most 3.5 MiB."""
     peer_handshakes_max: int = 128
-    """Inbound peer connections that have not said who they are; one more, and the oldest of them is closed."""
+    """Inbound peer connections that have not identified themselves. Beyond it the oldest of them is closed."""
     peer_connections_max: int = 1024
-    """Inbound peer connections that have, three per peer; one more, and the one silent for longest is closed."""
+    """Identified inbound peer connections, three per peer. Beyond it the one that has been silent longest is closed."""
     peer_strangers_max: int = 64
-    """Peers that metadata does not show and that are connected to all the same, since they are connected to us."""
+    """Peers that are not in this broker's metadata but connected to it, so that it connects to them too."""
     known_boots_max: int = 1024
-    """Other brokers whose latest boot is remembered, also of those removed: more than a cluster ever has."""
+    """Other brokers, removed ones included, whose latest boot is remembered: more than a cluster ever has."""
     peers_learned_max: int = 256
     """Replicas of one group whose broker is learned from their messages, before metadata names it: more than one group has."""
     groups_ahead_max: int = 10_000
-    """Partitions newer than this broker's copy of metadata whose leaders are remembered: what one change of topics may make."""
+    """Partitions newer than this broker's copy of metadata whose leaders are remembered: as many as one change of topics may create."""
     peer_read_buffer_bytes_max: int = 192 * MIB
-    """Read buffers of inbound peer connections together: a dozen peers that send the largest frames on two channels."""
+    """Read buffers of all inbound peer connections together: enough for a dozen peers that send the largest frames on two channels."""
     snapshot_chunk_bytes: int = 512 * 1024
-    """State rows in one frame of a snapshot: as much as an append carries, so that the receiver's loop never works on one
-    frame for long."""
+    """State rows in one frame of a snapshot. This is as much as an append carries, so that the receiver's event loop never spends long
+    on one frame."""
     snapshot_memory_bytes_max: int = 64 * MIB
-    """Snapshots that arrive and are not on disk yet, all together. How large a snapshot may be is the disk's business."""
+    """Received snapshots that are not yet on disk, all together. The disk bounds the size of a snapshot."""
     snapshot_unwritten_bytes_max: int = 4 * MIB
-    """Rows of snapshots that one peer has sent and the disk has not taken. Beyond it the peer's snapshots are not read."""
+    """Rows of snapshots that one peer has sent and the disk has not accepted. Beyond it no more snapshots of the peer are read."""
     snapshot_spool_memory_bytes: int = 256 * 1024
-    """Of an arriving snapshot, before it goes to a file: most snapshots of partitions are smaller and need none."""
+    """Memory for one snapshot that is being received. The rest goes to a file. Most snapshots of partitions are smaller and need none."""
     snapshot_spool_files_max: int = 48
-    """Files of arriving snapshots: a descriptor each, part of what is reserved for the engine."""
+    """Files of snapshots that are being received. Each uses a descriptor of those that are reserved for the engine."""
     snapshot_spool_disk_bytes_min: int = 64 * MIB
-    """Arriving snapshots may take so much of the disk even below its reserve: a replica that is behind must be repaired."""
+    """Disk space for received snapshots even below the disk's reserve, because a replica that is behind must be repaired."""
     snapshot_streams_max: int = 4
-    """Snapshots sent at once: the rest wait, metadata first."""
+    """Snapshots sent simultaneously. The others wait, metadata first."""
     client_reader_threads: int = 4
-    """Threads for clients' reads of records that memory does not hold: enough that one slow disk read holds up few others."""
+    """Threads for clients' reads of records that are not in memory: enough that one slow disk read delays few others."""
     catch_up_threads: int = 2
-    """Threads that read entries for followers that are behind: repair goes on however much clients read."""
+    """Threads that read entries for followers that are behind. Clients' reads cannot delay this repair."""
     snapshot_threads: int = 2
-    """Threads that read the rows of snapshots, and restore those that arrived."""
+    """Threads that read the rows of snapshots, and restore received ones."""
     upkeep_threads: int = 2
-    """Threads for the registry, quarantine, the trash and looks at files: a large file that is deleted must not
-    hold up the note that a replica is damaged."""
+    """Threads for the registry, quarantine, the trash and checks of files. With more than one, deleting a large file does not delay
+    the record that a replica is damaged."""
     campaigns_max: int = 64
-    """Campaigns at once in one process (metadata and transfers exempt): a mass failover must not become a storm."""
+    """Simultaneous campaigns in one process (metadata and transfers exempt), so that a mass failover causes no storm of elections."""
     parked_polls_max: int = 4096
-    """Long polls waiting at once."""
+    """Long polls that may wait simultaneously."""
     poll_bytes_max: int = 3 * MIB + MIB // 2
-    """Batches in one Poll answer: under gRPC's 4 MiB message."""
+    """Batches in one Poll response: less than gRPC's message limit of 4 MiB."""
     grpc_message_bytes_max: int = 4 * MIB
     """One gRPC message in either direction: gRPC's own default, so that no client needs to be told."""
     concurrent_rpcs_max: int = 12_288
-    """Calls at once. At most half of it are places for polls; streams and other calls have fewer places of their own, so that
-    none of them takes those of the others."""
+    """Simultaneous calls. At most half of them may be polls. Streams and other calls have lower limits of their own, so that no kind
+    of call can occupy the slots of the others."""
     append_streams_max: int = 512
-    """Append streams at once; one more, and the one that has been quiet for longest is ended. Each may hold one request."""
+    """Simultaneous append streams. Beyond it the one that has been idle longest is ended. Each may hold one request."""
     receiving_bytes_max: int = 256 * MIB
-    """Requests of calls on their way in, each counted with 4 MiB; others wait unread, and those that stand still make room."""
+    """Requests that are being received, each counted with 4 MiB. Further ones wait unread, and idle ones are evicted."""
     unsent_bytes_max: int = 128 * MIB
-    """Answers that their clients have not taken; beyond it the slowest are cancelled."""
+    """Responses that clients have not read. Beyond it the calls of the slowest clients are cancelled."""
     client_connections_max: int = 8192
-    """Connections to the client port; more are closed at once."""
+    """Connections to the client port. Further ones are closed immediately."""
     data_connections_max: int = 2048
-    """Connections to the data port; one more, and the one silent for longest is closed. The clients of an event loop share two."""
+    """Connections to the data port. For one more, the connection that was silent longest is closed. The clients of an event loop share two."""
     client_unacked_seconds: float = 20.0
-    """TCP gives a data connection up when the client's host acknowledges nothing for so long."""
+    """TCP gives up a data connection if the client's host acknowledges nothing for so long."""
     client_idle_seconds: float = 300.0
-    """A connection to the client port without a call for so long is closed. The SDK opens a new one for its next call."""
+    """A connection to the client port without a call for this long is closed. The SDK opens a new one for its next call."""
     client_handshake_seconds: float = 5.0
-    """A connection to the client port that has not begun to speak HTTP/2 within this time is closed."""
+    """A connection to the client port that has not started HTTP/2 within this time is closed."""
     http_connections_max: int = 256
-    """Connections to the HTTP port; one more, and the one that has waited longest for its request or reader is closed."""
+    """Connections to the HTTP port. Beyond it the one that has waited longest for its request or reader is closed."""
     http_exchange_seconds: float = 10.0
-    """A connection's first request must be complete and answered, and the answer taken, within so long; so each next one."""
+    """Time for a connection's first request to arrive, be answered and be read. It applies to each further request too."""
     partitions_max: int = 1000
-    """Partition replicas in one process, enforced when a topic is created; fewer where the process may open fewer files."""
+    """Partition replicas in one process, enforced when a topic is created. The process's limit of open files may lower it."""
     partitions_max_reason: str = "its setting partitions_max"
-    """Where `partitions_max` comes from, for the refusal to say."""
+    """The origin of `partitions_max`, for the error message of a refusal."""
     connection_files_max: int = 1024
-    """File descriptors that replicas leave to connections, logs and the registry (at most half of those there are)."""
+    """File descriptors that replicas leave to connections, logs and the registry (at most half of all descriptors)."""
     catching_up_max: int = 8
-    """Groups led by this broker that bring up new replicas at once: repair must leave room for the work."""
+    """Groups led by this broker that bring up new replicas simultaneously, so that repair leaves capacity for clients."""
     consumer_groups_max: int = 5000
-    """Consumer groups in the cluster, those without members included: each costs a look every so often."""
+    """Consumer groups in the cluster, those without members included. Each is checked regularly, which takes time."""
     group_members_max: int = 2000
-    """Members of one consumer group: every change of one has an assignment for all computed."""
+    """Members of one consumer group. Every change of one member computes an assignment for all of them."""
     members_max: int = 10_000
-    """Members of all consumer groups: they send a heartbeat every 5 s, and all of them to one broker."""
+    """Members of all consumer groups. They send a heartbeat every 5 s, all of them to one broker."""
     subscription_bytes_max: int = 64 * MIB
-    """What all members say of themselves (topics, patterns, names): it is metadata, and on every broker."""
+    """Size of all members' descriptions (topics, patterns, names). They are metadata, which every broker stores."""
     lag_readers_max: int = 500
-    """Consumer groups in a topic whose lag one broker shows in its metrics: two series each. The others are counted."""
+    """Pairs of consumer group and topic whose lag one broker shows in its metrics, with two series each. The others are counted."""
     partitions_named_max: int = 100
-    """Partitions named in an answer beside their number: enough to see which topics are meant, and a table for a person."""
+    """Partitions listed by name in a response beside their number: enough to see the topics concerned, and readable as a table."""
     scrub_bytes_per_second: int = 4 * MIB
-    """Of files and rows read back in the background: a terabyte in six days, for a few hundredths of a processor."""
+    """Bytes of files and rows read back in the background per second: a terabyte in six days, for a few hundredths of a processor."""
     clock_transfers_max: int = 16
-    """Leaderships that a broker whose clock is wrong gives away at each look: an election's worth of messages each."""
+    """Leaderships that a broker with a wrong clock transfers in each check, because each causes the messages of an election."""
     rebuilding_max: int = 16
-    """Partitions of the whole cluster that are given new replicas at once after a broker was removed: a few per broker, as one
-    full copy of each crosses the network and is written by one broker."""
+    """Partitions of the whole cluster that get new replicas simultaneously after a broker was removed: a few per broker, because a full
+    copy of each crosses the network and is written by one broker."""
 
 
 def within_open_files(limits: Limits, open_files_max: int, replicas: int = 0) -> Limits:
@@ -183,7 +183,7 @@ def _within_connection_files(limits: Limits, files: int) -> Limits:
 
 
 def within_address_space(limits: Limits, address_space_max: int, map_bytes: int) -> Limits:
-    """Return the limits of a process that may map so many bytes: each replica file takes `map_bytes` of them."""
+    """Return the limits of a process with a limited address space, of which each replica file takes `map_bytes`."""
     affordable = max(1, (address_space_max - ADDRESS_SPACE_BASE_BYTES) // map_bytes - SPARE_MAPS)
     if affordable >= limits.partitions_max:
         return limits
@@ -192,12 +192,12 @@ def within_address_space(limits: Limits, address_space_max: int, map_bytes: int)
 
 
 def within_this_process(limits: Limits, map_bytes: int = 0, replicas: int = 0) -> Limits:
-    """Return the limits that hold here: as configured, as far as the operating system allows.
+    """Return the configured limits, lowered to the limits that the operating system sets for this process.
 
     Args:
-        limits: As configured.
-        map_bytes: Address space of one replica file. 0: the limit of address space is not looked at.
-        replicas: Replica files that are there already.
+        limits: The configured limits.
+        map_bytes: Address space of one replica file. With 0 the limit of the address space is not checked.
+        replicas: Number of existing replica files.
     """
     address_space_max, _ = resource.getrlimit(resource.RLIMIT_AS)
     if address_space_max != resource.RLIM_INFINITY and map_bytes:
@@ -207,7 +207,7 @@ def within_this_process(limits: Limits, map_bytes: int = 0, replicas: int = 0) -
 
 
 def why_process_is_too_small(map_bytes: int, replicas: int) -> str | None:
-    """Say why a broker with so many replica files cannot run in this process, and what it needs. None when it can."""
+    """Return why a broker with this many replica files cannot run in this process, and what it needs. None if it can."""
     open_files_max, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = max(OPEN_FILES_MIN, OPEN_FILES_MIN // 2 + replicas * FILES_PER_REPLICA)
     if open_files_max != resource.RLIM_INFINITY and open_files_max < needed:
@@ -227,86 +227,87 @@ def why_process_is_too_small(map_bytes: int, replicas: int) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds. The defaults are production's; tests and the simulator scale them."""
+    """Times in seconds. The defaults are for production. Tests and the simulator scale them."""
 
     data_tick_seconds: float = 0.3
-    """One heartbeat of data groups."""
+    """Heartbeat interval of data groups."""
     data_election_ticks: int = 10
-    """So data groups elect after 3-6 s of silence."""
+    """Ticks before an election: data groups elect after 3-6 s of silence."""
     metadata_tick_seconds: float = 0.15
-    """One heartbeat of the metadata group: faster, because everything waits for its leader and there is one group only."""
+    """Heartbeat interval of the metadata group. It is shorter because everything waits for its leader and there is only one group."""
     metadata_election_ticks: int = 10
-    """The metadata group elects after 1.5-3 s."""
+    """Ticks before an election: the metadata group elects after 1.5-3 s of silence."""
     refused_campaign_min_seconds: float = 0.2
-    """The least wait before a follower campaigns whose leader's process is gone: time for the others to notice it too."""
+    """The least wait before a follower campaigns after its leader's process died, so that the other followers notice it too."""
     refused_campaign_max_seconds: float = 1.5
-    """When a leader's process refuses connections the first of its followers pre-votes after a time in this range, which
-    differs from group to group."""
+    """When a leader's process refuses connections, the first of its followers pre-votes after a time in this range. The time differs from
+    group to group."""
     campaign_turn_seconds: float = 0.4
-    """How much later the next follower does: more than an election takes."""
+    """The delay of each further follower's campaign: more than an election takes."""
     leadership_publish_seconds: float = 10.0
-    """How often a broker repeats to all others what it leads, for whoever missed the change."""
+    """Interval at which a broker repeats its leaderships to all others, for those that missed a change."""
     retention_check_seconds: float = 5.0
-    """How often housekeeping looks at every replica: how late retention may be."""
+    """Interval at which housekeeping checks every replica. Retention may be late by as much."""
     controller_seconds: float = 0.5
-    """How often each broker's reconciler looks, which on the metadata leader is the controller."""
+    """Interval of each broker's reconciler. On the metadata leader it is the controller."""
     catch_up_seconds: float = 600.0
-    """For so long a learner that catches up holds back the deletion of old records; then it gets another snapshot."""
+    """Time for which a learner that catches up delays the deletion of old records. After it the learner gets another snapshot."""
     connect_timeout_seconds: float = 1.0
-    """A connection to a peer that takes longer is given up: its host is gone or cut off."""
+    """A connection attempt to a peer that takes longer is given up: the host is down or unreachable."""
     reconnect_min_seconds: float = 0.05
-    """The first pause before connecting to a lost peer again; each further one is twice as long."""
+    """The first pause before reconnecting to a lost peer. Each further pause is twice as long."""
     reconnect_max_seconds: float = 1.0
-    """The longest pause: how late a peer that came back may be noticed."""
+    """The longest pause before reconnecting. A peer that came back may be noticed this late."""
     rival_heard_seconds: float = 30.0
-    """A broker of the same identity that is still heard so long after another one of it came is the original: the other is a copy."""
+    """If a process with the same identity is still heard this long after another one appeared, it is the original: the other runs on a
+    copy."""
     rival_silent_seconds: float = 60.0
-    """A connection that is silent for so long after a later boot of its broker came is taken for dead, if the kernel keeps it open."""
+    """A connection that is silent for this long after a later boot of its broker appeared counts as dead, even if the kernel keeps it."""
     handshake_timeout_seconds: float = 3.0
-    """A new connection that has not said who it is by then is closed."""
+    """A new connection that has not identified itself within this time is closed."""
     unacked_data_timeout_seconds: float = 3.0
-    """TCP gives a peer link up when sent data is not acknowledged for so long (a link that came back must not wait
-    for the kernel's exponential retransmission)."""
+    """TCP gives up a peer link when sent data is not acknowledged for this long. Without it a restored link would wait for the kernel's
+    exponential retransmission."""
     read_index_seconds: float = 2.0
-    """A read confirmation that takes longer was lost with its messages; the reader is told to ask again."""
+    """A read confirmation that takes longer counts as lost. The reader is told to ask again."""
     lag_seconds: float = 1.0
-    """How long a scrape may look for the ages of what consumer groups have not read: most are remembered from the one before."""
+    """Time that a scrape may spend to look up the ages of records that consumer groups have not read. Most ages are cached."""
     describe_seconds: float = 1.0
-    """How long a description of the cluster or of a topic waits for other brokers: one that hangs is reported as unknown by then.
-    Clients give the broker that they ask two seconds."""
+    """Time that a description of the cluster or a topic waits for other brokers. One that does not answer is reported as unknown. It is
+    shorter than the two seconds that clients give the broker that they ask."""
     group_tick_seconds: float = 0.1
-    """How often the coordinator of consumer groups looks: how long joins are gathered before an assignment is computed."""
+    """Interval of the coordinator of consumer groups: joins within it are gathered before an assignment is computed."""
     clock_check_seconds: float = 2.0
-    """How often a broker asks the others for their time: how late a clock that was set is noticed there."""
+    """Interval at which a broker asks the others for their time. A clock that was set is noticed this late."""
     clock_difference_seconds: float = 10.0
-    """A wall clock that differs by more from the majority's is wrong: more than any that is set by NTP or by hand, and less than
-    what any retention is counted in."""
+    """A wall clock that differs by more from the majority's is wrong. This is more than the error of NTP or of a clock set by hand, and
+    less than the unit of any retention."""
     clock_wait_seconds: float = 10.0
-    """For so long a broker that has others takes no records before they have said what time it is (see `PeerClocks.is_comparable`)."""
+    """The longest time that a broker with peers accepts no records while it waits for their clocks (see `PeerClocks.is_comparable`)."""
     session_min_seconds: float = 1.0
-    """The shortest session a member may ask for: three heartbeats, and a coordinator that fails over within it."""
+    """The shortest session that a member may request: three heartbeats, and long enough for a failover of the coordinator."""
     session_max_seconds: float = 1800.0
-    """The longest: so long a partition may have nobody who reads it."""
+    """The longest session that a member may request. A partition of a dead member may be without a reader for this long."""
     session_seconds: float = 45.0
-    """A member's session when it does not say: Kafka's."""
+    """The session of a member that requests none, as in Kafka."""
     rebalance_seconds: float = 300.0
-    """How long a member that does not say may take to give up a partition: Kafka's max.poll.interval.ms."""
+    """Time to give up a partition, for a member that requests none: Kafka's max.poll.interval.ms."""
     assignor_seconds_max: float = 10.0
-    """How long an assignor may compute before it is given up."""
+    """The longest time that an assignor may compute."""
     offsets_retention_seconds: float = 7 * 86_400.0
-    """For so long the offsets of a group without members are kept: Kafka's offsets.retention.minutes."""
+    """Time for which the offsets of a group without members are kept: Kafka's offsets.retention.minutes."""
     scrub_pass_seconds: float = 86_400.0
-    """A pass over every replica's file begins at most so often."""
+    """The least interval between two passes over all replicas' files."""
     suspicion_seconds: float = 600.0
-    """A process that has run for so long did not die of what it reads: no file is verified for that any more."""
+    """A process that runs for this long did not die of reading its files, so the abnormal exits recorded for them are reset to 0."""
     stall_seconds: float = 0.5
-    """A loop pass later than this is a stall (stacks are dumped by the watchdog)."""
+    """A delay of the event loop that counts as a stall. The watchdog then dumps all stacks."""
     shutdown_seconds: float = 30.0
-    """The longest orderly shutdown as a whole: leaderships are handed over within it, and what hangs longer is left. Then the exit is
-    an abnormal one."""
+    """The longest orderly shutdown as a whole. Leaderships are transferred within it. Work that takes longer is abandoned, and the exit
+    counts as abnormal."""
 
     def election_seconds(self, group_id: GroupId) -> float:
-        """The shortest election timeout of a group."""
+        """Return the shortest election timeout of a group."""
         if group_id == METADATA_GROUP_ID:
             return self.metadata_tick_seconds * self.metadata_election_ticks
         return self.data_tick_seconds * self.data_election_ticks

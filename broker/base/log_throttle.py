@@ -1,6 +1,6 @@
-"""Whether it is time to log again what lasts: said at once when it is new, then once in a while.
+"""Throttle repeated log events: a condition is logged immediately when it is new, and then at intervals while it lasts.
 
-So that a condition that everything here runs into does not fill the log while it lasts. Must not log itself.
+Without it a condition that affects everything would fill the log. This module must not log anything itself.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Final
 
 SAID_AGAIN_SECONDS: Final = 60.0
 _REMEMBERED_MAX: Final = 256
-"""Different things said; beyond it the oldest is forgotten, and may be said again early."""
+"""Conditions remembered. Beyond it the oldest one is forgotten, and may be logged again early."""
 
 
 def _loop_time() -> float:
-    """Seconds of the running loop, whose time may be virtual; the process's own without one."""
+    """Return the time of the running loop, which may be virtual, or the process's monotonic time without a loop."""
     try:
         return asyncio.get_running_loop().time()
     except RuntimeError:
@@ -24,7 +24,7 @@ def _loop_time() -> float:
 
 
 class LogThrottle:
-    """One kind of event. Not for several threads."""
+    """Throttles one kind of event. It must not be shared between threads."""
 
     def __init__(self, interval_seconds: float = SAID_AGAIN_SECONDS, clock: Callable[[], float] = _loop_time) -> None:
         self._interval_seconds = interval_seconds
@@ -32,17 +32,17 @@ class LogThrottle:
         self._said_at: dict[Hashable, float] = {}
 
     def is_due(self, what: Hashable = None) -> bool:
-        """True when `what` was not said in the last interval; it counts as said then."""
+        """Return whether `what` was not logged within the last interval. If so, it counts as logged now."""
         now = self._clock()
         said_at = self._said_at.get(what)
         if said_at is not None and now - said_at < self._interval_seconds:
             return False
-        self._said_at.pop(what, None)  # the dict is in the order of the times
+        self._said_at.pop(what, None)  # the dict is ordered by time
         while len(self._said_at) >= _REMEMBERED_MAX:
             del self._said_at[next(iter(self._said_at))]
         self._said_at[what] = now
         return True
 
     def forget(self, what: Hashable = None) -> None:
-        """It is over: when it begins again it is new."""
+        """Forget a condition that has ended, so that it is logged immediately when it begins again."""
         self._said_at.pop(what, None)

@@ -1,7 +1,7 @@
-"""Logs: one event per line on standard error, JSON unless a person watches.
+"""Configure logs: one event per line on standard error, as JSON unless standard error is a terminal.
 
-Event names are static facts in snake_case, data goes in keys; payloads, keys and credentials never. Libraries that use
-Python's own logging come out in the same form, from WARNING on.
+Event names are static facts in snake_case. Data goes into keys. Payloads, keys and credentials are never logged. Messages of
+libraries that use Python's own logging appear in the same form, from WARNING on.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def configure_logs(level: str, *, is_console: bool | None = None) -> None:
     """Set up structlog and the standard library's logging for this process.
 
     Args:
-        level: one of `LEVELS`.
-        is_console: coloured text instead of JSON; None: when standard error is a terminal.
+        level: One of `LEVELS`.
+        is_console: Write coloured text instead of JSON. None: only if standard error is a terminal.
     """
     if is_console is None:
         is_console = sys.stderr.isatty()
@@ -63,7 +63,7 @@ def configure_logs(level: str, *, is_console: bool | None = None) -> None:
 
 
 def _name_library(logger: object, method: str, event: MutableMapping[str, object]) -> MutableMapping[str, object]:
-    """A library's free text is data of ours, under a static event name."""
+    """Turn a library's free text into an event with a static name."""
     record = event.get("_record")
     name = record.name if isinstance(record, logging.LogRecord) else ""
     return {**event, "event": "library_message", "library": name, "message": event.get("event", "")}

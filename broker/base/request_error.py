@@ -1,6 +1,6 @@
-"""A refusal or failure of one request or one partition of it, as the client protocol describes it.
+"""Define the refusal or failure of a request, or of one partition of it, in terms of the client protocol.
 
-Raised anywhere between a service and the engine; the services turn it into an `ErrorDetail`.
+It is raised anywhere between a service and the engine. The services convert it to an `ErrorDetail`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ UNKNOWN_OUTCOME_CODES = frozenset({pb.LEADERSHIP_LOST, pb.REQUEST_TIMED_OUT})
 
 
 class RequestError(Exception):
-    """`code` is an `ErrorCode`; `detail` is ready to send."""
+    """A failed request. `code` is an `ErrorCode`, and `detail` is ready to send."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class RequestError(Exception):
         super().__init__(message)
         self.code = code
         self.is_counted = False
-        """Whether the metrics have it: a call passes several hands on its way out."""
+        """Whether the metrics have counted it. An error passes several functions on its way out."""
         self.detail = pb.ErrorDetail(
             code=code,
             message=message,
@@ -70,7 +70,7 @@ class RequestError(Exception):
 
 
 def timed_out() -> RequestError:
-    """The answer when the time is over after proposing: nobody knows yet."""
+    """Return the error of a request that timed out after it was proposed: its outcome is not known yet."""
     return RequestError(
         pb.REQUEST_TIMED_OUT,
         "not committed in time; it may still be (a batch: retry with the same producer id and sequence)",
@@ -78,13 +78,13 @@ def timed_out() -> RequestError:
 
 
 def expired() -> RequestError:
-    """The answer when the time was over before anything was proposed: a timeout whose outcome is certain."""
-    error = RequestError(pb.REQUEST_TIMED_OUT, "the deadline passed before the request was looked at; nothing was done")
+    """Return the error of a request that timed out before anything was proposed: a timeout with a certain outcome."""
+    error = RequestError(pb.REQUEST_TIMED_OUT, "the deadline passed before the request was processed; nothing was done")
     error.detail.outcome = pb.NOT_APPLIED
     return error
 
 
 def check_cluster(mine: str, meant: str) -> None:
-    """Whether a caller means this node's cluster; either may be unknown, which is empty. Raises `RequestError` WRONG_CLUSTER."""
+    """Check that a caller means this broker's cluster. An empty id is unknown and matches. Raises `RequestError` WRONG_CLUSTER."""
     if mine and meant and meant != mine:
         raise RequestError(pb.WRONG_CLUSTER, f"this broker belongs to cluster {mine}, not {meant}")

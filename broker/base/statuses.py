@@ -1,7 +1,7 @@
-"""The gRPC status of each error code, for clients that know nothing of our details; ours read the `ErrorDetail`.
+"""Convert error codes to gRPC statuses, for clients that do not know `ErrorDetail`. The SDK reads the `ErrorDetail`.
 
-A node that joins tells refusals from failures by these: INVALID_ARGUMENT, ALREADY_EXISTS, PERMISSION_DENIED and
-FAILED_PRECONDITION are final, everything else may pass.
+A joining broker distinguishes refusals from failures by the status: INVALID_ARGUMENT, ALREADY_EXISTS, PERMISSION_DENIED and
+FAILED_PRECONDITION are final, all others may pass.
 """
 
 from __future__ import annotations
@@ -72,21 +72,21 @@ STATUS_OF_CODE: Final[Mapping[pb.ErrorCode, grpc.StatusCode]] = {
 }
 
 _MESSAGE_CHARACTERS_MAX: Final = 1000
-"""Of a message in a status: it travels in headers, which have 8 KiB in all and hold it twice."""
+"""The longest message in a status. It is sent in headers, which have 8 KiB together and contain it twice."""
 
 
 def status_of(code: pb.ErrorCode) -> grpc.StatusCode:
-    """The status for a code; UNKNOWN for one that a newer node sent."""
+    """Return the status of a code, or UNKNOWN for one that only a newer broker knows."""
     return STATUS_OF_CODE.get(code, _Code.UNKNOWN)
 
 
 def status_message(error: RequestError) -> str:
-    """The text for a status."""
+    """Return the text of a status."""
     return error.detail.message[:_MESSAGE_CHARACTERS_MAX]
 
 
 def status_details(error: RequestError) -> bytes:
-    """The serialized `google.rpc.Status` that carries the `ErrorDetail`."""
+    """Return the serialized `google.rpc.Status` that contains the `ErrorDetail`."""
     detail = pb.ErrorDetail()
     detail.CopyFrom(error.detail)
     detail.message = status_message(error)
@@ -98,7 +98,7 @@ def status_details(error: RequestError) -> bytes:
 
 
 def detail_of(error: grpc.aio.AioRpcError) -> pb.ErrorDetail | None:
-    """The ErrorDetail that a broker put into a failed call's trailing metadata, if it did."""
+    """Return the ErrorDetail in a failed call's trailing metadata, or None if there is none."""
     for key, value in error.trailing_metadata() or ():
         if key == STATUS_DETAILS_KEY and isinstance(value, bytes):
             try:

@@ -1,8 +1,8 @@
-"""Keeps the broker's background work going: catches, counts and logs failures, and restarts the work after a pause.
+"""Keep the broker's background work running: catch, count and log its failures, and restart it after a pause.
 
-A defect in one control loop must not end the process: work that only a leader does would end one broker after the other, wherever
-the leadership goes. Only two failures are fatal, since nothing after them can be trusted: a failed commit, and a registry that
-cannot be written. Must not know what the work does.
+A defect in one control loop must not end the process. Otherwise a defect in work that only a leader does would end one broker after
+another as the leadership moves. Only two failures are fatal, because nothing can be trusted after them: a failed commit, and a
+registry that cannot be written. This module must not know the purpose of the work.
 """
 
 from __future__ import annotations
@@ -30,44 +30,44 @@ STEADY_SECONDS: Final = 60.0
 
 
 class Work(StrEnum):
-    """Kinds of background work. A closed vocabulary: the values of a label of /metrics."""
+    """Kinds of background work. The values are those of a label of /metrics."""
 
     ENGINE = "engine"
-    """Sends what has gathered for all groups together."""
+    """Sends the messages gathered for all groups."""
     METADATA_FOLLOWER = "metadata_follower"
-    """Follows metadata: peers' addresses and the replicas that this node should have."""
+    """Follows metadata: peers' addresses and the replicas that this broker should have."""
     REPLICAS = "replicas"
     """Creates, opens and retires replicas."""
     RECONCILER = "reconciler"
-    """Repair, and changes of membership."""
+    """Repairs groups and changes their members."""
     COORDINATOR = "coordinator"
-    """Sessions and assignments of consumer groups."""
+    """Keeps sessions and computes assignments of consumer groups."""
     HOUSEKEEPING = "housekeeping"
-    """Retention, truncation, growth of maps."""
+    """Enforces retention, truncates logs and grows maps."""
     SPACE_RETURN = "space_return"
-    """Gives the volume back what deleted data took, and empties the trash."""
+    """Returns the space of deleted data to the volume, and empties the trash."""
     SCRUBBER = "scrubber"
-    """Reads replicas back."""
+    """Reads replicas back to find damage."""
     DISK_WATCH = "disk_watch"
-    """Looks at the free disk space."""
+    """Checks the free disk space."""
     CLOCK_WATCH = "clock_watch"
-    """Compares the wall clock with the others'."""
+    """Compares the wall clock with those of other brokers."""
     ANNOUNCEMENT = "announcement"
-    """Tells the cluster this node's addresses."""
+    """Announces this broker's addresses to the cluster."""
     HEALTH = "health"
-    """Keeps gRPC health equal to readiness."""
+    """Keeps gRPC health in line with readiness."""
     TOPOLOGY = "topology"
-    """Tells clients who leads what."""
+    """Tells clients the leaders of partitions."""
     PEERS = "peers"
-    """Keeps the connections to peers, and takes in what they say of groups in common."""
+    """Keeps the connections to peers and processes their messages about common groups."""
     CONNECTIONS = "connections"
     """Watches the connections to the client port."""
     HTTP = "http"
-    """The port for metrics and health."""
+    """Serves metrics and health over HTTP."""
     REGISTRY = "registry"
-    """Short writes of the registry."""
+    """Makes short writes to the registry."""
     CALLBACK = "callback"
-    """Any other callback or task of the event loop."""
+    """Runs any other callback or task of the event loop."""
 
 
 @dataclass(slots=True)
@@ -80,12 +80,12 @@ class _Trouble:
 
 
 def is_fatal(error: BaseException) -> bool:
-    """Whether the process must end: nobody knows what is on disk, or this node cannot remember what it did."""
+    """Return whether the process must end, because the disk's contents are unknown or the broker cannot record its actions."""
     return isinstance(error, CommitFailedError | RegistryError)
 
 
 class Supervisor:
-    """Background work of one node. On the loop only."""
+    """Runs the background work of one broker. It may be used only on the event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_fatal: Callable[[BaseException], None]) -> None:
         self._loop = loop
@@ -94,7 +94,7 @@ class Supervisor:
         self._troubles: dict[Work, _Trouble] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
         self.failures: dict[Work, int] = dict.fromkeys(Work, 0)
-        """Failures of each kind of work, ever."""
+        """Failures of each kind of work since the start."""
 
     def spawn(self, work: Work, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run the work until it returns. Restart it after each failure, with growing pauses."""
@@ -110,7 +110,7 @@ class Supervisor:
                 task = asyncio.current_task()
                 if task is None or task.cancelling():
                     raise
-                self.record_failure(work, error)  # nobody told it to end: something that it waited for was cancelled
+                self.record_failure(work, error)  # the work was not cancelled: something that it awaited was
             except Exception as error:  # noqa: BLE001 -- the root of the work
                 self.record_failure(work, error)
                 if is_fatal(error):
@@ -153,7 +153,7 @@ class Supervisor:
         }
 
     def on_loop_error(self, loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
-        """Note an error that no callback or task caught. To be set as the loop's exception handler."""
+        """Record an error that no callback or task caught. It is installed as the loop's exception handler."""
         error = context.get("exception")
         if isinstance(error, Exception):
             self.record_failure(Work.CALLBACK, error)
@@ -168,7 +168,7 @@ class Supervisor:
 
 @contextmanager
 def background_step(work: Work, record_failure: Callable[[Work, BaseException], None]) -> Iterator[None]:
-    """Run one step of a round and note its failure, so that the steps after it still run. Fatal errors are raised.
+    """Run one step of a round and record its failure, so that the steps after it still run. Fatal errors are raised.
 
     A `RequestError` is no failure: leadership has moved, or metadata is not ready. The next round sees the new state.
     """

@@ -1,6 +1,6 @@
-"""A thread that watches the loop from outside: measures its lag and dumps every stack when it stands still.
+"""Watch the event loop from a thread: measure its lag, and dump every stack when it stalls.
 
-A thread, because a coroutine of a loop that hangs cannot say so. It writes what it measures alone; the loop only reads.
+It is a thread because a coroutine cannot report that its own loop hangs. Only the thread writes the measurements. The loop reads them.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ log = structlog.get_logger(__name__)
 
 _PROBE_SECONDS = 0.1
 MAX_WINDOW_SECONDS = 60.0
-"""The largest lag is that of the last minute: a scrape may come this seldom and still see it."""
+"""The largest lag is that of the last minute, so that an infrequent scrape still sees it."""
 _WINDOW_PARTS = 60
 _DUMPS_MIN_SECONDS = 60.0
-"""Stacks are dumped at most this often: a machine that is too small would fill the log with them."""
+"""The least interval between two dumps of the stacks, so that a machine that is too small does not fill the log with them."""
 
 
 class Watchdog:
-    """Probes the loop ten times a second."""
+    """Probes the event loop ten times a second."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, stall_seconds: float) -> None:
         self._loop = loop
@@ -38,11 +38,11 @@ class Watchdog:
         self.lag_seconds = 0.0
         """The loop's latest measured lag."""
         self._largest: deque[tuple[float, float]] = deque(maxlen=_WINDOW_PARTS + 1)
-        """(begin of a second, largest lag in it), by `time.monotonic`."""
+        """(start of a second, largest lag in it), by `time.monotonic`."""
         self._turned = threading.Event()
-        """Set when the loop ran the probe under way."""
+        """Set when the loop ran the present probe."""
         self._asked_at: float | None = None
-        """When the probe under way was sent; None between probes."""
+        """The time at which the present probe was sent. None between probes."""
         self._dumped_at = float("-inf")
 
     def start(self) -> None:
@@ -52,12 +52,12 @@ class Watchdog:
     def stop(self) -> None:
         """End the thread."""
         self._stop.set()
-        self._turned.set()  # the loop that stops us answers no probe meanwhile
-        if self._thread.is_alive():  # a node that could not bind its ports never started it
+        self._turned.set()  # the loop that calls stop cannot answer a probe now
+        if self._thread.is_alive():  # it was never started if the broker could not bind its ports
             self._thread.join(timeout=1)
 
     def lag_seconds_max(self, window_seconds: float = MAX_WINDOW_SECONDS) -> float:
-        """The largest lag measured in about so many last seconds, that of a probe not answered yet included."""
+        """Return the largest lag within about the last `window_seconds`, including that of an unanswered probe."""
         now = time.monotonic()
         asked_at = self._asked_at
         pending = now - asked_at if asked_at is not None else 0.0
@@ -72,7 +72,9 @@ class Watchdog:
             except RuntimeError:  # the loop is closed
                 return
             if not turned.wait(self._stall_seconds) and not self._stop.is_set():
-                with suppress(Exception):  # stderr may be closed, and without this thread no stall would be seen again
+                with suppress(
+                    Exception
+                ):  # stderr may be closed, and without this thread no further stall would be noticed
                     self._on_blocked(asked_at)
                 while not turned.wait(_PROBE_SECONDS) and not self._stop.is_set():
                     pass

@@ -1,7 +1,7 @@
-"""How a node comes to belong to a cluster: forms one, joins one, or continues in the one it is of. `seeds.py` has the calls.
+"""Let a node enter a cluster: form one, join one, or continue in the cluster of its data directory. `seeds.py` has the calls.
 
-A cluster forms once, when the operator says so; a joiner never forms one. What must be durable before the next step is:
-identity, then the replica of metadata, then the cluster's id, and only then does the node speak.
+A cluster forms once, on an operator's order. A joining node never forms one. These steps must be durable in order: the identity, then
+the metadata replica, then the cluster's id. Only then may the node speak.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _REJOIN = "start with --join HOST:PORT of a broker of that cluster, and with the
 
 
 class ClusterBootstrap:
-    """One node's way into its cluster. Use it after the ports are bound: the other nodes are told of their addresses."""
+    """Takes one node into its cluster. Use it after the ports are bound, because the other nodes are told the addresses."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class ClusterBootstrap:
         new_uuid: Callable[[], str],
         on_stale: Callable[[str], None],
     ) -> None:
-        """`on_stale` is told why the cluster says that this data directory is an older copy, or one that runs twice."""
+        """Take `on_stale`, which is called with the reason if the cluster refuses this data directory as an older copy or as used twice."""
         self._on_stale = on_stale
         self._config = config
         self._registry = registry
@@ -64,12 +64,12 @@ class ClusterBootstrap:
         self._peers = peers
         self.seeds = seeds
         self.removal = ""
-        """Why the cluster refuses this data directory for ever, in words; empty unless it does."""
+        """The reason why the cluster permanently refuses this data directory. Empty unless it does."""
         self._postponed_throttle = LogThrottle()
         self._new_uuid = new_uuid
 
     async def enter(self) -> bool:
-        """Continue in the cluster of the data directory, or form or join one. Returns whether it continued: then `announce` must run."""
+        """Continue in the cluster of the data directory, or form or join one. Return whether it continued: then `announce` must run."""
         if self._registry.cluster_id:
             await self.check_seeds()
             await self.resume()
@@ -78,10 +78,10 @@ class ClusterBootstrap:
         return False
 
     async def bootstrap(self) -> None:
-        """Form a cluster of one. Identity is durable first, then the replica, then it may speak.
+        """Form a cluster of one node. The identity becomes durable first, then the replica, and only then may it speak.
 
         Raises:
-            RequestError: CLUSTER_ALREADY_FORMED when a broker named by --join is in a cluster, or when a cluster is insisted on.
+            RequestError: CLUSTER_ALREADY_FORMED if a broker named by --join is in a cluster, or if a cluster id is configured.
         """
         await self._refuse_second_cluster()
         node_uuid = self._new_uuid()
@@ -102,9 +102,9 @@ class ClusterBootstrap:
         log.info("cluster_formed", cluster_id=cluster_id, broker_id=self._registry.node_id)
 
     async def _refuse_second_cluster(self) -> None:
-        """A disk that was lost looks like the first start: a second cluster would answer at the addresses of the first.
+        """Refuse to form a second cluster, because a lost disk looks like a first start.
 
-        A broker whose forming was interrupted has an identity, and goes on.
+        The second cluster would answer at the addresses of the first. A broker whose forming was interrupted has an identity, and continues.
         """
         mine = self._config.cluster_id
         if mine:
@@ -130,7 +130,7 @@ class ClusterBootstrap:
         """Register with a seed, then start a metadata replica that waits for its first snapshot.
 
         Raises:
-            RequestError: NOT_FORMED when there is nobody to ask; INVALID_ARGUMENT when the cluster refuses this node.
+            RequestError: NOT_FORMED if there is no broker to ask. INVALID_ARGUMENT if the cluster refuses this node.
         """
         if not self._config.join:
             raise RequestError(
@@ -139,7 +139,7 @@ class ClusterBootstrap:
                 "--join HOST:PORT to join one. If this broker's disk was replaced, add the --broker-id that it had to --join",
             )
         if not self._registry.uuid:
-            # the id that is asked for is not the node's before the cluster says so: a refused one may be corrected
+            # the requested id is not the node's before the cluster confirms it: a refused one may be corrected
             self._registry.set_identity(uuid=self._new_uuid(), node_id=0)
         answer = await self.seeds.register(self._config.join)
         self._registry.set_identity(uuid=self._registry.uuid, node_id=answer.broker_id)
@@ -147,7 +147,7 @@ class ClusterBootstrap:
         log.info("cluster_joined", cluster_id=answer.cluster_id, broker_id=answer.broker_id)
 
     async def _start_as_learner(self, answer: pb.RegisterBrokerResponse) -> None:
-        """Create the metadata replica that the cluster has given this node; it waits for its first snapshot."""
+        """Create the metadata replica that the cluster has assigned to this node. It waits for its first snapshot."""
         key = ReplicaKey(METADATA_GROUP_ID, ReplicaId(answer.metadata_replica_id))
         if not self._registry.has_replica(key):
             await self._metadata.create(key, joiner_state())
@@ -159,9 +159,9 @@ class ClusterBootstrap:
             replica.learn_node(ReplicaId(member.replica_id), NodeId(member.broker_id))
 
     async def check_seeds(self) -> None:
-        """Before a restart: the seeds must not be of another cluster than this data directory.
+        """Check before a restart that the seeds do not belong to another cluster than this data directory.
 
-        Seeds that do not answer say nothing; one that says another cluster counts only while none says ours.
+        Seeds that do not answer prove nothing. A seed of another cluster counts only if no seed belongs to this one.
 
         Raises:
             RequestError: WRONG_CLUSTER.
@@ -191,7 +191,7 @@ class ClusterBootstrap:
         )
 
     async def resume(self) -> None:
-        """A restart: identity and replicas are on disk; addresses may have changed (see `announce`)."""
+        """Continue after a restart: identity and replicas are on disk, and addresses may have changed (see `announce`)."""
         self._peers.learn(self._registry.peer_addresses())
         live = [key for key in self._registry.live_replicas() if key.group_id == METADATA_GROUP_ID]
         quarantined = self._registry.quarantined()
@@ -209,7 +209,7 @@ class ClusterBootstrap:
         self._peers.refresh()
 
     async def _replace_metadata_replica(self, damaged: ReplicaKey, reason: str) -> None:
-        """The metadata replica is of no use: its peers give this node another one, which catches up from them."""
+        """Replace an unusable metadata replica: the peers give this node a new one, which catches up from them."""
         self._registry.quarantine(damaged, reason)
         log.error("replica_quarantined", group_id=damaged.group_id, replica_id=damaged.replica_id, reason=reason)
         seeds = tuple(dict.fromkeys((*self._registry.seeds, *self._config.join)))
@@ -221,17 +221,17 @@ class ClusterBootstrap:
             )
         answer = await self.seeds.register(seeds, damaged_metadata_replica=damaged.replica_id)
         await self._start_as_learner(answer)
-        # the cluster has given it up: nobody will ever ask for it again
+        # the cluster has given it up, so no node will ever ask for it again
         await self._replicas.on_writer(damaged, lambda: self._store.retire(damaged))
         self._registry.retire_replica(damaged)
 
     # ------------------------------------------------------------------------------------------------ announcing
 
     async def announce(self) -> None:
-        """Tell the cluster this boot's addresses, until metadata has them; through the peers known, or the seeds.
+        """Tell the cluster this boot's addresses until metadata has them, through known peers or the seeds.
 
-        Then again whenever metadata has had no leader for long: a node that was removed meanwhile is told so by nobody else.
-        Ends when the cluster refuses this node for ever.
+        Repeat it whenever metadata has had no leader for long: a node that was removed in the meantime learns of it only this way. It ends
+        when the cluster permanently refuses this node.
         """
         pause = RETRY_SECONDS / 2
         while not self.removal:
@@ -248,13 +248,13 @@ class ClusterBootstrap:
                 if error.code == pb.BROKER_REMOVED:
                     self.removal = str(error)
                     log.error("removed_from_cluster", broker_id=self._registry.node_id, reason=self.removal)
-                # else: leadership moved, or whoever was asked could not say yes: try again
+                # else: leadership moved, or the broker could not confirm it: try again
                 elif self._postponed_throttle.is_due(str(error)):
                     log.warning("announcement_postponed", reason=str(error))
             await asyncio.sleep(pause := min(2 * pause, RETRY_SECONDS_MAX))
 
     def _is_known(self) -> bool:
-        """Whether metadata has the registration of this boot: what a node says of itself changes with its boots alone."""
+        """Return whether metadata has the registration of this boot. A node's description changes only with its boots."""
         me = self._metadata.require().state_machine.node(self._registry.node_id)
         if me is None or me.uuid != self._registry.uuid:
             return False
@@ -264,13 +264,13 @@ class ClusterBootstrap:
         replica = self._metadata.require()
         if replica.is_leader:
             if not replica.state_machine.cluster_id and replica.replica_id == _FIRST_REPLICA:
-                await self._initialize_cluster()  # a crash came between the replica's creation and this
+                await self._initialize_cluster()  # a crash happened between the replica's creation and this step
             result = await self._metadata.propose(self.seeds.registration())
             if isinstance(result, Rejected):
                 raise refused(result)
             return
         me = self._registry.node_id
         known = [n.client_address for n in replica.state_machine.nodes() if n.node_id != me and n.state != "removed"]
-        seeds = dict.fromkeys((*known, *self._config.join))  # those known may all have moved
+        seeds = dict.fromkeys((*known, *self._config.join))  # all known ones may have moved
         if seeds:
             await self.seeds.register_once(tuple(seeds))

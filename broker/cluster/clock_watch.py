@@ -1,7 +1,7 @@
-"""Reports a wall clock that differs from the majority's, and hands leaderships over to nodes whose clocks are right.
+"""Report a wall clock that differs from the majority's, and transfer leaderships to nodes whose clocks are right.
 
-A leader expires records by its clock. While the clock is not in the majority, this node expires nothing (`PeerClocks.is_trusted`):
-another node must lead for old records to be deleted. Where no other node can lead, this one goes on leading.
+A leader expires records by its clock. While the clock is not in the majority, this node expires nothing (`PeerClocks.is_trusted`).
+Another node must lead so that old records are deleted. If no other node can lead, this one continues to lead.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ class ClockWatch:
         self._throttle = LogThrottle()
         self._is_wrong = False
         self._last_given: GroupId | None = None
-        """The group that was offered last: the next look continues after it."""
+        """The group that was offered last. The next check continues after it."""
 
     async def run(self) -> None:
-        """Look every `Timing.clock_check_seconds`, until cancelled."""
+        """Check every `Timing.clock_check_seconds`, until cancelled."""
         while True:
             await asyncio.sleep(self._engine.timing.clock_check_seconds)
             self.look()
 
     def look(self) -> None:
-        """Log a change of the clock's standing. Hand some leaderships over while the clock is wrong."""
+        """Log a change of the clock's standing. Transfer some leaderships while the clock is wrong."""
         standing = self._engine.clocks.look()
         seconds = round(standing.offset_ms / 1000, 1)
         is_wrong = standing.agreement in (Agreement.DIFFERS, Agreement.DISPUTED)
@@ -55,23 +55,23 @@ class ClockWatch:
 
     @property
     def offset_seconds(self) -> float:
-        """How far this node's clock is ahead of the majority's."""
+        """Return how far this node's clock is ahead of the majority's."""
         return self._engine.clocks.look().offset_ms / 1000
 
     def not_ready(self) -> NotReady | None:
-        """The reason that the clock gives not to be ready; None when it is right, or nobody knows."""
+        """Return the clock's reason for not being ready, or None if the clock is right or cannot be compared."""
         standing = self._engine.clocks.look()
         seconds = standing.offset_ms / 1000
         differs = f"this broker's clock is {abs(seconds):,.0f} s {'ahead of' if seconds > 0 else 'behind'}"
         if standing.agreement is Agreement.DIFFERS:
             text = (
-                f"{differs} those of the majority: it deletes nothing for its age and gives its leaderships away; set the clock, "
-                "and keep it set (NTP)"
+                f"{differs} those of the majority: it deletes no records for their age and transfers its leaderships; set the clock, "
+                "and keep it synchronised (NTP)"
             )
         elif standing.agreement is Agreement.DISPUTED:
             text = (
-                f"{differs} that of another, and no majority says which is right: nothing is deleted for its age; set the clocks, "
-                "and keep them set (NTP)"
+                f"{differs} that of another broker, and no majority shows which clock is right: no records are deleted for their age; "
+                "set the clocks, and keep them synchronised (NTP)"
             )
         else:
             return None

@@ -23,10 +23,11 @@ from raftmq.types import METADATA_GROUP_ID, NO_NODE, NodeId
 log = structlog.get_logger(__name__)
 
 REPORT_SECONDS = 5.0
-"""The same report is repeated this often until metadata shows it: its receiver may have lost it, or may be waiting for a healthy
-majority."""
+"""The interval at which an unchanged report is repeated until metadata shows it, because its receiver may have lost it, or may be waiting
+for a healthy majority.
+"""
 _REPORTED_MAX = 500
-"""Damaged replicas, and replicas that left, in one report."""
+"""The most damaged replicas, or replicas that left, in one report."""
 
 
 class DamageHost(Protocol):
@@ -38,25 +39,25 @@ class DamageHost(Protocol):
 
     @property
     def node_id(self) -> NodeId:
-        """This node's id."""
+        """Return this node's id."""
         ...
 
     @property
     def node_uuid(self) -> str:
-        """This node's identity."""
+        """Return this node's identity."""
         ...
 
     def partition_replicas(self) -> list[Replica[StateMachine]]:
-        """Every serving partition replica here."""
+        """Return every serving partition replica here."""
         ...
 
     def quarantined(self) -> dict[ReplicaKey, str]:
-        """Damaged replicas here, with the reason."""
+        """Return the damaged replicas here, with the reason."""
         ...
 
 
 class Reporter(Protocol):
-    """What carries reports to other nodes."""
+    """Sends reports to other nodes."""
 
     async def report_damage(self, address: str, request: pb.ReportDamageRequest) -> None:
         """Tell the leader of damaged replicas' groups. Raises RequestError."""
@@ -71,7 +72,7 @@ class ReportedDamage:
     """The damaged replicas that other nodes reported to this one lately."""
 
     def __init__(self, now: Callable[[], float]) -> None:
-        """`now` returns loop time."""
+        """Take `now`, which returns loop time."""
         self._now = now
         self._reported_at: dict[ReplicaKey, float] = {}
 
@@ -95,7 +96,7 @@ class ReportedDamage:
 
 
 class _Repeats:
-    """Decide when a report is due: when it changed, and then every `REPORT_SECONDS`."""
+    """Decides when a report is due: when it changed, and then every `REPORT_SECONDS`."""
 
     def __init__(self) -> None:
         self._content: frozenset[object] = frozenset()
@@ -159,7 +160,7 @@ class DamageReports:
         )
 
     async def _tell_leader(self, address: str, reports: list[pb.ReplicaReport]) -> None:
-        """Tell one leader. A failure must not keep the other leaders from being told: the last known one may be dead for long."""
+        """Tell one leader. A failure must not prevent reports to other leaders: the last known one may have been dead for long."""
         request = pb.ReportDamageRequest(broker_id=self._host.node_id, uuid=self._host.node_uuid, replicas=reports)
         try:
             await self._reporter.report_damage(address, request)

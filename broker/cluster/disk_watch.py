@@ -1,7 +1,7 @@
-"""Looks at the free disk space all the time, and refuses appends while there is less than the reserve.
+"""Check the free disk space continuously, and refuse appends while less than the reserve is free.
 
-Disk full is prevented, not caught: LMDB reports it as an I/O error, after which nobody knows what is on disk. The ballast
-is given back to the volume meanwhile, so that votes, hard state and trims still find room.
+A full disk is prevented, not handled: LMDB reports it as an I/O error, after which the disk's contents are unknown. While appends are
+refused the ballast is released to the volume, so that votes, hard state and trims still find space.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ log = structlog.get_logger(__name__)
 
 CHECK_SECONDS = 1.0
 NEAR_BYTES = 1024 * 1024 * 1024
-"""Of space above the reserve: with less, a fast disk could be past the reserve, and a small volume full, before the next look."""
+"""Free space above the reserve below which checks are frequent. A fast disk could otherwise fill a small volume between two checks."""
 NEAR_CHECK_SECONDS = 0.1
 
 
 class DiskWatch:
-    """One node's data volume. Sets and clears `Engine.write_refusal`."""
+    """Watches one node's data volume. Sets and clears `Engine.write_refusal`."""
 
     def __init__(self, disk: DiskReserve, engine: Engine, data_dir: Path, supervisor: Supervisor) -> None:
         self._disk = disk
@@ -38,12 +38,12 @@ class DiskWatch:
         self._data_dir = data_dir
         self._supervisor = supervisor
         self.free_bytes = 0
-        """On the volume, less a released ballast, as seen last; 0 before the first look."""
+        """Free bytes of the volume at the last check, less a released ballast. 0 before the first check."""
         self.reserve_bytes = 0
 
     async def run(self) -> None:
-        """Look for ever."""
-        with self._supervisor.step(Work.DISK_WATCH):  # without it the space is watched all the same
+        """Check until cancelled."""
+        with self._supervisor.step(Work.DISK_WATCH):  # the space is watched even if this fails
             await self._in_thread(self._disk.create_ballast)
         while True:
             with self._supervisor.step(Work.DISK_WATCH):
@@ -56,7 +56,7 @@ class DiskWatch:
         return NEAR_CHECK_SECONDS if is_near and self._engine.write_refusal is None else CHECK_SECONDS
 
     async def look(self) -> None:
-        """One look."""
+        """Check the free space once."""
         engine = self._engine
         self.free_bytes, self.reserve_bytes = await self._in_thread(self._measure)
         has_room = await self._in_thread(self._disk.has_room, engine.inbound_bytes)
@@ -75,7 +75,7 @@ class DiskWatch:
             )
 
     def _who(self) -> str:
-        """The node, or its data directory while it belongs to no cluster: an id is given by the cluster that it joins."""
+        """Name this broker, or its data directory before a cluster has assigned an id to it."""
         node_id = self._engine.node_id
         return f"broker {node_id}" if node_id != NO_NODE else f"the volume of data directory {self._data_dir}"
 

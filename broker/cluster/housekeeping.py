@@ -1,8 +1,8 @@
-"""Maintains the replicas of a node periodically: retention, truncation, map growth, expiry of offsets.
+"""Maintain the replicas of a node periodically: retention, truncation, map growth, expiry of offsets.
 
-Looks at everything every `Timing.retention_check_seconds`, one replica at a time, so that other tasks run in between. Deletes by
-rules alone: records by the topic's configuration, and log rows below the log's start; never a replica. `SpaceReturn` returns the
-space of deleted data to the volume.
+Every `Timing.retention_check_seconds` it checks everything, one replica at a time, so that other tasks run in between. It deletes only
+by rules: records by the topic's configuration, and log rows below the log's start. It never deletes a replica. `SpaceReturn` returns
+the space of deleted data to the volume.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Housekeeping:
         timing: Timing,
         supervisor: Supervisor,
     ) -> None:
-        """`retained_from_index` says up to where the log of a led group may be deleted without cutting off a learner."""
+        """Take `retained_from_index`, which returns the last index of a led group that may be deleted without cutting off a learner."""
         self._engine = engine
         self._store = store
         self._readers = readers
@@ -67,7 +67,7 @@ class Housekeeping:
             await self.round()
 
     async def round(self) -> None:
-        """Do one round. A step that fails, for one partition or for all, does not keep the others from running."""
+        """Do one round. A step that fails, for one partition or for all, does not prevent the others."""
         for partition in list(self._partitions.values()):
             with self._step(), self._postponing(partition.replica):
                 await self._maintain(partition)
@@ -81,7 +81,7 @@ class Housekeeping:
 
     @contextmanager
     def _postponing(self, replica: Replica[StateMachine]) -> Iterator[None]:
-        """Leave work that this group cannot do now to the next round. A damaged replica is given up."""
+        """Postpone work that this group cannot do now to the next round. A damaged replica is given up."""
         try:
             yield
         except DamagedReplicaError as error:
@@ -105,9 +105,9 @@ class Housekeeping:
             await self._engine.commits.truncate(replica, index)
 
     async def _expire_offsets(self, partition: PartitionLog) -> None:
-        """Forget offsets that nobody touched for the retention, of groups that metadata does not know (any more).
+        """Forget offsets that were not used for the retention time, of groups that metadata does not have.
 
-        A group with members is known to it, and one without is, for the same time after its last member left.
+        Metadata has a group while it has members, and for the same time after its last member left.
         """
         if not self._engine.clocks.is_trusted:
             return
@@ -132,16 +132,16 @@ class Housekeeping:
         self._engine.map_used_fraction_max = max(fractions.values(), default=0.0)
 
     def _forget_deleted_groups(self) -> None:
-        """A node that held no replica of a deleted partition is not told: it would remember the leader for ever."""
+        """Forget leaders of deleted groups. A node without a replica of such a group is not told, so it must check by itself."""
         machine = self._metadata.require().state_machine
         for group_id in self._engine.leadership.groups():
-            # an id not given out yet is a group that this node has not heard of: its leader was quicker
+            # an id that metadata has not assigned belongs to a group that is newer than this node's metadata
             is_deleted = machine.is_group_given_out(group_id) and machine.partition(group_id) is None
             if group_id != METADATA_GROUP_ID and is_deleted:
                 self._engine.leadership.forget(group_id)
 
     async def _trim_metadata(self) -> None:
-        """Metadata's log is only needed by members that are behind: keep a tail, the rest is in the state."""
+        """Truncate the metadata log except a tail: only members that are behind need it, and the rest is in the state."""
         replica = self._metadata.require()
         index = index_before_tail(replica)
         if index is not None:

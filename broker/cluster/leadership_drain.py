@@ -1,4 +1,4 @@
-"""The orderly end of leadership: before a node stops, its peers take over what it leads, so that nobody waits for an
+"""Transfer leaderships in an orderly way: before a node stops, its peers take over its groups, so that no client waits for an
 election timeout.
 """
 
@@ -19,9 +19,9 @@ _LOOK_SECONDS = 0.05
 async def drain_leadership(
     engine: Engine, is_connected: Callable[[NodeId], bool], is_anyone_there: Callable[[], bool], seconds_max: float
 ) -> None:
-    """Give every led group to its furthest connected voter, and wait until they have taken it; at most `seconds_max`.
+    """Transfer every led group to its furthest connected voter, and wait until they lead, for at most `seconds_max`.
 
-    A group without another voter, and a node without any peer within reach, has nobody to give to.
+    A group without another voter keeps its leader, and so do all groups if no peer is reachable.
     """
     deadline = engine.loop.time() + seconds_max
     while engine.loop.time() < deadline:
@@ -40,7 +40,7 @@ async def drain_leadership(
 
 
 def offer(engine: Engine, replica: Replica[StateMachine], may_take: Callable[[NodeId], bool]) -> None:
-    """Give a led group to the furthest voter of the nodes that may take it; without any, it stays."""
+    """Offer a led group to its furthest voter on a node that may take it. Without such a voter the leader stays."""
     target = replica.core.furthest_voter(lambda voter: may_take(replica.node_of_replica(voter)))
     if target is not None:
         replica.core.transfer_leader(target)

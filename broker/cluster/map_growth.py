@@ -1,7 +1,7 @@
-"""Keeps replica files from reaching the end of their maps.
+"""Prevent replica files from filling their maps.
 
-A map is address space, so a large one costs nothing, but a full one refuses every write of its replica. It is grown, not
-shrunk, and not remembered: a file that is found nearly full when it is opened is grown again before its first write.
+A map is address space, so a large one costs nothing, but a full one refuses every write of its replica. Maps only grow, and their
+size is not stored: if a file is nearly full when it is opened, its map grows again before the first write.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from raftmq.storage.log_store import ReplicaKey
 log = structlog.get_logger(__name__)
 
 NEARLY_FULL_FRACTION = 0.7
-"""Of a map; above it the map is grown."""
+"""The used part of a map above which the map is grown."""
 GROWTH_FACTOR = 2
-"""How many times as large it becomes: rarely enough, since growing waits for readers and cuts row streams."""
+"""A large factor keeps growth rare, because growing waits for readers and interrupts row streams."""
 
 
 def map_fractions(store: LmdbLogStore, keys: Iterable[ReplicaKey]) -> dict[ReplicaKey, float]:
-    """How much of each open file's map is used. Waits while a file is being replaced: not for the loop."""
+    """Return the used part of each open file's map. It waits while a file is being replaced, so do not call it on the event loop."""
     fractions: dict[ReplicaKey, float] = {}
     for key in keys:
         try:
             fractions[key] = store.map_fraction(key)
-        except ReplicaStorageError:  # it went meanwhile, or cannot be read: that keeps no other from growing
+        except ReplicaStorageError:  # the file was closed or cannot be read, which must not keep others from growing
             continue
     return fractions
 
 
 def grow_map_if_nearly_full(store: LmdbLogStore, key: ReplicaKey) -> bool:
-    """Grow the map of an open file that needs it; True when done. Runs on the replica's writer thread."""
+    """Grow the map of an open file if it is nearly full. Return whether it was grown. Runs on the replica's writer thread."""
     fraction = store.map_fraction(key)
     if fraction <= NEARLY_FULL_FRACTION:
         return False

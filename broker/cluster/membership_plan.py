@@ -1,7 +1,7 @@
-"""Plans how a group's membership gets from what it is to what metadata wants: pure functions, the same for every group.
+"""Plan how a group's membership gets from its present state to the state that metadata wants. All functions are pure.
 
-A plan is the next single change only, made from what the group and the metadata say now. So whoever leads next goes on
-where its predecessor died, and nothing of a plan needs to be remembered.
+A plan is only the next single change, computed from the present state of the group and the metadata. So after a crash the next leader
+continues where the previous one stopped, and no plan needs to be stored.
 
 Source: Ongaro's thesis 4.2.1 (newcomers catch up as learners), 4.3 (joint consensus).
 """
@@ -18,22 +18,22 @@ from raftmq.types import NodeId, ReplicaId
 
 @dataclass(frozen=True, slots=True)
 class MembershipTarget:
-    """What metadata wants a group's membership to be."""
+    """The membership that metadata wants for a group."""
 
     voters: frozenset[ReplicaId]
     learners: frozenset[ReplicaId] = frozenset()
     lost: frozenset[ReplicaId] = frozenset()
-    """Replicas whose disk or data is gone: they leave first."""
+    """Replicas whose disk or data is lost. They leave first."""
     revision: int = 0
-    """The metadata revision of this wish."""
+    """The metadata revision of this target."""
     predecessors: Mapping[ReplicaId, frozenset[ReplicaId]] = field(
         default_factory=dict[ReplicaId, frozenset[ReplicaId]]
     )
-    """Newcomer → those that had its seat, one of which may still vote. It takes the place of that one and of no other."""
+    """Newcomer → earlier replicas of its seat, of which at most one still votes. The newcomer replaces that one and no other."""
 
 
 def partition_target(partition: PartitionView) -> MembershipTarget:
-    """What a partition's row asks of its group."""
+    """Return the membership that a partition's row wants for its group."""
     predecessors = {
         ReplicaId(replica.replica_id): frozenset(
             ReplicaId(gone.replica_id) for gone in partition.retiring if gone.seat == replica.seat
@@ -49,7 +49,7 @@ def partition_target(partition: PartitionView) -> MembershipTarget:
 
 
 def is_reached(membership: Membership, target: MembershipTarget) -> bool:
-    """Whether nothing is left to do."""
+    """Return whether the membership equals the target."""
     return (
         not membership.outgoing
         and target.voters == frozenset(membership.voters)
@@ -60,13 +60,12 @@ def is_reached(membership: Membership, target: MembershipTarget) -> bool:
 def plan_change(
     membership: Membership, target: MembershipTarget, caught_up: Container[ReplicaId]
 ) -> MembershipChange | None:
-    """The next change, or None: it is as wanted, or waits for learners to catch up, or is joint (the leader leaves that
-    by itself).
+    """Return the next change, or None if the target is reached, learners must catch up, or the membership is joint.
 
-    Newcomers become learners first. When all that shall vote have caught up, one joint change promotes them and lets the
-    others go. Until then voters are exchanged one for one, so that one slow newcomer does not hold up the others: each takes the
-    place of its predecessor (or sits beside the others, if that has left) or, where none has one, of a lost one first. The number of voters
-    never shrinks on the way.
+    The leader leaves a joint membership by itself. Newcomers become learners first. When all future voters have caught up, one joint
+    change promotes them and removes the others. Until then voters are exchanged one for one, so that a slow newcomer does not delay
+    the others. Each newcomer replaces its predecessor. If its predecessor has left, the newcomer is added. If it has none, it replaces
+    a voter without a successor, lost ones first. The number of voters never shrinks on the way.
     """
     if membership.is_joint or not target.voters or is_reached(membership, target):
         return None
@@ -98,7 +97,7 @@ def _plan_voters(
 def _exchanges(
     voters: set[ReplicaId], ready: list[ReplicaId], leaving: list[ReplicaId], target: MembershipTarget
 ) -> tuple[list[ReplicaId], list[ReplicaId]]:
-    """Who can be promoted now, and who goes for it. Nobody goes for one whose predecessors have left: its seat is free."""
+    """Return the replicas to promote now, and the voters that they replace. A newcomer whose predecessors have left replaces none."""
     succeeded = frozenset[ReplicaId]().union(*target.predecessors.values())
     unclaimed = iter([replica_id for replica_id in leaving if replica_id not in succeeded])
     promoted: list[ReplicaId] = []
@@ -113,7 +112,7 @@ def _exchanges(
         elif predecessors is not None:
             seated.append(newcomer)
     if (len(voters) + len(seated)) % 2 == 0:
-        seated = seated[:-1]  # an even number is no better than the odd one below it
+        seated = seated[:-1]  # an even number of voters tolerates no more failures than the odd number below it
     return promoted + seated, going
 
 
@@ -132,18 +131,21 @@ def choose_metadata_voters(
     voters_max: int,
     is_connected: Callable[[NodeId], bool],
 ) -> tuple[int, ...]:
-    """Which metadata replicas shall vote: an odd number, up to `voters_max`, on different hosts, then racks.
+    """Choose the metadata replicas that should vote: an odd number, up to `voters_max`, on different hosts, then racks.
 
-    A node that is down keeps its vote: it may be back in a moment, and only the operator knows. One that was desired, went
-    away and never voted is passed over.
+    A node that is down keeps its vote: it may return in a moment, and only the operator knows. A desired node that went down before it
+    ever voted is skipped.
 
     Args:
-        nodes: the registered nodes.
-        desired: the desired voters so far.
-        voters: who votes now.
-        leader: the metadata leader's replica, which is not the one to go while it is desired.
-        voters_max: the most there may be: 1, 3 or 5.
-        is_connected: whether the metadata leader reaches a node now.
+        nodes: The registered nodes.
+        desired: The present desired voters.
+        voters: The present voters.
+        leader: The metadata leader's replica. It is kept while it is desired.
+        voters_max: The greatest number of voters: 1, 3 or 5.
+        is_connected: Returns whether the metadata leader reaches a node now.
+
+    Returns:
+        The replica ids of the chosen voters, ascending.
     """
     active = [node for node in nodes if node.state in ("active", "draining")]
     count = min(voters_max, len(active))
@@ -163,7 +165,7 @@ def choose_metadata_voters(
         chosen.append(min(candidates, key=lambda node: _closeness(node, chosen)))
     newcomers = [node for node in chosen if node.metadata_replica_id not in voters]
     if newcomers and len(chosen) % 2 == 0:
-        chosen.remove(newcomers[-1])  # two voters are no better than one: the loss of either would end the group
+        chosen.remove(newcomers[-1])  # two voters are no better than one: the loss of either would stop the group
     return tuple(sorted(node.metadata_replica_id for node in chosen))
 
 
@@ -181,12 +183,12 @@ def _closeness(node: NodeView, chosen: Sequence[NodeView]) -> tuple[bool, bool, 
 def has_healthy_majority(
     partition: PartitionView, is_gone: Callable[[ReplicaView], bool], is_healthy: Callable[[ReplicaView], bool]
 ) -> bool:
-    """Whether a majority of the group remains healthy without the replicas that are gone.
+    """Return whether a majority of the group remains healthy without the replicas that are gone.
 
-    Which of its replicas vote by now only the group knows: a wanted one may still be empty, a retiring one may still be needed.
-    So a seat counts against the majority when any of its replicas does; and it counts once, since one of them votes at most
-    (`plan_change`): a lost replica whose successor is lost as well is one loss. A lost one's seat counts also while nobody is to take it;
-    but there are no more seats than replicas, which rows from before there were seats would have it.
+    Only the group knows which of its replicas vote at present: a wanted replica may still be empty, and a retiring one may still be
+    needed. So a seat counts against the majority if any of its replicas does. It counts once, because at most one of its replicas
+    votes (`plan_change`): a lost replica and its lost successor are one loss. The seat of a lost replica counts even if no successor
+    is planned. But there are at most as many seats as replicas, because rows from before seats existed would otherwise show more.
     This holds as long as a partition keeps its number of replicas.
     """
     replicas = (*partition.replicas, *partition.retiring)

@@ -1,6 +1,6 @@
-"""This node's replica of the metadata group: opened first, caught up before anything else is believed.
+"""Manage this node's replica of the metadata group, which is opened first, and must catch up before anything else is trusted.
 
-Must not decide what metadata says: it opens the replica, proposes to it, and tells the node of each change.
+This module must not decide anything that metadata contains: it opens the replica, proposes to it, and reports each change.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from raftmq.types import METADATA_GROUP_ID, NO_NODE, NodeId, ReplicaId
 
 
 class MetadataReplica:
-    """See the module. `on_change` is called whenever metadata may have changed."""
+    """Opens the metadata replica of one node and proposes to it."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class MetadataReplica:
         on_change: Callable[[], None],
     ) -> None:
         self.replica: Replica[Metadata] | None = None
-        """None until this node belongs to a cluster."""
+        """The replica. None until this node belongs to a cluster."""
         self._engine = engine
         self._store = store
         self._registry = registry
@@ -46,14 +46,14 @@ class MetadataReplica:
         self._on_change = on_change
 
     async def create(self, key: ReplicaKey, state: RestoredState) -> None:
-        """Make the replica durable; it may not speak before that."""
+        """Make the replica durable. It must not speak before that."""
         await self._replicas.on_writer(key, lambda: create_replica(self._store, self._registry, key, state))
 
     async def open(self, key: ReplicaKey) -> Replica[Metadata]:
-        """Open the replica and step it from now on; the engine begins to tick.
+        """Open the replica and step it from now on. The engine starts its timers.
 
         Raises:
-            DamagedReplicaError, MissingReplicaError, InvariantError: it cannot be used.
+            DamagedReplicaError, MissingReplicaError, InvariantError: The replica cannot be used.
         """
         machine = Metadata()
         self._registry.mark_open([key])
@@ -70,7 +70,7 @@ class MetadataReplica:
         self.replica = replica
         membership = replica.core.membership
         if membership.voters == (key.replica_id,) and not membership.outgoing:
-            # no other member's silence has to be waited for: without this a lone broker's start would take an election timeout
+            # there is no other member whose silence must be waited out: otherwise a lone broker's start would take an election timeout
             self._engine.campaigns.begin_first(replica)
         return replica
 
@@ -79,13 +79,13 @@ class MetadataReplica:
             self._on_change()
 
     def require(self) -> Replica[Metadata]:
-        """The replica, whatever it knows. Raises RequestError NOT_FORMED."""
+        """Return the replica, even if it is empty. Raises RequestError NOT_FORMED."""
         if self.replica is None:
             raise RequestError(pb.NOT_FORMED, "this broker belongs to no cluster yet", retry_after_ms=500)
         return self.replica
 
     def require_filled(self) -> Replica[Metadata]:
-        """The replica, once it has the cluster's metadata. Raises RequestError NOT_FORMED or NOT_READY."""
+        """Return the replica if it has the cluster's metadata. Raises RequestError NOT_FORMED or NOT_READY."""
         replica = self.require()
         if replica.state_machine.applied_index < replica.core.state_floor or not replica.state_machine.cluster_id:
             raise RequestError(
@@ -94,7 +94,7 @@ class MetadataReplica:
         return replica
 
     async def wait_confirmed(self, on_retry: Callable[[], None]) -> None:
-        """Wait until a quorum confirmed, in this boot, what this replica knows. `on_retry` is called after each failure."""
+        """Wait until a quorum confirmed this replica's metadata in this boot. `on_retry` is called after each failure."""
         replica = self.require()
         while True:
             try:
@@ -105,17 +105,17 @@ class MetadataReplica:
                 await asyncio.sleep(self._engine.timing.metadata_tick_seconds)
 
     def feature_level(self) -> int:
-        """The level that every broker of the cluster knows, as this copy says; 0 before it is filled."""
+        """Return the level that every broker of the cluster knows, according to this replica, or 0 before it is filled."""
         return self.replica.state_machine.feature_level if self.replica is not None else 0
 
     def leaderless_seconds(self) -> float:
-        """For how long the group has had no leader; 0 while it may just be electing one."""
+        """Return how long the group has had no leader, or 0 while an election may be under way."""
         since = self.replica.leaderless_since if self.replica is not None else None
         seconds = self._engine.loop.time() - since if since is not None else 0.0
         longest = METADATA_LEADERLESS_ELECTIONS * self._engine.timing.election_seconds(METADATA_GROUP_ID)
         return seconds if seconds > longest else 0.0
 
     async def propose(self, command: MetadataCommand) -> object:
-        """Propose a command here and wait for its result. Raises RequestError as `Group.propose` does."""
+        """Propose a command here and wait for its result. Raises RequestError as `Replica.propose`."""
         _, applied = self.require().propose([Proposal(EntryKind.COMMAND, encode_command(command))])
         return (await applied)[0]

@@ -1,8 +1,8 @@
-"""Remembers the boots of other nodes, to refuse an older or a second copy of a data directory.
+"""Remember the boots of other nodes, to refuse an older or a second copy of a data directory.
 
-A copy lacks what its original acknowledged later. If it voted, a majority might lose acknowledged records. So each node stores
-the latest boot of every other node before it exchanges anything else with it, and metadata has the boot that was registered.
-Must not decide what a refused node does: it is told, and stops by itself.
+A copy lacks entries that its original acknowledged later. If it voted, a majority might lose acknowledged records. So each node stores
+the latest boot of every other node before it exchanges anything else with it, and metadata has the registered boot. This module must not
+decide how a refused node reacts: it is told, and stops by itself.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class PeerBoots:
         write: Callable[..., Future[object]],
         limits: Limits,
     ) -> None:
-        """`write` runs a short write of the registry off the loop."""
+        """Take `write`, which runs a short write of the registry off the loop."""
         self._registry = registry
         self._metadata = metadata
         self._write = write
@@ -46,14 +46,14 @@ class PeerBoots:
         """Boots that are not durable yet, by uuid."""
 
     def contradiction(self, uuid: str, lineage: Lineage) -> str | None:
-        """Why a directory with this uuid is not the one that this node, or metadata, knows; None when it may be."""
+        """Return why a directory with this uuid contradicts this node's or metadata's knowledge, or None if it does not."""
         return lineage.contradiction(self._known.get(uuid, NO_BOOT)) or lineage.contradiction(self._registered(uuid))
 
     def own_contradiction(self) -> str | None:
-        """Return why this node's own directory is not the newest one with its uuid, by metadata; None if it is.
+        """Return why this node's own directory is not the newest one with its uuid according to metadata, or None if it is.
 
-        A lone broker has only the replica beside it to contradict it. So its registry is older than its replicas, and not its
-        directory older than another copy: it adopts the boot that metadata has.
+        A lone broker is contradicted only by its own replica. In that case its registry is older than its replicas, and its directory is not a
+        copy, so it adopts the boot of the metadata.
         """
         stale = lineage_of(self._registry).contradiction(self._registered(self._registry.uuid))
         replica = self._metadata.replica
@@ -65,7 +65,7 @@ class PeerBoots:
         return None
 
     def remember(self, hello: Hello) -> asyncio.Future[object] | None:
-        """Remember a peer's boot that nothing contradicts. Returns None if it is durable, else a future for that."""
+        """Store a peer's boot that nothing contradicts. Return None if it is durable, else a future for that."""
         uuid, boot = hello.uuid, hello.lineage.current
         under_way = self._under_way.get(uuid)
         if under_way is not None and under_way.done():
@@ -78,7 +78,7 @@ class PeerBoots:
             written = self._write(self._registry.remember_boot, uuid, boot.number, boot.mark, dropped)
             self._under_way[uuid] = written
         under_way = self._under_way.get(uuid)
-        # whoever waits for it may give up: the write goes on, since others wait for it, or count on it
+        # a caller may give up waiting, but the write continues, because others wait for it or rely on it
         return asyncio.shield(asyncio.wrap_future(under_way)) if under_way is not None else None
 
     def _registered(self, uuid: str) -> Boot:
@@ -87,7 +87,7 @@ class PeerBoots:
         return Boot(node.boot, node.boot_mark) if node is not None else NO_BOOT
 
     def _evict_one(self) -> str:
-        """Evict a node if there are too many, preferably one that metadata does not know. Returns its uuid; empty if none."""
+        """Evict a node if there are too many, preferably one that metadata does not know. Return its uuid, or an empty text if there is none."""
         if len(self._known) < self._boots_max:
             return ""
         machine = self._metadata.replica.state_machine if self._metadata.replica is not None else None

@@ -1,7 +1,7 @@
-"""What this node knows of the others: where they are, who they are, and which groups they may lead.
+"""Know the other nodes: their addresses, their identities, and the groups that they may lead.
 
-From its own copy of metadata, and remembered for the next start, when metadata is not there yet. A node of another cluster,
-one meant for another node, and one whose identity changed are refused.
+The facts come from this node's metadata. They are stored for the next start, before metadata is available. A node of another cluster, a
+connection meant for another node, and a node whose identity changed are refused.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId
 
 @dataclass(slots=True)
 class NodeAddresses:
-    """Where others reach this node, as `host:port`; each is empty until its port is bound. Written by the node."""
+    """The addresses of this node as `host:port`. Each is empty until its port is bound. Written by the node."""
 
     client: str = ""
     peer: str = ""
@@ -38,7 +38,7 @@ class NodeAddresses:
 
 
 class PeerDirectory:
-    """See the module. `in_background` runs a short write of the registry off the loop."""
+    """Decides which nodes are admitted, and where they are."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class PeerDirectory:
         self._addresses: dict[NodeId, str] = {}
 
     def refresh(self) -> None:
-        """Take over what metadata says now."""
+        """Take over the nodes of the present metadata."""
         replica = self._metadata.replica
         if replica is None:
             return
@@ -72,7 +72,7 @@ class PeerDirectory:
             self._in_background(self._registry.set_seeds, seeds)
 
     def learn(self, addresses: dict[NodeId, str]) -> None:
-        """Keep connections to these nodes (this one left out); see `Transport.set_peers`."""
+        """Keep connections to these nodes, this one excluded. See `Transport.set_peers`."""
         addresses = {node: address for node, address in addresses.items() if node != self._registry.node_id}
         if addresses == self._addresses:
             return
@@ -86,11 +86,11 @@ class PeerDirectory:
         return node_id == self._registry.node_id or self._transport.is_connected(node_id)
 
     def is_any_connected(self) -> bool:
-        """Whether there is another node within reach."""
+        """Return whether any other node is reachable."""
         return any(self._transport.is_connected(node_id) for node_id in self._addresses)
 
     def client_address_of(self, node_id: NodeId) -> str:
-        """Return where clients reach a node; empty if it is not known."""
+        """Return the address at which clients reach a node, or an empty text if it is unknown."""
         if node_id == self._registry.node_id:
             return self.own_addresses.client
         replica = self._metadata.replica
@@ -98,10 +98,10 @@ class PeerDirectory:
         return node.client_address if node is not None else ""
 
     def may_lead(self, group_id: GroupId, node_id: NodeId) -> bool:
-        """Whether the node has a replica of the group, as far as this one knows. Both ids are the other node's to choose.
+        """Return whether the node has a replica of the group, as far as this one knows. The other node chooses both ids.
 
-        A partition that this copy of metadata has not heard of counts while it is one of the next to be made: group ids are
-        given in order. One that was deleted has no leader.
+        A partition that is missing in this node's metadata counts only if its id is one of the next to be assigned, because group ids are assigned
+        in order. A deleted partition has no leader.
         """
         replica = self._metadata.replica
         if replica is None:
@@ -116,17 +116,17 @@ class PeerDirectory:
         return any(r.node_id == node_id for r in partition.replicas + partition.retiring)
 
     def hello(self, target: NodeId, channel: Channel) -> Hello:
-        """Return what this node says of itself to a peer."""
+        """Return this node's description of itself for a peer."""
         mine, address = self._registry, self.own_addresses.peer
         return Hello(
             WIRE_VERSION, mine.cluster_id, mine.node_id, mine.uuid, target, channel, mine.boot, address, mine.boot_marks
         )
 
     def refusal_of_directory(self, uuid: str, lineage: Lineage) -> RequestError | None:
-        """Return why the directory that a node of this identity runs on may not be accepted as its own; None if it may.
+        """Return why the directory of a node with this identity is refused, or None if it is accepted.
 
         Raises:
-            RequestError: NOT_FORMED or NOT_READY when this node has no metadata yet.
+            RequestError: NOT_FORMED or NOT_READY if this node has no metadata yet.
         """
         mine = lineage_of(self._registry)
         if uuid == self._registry.uuid:
@@ -141,7 +141,7 @@ class PeerDirectory:
         return RequestError(pb.NOT_READY, rivalry, retry_after_ms=1000) if rivalry is not None else None
 
     def refusal(self, hello: Hello) -> str | None:
-        """Why a peer is not let in; None to let it in."""
+        """Return why a peer is refused, or None to admit it."""
         cluster_id, node_id = self._registry.cluster_id, self._registry.node_id
         if not cluster_id:
             return NOT_FORMED_REASON
@@ -160,7 +160,7 @@ class PeerDirectory:
         return stranger or self._stale(hello)
 
     def contradiction(self, hello: Hello) -> str | None:
-        """Why the sender's data directory is not the one that is known of it; None when it may be."""
+        """Return why the sender's data directory contradicts its known lineage, or None if it does not."""
         return hello.lineage.defect() or self.boots.contradiction(hello.uuid, hello.lineage)
 
     def _stale(self, hello: Hello) -> str | None:
@@ -172,7 +172,7 @@ class PeerDirectory:
 
 
 def _stranger(metadata: Metadata, hello: Hello) -> str | None:
-    """Why whoever says this of itself is no member; None if it is one, or may be one that this copy of metadata is too old to know."""
+    """Return why the sender of this description is no member, or None if it is one, or may be one that this node's metadata does not contain yet."""
     known = metadata.node(NodeId(hello.node_id))
     if known is not None and known.uuid == hello.uuid:
         return f"broker {hello.node_id} was removed from the cluster" if known.state == "removed" else None

@@ -1,6 +1,6 @@
-"""Take what the peer transport receives to the parts that it concerns.
+"""Pass the events of the peer transport to the parts of the node that they concern.
 
-Knows every such part and decides nothing. The transport gets it last, when everything that it leads to exists.
+This module knows every such part and decides nothing. The transport gets it last, when all these parts exist.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class PeerEvents:
         supervisor: Supervisor,
         on_stale_directory: Callable[[str], None],
     ) -> None:
-        """`on_stale_directory` is called with the reason if a peer refuses this node's data directory for good."""
+        """Take `on_stale_directory`, which is called with the reason if a peer permanently refuses this node's data directory."""
         self._engine = engine
         self._peers = peers
         self._supervisor = supervisor

@@ -1,8 +1,8 @@
-"""Brings the groups that this node leads to the membership that metadata wants, and reports what became of replicas.
+"""Bring the groups that this node leads to the membership that metadata wants, and report replicas that left.
 
-Looks again every `Timing.controller_seconds` and keeps nothing that matters: each step follows from the group's membership
-and the metadata, so a crash of anybody is continued by whoever leads next. Repair is the same machinery: metadata replaces
-a damaged or lost replica by a new one, which becomes a learner, catches up, votes, and then the old one goes.
+It runs every `Timing.controller_seconds` and stores nothing important: each step follows from the group's membership and the metadata, so
+after any crash the next leader continues. Repair works the same way: metadata replaces a damaged or lost replica by a new one, which
+becomes a learner, catches up and votes. Then the old one is removed.
 
 Source: Ongaro's thesis 4.2.1: a newcomer votes once it has, in one round, everything that was committed before the round.
 """
@@ -53,21 +53,21 @@ class ReconcilerHost(DamageHost, Protocol):
 
     @property
     def metadata(self) -> Replica[Metadata]:
-        """The metadata group's replica here. Raises RequestError NOT_FORMED or NOT_READY."""
+        """Return this node's metadata replica. Raises RequestError NOT_FORMED or NOT_READY."""
         ...
 
     def is_connected(self, node_id: NodeId) -> bool:
-        """Whether this node's control channel to that node is up (True for itself)."""
+        """Return whether this node's control channel to that node is up (True for itself)."""
         ...
 
     def is_led(self, group_id: GroupId) -> bool:
-        """Whether the group has a leader, as far as this node can tell."""
+        """Return whether the group has a leader, as far as this node can tell."""
         ...
 
 
 @dataclass
 class _CatchUp:
-    """What is remembered of a group that is on its way: only to judge when its learners have caught up."""
+    """The progress of a group whose learners are catching up. It is only needed to decide when they have caught up."""
 
     began_at: float
     noted_at: float
@@ -75,7 +75,7 @@ class _CatchUp:
 
 
 class Reconciler:
-    """See the module. One per node."""
+    """Reconciles the groups that one node leads."""
 
     def __init__(self, host: ReconcilerHost, reporter: Reporter, metadata_voters_max: int) -> None:
         self._host = host
@@ -83,23 +83,23 @@ class Reconciler:
         self._on_the_way: dict[GroupId, _CatchUp] = {}
         self.damage = DamageReports(host, reporter)
         self._without_node_throttle = LogThrottle()
-        # what needs nothing until metadata or its membership changes is not looked at again: a quiet node stays quiet
+        # a group that needs nothing until metadata or its membership changes is not checked again, so that a quiet node stays quiet
         self._whole_at_revision = -1
         self._settled: dict[GroupId, tuple[int, Membership]] = {}
         self._seals: dict[GroupId, tuple[tuple[Term, Membership], asyncio.Future[list[object]]]] = {}
-        """Of led groups that replicas have left: the configuration without them, and the entry that says so on disk."""
+        """Led groups that replicas have left: the configuration without them, and the entry that proves it on disk."""
 
     async def run(self) -> None:
-        """Look for ever."""
+        """Do rounds until cancelled."""
         while True:
             await asyncio.sleep(self._host.timing.controller_seconds)
             try:
                 await self.round()
-            except RequestError as error:  # leadership moved, or metadata is not ready: the next round sees it as it is
+            except RequestError as error:  # leadership moved, or metadata is not ready: the next round checks again
                 log.debug("reconciliation_postponed", reason=str(error))
 
     async def round(self) -> None:
-        """One look at everything this node leads. A step that fails keeps none of the others from its turn."""
+        """Do one round over everything that this node leads. A step that fails does not prevent the others."""
         metadata = self._host.metadata
         left: list[ReplicaKey] = []
         spared: list[ReplicaKey] = []
@@ -121,9 +121,9 @@ class Reconciler:
         return self._host.supervisor.step(Work.RECONCILER)
 
     def retained_from_index(self, replica: Replica[StateMachine]) -> LogIndex | None:
-        """Up to where the log of a led group may be deleted without cutting off a learner that is catching up.
+        """Return the last index that may be deleted from a led group's log without cutting off a learner that is catching up.
 
-        None: there is none, or the oldest has used up its time and must make do with another snapshot.
+        None means that there is no such learner, or that the oldest has used up its time and needs another snapshot.
         """
         way = self._on_the_way.get(replica.group_id)
         learners = replica.core.membership.learners
@@ -160,7 +160,7 @@ class Reconciler:
             await self._execute(replica, RemoveReplica(METADATA_GROUP_ID, replica_id))
 
     async def _replace_missing(self, replica: Replica[Metadata]) -> None:
-        """Give partitions that a removed node left short another replica, a few at a time."""
+        """Give another replica to partitions that lost one with a removed node, a few at a time."""
         machine, limits = replica.state_machine, self._host.limits
         if machine.revision == self._whole_at_revision:
             return
@@ -196,7 +196,7 @@ class Reconciler:
     # ------------------------------------------------------------------------------------------------ partitions
 
     def _maintain_partitions(self, metadata: Metadata) -> list[ReplicaKey]:
-        """Advance every led partition that is not as wanted; returns retiring replicas that have left their groups."""
+        """Advance every led partition whose membership differs from the target. Return retiring replicas that have left their groups."""
         left: list[ReplicaKey] = []
         led = {replica.group_id: replica for replica in self._host.partition_replicas() if replica.is_leader}
         catching_up = sum(1 for replica in led.values() if replica.core.membership.learners)
@@ -227,7 +227,7 @@ class Reconciler:
         *,
         may_add: bool,
     ) -> tuple[list[ReplicaKey], bool]:
-        """Advance one partition. Returns retiring replicas that have left it, and whether it was given learners."""
+        """Advance one partition. Return retiring replicas that have left it, and whether it was given learners."""
         state = (metadata.revision, replica.core.membership)
         if self._settled.get(replica.group_id) == state:
             settled[replica.group_id] = state
@@ -243,10 +243,11 @@ class Reconciler:
         return left, has_added
 
     def _left(self, replica: Replica[StateMachine], wanted: WantedPartition) -> list[ReplicaKey]:
-        """The retiring replicas that the group will never need again.
+        """Return the retiring replicas that the group will never need again.
 
-        A lost one stays listed until its successor votes, or all wanted replicas do, though: so metadata shows which partitions are being
-        rebuilt. No longer: its seat counts as unsound while it is listed, and another one may be so for good (`has_healthy_majority`).
+        A lost replica stays listed until its successor votes or all wanted replicas do, so that metadata shows which partitions are being rebuilt.
+        It is not listed longer, because its seat counts as unhealthy while it is, and another seat may be unhealthy permanently
+        (`has_healthy_majority`).
         """
         partition, membership = wanted.view, replica.core.membership
         if not partition.retiring or membership.is_joint:
@@ -264,25 +265,25 @@ class Reconciler:
         )
 
     def _is_closed_to_older(self, replica: Replica[StateMachine], revision: int) -> bool:
-        """Whether the group refuses wishes older than metadata's `revision`; begins to see to it where not.
+        """Return whether the group refuses targets older than metadata's `revision`. If not, start to make it do so.
 
-        Scenario: metadata wants {1, 2}, then {1, 2, 3}, then {1, 2} again, which the group is already. 3 was never in it, so its files
-        go. If node 2 led next, and its metadata ended at the second wish, the group would take 3 in, and let it vote, and lose it.
+        Scenario: metadata wants {1, 2}, then {1, 2, 3}, then {1, 2} again, which the group already has. 3 was never in it, so its files are
+        deleted. If node 2 led next with metadata that ends at the second target, it would add 3, let it vote, and lose it.
         """
         membership = replica.core.membership
         if membership.revision >= revision:
             return True
         same = MembershipChange(((MembershipOp.ADD_VOTER, membership.voters[0]),), revision)
-        with contextlib.suppress(RequestError):  # else in the next round
+        with contextlib.suppress(RequestError):  # otherwise in the next round
             replica.propose_membership(same).add_done_callback(consume_exception)
         return False
 
     def _is_sealed(self, replica: Replica[StateMachine]) -> bool:
-        """Whether a majority has on disk that the group's configuration is committed; begins to see to it where not.
+        """Return whether a majority has on disk that the group's configuration is committed. If not, start to make it so.
 
-        Scenario: {1, 2} becomes {1, 3}. Each member writes at once that the joint configuration was left, but nobody hears when it has.
-        If 2's files went before and 1 and 3 crashed, both would come back joint, needing a vote of 2, for ever.
-        An entry proposed after the change was applied brings its commit index along: it is written with the entry.
+        Scenario: {1, 2} becomes {1, 3}. Each member immediately writes that the joint configuration was left, but no other node learns when it has.
+        If the files of 2 were deleted before, and 1 and 3 crashed, both would restart in the joint configuration and need a vote of 2 without
+        end. An entry that is proposed after the change was applied carries its commit index, which is written with the entry.
         """
         state = (replica.term, replica.core.membership)
         known = self._seals.get(replica.group_id)
@@ -290,7 +291,7 @@ class Reconciler:
             return known[1].done()
         try:
             _, applied = replica.propose([Proposal(EntryKind.EMPTY, b"")])
-        except RequestError:  # the next round
+        except RequestError:  # the next round tries again
             return False
         applied.add_done_callback(consume_exception)
         self._seals[replica.group_id] = (state, applied)
@@ -299,7 +300,7 @@ class Reconciler:
     # ------------------------------------------------------------------------------------------------ any group
 
     def _advance(self, replica: Replica[MachineT], target: MembershipTarget, *, may_add: bool) -> bool:
-        """Propose the group's next change, if there is one; True when it adds learners."""
+        """Propose the group's next change, if there is one. Return whether it adds learners."""
         core = replica.core
         if is_reached(core.membership, target):
             self._on_the_way.pop(replica.group_id, None)
@@ -312,16 +313,16 @@ class Reconciler:
             return False
         try:
             replica.propose_membership(change).add_done_callback(consume_exception)
-        except RequestError:  # one is under way, or this leader has just begun: the next round
+        except RequestError:  # a change is under way, or this leader has just begun: the next round tries again
             return False
         steps = ", ".join(f"{op.name.lower()} {replica_id}" for op, replica_id in change.steps)
         log.info("membership_change_proposed", group_id=replica.group_id, steps=steps)
         return is_adding
 
     def _caught_up(self, replica: Replica[MachineT]) -> set[ReplicaId]:
-        """Members that have everything that was committed when the last round looked.
+        """Return the members that have everything that was committed at the time of the last round.
 
-        One that was sent a snapshot since does not count: its state may be ahead of its log.
+        A member that was sent a snapshot since then does not count, because its state may be ahead of its log.
         """
         core, now = replica.core, self._host.loop.time()
         way = self._on_the_way.get(replica.group_id)

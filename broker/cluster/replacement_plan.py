@@ -1,10 +1,10 @@
-"""Plans other replicas for partitions that have fewer than their topic wants: pure, and made from metadata alone.
+"""Plan new replicas for partitions that have fewer than their topic wants. The functions are pure and use only metadata.
 
-A removed node leaves its partitions short of a replica. A plan fills some of them up, so many at a time that rebuilding
-leaves room for the work; whoever leads metadata next plans on from what metadata says then.
+A removed node leaves its partitions short of a replica. A plan gives some of them new ones, a bounded number at a time, so that rebuilding
+leaves capacity for clients. The next metadata leader continues from the metadata.
 
-A lost replica stays listed as retiring until its successor votes (`Reconciler`). So metadata itself shows how many
-partitions are being rebuilt, and nobody needs to remember it.
+A lost replica stays listed as retiring until its successor votes (`Reconciler`). So metadata itself shows the number of partitions that are
+being rebuilt, and it need not be stored elsewhere.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ class WantedPartition:
 
     @property
     def missing_count(self) -> int:
-        """Replicas it is short of."""
+        """Return the number of missing replicas."""
         return max(0, self.replication_factor - len(self.view.replicas))
 
 
 def wanted_partition(metadata: Metadata, partition: PartitionView) -> WantedPartition:
-    """Return the partition with the number of replicas that metadata wants of it."""
+    """Return the partition with the number of replicas that its topic wants."""
     topic = metadata.topic(partition.topic_id)
     return WantedPartition(partition, topic.replication_factor if topic is not None else len(partition.replicas))
 
 
 @dataclass(frozen=True, slots=True)
 class ReplacementPlan:
-    """What to propose now, and what cannot be helped."""
+    """The commands to propose now, and the partitions that cannot be helped."""
 
     commands: tuple[SetReplicas, ...] = ()
     without_node_count: int = 0
-    """Partitions short of a replica that no node within reach can take."""
+    """Partitions that lack a replica, and for which no reachable node has capacity."""
     is_whole: bool = False
-    """No partition is short of anything: there is nothing to plan before metadata changes."""
+    """Whether no partition lacks anything, so that nothing need be planned before metadata changes."""
 
 
 def plan_replacements(
@@ -57,20 +57,20 @@ def plan_replacements(
     leader_of: Callable[[int], int],
     rebuilding_max: int,
 ) -> ReplacementPlan:
-    """Fill up partitions, those with the fewest replicas first, while at most `rebuilding_max` are being rebuilt.
+    """Plan new replicas, for partitions with the fewest replicas first, while at most `rebuilding_max` are being rebuilt.
 
-    A partition is left alone unless one of its replicas leads it, within reach: else a new one would have nobody to copy from, and
-    one without any replica left would come back empty. One whose new replica is out
-    of reach is not counted as being rebuilt: it makes no work, and must not hold up the others.
+    A partition is skipped unless a reachable replica leads it. Without a leader a new replica would have no source to copy from, and a partition
+    without any replica would come back empty. A partition whose new replica is unreachable does not count as being rebuilt: it causes no
+    work and must not delay the others.
 
     Args:
-        partitions: all of them.
-        nodes: the registered nodes.
-        replica_counts: how many replicas a node has, by node id.
-        replicas_max: how many it takes.
-        is_connected: whether the metadata leader reaches a node now.
-        leader_of: the node that leads a group, as far as is known, by group id; 0: nobody.
-        rebuilding_max: the limit.
+        partitions: All partitions.
+        nodes: The registered nodes.
+        replica_counts: The number of replicas of each node, by node id.
+        replicas_max: The maximum number of replicas of each node.
+        is_connected: Returns whether the metadata leader reaches a node now.
+        leader_of: Returns the known leader of a group, by group id, or 0 if there is none.
+        rebuilding_max: The limit.
     """
     wanted = [partition for partition in partitions if partition.missing_count or _has_lost(partition.view)]
     if not wanted:
@@ -100,7 +100,7 @@ def _has_lost(partition: PartitionView) -> bool:
 
 
 def _is_led(partition: PartitionView, leader_of: Callable[[int], int], is_connected: Callable[[int], bool]) -> bool:
-    """A leader that was removed or is out of reach may still be the last one known."""
+    """Return whether one of the partition's replicas leads it and is reachable. The last known leader may have been removed."""
     leader = leader_of(partition.group_id)
     return any(replica.node_id == leader for replica in partition.replicas) and is_connected(leader)
 
@@ -119,10 +119,10 @@ def _choose(
     counts: Mapping[int, int],
     replicas_max: Mapping[int, int],
 ) -> list[int]:
-    """Nodes for the replicas that are missing: as many as can be had."""
+    """Return nodes for the missing replicas, as many as there are."""
     view = partition.view
     holders = [by_id[replica.node_id] for replica in view.replicas if replica.node_id in by_id]
-    # an old replica that still votes keeps its node from taking another of the same group
+    # an old replica that still votes prevents its node from hosting another one of the same group
     barred = {replica.node_id for replica in (*view.replicas, *view.retiring) if not replica.is_lost}
     added: list[int] = []
     for _ in range(partition.missing_count):

@@ -1,7 +1,7 @@
-"""Opens and creates the files of single replicas, and refuses data directories that must not be used.
+"""Open and create the files of single replicas, and refuse data directories that must not be used.
 
 A new replica's file is durable before its registry row. So a file that was written to and has no row belongs to a replica that
-the registry has forgotten, and no empty replica may take its place.
+the registry has forgotten, and no empty replica may replace it.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ log = structlog.get_logger(__name__)
 
 
 def open_replica(store: LmdbLogStore, registry: Registry, key: ReplicaKey, machine: StateMachine) -> RestoredState:
-    """Open a replica's file and bring its machine to the durable state. Runs on the replica's writer thread.
+    """Open a replica's file and restore its state machine to the durable state. Runs on the replica's writer thread.
 
-    A file that was being read when a process died of a memory fault is first checked in a child process: reading a damaged page may
-    end the process.
+    If a process died of a memory fault while it read the file, a child process checks the file first, because reading a damaged page
+    may kill the process.
 
     Raises:
-        DamagedReplicaError, MissingReplicaError: quarantine it.
+        DamagedReplicaError, MissingReplicaError: The replica must be quarantined.
     """
     if registry.needs_verification(key):
         if not store.exists(key):
@@ -45,19 +45,19 @@ def open_replica(store: LmdbLogStore, registry: Registry, key: ReplicaKey, machi
     grow_map_if_nearly_full(store, key)
     try:
         machine.restore(store.state_rows(key), restored.state_index)
-    except (ValueError, TypeError, KeyError, LookupError) as error:  # a row that does not decode
+    except (ValueError, TypeError, KeyError, LookupError) as error:  # a row cannot be decoded
         raise DamagedReplicaError(key, f"its state cannot be restored: {error}") from error
     except StorageUnavailableError:
-        store.close(key)  # it will be tried again, and no file may be open twice
+        store.close(key)  # opening will be tried again, and no file may be open twice
         raise
     return restored
 
 
 def _find_problem(store: LmdbLogStore, key: ReplicaKey) -> str | None:
-    """Have a child process check a closed file. Returns the problem found; None if there is none.
+    """Have a child process check a closed file. Return the problem found, or None if there is none.
 
-    None also if the check could not be made: that is no reason to give the replica up or to keep it closed. Opening, and every
-    read, check what they read.
+    None is also returned if the check could not be made, because that is no reason to give the replica up or to keep it closed.
+    Opening and every read still check what they read.
     """
     try:
         return store.verify(key)
@@ -67,13 +67,13 @@ def _find_problem(store: LmdbLogStore, key: ReplicaKey) -> str | None:
 
 
 def create_replica(store: LmdbLogStore, registry: Registry, key: ReplicaKey, state: RestoredState) -> None:
-    """Make a new replica durable: first its file, then its registry row; only then may it speak.
+    """Make a new replica durable: first its file, then its registry row. Only then may it speak.
 
-    A crash between the two leaves an untouched file without a row, which is taken. A file that was written to belongs to a replica
-    that spoke: the registry is older than the file.
+    A crash between these steps leaves an untouched file without a row, which is reused. A file that was written to belongs to a
+    replica that spoke, which shows that the registry is older than the file.
 
     Raises:
-        DamagedReplicaError: there is a file that was written to or cannot be read. It is left unchanged.
+        DamagedReplicaError: A file exists that was written to or cannot be read. It is left unchanged.
     """
     try:
         store.create(key, state, ())
@@ -86,7 +86,7 @@ def create_replica(store: LmdbLogStore, registry: Registry, key: ReplicaKey, sta
 
 
 def _difference(store: LmdbLogStore, key: ReplicaKey, state: RestoredState) -> str | None:
-    """Return why a closed file is not that of a replica that was created in `state` and never spoke; None if it is."""
+    """Return None if a closed file is that of a replica that was created in `state` and never spoke, else the reason why not."""
     found = store.open(key)
     store.close(key)
     return None if found == state else "it was written to, so the registry is older than it"
@@ -95,11 +95,11 @@ def _difference(store: LmdbLogStore, key: ReplicaKey, state: RestoredState) -> s
 def refuse_lost_registry(store: LmdbLogStore, registry: Registry) -> None:
     """Refuse a directory with replica files and an empty registry.
 
-    A node has an identity before it has a replica's file, so its registry was lost. ClusterBootstrap or joining a cluster would put other
-    replicas in the place of these.
+    A node has an identity before its first replica file, so its registry was lost. Forming or joining a cluster would replace these
+    replicas by others.
 
     Raises:
-        RegistryError: the registry was lost. It is closed, and no file was changed.
+        RegistryError: The registry was lost. It is closed, and no file was changed.
     """
     if registry.uuid:
         return
@@ -113,12 +113,12 @@ def refuse_lost_registry(store: LmdbLogStore, registry: Registry) -> None:
 
 
 def refuse_stale_directory(registry: Registry) -> None:
-    """Refuse a directory that its cluster refused before. Each further start would count a boot, and it would look newer than it is.
+    """Refuse a directory that its cluster refused before. Each further start would count a boot and make it look newer than it is.
 
     Raises:
-        RegistryError: the cluster refused the directory. The registry is closed.
+        RegistryError: The cluster refused the directory. The registry is closed.
     """
     if registry.refusal:
         reason = registry.refusal
         registry.close(is_clean=True)
-        raise RegistryError(f"the cluster refuses this data directory for good: {reason}; {STALE_DIRECTORY_ADVICE}")
+        raise RegistryError(f"the cluster refuses this data directory permanently: {reason}; {STALE_DIRECTORY_ADVICE}")

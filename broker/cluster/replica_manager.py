@@ -1,8 +1,8 @@
-"""Makes the replicas on this node be those that metadata says: creates, opens, retires.
+"""Create, open and retire the replicas on this node, as metadata demands.
 
-Runs only while the metadata replica has confirmed, in this boot, that it is caught up. A file is deleted only when
-metadata shows the replica retired; a registry row without its file is a quarantine, never a reason to start empty, and so
-is a file that was written to and has no row.
+This runs only while the metadata replica has confirmed, in this boot, that it is caught up. A file is deleted only when metadata
+shows the replica as retired. A registry row without its file leads to a quarantine, never to an empty start. So does a file that was
+written to and has no row.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ T = TypeVar("T")
 
 
 class ReplicaManager:
-    """The partition replicas of one node.
+    """Manages the partition replicas of one node.
 
-    Each group has at most one task, while there is something to do for it. So its old replica is retired before its new one is
-    created, and no file is opened twice. Each writer opens one file at a time, so that replicas already served commit in between.
-    A replica that cannot be served delays neither the others nor the work that follows metadata.
+    Each group has at most one task, while it has work. So its old replica is retired before its new one is created, and no file is
+    opened twice. Each writer opens one file at a time, so that replicas already served can commit in between. A replica that cannot be
+    served delays neither the others nor the work that follows metadata.
     """
 
     def __init__(
@@ -60,8 +60,18 @@ class ReplicaManager:
         on_serving: Callable[[Replica[StateMachine], TopicKind], None],
         on_changed: Callable[[GroupId], None],
     ) -> None:
-        """`in_background` runs a short write of the registry off the loop. `on_changed` is called when a replica is no longer served,
-        and when the reason that it is not served changes.
+        """Take the parts of the node that manage replicas need, and its callbacks.
+
+        Args:
+            loop: The node's event loop.
+            engine: The engine that hosts the replicas.
+            store: The store of their files.
+            writers: The writer threads.
+            registry: The node's registry.
+            supervisor: Counts failures.
+            in_background: Runs a short write of the registry off the loop.
+            on_serving: Called with a replica that is served from now on.
+            on_changed: Called when a replica is no longer served, and when the reason why it is not served changes.
         """
         self._loop = loop
         self._engine = engine
@@ -75,39 +85,39 @@ class ReplicaManager:
         self.broken: dict[ReplicaKey, str] = {}
         """Replicas here that are silent until they are replaced, with the reason."""
         self._metadata: Metadata | None = None
-        """None until this node has caught up with it."""
+        """The node's metadata. None until this node has caught up with it."""
         self._node_id = NO_NODE
         self._leaving: dict[GroupId, list[ReplicaKey]] = {}
         """Replicas here that metadata shows retired."""
         self._troubles: dict[ReplicaKey, Trouble] = {}
         self._served: set[ReplicaKey] = set()
-        """Served at some time in this boot."""
+        """Replicas that were served at some time in this boot."""
         self._working: dict[GroupId, asyncio.Task[None]] = {}
         self._lanes: dict[int, asyncio.Lock] = {}
-        """By writer: held while a file is opened there."""
+        """Locks by writer, held while a file is opened there."""
         self._marked: dict[ReplicaKey, asyncio.Future[None]] = {}
-        """Files about to be opened: done when the registry remembers that they are open."""
+        """Files about to be opened. Each future is done when the registry has recorded that its file is open."""
         self._throttle = LogThrottle()
         self._is_closed = False
 
     async def on_writer(self, key: ReplicaKey, function: Callable[[], T]) -> T:
-        """Run on the replica's writer thread."""
+        """Run a function on the replica's writer thread."""
         return await asyncio.wrap_future(self._writers.run(key, function), loop=self._loop)
 
     def close(self) -> list[asyncio.Task[None]]:
-        """Begin nothing more. Returns the tasks that run; they are cancelled."""
+        """Start no further work. Cancel the running tasks and return them."""
         self._is_closed = True
         for task in self._working.values():
             task.cancel()
         return list(self._working.values())
 
-    # ------------------------------------------------------------------------------------------------ what is to be done
+    # ------------------------------------------------------------------------------------------------ what to do
 
     def reconcile(self, metadata: Metadata, node_id: NodeId) -> None:
-        """Begin the work that metadata asks for, group by group. Does not wait, and is safe to repeat."""
+        """Start the work that metadata demands, group by group. It does not wait, and may be repeated."""
         me = metadata.node(node_id)
         if me is None or me.uuid != self._registry.uuid:
-            return  # what metadata says of this node id is meant for another disk
+            return  # metadata's plans for this node id are meant for another disk
         self._metadata, self._node_id = metadata, node_id
         wanted = self._wanted(metadata, node_id)
         self._leaving = {}
@@ -139,13 +149,13 @@ class ReplicaManager:
         return wanted
 
     def _partition_of(self, key: ReplicaKey) -> PartitionView | None:
-        """The partition, if metadata wants just this replica of it here now."""
+        """Return the partition if metadata wants this replica of it here now, else None."""
         if self._metadata is None or self._wanted_of(key.group_id) != key:
             return None
         return self._metadata.partition(key.group_id)
 
     def _wanted_of(self, group_id: GroupId) -> ReplicaKey | None:
-        """The replica of a group that metadata wants here now."""
+        """Return the replica of a group that metadata wants here now."""
         partition = self._metadata.partition(group_id) if self._metadata is not None else None
         replica = _replica_on(partition, self._node_id) if partition is not None else None
         return ReplicaKey(group_id, ReplicaId(replica.replica_id)) if replica is not None else None
@@ -172,7 +182,7 @@ class ReplicaManager:
         return trouble is None or trouble.is_due
 
     def _mark_open(self, keys: list[ReplicaKey]) -> None:
-        """Have the registry remember, in one write for all, that these files are open from now on."""
+        """Have the registry record, in one write for all, that these files are open from now on."""
         if keys:
             marked = self._loop.run_in_executor(None, self._registry.mark_open, keys)
             self._marked |= dict.fromkeys(keys, marked)
@@ -193,11 +203,11 @@ class ReplicaManager:
             await self._guarded(wanted, self._bring_up)
 
     def _to_retire(self, group_id: GroupId) -> Iterator[ReplicaKey]:
-        """The group's replicas that must go now, each looked at when its turn comes."""
+        """Yield the group's replicas that must be retired now. Each is checked when its turn comes."""
         return (key for key in self._leaving.get(group_id, ()) if self._is_leaving(key) and self._is_due(key))
 
     def _to_open(self, group_id: GroupId) -> ReplicaKey | None:
-        """The group's replica that must be opened now. None while an older one is in its place."""
+        """Return the group's replica that must be opened now, or None while an older one occupies its place."""
         wanted = self._wanted_of(group_id)
         if wanted is None or group_id in self._engine.replicas:
             return None
@@ -211,10 +221,10 @@ class ReplicaManager:
             self._supervisor.record_failure(Work.REPLICAS, error)
             return
         if any(self._to_retire(group_id)) or self._to_open(group_id) is not None:
-            self._begin(group_id)  # metadata went on in the meantime
+            self._begin(group_id)  # metadata changed in the meantime
 
     async def _guarded(self, key: ReplicaKey, work: Callable[[ReplicaKey], Awaitable[None]]) -> None:
-        """Run the work. A failure concerns this replica alone."""
+        """Run the work. A failure affects this replica alone."""
         try:
             await work(key)
         except Exception as error:
@@ -278,10 +288,10 @@ class ReplicaManager:
         self._troubles.pop(key, None)
         log.info("replica_retired", group_id=key.group_id, replica_id=key.replica_id)
 
-    # ------------------------------------------------------------------------------------------------ what is not served
+    # ------------------------------------------------------------------------------------------------ unserved replicas
 
     def on_broken(self, replica: Replica[StateMachine], error: Exception) -> None:
-        """Take over a replica that the engine stopped: it is damaged, or met a defect, which says nothing about its data."""
+        """Handle a replica that the engine stopped because of damage, or because of a defect, which says nothing about its data."""
         self._on_error(replica.key, error)
 
     def _on_error(self, key: ReplicaKey, error: Exception) -> None:
@@ -292,7 +302,7 @@ class ReplicaManager:
             self._on_failure(key, error)
 
     def _on_failure(self, key: ReplicaKey, error: Exception) -> None:
-        """Try again after a pause, from the file. Give the replica up when that has failed for too long."""
+        """Try again from the file after a pause. Give the replica up if that has failed for too long."""
         now, reason = self._loop.time(), reason_of(error)
         trouble = self._troubles.get(key)
         if trouble is None or trouble.is_over(now):
@@ -312,7 +322,9 @@ class ReplicaManager:
         self._on_changed(key.group_id)
 
     def _retry(self, key: ReplicaKey, trouble: Trouble) -> None:
-        trouble.is_due = True  # not `retry_at`: a loop's timer may fire a little early, and there is no other one
+        trouble.is_due = (
+            True  # comparing with `retry_at` would not do: a timer may fire a little early, and it is the only one
+        )
         self._begin(key.group_id)
 
     def _give_up(self, key: ReplicaKey, reason: str) -> None:
@@ -323,7 +335,7 @@ class ReplicaManager:
         self._on_changed(key.group_id)
 
     def not_served(self, metadata: Metadata, node_id: NodeId) -> list[NotServed]:
-        """Return what metadata wants here and this node does not serve, each with the reason."""
+        """Return the replicas that metadata wants here and this node does not serve, each with the reason."""
         return [self._not_served(key) for key in self._wanted(metadata, node_id) if not self._is_served(key)]
 
     def _not_served(self, key: ReplicaKey) -> NotServed:
@@ -336,7 +348,9 @@ class ReplicaManager:
 
 
 def _replica_on(partition: PartitionView, node_id: NodeId) -> ReplicaView | None:
-    """Return the replica to host. Never one whose disk was lost: an empty one with its id would deny its votes and entries."""
+    """Return the replica to host. A replica whose disk was lost is never hosted: with its id, an empty one would deny its earlier votes and
+    entries.
+    """
     for replica in partition.replicas + partition.retiring:
         if replica.node_id == node_id and not replica.is_lost:
             return replica

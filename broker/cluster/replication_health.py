@@ -1,8 +1,8 @@
 """Tell which replicas keep up, and which groups one more failure would hurt.
 
-Judges by what the voters of a group led here acknowledged, never by connections alone. A connection only shows that a process runs. The
-replica at its other end may be stopped or quarantined, or its disk may take no writes. Decides nothing: metrics, `topic describe` and
-repair ask it.
+The answer relies on the acknowledgements of a led group's voters, never on connections alone. A connection only shows that a process runs.
+The replica at its other end may be stopped or quarantined, or its disk may accept no writes. This module decides nothing: metrics,
+`topic describe` and repair use it.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from raftmq.storage.log_store import ReplicaKey
 from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId, ReplicaId
 
 LAGGING_TICKS: Final = 4
-"""Heartbeats in a row that a voter leaves unanswered, or at which it lacks what the leader had one heartbeat earlier, before it
-counts as lagging: 1.2 s for a partition. Fewer would count a pause of garbage collection or a slow commit."""
+"""A voter lags if it leaves this many heartbeats in a row unanswered, or lacks at each of them the leader's entries of one heartbeat earlier:
+1.2 s for a partition. A smaller number would count a pause of garbage collection or a slow commit.
+"""
 METADATA_LAGGING_TICKS: Final = 8
-"""The same for the metadata group, whose heartbeats come twice as often."""
+"""The same number for the metadata group, whose heartbeats are twice as frequent."""
 
 
 def lagging_voters(replica: Replica[StateMachine]) -> frozenset[ReplicaId]:
@@ -37,11 +38,11 @@ def lagging_voters(replica: Replica[StateMachine]) -> frozenset[ReplicaId]:
 
 
 class ReplicationHost(Protocol):
-    """What replication health asks of the node."""
+    """The node as replication health sees it."""
 
     @property
     def metadata(self) -> Replica[Metadata]:
-        """Return the metadata group's replica here. Raises RequestError NOT_FORMED or NOT_READY."""
+        """Return this node's metadata replica. Raises RequestError NOT_FORMED or NOT_READY."""
         ...
 
     def partition_replicas(self) -> list[Replica[StateMachine]]:
@@ -54,7 +55,7 @@ class ReplicationHost(Protocol):
 
 
 class ReplicationHealth:
-    """The health of the groups that one node leads, as far as it can tell."""
+    """Reports the health of the groups that one node leads, as far as it can tell."""
 
     def __init__(self, host: ReplicationHost, damage: ReportedDamage) -> None:
         self._host = host
@@ -76,7 +77,7 @@ class ReplicationHealth:
         metadata = self._host.metadata.state_machine
         found: list[GroupId] = []
         for replica in self._host.partition_replicas():
-            # one that does not answer yet (its own entry is not applied) counts, too: else a failover would look like health
+            # a leader that does not answer yet (its own entry is not applied) counts, too: otherwise a failover would look healthy
             partition = metadata.partition(replica.group_id) if replica.core.role is Role.LEADER else None
             if partition is not None:
                 in_sync = self.in_sync(replica)
@@ -87,7 +88,7 @@ class ReplicationHealth:
         return found
 
     def metadata_voters_behind(self) -> list[NodeId]:
-        """Return the nodes whose vote on metadata is wanted or counted and does not keep up; empty unless this node leads it."""
+        """Return the nodes whose desired or present vote on metadata does not keep up. Empty unless this node leads the metadata group."""
         replica = self._host.metadata
         if replica.core.role is not Role.LEADER:
             return []

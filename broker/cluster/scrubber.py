@@ -1,7 +1,7 @@
-"""Reads every replica's file in the background, at a bounded rate, to find damaged pages while other replicas have the data.
+"""Read every replica's file in the background, at a bounded rate, to find damaged pages while other replicas have the data.
 
 Opening a file reads only its tail. The rest is read here, in slices, by a reader thread. Each slice has its own transaction, so no
-freed page is held for long, and a file swap waits for one slice at most. A damaged file is handled like any other damaged read:
+freed page is held for long, and replacing a file waits for one slice at most. A damaged file is treated like any other damaged read:
 the replica is quarantined and rebuilt from its peers.
 """
 
@@ -33,7 +33,7 @@ SLICE_BYTES = 256 * 1024
 SLICE_ROWS = 256
 """Bounds of one slice: about a millisecond of a reader thread."""
 ROW_COST_BYTES = 300
-"""Processor cost of a row, in bytes: it keeps files of small rows from costing many times the work of others."""
+"""Processor cost of a row, in bytes. Without it files of small rows would cost many times the work of others."""
 
 
 class Scrubber:
@@ -57,14 +57,14 @@ class Scrubber:
         self._limits = limits
         self._timing = timing
         self._trusted_at: float | None = None
-        """Loop time at which this process will have run long enough to clear files suspected of ending one. None: done."""
+        """Loop time at which this process has run long enough to clear files suspected of killing one. None: they are cleared."""
         self.bytes_total = 0
-        """Bytes read, files and rows."""
+        """Bytes of files and rows read."""
         self.damaged_total = 0
         """Replicas that were found damaged."""
         self.passes_total = 0
         self.last_pass_ms = 0
-        """End of the last complete pass, in ms since the epoch; 0 if there was none."""
+        """End of the last complete pass in milliseconds since the epoch, or 0 if there was none."""
 
     async def run(self) -> None:
         """Begin a pass every `Timing.scrub_pass_seconds`, until cancelled."""
@@ -79,11 +79,11 @@ class Scrubber:
             await asyncio.sleep(max(0.0, self._due(next_pass) - loop.time()))
 
     def _due(self, next_pass: float) -> float:
-        """Loop time of the next thing to do."""
+        """Return the loop time of the next action."""
         return next_pass if self._trusted_at is None else min(next_pass, self._trusted_at)
 
     async def one_pass(self) -> None:
-        """Read every replica that is served now, in random order, so that a node that restarts often gets to all of them."""
+        """Read every replica that is served now, in random order, so that a node that restarts often reaches all of them."""
         replicas = list(self._engine.replicas.values())
         self._engine.shuffle(replicas)
         for replica in replicas:
@@ -108,7 +108,7 @@ class Scrubber:
             self._engine.break_replica(replica, error)
         except CommitFailedError:
             raise
-        except ReplicaStorageError as error:  # closed, or not readable now: the next pass tries again
+        except ReplicaStorageError as error:  # closed, or temporarily unreadable: the next pass tries again
             log.debug("scrub_postponed", group_id=key.group_id, reason=str(error))
 
     async def _end_suspicion(self) -> None:

@@ -28,7 +28,7 @@ RETRY_SECONDS: Final = 0.5
 RETRY_SECONDS_MAX: Final = 4.0
 _CALL_SECONDS: Final = 5.0
 _CHECK_SECONDS: Final = 2.0
-"""How long a restart may wait for seeds whose hosts do not even refuse a connection."""
+"""Time that a restart waits for seeds whose hosts do not even refuse a connection."""
 _DEFINITE_REFUSALS: Final = (
     grpc.StatusCode.INVALID_ARGUMENT,
     grpc.StatusCode.ALREADY_EXISTS,
@@ -38,7 +38,7 @@ _DEFINITE_REFUSALS: Final = (
 
 
 class Seeds:
-    """The calls of one node to brokers that may admit it."""
+    """Calls the brokers that may admit one node."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Seeds:
         partitions_max: int,
         open_channel: Callable[[str], grpc.aio.Channel],
     ) -> None:
-        """`addresses` are this node's, and bound; `partitions_max` is what it can host."""
+        """Take `addresses`, the bound addresses of this node, and `partitions_max`, the number of replicas that it can host."""
         self._config = config
         self._version = version
         self._addresses = addresses
@@ -58,24 +58,24 @@ class Seeds:
         self._open_channel = open_channel
         self._unavailable_throttle = LogThrottle()
         self.postponement = ""
-        """Why a broker did not admit this node at the last try, and will later, in words; empty where none said."""
+        """The reason why a broker postponed the admission of this node at the last attempt. Empty if none gave a reason."""
 
     # ------------------------------------------------------------------------------------------------ clusters
 
     async def membership_of(self, seed: str) -> str:
-        """Return the cluster that a broker is in, in words; empty for one that is in none, and for one that does not answer."""
+        """Return a text that names a broker's cluster. Empty if the broker is in none or does not answer."""
         try:
             cluster_id = await self._ask_cluster_id(seed)
         except grpc.aio.AioRpcError as error:
             detail = detail_of(error)
             if detail is None:
                 log.warning("seed_unavailable", address=seed, reason=error.details())
-            # a member says NOT_READY, and the like, while it has no majority of its cluster
+            # a member answers NOT_READY, or a similar error, while it has no majority of its cluster
             return "" if detail is None or detail.code == pb.NOT_FORMED else "a cluster that is not ready"
         return f"cluster {cluster_id}" if cluster_id else ""
 
     async def cluster_of(self, seed: str) -> str:
-        """Return the cluster that a broker says it belongs to; empty if it does not say."""
+        """Return the id of the cluster to which a broker belongs. Empty if it does not answer."""
         try:
             return await self._ask_cluster_id(seed)
         except grpc.aio.AioRpcError:
@@ -105,9 +105,9 @@ class Seeds:
     async def register_once(
         self, seeds: tuple[str, ...], damaged_metadata_replica: int = 0
     ) -> pb.RegisterBrokerResponse | None:
-        """Ask one seed after the other. Returns None if none of them could answer now. Raises as `register`.
+        """Ask one seed after another. Return None if none of them could answer now. Raises as `register`.
 
-        A seed of another cluster refuses for that cluster only: it may be at the old address of a broker of ours.
+        A seed of another cluster refuses only for that cluster: it may be at the old address of a broker of this one.
         """
         request = self._request(damaged_metadata_replica)
         strangers: list[RequestError] = []
@@ -156,7 +156,7 @@ class Seeds:
         )
 
     def registration(self) -> RegisterNode:
-        """Return what this node says of itself to the metadata."""
+        """Return this node's registration for the metadata."""
         return RegisterNode(
             uuid=self._registry.uuid,
             node_id=self._registry.node_id or self._config.broker_id,
@@ -174,12 +174,12 @@ class Seeds:
 
 
 def _refusal(seed: str, error: grpc.aio.AioRpcError) -> RequestError:
-    """A definite no of the cluster, with what can be done about it."""
+    """Return the error for a definite refusal by the cluster, with its remedy."""
     detail = detail_of(error)
     if detail is not None and detail.code == pb.BROKER_REMOVED:
         return RequestError(
             pb.BROKER_REMOVED,
-            f"{seed} refuses this data directory for ever: {detail.message}. Stop this broker; to use the machine again, start "
+            f"{seed} permanently refuses this data directory: {detail.message}. Stop this broker; to use the machine again, start "
             "it on an empty data directory",
         )
     code = detail.code if detail is not None else pb.INVALID_ARGUMENT

@@ -1,8 +1,8 @@
-"""Returns the space of deleted data to the volume: leftover rows, free pages of replica files, and the trash.
+"""Return the space of deleted data to the volume: leftover rows, free pages of replica files, and the trash.
 
-Looks at the files themselves, every `Timing.retention_check_seconds`, whether or not anything is written or trimmed: a truncation
-deletes its rows in slices, so its caller cannot know when their space is free. Files are done one at a time, the one with most
-free space first. Each call on a writer is short. Decides nothing about data.
+Every `Timing.retention_check_seconds` it checks the files themselves, even if nothing is written or trimmed. A truncation deletes its rows
+in slices, so its caller cannot know when their space is free. Files are processed one at a time, the one with most free space first.
+Each call on a writer is short. This module decides nothing about data.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ from raftmq.storage.page_release import FileSpace
 log = structlog.get_logger(__name__)
 
 TRASH_GRACE_SECONDS = 600.0
-"""How long a retired replica's file is kept while there is room: time to notice a mistake."""
+"""Time for which a retired replica's file is kept while the disk has space, so that a mistake can be noticed."""
 IDLE_BYTES_MIN = 4 * 1024 * 1024
-"""Free pages that a file keeps for its own next appends, so that a steady stream of them and of trims makes few holes."""
+"""Free pages that a file keeps for its own next appends, so that a steady stream of appends and trims makes few holes."""
 IDLE_FRACTION = 8
-"""Or this fraction (one part in eight) of the bytes in use, if that is more."""
+"""A file may also keep this fraction (one part in eight) of its used bytes, if that is more."""
 IDLE_BYTES_MIN_SHORT = 256 * 1024
-"""The same while the disk is short."""
+"""Free pages that a file keeps while the disk is short."""
 ROUND_SECONDS = 2.0
-"""Time that one round spends on files. After it the trash is emptied, and the next round looks at the files again."""
+"""Time that one round spends on files. After it the trash is emptied, and the next round checks the files again."""
 
 
 class FileLook(NamedTuple):
-    """One open file at the beginning of a round."""
+    """The state of one open file at the beginning of a round."""
 
     key: ReplicaKey
     space: FileSpace
     has_truncated_rows: bool
 
     def is_due(self, *, is_short: bool) -> bool:
-        """Whether it has enough free pages to be worth the work."""
+        """Return whether the file has enough free pages to be worth the work."""
         kept = max(IDLE_BYTES_MIN, self.space.used_bytes // IDLE_FRACTION)
         return self.space.idle_bytes >= (IDLE_BYTES_MIN_SHORT if is_short else kept)
 
@@ -71,7 +71,7 @@ def look_at(
             looks.append(FileLook(key, store.space(key), store.has_truncated_rows(key)))
         except MissingReplicaError as error:
             missing[key] = error
-        except ReplicaStorageError:  # closed in the meantime, or not readable now: the next round tries again
+        except ReplicaStorageError:  # closed in the meantime, or temporarily unreadable: the next round tries again
             continue
     return sorted(looks, key=lambda look: look.space.idle_bytes, reverse=True), missing
 
@@ -106,7 +106,7 @@ class SpaceReturn:
             await self.round()
 
     async def round(self) -> None:
-        """Do one round. A step that fails, for one file or for all, does not keep the others from running."""
+        """Do one round. A step that fails, for one file or for all, does not prevent the others."""
         in_thread = partial(self._engine.loop.run_in_executor, self._readers)
         is_short = False
         looks: list[FileLook] = []
@@ -143,7 +143,7 @@ class SpaceReturn:
                 if released.is_complete or self._engine.loop.time() >= end_at:
                     break
         except (ReplicaClosedError, CommitFailedError):
-            return  # closed in the meantime; or the writer has reported already that the process must end
+            return  # closed in the meantime, or the writer has already reported that the process must end
         except DamagedReplicaError as error:
             self._break(key, error)
         except (ReplicaStorageError, OSError) as error:
@@ -154,7 +154,7 @@ class SpaceReturn:
             log.warning("file_without_holes", group_id=key.group_id, reason=reason)
 
     def _on_removed(self, key: ReplicaKey, error: MissingReplicaError) -> None:
-        """Have the group rebuild a replica whose file was removed. Without other voters the open file is the only copy: keep it."""
+        """Have the group rebuild a replica whose file was removed. If there is no other voter, keep it: its open file is the only copy."""
         replica = self._engine.replicas.get(key.group_id)
         if replica is not None and replica.key == key and replica.core.membership.voters == (key.replica_id,):
             raise error

@@ -1,6 +1,6 @@
-"""Say how this node stands in its cluster: why it is not ready, what warns, and which of its replicas are not served.
+"""Report this node's standing in its cluster: the reasons for not being ready, warnings, and replicas that are not served.
 
-Decides nothing and changes nothing: the node writes the facts that only it knows, and everybody else reads.
+It decides nothing and changes nothing: the node writes the facts that only it knows, and all others read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from raftmq.types import NO_NODE, GroupId
 
 
 class Standing:
-    """Gather the reasons from the node's parts, each time somebody asks."""
+    """Gathers the reasons from the node's parts, at each request."""
 
     def __init__(
         self,
@@ -47,14 +47,14 @@ class Standing:
         self._clock_watch = clock_watch
         self._other_clusters = other_clusters
         self.silence: NotReady | None = None
-        """Why this node takes no part in its cluster until it is started again. Written by the node, once."""
+        """The reason why this node takes no part in its cluster until it is restarted. The node writes it once."""
         self.is_caught_up = False
-        """A quorum confirmed the metadata in this boot. Written by the node, once."""
+        """Whether a quorum confirmed the metadata in this boot. The node writes it once."""
         self.is_stopping = False
-        """The broker was told to stop. Written by the node, once."""
+        """Whether the broker was told to stop. The node writes it once."""
 
     def not_ready_reasons(self) -> list[NotReady]:
-        """Return why `/readyz` would say no. Empty when the node is ready."""
+        """Return the reasons why the node is not ready. Empty if it is ready."""
         reasons = []
         if self.is_stopping:
             reasons.append(NotReady(Reason.STOPPING, "the broker was told to stop and hands its leaderships over"))
@@ -70,7 +70,7 @@ class Standing:
         return reasons
 
     def _reasons_of_membership(self) -> list[NotReady]:
-        """Return what keeps the node from being a part of the cluster that can be relied upon."""
+        """Return the reasons why the node is not yet a reliable part of the cluster."""
         if self.silence is not None:
             return [self.silence]
         replica = self._metadata.replica
@@ -107,11 +107,11 @@ class Standing:
         return self._replicas.not_served(self._metadata.replica.state_machine, node_id)
 
     def missing_replicas(self) -> list[GroupId]:
-        """Return the groups of which this node should serve a replica and does not, without the damaged replicas."""
+        """Return the groups of which this node should serve a replica and does not, except damaged replicas."""
         return [one.key.group_id for one in self.not_served() if one.reason is not NotServedReason.QUARANTINED]
 
     def warnings(self) -> list[str]:
-        """Return what is wrong without making the node unready: its other replicas are served."""
+        """Return problems that do not make the node unready, because its other replicas are served."""
         said = [
             f"replica {one.key.replica_id} of group {one.key.group_id} is not served ({one.reason}): {one.message}"
             for one in sorted(self.not_served())

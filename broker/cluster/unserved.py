@@ -1,6 +1,6 @@
-"""Records why a replica that metadata wants on this node is not served, and when it is tried again.
+"""Record why a replica that metadata wants on this node is not served, and when it is tried again.
 
-Decides nothing: `replica_manager` asks it. All times are loop times.
+This module decides nothing: `replica_manager` does. All times are loop times.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _NO_ROOM: Final = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno
 RETRY_SECONDS_MIN: Final = 1.0
 """The pause after the first failure of a replica. Each further pause is twice as long."""
 RETRY_SECONDS_MAX: Final = 60.0
-"""The longest pause: how late a replica is served after the cause has gone."""
+"""The longest pause. It is also how late a replica is served after the cause has gone."""
 ROOM_SECONDS_MAX: Final = 5.0
-"""The longest pause while disk space or descriptors are missing: they come back at any time, and an attempt is cheap."""
+"""The longest pause while disk space or descriptors are missing. They may return at any time, and an attempt is cheap."""
 STARTING_ATTEMPTS: Final = 3
-"""Failed attempts for which a start waits. After more, the replica must not keep its node from being ready."""
+"""Failed attempts for which a start waits. After more, the replica no longer prevents its node from being ready."""
 STEADY_SECONDS: Final = 300.0
 """A replica that was served for this long since its failure has recovered. One that fails sooner still has the same trouble."""
 GIVE_UP_SECONDS: Final = 600.0
@@ -33,18 +33,18 @@ spare it. Long enough for an operator to look at it, short enough that another f
 
 
 class NotServedReason(StrEnum):
-    """A closed vocabulary: the codes of /readyz, and the values of a label of /metrics."""
+    """A reason why a replica is not served. The values are codes of /readyz and of a label of /metrics."""
 
     OPENING = "opening"
-    """It is being created or opened."""
+    """The replica is being created or opened."""
     FAILING = "failing"
-    """A defect of the program stopped it, or its file cannot be opened; it is tried again from time to time."""
+    """A defect of the program stopped the replica, or its file cannot be opened. Attempts are repeated."""
     UNAVAILABLE = "unavailable"
-    """The disk has no room for it, or the operating system no descriptors or memory."""
+    """The disk has no space for the replica, or the operating system no descriptors or memory."""
     UNSUPPORTED_FORMAT = "unsupported_format"
-    """Another version of the broker wrote its file, or a command in it: this one cannot read it."""
+    """Another version of the broker wrote the replica's file or a command in it, and this version cannot read it."""
     QUARANTINED = "quarantined"
-    """Its data is damaged or missing, or it was given up. It waits to be replaced."""
+    """The replica's data is damaged or missing, or it was given up. It waits to be replaced."""
 
 
 class NotServed(NamedTuple):
@@ -54,16 +54,16 @@ class NotServed(NamedTuple):
     reason: NotServedReason
     message: str
     is_starting: bool
-    """Whether a start waits for it: it was not served in this boot, and may still be."""
+    """Whether a start waits for it, because it was not served in this boot and may still be."""
 
 
 @dataclass(slots=True)
 class Trouble:
-    """What keeps one replica from being served."""
+    """The reason why one replica is not served, and its history."""
 
     key: ReplicaKey
     began_at: float
-    """When it failed for the first time."""
+    """Time of the first failure."""
     was_served: bool
     """Whether it was served earlier in this boot."""
     reason: NotServedReason = NotServedReason.FAILING
@@ -72,12 +72,12 @@ class Trouble:
     """Failures in a row. A stop while it was served counts."""
     retry_at: float = 0.0
     is_due: bool = True
-    """Whether it is to be tried now."""
+    """Whether it should be tried now."""
     served_at: float | None = None
-    """Since when it is served again; None while it is not."""
+    """Time since which it is served again. None while it is not."""
 
     def note(self, reason: NotServedReason, message: str, now: float) -> None:
-        """Note a failure."""
+        """Record a failure."""
         self.reason, self.message = reason, message
         self.attempts += 1
         self.served_at, self.is_due = None, False
@@ -86,20 +86,20 @@ class Trouble:
 
     @property
     def is_starting(self) -> bool:
-        """Whether a start still waits for it."""
+        """Return whether a start still waits for it."""
         return not self.was_served and self.attempts < STARTING_ATTEMPTS
 
     def is_over(self, now: float) -> bool:
-        """Whether it has been served for long enough to have recovered."""
+        """Return whether it has been served for long enough to have recovered."""
         return self.served_at is not None and now - self.served_at > STEADY_SECONDS
 
     def is_hopeless(self, now: float) -> bool:
-        """Whether it should be replaced. A new replica would not cure a lack of room, or the format of another version."""
+        """Return whether it should be replaced. A new replica cures neither a lack of space nor the format of another version."""
         return self.reason is NotServedReason.FAILING and now - self.began_at >= GIVE_UP_SECONDS
 
 
 def reason_of(error: Exception) -> NotServedReason:
-    """Return what kind of trouble an error is."""
+    """Return the kind of trouble that an error is."""
     if isinstance(error, UnsupportedDataError):
         return NotServedReason.UNSUPPORTED_FORMAT
     is_room = isinstance(error, OSError) and error.errno in _NO_ROOM

@@ -21,7 +21,7 @@ from raftmq.types import GroupId, LogIndex
 
 
 class Upkeep:
-    """The periodic work of one node. Each part runs in a loop of its own, which the supervisor restarts after a defect."""
+    """Runs the periodic work of one node. Each part has a loop of its own, which the supervisor restarts after a defect."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class Upkeep:
         is_disk_short: Callable[[], bool],
         supervisor: Supervisor,
     ) -> None:
-        """Make the parts. `retained_from_index` is explained at `Housekeeping`, `is_disk_short` at `SpaceReturn`."""
+        """Create the parts. `retained_from_index` is explained at `Housekeeping`, `is_disk_short` at `SpaceReturn`."""
         self._supervisor = supervisor
         timing = engine.timing
         self.housekeeping = Housekeeping(
@@ -46,7 +46,7 @@ class Upkeep:
         self.scrubber = Scrubber(engine, store, threads, registry, replicas, engine.limits, timing)
 
     def start(self) -> None:
-        """Begin the work, which ends when the supervisor is cancelled."""
+        """Start the work, which ends when the supervisor is cancelled."""
         self._supervisor.spawn(Work.HOUSEKEEPING, self.housekeeping.run)
         self._supervisor.spawn(Work.SPACE_RETURN, self.space_return.run)
         self._supervisor.spawn(Work.SCRUBBER, self.scrubber.run)

@@ -1,6 +1,6 @@
-"""Answer what the services and the reconciler ask of this node and its cluster.
+"""Answer the questions of the services and the reconciler about this node and its cluster.
 
-Decides nothing and starts nothing: it reads the node's parts, which the node has wired.
+It decides nothing and starts nothing: it reads the node's parts.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class ClusterView:
 
     @property
     def node_id(self) -> NodeId:
-        """Return this node's id; 0 before it belongs to a cluster."""
+        """Return this node's id, or 0 before it belongs to a cluster."""
         return self._registry.node_id if self._registry.cluster_id else NO_NODE
 
     @property
@@ -75,18 +75,18 @@ class ClusterView:
 
     @property
     def cluster_id(self) -> str:
-        """Return the cluster's id; empty before the node belongs to one."""
+        """Return the cluster's id, or an empty text before the node belongs to one."""
         return self._registry.cluster_id
 
     # ------------------------------------------------------------------------------------------------ metadata
 
     @property
     def metadata(self) -> Replica[Metadata]:
-        """Return the metadata group's replica here. Raises RequestError NOT_FORMED or NOT_READY."""
+        """Return this node's metadata replica. Raises RequestError NOT_FORMED or NOT_READY."""
         return self._metadata.require_filled()
 
     async def wait_revision(self, revision: int) -> None:
-        """Wait until the local metadata includes `revision`. The caller bounds it."""
+        """Wait until the local metadata includes `revision`. The caller bounds the time."""
         replica = self._metadata.require()
         while replica.state_machine.applied_index < revision:
             await asyncio.shield(replica.wait_progress())
@@ -112,7 +112,7 @@ class ClusterView:
         return self._engine.publisher.is_led(group_id)
 
     def refusal_of_directory(self, uuid: str, lineage: Lineage) -> RequestError | None:
-        """Return why the directory that a node of this identity runs on may not be accepted as its own; None if it may."""
+        """Return why the directory of a node with this identity is refused, or None if it is accepted."""
         return self._peers.refusal_of_directory(uuid, lineage)
 
     # ------------------------------------------------------------------------------------------------ time
@@ -139,7 +139,7 @@ class ClusterView:
         await asyncio.shield(self._topology_change)
 
     def on_topology_change(self) -> None:
-        """Wake whoever waits for a change of metadata, leadership or served replicas."""
+        """Wake the callers that wait for a change of metadata, leadership or served replicas."""
         self._topology_version += 1
         if self._topology_change is not None:
             change, self._topology_change = self._topology_change, None

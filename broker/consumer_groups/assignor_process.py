@@ -1,10 +1,10 @@
-"""Runs assignors beside the broker: small plans at once, large ones and foreign assignors in a child process.
+"""Run assignors: small plans on the event loop, large plans and custom assignors in a child process.
 
-A plan of a hundred thousand partitions takes a good part of a second, and an assignor that somebody installed may take for
-ever: neither may hold up the loop. The child gets requests and gives plans as MessagePack frames over its pipes; one that
-does not answer in time, or dies, is replaced.
+A plan of a hundred thousand partitions takes a good part of a second, and a custom assignor may never return. Neither may block
+the event loop. The child receives requests and sends plans as MessagePack frames over its pipes. A child that does not answer in
+time, or dies, is replaced.
 
-As a program (`python -m raftmq.broker.consumer_groups.assignor_process`) it is the child.
+`python -m raftmq.broker.consumer_groups.assignor_process` runs the child.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from raftmq.assignors.builtin import BUILTIN_ASSIGNORS
 from raftmq.broker.consumer_groups.planner import Plan, PlanRequest, load_assignor, plan
 
 INLINE_SIZE_MAX: Final = 300
-"""Members, partitions and names to match that are divided at once: less than a millisecond."""
+"""Members, partitions and names to match in a plan that is computed on the event loop. Such a plan takes less than a millisecond."""
 _LENGTH: Final = struct.Struct("<I")
 _FRAME_BYTES_MAX: Final = 256 * 1024 * 1024
 
 
 class PlanError(Exception):
-    """No plan was made: the assignor failed, is not there, or took too long."""
+    """Raised when no plan was computed: the assignor failed, does not exist, or took too long."""
 
 
 class _Answer(msgspec.Struct, frozen=True, array_like=True):
@@ -40,38 +40,38 @@ _DECODE_ANSWER: Final = msgspec.msgpack.Decoder(_Answer).decode
 
 
 class PlanRunner(Protocol):
-    """Something that computes plans."""
+    """Computes plans."""
 
     async def run(self, request: PlanRequest) -> Plan:
         """Compute a plan. Raises PlanError."""
         ...
 
     def close(self) -> None:
-        """Compute no more."""
+        """Stop computing plans."""
         ...
 
 
 class InlinePlanRunner:
-    """Computes on the loop: for the simulator and for tests."""
+    """Computes plans on the event loop, for the simulator and for tests."""
 
     async def run(self, request: PlanRequest) -> Plan:
-        """See `PlanRunner`."""
+        """Compute a plan. Raises PlanError."""
         return _plan_here(request)
 
     def close(self) -> None:
-        """See `PlanRunner`."""
+        """Do nothing: there is no process to end."""
 
 
 class ProcessPlanRunner:
-    """Computes beside the loop. One plan at a time: its caller waits for one before it asks for the next."""
+    """Computes plans in a child process, one at a time: the caller waits for a plan before it requests the next one."""
 
     def __init__(self, seconds_max: float) -> None:
-        """`seconds_max`: how long one plan may take."""
+        """Take `seconds_max`, the longest time that one plan may take."""
         self._seconds_max = seconds_max
         self._child: asyncio.subprocess.Process | None = None
 
     async def run(self, request: PlanRequest) -> Plan:
-        """See `PlanRunner`."""
+        """Compute a plan. Raises PlanError."""
         if request.assignor in BUILTIN_ASSIGNORS and request.size <= INLINE_SIZE_MAX:
             return _plan_here(request)
         try:
@@ -84,14 +84,14 @@ class ProcessPlanRunner:
             self.close()
             raise PlanError(f"the assignor's process failed: {error!r}") from error
         except asyncio.CancelledError:
-            self.close()  # its answer would be taken for that of the next request
+            self.close()  # else its answer would be taken for that of the next request
             raise
         if answer.plan is None:
             raise PlanError(answer.problem)
         return answer.plan
 
     def close(self) -> None:
-        """See `PlanRunner`."""
+        """End the child process."""
         child, self._child = self._child, None
         if child is not None:
             with contextlib.suppress(ProcessLookupError):
@@ -117,12 +117,12 @@ class ProcessPlanRunner:
 def _plan_here(request: PlanRequest) -> Plan:
     try:
         return plan(request)
-    except (LookupError, ValueError) as error:  # no such assignor; a pattern that another version took
+    except (LookupError, ValueError) as error:  # no such assignor, or a pattern that only another version accepts
         raise PlanError(str(error)) from error
 
 
 def serve(requests: BinaryIO, answers: BinaryIO) -> None:
-    """The child: answer until there are no more requests."""
+    """Answer requests until there are no more. This is the child's main loop."""
     while len(head := requests.read(_LENGTH.size)) == _LENGTH.size:
         (length,) = _LENGTH.unpack(head)
         data = requests.read(min(length, _FRAME_BYTES_MAX))
@@ -130,7 +130,7 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
             request = _DECODE_REQUEST(data)
             assignor = load_assignor(request.assignor)
             answer = _Answer(plan(request, {} if assignor is None else {request.assignor: assignor}))
-        except Exception as error:  # noqa: BLE001 -- whatever a foreign assignor raises is its group's problem, and told
+        except Exception as error:  # noqa: BLE001 -- any error of a custom assignor concerns only its group, which is told
             answer = _Answer(None, f"assignor failed: {error!r}"[:1000])
         encoded = _ENCODE(answer)
         answers.write(_LENGTH.pack(len(encoded)) + encoded)

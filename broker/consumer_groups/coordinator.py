@@ -1,8 +1,8 @@
-"""The coordinator of consumer groups: on the metadata leader, keeps sessions, ends them, and has assignments computed.
+"""Coordinate consumer groups on the metadata leader: keep and end sessions, and have assignments computed.
 
-Sessions live here and nowhere else: a heartbeat writes nothing. Only what changes a group goes through the metadata log. A
-node that takes over gives every member a full session from then on. Decides nothing about a group itself: what a heartbeat
-leads to is `heartbeat_validator`'s, what a command means the state machine's, who gets what an assignor's.
+Sessions exist only here: a heartbeat writes nothing. Only changes of a group go through the metadata log. A new coordinator
+gives every member a full session. This module decides nothing about a group itself: `heartbeat_validator` decides the effect of
+a heartbeat, the state machine that of a command, and an assignor the assignment.
 
 Invariant: every member of every group has a session while this node coordinates.
 
@@ -42,9 +42,9 @@ MemberKey = tuple[str, str]
 """(group, member id)."""
 
 EXPIRY_CHECK_SECONDS: Final = 60.0
-"""How late an empty group may be forgotten."""
+"""The pause between two searches for expired groups."""
 PLAN_RETRY_SECONDS: Final = 1.0
-"""After an assignor failed, doubled each time up to the next bound."""
+"""The pause after an assignor failed. It doubles with each failure, up to `PLAN_RETRY_SECONDS_MAX`."""
 PLAN_RETRY_SECONDS_MAX: Final = 60.0
 
 LEAVING_RETRY_MS: Final = 100
@@ -52,50 +52,50 @@ LEAVING_RETRY_MS: Final = 100
 HEARTBEAT_SECONDS_MAX: Final = 5.0
 HEARTBEAT_SECONDS_MIN: Final = 0.5
 HEARTBEAT_SECONDS_PER_MEMBER: Final = 0.005
-"""So 1,000 members come every 5 s, which is 200 heartbeats a second, and 100 or fewer twice a second."""
+"""With it 1,000 members send a heartbeat every 5 s, 200 a second together, and 100 or fewer members each send two a second."""
 UNSETTLED_SECONDS_MIN: Final = 0.1
 UNSETTLED_SECONDS_PER_MEMBER: Final = 0.001
-"""While a group is not settled its members come sooner, to hear of it and to say what they gave up."""
+"""While a group is not settled its members send heartbeats sooner, to learn of it and to report the partitions they gave up."""
 
 
 class GroupCoordinator:
-    """See the module. One per node; idle unless the node leads the metadata group."""
+    """Coordinates all consumer groups. Each node has one, which is idle unless the node leads the metadata group."""
 
     def __init__(self, host: ServiceHost, runner: PlanRunner) -> None:
         self._host = host
         self._runner = runner
         self._term: Term | None = None
-        """The term this node coordinates in; None: it does not."""
+        """The term in which this node coordinates, or None if it does not."""
         self._sessions: Sessions[MemberKey] = Sessions()
         self._revocations: Sessions[MemberKey] = Sessions()
-        """Members that were asked to give something up, and until when they may take."""
+        """Members that must give partitions up, with their deadlines."""
         self._leaving: set[MemberKey] = set()
-        """Members whose session has ended, while that is on its way through the log."""
+        """Members whose session has ended, while their removal is on its way through the log."""
         self._seen_index = 0
-        """Applied index at which groups were last looked through."""
+        """Applied index at which the groups were last checked."""
         self._must_look = True
-        """Whether a group may have changed since all were found planned."""
+        """Whether a group may have changed since all groups were found planned."""
         self._topics: tuple[tuple[int, int], ...] = ()
         self._topics_version = 0
         """Counts changes of topics and of their numbers of partitions."""
         self._matched_version: dict[str, int] = {}
-        """Of groups that subscribe by pattern: the version that was matched last."""
+        """The last matched version of each group that subscribes by pattern."""
         self._ticked_at = host.loop.time()
         self._expiry_checked_at = host.loop.time()
         self._planning: asyncio.Task[None] | None = None
         self._plan_failures: dict[str, tuple[int, float]] = {}
-        """Of groups whose assignor fails: how often, and when to try again."""
+        """Groups whose assignor fails, with the number of failures and the time of the next attempt."""
         self.expired_total = 0
-        """Sessions that ended because nothing was heard."""
+        """Sessions that ended without a heartbeat."""
         self.plans_total = 0
 
     async def run(self) -> None:
-        """Look for ever."""
+        """Tick until cancelled."""
         while True:
             await asyncio.sleep(self._host.timing.group_tick_seconds)
             try:
                 await self.tick()
-            except RequestError as error:  # leadership moved, or metadata is not ready: the next tick sees it as it is
+            except RequestError as error:  # leadership moved, or metadata is not ready: the next tick checks again
                 log.debug("coordination_postponed", reason=str(error))
 
     async def planned(self) -> None:
@@ -104,7 +104,7 @@ class GroupCoordinator:
             await asyncio.wait((self._planning,))
 
     def close(self) -> None:
-        """Stop what runs beside the loop."""
+        """Cancel the running plan and end the runner."""
         if self._planning is not None:
             self._planning.cancel()
         self._runner.close()
@@ -112,17 +112,19 @@ class GroupCoordinator:
     # ------------------------------------------------------------------------------------------------ sessions
 
     def heard_of(self, group: str, member_id: str, member: GroupMemberRow) -> None:
-        """A heartbeat of a member was taken: its session begins anew.
+        """Start a member's session again after a heartbeat.
 
         Raises:
-            RequestError: THROTTLED, it comes too late: the member's end is being written. A member that were told it is one would be out
-                a moment later without having been silent.
+            RequestError: THROTTLED if the heartbeat is too late because the member's removal is being written. If this call
+                accepted it, the member would be removed a moment later without having been silent.
         """
         self._take_office()
         key = (group, member_id)
         if key in self._leaving:
             raise RequestError(
-                pb.THROTTLED, "the member's session has ended, which is being written", retry_after_ms=LEAVING_RETRY_MS
+                pb.THROTTLED,
+                "the member's session has ended and its removal is being written; try again",
+                retry_after_ms=LEAVING_RETRY_MS,
             )
         now = self._host.loop.time()
         self._sessions.extend(key, now + member.session_timeout_ms / 1000)
@@ -132,17 +134,17 @@ class GroupCoordinator:
             self._revocations.extend(key, now + member.rebalance_timeout_ms / 1000)
 
     def forget(self, group: str, member_id: str) -> None:
-        """A member left."""
+        """Forget the deadlines of a member that left."""
         self._sessions.forget((group, member_id))
         self._revocations.forget((group, member_id))
 
     def session_left_seconds(self, group: str, member_id: str) -> float:
-        """How long until the member is out, if nothing is heard; 0 when this node does not know."""
+        """Return the time until the member is removed unless a heartbeat arrives, or 0 if this node does not know it."""
         deadline = self._sessions.deadline((group, member_id))
         return max(0.0, deadline - self._host.loop.time()) if deadline is not None else 0.0
 
     def next_heartbeat_seconds(self, group: ConsumerGroup, member: GroupMemberRow) -> float:
-        """When a member shall come again: seldom in large clusters, soon while its group is not settled."""
+        """Return the time until a member's next heartbeat: long in large clusters, short while its group is not settled."""
         members = self._host.metadata.state_machine.member_count
         if group.is_settled:
             seconds = max(HEARTBEAT_SECONDS_MIN, members * HEARTBEAT_SECONDS_PER_MEMBER)
@@ -153,11 +155,11 @@ class GroupCoordinator:
     # ------------------------------------------------------------------------------------------------ the tick
 
     async def tick(self) -> None:
-        """One look: end sessions, forget empty groups, begin to plan."""
+        """End sessions, forget empty groups and start planning."""
         now, tick_seconds = self._host.loop.time(), self._host.timing.group_tick_seconds
         elapsed, self._ticked_at = now - self._ticked_at, now
         if elapsed > tick_seconds + self._host.timing.stall_seconds:
-            # the loop stood still and heartbeats wait to be read: that is nobody's silence
+            # the event loop stalled and heartbeats wait to be read, so the members were not silent
             self._sessions.shift(elapsed - tick_seconds)
             self._revocations.shift(elapsed - tick_seconds)
         if not self._take_office():
@@ -180,7 +182,7 @@ class GroupCoordinator:
         return self._host.supervisor.step(Work.COORDINATOR)
 
     def _take_office(self) -> bool:
-        """Whether this node coordinates; everyone gets a full session when it begins to."""
+        """Return whether this node coordinates. When it becomes coordinator every member gets a full session."""
         metadata = self._host.metadata
         if not metadata.is_leader:
             if metadata.term != self._term:
@@ -195,7 +197,7 @@ class GroupCoordinator:
         return True
 
     def _grant_sessions(self, machine: Metadata) -> None:
-        """Everyone without a session gets one: all of them at the beginning, later those whose joining was cut short."""
+        """Give a session to every member without one: all members at first, later those whose joining was interrupted."""
         now = self._host.loop.time()
         for name in machine.consumer_group_names():
             group = machine.consumer_group(name)
@@ -220,7 +222,7 @@ class GroupCoordinator:
                 await self._execute(LeaveConsumerGroup(group, tuple(sorted(set(member_ids)))))
                 self.expired_total += len(left.pop(group))
         except RequestError:
-            # they are as expired as before; without a deadline nobody would look at them again
+            # the members are still expired, but without a deadline they would never be checked again
             for group, member_ids in left.items():
                 for member_id in member_ids:
                     self._sessions.extend((group, member_id), now)
@@ -229,7 +231,7 @@ class GroupCoordinator:
             self._leaving.clear()
 
     async def expire_groups(self) -> None:
-        """Forget groups whose last member left long ago, if this node knows the time."""
+        """Forget groups whose last member left long ago, if this node's clock is trusted."""
         if not self._host.is_clock_trusted:
             return
         machine = self._host.metadata.state_machine
@@ -241,7 +243,7 @@ class GroupCoordinator:
                 await self._execute(DeleteConsumerGroup(name, before_ms))
 
     async def _execute(self, command: MetadataCommand) -> object:
-        """Propose and wait; what the state machine rejects has settled itself meanwhile."""
+        """Propose a command and wait for its result. A rejected command has become unnecessary in the meantime."""
         _, applied = self._host.metadata.propose([Proposal(EntryKind.COMMAND, encode_command(command))])
         result = (await applied)[0]
         if isinstance(result, Rejected):
@@ -264,12 +266,12 @@ class GroupCoordinator:
             self._must_look = bool(self._plan_failures)
 
     def _unplanned(self, machine: Metadata) -> list[str]:
-        """Groups whose target is not for what they are now; of those with patterns, all when topics changed."""
+        """Return the groups whose target is outdated, and all groups with patterns if topics changed."""
         now = self._host.loop.time()
         self._matched_version = {
             name: version for name, version in self._matched_version.items() if machine.consumer_group(name) is not None
         }
-        # of a group that nobody is in any more, too: its failure would have every tick look through all groups for ever
+        # also drop groups without members: their failures would make every tick check all groups without end
         self._plan_failures = {
             name: failure
             for name, failure in self._plan_failures.items()
@@ -282,7 +284,7 @@ class GroupCoordinator:
                 continue
             try:
                 is_planned = is_planned_for(machine, group)
-            except Exception as error:  # noqa: BLE001 -- a defect that one group's state shows keeps no other from its plan
+            except Exception as error:  # noqa: BLE001 -- a defect that one group's state triggers must not affect other groups' plans
                 self._on_defect(name, error)
                 continue
             if is_planned is None:
@@ -292,16 +294,16 @@ class GroupCoordinator:
         return found
 
     async def _plan_all(self, names: list[str], topics_version: int) -> None:
-        """Plan one group after the other; one that changes meanwhile is planned again by the next tick."""
+        """Plan the groups one after another. A group that changes during this is planned again by the next tick."""
         for name in names:
             try:
                 if not self._take_office():
                     return
                 await self._plan(name, topics_version)
-            except RequestError as error:  # leadership moved, and its successor plans; or the next tick does
+            except RequestError as error:  # leadership moved, and the successor plans, or the next tick does
                 log.debug("assignment_postponed", reason=str(error))
                 return
-            except Exception as error:  # noqa: BLE001 -- the task's root: nobody waits for it, and later groups have their turn
+            except Exception as error:  # noqa: BLE001 -- the task's root: no caller awaits it, and later groups must be planned
                 self._on_defect(name, error)
 
     async def _plan(self, name: str, topics_version: int) -> None:

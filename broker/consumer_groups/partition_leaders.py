@@ -1,6 +1,6 @@
-"""Asks the leaders of many partitions on behalf of one request: offsets of a consumer group, wherever they are.
+"""Ask the leaders of many partitions on behalf of one request, to read or change a consumer group's offsets.
 
-A partition whose leader cannot be asked has an error of its own; the others are answered all the same.
+If a partition's leader cannot be asked, that partition gets an error of its own. The others are still answered.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from raftmq.types import NodeId
 
 
 class PartitionLeaders:
-    """See the module."""
+    """Reads and changes a consumer group's offsets in all partitions."""
 
     def __init__(self, host: ServiceHost, calls: NodeCalls, offsets: OffsetsService) -> None:
         self._host = host
@@ -27,7 +27,7 @@ class PartitionLeaders:
         self._offsets = offsets
 
     async def fetch(self, group: str, named: Iterable[PartitionId], call: Call) -> list[pb.CommittedOffset]:
-        """Offsets of the partitions named, and of all others that know the group and whose leaders can be asked."""
+        """Return the offsets of the named partitions, and of all others that know the group and whose leaders can be asked."""
         by_node, leaderless = self._calls.by_leader(named)
         found = {
             part: failed_part(pb.CommittedOffset(offset=-1, lag_records=-1, lag_ms=-1), part, error)
@@ -56,7 +56,7 @@ class PartitionLeaders:
     async def reset(
         self, group: str, owner_epoch: int, resets: Iterable[pb.PartitionOffsetReset], call: Call
     ) -> dict[PartitionId, pb.PartitionResetResult]:
-        """Reset offsets under an epoch that fences who had the partitions."""
+        """Reset offsets under an epoch that fences the present owners of the partitions."""
         offsets = {(reset.topic_id, reset.partition): reset for reset in resets}
         by_node, leaderless = self._calls.by_leader(offsets)
         found = {part: failed_part(pb.PartitionResetResult(), part, error) for part, error in leaderless}
@@ -79,10 +79,10 @@ class PartitionLeaders:
         return found
 
     async def forget(self, group: str, call: Call) -> int:
-        """Drop a group's offsets everywhere; returns of how many partitions.
+        """Forget a group's offsets in all partitions. Return the number of partitions that had some.
 
         Raises:
-            RequestError: what a node that could not do it said, after all were asked: the call may be repeated.
+            RequestError: The error of a node that failed, after all nodes were asked. The call may be repeated.
         """
         request = pb.WriteOffsetsRequest(metadata_revision=self._revision, group=group, forget=True)
         answers = await asyncio.gather(

@@ -1,7 +1,7 @@
-"""Computes a consumer group's assignment: subscriptions become topics, an assignor divides them, the difference is the plan.
+"""Compute a consumer group's assignment: resolve subscriptions to topics, let an assignor divide them, and return the changes.
 
-Pure: a request of plain values in, a plan out, so that it runs in another process (`assignor_process`) or here. What the
-members own now decides what stays: the target before this one, and where its owner is gone whoever has the partition still.
+Planning is pure: it turns a request of plain values into a plan, so it can run in another process (`assignor_process`) or here.
+The assignor sees the members' present partitions: the previous target, and for partitions without a target their present owner.
 
 Source: KIP-848 (server-side assignors, regular expressions resolved by the coordinator).
 """
@@ -29,54 +29,54 @@ Target = tuple[tuple[int, tuple[int, ...]], ...]
 
 
 class PlannedMember(msgspec.Struct, frozen=True, array_like=True):
-    """A member as a plan needs it."""
+    """The facts about a member that a plan depends on."""
 
     member_id: str
     topics: tuple[str, ...]
     pattern: str
     rack: str
     target: Target
-    """What it shall have so far."""
+    """Its present target."""
     kept: Target
-    """What it has although nobody shall have it."""
+    """Partitions that it still owns although no target contains them."""
 
 
 class PlannedTopic(msgspec.Struct, frozen=True, array_like=True):
-    """A topic as a plan needs it."""
+    """The facts about a topic that a plan depends on."""
 
     topic_id: int
     name: str
     partition_count: int
     racks: tuple[tuple[str, ...], ...] = ()
-    """Of each partition; empty when no member says where it is."""
+    """The racks of each partition's replicas. Empty if no member states its rack."""
 
 
 class PlanRequest(msgspec.Struct, frozen=True, array_like=True):
-    """Everything an assignment depends on."""
+    """Everything that an assignment depends on."""
 
     group: str
     epoch: int
     assignor: str
     members: tuple[PlannedMember, ...]
     topics: tuple[PlannedTopic, ...]
-    """All that somebody may have subscribed to; all there are when somebody did by pattern."""
+    """All topics that a member may have subscribed to. If a member subscribes by pattern, all existing topics."""
 
     @property
     def size(self) -> int:
-        """About how much there is to compute."""
+        """Return an estimate of the work to compute the plan."""
         patterns = len({member.pattern for member in self.members if member.pattern})
         partitions = sum(topic.partition_count for topic in self.topics)
         return len(self.members) + partitions + patterns * len(self.topics)
 
 
 class Plan(msgspec.Struct, frozen=True, array_like=True):
-    """What the assignor said."""
+    """The result of an assignor."""
 
     topics: tuple[tuple[int, int], ...]
     changes: tuple[MemberTarget, ...]
 
     def command(self, request: PlanRequest) -> SetTargetAssignment:
-        """As it is proposed."""
+        """Return the command that proposes the plan."""
         return SetTargetAssignment(request.group, request.epoch, request.assignor, self.topics, self.changes)
 
 
@@ -84,7 +84,7 @@ class Plan(msgspec.Struct, frozen=True, array_like=True):
 
 
 def plan_request(metadata: Metadata, group: consumer_groups.ConsumerGroup) -> PlanRequest:
-    """A copy of what the plan for a group needs, made on the loop."""
+    """Return a copy of all facts that the plan for a group depends on. Called on the event loop."""
     members = group.members
     has_pattern = any(member.pattern for member in members.values())
     has_racks = any(member.rack for member in members.values())
@@ -114,13 +114,13 @@ def plan_request(metadata: Metadata, group: consumer_groups.ConsumerGroup) -> Pl
 
 
 def wanted_assignor(group: consumer_groups.ConsumerGroup) -> str:
-    """The one that most members ask for; of equally many the first by name."""
+    """Return the assignor that most members ask for. Among equally many the first by name wins."""
     votes = Counter(member.assignor or DEFAULT_ASSIGNOR for member in group.members.values())
     return min(votes, key=lambda name: (-votes[name], name), default=DEFAULT_ASSIGNOR)
 
 
 def is_planned_for(metadata: Metadata, group: consumer_groups.ConsumerGroup) -> bool | None:
-    """Whether the target is for the group and its topics as they are; None: only a plan can tell (patterns)."""
+    """Return whether the target fits the present group and topics, or None if only a plan can tell (patterns)."""
     row = group.row
     if row.epoch != row.target_epoch:
         return False
@@ -150,7 +150,7 @@ def _racks(metadata: Metadata, group_id: int, racks: Mapping[int, str]) -> tuple
 
 
 def plan(request: PlanRequest, assignors: Mapping[str, Assignor] | None = None) -> Plan:
-    """Compute an assignment. Raises LookupError for an assignor that there is not, and whatever a foreign one raises."""
+    """Compute an assignment. Raises LookupError if the assignor does not exist, and any error of a custom assignor."""
     assignor = (assignors or BUILTIN_ASSIGNORS).get(request.assignor)
     if assignor is None:
         raise LookupError(f"there is no assignor {request.assignor!r}")
@@ -178,7 +178,7 @@ def plan(request: PlanRequest, assignors: Mapping[str, Assignor] | None = None) 
 
 
 def as_target(partitions: Iterable[AssignedPartition]) -> Target:
-    """Partitions as a target has them: by topic, ascending."""
+    """Return partitions in a target's order: by topic, ascending."""
     by_topic: dict[int, list[int]] = {}
     for topic_id, number in sorted(partitions):
         by_topic.setdefault(topic_id, []).append(number)
@@ -190,7 +190,7 @@ def _partitions(target: Target) -> list[AssignedPartition]:
 
 
 def _resolved(request: PlanRequest) -> dict[str, frozenset[int]]:
-    """The topics of each member."""
+    """Return the topics of each member."""
     ids = {topic.name: topic.topic_id for topic in request.topics}
     by_pattern: dict[str, frozenset[int]] = {"": frozenset()}
     for pattern in sorted({member.pattern for member in request.members if member.pattern}):
@@ -198,7 +198,7 @@ def _resolved(request: PlanRequest) -> dict[str, frozenset[int]]:
         by_pattern[pattern] = frozenset(
             topic_id
             for name, topic_id in ids.items()
-            # what is reserved is read by whoever names it, not by chance
+            # reserved topics are subscribed only by name, never by a pattern that happens to match
             if not name.startswith(RESERVED_PREFIX) and compiled.matches(name)
         )
     return {
@@ -212,12 +212,12 @@ def _resolved(request: PlanRequest) -> dict[str, frozenset[int]]:
 
 @cache
 def assignor_names() -> frozenset[str]:
-    """Those that come with RaftMQ, and those installed beside it when it was asked first. Loads nothing."""
+    """Return the names of the built-in assignors, and of those that were installed at the first call. Loads nothing."""
     return frozenset(BUILTIN_ASSIGNORS) | {found.name for found in entry_points(group=ENTRY_POINTS)}
 
 
 def load_assignor(name: str) -> Assignor | None:
-    """An assignor by name: one of ours, else one installed. Raises what importing it raises."""
+    """Return a built-in or installed assignor by name, or None if there is none. Raises any error of importing it."""
     if name in BUILTIN_ASSIGNORS:
         return BUILTIN_ASSIGNORS[name]
     for found in entry_points(group=ENTRY_POINTS, name=name):

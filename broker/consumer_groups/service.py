@@ -1,7 +1,7 @@
-"""The Groups service: heartbeats of members, and what people ask about consumer groups. Runs on the coordinator.
+"""Serve the Groups RPCs on the coordinator: heartbeats of members, and administration of consumer groups.
 
-The coordinator is the metadata leader; another node passes the request on, one hop. What a heartbeat leads to is judged by
-`heartbeat_validator`; here it is checked, proposed, and answered from the state that came of it.
+The coordinator is the metadata leader. Other nodes forward requests to it by one hop. `heartbeat_validator` decides the effect of
+a heartbeat. This module checks it, proposes the effect, and answers from the resulting state.
 
 Source: KIP-848.
 """
@@ -41,13 +41,14 @@ from raftmq.fsm.tables import KEY_TEXT_BYTES_MAX
 from raftmq.proto import queue_pb2 as pb
 
 OWNED_MAX: Final = 100_000
-"""Partitions one heartbeat may name: as many as a cluster of a hundred nodes has. A 4 MiB request could name millions."""
+"""Partitions that one heartbeat may name: as many as a cluster of a hundred nodes has. A 4 MiB request could name millions."""
 _ROUNDS_MAX: Final = 4
-"""A heartbeat leads to at most a change and a release; more only when the group changes under it."""
+"""Rounds of validating one heartbeat. It usually leads to at most a change and a release, or to more if the group changes
+concurrently."""
 
 
 class GroupsService:
-    """See the module."""
+    """Answers the RPCs about consumer groups."""
 
     def __init__(
         self, host: ServiceHost, leader: MetadataLeader, coordinator: GroupCoordinator, partitions: PartitionLeaders
@@ -66,7 +67,7 @@ class GroupsService:
 
     @on_metadata_leader
     async def heartbeat(self, request: pb.HeartbeatRequest, call: Call) -> pb.HeartbeatResponse:
-        """Take a member's word, and tell it what it may have."""
+        """Apply a member's heartbeat and answer with its assignment."""
         heartbeat = self._heard(request)
         for _ in range(_ROUNDS_MAX):
             group = self._metadata.consumer_group(heartbeat.group)
@@ -83,7 +84,7 @@ class GroupsService:
             try:
                 await self.leader.execute(result, Done, call.deadline)
             except RequestError as error:
-                if error.code != pb.STALE_EPOCH:  # what it may have changed meanwhile: it is told so
+                if error.code != pb.STALE_EPOCH:  # the group changed in the meantime: the answer shows the new state
                     raise
         return self._answer(heartbeat)
 
@@ -97,7 +98,7 @@ class GroupsService:
         group = metadata.consumer_group(heartbeat.group)
         member = group.members.get(heartbeat.member_id) if group is not None else None
         if group is None or member is None:
-            raise RequestError(pb.UNKNOWN_MEMBER, "the group does not have this member any more: join again")
+            raise RequestError(pb.UNKNOWN_MEMBER, "the group no longer has this member: join again")
         self._coordinator.heard_of(heartbeat.group, heartbeat.member_id, member)
         response = pb.HeartbeatResponse(
             member_epoch=member.epoch,
@@ -115,7 +116,7 @@ class GroupsService:
 
     @on_metadata_leader
     async def leave(self, request: pb.LeaveRequest, call: Call) -> pb.LeaveResponse:
-        """End a membership at once."""
+        """End a membership immediately."""
         check_group_name(request.group)
         group = self._metadata.consumer_group(request.group)
         member_id = request.member_id or (group.instance(request.instance_id) if group is not None else None)
@@ -125,11 +126,11 @@ class GroupsService:
         self._coordinator.forget(request.group, member_id)
         return pb.LeaveResponse(metadata_revision=done.revision)
 
-    # ------------------------------------------------------------------------------------------------ for people
+    # ------------------------------------------------------------------------------------------------ administration
 
     @on_metadata_leader
     async def list_groups(self, request: pb.ListGroupsRequest, call: Call) -> pb.ListGroupsResponse:
-        """All groups that members ever joined and that are not forgotten."""
+        """Return all groups that members ever joined and that are not forgotten."""
         metadata = self._metadata
         found = (metadata.consumer_group(name) for name in metadata.consumer_group_names())
         return pb.ListGroupsResponse(
@@ -138,7 +139,7 @@ class GroupsService:
 
     @on_metadata_leader
     async def describe(self, request: pb.DescribeGroupRequest, call: Call) -> pb.DescribeGroupResponse:
-        """Members, what they have, and how far behind the group is."""
+        """Return a group's members, their partitions, and the group's offsets and lag."""
         check_group_name(request.group)
         metadata = self._metadata
         response = pb.DescribeGroupResponse(metadata_revision=metadata.revision)
@@ -181,16 +182,16 @@ class GroupsService:
     async def reset_offsets(self, request: pb.ResetOffsetsRequest, call: Call) -> pb.ResetOffsetsResponse:
         """Set a group's offsets.
 
-        The epoch is taken first, so that it is above every fence; owners get theirs anew after the offsets are written.
+        The group epoch is taken first, so that it is above every fence. Owners get new epochs after the offsets are written.
 
-        A member that opens between the two is fenced by its old epoch; one that the partition is given to meanwhile has a
-        higher one, and the reset of that partition is refused as FENCED.
+        A member that opens a partition between these steps is fenced, because its epoch is older. If the partition is assigned
+        to another member between them, that member's epoch is higher, and the reset of the partition is refused as FENCED.
         """
         check_group_name(request.group)
         check_partitions(len(request.partitions))
         parts = [(reset.topic_id, reset.partition) for reset in request.partitions]
         if len(set(parts)) != len(parts):
-            raise RequestError(pb.INVALID_ARGUMENT, "each partition can be reset once")
+            raise RequestError(pb.INVALID_ARGUMENT, "a request may reset each partition only once")
         must_be_empty = not request.fence_members
         taken = await self.leader.execute(TakeGroupEpoch(request.group, must_be_empty), Done, call.deadline)
         results = await self._partitions.reset(request.group, taken.revision, request.partitions, call)
@@ -212,7 +213,7 @@ class GroupsService:
         except RequestError as error:
             if error.code != pb.UNKNOWN_GROUP:
                 raise
-            unknown = error  # it may have offsets all the same: committed without members, or left by a call cut short
+            unknown = error  # offsets may still exist: committed without members, or left by an interrupted call
         response.partitions = await self._partitions.forget(request.group, call)
         if unknown is not None and not response.partitions:
             raise unknown
@@ -224,16 +225,16 @@ class GroupsService:
         check_group_name(request.group)
         if not is_group_text(request.member_id):
             raise RequestError(
-                pb.INVALID_ARGUMENT, f"a member id has 1 to {KEY_TEXT_BYTES_MAX} bytes and no control characters"
+                pb.INVALID_ARGUMENT, f"a member id must have 1 to {KEY_TEXT_BYTES_MAX} bytes and no control characters"
             )
         if sum(len(topic.partitions) for topic in request.owned) > OWNED_MAX:
-            raise RequestError(pb.INVALID_ARGUMENT, f"a member holds at most {OWNED_MAX} partitions")
+            raise RequestError(pb.INVALID_ARGUMENT, f"a member may hold at most {OWNED_MAX} partitions")
         subscription = None
         if request.HasField("subscription"):
             said = request.subscription
             if len(said.topics) > SUBSCRIBED_TOPICS_MAX:
                 raise RequestError(
-                    pb.INVALID_ARGUMENT, f"a member subscribes to at most {SUBSCRIBED_TOPICS_MAX} topics"
+                    pb.INVALID_ARGUMENT, f"a member may subscribe to at most {SUBSCRIBED_TOPICS_MAX} topics"
                 )
             subscription = MemberSubscription(tuple(said.topics), said.pattern, said.assignor)
         timing = self._host.timing
@@ -251,20 +252,20 @@ class GroupsService:
         )
 
     def _check_join(self, group: ConsumerGroup | None, command: JoinConsumerGroup) -> None:
-        """What would be refused when it is applied, and what only this version or this node knows."""
+        """Refuse a command that applying would refuse, or that this version or this node cannot accept."""
         timing, limits, metadata = self._host.timing, self._host.limits, self._metadata
         if not timing.session_min_seconds <= command.session_timeout_ms / 1000 <= timing.session_max_seconds:
             raise RequestError(
                 pb.INVALID_ARGUMENT,
-                f"a session takes between {timing.session_min_seconds:g} and {timing.session_max_seconds:g} s, "
+                f"a session timeout must be between {timing.session_min_seconds:g} and {timing.session_max_seconds:g} s, "
                 f"not {command.session_timeout_ms} ms",
             )
         if not command.topics and not command.pattern:
-            raise RequestError(pb.INVALID_ARGUMENT, "a member subscribes to topics or to a pattern")
+            raise RequestError(pb.INVALID_ARGUMENT, "a member must subscribe to topics or to a pattern")
         if command.assignor and command.assignor not in self._assignors:
             raise RequestError(
                 pb.INVALID_ARGUMENT,
-                f"there is no assignor {command.assignor!r}; there are {', '.join(sorted(self._assignors))}",
+                f"there is no assignor {command.assignor!r}; the assignors are {', '.join(sorted(self._assignors))}",
             )
         if command.pattern:
             try:
@@ -274,14 +275,16 @@ class GroupsService:
         if group is not None and command.member_id in group.members:
             return
         if group is None and metadata.consumer_group_count >= limits.consumer_groups_max:
-            raise _too_many(f"there are {limits.consumer_groups_max} consumer groups")
+            raise _too_many(f"there are {limits.consumer_groups_max} consumer groups, which is the maximum")
         takes_over = group is not None and group.instance(command.instance_id) is not None
         if group is not None and not takes_over and len(group.members) >= limits.group_members_max:
-            raise _too_many(f"consumer group {command.group!r} has {limits.group_members_max} members")
+            raise _too_many(
+                f"consumer group {command.group!r} has {limits.group_members_max} members, which is the maximum"
+            )
         if not takes_over and metadata.member_count >= limits.members_max:
-            raise _too_many(f"consumer groups have {limits.members_max} members in all")
+            raise _too_many(f"all consumer groups together have {limits.members_max} members, which is the maximum")
         if metadata.subscription_bytes >= limits.subscription_bytes_max:
-            raise _too_many("the subscriptions of all members take too much room")
+            raise _too_many("the subscriptions of all members together exceed their limit")
 
 
 def _too_many(reason: str) -> RequestError:
@@ -289,7 +292,7 @@ def _too_many(reason: str) -> RequestError:
 
 
 def _assignment(metadata: Metadata, owned: Iterable[tuple[int, int, int]]) -> list[pb.TopicAssignment]:
-    """Partitions by topic, as they travel."""
+    """Return partitions grouped by topic, as protocol messages."""
     by_topic: dict[int, pb.TopicAssignment] = {}
     for topic_id, number, owner_epoch in owned:
         message = by_topic.get(topic_id)

@@ -1,6 +1,6 @@
-"""Deadlines of many: who has not been heard of for too long. Knows no clock: every method is told the time or a deadline.
+"""Keep deadlines of many keys and find the expired ones. It knows no clock: methods receive the time or a deadline.
 
-Source: Kafka's delayed heartbeat purgatory, as a heap whose entries are looked at again when they come up.
+Source: Kafka's delayed heartbeat purgatory, as a heap whose entries are checked again when they are due.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Sessions(Generic[K]):
-    """Keys with deadlines. Extending one is cheap; it costs when the earlier deadline comes up."""
+    """Keys with deadlines. Extending a deadline is cheap. It costs time only when the earlier deadline is due."""
 
     def __init__(self) -> None:
         self._deadlines: dict[K, float] = {}
         self._heap: list[tuple[float, int, K]] = []
         self._scheduled: dict[K, float] = {}
-        """Of each key, the one entry of the heap that counts; never after the key's deadline."""
+        """The one valid heap entry of each key. It is never later than the key's deadline."""
         self._count = 0
 
     def __contains__(self, key: K) -> bool:
@@ -29,28 +29,28 @@ class Sessions(Generic[K]):
         return len(self._deadlines)
 
     def deadline(self, key: K) -> float | None:
-        """When the key expires."""
+        """Return the time at which the key expires, or None if it has no deadline."""
         return self._deadlines.get(key)
 
     def extend(self, key: K, deadline: float) -> None:
-        """Set a key's deadline. An earlier one than before is possible, too."""
+        """Set a key's deadline. It may be earlier than before."""
         self._deadlines[key] = deadline
         scheduled = self._scheduled.get(key)
         if scheduled is None or deadline < scheduled:
             self._push(key, deadline)
 
     def forget(self, key: K) -> None:
-        """The key has no deadline any more."""
+        """Remove a key's deadline."""
         self._deadlines.pop(key, None)
 
     def clear(self) -> None:
-        """Nobody has."""
+        """Remove all deadlines."""
         self._deadlines.clear()
         self._scheduled.clear()
         self._heap.clear()
 
     def shift(self, seconds: float) -> None:
-        """All deadlines are so much later: time in which nobody could be heard does not count."""
+        """Move all deadlines back by a time in which no heartbeat could be received."""
         self._deadlines = {key: deadline + seconds for key, deadline in self._deadlines.items()}
         self._scheduled.clear()
         self._heap.clear()
@@ -58,13 +58,13 @@ class Sessions(Generic[K]):
             self._push(key, deadline)
 
     def expired(self, now: float) -> list[K]:
-        """Take out those whose deadline is over."""
+        """Remove and return the keys whose deadline has passed."""
         found: list[K] = []
         heap = self._heap
         while heap and heap[0][0] <= now:
             at, _, key = heapq.heappop(heap)
             if self._scheduled.get(key) != at:
-                continue  # an earlier one took its place
+                continue  # an earlier entry replaced it
             del self._scheduled[key]
             deadline = self._deadlines.get(key)
             if deadline is None:

@@ -1,7 +1,7 @@
 """Match regular expressions over topic names in linear time, whatever the pattern is.
 
-RE2 runs a pattern as an automaton. A backtracking engine such as Python's takes exponential time for `(a+)+b`, and a pattern is a client's
-to choose.
+RE2 runs a pattern as an automaton. A backtracking engine such as Python's takes exponential time for `(a+)+b`, and clients choose the
+patterns.
 
 Source: https://github.com/google/re2/wiki/Syntax
 """
@@ -14,14 +14,14 @@ import re2
 
 PATTERN_BYTES_MAX: Final = 256
 MEMORY_BYTES_MAX: Final = 1024 * 1024
-"""Memory of one compiled pattern. RE2 keeps the last 128 that were compiled, so this bounds them to 128 MiB."""
+"""Memory of one compiled pattern. RE2 keeps the last 128 that were compiled, so this bounds their memory to 128 MiB."""
 
 
 def _options() -> re2.Options:
     options = re2.Options()
     options.max_mem = MEMORY_BYTES_MAX
-    options.never_capture = True  # nobody asks where a group matched
-    options.log_errors = False  # to stderr: whoever subscribes would choose how much
+    options.never_capture = True  # the positions of the groups are not used
+    options.log_errors = False  # to stderr, and clients would choose the amount
     return options
 
 
@@ -38,7 +38,7 @@ class TopicPattern:
     def __init__(self, pattern: str) -> None:
         """Compile a pattern. Raises TopicPatternError."""
         if not 1 <= len(pattern.encode()) <= PATTERN_BYTES_MAX:
-            raise TopicPatternError(f"a pattern has between 1 and {PATTERN_BYTES_MAX} bytes")
+            raise TopicPatternError(f"a pattern must have between 1 and {PATTERN_BYTES_MAX} bytes")
         try:
             self._compiled = re2.compile(pattern, _OPTIONS)
         except re2.error as error:

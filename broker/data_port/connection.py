@@ -70,11 +70,11 @@ class DataPortOwner(Protocol):
         ...
 
     def on_opened(self, connection: DataConnection) -> None:
-        """A connection was accepted."""
+        """Count an accepted connection."""
         ...
 
     def on_closed(self, connection: DataConnection) -> None:
-        """A connection has ended."""
+        """Forget an ended connection."""
         ...
 
 
@@ -192,7 +192,7 @@ class DataConnection(asyncio.BufferedProtocol):
 
     def shrink_idle(self, now: float) -> None:
         """Give back a large read buffer that no large request has used for `LARGE_BUFFER_SECONDS`."""
-        if self._receiving is not None and now - self._large_at > LARGE_BUFFER_SECONDS and self._reader.shrink():
+        if self._receiving is not None and now - self._large_at >= LARGE_BUFFER_SECONDS and self._reader.shrink():
             self._owner.receiving.release(self._receiving)
             self._receiving = None
 

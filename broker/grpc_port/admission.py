@@ -1,4 +1,4 @@
-"""What a gRPC call may take of the broker's budgets, and how a call is evicted."""
+"""Define the part of the broker's budgets that a gRPC call may take, and the way to evict a call."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class Slots(Enum):
-    """Name the slots that calls share, as metrics do."""
+    """Slots that calls share. The values are labels of the metrics."""
 
     UNARY_CALLS = "unary_calls"
     POLLS = "polls"
@@ -25,16 +25,16 @@ class Slots(Enum):
 
 
 class CallBounds(Protocol):
-    """Say what a call of one method may take."""
+    """The budget that a call of one method may use."""
 
     @property
     def slots(self) -> Slots:
-        """The slots of which a call takes one."""
+        """Return the kind of slots of which a call takes one."""
         ...
 
     @property
     def answer_bytes_max(self) -> Callable[[Any, Limits], int] | None:
-        """Returns an upper bound of the answer to a request. None: answers are small."""
+        """Return a function for an upper bound of the answer to a request, or None if answers are small."""
         ...
 
 

@@ -1,11 +1,11 @@
-"""Bounds what calls hold outside our code: requests on their way in, answers on their way out, and places for both.
+"""Bound the resources that calls hold outside the broker's own code: incoming requests, outgoing answers, and slots for both.
 
-gRPC reads a whole message before a handler sees it and keeps an answer until its reader takes it, so thousands of clients
-that send half a message, or read nothing, would take gigabytes. Here each call asks for room at every step. Where there is
-none, the one that has stood still for longest makes room, so that those who are quick are not refused for those who are
-slow; only when nobody stands still is the newcomer told to come again.
+gRPC reads a whole message before a handler sees it, and keeps an answer until the client reads it. Thousands of clients that send half
+a message, or read nothing, would occupy gigabytes. So each call acquires budget at every step. When a budget is exhausted, the
+longest-idle call is evicted, so that fast clients are not refused because of slow ones. Only if no call is idle, the newcomer is
+told to retry.
 
-Must know nothing of what a call means. Invariant: what was taken is given back however the call ends.
+This module must not know the meaning of a call. Invariant: every reservation is released, however the call ends.
 
 Source: RFC 9113 section 10.5 (denial of service).
 """
@@ -27,18 +27,18 @@ from raftmq.broker.grpc_port.admission import CallBounds, Context, GrpcCall, Slo
 from raftmq.proto import queue_pb2 as pb
 
 OTHER_STREAMS_MAX: Final = 64
-"""Of each streaming method that clients of ours do not need (health, reflection)."""
+"""Slots of each streaming method that the SDK does not need (health, reflection)."""
 WATCHES_MAX: Final = 1024
 UNARY_CALLS_MAX: Final = 1024
-"""Other calls than polls: they end in milliseconds."""
+"""Slots of calls other than polls. They end in milliseconds."""
 _UNSENT_BYTES_MIN: Final = 32 * 1024
-"""What an answer counts at least: one of no size still holds a call until it is taken."""
+"""The least size that an answer counts, because even an empty answer holds its call until it is read."""
 _REFUSALS_WAITING_MAX: Final = 512
-"""Refusals that wait to be sent; a call beyond them ends without a word."""
+"""Refusals that may wait to be sent. A call beyond them ends without an answer."""
 STREAM_REQUESTS_UNANSWERED_MAX: Final = 512
-"""Of one stream: a client that does not read its answers is not read any more. Above what the service itself takes on."""
+"""Unanswered requests of one stream. A client that does not read its answers is not read any further. The service's own limit is lower."""
 _COPIES: Final = 2
-"""Of an answer while it is sent: ours, and gRPC's."""
+"""Copies of an answer while it is sent: the broker's, and gRPC's."""
 
 RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
@@ -46,13 +46,13 @@ if TYPE_CHECKING:
     Handler = grpc.RpcMethodHandler[Any, Any]  # generic for the type checker only
     Serve = Callable[[str, Handler, GrpcCall, Budget, Reservation], Awaitable[bytes | None]]
 Behaviour = Callable[..., Any]
-"""A servicer's method, whatever shape it has; the stubs know those of synchronous servers only."""
+"""A servicer's method of any shape. The stubs know only those of synchronous servers."""
 Abort = Callable[[Context, RequestError], Awaitable[None]]
-"""Ends a call with an error's status; raises."""
+"""Ends a call with an error's status, and raises."""
 
 
 class AdmissionInterceptor(grpc.aio.ServerInterceptor):
-    """Serves every method over raw bytes, so that receiving and sending are steps of our own. The innermost interceptor."""
+    """Serves every method over raw bytes, so that receiving and sending are separate steps. It is the innermost interceptor."""
 
     def __init__(
         self,
@@ -62,14 +62,14 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
         bounds: Mapping[str, CallBounds],
         observe_refused: Callable[[str, RequestError], None] = lambda method, error: None,
     ) -> None:
-        """Make the budgets.
+        """Create the budgets.
 
         Args:
-            loop: The loop that serves the calls.
+            loop: The event loop that serves the calls.
             limits: The broker's bounds.
             abort: Ends a call.
-            bounds: What calls may take, by the method's path. Work for an answer that may find no room is not begun. A
-                method that is not in here has small answers.
+            bounds: The resources that a call may use, by the method's path. Work is not started for an answer that may exceed its
+                budget. A method that is missing here has small answers.
             observe_refused: Called with method and error for every call that ends with an error.
         """
         self._bounds = bounds
@@ -77,12 +77,12 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
         self._abort = abort
         self._message_bytes_max = limits.grpc_message_bytes_max
         self.received_bytes = 0
-        """Of requests, ever."""
+        """Bytes of requests since the start."""
         self.sent_bytes = 0
-        """Of answers, ever."""
+        """Bytes of answers since the start."""
         self.observe_refused = observe_refused
-        self.receiving = Budget(loop, limits.receiving_bytes_max, "requests on their way in")
-        self.unsent = Budget(loop, limits.unsent_bytes_max, "answers that are not read")
+        self.receiving = Budget(loop, limits.receiving_bytes_max, "bytes of incoming requests")
+        self.unsent = Budget(loop, limits.unsent_bytes_max, "bytes of unread answers")
         self.unary_calls = Budget(loop, UNARY_CALLS_MAX, "calls")
         self._slots = {
             Slots.UNARY_CALLS: self.unary_calls,
@@ -91,7 +91,7 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
             Slots.WATCHES: Budget(loop, WATCHES_MAX, "watches"),
         }
         self._other_streams: dict[str, Budget] = {}
-        """By method."""
+        """Slots by method."""
         self._loop = loop
         self._handlers: dict[str, Handler] = {}
 
@@ -100,7 +100,7 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[RequestT, ResponseT] | None]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler[RequestT, ResponseT] | None:
-        """See `grpc.aio.ServerInterceptor`."""
+        """Return a handler that serves the call with admission control, or None for an unknown method."""
         method = handler_call_details.method
         guarded = self._handlers.get(method)
         if guarded is None:
@@ -122,12 +122,12 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
         return self._other_streams[method]
 
     def budgets(self) -> dict[str, Budget]:
-        """Every room that calls share, by the name it has in the metrics."""
+        """Return every budget that calls share, by its name in the metrics."""
         by_name = {slots.value: budget for slots, budget in self._slots.items()}
         return {"receiving": self.receiving, "unsent": self.unsent, **by_name}
 
     def callers(self) -> set[str]:
-        """The peers of all calls, as gRPC names them."""
+        """Return the peers of all calls, in gRPC's notation."""
         budgets = (*self._slots.values(), *self._other_streams.values())
         return {holder.peer() for budget in budgets for holder in budget.holders()}
 
@@ -143,7 +143,7 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
                     return None
                 return outcome
 
-            # The answer is gRPC's to send, in one step with the status: a step of its own took a tenth of a call's time.
+            # gRPC sends the answer together with the status. A separate step took a tenth of a call's time.
             return grpc.stream_unary_rpc_method_handler(cast("Callable[..., Any]", guarded_call))
 
         serve = self._stream if handler.request_streaming else self._answer_in_many
@@ -154,16 +154,16 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
                 self.observe_refused(method, outcome)
                 await self._refuse(context, outcome)
 
-        # to gRPC all these methods look alike: bytes in, bytes out, when we say so
+        # to gRPC all these methods look alike: they read and write bytes whenever this code decides
         return grpc.stream_stream_rpc_method_handler(cast("Callable[..., Any]", guarded))
 
     async def _run(
         self, serve: Serve, method: str, handler: Handler, context: Context, budget: Budget
     ) -> RequestError | bytes | None:
-        """Serve a call; the answer that is still to be sent, or the error to refuse it with.
+        """Serve a call. Return the answer that is still to be sent, or the error to refuse the call with.
 
-        The error is returned without its traceback, whose frames hold request and answer: a client that reads nothing does not take
-        the refusal either.
+        The error is returned without its traceback, whose frames hold request and answer: a client that reads nothing does not
+        read the refusal either.
         """
         slot: Reservation | None = None
         call = self._call_of(context)
@@ -173,13 +173,13 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
         except RequestError as error:
             return error.with_traceback(None)
         except grpc.aio.InternalError:
-            raise asyncio.CancelledError from None  # the client is gone: nothing to answer, nothing to log
+            raise asyncio.CancelledError from None  # the client has disconnected: there is nothing to answer or log
         except asyncio.CancelledError:
             if slot is None or not slot.is_evicted or slot.is_sending:
                 raise
             call.task.uncancel()
             refusal = budget.refusal()
-            refusal.detail.outcome = pb.UNKNOWN_OUTCOME  # nobody knows how far it came
+            refusal.detail.outcome = pb.UNKNOWN_OUTCOME  # it is not known how far the call got
             return refusal
         finally:
             if slot is not None:
@@ -192,7 +192,7 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
         return GrpcCall(self._loop, context, task)
 
     async def _refuse(self, context: Context, error: RequestError) -> None:
-        """End a call with an error; one whose client does not even take that ends without, when others need the room."""
+        """End a call with an error. If the client does not read even that, the call ends without it when others need the budget."""
         if self.unsent.waiting >= _REFUSALS_WAITING_MAX:
             raise asyncio.CancelledError
         reservation = await self.unsent.wait(self._call_of(context), _UNSENT_BYTES_MIN)
@@ -212,7 +212,7 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
         await self.unsent.wait_possible(max(_COPIES * size, _UNSENT_BYTES_MIN))
         response = await cast("Behaviour", handler.unary_unary)(request, call.context)
         reservation = await self._reserve_unsent(call, response)
-        # from here on it counts as an answer not taken, until gRPC has sent it and the call's task ends
+        # from here on it counts as an unread answer, until gRPC has sent it and the call's task ends
         reservation.is_sending = slot.is_sending = True
         call.task.add_done_callback(lambda _: self.unsent.release(reservation))
         data = _bytes(handler, response)
@@ -225,7 +225,7 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
         request = await self._request(handler, call, budget, slot)
         sender = _Sender(self, handler, call, budget, slot)
         answers = cast("Behaviour", handler.unary_stream)(request, sender)
-        if inspect.isawaitable(answers):  # it writes what it has to say itself
+        if inspect.isawaitable(answers):  # the method writes its answers itself
             await answers
             return
         await self._send_all(cast("AsyncIterator[Any]", answers), sender)
@@ -239,7 +239,7 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
         return request
 
     async def _receive(self, call: GrpcCall) -> bytes | None:
-        """The request's bytes; None when the client ended its side without one."""
+        """Return the request's bytes, or None if the client ended its side without a request."""
         reservation = await self.receiving.wait(call, self._message_bytes_max)
         try:
             raw = await call.context.read()
@@ -256,16 +256,16 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
         return cast("bytes", raw)
 
     async def _reserve_unsent(self, call: GrpcCall, answer: Message) -> Reservation:
-        """A small answer waits for room; a large one is refused, for it would wait in memory."""
+        """Reserve budget for an answer. A small answer waits for it. A large one is refused, because it would wait in memory."""
         size = _COPIES * answer.ByteSize()
         if size <= _UNSENT_BYTES_MIN:
             return await self.unsent.wait(call, _UNSENT_BYTES_MIN)
         return self.unsent.acquire(call, size)
 
     async def _send(self, call: GrpcCall, data: bytes, reservation: Reservation, slot: Reservation) -> None:
-        """Hand an answer to gRPC; returns when the client has room for it.
+        """Pass an answer to gRPC. Return when the client can accept more.
 
-        A client that has none for long loses its connection when others need the memory.
+        If a client accepts nothing for long, its connection is closed when others need the memory.
         """
         reservation.is_sending = slot.is_sending = True
         self.sent_bytes += len(data)
@@ -292,11 +292,11 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
             async for answer in answers:
                 await sender.write(answer)
         finally:
-            await cast("Any", answers).aclose()  # generators all of them
+            await cast("Any", answers).aclose()  # all of them are generators
 
 
 class _Sender:
-    """A stream's context, as its method sees it: messages are told apart from bytes here, and unanswered requests counted."""
+    """A stream's context as its method sees it. It converts between messages and bytes, and counts unanswered requests."""
 
     def __init__(
         self,
@@ -314,7 +314,7 @@ class _Sender:
         self._unanswered = asyncio.Semaphore(STREAM_REQUESTS_UNANSWERED_MAX)
 
     async def requests(self) -> AsyncIterator[Any]:
-        """The client's messages."""
+        """Yield the client's messages."""
         while (raw := await self._call.context.read()) is not grpc.aio.EOF:
             self._budget.keepalive(self._slot)
             self._admission.received_bytes += len(cast("bytes", raw))

@@ -1,7 +1,7 @@
-"""Watches the connections to the client port. gRPC's core accepts them, refuses those beyond a limit, and reports nothing.
+"""Watch the connections to the client port. gRPC's core accepts them, refuses those beyond a limit, and reports nothing.
 
-They are found among the process's file descriptors. When nearly all places are taken, connections without a call are evicted, the
-longest silent first, so that clients that only connect cannot keep out clients that work.
+They are found among the process's file descriptors. When nearly all slots are in use, connections without a call are evicted, the
+longest silent first, so that clients that only connect cannot block clients that work.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from raftmq.broker.grpc_port.slow_readers import peer_address
 log = structlog.get_logger(__name__)
 
 CROWDED_FRACTION: Final = 0.75
-"""Fraction of the places above which silent connections are evicted."""
+"""Fraction of the slots above which silent connections are evicted."""
 SILENT_SECONDS_MIN: Final = 1.0
-"""A connection that was silent for less may be new, and about to make a call."""
+"""A connection that was silent for less may be new and about to make a call."""
 _LOOK_SECONDS: Final = 0.5
 _DESCRIPTORS: Final = Path("/dev/fd")
 _TCP_INFO: Final[int | None] = getattr(socket, "TCP_INFO", None)
@@ -33,7 +33,7 @@ _LAST_DATA_RECEIVED: Final = struct.Struct("=I")
 _LAST_DATA_RECEIVED_AT: Final = 52
 """Place of `tcpi_last_data_recv`, in milliseconds, in Linux's `struct tcp_info`."""
 _PACE: Final = LogThrottle(10.0)
-"""Clients must not choose how much the broker logs."""
+"""Limits the log, because clients determine how often this happens."""
 
 Address = tuple[str, int]
 
@@ -45,42 +45,44 @@ class Connection(NamedTuple):
     """Its file descriptor when it was found."""
     peer: Address
     silent_seconds: float
-    """Since when nothing was received on it."""
+    """Time since anything was received on it."""
 
 
 class ClientConnections:
-    """The connections to one port, and the places that there are."""
+    """Counts the connections to one port, and evicts silent ones before its slots are exhausted."""
 
     def __init__(
         self, places: int, callers: Callable[[], set[str]], record_failure: Callable[[Work, BaseException], None]
     ) -> None:
-        """`callers` returns the peers of all calls, as gRPC names them."""
+        """Take `callers`, which returns the peers of all calls in gRPC's notation."""
         self._places = places
         self._callers = callers
         self._record_failure = record_failure
         self._port = 0
         self.evicted_total = 0
-        """Connections closed because there were too many, since the start."""
+        """Connections closed since the start because there were too many."""
 
     def count(self) -> int:
-        """Return how many connections are open. Takes some 10 us for each open file: not for the loop."""
+        """Return how many connections are open. This takes about 10 us for each open file, so do not call it on the event loop."""
         try:
             return sum(1 for _ in connections_to_port(self._port)) if self._port else 0
-        except OSError:  # the directory of descriptors cannot be read now
+        except OSError:  # the directory of descriptors is temporarily unreadable
             return 0
 
     async def run(self, port: int) -> None:
-        """Keep places free until cancelled."""
+        """Keep slots free until cancelled."""
         self._port = port
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
-            # OSError: the directory of descriptors cannot be read now
+            # OSError: the directory of descriptors is temporarily unreadable
             with background_step(Work.CONNECTIONS, self._record_failure), contextlib.suppress(OSError):
-                if open_files() > self._places * CROWDED_FRACTION:  # cheap, and never below the number of connections
+                if (
+                    open_files() > self._places * CROWDED_FRACTION
+                ):  # cheap, and never less than the number of connections
                     await self.make_room()
 
     async def make_room(self) -> None:
-        """Close silent connections while too many places are taken."""
+        """Close silent connections while too many slots are in use."""
         found = await asyncio.to_thread(lambda: list(connections_to_port(self._port)))
         excess = len(found) - int(self._places * CROWDED_FRACTION)
         if excess <= 0:
@@ -95,8 +97,8 @@ class ClientConnections:
 
 
 def open_files() -> int:
-    """Return how many files this process has open. One directory is read."""
-    return len(os.listdir(_DESCRIPTORS))  # noqa: PTH208 -- names alone: ten times as fast
+    """Return how many files this process has open, by reading one directory."""
+    return len(os.listdir(_DESCRIPTORS))  # noqa: PTH208 -- names alone are ten times as fast
 
 
 def connections_to_port(port: int) -> Iterator[Connection]:
@@ -108,7 +110,7 @@ def connections_to_port(port: int) -> Iterator[Connection]:
 
 
 def _close(connection: Connection) -> bool:
-    """Shut a connection down, unless its descriptor has become another one's."""
+    """Shut a connection down, unless its descriptor now belongs to another one."""
     with _borrowed(connection.number) as sock, contextlib.suppress(OSError):
         if sock is not None and sock.family != socket.AF_UNIX and _peer(sock) == connection.peer:
             sock.shutdown(socket.SHUT_RDWR)
@@ -118,7 +120,7 @@ def _close(connection: Connection) -> bool:
 
 @contextlib.contextmanager
 def _borrowed(number: int) -> Iterator[socket.socket | None]:
-    """A descriptor as a socket, if it is one. It stays its owner's."""
+    """Yield a descriptor as a socket, if it is one. The descriptor stays open."""
     try:
         sock = socket.socket(fileno=number)
     except OSError:
@@ -131,13 +133,13 @@ def _borrowed(number: int) -> Iterator[socket.socket | None]:
 
 
 def _peer(sock: socket.socket) -> Address:
-    """The other end. A listener for both families has IPv4 clients under their IPv6 names. Raises OSError for a listener."""
+    """Return the other end. A listener for both families has IPv4 clients under their IPv6 names. Raises OSError for a listener."""
     name = sock.getpeername()
     return str(name[0]).removeprefix("::ffff:"), int(name[1])
 
 
 def _silent_seconds(sock: socket.socket) -> float:
-    if _TCP_INFO is None:  # this system does not tell: nothing counts as silent
+    if _TCP_INFO is None:  # this system has no such option, so nothing counts as silent
         return 0.0
     info = sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 64)
     return float(_LAST_DATA_RECEIVED.unpack_from(info, _LAST_DATA_RECEIVED_AT)[0]) / 1000

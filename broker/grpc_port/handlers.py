@@ -1,6 +1,6 @@
-"""Serve the rows of `methods` over gRPC: tell a service each call's deadline and principal, count the call, and end it.
+"""Serve the rows of `methods` over gRPC: pass each call's deadline and principal to its service, count the call, and end it.
 
-Decides nothing about data. An error leaves as `RequestError`, and an unexpected exception as INTERNAL with a log event.
+This module decides nothing about data. An error becomes a `RequestError`, and an unexpected exception INTERNAL with a log event.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ ArgumentT = TypeVar("ArgumentT")
 
 
 def internal_error(method: str, failure: BaseException) -> RequestError:
-    """The answer to a defect; its log event and the caller's message share an id."""
+    """Return the error for a defect. Its log event and the caller's message share an id."""
     error_id = uuid.uuid4().hex[:12]
     log.error("request_failed", method=method, error_id=error_id, exc_info=failure)
     error = RequestError(pb.INTERNAL, f"a defect of the broker; its log has it as error_id={error_id}")
-    error.detail.outcome = pb.UNKNOWN_OUTCOME  # nobody knows how far it came
+    error.detail.outcome = pb.UNKNOWN_OUTCOME  # it is not known how far the call got
     return error
 
 
@@ -60,7 +60,7 @@ async def observed(metrics: RequestMetrics, method: str, answer: Callable[[], Aw
 
 
 class _Adapter:
-    """Wrap services' methods in handlers. Errors leave a handler as RequestError: admission control ends the call with them."""
+    """Wraps services' methods in handlers. Errors leave a handler as RequestError: admission control ends the call with them."""
 
     def __init__(self, host: ServiceHost, metrics: RequestMetrics) -> None:
         self._host = host
@@ -78,10 +78,12 @@ class _Adapter:
         return make(self._stream(method.name, answer), *messages)
 
     def _call(self, context: Context) -> Call:
-        """Raises RequestError WRONG_CLUSTER when the caller means another cluster's broker."""
-        remaining = cast("float | None", context.time_remaining())  # None without a deadline, whatever the stubs say
+        """Return the call's circumstances. Raises RequestError WRONG_CLUSTER if the caller means another cluster's broker."""
+        remaining = cast(
+            "float | None", context.time_remaining()
+        )  # None without a deadline, although the stubs deny it
         seconds = DEFAULT_CALL_SECONDS if remaining is None else min(remaining, CALL_SECONDS_MAX)
-        # the stubs say Metadata, gRPC gives a tuple of pairs, or None
+        # the stubs declare Metadata, but gRPC returns a tuple of pairs, or None
         pairs = cast("Iterable[tuple[str, str | bytes]] | None", context.invocation_metadata())
         is_forwarded = False
         for key, value in pairs or ():
@@ -126,6 +128,6 @@ def add_methods(server: grpc.aio.Server, services: Services, host: ServiceHost, 
     for row in ROWS:
         by_service.setdefault(row.method.service, {})[row.method.name] = adapter.handler(row, services)
     for service, handlers in by_service.items():
-        # by name as well, as generated code does: what is not registered by name counts as unknown (see `hardening`)
+        # by name as well, as generated code does: a method that is not registered by name counts as unknown (see `hardening`)
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
         server.add_registered_method_handlers(service, handlers)

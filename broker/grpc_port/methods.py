@@ -1,8 +1,7 @@
-"""List the protocol's methods: one row says who may call a method, who answers, what a call may take, and which service it is.
+"""List the protocol's methods: a row states the right for a method, the broker that answers, the resources, and the service.
 
-Whatever `queue.proto` says of a method is not repeated here: `raftmq.methods` derives it. The handlers, the rights and the
-admission of calls come from this table, and the table of docs/internals/protocol.md is compared with it. A method without a
-row is not served.
+Facts that `queue.proto` states are not repeated here: `raftmq.methods` derives them. The handlers, the rights and the admission of
+calls come from this table, and the table of docs/internals/protocol.md is compared with it. A method without a row is not served.
 """
 
 from __future__ import annotations
@@ -30,19 +29,19 @@ from raftmq.proto import queue_pb2 as pb
 
 
 class AnsweredBy(Enum):
-    """Name the broker that answers a method."""
+    """The broker that answers a method."""
 
     ANY_BROKER = "any broker"
-    """The broker that is asked, from what it knows itself."""
+    """The broker that receives the call answers it from its own knowledge."""
     METADATA_LEADER = "the metadata leader"
-    """Other brokers pass the call on to it, one hop."""
+    """Other brokers forward the call to it, by one hop."""
     PARTITION_LEADER = "the leader of the partitions"
-    """Other brokers refuse: the caller knows the leaders."""
+    """Other brokers refuse the call: the caller knows the leaders."""
 
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """Hold the services of one broker."""
+    """The services of one broker."""
 
     log: LogService
     offsets: OffsetsService
@@ -57,16 +56,16 @@ class Services:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Describe how the broker serves one method. Satisfies `CallBounds`."""
+    """Describes how the broker serves one method. Satisfies `CallBounds`."""
 
-    method: Method[Any, Any]  # each has messages of its own
+    method: Method[Any, Any]  # each method has its own message types
     right: Right
     """The right that a caller needs."""
     answered_by: AnsweredBy
     service: Callable[[Services], Callable[[Any, Call], Any]]  # typed by the functions below
     """Returns the service's method."""
     slots: Slots
-    """The slots of which a call takes one."""
+    """The kind of slots of which a call takes one."""
     answer_bytes_max: Callable[[Any, Limits], int] | None
     """Returns an upper bound of the answer to a request. None: answers are small."""
 

@@ -1,6 +1,7 @@
-"""The security seam of the client port: names a call's principal and checks its right, before anything else is looked at.
+"""Name a call's principal and check its right, before anything else of the call is processed.
 
-A method that no row and no exception names is refused. Must not look at a request. There are no credentials yet: everybody is the one principal `ANYONE`.
+A method that is in no row and no exception is refused. This module must not look at a request. There are no credentials yet, so every
+caller is the one principal `ANYONE`.
 """
 
 from __future__ import annotations
@@ -36,19 +37,19 @@ FREE: Final = frozenset(
 """Methods that need no right: gRPC's health checks and reflection. A method that is neither here nor in `RIGHTS` is refused."""
 
 current_principal: ContextVar[Principal] = ContextVar("principal", default=ANYONE)
-"""Whose call the current task serves."""
+"""The principal whose call the current task serves."""
 
 Authenticate = Callable[[Mapping[str, str | bytes]], Principal]
-"""From a call's metadata to its principal. Raises RequestError PERMISSION_DENIED for one it does not know."""
+"""Returns the principal for a call's metadata. Raises RequestError PERMISSION_DENIED for an unknown one."""
 
 
 def anyone(metadata: Mapping[str, str | bytes]) -> Principal:
-    """The one principal there is without credentials."""
+    """Return the only principal that exists without credentials."""
     return ANYONE
 
 
 class SecurityInterceptor(grpc.aio.ServerInterceptor):
-    """The security seam: names the principal and checks its right, before anything of the request is looked at."""
+    """Names the principal and checks its right, before anything of the request is processed."""
 
     def __init__(self, authenticate: Authenticate) -> None:
         self._authenticate = authenticate
@@ -60,7 +61,7 @@ class SecurityInterceptor(grpc.aio.ServerInterceptor):
         ],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler[AnyRequest, AnyResponse] | None:
-        """See `grpc.aio.ServerInterceptor`."""
+        """Return the call's handler, or one that refuses the call, or None for an unknown method."""
         handler = await continuation(handler_call_details)
         if handler is None:
             return None  # gRPC answers UNIMPLEMENTED, which tells a newer client that this broker is older
@@ -70,7 +71,8 @@ class SecurityInterceptor(grpc.aio.ServerInterceptor):
             if method in FREE:
                 return handler
             return _refusing(
-                handler, RequestError(pb.PERMISSION_DENIED, f"nobody may call {method}: it needs no known right")
+                handler,
+                RequestError(pb.PERMISSION_DENIED, f"{method} may not be called, because no right is defined for it"),
             )
         try:
             principal = self._authenticate(dict(handler_call_details.invocation_metadata))
@@ -87,7 +89,7 @@ class SecurityInterceptor(grpc.aio.ServerInterceptor):
 def _refusing(
     handler: grpc.RpcMethodHandler[AnyRequest, AnyResponse], error: RequestError
 ) -> grpc.RpcMethodHandler[AnyRequest, AnyResponse]:
-    """A handler of the same shape that only refuses."""
+    """Return a handler of the same shape that only refuses."""
 
     async def refuse(request: object, context: Context) -> None:
         await abort(context, error)
@@ -111,5 +113,5 @@ def _refusing(
 
 
 async def abort(context: Context, error: RequestError) -> None:
-    """End the call with the error's status; does not return."""
+    """End the call with the error's status. It does not return."""
     await context.abort(status_of(error.code), status_message(error), ((STATUS_DETAILS_KEY, status_details(error)),))

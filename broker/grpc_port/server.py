@@ -1,7 +1,7 @@
-"""The client port: makes the services, and has gRPC serve them with its limits, its health and its security.
+"""Run the client port: create the services, and serve them over gRPC with limits, health and security.
 
-Decides nothing about data. Every call passes one interceptor that names its principal and checks its right; every failure
-leaves as a status with an `ErrorDetail`; an unexpected exception is the caller's INTERNAL and a log event, never more.
+This module decides nothing about data. Every call passes one interceptor that names its principal and checks its right. Every failure
+becomes a status with an `ErrorDetail`. An unexpected exception becomes INTERNAL for its caller and a log event, and has no other effect.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class GrpcHost(ServiceHost, Protocol):
 
 
 class GrpcServer:
-    """One node's client port. The services are made here and shared with whoever adapts them otherwise."""
+    """Runs one node's client port. It creates the services and shares them with other users, such as the metrics."""
 
     def __init__(
         self,
@@ -111,18 +111,18 @@ class GrpcServer:
         self._health_task: asyncio.Task[None] | None = None
 
     async def start(self, listen: str) -> int:
-        """Listen on ``host:port`` and serve; returns the bound port.
+        """Listen on ``host:port`` and serve. Return the bound port.
 
         Raises:
-            OSError: the address cannot be bound.
-            RequestError: INVALID_ARGUMENT for an address other than loopback, unless the configuration allows it in so
-                many words: there are no credentials yet, so whoever can connect may do everything.
+            OSError: The address cannot be bound.
+            RequestError: INVALID_ARGUMENT for an address other than loopback, unless the configuration explicitly allows it.
+                Without credentials every client that can connect may do everything.
         """
         address, _ = split_address(listen)
         if not is_loopback(address) and not self._host.config.allow_insecure_remote:
             raise RequestError(
                 pb.INVALID_ARGUMENT,
-                f"{listen} is open to others and there is no TLS and no credentials yet: listen on 127.0.0.1, "
+                f"{listen} is open to other machines, and there is no TLS and no credentials yet: listen on 127.0.0.1, "
                 "or set allow_insecure_remote",
             )
         quiet_grpc()
@@ -143,7 +143,7 @@ class GrpcServer:
         return port
 
     async def stop(self, grace_seconds: float) -> None:
-        """Take no new calls, answer what waits, and close within the grace."""
+        """Accept no new calls, answer waiting ones, and close within the grace period."""
         self.coordinator.close()
         self.queue.begin_shutdown()
         self.topology.begin_shutdown()
@@ -157,14 +157,14 @@ class GrpcServer:
         await self.forwarder.close()
 
     def _observe_refused(self, path: str, error: RequestError) -> None:
-        """A call ended with an error: count it unless its handler's adapter did."""
+        """Count a call that ended with an error, unless its handler did."""
         if not error.is_counted:
             service, _, method = path.lstrip("/").partition("/")
             is_ours = service.startswith("raftmq.")
             self.metrics.count(method if is_ours else f"{service}/{method}", pb.ErrorCode.Name(error.code))
 
     def _new_server(self, interceptors: Sequence[grpc.aio.ServerInterceptor]) -> grpc.aio.Server:
-        """The wire; the simulator has its own."""
+        """Create gRPC's server. The simulator replaces this."""
         return grpc.aio.server(
             interceptors=interceptors,
             options=self._options(),
@@ -181,19 +181,19 @@ class GrpcServer:
         limits = self._host.limits
         return (
             ("grpc.max_receive_message_length", limits.grpc_message_bytes_max),
-            ("grpc.max_send_message_length", -1),  # the topology of many partitions may be larger than what we take in
+            ("grpc.max_send_message_length", -1),  # the topology of many partitions may exceed the limit of requests
             ("grpc.max_concurrent_streams", limits.concurrent_rpcs_max),
             ("grpc.max_allowed_incoming_connections", limits.client_connections_max),
             ("grpc.max_connection_idle_ms", int(limits.client_idle_seconds * 1000)),
-            # With it the window of a stream that nobody reads yet grows to megabytes; without, it is 64 KiB until its
-            # message is asked for, and then the message's length.
+            # If it is on, the window of a stream that is not read yet grows to megabytes. If it is off, the window is 64 KiB until
+            # the stream's message is requested, and then the message's length.
             ("grpc.http2.bdp_probe", 0),
-            # Calls that came and are not taken yet: of a burst of more than a thousand grpc's default cancels some, unexplained.
+            # The number of arrived calls that are not accepted yet. In a burst of over a thousand, grpc's default cancels some.
             ("grpc.server.max_pending_requests", limits.concurrent_rpcs_max),
             ("grpc.server.max_pending_requests_hard_limit", limits.concurrent_rpcs_max),
             ("grpc.server_handshake_timeout_ms", int(limits.client_handshake_seconds * 1000)),
-            # Batches are compressed by the SDK. gRPC's own compression is off: its limit is on the compressed size, and
-            # 4 MiB may become 4 GiB. A compressed request comes as it is, and is refused as malformed.
+            # The SDK compresses batches. gRPC's own compression is off because its limit applies to the compressed size, and 4 MiB
+            # may become 4 GiB. A compressed request arrives unchanged, and is refused as malformed.
             ("grpc.per_message_decompression", 0),
             ("grpc.so_reuseport", 0),  # two brokers on one port must be an error
             ("grpc.keepalive_time_ms", 20_000),

@@ -1,6 +1,6 @@
-"""Ends the connection of a client that takes none of its answers: gRPC has no way to give up a call on the server.
+"""Close the connection of a client that reads none of its answers, because gRPC cannot give up a call on the server.
 
-It finds the connection among the process's descriptors by the address of its other end.
+The connection is found among the process's descriptors by the address of its other end.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from raftmq.broker.base.log_throttle import LogThrottle
 log = structlog.get_logger(__name__)
 
 _PACE: Final = LogThrottle(10.0)
-"""Whoever reads nothing must not choose how much we log."""
+"""Limits the log, because clients determine how often this happens."""
 
 
 def cut_off(loop: asyncio.AbstractEventLoop, peer: str) -> None:
-    """Close a client's connection, given the other end as gRPC names it. Returns at once."""
+    """Close a client's connection, given the other end in gRPC's notation. It does not wait."""
     address = peer_address(peer)
     if address is not None:
         if _PACE.is_due():
@@ -32,24 +32,24 @@ def cut_off(loop: asyncio.AbstractEventLoop, peer: str) -> None:
 
 
 def peer_address(peer: str) -> tuple[str, int] | None:
-    """The other end of a connection as gRPC names it (``ipv4:1.2.3.4:5``, ``ipv6:[::1]:5``), as a socket has it."""
+    """Convert the other end of a connection from gRPC's notation (``ipv4:1.2.3.4:5``, ``ipv6:[::1]:5``) to a socket's."""
     family, _, rest = unquote(peer).partition(":")
     host, _, port = rest.rpartition(":")
     return (host.strip("[]"), int(port)) if family in ("ipv4", "ipv6") and port.isdigit() else None
 
 
 def close_connections_to(host: str, port: int) -> int:
-    """Shut down this process's TCP connections to an address; how many there were."""
+    """Shut down this process's TCP connections to an address. Return how many there were."""
     closed = 0
     for entry in Path("/dev/fd").iterdir():
         try:
-            number = os.dup(int(entry.name))  # ours: it cannot become another file meanwhile
+            number = os.dup(int(entry.name))  # a duplicate cannot become another file in the meantime
         except OSError:
-            continue  # gone
+            continue  # it was closed
         try:
             duplicate = socket.socket(fileno=number)
         except OSError:
-            os.close(number)  # no socket
+            os.close(number)  # it is not a socket
             continue
         with duplicate, contextlib.suppress(OSError):
             name = duplicate.getpeername()

@@ -1,10 +1,10 @@
-"""Measures consumer lag for /metrics, per group and topic, over the partitions that this node leads.
+"""Measure consumer lag for /metrics, per group and topic, over the partitions that this node leads.
 
 A leader knows both the committed offset of a group and the end of the partition. Each partition has one leader, so Prometheus can
 add up the brokers. Records are counted from memory. The age of the oldest unread record needs its append time, which may have to
-be read from the disk, and is remembered until the group moves on. Must not change anything.
+be read from the disk, and is cached until the group moves on. Measuring must not change anything.
 
-A group that never committed an offset in a partition has no lag there: nobody knows where it will begin.
+A group that never committed an offset in a partition has no lag there, because its start is not known yet.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from raftmq.fsm.group_offsets import NO_OFFSET
 from raftmq.types import GroupId
 
 _STEPS_PER_TURN = 1000
-"""Committed offsets looked at before other tasks get a turn: about a millisecond."""
+"""Committed offsets read before other tasks get a turn: about a millisecond."""
 
 
 class Reader(NamedTuple):
@@ -55,11 +55,11 @@ class Lag:
 
     records: dict[Reader, int]
     seconds: dict[Reader, float]
-    """Age of the oldest unread record; 0 when there is none. Readers whose ages are all unknown are left out."""
+    """Age of the oldest unread record, or 0 if there is none. Readers whose ages are all unknown are left out."""
     left_out_readers: int
-    """Readers beyond `Limits.lag_readers_max`: those with the least lag."""
+    """Readers beyond `Limits.lag_readers_max`, which are those with the least lag."""
     left_out_ages: int
-    """Partitions whose oldest unread record could not be looked up within `Timing.lag_seconds`, for the readers shown."""
+    """Partitions of the shown readers whose oldest unread record could not be looked up within `Timing.lag_seconds`."""
 
 
 class ConsumerLag:
@@ -73,7 +73,7 @@ class ConsumerLag:
         """Append times of the oldest unread records, from the last measurement."""
 
     async def measure(self, partitions: Sequence[tuple[str, PartitionLog]]) -> Lag:
-        """Measure those of the partitions that this node leads. They are given with their topics' names."""
+        """Measure the given partitions that this node leads. Each comes with its topic's name."""
         deadline = self._host.loop.time() + self._timing.lag_seconds
         readers: dict[Reader, _Behind] = {}
         for steps, (reader, position, records) in enumerate(_offsets(partitions), 1):

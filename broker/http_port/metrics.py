@@ -1,7 +1,7 @@
-"""The page /metrics: copies the node's numbers on the loop, and has them written out in a thread.
+"""Write the page /metrics: copy the node's numbers on the event loop, and format them in a thread.
 
-Everything is read when somebody asks; what is counted as it happens is counted in plain integers by whoever does it. A scrape
-costs the loop microseconds per partition. Must not change anything. What there is and what it means: `metric_catalog.py`.
+Values are read when a scrape arrives. Events are counted in plain integers by the code that handles them. A scrape costs the event
+loop microseconds per partition. It must not change anything. `metric_catalog.py` lists the metrics with their meanings.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class MetricsHost(Protocol):
 
     @property
     def store(self) -> LogStore:
-        """Where its replicas are kept."""
+        """Return the store of its replicas."""
         ...
 
 
@@ -86,16 +86,16 @@ class HttpConnections(Protocol):
     """The connections of the HTTP port, which serves the metrics."""
 
     evicted_total: int
-    """Connections closed because there were too many, since the start."""
+    """Connections closed since the start because there were too many."""
 
     @property
     def connections(self) -> int:
-        """Connections open now."""
+        """Return the number of open connections."""
         ...
 
 
 class BrokerMetrics:
-    """One node's /metrics."""
+    """Renders one node's /metrics."""
 
     def __init__(self, host: MetricsHost, http: HttpConnections) -> None:
         self._host = host
@@ -106,17 +106,17 @@ class BrokerMetrics:
         GCCollector(registry=self._python)
 
     async def render(self) -> bytes:
-        """The text exposition format."""
+        """Return the page in the text exposition format."""
         named = [(labels[0], partition) for labels, partition in _named_partitions(self._host)]
         lag = await self._lag.measure(named)
-        partitions = _named_partitions(self._host)  # some may have come or gone in the meantime
+        partitions = _named_partitions(self._host)  # the set may have changed during the await
         values = self.read(partitions) | _lag_values(lag)
         return await asyncio.to_thread(
             self._render, values, [(labels, partition.replica.key) for labels, partition in partitions]
         )
 
     def read(self, partitions: Sequence[_Named]) -> dict[str, Value]:
-        """Copy what the page shows. Runs on the loop, where nothing changes meanwhile."""
+        """Copy the values that the page shows. Runs on the event loop without an await, so all values belong to one moment."""
         started_at = time.perf_counter()
         host = self._host
         values: dict[str, Value] = {
@@ -132,7 +132,7 @@ class BrokerMetrics:
         return values
 
     def _render(self, values: dict[str, Value], files: list[tuple[tuple[str, str], ReplicaKey]]) -> bytes:
-        """The rest, which asks the operating system, and the text. Runs in a thread."""
+        """Add the values that need system calls, and format the page. Runs in a thread."""
         values["raftmq_process_threads"] = _thread_count()
         clients = self._host.grpc.connections.count()
         cast("list[_Sample]", values["raftmq_slots_used"]).append((("client_connections",), float(clients)))
@@ -143,7 +143,7 @@ class BrokerMetrics:
 def _thread_count() -> int:
     try:
         return sum(1 for _ in _TASKS.iterdir())
-    except OSError:  # no /proc: threads that Python does not know are not counted
+    except OSError:  # without /proc, threads that Python does not know are not counted
         return threading.active_count()
 
 
@@ -252,7 +252,7 @@ def _group_values(host: MetricsHost) -> dict[str, Value]:
 
 
 def _metadata_replica(host: MetricsHost) -> Replica[Metadata] | None:
-    """None while there is no metadata: before the node belongs to a cluster, and while a snapshot of it is installed."""
+    """Return the metadata replica, or None before the node belongs to a cluster or while a metadata snapshot is installed."""
     try:
         return host.view.metadata if host.view.cluster_id else None
     except RequestError:

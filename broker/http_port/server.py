@@ -1,8 +1,8 @@
-"""The HTTP port: metrics for Prometheus, liveness and readiness for whoever runs the broker.
+"""Serve the HTTP port: metrics for Prometheus, liveness and readiness for operators and orchestrators.
 
-Runs on the broker's loop, so that an answer of /healthz is the proof that the loop turns: there is no way for it to say no. It must not take the process's
-signals, nor log per request. Whatever connects, /healthz must answer: connections that say nothing, send a header byte by
-byte or do not read their answer are closed in time, and the longest of them first when there are many.
+It runs on the broker's event loop, so an answer of /healthz proves that the loop runs, and /healthz never reports a failure. The
+server must not take over the process's signals, nor log each request. /healthz must answer whatever else connects: connections that
+send nothing, send a header byte by byte or do not read their answer are closed in time, and above the limit the oldest is closed.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ log = structlog.get_logger(__name__)
 
 _KEEP_ALIVE_SECONDS = 5
 _HEAD_BYTES_MAX: Final = 16 * 1024
-"""Of a request line with its headers."""
+"""Size of a request line with its headers."""
 _UNSENT_BYTES_MAX: Final = 64 * 1024
-"""Pipelined requests wait while more of the answers before them is not taken."""
+"""Unread answers on a connection above which its further pipelined requests wait."""
 _BACKLOG = 1024
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn without signal handlers, and with a way to wait until it listens."""
+    """Uvicorn's server without signal handlers, and with an event that tells when it listens."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -47,20 +47,20 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals are the broker's."""
+        """Leave signals to the broker."""
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Also tell that it listens."""
+        """Start, then set `is_listening`."""
         await super().startup(sockets)
         self.is_listening.set()
 
 
 class _Connection(H11Protocol):
-    """Uvicorn's, with an end: it may not wait for a request, nor hold an answer, for longer than the limit.
+    """Uvicorn's connection with a time limit: it may neither wait for a request nor hold an answer for longer.
 
-    Uvicorn's own limits do not do: its concurrency limit counts idle connections and then refuses everybody, and it times
-    only what follows an answer.
+    Uvicorn's own limits are not enough: its concurrency limit counts idle connections and then refuses every client, and its
+    timeout covers only the time after an answer.
     """
 
     def __init__(
@@ -96,22 +96,22 @@ class _Connection(H11Protocol):
         super().connection_lost(exc)
 
     def handle_events(self) -> None:
-        """A request that began has as long again."""
+        """Process received data. A new request restarts the connection's time limit."""
         self._guarded(super().handle_events)
         if self.cycle is not self._cycle_seen:
             self._cycle_seen = self.cycle
             self._begin_exchange()
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close a connection that asks nothing more, whatever state garbage has left it in."""
+        """Close a connection without a further request, in whatever state malformed input has left it."""
         self._guarded(super().timeout_keep_alive_handler)
 
     def shutdown(self) -> None:
-        """Close the connection in order, whatever state garbage has left it in."""
+        """Close the connection cleanly, in whatever state malformed input has left it."""
         self._guarded(super().shutdown)
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is not a request, also in the middle of an answer: its request's body may turn out to be malformed."""
+        """Refuse malformed input, also during an answer, because a request's body may turn out to be malformed."""
         self._on_refused(msg)
         self._drop_answer()
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
@@ -120,8 +120,9 @@ class _Connection(H11Protocol):
             self.transport.close()
 
     def _guarded(self, action: Callable[[], None]) -> None:
-        """Run a step of uvicorn's. The client decides in which state it finds the connection, so a step that does not fit ends
-        the connection and is not a defect to be logged with its traceback.
+        """Run a step of uvicorn's. If the connection is in a state that does not allow the step, close the connection.
+
+        The client determines that state, so this is no defect to log with a traceback.
         """
         try:
             action()
@@ -131,8 +132,8 @@ class _Connection(H11Protocol):
             self.transport.close()
 
     def _drop_answer(self) -> None:
-        """Drop what the application still says: sending it would raise, and be logged."""
-        # none before the first request, whatever uvicorn declares
+        """Drop the rest of the application's answer: sending it would raise and be logged."""
+        # there is no cycle before the first request, although uvicorn declares one
         cycle = cast("RequestResponseCycle | None", self.cycle)
         if cycle is not None and not cycle.response_complete:
             cycle.disconnected = True
@@ -142,17 +143,17 @@ class _Connection(H11Protocol):
         if self._ending is not None:
             self._ending.cancel()
         self.began_at = self.loop.time()
-        # abort, not close: a close would wait for ever for a client that does not read
+        # abort instead of close: close would wait without end for a client that does not read
         self._ending = self.loop.call_later(self._limits.http_exchange_seconds, self.transport.abort)
 
 
 class HttpServer:
-    """One node's HTTP port."""
+    """Serves one node's HTTP port."""
 
     def __init__(self, host: MetricsHost) -> None:
         self._host = host
         self.evicted_total = 0
-        """Connections closed because there were too many, since the start."""
+        """Connections closed since the start because there were too many."""
         self._refused_throttle = LogThrottle()
         self._refused_unsaid = 0
         self._metrics = BrokerMetrics(host, self)
@@ -162,14 +163,14 @@ class HttpServer:
 
     @property
     def connections(self) -> int:
-        """Connections open now."""
+        """Return the number of open connections."""
         return len(self._server.server_state.connections) if self._server is not None else 0
 
     def _count_evicted(self) -> None:
         self.evicted_total += 1
 
     def _say_refused(self, reason: str) -> None:
-        """Log one of the requests that were no requests, now and then: their senders choose how many there are."""
+        """Log malformed requests at most once a minute, because their senders choose how many there are."""
         if self._refused_throttle.is_due():
             log.warning("http_request_refused", reason=reason, others=self._refused_unsaid)
             self._refused_unsaid = 0
@@ -177,7 +178,7 @@ class HttpServer:
             self._refused_unsaid += 1
 
     async def start(self, host: str, port: int) -> int:
-        """Listen and serve; returns the bound port. Raises OSError when the address cannot be bound."""
+        """Listen and serve. Return the bound port. Raises OSError if the address cannot be bound."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.socket(family, socket.SOCK_STREAM)
         try:
@@ -192,11 +193,11 @@ class HttpServer:
             uvicorn.Config(
                 self.application(),
                 log_config=None,
-                log_level="error",  # it warns of every malformed request: whoever sends them would choose how much we log
+                log_level="error",  # it warns of every malformed request, so their senders would choose how much is logged
                 access_log=False,
                 backlog=_BACKLOG,
                 lifespan="off",
-                # a class as far as uvicorn is concerned: it only calls it
+                # uvicorn expects a class, but it only calls it
                 http=cast(
                     "type[asyncio.Protocol]",
                     functools.partial(_Connection, self._host.engine.limits, self._count_evicted, self._say_refused),
@@ -219,7 +220,7 @@ class HttpServer:
         return int(listener.getsockname()[1])
 
     def _on_ended(self, task: asyncio.Task[None]) -> None:
-        """It ends when it is told to; else nobody could ask any more, and somebody must hear of it."""
+        """Record a failure of the server's task, which ends normally only after `stop`."""
         if not task.cancelled() and (error := task.exception()) is not None:
             self._host.supervisor.record_failure(Work.HTTP, error)
 
@@ -230,7 +231,7 @@ class HttpServer:
             await self._task
 
     def application(self) -> Starlette:
-        """The routes, for a server or a test."""
+        """Return the application with its routes, for a server or a test."""
         return Starlette(
             routes=[
                 Route("/metrics", self._serve_metrics),
@@ -240,7 +241,7 @@ class HttpServer:
         )
 
     async def _serve_metrics(self, request: Request) -> Response:
-        # Scrapes at the same time share one rendering and its bytes: hundreds of them must not take the threads and the memory.
+        # Simultaneous scrapes share one rendering and its bytes, so that hundreds of them do not use up threads and memory.
         if self._scrape is None or self._scrape.done():
             self._scrape = asyncio.get_running_loop().create_task(self._metrics.render())
         return Response(await asyncio.shield(self._scrape), media_type=CONTENT_TYPE_LATEST)
@@ -257,7 +258,7 @@ class HttpServer:
         return JSONResponse(body)
 
     async def _readyz(self, request: Request) -> Response:
-        """JSON, or text for a person: `?format=text`, or `Accept: text/plain`."""
+        """Answer in JSON, or in plain text after `?format=text` or `Accept: text/plain`."""
         reasons = self._host.standing.not_ready_reasons()
         warnings = self._host.standing.warnings()
         status_code = 503 if reasons else 200

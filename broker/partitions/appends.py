@@ -1,9 +1,9 @@
-"""Appends to one partition: each batch is checked, judged and proposed at once, in the order of the calls.
+"""Append batches to one partition: validate each batch and propose it immediately, in the order of the calls.
 
-Judging and proposing happen without an `await` in between; only waiting is concurrent. Records are never looked into: a batch
-is checked by its 64-byte header and its CRC, and proposed as it came.
+Validating and proposing happen without an `await` in between. Only waiting is concurrent. Records are never looked into: a batch
+is checked by its 64-byte header and its CRC, and proposed unchanged.
 
-A named producer's batch is appended only where this node's metadata is recent enough to know of a successor (`producer_fence`).
+A named producer's batch is appended only if this node's metadata is recent enough to know of a successor (`producer_fence`).
 
 Source: KIP-98 (idempotent producers).
 """
@@ -51,7 +51,7 @@ class _InFlight(NamedTuple):
 
 
 class _ProposalBatch:
-    """Batches accepted and not yet proposed: one proposal for all of them."""
+    """Collect batches that were accepted and not yet proposed, so that one proposal holds all of them."""
 
     __slots__ = ("headers", "idempotent", "payloads")
 
@@ -59,16 +59,17 @@ class _ProposalBatch:
         self.headers: list[BatchHeader] = []
         self.payloads: list[bytes] = []
         self.idempotent: BatchHeader | None = None
-        """The last one that has a producer."""
+        """The last header that has a producer."""
 
     def add(self, header: BatchHeader, payload: bytes) -> None:
+        """Add an accepted batch."""
         self.headers.append(header)
         self.payloads.append(payload)
         if header.producer_id:
             self.idempotent = header
 
     def is_continued_by(self, header: BatchHeader) -> bool:
-        """Whether the validator, were it told of this run, would accept the batch: it follows the run's last sequence."""
+        """Return whether the validator would accept the batch if it knew this run: the batch follows the run's last sequence."""
         last = self.idempotent
         return last is not None and (
             header.producer_id == last.producer_id
@@ -78,7 +79,10 @@ class _ProposalBatch:
 
 
 class PartitionAppends:
-    """See the module. Keeps, for this leadership, what was appended and is not yet applied."""
+    """Validates and proposes the batches of one partition.
+
+    During a leadership it keeps the proposals that are not yet applied.
+    """
 
     def __init__(
         self,
@@ -87,7 +91,7 @@ class PartitionAppends:
         config: Callable[[], TopicConfig],
         fence: ProducerFence,
     ) -> None:
-        """`config` gives the topic's configuration in force; it raises RequestError while metadata is not there."""
+        """Take `config`, which returns the topic's configuration in force. It raises RequestError while metadata is missing."""
         self._loop = loop
         self._replica = replica
         self._config = config
@@ -95,10 +99,10 @@ class PartitionAppends:
         self._validator = SequenceValidator(replica.state_machine)
         self._validated_term = replica.term
         self._in_flight: deque[_InFlight] = deque()
-        """Proposals of this term whose result may still be asked for, by ascending index."""
+        """Proposals of this term whose results may still be requested, by ascending index."""
 
     def begin(self, batches: Sequence[bytes], deadline: float) -> PendingAppend:
-        """Check, judge and propose, in this order and at once. What it says is final only after `finish`."""
+        """Check, validate and propose the batches in this order, without waiting. The result is final only after `finish`."""
         ticket = PendingAppend(batches)
         if self._loop.time() >= deadline:
             ticket.refuse(expired())
@@ -107,7 +111,7 @@ class PartitionAppends:
         return ticket
 
     async def finish(self, ticket: PendingAppend, deadline: float) -> None:
-        """Wait for what the ticket's batches wait for. Cancelling it undoes nothing."""
+        """Wait until every batch of the ticket has its outcome. Cancelling it undoes nothing."""
         while ticket.is_undecided:
             if ticket.uninformed_position is not None:
                 await self._inform(ticket, deadline)
@@ -147,7 +151,7 @@ class PartitionAppends:
         self._flush(ticket, run)
 
     def start_term(self) -> None:
-        """Forget what was judged in an earlier term: its entries may have been replaced."""
+        """Forget the batches that were validated in an earlier term: their entries may have been replaced."""
         if self._replica.term != self._validated_term:
             self._validator.clear()
             self._in_flight.clear()
@@ -156,11 +160,16 @@ class PartitionAppends:
     def _validate_one(
         self, ticket: PendingAppend, run: _ProposalBatch, header: BatchHeader, number: int, *, is_confirmed: bool
     ) -> bool:
-        """Judge a batch of a producer that has none in the run; False: the batches after it may not be tried."""
+        """Validate a batch whose producer has no batch in the run.
+
+        Returns:
+            Whether the batches after it may be tried.
+        """
         result = self._validator.validate(header)
         refusal: RequestError | None = None
         is_informed = True
-        if isinstance(result, Accept | Gap):  # what was written before may be acknowledged to whoever wrote it
+        # a duplicate needs no fence: a batch that was written before may be acknowledged to its producer
+        if isinstance(result, Accept | Gap):
             is_informed = self._fence.is_informed(header)
             refusal = self._fence.check(header)
             if is_informed and refusal is None and isinstance(result, Accept):
@@ -186,7 +195,7 @@ class PartitionAppends:
             case Overlap(last_sequence, pending_index):
                 error = RequestError(
                     pb.SEQUENCE_OVERLAP,
-                    f"records up to sequence {last_sequence} were written before; send only what comes after",
+                    f"records up to sequence {last_sequence} were written before; send only the records after them",
                     last_sequence=last_sequence,
                 )
                 if pending_index:
@@ -199,8 +208,8 @@ class PartitionAppends:
                 ticket.refuse(
                     RequestError(
                         pb.TOO_MANY_PRODUCERS,
-                        "the partition remembers as many producers as it may, and none of them is idle for long enough; try "
-                        "again later, and let programs that write often keep one producer",
+                        "the partition remembers the maximum number of producers, and none of them has been idle for long "
+                        "enough; try again later, and let programs that write often keep one producer",
                         retry_after_ms=1000,
                     )
                 )
@@ -212,7 +221,7 @@ class PartitionAppends:
         return False
 
     def _join(self, ticket: PendingAppend, outcome: int | RequestError, index: LogIndex) -> None:
-        """Answer `outcome` once the entry at `index` is applied: never before it is committed."""
+        """Answer `outcome` after the entry at `index` is applied, and never before it is committed."""
         for held in reversed(self._in_flight):
             if held.first <= index <= held.last:
                 ticket.outcomes.append((outcome, held.applied))
@@ -221,7 +230,7 @@ class PartitionAppends:
         ticket.refuse(RequestError(pb.LEADERSHIP_LOST, "the original of this batch is no longer known; retry"))
 
     def _flush(self, ticket: PendingAppend, run: _ProposalBatch) -> _ProposalBatch:
-        """Propose the run in one piece and tell the validator. Returns a new, empty run."""
+        """Propose the run as a whole and tell the validator. Return a new, empty run."""
         if not run.headers:
             return run
         proposals = [
@@ -246,7 +255,10 @@ class PartitionAppends:
         return _ProposalBatch()
 
     async def settle(self, producer_id: int, epoch_min: int, deadline: float) -> None:
-        """Wait until what was taken of the producer under epochs below `epoch_min` is applied, or left to another leader."""
+        """Wait until every batch that was accepted from the producer under an epoch below `epoch_min` is settled.
+
+        A batch is settled when it is applied, or when another leader decides about it.
+        """
         self.start_term()
         index = self._validator.last_pending(producer_id, epoch_min)
         for held in self._in_flight:
@@ -256,7 +268,7 @@ class PartitionAppends:
                     raise expired()
 
     async def _inform(self, ticket: PendingAppend, deadline: float) -> None:
-        """Judge again when this node knows who was replaced."""
+        """Validate again after this node's metadata is recent enough to know the producer's successor."""
         position, ticket.uninformed_position = ticket.uninformed_position, None
         assert position is not None
         try:
@@ -267,7 +279,10 @@ class PartitionAppends:
             self._propose_from(ticket, position, is_confirmed=False)
 
     async def _resolve_gap(self, ticket: PendingAppend, deadline: float) -> None:
-        """Before a gap is called one, a quorum confirms that this leader knows the newest sequences; then judge again."""
+        """Validate again after a quorum has confirmed that this leader knows the newest sequences.
+
+        Without the confirmation a leader with an outdated log would report a gap that does not exist.
+        """
         position, ticket.gap_position = ticket.gap_position, None
         assert position is not None
         try:
@@ -300,7 +315,7 @@ def _out_of_order(header: BatchHeader, gap: Gap) -> RequestError:
         else "no batch of this epoch is known"
     )
     if not gap.is_certain:
-        known += " any more: the producer was idle for too long"
+        known += ", because the producer was idle for too long and was forgotten"
     return RequestError(
         pb.OUT_OF_ORDER_SEQUENCE,
         f"batch begins at sequence {header.first_sequence}, {known}",

@@ -1,4 +1,4 @@
-"""Define what a partition asks of the node that it runs on. Partitions import this, never the node."""
+"""Define the services that a partition needs from its node. Partitions import this module, never the node."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class PartitionHost(Protocol):
 
     @property
     def metadata(self) -> Replica[Metadata]:
-        """The metadata group's replica here. Raises RequestError NOT_FORMED or NOT_READY."""
+        """Return this node's metadata replica. Raises RequestError NOT_FORMED or NOT_READY."""
         ...
 
     def now_ms(self) -> int:
-        """Wall clock, milliseconds since the epoch; the majority's, where this node's differs."""
+        """Return the wall clock in milliseconds since the epoch, or the majority's clock if this node's differs from it."""
         ...
 
     @property
     def is_clock_trusted(self) -> bool:
-        """Whether this node's clock is the majority's: without that nothing may be called too old."""
+        """Return whether this node's clock agrees with the majority's. If not, no record may be treated as too old."""
         ...

@@ -1,7 +1,7 @@
-"""Know the kinds of topics: the state machine of a partition, and the object that serves it.
+"""Define the kinds of topics: the state machine of a partition, and the object that serves it.
 
-Everything else asks here. Every kind has the same log, membership and file layout; only the rows of the derived state differ, and the
-state machine alone knows them.
+All kinds have the same log, membership and file layout. Only the rows of the derived state differ, and only the state machine
+interprets them.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from raftmq.fsm.state_machine import StateMachine
 from raftmq.storage.log_store import LogStore
 
 Partition = PartitionLog
-"""A served partition of any kind: the union of the kinds' objects, so that mypy shows every place that has to tell them apart."""
+"""A served partition of any kind. It is the union of all kinds' classes, so mypy reports every place that must distinguish them."""
 
 OnDamage = Callable[[Replica[StateMachine], Exception], None]
-"""Called when a row of a replica failed its check: the replica must become silent."""
+"""Called when a row of a replica failed its check. The callee makes the replica silent."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicKind:
-    """What the partitions of one kind of topic are made of."""
+    """The classes behind the partitions of one kind of topic."""
 
     new_state_machine: Callable[[], StateMachine]
     """Create the empty state machine of a replica that is about to be opened."""
@@ -44,7 +44,7 @@ def _serve_log(
 
 
 KINDS: Final[Mapping[str, TopicKind]] = {"log": TopicKind(LogPartition, _serve_log)}
-"""By the name that metadata has. Its keys are `fsm.metadata_topics.TOPIC_KINDS`."""
+"""Kinds by their name in metadata. The names are those of `fsm.metadata_topics.TOPIC_KINDS`."""
 
 
 def kind_of(metadata: Metadata, partition: PartitionView) -> TopicKind:

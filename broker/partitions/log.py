@@ -1,7 +1,7 @@
-"""One log partition as the services see it: read, find and trim here; `appends`, `offsets` and `retention` are its other parts.
+"""Serve one log partition: read, find and trim records. `appends`, `offsets` and `retention` serve its other requests.
 
-Records are never looked into: batches are served as they were stored, from memory or by a reader thread, and only committed
-ones. Source: Ongaro's thesis 6.4 (read-only queries).
+Records are never looked into: batches are served as they were stored, from memory or by a reader thread. Only committed
+records are served. Source: Ongaro's thesis 6.4 (read-only queries).
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 _READ_POSITIONS_MAX = 256
-"""Readers of cold data whose next position is remembered per partition, so that a sequential read never bisects."""
+"""Sequential readers of old records whose next position is remembered per partition, so that they need no binary search."""
 _DEFAULT_CONFIG = TopicConfig()
 
 
 class PartitionLog:
-    """See the module. `on_damage` is told of a row that failed its check: the replica must go silent."""
+    """A log partition as the services see it."""
 
     def __init__(
         self,
@@ -50,14 +50,15 @@ class PartitionLog:
         store: LogStore,
         on_damage: Callable[[Replica[LogPartition], Exception], None] | None = None,
     ) -> None:
+        """Take `on_damage`, which is called when a row failed its check and must make the replica silent."""
         self.replica = replica
         self._host = host
         self._store = store
         self._on_damage = on_damage
         self._read_positions: OrderedDict[int, LogIndex] = OrderedDict()
-        """Offset → index of the entry that comes there: where cold readers will go on."""
+        """Offset → index of the entry that holds it: the positions where readers of old records will continue."""
         self._first_record: tuple[int, LogIndex] | None = None
-        """(log start offset, index of the entry that holds it): found once, since a committed entry stays where it is."""
+        """(log start offset, index of the entry that holds it). It is looked up only once, because a committed entry never moves."""
         self._topic: TopicView | None = None
         self._config = _DEFAULT_CONFIG
         self.appends = PartitionAppends(host.loop, replica, self.config, ProducerFence(lambda: host.metadata))
@@ -71,21 +72,21 @@ class PartitionLog:
 
     @property
     def log_start_offset(self) -> int:
-        """First readable offset (inclusive)."""
+        """Return the first readable offset (inclusive)."""
         return self.replica.state_machine.log_start_offset
 
     @property
     def high_watermark(self) -> int:
-        """Offset after the last committed and applied record (exclusive)."""
+        """Return the offset after the last committed and applied record (exclusive)."""
         return self.replica.state_machine.next_offset
 
     def config(self) -> TopicConfig:
-        """The topic's configuration in force, as this node's metadata has it."""
+        """Return the topic's configuration in force, according to this node's metadata."""
         metadata = self._host.metadata.state_machine
         partition = metadata.partition(self.replica.group_id)
         topic = metadata.topic(partition.topic_id) if partition is not None else None
         if topic is not self._topic:
-            # views are replaced, never changed: identity is enough
+            # views are replaced, never changed, so comparing identities is enough
             self._topic = topic
             self._config = effective_config(topic.config) if topic is not None else _DEFAULT_CONFIG
         return self._config
@@ -93,7 +94,7 @@ class PartitionLog:
     # ------------------------------------------------------------------------------------------------ reading
 
     def is_readable(self, offset: int) -> bool:
-        """Whether there is a record at `offset` now; False: wait.
+        """Return whether `offset` has a record now. If not, the caller waits.
 
         Raises:
             RequestError: OFFSET_OUT_OF_RANGE below the log's start; NOT_LEADER or NO_LEADER at the end of a replica that
@@ -111,10 +112,10 @@ class PartitionLog:
         return False
 
     async def confirm_end(self, offset: int) -> None:
-        """Raise OFFSET_OUT_OF_RANGE if `offset` is above the end of a leader that knows; else return.
+        """Raise OFFSET_OUT_OF_RANGE if `offset` is above the end of a leader's log.
 
-        A quorum confirms it first: a leader cut off may have been succeeded by one whose log is longer, and its reader
-        would be thrown back to an old position.
+        A quorum confirms the end first. A leader that is cut off may have a successor with a longer log, and the error would
+        reset its reader to an old position.
         """
         if offset > self.high_watermark and self.replica.is_leader:
             await self.replica.read_index()
@@ -122,7 +123,7 @@ class PartitionLog:
                 raise self._out_of_range(f"offset {offset} is above the log's end {self.high_watermark}")
 
     def not_available(self, offset: int) -> RequestError:
-        """The answer when an offset above the high watermark did not come within the wait."""
+        """Return the error for an offset above the high watermark that did not become available within the wait."""
         return RequestError(
             pb.OFFSET_NOT_AVAILABLE,
             f"offset {offset} is above this replica's high watermark {self.high_watermark}",
@@ -140,10 +141,10 @@ class PartitionLog:
         )
 
     async def read(self, offset: int, bytes_max: int) -> list[Entry]:
-        """DATA entries from the one that holds `offset` on, at least one, cut off before `bytes_max`; [] at the end.
+        """Return DATA entries from the entry that holds `offset`: at least one, then up to `bytes_max`. Empty at the log's end.
 
         Raises:
-            RequestError: as `is_readable`; REPLICA_QUARANTINED when a row is damaged.
+            RequestError: As `is_readable`. REPLICA_QUARANTINED when a row is damaged.
         """
         if not self.is_readable(offset):
             return []
@@ -153,12 +154,12 @@ class PartitionLog:
         return await self._read_cold(offset, bytes_max)
 
     def read_recent(self, offset: int, bytes_max: int) -> list[Entry] | None:
-        """`read` of a readable offset, when memory has it; else None."""
+        """Return the entries of a readable offset if memory holds them, else None. Otherwise like `read`."""
         recent = self.replica.log.recent
         index = recent.index_of_offset(Offset(offset))
         if index is None:
             return None
-        last = self.replica.core.applied_index  # what is behind it is not committed and nobody's to see
+        last = self.replica.core.applied_index  # later entries may not be committed and must not be visible
         while index <= last:
             entries = recent.slice(index, last, bytes_max)
             if entries is None:
@@ -166,7 +167,7 @@ class PartitionLog:
             found = _data_from(entries, offset)
             if found:
                 return found
-            index = LogIndex(entries[-1].index + 1)  # commands only: go on
+            index = LogIndex(entries[-1].index + 1)  # only commands were found: continue after them
         return None
 
     async def _read_cold(self, offset: int, bytes_max: int) -> list[Entry]:
@@ -183,13 +184,13 @@ class PartitionLog:
             if index is not None and index <= last:
                 found = _data_from(await self._entries(index, last, bytes_max), offset)
             if is_remembered and not found:
-                # commands came behind the last batch that was read, maybe very many: the next one is found past all of them
+                # commands follow the last batch that was read, possibly very many: find the next batch beyond all of them
                 index = await self.in_thread(self._store.find_offset, self.replica.key, Offset(offset))
                 if index is not None and index <= last:
                     found = _data_from(await self._entries(index, last, bytes_max), offset)
         except RequestError as error:
             failure = error
-        # while a thread read, a trim may have passed by: whatever came of the reading, that is what the reader must hear
+        # the log may have been trimmed while a thread read: the reader must learn of the trim, whatever the read returned
         if offset < self.log_start_offset:
             raise self._out_of_range(f"offset {offset} is below the log's start {self.log_start_offset}") from failure
         if failure is not None:
@@ -208,11 +209,13 @@ class PartitionLog:
             positions.popitem(last=False)
 
     async def in_thread(self, function: Callable[..., T], *arguments: object) -> T:
-        """Run a blocking read of the store on the reader threads. Raises RequestError for what it runs into."""
+        """Run a blocking read of the store on the reader threads. Translate the store's errors to RequestError."""
         try:
             return await self.replica.in_thread(function, *arguments)
         except LogRangeError as error:
-            raise RequestError(pb.NOT_READY, "the log was trimmed meanwhile; try again", retry_after_ms=20) from error
+            raise RequestError(
+                pb.NOT_READY, "the log was trimmed during the read; try again", retry_after_ms=20
+            ) from error
         except ReplicaClosedError as error:
             raise self.replica.not_leader() from error
         except DamagedReplicaError as error:
@@ -225,12 +228,12 @@ class PartitionLog:
     # ------------------------------------------------------------------------------------------------ positions by name
 
     async def latest_offset(self) -> int:
-        """The end of the log, confirmed by a quorum."""
+        """Return the end of the log, confirmed by a quorum."""
         await self.replica.read_index()
         return self.high_watermark
 
     async def offset_at_time(self, time_ms: int) -> tuple[int, int] | None:
-        """(offset, append time) of the first record appended at or after that time; None when there is none."""
+        """Return (offset, append time) of the first record appended at or after that time, or None if there is none."""
         await self.replica.read_index()
         header = await self.in_thread(self._store.find_time, self.replica.key, time_ms)
         start, end = self.log_start_offset, self.high_watermark
@@ -243,7 +246,7 @@ class PartitionLog:
         return max(header.base_offset, start), header.append_time_ms
 
     async def header_at(self, offset: int) -> EntryHeader | None:
-        """Header of the entry that holds `offset`; None when there is none."""
+        """Return the header of the entry that holds `offset`, or None if there is none."""
         index = self.replica.log.recent.index_of_offset(Offset(offset))
         if index is not None:
             return self.replica.log.header(index)
@@ -253,13 +256,13 @@ class PartitionLog:
         return await self.in_thread(self._store.header, self.replica.key, index)
 
     async def file_bytes(self) -> int:
-        """Size of this replica's file. Raises RequestError as `in_thread`."""
+        """Return the size of this replica's file. Raises RequestError as `in_thread`."""
         return await self.in_thread(self._store.file_bytes, self.replica.key)
 
     # ------------------------------------------------------------------------------------------------ trimming
 
     async def delete_records(self, before_offset: int, deadline: float) -> int:
-        """Trim the log before `before_offset` (-1: all of it); returns the log's new start.
+        """Trim the log before `before_offset` (-1: all of it) and return the log's new start.
 
         Raises:
             RequestError: OFFSET_OUT_OF_RANGE above the end; REQUEST_TIMED_OUT or LEADERSHIP_LOST (outcome unknown).
@@ -273,10 +276,11 @@ class PartitionLog:
         return trimmed.log_start_offset
 
     async def truncation_index(self) -> LogIndex | None:
-        """The last log index whose row may be deleted here: everything up to it is below the log's start.
+        """Return the last log index whose row may be deleted here, or None if nothing worth it can be deleted.
 
-        None when nothing that is worth it can go. The caller still keeps to the durable state. A follower behind it gets a
-        snapshot, which holds all there is to know of what is gone. Commands before the first record go, too, but for a tail.
+        Everything up to this index is below the log's start. The caller must still keep rows beyond the durable state. A follower
+        that needs deleted rows gets a snapshot, which contains all of their effects. Commands before the first record are deleted
+        too, except a tail of them.
         """
         machine, replica = self.replica.state_machine, self.replica
         has_records_to_delete = machine.log_start_offset > replica.log_start.next_offset
@@ -286,12 +290,12 @@ class PartitionLog:
         index = await self._index_before_records()
         if index is None or has_records_to_delete:
             return index
-        # its own entries are few, and the same at the next look: a log that begins with a record has nothing to give
+        # a log that begins with a record has only few commands before it, and the next call would find the same ones
         before_tail = index_before_tail(replica)
         return min(index, before_tail) if before_tail is not None and index > replica.log_start.index else None
 
     async def _index_before_records(self) -> LogIndex | None:
-        """The last index before the first record that is kept."""
+        """Return the last index before the first record that is kept."""
         machine = self.replica.state_machine
         start = machine.log_start_offset
         if start >= machine.next_offset:
@@ -313,5 +317,5 @@ class PartitionLog:
 
 
 def _data_from(entries: Sequence[Entry], offset: int) -> list[Entry]:
-    """Those with records at or after `offset`."""
+    """Return the entries with records at or after `offset`."""
     return [entry for entry in entries if entry.record_count and entry.next_offset > offset]

@@ -1,8 +1,8 @@
-"""Consumer groups' offsets in one partition, as the services see them: open, commit, reset, forget, read.
+"""Keep the offsets of consumer groups in one partition: open, commit, reset, forget and read them.
 
-Every change is a command in the partition's own log and judged when it is applied. Commits that come while one is under way
-wait and go as one entry; of the same owner's commits only the last one, since it says everything. So a commit is as quick
-as a write, and a partition never has more than one entry of them in flight.
+Every change is a command in the partition's own log and is checked when it is applied. Commits that arrive while another one is
+under way wait and become one entry. Of the commits of one owner only the latest is kept, because it includes the earlier ones. So
+a commit is as quick as a write, and a partition never has more than one entry of commits in flight.
 
 Source: KIP-848 (fencing by member epoch), moved into the partition.
 """
@@ -37,17 +37,18 @@ from raftmq.proto import queue_pb2 as pb
 from raftmq.raft.entry import EntryKind, Proposal
 
 COMMITS_GATHERED_MAX: Final = 1000
-"""Owners whose commits wait in one partition; one more is told to come again. Two groups of ten members have twenty."""
+"""Owners whose commits may wait in one partition. The next one is throttled. Two groups of ten members have twenty."""
 ENTRY_BYTES_MAX: Final = 2 * 1024 * 1024
-"""Notes and finished ranges of the commits in one entry, but for the first: the rest waits for the next. A peer frame holds 8 MiB."""
+"""Notes and finished ranges of the commits in one entry, not counting the first. The rest waits for the next entry. A peer frame
+holds 8 MiB."""
 UTF8_BYTES_MAX: Final = 4
-"""Of one character."""
+"""The most bytes of one character."""
 TOUCH_SECONDS_MAX: Final = 3600.0
-"""An offset that is committed again and again, and is the same, is written this often, so that it counts as used."""
+"""An unchanged offset that is committed repeatedly is written this often, so that it counts as used."""
 TOUCHES_PER_RETENTION: Final = 8
-"""And at least so often within the time that unused offsets are kept for."""
+"""An unchanged offset is written at least this many times within the retention of unused offsets."""
 FORGOTTEN_AT_ONCE: Final = 1000
-"""Groups in one entry; the rest is forgotten by the next round."""
+"""Groups forgotten by one entry. The next round forgets the rest."""
 
 ResultT = TypeVar("ResultT")
 
@@ -59,7 +60,7 @@ class _Owner(NamedTuple):
 
 
 class _Waiting:
-    """The last commit of an owner, and everyone who waits for it."""
+    """The latest commit of an owner, and the callers that wait for it."""
 
     __slots__ = ("command", "futures")
 
@@ -69,17 +70,17 @@ class _Waiting:
 
 
 class PartitionOffsets:
-    """See the module."""
+    """The offsets of all consumer groups in one partition."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, group: Replica[LogPartition], retention_seconds: float) -> None:
-        """`retention_seconds`: for how long the offsets of a group are kept that nobody touches."""
+        """Take `retention_seconds`, the time after which offsets of an unused group are forgotten."""
         self._loop = loop
         self._replica = group
         self._touch_ms = int(1000 * min(TOUCH_SECONDS_MAX, retention_seconds / TOUCHES_PER_RETENTION))
         self._waiting: dict[_Owner, _Waiting] = {}
         self._in_flight: asyncio.Future[list[object]] | None = None
         self._groups_in_flight: frozenset[str] = frozenset()
-        """Whose commits are in it."""
+        """The groups with commits in `_in_flight`."""
 
     # ------------------------------------------------------------------------------------------------ changes
 
@@ -88,11 +89,11 @@ class PartitionOffsets:
         return await self._execute(command, Opened, deadline)
 
     async def reset(self, command: ResetOffset, deadline: float) -> None:
-        """Set an offset under an epoch of nobody. Raises RequestError FENCED, OFFSET_OUT_OF_RANGE, or as `Replica.propose`."""
+        """Set an offset under an epoch that no member owns. Raises RequestError FENCED, OFFSET_OUT_OF_RANGE, or as `Replica.propose`."""
         await self._execute(command, Committed, deadline)
 
     async def forget(self, groups: tuple[str, ...], before_ms: int, deadline: float) -> int:
-        """Drop the offsets of groups that nobody touched since; returns how many."""
+        """Forget the offsets of groups that were not used since `before_ms`. Return the number of forgotten groups."""
         return (await self._execute(ForgetOffsets(groups, before_ms), Forgotten, deadline)).count
 
     async def commit(self, command: CommitOffset, deadline: float) -> None:
@@ -128,9 +129,9 @@ class PartitionOffsets:
         future.result()
 
     def _changes_nothing(self, command: CommitOffset) -> bool:
-        """Whether the applied state is what the commit would make it, fence included, but for a time that is young enough.
+        """Return whether the commit would leave the applied state unchanged, fence included, except for a recent enough time.
 
-        With a commit of its group under way it is not known what will be there before this one.
+        While another commit of its group is under way the answer is False, because the state before this commit is not known yet.
         """
         known = self._replica.state_machine.group_offset(command.group)
         if known is None or command.group in self._groups_in_flight:
@@ -144,10 +145,10 @@ class PartitionOffsets:
         return self._replica.now_ms() - known.touched_time_ms < self._touch_ms
 
     async def _confirm(self, deadline: float) -> None:
-        """Make sure that nobody else led when the state was looked at: then it held all that was committed by then.
+        """Wait until a quorum confirms that no other leader existed when the state was read. It then held every committed entry.
 
-        A round of messages, where an entry would stay in every replica's log as long as the records around it. Nothing is
-        proposed after the wait: a later commit of the same owner may have passed by.
+        This costs a round of messages, whereas an entry would stay in every replica's log as long as the records around it.
+        Nothing is proposed after the wait, because a later commit of the same owner may have overtaken this one.
         """
         term = self._replica.term
         try:
@@ -173,7 +174,7 @@ class PartitionOffsets:
         applied.add_done_callback(lambda done: self._on_applied(waiting, done))
 
     def _take_waiting(self) -> list[_Waiting]:
-        """Those that have waited longest, as many as one entry may hold."""
+        """Remove and return the oldest waiting commits, as many as one entry may hold."""
         taken: list[_Waiting] = []
         size = 0
         for owner, one in list(self._waiting.items()):
@@ -194,7 +195,7 @@ class PartitionOffsets:
         else:
             result = done.result()[0]
             results = result.results if isinstance(result, Results) else (result,)
-            # a command that could not be read was rejected as a whole
+            # a command that could not be decoded was rejected as a whole
             for one, found in zip(waiting, results * len(waiting) if len(results) == 1 else results, strict=True):
                 _answer(one.futures, refused(found) if isinstance(found, Rejected) else None)
         if self._waiting:
@@ -206,22 +207,22 @@ class PartitionOffsets:
     # ------------------------------------------------------------------------------------------------ reading
 
     def is_known(self, group: str) -> bool:
-        """Whether the group ever opened the partition or committed here."""
+        """Return whether the group ever opened the partition or committed here."""
         return self._replica.state_machine.group_offset(group) is not None
 
     def of(self, group: str) -> GroupOffset:
-        """What is applied here of a group; confirm it first, if it matters."""
+        """Return the applied offset of a group. Callers that need the latest one must confirm it first."""
         return self._replica.state_machine.group_offset(group) or GroupOffset()
 
     def lag_records(self, known: GroupOffset) -> int:
-        """Records at or after the committed offset that still exist; -1: nothing was ever committed."""
+        """Return the number of records at or after the committed offset that still exist, or -1 if nothing was ever committed."""
         machine = self._replica.state_machine
         if known.offset == NO_OFFSET:
             return -1
         return max(0, machine.next_offset - max(known.offset, machine.log_start_offset))
 
     def finished_records(self, known: GroupOffset) -> int:
-        """How many of them are finished, as the last commit said."""
+        """Return how many of those records are finished according to the last commit."""
         start_offset = self._replica.state_machine.log_start_offset
         ranges = decode_ranges(known.offset, known.finished)
         return sum(max(0, end - max(start, start_offset)) for start, end in ranges)
@@ -229,7 +230,11 @@ class PartitionOffsets:
     # ------------------------------------------------------------------------------------------------ expiry
 
     async def expire(self, is_alive: Callable[[str], bool], before_ms: int, deadline: float) -> int:
-        """Forget groups that are not alive and were not touched since, if this replica leads; returns how many."""
+        """Forget groups that are not alive and were not used since `before_ms`, if this replica leads.
+
+        Returns:
+            The number of forgotten groups.
+        """
         if not self._replica.is_leader:
             return 0
         idle = [
@@ -241,7 +246,7 @@ class PartitionOffsets:
 
 
 def _check_finished(command: CommitOffset) -> None:
-    """Judge what needs no state before anything is proposed. Raises RequestError INVALID_ARGUMENT."""
+    """Check everything that needs no state, before proposing. Raises RequestError INVALID_ARGUMENT."""
     try:
         decode_ranges(command.offset, command.finished)
     except OffsetRangesError as error:
@@ -255,4 +260,6 @@ def _answer(futures: list[asyncio.Future[None]], error: BaseException | None) ->
                 future.set_result(None)
             else:
                 future.set_exception(error)
-                future.add_done_callback(lambda done: done.exception())  # its request may be gone
+                future.add_done_callback(
+                    lambda done: done.exception()
+                )  # retrieve it, because the request may have ended

@@ -1,6 +1,6 @@
-"""One partition's part of an append on its way: what each batch was answered or waits for.
+"""Hold one partition's part of an append that is under way: the outcome of each batch, or the proposal that it waits for.
 
-Holds no protocol state: `PartitionAppends` fills it in, in the order of the batches, and reads it when the waiting is over.
+It holds no protocol state: `PartitionAppends` adds outcomes in the order of the batches, and reads them after the waiting.
 """
 
 from __future__ import annotations
@@ -12,22 +12,25 @@ from raftmq.broker.base.request_error import RequestError, timed_out
 from raftmq.proto import queue_pb2 as pb
 
 Applied = asyncio.Future[list[object]]
-"""Done once the entries of one proposal are applied; shared by all who wait for them: never cancelled by a waiter."""
+"""Done once the entries of one proposal are applied. It is shared by all waiters, and no waiter may cancel it."""
 
 
 class PendingAppend:
-    """Invariant: `outcomes` describes a prefix of `batches`; what comes after the first error in it was not tried."""
+    """The outcomes of one partition's batches.
+
+    Invariant: `outcomes` describes a prefix of `batches`; batches after the first error in it were not tried.
+    """
 
     __slots__ = ("append_time_ms", "batches", "gap_position", "leader_epoch", "outcomes", "uninformed_position")
 
     def __init__(self, batches: Sequence[bytes]) -> None:
         self.batches = batches
         self.outcomes: list[tuple[int | RequestError, Applied | None]] = []
-        """Per batch: its base offset, or why it is refused; true once the future (if any) is done without an error."""
+        """Base offset or error of each batch. It becomes valid when the future, if any, is done without an error."""
         self.gap_position: int | None = None
-        """The batch that may be answered only after a read confirmation: sequences before it are missing here."""
+        """The batch that may be answered only after a read confirmation, because sequences before it are missing here."""
         self.uninformed_position: int | None = None
-        """The batch that may be judged only when this node's metadata is confirmed: its producer may have been replaced.
+        """The batch that may be validated only after this node's metadata is confirmed, because its producer may be replaced.
 
         Invariant: this or `gap_position` is None.
         """
@@ -36,20 +39,20 @@ class PendingAppend:
 
     @property
     def is_undecided(self) -> bool:
-        """Whether a batch waits to be judged again: see `PartitionAppends.finish`."""
+        """Return whether a batch must be validated again: see `PartitionAppends.finish`."""
         return self.gap_position is not None or self.uninformed_position is not None
 
     @property
     def has_failed(self) -> bool:
-        """Whether a batch was refused, so that none after it may be tried."""
+        """Return whether a batch was refused, so that none after it may be tried."""
         return bool(self.outcomes) and isinstance(self.outcomes[-1][0], RequestError)
 
     def refuse(self, error: RequestError, after: Applied | None = None) -> None:
-        """The next batch is refused, as soon as `after` is done."""
+        """Refuse the next batch as soon as `after` is done."""
         self.outcomes.append((error, after))
 
     def pending(self) -> list[Applied]:
-        """What still has to be waited for, each once."""
+        """Return the proposals that are still under way, each once."""
         waiting: list[Applied] = []
         for _, future in self.outcomes:
             if future is not None and not future.done() and (not waiting or waiting[-1] is not future):
@@ -57,7 +60,7 @@ class PendingAppend:
         return waiting
 
     def result(self, log_start_offset: int) -> pb.PartitionAppendResult:
-        """The answer as of now; whatever is still pending has run out of time."""
+        """Return the answer as of now. Batches that are still pending are reported as timed out."""
         result = pb.PartitionAppendResult(
             leader_epoch=self.leader_epoch, log_start_offset=log_start_offset, append_time_ms=self.append_time_ms
         )

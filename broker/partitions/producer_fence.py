@@ -1,11 +1,11 @@
-"""Whether a named producer's batch may still be appended here: a newer producer of the name shuts the older ones out everywhere.
+"""Decide whether a named producer's batch may still be appended: a newer producer of the name fences older ones everywhere.
 
-The name's epoch is in the metadata, which every node has. A leader that looks at its own copy may look at an old one: so it takes
-batches of named producers only while its copy is at most `METADATA_AGE_SECONDS_MAX` old, confirmed by a quorum. A new producer asks
-every broker for the epoch it was given (`Log.FenceProducer`), and where it gets no answer it waits until that time is over: then
-such a broker has learned of it, or takes nothing under any name. Anonymous producers have no successors, and are not held up.
+The name's epoch is in the metadata, which every node has. A leader's own copy may be outdated. It therefore accepts batches of
+named producers only while its copy was confirmed by a quorum within the last `METADATA_AGE_SECONDS_MAX`. A new producer asks every
+broker to acknowledge its epoch (`Log.FenceProducer`). If a broker does not answer, the producer waits until that time has passed:
+by then the broker has learned of the epoch, or accepts no named producers. Anonymous producers have no successors, and never wait.
 
-Must not decide about sequences: that is the validator's (`fsm/sequence_validator.py`). Source: KIP-98 (fencing by epoch); ADR 0006.
+This module must not decide about sequences: `fsm/sequence_validator.py` does. Source: KIP-98 (fencing by epoch); ADR 0006.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ from raftmq.fsm.producer_ids import NAMED_PRODUCER_BIT
 from raftmq.proto import queue_pb2 as pb
 
 METADATA_AGE_SECONDS_MAX: Final = 2.5
-"""More than a change of the metadata leader takes whose process died, so that it holds nobody up. The SDK waits 1.6 times as long
-(`client/base/settings.py` PREDECESSOR_SECONDS): a shorter wait there, or a longer time here, would open a gap."""
+"""Longer than a failover of the metadata leader after its process died, so that a failover delays no producer. The SDK waits 1.6
+times as long (`client/base/settings.py` PREDECESSOR_SECONDS). A shorter wait there, or a longer time here, would open a gap."""
 
 
 class ProducerFence:
-    """See the module. One per partition; what it knows is the node's."""
+    """Fences the named producers of one partition by the node's metadata."""
 
     def __init__(self, metadata: Callable[[], Replica[Metadata]]) -> None:
-        """`metadata` gives this node's replica of the metadata; it raises RequestError while there is none."""
+        """Take `metadata`, which returns this node's metadata replica. It raises RequestError while there is none."""
         self._metadata = metadata
 
     def is_informed(self, header: BatchHeader) -> bool:
-        """Whether `check` may be believed; False: wait for `inform` and judge again. Always True without a name."""
+        """Return whether `check` is reliable. If not, call `inform` and validate again. Always True without a name."""
         return header.producer_id < NAMED_PRODUCER_BIT or self._metadata().reads.is_confirmed_within(
             METADATA_AGE_SECONDS_MAX
         )
 
     def check(self, header: BatchHeader) -> RequestError | None:
-        """PRODUCER_FENCED if a newer producer of the name was started than the one that sent this."""
+        """Return PRODUCER_FENCED if a newer producer of the name was started than the sender of this batch."""
         if header.producer_id < NAMED_PRODUCER_BIT:
             return None
         epoch_min = self._metadata().state_machine.batch_epoch_min(header.producer_id)
         return fenced(epoch_min) if header.producer_epoch < epoch_min else None
 
     async def inform(self, deadline: float) -> None:
-        """Wait until the metadata here is recent. Raises RequestError, retriable: a quorum did not confirm it in time."""
+        """Wait until the metadata here is recent. Raises a retriable RequestError if a quorum did not confirm it in time."""
         try:
             async with asyncio.timeout_at(deadline):
                 await asyncio.shield(self._metadata().reads.refresh())
@@ -63,5 +63,5 @@ class ProducerFence:
 
 
 def fenced(epoch: int) -> RequestError:
-    """A newer producer of the name has `epoch`."""
+    """Return the error that tells a producer of the newer producer's epoch."""
     return RequestError(pb.PRODUCER_FENCED, f"this producer's epoch is {epoch} now: another one took over")

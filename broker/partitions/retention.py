@@ -1,7 +1,7 @@
-"""Retention of one partition: what the leader trims because it is too old, or more than the topic keeps.
+"""Retain the records of one partition: the leader trims records that are too old or exceed the topic's size.
 
-Only the leader decides, by the entries' append times and sizes; the trim itself is a replicated command, so that the log
-starts at the same offset everywhere. Whole batches go, oldest first, idle partitions' too.
+Only the leader decides, by the entries' append times and sizes. The trim itself is a replicated command, so the log starts at
+the same offset on every replica. Whole batches are deleted, oldest first, also in idle partitions.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ T = TypeVar("T")
 
 
 class RetainedLog(Protocol):
-    """The partition's log as retention sees it. What it raises is RequestError."""
+    """The partition's log as retention sees it. All its errors are RequestError."""
 
     replica: Replica[LogPartition]
 
     @property
     def log_start_offset(self) -> int:
-        """First readable offset (inclusive)."""
+        """Return the first readable offset (inclusive)."""
         ...
 
     @property
     def high_watermark(self) -> int:
-        """Offset after the last committed and applied record (exclusive)."""
+        """Return the offset after the last committed and applied record (exclusive)."""
         ...
 
     def config(self) -> TopicConfig:
-        """The topic's configuration in force."""
+        """Return the topic's configuration in force."""
         ...
 
     async def header_at(self, offset: int) -> EntryHeader | None:
-        """Header of the entry that holds an offset."""
+        """Return the header of the entry that holds an offset."""
         ...
 
     async def in_thread(self, function: Callable[..., T], *arguments: object) -> T:
@@ -55,36 +55,36 @@ class RetainedLog(Protocol):
         ...
 
     async def delete_records(self, before_offset: int, deadline: float) -> int:
-        """Trim the log; returns its new start."""
+        """Trim the log and return its new start."""
         ...
 
 
 class PartitionRetention:
-    """See the module."""
+    """Trims one partition while this replica leads it."""
 
     def __init__(self, partition: RetainedLog, host: PartitionHost, store: LogStore) -> None:
         self._partition = partition
         self._host = host
         self._store = store
         self._marks: SizeIndex | None = None
-        """Where so many bytes ended; None unless the topic is bounded by size."""
+        """Byte counts at offsets. None unless the topic is bounded by size."""
         self._oldest: tuple[int, int] | None = None
         """(log start offset, append time of the entry that holds it)."""
         self._postponed_throttle = LogThrottle()
 
     def on_applied(self, entry: Entry, result: object) -> None:
-        """An entry was applied: the hook of the group."""
+        """Record an applied entry. The replica calls this for each one."""
         if self._marks is not None and entry.record_count:
             machine = self._partition.replica.state_machine
             self._marks.applied(machine.next_offset, machine.appended_bytes)
 
     def on_restored(self) -> None:
-        """A snapshot replaced the state: what was remembered of the log is void."""
+        """Forget everything remembered of the log, because a snapshot replaced the state."""
         self._marks = None
         self._oldest = None
 
     async def enforce(self) -> None:
-        """Trim what is too old or too much, if this replica leads. Called from time to time, also on idle partitions."""
+        """Trim records that are too old or too many, if this replica leads. Called regularly, also for idle partitions."""
         partition = self._partition
         if not partition.replica.is_leader or partition.log_start_offset >= partition.high_watermark:
             return
@@ -118,7 +118,7 @@ class PartitionRetention:
         if self._oldest[1] >= cutoff_ms:
             return start
         kept = await partition.in_thread(self._store.find_time, partition.replica.key, cutoff_ms)
-        # beyond the applied end an entry may not be committed: it is nobody's to delete
+        # an entry beyond the applied end may not be committed, so it must not be deleted
         return min(kept.base_offset, partition.high_watermark) if kept is not None else partition.high_watermark
 
     async def _target_by_size(self, retention_bytes: int) -> int:

@@ -1,14 +1,14 @@
-"""Compares this node's wall clock with the clocks of the other nodes.
+"""Compare this node's wall clock with the clocks of the other nodes.
 
 Every few seconds a node asks each peer for its time. The answer carries the number of the question, so the round trip is known,
-and the error is half of it at most. The offset is kept between the peer's wall clock and this node's monotonic clock. So a leap
-of the clock here shows immediately, and a leap of the peer's with its next answer.
+and the error is at most half of it. The node stores the offset between the peer's wall clock and its own monotonic clock. So a leap
+of its own clock shows immediately, and a leap of the peer's with its next answer.
 
-The majority are more than half of all nodes, with clocks within `Timing.clock_difference_seconds` of the median. A node whose
-clock is in the majority trusts it. Any other node stamps entries with the majority's time and leaves it to others to expire
-records. Without a majority no clock is trusted, and nothing expires. A node that is alone in its cluster trusts its own clock.
+A majority is more than half of all nodes, with clocks within `Timing.clock_difference_seconds` of the median. A node whose clock is
+in the majority trusts it. Any other node stamps entries with the majority's time and leaves it to others to expire records. Without
+a majority no clock is trusted, and nothing expires. A node that is alone in its cluster trusts its own clock.
 
-Must not decide what is deleted or who leads. Source: NTP (RFC 5905: offset and round trip, falsetickers).
+This module must not decide what is deleted or who leads. Source: NTP (RFC 5905: offset and round trip, falsetickers).
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ from raftmq.types import NodeId
 _CHECKS_KEPT: Final = 5
 """Checks without an answer after which a peer's clock counts as unknown."""
 _AGREED_SECONDS: Final = 0.05
-"""How long the last agreement is reused for stamps without a new comparison, unless the clock leaps: far less than the interval
-of the checks it rests on."""
+"""Time for which the last agreement is reused for stamps without a new comparison, unless the clock leaps. It is far shorter than the
+interval of the checks."""
 
 
 class Agreement(Enum):
-    """How this node's wall clock compares with the others."""
+    """The result of comparing this node's wall clock with the others."""
 
     AGREES = "agrees"
-    """It is in the majority: it may be used for everything."""
+    """The clock is in the majority, so it may be used for everything."""
     DIFFERS = "differs"
     """There is a majority, and this clock is not in it."""
     DISPUTED = "disputed"
-    """It differs from another clock, and there is no majority to say which is wrong."""
+    """The clock differs from another one, and no majority shows which is wrong."""
     UNHEARD = "unheard"
     """Too few other nodes have answered."""
 
 
 class ClockStanding(NamedTuple):
-    """Result of comparing all clocks."""
+    """The result of comparing all clocks."""
 
     agreement: Agreement
     offset_ms: float
-    """This clock minus the majority's; without a majority, minus the clock that differs most."""
+    """This clock minus the majority's. Without a majority, minus the clock that differs most."""
     majority: frozenset[NodeId]
     """Other nodes whose clocks are in the majority."""
 
@@ -66,11 +66,11 @@ class _Heard(NamedTuple):
     ahead_ms: float
     """Its wall clock minus this node's loop time."""
     at: float
-    """Loop time."""
+    """Loop time of the answer."""
 
 
 class PeerClocks:
-    """Clocks of all nodes as one node sees them. One per node."""
+    """The clocks of all nodes as one node sees them."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class PeerClocks:
         timing: Timing,
         peers: Callable[[], Sequence[NodeId]],
     ) -> None:
-        """`peers` returns every other node of the cluster, including nodes that are down."""
+        """Take `peers`, which returns every other node of the cluster, including nodes that are down."""
         self._loop = loop
         self._clock = clock
         self._transport = transport
@@ -121,9 +121,9 @@ class PeerClocks:
         self._transport.flush()
 
     def on_answer(self, node_id: NodeId, body: memoryview) -> None:
-        """Take in a node's answer. Late and unsolicited answers are ignored."""
+        """Process a node's answer. Late and unsolicited answers are ignored."""
         number, wall_ms = decode_clock(body)
-        self._look_for_leap()  # which forgets the questions from before the machine slept
+        self._look_for_leap()  # it forgets the questions from before the machine slept
         asked_number, asked_at = self._asked.get(node_id, (0, 0.0))
         now = self._loop.time()
         if number != asked_number or now - asked_at > self._timing.clock_difference_seconds / 2:
@@ -132,7 +132,7 @@ class PeerClocks:
         self._heard[node_id] = _Heard(wall_ms - (asked_at + now) / 2 * 1000, now)
         self.look()
 
-    # ------------------------------------------------------------------------------------------------ judging
+    # ------------------------------------------------------------------------------------------------ comparing
 
     def look(self) -> ClockStanding:
         """Compare all clocks now."""
@@ -155,15 +155,16 @@ class PeerClocks:
 
     @property
     def is_trusted(self) -> bool:
-        """Whether records may be expired by this node's clock."""
+        """Return whether records may be expired by this node's clock."""
         return self.look().agreement is Agreement.AGREES
 
     @property
     def is_comparable(self) -> bool:
-        """Whether entries may be stamped.
+        """Return whether entries may be stamped.
 
-        So it is after one of these since the start, or since this clock's last leap: a majority was found, another node answered
-        and no clock differs, or every node answered. After `Timing.clock_wait_seconds` it is always True: peers may be down.
+        This is the case after one of these since the start, or since this clock's last leap: a majority was found, another node
+        answered and no clock differs, or every node answered. After `Timing.clock_wait_seconds` it is always True, because peers
+        may be down.
         """
         if self._agreed_ms() is not None:
             return True
@@ -175,7 +176,7 @@ class PeerClocks:
         return is_heard or self._loop.time() - self._began_at > self._timing.clock_wait_seconds
 
     def now_ms(self) -> int:
-        """The time to stamp entries with: this clock's, unless others are more trustworthy."""
+        """Return the time to stamp entries with: this clock's, unless others are more trustworthy."""
         if (agreed_ms := self._agreed_ms()) is not None:
             return agreed_ms
         standing = self.look()
@@ -192,17 +193,17 @@ class PeerClocks:
         is_confirmed = self._held_ms is not None and any(self._is_near(clock_ms, held_ms) for clock_ms in heard)
         if is_confirmed or not self.is_comparable:
             return int(held_ms)
-        # a stamp that is too late keeps records for too long, one that is too early would delete them too early
+        # a stamp that is too late keeps records for too long, but one that is too early would delete them too early
         return int(max(own_ms, held_ms, *heard))
 
     def _agreed_ms(self) -> int | None:
-        """This clock's time if it agreed a moment ago and has not leapt since. The fast path of `now_ms`."""
+        """Return this clock's time if it agreed a moment ago and has not leapt since, else None. The fast path of `now_ms`."""
         now, own_ms, ahead_ms = self._loop.time(), self._clock.now_ms(), self._own_ahead_ms
         has_leapt = ahead_ms is None or not self._is_near(own_ms - now * 1000, ahead_ms)
         return None if now >= self._agreed_until or has_leapt else own_ms
 
     def _fresh(self, now: float) -> dict[NodeId, float]:
-        """The other nodes' current wall clock times, by their recent answers."""
+        """Return the other nodes' present wall clock times, computed from their recent answers."""
         oldest = now - _CHECKS_KEPT * self._timing.clock_check_seconds
         peers = set(self._peers())
         return {
@@ -215,9 +216,9 @@ class PeerClocks:
         return abs(one_ms - other_ms) <= self._bound_ms
 
     def _look_for_leap(self) -> None:
-        """Forget all answers, and ask every node again, when this clock has leapt against loop time.
+        """Forget all answers, and ask every node again, if this clock has leapt against loop time.
 
-        Either the clock was set, or the machine slept and loop time stood still. Answers are kept relative to loop time.
+        Either the clock was set, or the machine slept and loop time was paused. Answers are kept relative to loop time.
         """
         ahead_ms = self._clock.now_ms() - self._loop.time() * 1000
         before_ms, self._own_ahead_ms = self._own_ahead_ms, ahead_ms

@@ -1,7 +1,7 @@
-"""Bytes of what nodes say to each other: frames, Raft messages, packed heartbeats, leadership, snapshot parts.
+"""Encode and decode the frames between nodes: Raft messages, packed heartbeats, leadership, clocks, snapshot parts.
 
-A frame is length, type and CRC32C, then a body; all integers are little-endian. Encoding gives lists of buffers, so that a
-record batch is never copied on its way out. Decoding checks every length and raises `FrameError`, nothing else.
+A frame is length, type and CRC32C, then a body. All integers are little-endian. Encoding returns lists of buffers, so that a record
+batch is never copied when it is sent. Decoding checks every length, and the only error it raises is `FrameError`.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ Parts = list[Buffer]
 WIRE_VERSION = 1
 
 NUMBER_MAX = (1 << 56) - 1
-"""Of ids, terms, indexes and offsets: no cluster gets there, and one more than a claimed term still fits into its 64 bits.
-Counters of reads and rounds of votes are not limited: they are only compared."""
+"""The largest id, term, index or offset. No cluster reaches it, and the number after a claimed term still fits into its 64 bits.
+Counters of reads and rounds of votes are not limited, because they are only compared."""
 
 FRAME_HEADER = struct.Struct("<IBI")
 """Body length, frame type, CRC32C of the body."""
 
 
 class FrameType(IntEnum):
-    """Values are on the wire: never reuse one."""
+    """The type of a frame. Values are on the wire: never reuse one."""
 
     HELLO = 1
     WELCOME = 2
@@ -63,15 +63,15 @@ class FrameType(IntEnum):
 
 
 FRAME_TYPES = {int(one): one for one in FrameType}
-"""By number: a lookup is a fifth of what calling the enumeration takes."""
+"""Frame types by number: a lookup takes a fifth of the time of a call of the enumeration."""
 
 
 class FrameError(Exception):
-    """The peer sent something this version does not understand; the connection is closed."""
+    """Raised when a peer sent something that this version does not understand. The connection is closed."""
 
 
 def frame(frame_type: FrameType, body: Parts) -> Parts:
-    """A whole frame around the body's parts."""
+    """Return a frame around the body's parts."""
     length = 0
     crc = 0
     for part in body:
@@ -118,11 +118,11 @@ _LAYOUTS: dict[int, struct.Struct] = {
     _Kind.READ_INDEX_REQUEST: _COUNTER,
     _Kind.READ_INDEX_RESPONSE: _TWO,
 }
-"""What follows the common part, of messages whose length is fixed."""
+"""The fields after the common part, for messages of fixed length."""
 
 
 def encode_message(group_id: GroupId, message: Message) -> Parts:
-    """The body of a MESSAGE frame. InstallSnapshot does not travel this way: see `encode_snapshot_begin`."""
+    """Return the body of a MESSAGE frame. InstallSnapshot is not sent this way: see `encode_snapshot_begin`."""
     match message:
         case AppendRequest():
             parts: Parts = [
@@ -193,7 +193,7 @@ def _head(group_id: GroupId, kind: _Kind, message: Message) -> bytes:
 
 
 def decode_message(body: memoryview) -> tuple[GroupId, Message]:
-    """The reverse of `encode_message`; payloads are copied out of the buffer."""
+    """Decode the body of a MESSAGE frame. Payloads are copied out of the buffer."""
     try:
         group, kind, source_number, target_number, term_number = _COMMON.unpack_from(body)
         _check_numbers(group | source_number | target_number | term_number)
@@ -205,22 +205,22 @@ def decode_message(body: memoryview) -> tuple[GroupId, Message]:
 
 
 def _check_numbers(union: int) -> None:
-    """`union` is the bitwise or of numbers, none of which may be above `NUMBER_MAX`."""
+    """Check numbers, given their bitwise or: none may be above `NUMBER_MAX`."""
     if union > NUMBER_MAX:
-        raise FrameError("a number that no cluster reaches")
+        raise FrameError("a number above the limit")
 
 
 def _check_columns(data: memoryview) -> None:
-    """The same for packed columns: all of their highest bytes are 0."""
+    """Check packed columns: the highest byte of every number must be 0."""
     if bytes(data[7::8]).strip(b"\0"):
-        raise FrameError("a number that no cluster reaches")
+        raise FrameError("a number above the limit")
 
 
 def _decode_kind(kind: int, source: ReplicaId, target: ReplicaId, term: Term, body: memoryview) -> Message:
     at = _COMMON.size
     layout = _LAYOUTS.get(kind)
     if layout is not None and len(body) != at + layout.size:
-        raise FrameError(f"a message of kind {kind} has {at + layout.size} bytes, not {len(body)}")
+        raise FrameError(f"a message of kind {kind} must have {at + layout.size} bytes, not {len(body)}")
     match kind:
         case _Kind.APPEND_REQUEST:
             prev_index, prev_term, commit, count = _APPEND_REQUEST.unpack_from(body, at)
@@ -284,23 +284,23 @@ _BEAT_FIELDS = 6
 
 
 class HeartbeatColumns:
-    """Heartbeats of many groups to one node; they travel as columns."""
+    """Heartbeats of many groups to one node. They are sent as columns."""
 
     __slots__ = ("_rows",)
 
     def __init__(self) -> None:
         self._rows: list[int] = []
-        """One heartbeat after the other: columns are made of all of them together."""
+        """The fields of all heartbeats, one heartbeat after another. `encode` turns them into columns."""
 
     def add(self, group_id: int, source: int, target: int, term: int, commit_index: int, read_counter: int) -> None:
-        """One group's heartbeat."""
+        """Add one group's heartbeat."""
         self._rows += (group_id, source, target, term, commit_index, read_counter)
 
     def __len__(self) -> int:
         return len(self._rows) // _BEAT_FIELDS
 
     def encode(self) -> Parts:
-        """The body of a HEARTBEATS or HEARTBEAT_RESPONSES frame (in a response the commit column is 0)."""
+        """Return the body of a HEARTBEATS or HEARTBEAT_RESPONSES frame. In a response the commit column is 0."""
         rows, columns = self._rows, array("Q")
         for field in range(_BEAT_FIELDS):
             columns.extend(rows[field::_BEAT_FIELDS])
@@ -308,7 +308,7 @@ class HeartbeatColumns:
 
 
 def decode_heartbeats(body: memoryview) -> Sequence[Sequence[int]]:
-    """Six columns: group, source, target, term, commit, read counter."""
+    """Return six columns: group, source, target, term, commit, read counter."""
     if len(body) % 48:
         raise FrameError("heartbeat columns of unequal length")
     _check_columns(body[: len(body) // 6 * 5])
@@ -318,12 +318,12 @@ def decode_heartbeats(body: memoryview) -> Sequence[Sequence[int]]:
 
 
 def encode_leadership(rows: Sequence[tuple[int, int, int]]) -> Parts:
-    """(group id, term, node id or 0) rows as columns."""
+    """Encode rows of (group id, term, node id or 0) as columns."""
     return [_packed(array("Q", [row[i] for row in rows])) for i in range(3)]
 
 
 def decode_leadership(body: memoryview) -> list[tuple[int, int, int]]:
-    """The reverse of `encode_leadership`."""
+    """Decode the body of a LEADERSHIP frame."""
     if len(body) % 24:
         raise FrameError("leadership columns of unequal length")
     _check_columns(body)
@@ -356,27 +356,27 @@ _CLOCK = struct.Struct("<QQ")
 
 
 def encode_clock_question(number: int) -> Parts:
-    """The body of a CLOCK_QUESTION frame."""
+    """Return the body of a CLOCK_QUESTION frame."""
     return [_CLOCK_QUESTION.pack(number)]
 
 
 def decode_clock_question(body: memoryview) -> int:
-    """The reverse of `encode_clock_question`."""
+    """Decode the body of a CLOCK_QUESTION frame."""
     if len(body) != _CLOCK_QUESTION.size:
-        raise FrameError("a question for the time of another length")
+        raise FrameError(f"a CLOCK_QUESTION must have {_CLOCK_QUESTION.size} bytes, not {len(body)}")
     (number,) = _CLOCK_QUESTION.unpack(body)
     return int(number)
 
 
 def encode_clock(number: int, wall_ms: int) -> Parts:
-    """The body of a CLOCK frame. A clock from before the epoch says 0, which is as wrong."""
+    """Return the body of a CLOCK frame. A clock from before the epoch is sent as 0, which is just as wrong."""
     return [_CLOCK.pack(number, max(0, wall_ms))]
 
 
 def decode_clock(body: memoryview) -> tuple[int, int]:
-    """The reverse of `encode_clock`."""
+    """Decode the body of a CLOCK frame."""
     if len(body) != _CLOCK.size:
-        raise FrameError("a time of another length")
+        raise FrameError(f"a CLOCK must have {_CLOCK.size} bytes, not {len(body)}")
     number, wall_ms = _CLOCK.unpack(body)
     _check_numbers(wall_ms)
     return number, wall_ms
@@ -392,7 +392,7 @@ _STREAM_END = struct.Struct("<QQ")
 
 
 class SnapshotBegin(NamedTuple):
-    """Opens a snapshot stream."""
+    """The opening of a snapshot stream."""
 
     stream_id: int
     group_id: GroupId
@@ -400,7 +400,7 @@ class SnapshotBegin(NamedTuple):
 
 
 def encode_snapshot_begin(stream_id: int, group_id: GroupId, message: InstallSnapshot) -> Parts:
-    """The body of a SNAPSHOT_BEGIN frame."""
+    """Return the body of a SNAPSHOT_BEGIN frame."""
     meta = message.meta
     members = meta.membership
     parts: Parts = [
@@ -426,7 +426,7 @@ def encode_snapshot_begin(stream_id: int, group_id: GroupId, message: InstallSna
 
 
 def decode_snapshot_begin(body: memoryview) -> SnapshotBegin:
-    """The reverse of `encode_snapshot_begin`; the message's data is an empty list for the rows to come."""
+    """Decode the body of a SNAPSHOT_BEGIN frame. The message's data is an empty list for the rows that follow."""
     try:
         (
             stream_id, group, source, target, term,
@@ -455,7 +455,7 @@ def decode_snapshot_begin(body: memoryview) -> SnapshotBegin:
 
 
 def encode_snapshot_rows(stream_id: int, rows: Sequence[tuple[bytes, bytes]]) -> Parts:
-    """The body of a SNAPSHOT_ROWS frame."""
+    """Return the body of a SNAPSHOT_ROWS frame."""
     parts: Parts = [_COUNTER.pack(stream_id)]
     for key, value in rows:
         parts.append(_ROW.pack(len(key), len(value)))
@@ -465,7 +465,7 @@ def encode_snapshot_rows(stream_id: int, rows: Sequence[tuple[bytes, bytes]]) ->
 
 
 def snapshot_stream_of(body: memoryview) -> int:
-    """The stream that a SNAPSHOT_ROWS frame belongs to. Raises `FrameError`. The rows are not looked at."""
+    """Return the id of the stream to which a SNAPSHOT_ROWS frame belongs, without decoding its rows. Raises `FrameError`."""
     try:
         (stream_id,) = _COUNTER.unpack_from(body)
     except struct.error as error:
@@ -474,7 +474,7 @@ def snapshot_stream_of(body: memoryview) -> int:
 
 
 def decode_snapshot_rows(body: memoryview) -> tuple[int, list[tuple[bytes, bytes]]]:
-    """(stream id, rows)."""
+    """Return (stream id, rows)."""
     rows: list[tuple[bytes, bytes]] = []
     try:
         (stream_id,) = _COUNTER.unpack_from(body)
@@ -492,12 +492,12 @@ def decode_snapshot_rows(body: memoryview) -> tuple[int, list[tuple[bytes, bytes
 
 
 def encode_snapshot_end(stream_id: int, row_count: int) -> Parts:
-    """The body of a SNAPSHOT_END frame."""
+    """Return the body of a SNAPSHOT_END frame."""
     return [_STREAM_END.pack(stream_id, row_count)]
 
 
 def decode_snapshot_end(body: memoryview) -> tuple[int, int]:
-    """(stream id, number of rows sent)."""
+    """Return (stream id, number of rows sent)."""
     try:
         stream_id, count = _STREAM_END.unpack(body)
     except struct.error as error:

@@ -1,6 +1,7 @@
-"""One outbound channel to one peer, kept open: it connects, says who it is, and connects again when that ended.
+"""Keep one outbound channel to one peer open: connect, introduce this node, and reconnect when the connection ended.
 
-Sending never waits: what does not fit the outbox is dropped and said so. Must not know what the frames mean.
+Sending never waits: a frame that does not fit into the outbox is dropped, and the caller is told. This module must not know the
+meaning of frames.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ from raftmq.types import NodeId
 log = structlog.get_logger(__name__)
 
 _WRITE_BUFFER_BYTES = 2 * 1024 * 1024
-"""Above it in a connection, `drained` waits."""
+"""Unsent bytes of a connection above which `drained` waits."""
 NOT_FORMED_REASON: Final = "this broker belongs to no cluster yet"
 """A refusal that is no fault: the peer still waits for the answer that makes it a member."""
 _NO_WAY: Final = {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.ENETUNREACH}
-"""Failures of an address whose family this machine does not speak: they say nothing of the peer."""
+"""Failures because this machine does not support the address's family. They say nothing about the peer."""
 
 
 class LinkOwner(Protocol):
@@ -51,7 +52,7 @@ class LinkOwner(Protocol):
     sent_bytes: dict[Channel, int]
 
     def uniform(self) -> float:
-        """A number in [0, 1)."""
+        """Return a random number in [0, 1)."""
         ...
 
 
@@ -82,7 +83,7 @@ class _Outbound(FrameProtocol):
         log.warning("peer_frame_refused", peer_id=self._link.node_id, error_code="FRAME", reason=str(error))
 
     def reserve(self, size: int) -> bool:
-        return False  # an answer to a HELLO fits
+        return False  # the answer to a HELLO always fits
 
     def pause_writing(self) -> None:
         self.writable.clear()
@@ -113,7 +114,7 @@ class Link:
         self._task = owner.loop.create_task(self._run())
 
     def close(self) -> None:
-        """Connect no more."""
+        """Close the connection and stop connecting."""
         self._task.cancel()
         if self.protocol is not None:
             self.protocol.close()
@@ -121,12 +122,12 @@ class Link:
 
     @property
     def open_transport(self) -> asyncio.Transport | None:
-        """The connection, unless it is down or going down: uvloop raises when such a one is written to."""
+        """Return the connection, unless it is down or closing: uvloop raises when a closing one is written to."""
         transport = self.protocol.transport if self.protocol is not None else None
         return None if transport is None or transport.is_closing() else transport
 
     def send(self, parts: Parts) -> bool:
-        """Queue a frame; False when it was dropped."""
+        """Queue a frame. Return False if it was dropped."""
         transport = self.open_transport
         if transport is None:
             return False
@@ -141,7 +142,7 @@ class Link:
         return True
 
     def flush(self) -> None:
-        """Write what was queued since the last call."""
+        """Write the frames that were queued since the last call."""
         parts, size = self.pending, self.pending_bytes
         self.pending, self.pending_bytes = [], 0
         transport = self.open_transport
@@ -151,7 +152,7 @@ class Link:
 
     @property
     def unsent_bytes(self) -> int:
-        """Waiting here and in the connection."""
+        """Return the bytes that wait here and in the connection."""
         transport = self.open_transport
         return self.pending_bytes + (transport.get_write_buffer_size() if transport is not None else 0)
 
@@ -160,14 +161,14 @@ class Link:
         refusal = ""
         while True:
             try:
-                # not `wait_for`, which in Python 3.11 swallows a cancellation that comes with the answer: a closed link went on
+                # not `wait_for`: in Python 3.11 it swallows a cancellation that comes with the answer, so a closed link continued
                 async with asyncio.timeout(self._owner.timing.connect_timeout_seconds):
                     protocol = await self._connect()
             except ConnectionRefusedError:
                 if self.channel is Channel.CONTROL:
                     self._tell(self._owner.handler.on_peer_refused)
             except FrameError as error:
-                # again and again until somebody acts, and on all three channels for the same reason: said once
+                # it repeats until an operator acts, on all three channels for the same reason, so it is logged once
                 if str(error) != refusal and self.channel is Channel.CONTROL:
                     refusal = str(error)
                     self._say_refused(refusal)
@@ -175,9 +176,9 @@ class Link:
                     self._owner.handler.on_stale(self.node_id, str(error))
                 if isinstance(error, OtherClusterError):
                     self._owner.handler.on_other_cluster(self.address, str(error))
-            except (OSError, ValueError) as error:  # ValueError: a malformed address, or no name that DNS can have
+            except (OSError, ValueError) as error:  # ValueError: a malformed address, or a name that DNS cannot have
                 log.debug("peer_connect_failed", peer_id=self.node_id, channel=self.channel.name, reason=str(error))
-            except Exception as error:  # noqa: BLE001 -- the task's root: without it the peer would be given up
+            except Exception as error:  # noqa: BLE001 -- the task's root: if it ended, the peer would be given up
                 self._owner.handler.record_failure(Work.PEERS, error)
             else:
                 opened_at = self.loop.time()
@@ -185,12 +186,12 @@ class Link:
                 await self._hold(protocol)
                 if self.loop.time() - opened_at > self._owner.timing.reconnect_max_seconds:
                     delay = self._owner.timing.reconnect_min_seconds
-                    continue  # at once: a refusal now is the evidence that the process is gone
+                    continue  # immediately: a refusal now is the evidence that the process is dead
             await asyncio.sleep(delay * (0.75 + 0.5 * self._owner.uniform()))
             delay = min(2 * delay, self._owner.timing.reconnect_max_seconds)
 
     async def _hold(self, protocol: _Outbound) -> None:
-        """The connection is open, until it is lost."""
+        """Use the connection until it is lost."""
         self.protocol = protocol
         if self.channel is Channel.CONTROL:
             self._tell(self._owner.handler.on_peer_up)
@@ -201,14 +202,14 @@ class Link:
             self._tell(self._owner.handler.on_peer_down)
 
     def _tell(self, event: Callable[[NodeId], None]) -> None:
-        """What a handler makes of a peer's coming and going must not end the link."""
+        """Report a peer's connection or disconnection. An error of the handler must not end the link."""
         try:
             event(self.node_id)
         except Exception as error:  # noqa: BLE001 -- see above
             self._owner.handler.record_failure(Work.PEERS, error)
 
     def _say_refused(self, reason: str) -> None:
-        if reason.endswith(NOT_FORMED_REASON):  # while a cluster forms its members learn of it one after the other
+        if reason.endswith(NOT_FORMED_REASON):  # while a cluster forms its members learn of it one after another
             log.info("peer_not_in_a_cluster", peer_id=self.node_id, address=self.address, reason=reason)
         else:
             log.warning("peer_refused_connection", peer_id=self.node_id, address=self.address, reason=reason)
@@ -234,8 +235,8 @@ class Link:
     async def _open(self, host: str, port: int) -> tuple[asyncio.Transport, _Outbound]:
         """Connect to the first of the host's addresses that answers.
 
-        One after the other here and not in the loop, which tells the failures of several addresses as one without a number:
-        that nobody listens at any address of «localhost» would be lost.
+        The addresses are tried here, because the event loop reports the failures of several addresses as one without a number.
+        It would be lost that no process listens at any address of "localhost".
         """
         failures: list[OSError] = []
         for _, _, _, _, address in await self.loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
@@ -256,7 +257,7 @@ class Link:
 
 
 def verdict(failures: list[OSError]) -> OSError:
-    """What the failures at all addresses of a host mean: a refusal when it is one wherever there is a way at all."""
+    """Combine the failures at all addresses of a host: it is a refusal if every address that can be reached refused."""
     telling = [error for error in failures if error.errno not in _NO_WAY]
     others = [error for error in telling if not isinstance(error, ConnectionRefusedError)]
     return (others or telling or failures)[0]

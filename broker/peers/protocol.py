@@ -1,6 +1,7 @@
-"""What both ends of a peer connection share: its channels, its first frame, and how a byte stream is cut into frames.
+"""Define what both ends of a peer connection share: the channels, the first frame, and the division of the byte stream into frames.
 
-Must not know who connects to whom, nor act on a frame. Invariant: a frame is handed on only whole and with the right checksum.
+This module must neither know which node connects to which, nor act on a frame. Invariant: a frame is passed on only if it is complete
+and has the right checksum.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Channel(IntEnum):
 
 
 class Hello(msgspec.Struct, frozen=True):
-    """First frame of a connection, and (as WELCOME) its answer."""
+    """The first frame of a connection, and (as WELCOME) the answer to it."""
 
     wire_version: int
     cluster_id: str
@@ -39,138 +40,138 @@ class Hello(msgspec.Struct, frozen=True):
     channel: int
     boot: int = 0
     address: str = ""
-    """Where the sender takes connections of peers (``host:port``); empty: it does not say."""
+    """The address where the sender accepts connections of peers (``host:port``), or empty if it does not state one."""
     marks: bytes = b""
-    """Of the latest boots of the sender's data directory, `boot`'s last (`fsm/node_lineage.py`)."""
+    """Marks of the latest boots of the sender's data directory, that of `boot` last (`fsm/node_lineage.py`)."""
 
     @property
     def lineage(self) -> Lineage:
-        """The lineage of the sender's data directory, as the sender claims."""
+        """Return the lineage of the sender's data directory, as the sender claims it."""
         return Lineage(self.boot, self.marks)
 
 
 STALE_DIRECTORY: Final = "stale data directory"
-"""How a refusal begins that is for good: the sender's directory is an older copy, or one that runs twice."""
+"""The beginning of a permanent refusal: the sender's directory is an older copy, or is used twice."""
 
 
 OTHER_CLUSTER: Final = "this broker belongs to cluster"
-"""How a refusal begins that a node of another cluster gives."""
+"""The beginning of a refusal by a node of another cluster."""
 
 
 class OtherClusterError(FrameError):
-    """A node of another cluster is at the peer's address."""
+    """Raised when a node of another cluster is at the peer's address."""
 
 
 class StaleDirectoryError(FrameError):
-    """A peer knows a later boot of this node's directory, or another process of it."""
+    """Raised when a peer knows a later boot of this node's directory, or another process that uses it."""
 
 
 class PeerHandler(Protocol):
-    """Who gets the frames. Called on the loop; must not raise but `FrameError`."""
+    """Receives the frames. It is called on the event loop, and may raise only `FrameError`."""
 
     def hello(self, target: NodeId, channel: Channel) -> Hello:
-        """What this node says of itself."""
+        """Return this node's description of itself."""
         ...
 
     def refusal(self, hello: Hello) -> str | None:
-        """Why an inbound connection is not accepted; None to accept it."""
+        """Return why an inbound connection is refused, or None to accept it."""
         ...
 
     def contradiction(self, hello: Hello) -> str | None:
-        """Why the sender's data directory is not the one that is known of it; None when it may be."""
+        """Return why the sender's data directory contradicts its known lineage, or None if it does not."""
         ...
 
     def remember(self, hello: Hello) -> asyncio.Future[object] | None:
-        """Remember the sender's boot before anything else is exchanged. None when it is durable, else when it will be."""
+        """Store the sender's boot before anything else is exchanged. Return None if it is durable, else a future that tells when."""
         ...
 
     def on_other_cluster(self, address: str, said: str) -> None:
-        """A node of another cluster answers at a peer's address."""
+        """Handle that a node of another cluster answers at a peer's address."""
         ...
 
     def on_stale(self, node_id: NodeId, reason: str) -> None:
-        """A peer refuses this node's data directory for good."""
+        """Handle that a peer permanently refuses this node's data directory."""
         ...
 
     def on_frame(self, node_id: NodeId, frame_type: FrameType, body: memoryview) -> None:
-        """A checked frame; `body` is valid during the call only."""
+        """Process a checked frame. `body` is valid only during the call."""
         ...
 
     def on_peer_up(self, node_id: NodeId) -> None:
-        """The control channel to the peer is open."""
+        """Handle that the control channel to the peer is open."""
         ...
 
     def on_peer_down(self, node_id: NodeId) -> None:
-        """The control channel to the peer was lost."""
+        """Handle that the control channel to the peer was lost."""
         ...
 
     def on_peer_refused(self, node_id: NodeId) -> None:
-        """The peer's host answers and nobody listens: its process is gone."""
+        """Handle that the peer's host answers but no process listens: its process is dead."""
         ...
 
     def record_failure(self, work: Work, error: BaseException) -> None:
-        """A connection failed by a defect; it is opened again."""
+        """Record that a connection failed because of a defect. It is opened again."""
         ...
 
     def on_snapshots_lost(self, node_id: NodeId) -> None:
-        """The connection that a node's snapshots came on has ended, or is replaced: what is unfinished stays so."""
+        """Handle that the connection with a node's snapshots has ended or was replaced: unfinished snapshots stay incomplete."""
         ...
 
 
 class Transport(Protocol):
-    """What the engine needs; the simulator has its own."""
+    """The connections to peers as the engine needs them. The simulator has its own."""
 
     def set_peers(self, addresses: dict[NodeId, str]) -> None:
-        """Keep connections to these peers, at these addresses, and to whoever is connected to us, at the address it says.
+        """Keep connections to these peers at these addresses, and to connected peers at the addresses that they state.
 
-        What a node says of itself counts more, unless it would be refused by now: our metadata may be too old to know of it,
-        or of its move, and all that would bring us newer metadata may be waiting for our answers.
+        A node's own statement takes precedence unless the node would now be refused. This node's metadata may be too old to
+        contain it or its move, and every node that could send newer metadata may be waiting for answers.
         """
         ...
 
     def send(self, node_id: NodeId, channel: Channel, frame_type: FrameType, body: Parts) -> bool:
-        """Queue a frame; False when it was dropped (no connection, outbox full)."""
+        """Queue a frame. Return False if it was dropped (no connection, outbox full)."""
         ...
 
     def flush(self) -> None:
-        """Write what was queued since the last call."""
+        """Write the frames that were queued since the last call."""
         ...
 
     def is_connected(self, node_id: NodeId) -> bool:
-        """Whether the control channel to the peer is up."""
+        """Return whether the control channel to the peer is up."""
         ...
 
     async def drained(self, node_id: NodeId, channel: Channel) -> bool:
-        """Wait until the channel can take more; False when it is down."""
+        """Wait until the channel can accept more. Return False if it is down."""
         ...
 
     def hold_snapshots(self, node_id: NodeId, is_held: bool) -> None:
-        """Stop reading the snapshots that the peer sends, or go on. A new connection of the peer is read."""
+        """Pause or resume reading the snapshots that the peer sends. A new connection of the peer is read."""
         ...
 
 
 class FrameProtocol(asyncio.BufferedProtocol):
-    """Cuts a byte stream into checked frames. After `close` it looks at nothing any more, not even at what is here already."""
+    """Divides a byte stream into checked frames. After `close` it processes nothing more, not even received bytes."""
 
     def __init__(self) -> None:
         self._frame_bytes_max = _HELLO_BYTES_MAX
         self._buffer = bytearray(_HANDSHAKE_BUFFER_BYTES)
         self._buffer_bytes_wanted = _HANDSHAKE_BUFFER_BYTES
-        """What the buffer may grow to without a frame that needs it."""
+        """The size to which the buffer may grow without a frame that needs it."""
         self._filled = 0
         self._is_closed = False
         self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See `asyncio.BufferedProtocol`."""
-        self.transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but the class
+        """Store the transport."""
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's has the same methods, but another class
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """See `asyncio.BufferedProtocol`."""
+        """Return the free part of the buffer."""
         return memoryview(self._buffer)[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """See `asyncio.BufferedProtocol`."""
+        """Pass on the complete frames in the buffer."""
         self._filled += nbytes
         try:
             self._cut()
@@ -202,7 +203,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
         self._keep_rest(at, needed)
 
     def _keep_rest(self, at: int, needed: int) -> None:
-        """Move what is not a whole frame yet to the front, into a larger buffer when the read filled this one."""
+        """Move the incomplete frame to the front, into a larger buffer if the read filled this one."""
         filled, size = self._filled, len(self._buffer)
         rest = filled - at
         size_max = max(self._buffer_bytes_wanted, needed)
@@ -218,27 +219,27 @@ class FrameProtocol(asyncio.BufferedProtocol):
         self._filled = rest
 
     def on_frame(self, frame_type: FrameType, body: memoryview) -> None:
-        """A frame with the right checksum; `body` is valid during the call only. Raises FrameError to end the connection."""
+        """Process a frame with the right checksum. `body` is valid only during the call. Raises FrameError to end the connection."""
         raise NotImplementedError
 
     def on_frame_error(self, error: FrameError) -> None:
-        """What came was no frame, or was refused: the connection is closed after it."""
+        """Handle bytes that were no frame, or a frame that was refused. The connection is closed afterwards."""
         raise NotImplementedError
 
     def reserve(self, size: int) -> bool:
-        """Whether the buffer may grow by so much."""
+        """Return whether the buffer may grow by this size."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """End the connection; what it sent is not looked at any more."""
+        """Close the connection. Data that it sent is no longer processed."""
         self._is_closed = True
         if self.transport is not None:
             self.transport.close()
 
 
 def decode_hello(body: memoryview) -> Hello:
-    """A connection's first frame. Raises FrameError for anything else."""
+    """Decode a connection's first frame. Raises FrameError for anything else."""
     try:
         return msgspec.msgpack.decode(body, type=Hello)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:  # it raises all of them for bad bytes
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:  # malformed bytes may raise any of them
         raise FrameError(f"malformed HELLO: {error}") from None

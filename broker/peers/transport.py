@@ -1,8 +1,8 @@
-"""Connections between nodes: three one-way TCP channels to each peer (control, append, snapshot), framed.
+"""Connect nodes: three one-way TCP channels to each peer (control, append, snapshot), with frames.
 
-A length-prefixed protocol of our own over asyncio rather than gRPC (ADR 0004): the kernel's «connection refused» reaches
-us, and that is what tells a dead process from a slow one; and a frame costs a tenth. Sending never waits: what does not
-fit the outbox is dropped and said so. Nothing is believed before both sides have shown cluster id and identity.
+This is a length-prefixed protocol over asyncio instead of gRPC (ADR 0004). The kernel's "connection refused" reaches the node, which
+distinguishes a dead process from a slow one, and a frame costs a tenth. Sending never waits: a frame that does not fit into the outbox
+is dropped, and the caller is told. A node trusts no frame before both sides have shown cluster id and identity.
 """
 
 from __future__ import annotations
@@ -32,17 +32,16 @@ from raftmq.types import NodeId
 log = structlog.get_logger(__name__)
 
 _REASON_CHARACTERS_MAX = 500
-"""Of a refusal: it may quote what the other side said of itself, and must fit into the frame that carries it."""
+"""The longest refusal: it may quote the other side's description of itself, and must fit into its frame."""
 _READ_BUFFER_BYTES = 256 * 1024
-"""A read buffer doubles when a read filled it: up to this for many small frames, and beyond it for a large one as that one
-comes, so that a claim costs nothing. It stays as large as it became: allocating and zeroing it anew cost more than the copy
-out of it."""
+"""A read buffer doubles when a read filled it: up to this size for many small frames, and beyond it only as a large frame arrives, so
+that a claimed length costs nothing. It keeps its size, because allocating and zeroing it again costs more than copying out of it."""
 _BACKLOG = 1024
-"""Connections that the kernel has taken and we have not: a peer must not wait for the kernel to ask it again in a flood."""
+"""Connections that the kernel has accepted and the process has not. With too few, peers would have to repeat their requests in a flood."""
 _SAID_AGAIN_SECONDS = 1.0
-"""Refused frames are logged so often: whoever sends garbage chooses how much of it, and must not fill our disk."""
+"""The least interval between two logs of refused frames, because their senders determine their number."""
 _ACCEPT_TURNS = 4
-"""Turns of asyncio's event loop from an accepted socket to a connection that is made, refused and closed."""
+"""Turns of asyncio's event loop between accepting a socket and its connection being made, refused and closed."""
 
 
 class _Inbound(FrameProtocol):
@@ -53,12 +52,12 @@ class _Inbound(FrameProtocol):
         self._timeout: asyncio.TimerHandle | None = None
         self._channel: Channel | None = None
         self._is_greeted = False
-        """HELLO has come; it may take a write until it is answered."""
+        """Whether HELLO has arrived. Answering it may take a write to disk."""
         self.hello: Hello | None = None
-        """What the node said of itself; None before."""
+        """The node's description of itself. None before it arrived."""
         self._reserved = 0
         self.heard_at = 0.0
-        """Loop time of the last bytes."""
+        """Loop time of the last received bytes."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -78,7 +77,7 @@ class _Inbound(FrameProtocol):
         if frame_type is not FrameType.HELLO:
             raise FrameError("the first frame must be HELLO")
         if self._is_greeted:
-            raise FrameError("a peer waits for WELCOME before it says anything else")
+            raise FrameError("a peer must wait for WELCOME before it sends anything else")
         self._is_greeted = True
         hello = decode_hello(body)
         reason = self._refusal(hello)
@@ -94,14 +93,14 @@ class _Inbound(FrameProtocol):
     def _on_remembered(self, hello: Hello, done: asyncio.Future[object]) -> None:
         if done.cancelled() or done.exception() is not None or self._is_closed:
             return
-        reason = self._refusal(hello)  # another connection may have been taken in the meantime
+        reason = self._refusal(hello)  # another connection may have been accepted in the meantime
         if reason is not None:
             self._refuse(reason)
         elif self._node_id is None:
             self._accept(hello)
 
     def boot_of(self, uuid: str) -> Boot:
-        """The boot that the node of this identity said it is in; `NO_BOOT` for another identity, and before it said anything."""
+        """Return the boot of the node with this identity, or `NO_BOOT` for another identity and before HELLO."""
         if self.hello is None or self.hello.uuid != uuid:
             return NO_BOOT
         return self.hello.lineage.current
@@ -165,7 +164,7 @@ class PeerTransport:
         timing: Timing,
         uniform: Callable[[], float],
     ) -> None:
-        """`uniform` gives a number in [0, 1): reconnections are jittered."""
+        """Take `uniform`, which returns a random number in [0, 1) that jitters reconnections."""
         self.loop = loop
         self.handler: PeerHandler
         self.limits = limits
@@ -173,24 +172,24 @@ class PeerTransport:
         self.uniform = uniform
         self.links_to_flush: list[Link] = []
         self._addresses: dict[NodeId, str] = {}
-        """Where peers are according to `set_peers`."""
+        """Addresses of peers according to `set_peers`."""
         self._links: dict[tuple[NodeId, Channel], Link] = {}
         self._handshakes: dict[_Inbound, None] = {}
-        """Inbound connections that have not said who they are, in the order they came."""
+        """Inbound connections that have not identified themselves, oldest first."""
         self._inbound: dict[tuple[NodeId, Channel], _Inbound] = {}
-        """Those that have: one for each channel of a node, the newest."""
+        """Identified inbound connections: the newest for each channel of a node."""
         self._read_buffer_bytes = 0
         self.sent_bytes = dict.fromkeys(Channel, 0)
-        """Handed to the connections, ever."""
+        """Bytes passed to the connections since the start."""
         self.received_bytes = dict.fromkeys(Channel, 0)
-        """Received from greeted peers, ever."""
+        """Bytes received from identified peers since the start."""
         self.evicted_total = 0
-        """Inbound connections closed because there were too many, ever."""
+        """Inbound connections closed since the start because there were too many."""
         self._refused_frames_unsaid = 0
         self._refused_frame_said_at = -_SAID_AGAIN_SECONDS
         self._server: asyncio.Server | None = None
         self._rivals: dict[str, tuple[Boot, float]] = {}
-        """By uuid: a later boot that came while an earlier one of it is connected, and when it first did."""
+        """By uuid: a later boot that appeared while an earlier one is connected, and the time of its first appearance."""
         self._is_closed = False
 
     def attach(self, handler: PeerHandler) -> None:
@@ -198,18 +197,18 @@ class PeerTransport:
         self.handler = handler
 
     async def listen(self, host: str, port: int) -> int:
-        """Accept peers; returns the bound port."""
+        """Accept peers. Return the bound port."""
         self._server = await self.loop.create_server(lambda: _Inbound(self), host, port, backlog=_BACKLOG)
         return int(self._server.sockets[0].getsockname()[1])
 
     async def close(self) -> None:
-        """Close every connection, also one that was accepted and is not made yet."""
+        """Close every connection, even one that was accepted but is not made yet."""
         self.shut()
         for _ in range(_ACCEPT_TURNS):
             await asyncio.sleep(0)
 
     def shut(self) -> None:
-        """Say nothing more to any peer, and hear none: from the return on, not one frame leaves."""
+        """Stop sending to and receiving from peers. After the return not one frame is sent."""
         self._is_closed = True
         self.set_peers({})
         if self._server is not None:
@@ -219,21 +218,21 @@ class PeerTransport:
 
     @property
     def inbound_connections(self) -> int:
-        """Connections that others opened, greeted or not."""
+        """Return the number of connections that peers opened, identified or not."""
         return len(self._handshakes) + len(self._inbound)
 
     @property
     def handshakes(self) -> int:
-        """Inbound connections that have not said who they are."""
+        """Return the number of inbound connections that have not identified themselves."""
         return len(self._handshakes)
 
     @property
     def read_buffer_bytes(self) -> int:
-        """Of all inbound connections together."""
+        """Return the size of the read buffers of all inbound connections together."""
         return self._read_buffer_bytes
 
     def connections(self) -> dict[NodeId, bool]:
-        """Every peer this node keeps connections to, and whether the control channel is up."""
+        """Return every peer to which this node keeps connections, and whether its control channel is up."""
         return {
             node_id: link.open_transport is not None
             for (node_id, channel), link in self._links.items()
@@ -241,12 +240,13 @@ class PeerTransport:
         }
 
     def unsent_bytes_max(self) -> int:
-        """What waits to be taken by the peer channel with the most."""
+        """Return the unsent bytes of the peer channel with the most."""
         return max((link.unsent_bytes for link in self._links.values()), default=0)
 
     def admit(self, inbound: _Inbound) -> None:
-        """Count a new inbound connection. When there are too many, the one that has kept silent longest makes room:
-        a peer says who it is within a round trip, whoever does not is none.
+        """Count a new inbound connection. When there are too many, the oldest unidentified one is closed.
+
+        A peer identifies itself within a round trip, so an old unidentified connection is none of a peer.
         """
         if self._is_closed:
             inbound.close()
@@ -258,10 +258,11 @@ class PeerTransport:
         tune(inbound.transport.get_extra_info("socket"), self.timing.unacked_data_timeout_seconds)
 
     def rivalry(self, node_id: NodeId, uuid: str, boot: Boot) -> str | None:
-        """Why a boot of a node is refused while another process of it is connected; None when none is.
+        """Return why a boot of a node is refused while another process of the node is connected, or None if none is.
 
-        A process that ended has lost its connections, at the latest when its host stops acknowledging. So either that is not
-        noticed yet, or both live: then what came later runs on a copy, and lacks what the original goes on acknowledging.
+        A process that ended has lost its connections, at the latest when its host stops acknowledging. So either that has not
+        been noticed yet, or both processes live. In that case the later one runs on a copy, and lacks the entries that the
+        original continues to acknowledge.
         """
         others = [
             (inbound, other)
@@ -281,13 +282,15 @@ class PeerTransport:
         heard_at = max(inbound.heard_at for inbound, _ in others)
         number = others[0][1].number
         if heard_at - since > self.timing.rival_heard_seconds:
-            return f"{STALE_DIRECTORY}: broker {node_id} goes on running as boot {number}, so this is a copy of its directory"
+            return (
+                f"{STALE_DIRECTORY}: broker {node_id} still runs as boot {number}, so this is a copy of its directory"
+            )
         if now - max(since, heard_at) > self.timing.rival_silent_seconds:
             return None
         return f"broker {node_id} is still connected as boot {number}: this is its restart, or a copy of its directory"
 
     def promote(self, inbound: _Inbound, node_id: NodeId, channel: Channel) -> None:
-        """The connection is a peer's. It takes the place of one before it: a node that comes again has lost that one."""
+        """Record that the connection is a peer's. It replaces an earlier one, because a node that reconnects has lost that one."""
         self._handshakes.pop(inbound, None)
         before = self._inbound.pop((node_id, channel), None)
         if before is not None:
@@ -300,7 +303,7 @@ class PeerTransport:
         self._keep_links()
 
     def _drop_other_processes(self, node_id: NodeId, inbound: _Inbound) -> None:
-        """What an earlier process of the node still says on its other channels counts no more."""
+        """Close the other channels of an earlier process of the node, whose messages no longer count."""
         assert inbound.hello is not None
         for channel in Channel:
             other = self._inbound.get((node_id, channel))
@@ -308,7 +311,7 @@ class PeerTransport:
                 self._drop(other)
 
     def dismiss(self, inbound: _Inbound) -> None:
-        """An inbound connection is gone."""
+        """Forget an inbound connection that has ended."""
         self._handshakes.pop(inbound, None)
         for key in [key for key, other in self._inbound.items() if other is inbound]:
             del self._inbound[key]
@@ -327,18 +330,18 @@ class PeerTransport:
         self.dismiss(inbound)
 
     def reserve(self, size: int) -> bool:
-        """Whether read buffers may grow by so much, all connections together."""
+        """Return whether the read buffers of all connections together may grow by this size."""
         if self._read_buffer_bytes + size > self.limits.peer_read_buffer_bytes_max:
             return False
         self._read_buffer_bytes += size
         return True
 
     def release(self, size: int) -> None:
-        """Read buffers are gone."""
+        """Release the size of freed read buffers."""
         self._read_buffer_bytes -= size
 
     def say_refused(self, error: FrameError) -> None:
-        """Log that a peer sent what is no frame, at most once a second."""
+        """Log that a peer sent something that is no frame, at most once a second."""
         now = self.loop.time()
         if now - self._refused_frame_said_at < _SAID_AGAIN_SECONDS:
             self._refused_frames_unsaid += 1
@@ -348,7 +351,7 @@ class PeerTransport:
         self._refused_frames_unsaid = 0
 
     def set_peers(self, addresses: dict[NodeId, str]) -> None:
-        """See `Transport`."""
+        """Keep connections to these peers, and to connected peers at the addresses that they state. See `Transport`."""
         self._addresses = dict(addresses)
         self._keep_links()
 
@@ -367,7 +370,7 @@ class PeerTransport:
                     self._links[node_id, channel] = Link(self, node_id, channel, address)
 
     def _said_addresses(self) -> dict[NodeId, str]:
-        """Where those who are connected say they are."""
+        """Return the addresses that connected peers state."""
         said = {
             node_id: inbound.hello.address
             for (node_id, channel), inbound in self._inbound.items()
@@ -381,26 +384,26 @@ class PeerTransport:
         return said
 
     def send(self, node_id: NodeId, channel: Channel, frame_type: FrameType, body: Parts) -> bool:
-        """See `Transport`."""
+        """Queue a frame. Return False if it was dropped (no connection, outbox full)."""
         link = self._links.get((node_id, channel))
         return link is not None and link.send(frame(frame_type, body))
 
     def flush(self) -> None:
-        """See `Transport`."""
+        """Write the frames that were queued since the last call."""
         links, self.links_to_flush = self.links_to_flush, []
         for link in links:
             try:
                 link.flush()
-            except Exception as error:  # noqa: BLE001 -- what one link has to send keeps none of the others
+            except Exception as error:  # noqa: BLE001 -- a failure of one link must not block the others
                 self.handler.record_failure(Work.PEERS, error)
 
     def is_connected(self, node_id: NodeId) -> bool:
-        """See `Transport`."""
+        """Return whether the control channel to the peer is up."""
         link = self._links.get((node_id, Channel.CONTROL))
         return link is not None and link.open_transport is not None
 
     def hold_snapshots(self, node_id: NodeId, is_held: bool) -> None:
-        """See `Transport`."""
+        """Pause or resume reading the snapshots that the peer sends. A new connection of the peer is read."""
         inbound = self._inbound.get((node_id, Channel.SNAPSHOT))
         if inbound is None or inbound.transport is None or inbound.transport.is_closing():
             return
@@ -410,7 +413,7 @@ class PeerTransport:
             inbound.transport.resume_reading()
 
     async def drained(self, node_id: NodeId, channel: Channel) -> bool:
-        """See `Transport`."""
+        """Wait until the channel can accept more. Return False if it is down."""
         link = self._links.get((node_id, channel))
         if link is None or link.protocol is None:
             return False

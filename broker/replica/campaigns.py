@@ -1,8 +1,8 @@
-"""Which replicas here may ask for votes now: a bounded number at once, none while its disk hangs.
+"""Decide which replicas here may request votes now: a bounded number simultaneously, and none while its disk hangs.
 
-Decides nothing about elections, which is the core's: it says when a core that wants to campaign, or should, may. The
-metadata group and leadership transfers do not wait at the gate. Source: a mass failover (a dead node that led a thousand
-groups) must not become a storm of campaigns that time each other out.
+This module decides nothing about elections, which the core does. It decides when a core that wants to campaign may. The metadata
+group and leadership transfers need no place at the gate. Reason: a mass failover (a dead node that led a thousand groups) must not
+cause so many campaigns that they time each other out.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from raftmq.raft.ready import Role
 from raftmq.types import METADATA_GROUP_ID, NO_NODE, GroupId, NodeId, Term
 
 FIRST_CAMPAIGN_SECONDS = 0.15
-"""The preferred leader of a new group asks for votes again after this time, until its peers have created their replicas too."""
+"""The preferred leader of a new group requests votes again after this time, until its peers have created their replicas too."""
 _FIRST_CAMPAIGN_GROWTH = 1.5
-"""Each further asking waits so many times longer: answers to an earlier one do not count, so one must be given the time for them."""
+"""Each pause is longer than the previous one by this factor: responses to an earlier round do not count, so one must have enough time."""
 _FIRST_CAMPAIGNS_SECONDS = 6.0
-"""So long; then the election timeout sees to it."""
+"""The time for first campaigns. After it the election timeout applies."""
 _GOLDEN_RATIO = 0.6180339887
-"""Multiples of it, without their whole part, spread evenly however many they are."""
+"""The fractional parts of its multiples spread evenly, for any number of them."""
 _JITTER = 0.25
-"""Of a turn."""
+"""Random part of a turn."""
 _WAITING = (Role.FOLLOWER, Role.PRE_CANDIDATE)
-"""Roles in which a group without a leader may ask (again): nobody's term changes before a majority would vote."""
+"""Roles in which a group without a leader may ask again: no term changes before a majority would vote."""
 
 
 class Campaigns:
-    """One node's gate, and the campaigns that do not wait for an election timeout."""
+    """One node's gate for campaigns, and the campaigns that do not wait for an election timeout."""
 
     def __init__(
         self,
@@ -53,15 +53,15 @@ class Campaigns:
         self._timing = timing
         self._uniform = uniform
         self._held: dict[GroupId, float] = {}
-        """Groups that hold a place at the gate, and when each took it; in the order of these times."""
+        """Groups that hold a place at the gate, with the times at which they took it, in that order."""
 
     @property
     def held(self) -> int:
-        """Places at the gate that are taken."""
+        """Return the number of places at the gate in use."""
         return len(self._held)
 
     def ask(self, replica: Replica[StateMachine]) -> None:
-        """Campaign if the gate lets the group through; else whoever asked asks again later."""
+        """Campaign if the gate admits the group. Otherwise the caller asks again later."""
         if self._commits.is_hanging(replica):
             return
         if replica.group_id != METADATA_GROUP_ID and not self._enter_gate(replica.group_id):
@@ -70,8 +70,10 @@ class Campaigns:
         self._host.mark_dirty(replica)
 
     def _enter_gate(self, group_id: GroupId) -> bool:
-        """Take a place, or keep the one held. A place is given for one election timeout: a group without a quorum is a
-        candidate for ever, and must not keep the others from campaigning, nor itself from trying again.
+        """Take a place, or renew the one held, and return whether there is one.
+
+        A place is given for one election timeout. A group without a quorum stays a candidate without end, and must neither keep
+        the others from campaigning, nor itself from trying again.
         """
         held = self._held
         now = self._loop.time()
@@ -81,16 +83,16 @@ class Campaigns:
                 del held[next(iter(held))]
             if len(held) >= self._limits.campaigns_max:
                 return False
-        held.pop(group_id, None)  # the dict is in the order of the times
+        held.pop(group_id, None)  # the dict is ordered by time
         held[group_id] = now
         return True
 
     def leave_gate(self, group_id: GroupId) -> None:
-        """The group's campaign ended, however it did."""
+        """Free the place of a group whose campaign ended."""
         self._held.pop(group_id, None)
 
     def on_peer_refused(self, node_id: NodeId) -> None:
-        """The peer's process is gone: followers of its groups need not wait for their election timeout."""
+        """Start campaigns after a peer's process died: followers of its groups need not wait for their election timeout."""
         for replica in list(self._replicas.values()):
             core = replica.core
             if core.role is Role.FOLLOWER and core.leader_id and replica.node_of(core.leader_id) == node_id:
@@ -99,7 +101,7 @@ class Campaigns:
                 self._ask_soon(replica, gone=node_id)
 
     def on_peer_up(self, node_id: NodeId) -> None:
-        """A peer can be reached again: groups that had no majority without it may have one now."""
+        """Start campaigns after a peer became reachable: groups that had no majority without it may have one now."""
         for replica in list(self._replicas.values()):
             core = replica.core
             if (
@@ -111,10 +113,10 @@ class Campaigns:
                 self._ask_soon(replica)
 
     def _ask_soon(self, replica: Replica[StateMachine], gone: NodeId = NO_NODE) -> None:
-        """Campaign when it is this replica's turn: two that ask at once may split the votes, and a term is lost.
+        """Campaign when it is this replica's turn: two simultaneous campaigns may split the votes, and a term is lost.
 
-        When a group's turns begin is the same everywhere and differs from group to group; whose turn is first goes round, so
-        that the groups of a dead leader spread over its followers.
+        The start of a group's turns is the same on every node and differs from group to group. The order of turns rotates by group,
+        so that the groups of a dead leader spread over its followers.
         """
         voters = sorted(voter for voter in replica.core.membership.voter_ids if replica.node_of(voter) != gone)
         turn = 0
@@ -126,16 +128,16 @@ class Campaigns:
         self._loop.call_later(delay, self._ask_if_leaderless, replica, replica.core.term)
 
     def _ask_if_leaderless(self, replica: Replica[StateMachine], term: Term) -> None:
-        """`term`: when the wait began. A later one says that another's campaign is under way: it must not be disturbed."""
+        """Campaign unless the term has changed since `term`, when the wait began: then another campaign is under way."""
         core = replica.core
         if not replica.is_closed and not core.leader_id and core.role in _WAITING and core.term == term:
             self._host.guarded(replica, self.ask, replica)
             if len(self._held) >= self._limits.campaigns_max and replica.group_id not in self._held:
-                # the gate was full, which passes quickly: waiting for the election timeout would take ten times longer
+                # the gate was full, which passes quickly, and waiting for the election timeout would take ten times longer
                 self._loop.call_later(self._timing.refused_campaign_min_seconds, self._ask_if_leaderless, replica, term)
 
     def begin_first(self, replica: Replica[StateMachine]) -> None:
-        """A new group need not wait for an election timeout: its first replica takes the lead at once."""
+        """Campaign for a new group without waiting for an election timeout: its first replica takes the lead immediately."""
         self._ask_first(replica, FIRST_CAMPAIGN_SECONDS, self._loop.time() + _FIRST_CAMPAIGNS_SECONDS)
 
     def _ask_first(self, replica: Replica[StateMachine], pause: float, until: float) -> None:

@@ -1,6 +1,6 @@
-"""A command on its way through the log of a group that this node leads: proposed, waited for, and what came of it.
+"""Execute a command through the log of a group that this node leads: propose it, wait, and return its result.
 
-Must not know what a command means: its payload is encoded by whoever proposes it, and the state machine judges it.
+This module must not know the meaning of a command: its proposer encodes the payload, and the state machine decides.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ async def execute(
     """Propose a command and wait until it is applied, at most until `deadline` (loop time). Cancelling undoes nothing.
 
     Raises:
-        RequestError: what the state machine rejected it with, NOT_LEADER, NO_LEADER, THROTTLED, or REQUEST_TIMED_OUT before
-            it was proposed (nothing was done); LEADERSHIP_LOST or REQUEST_TIMED_OUT (it may have been done).
+        RequestError: The state machine's rejection, NOT_LEADER, NO_LEADER, THROTTLED, or REQUEST_TIMED_OUT before it was proposed
+            (nothing was done). LEADERSHIP_LOST or REQUEST_TIMED_OUT afterwards (it may have been done).
     """
     loop = asyncio.get_running_loop()
     if loop.time() >= deadline:
@@ -43,5 +43,5 @@ async def execute(
 
 
 def refused(rejected: Rejected) -> RequestError:
-    """What a state machine or a judge rejected, as its asker is told."""
+    """Return the error that reports the rejection of a state machine or a validator."""
     return RequestError(cast("pb.ErrorCode", rejected.code), rejected.message)

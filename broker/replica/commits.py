@@ -1,10 +1,10 @@
-"""Turns what the cores want durable into writes, one in flight per replica, and tells the cores when it is.
+"""Turn the work that cores want durable into writes, one in flight per replica, and tell the cores when it is durable.
 
-One transaction holds the log, the hard state and the derived state applied since the last one. While a write is under way
-proposals and appends gather for the next: that is the group commit. Must not retry a failed commit, which ends the process.
+One transaction holds the log, the hard state and the derived state applied since the last one. While a write is under way, proposals
+and appends gather for the next one: this is the group commit. A failed commit must not be retried: it ends the process.
 
-Invariants: at most one write of a replica is in flight; no write names an entry, as committed, that the disk does not hold
-with it; a truncation is never past the durable state.
+Invariants: at most one write of a replica is in flight; no write names an entry as committed that the disk does not hold with it;
+a truncation never goes beyond the durable state.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ from raftmq.types import LogIndex
 log = structlog.get_logger(__name__)
 
 SPACE_RETRY_SECONDS = 1.0
-"""A write that found no room is submitted again this often, until there is."""
+"""The pause before a write that found no disk space is submitted again."""
 
 
 @dataclasses.dataclass(slots=True)
 class _Write:
-    """An append on its way to the disk."""
+    """An append that is being written."""
 
     replica: Replica[StateMachine]
     work: AppendWork | None
-    """None: derived state or a truncation only."""
+    """The core's work. None if the write holds only derived state or a truncation."""
     update: Update
     inbound_bytes: int = 0
-    """What of the inbound budget this write gives back."""
+    """The part of the inbound budget that is released when this write is done."""
     began_at: float = dataclasses.field(default_factory=time.perf_counter)
-    """For its time alone: a loop's clock may stand still within one turn."""
+    """Only for measuring its time: a loop's clock may not move within one turn."""
 
 
 class Commits:
-    """The writes of one node's replicas."""
+    """Writes the state of one node's replicas."""
 
     def __init__(
         self,
@@ -76,24 +76,27 @@ class Commits:
         self._log_trimmer = LogTrimmer(loop, host, store, writers)
 
     def close(self) -> None:
-        """Begin nothing more. Writes already handed over still complete."""
+        """Start no further work. Submitted writes still complete."""
         self._log_trimmer.close()
 
     # ------------------------------------------------------------------------------------------------ appends
 
     def start(self, replica: Replica[StateMachine], work: AppendWork, *, with_inbound: bool = True) -> None:
-        """Write what a Ready wants durable. `with_inbound`: it holds what the core was handed, whose budget comes back with it."""
+        """Write the work that a Ready wants durable.
+
+        `with_inbound` says that it holds the entries that the core received, so that their budget is released with it.
+        """
         if work.entries:
             replica.log.append(work.entries)
         if not work.must_sync:
-            # rides with the next write; every earlier one is durable, because only one is in flight
+            # it is stored with the next write; every earlier write is durable, because only one is in flight
             if with_inbound:
                 self._inbound.forget(replica.group_id)
             self.finish(replica, work)
             return
         update = self._update(replica, work)
         replica.begin_write()
-        # from here on the write gives it back; a defect before this line leaves it to the group's end
+        # from here on the write releases it; after a defect before this line the group's removal does
         inbound_bytes = self._inbound.waiting.pop(replica.group_id, 0) if with_inbound else 0
         self._prepared.append(_Write(replica, work, update, inbound_bytes))
 
@@ -107,17 +110,17 @@ class Commits:
                 self._host.guarded(write.replica, self._writers.submit, write.replica.key, write.update, write)
 
     def finish(self, replica: Replica[StateMachine], work: AppendWork) -> None:
-        """The work is durable: send what waited for that, and tell the core."""
+        """Send the messages that waited until the work is durable, and tell the core."""
         for message in work.responses:
             self._host.send(replica, message)
         replica.core.append_done(work.token)
         self._host.mark_dirty(replica)
 
     def _update(self, replica: Replica[StateMachine], work: AppendWork | None) -> Update:
-        """The one transaction: the log, the hard state, and the derived state applied since the last one."""
+        """Return one transaction: the log, the hard state, and the derived state applied since the last one."""
         machine, core = replica.state_machine, replica.core
         entries = work.entries if work is not None else ()
-        # what is committed may still wait for a later write: the disk must never name an entry that it does not hold
+        # a committed entry may still wait for a later write, and the disk must never name an entry that it does not hold
         end = entries[-1].index if entries else core.log.durable_index
         rows: tuple[tuple[bytes, bytes | None], ...] = ()
         state_index: LogIndex | None = None
@@ -137,7 +140,7 @@ class Commits:
         )
 
     def on_completions(self, completions: Sequence[Completion]) -> None:
-        """Writes that are durable, or found no room."""
+        """Handle writes that are durable or found no disk space."""
         now = time.perf_counter()
         counters = self._counters
         for completion in completions:
@@ -145,7 +148,7 @@ class Commits:
             assert isinstance(write, _Write)
             replica = write.replica
             if completion.error is not None:
-                # prevented by the reserve; if it happens all the same the write waits for space, in order
+                # the reserve prevents this; if it happens nevertheless, the write waits for space, in order
                 if self._space_throttle.is_due(replica.group_id):
                     log.warning("write_waits_for_space", group_id=replica.group_id, reason=str(completion.error))
                 self._loop.call_later(SPACE_RETRY_SECONDS, self._submit_again, write)
@@ -174,7 +177,7 @@ class Commits:
             self._host.mark_dirty(replica)
 
     def is_hanging(self, replica: Replica[StateMachine], elections: int = 1) -> bool:
-        """Whether the write in flight has taken longer than so many election timeouts."""
+        """Return whether the write in flight has taken longer than this many election timeouts."""
         match replica.disk:
             case Idle():
                 return False
@@ -184,19 +187,20 @@ class Commits:
     # ------------------------------------------------------------------------------------------------ derived state
 
     def flush_state(self, replica: Replica[StateMachine]) -> None:
-        """Make the derived state durable on its own, when no append does it (before a trim on an idle group)."""
+        """Make the derived state durable on its own, for groups without appends (before a trim)."""
         if isinstance(replica.disk, Idle) and self._may_write_derived(replica):
             self._write_derived(replica)
 
     async def truncate(self, replica: Replica[StateMachine], index: LogIndex) -> None:
-        """Delete the log up to `index` (inclusive) as far as safety allows now: never past the durable state, nor past
-        a snapshot being streamed.
+        """Delete the log up to `index` (inclusive) as far as it is safe now.
+
+        The truncation never goes beyond the durable state, and waits while a snapshot is streamed.
         """
         index = LogIndex(min(index, replica.durable_state_index, replica.core.applied_index))
         if index <= replica.log_start.index or not self._may_truncate(replica):
             return
         position = await replica.find_position(index)
-        # while a thread read, the log may have been truncated, or replaced by a snapshot's, and closed
+        # while a thread read, the log may have been truncated, replaced by a snapshot's, or closed
         if (
             position is None
             or not self._may_truncate(replica)
@@ -214,16 +218,16 @@ class Commits:
         return is_free and self._may_write_derived(replica)
 
     def delete_truncated_rows(self, replica: Replica[StateMachine]) -> None:
-        """Delete rows behind the truncation point that an earlier attempt, or another life of this process, left."""
+        """Delete rows below the truncation point that an earlier attempt, or an earlier process, left."""
         self._log_trimmer.delete(replica)
 
     @staticmethod
     def _may_write_derived(replica: Replica[StateMachine]) -> bool:
-        """False once the core stands on a snapshot that the machine and the disk do not have yet."""
+        """Return False if the core has adopted a snapshot that the machine and the disk do not have yet."""
         return not replica.is_closed and not isinstance(replica.disk, Installing) and replica.core.log.snapshot is None
 
     def _write_derived(self, replica: Replica[StateMachine]) -> None:
-        # rows that were taken from the machine and never written would be missing from the disk: that must end the replica
+        # rows that were taken from the machine and never written would be missing on disk: an error must stop the replica
         self._host.guarded(replica, self._submit_derived, replica)
 
     def _submit_derived(self, replica: Replica[StateMachine]) -> None:

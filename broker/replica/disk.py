@@ -1,4 +1,4 @@
-"""Define what the disk is doing for one replica: nothing, a write, or the installation of a snapshot."""
+"""Define the state of the disk for one replica: idle, writing, or installing a snapshot."""
 
 from __future__ import annotations
 

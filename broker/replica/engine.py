@@ -1,11 +1,11 @@
-"""Steps every group of this node: one loop over the dirty ones, one timer per class, no task per group.
+"""Step every group of this node: one loop over the dirty ones, one timer per class, no task per group.
 
-Per pass: messages in → `step` → `ready` → send, hand writes to the writer threads, apply, wake waiters. The engine runs
-the effects the cores ask for and decides nothing about the protocol. Clock, randomness, transport, store and writers are
-handed in, so that it also runs on a virtual-time loop.
+A pass does: messages in → `step` → `ready` → send, pass writes to the writer threads, apply, wake waiters. The engine runs the
+effects that the cores request and decides nothing about the protocol. It receives clock, randomness, transport, store and writers
+as arguments, so that it also runs on a virtual-time loop.
 
-Its parts: `commits` (what becomes durable), `snapshots`, `campaigns` (who may ask for votes), `heartbeats`, `publisher` (who
-leads what), `stall_aware_timers`. Each keeps its own state and knows of the rest only the `EngineHost`.
+Its parts are `commits` (writes), `snapshots`, `campaigns` (the gate for vote requests), `heartbeats`, `publisher` (leaderships) and
+`stall_aware_timers`. Each keeps its own state and knows only the `EngineHost` of the rest.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ from raftmq.types import METADATA_GROUP_ID, NO_NODE, GroupId, NodeId, ReplicaId
 log = structlog.get_logger(__name__)
 
 HANGING_ELECTIONS_MAX = 2
-"""A leader whose write takes so many election timeouts steps down: the first is for the write, the second for a transfer."""
+"""A leader whose write takes this many election timeouts steps down: the first is for the write, the second for a transfer."""
 _CLOCK_RETRY_MS = 50
 """A few round trips to another node."""
 
@@ -77,31 +77,31 @@ Arguments = TypeVarTuple("Arguments")
 
 
 class EngineOwner(Protocol):
-    """What the engine tells its node."""
+    """Receives the engine's events: the node."""
 
     def on_leadership_row(self, group_id: GroupId) -> None:
-        """What this node believes of a group's leader changed."""
+        """Handle a change of this node's knowledge about a group's leader."""
         ...
 
     def on_replica_broken(self, replica: Replica[StateMachine], error: Exception) -> None:
-        """The replica broke an invariant or its data is damaged: it is silent from now on; quarantine it."""
+        """Quarantine a replica that broke an invariant or whose data is damaged. It is silent from now on."""
         ...
 
     def on_fatal(self, error: BaseException) -> None:
-        """A commit failed: the process must end."""
+        """End the process after a failed commit."""
         ...
 
     def record_failure(self, work: Work, error: BaseException) -> None:
-        """What is done for all groups together failed by a defect; it goes on."""
+        """Record a defect in work for all groups together. The work continues."""
         ...
 
     def client_address_of(self, node_id: NodeId) -> str:
-        """Where clients reach a node; empty when unknown."""
+        """Return the address at which clients reach a node, or an empty text if it is unknown."""
         ...
 
 
 class Engine:
-    """All groups of one node. Implements `ReplicaHost` and `EngineHost`."""
+    """Runs all groups of one node. Implements `ReplicaHost` and `EngineHost`."""
 
     def __init__(
         self,
@@ -119,7 +119,11 @@ class Engine:
         raft_settings: RaftSettings | None = None,
         spools: SnapshotSpools | None = None,
     ) -> None:
-        """`spools` keep arriving snapshots; None: in memory. `writers` must report to `on_completions` on the loop, `transport` what it receives to `on_frame`."""
+        """Take the engine's access to the world.
+
+        `spools` keep received snapshots. With None they are kept in memory. `writers` must report to `on_completions` on the loop,
+        and `transport` must pass received frames to `on_frame`.
+        """
         self.loop = loop
         self.limits = limits
         self.timing = timing
@@ -128,13 +132,13 @@ class Engine:
         self.recent_budget = RecentEntriesBudget(limits.recent_entries_bytes_max)
         self.counters = EngineCounters()
         self.write_refusal: RequestError | None = None
-        """Set by the disk watch while free space is below the reserve."""
+        """The error for appends. Set by the disk watch while free space is below the reserve."""
         self.refuses_entries = False
-        """Set by the disk watch while there is no room even for data that leaders took before theirs was short."""
+        """Set by the disk watch while there is no space even for data that leaders accepted before their disk was short."""
         self.cluster_level: Callable[[], int] = lambda: FEATURE_LEVEL
-        """The cluster's feature level; set by the node, which has the metadata."""
+        """Returns the cluster's feature level. Set by the node, which has the metadata."""
         self.map_used_fraction_max = 0.0
-        """How full the map of the fullest replica file is (0..1), as housekeeping saw it last."""
+        """The used part (0..1) of the fullest replica file's map, from housekeeping's last check."""
         self._owner = owner
         self._store = store
         self._readers = readers
@@ -144,7 +148,7 @@ class Engine:
         self._postponed_throttle = LogThrottle()
         self._unexpected_throttle = LogThrottle()
         self._led: set[GroupId] = set()
-        """Groups led here, for counting what is lost."""
+        """Groups led here, for counting lost leaderships."""
         self._dirty: list[Replica[StateMachine]] = []
         self._pass_scheduled = False
         self._uncommitted_bytes = 0
@@ -167,7 +171,7 @@ class Engine:
         self._timers = StallAwareTimers(loop, timing.stall_seconds, self._on_stall)
 
     def start(self, node_id: NodeId) -> None:
-        """Begin to tick."""
+        """Start the timers."""
         self.node_id = self.publisher.node_id = node_id
         self._timers.arm(self._tick_metadata, self.timing.metadata_tick_seconds)
         self._timers.arm(self._tick_data, self.timing.data_tick_seconds)
@@ -176,7 +180,7 @@ class Engine:
         self.loop.call_soon(self.clocks.ask_all)
 
     def close(self) -> None:
-        """Stop ticking and answer every waiter. Writes already handed over still complete."""
+        """Stop the timers and answer every waiter. Submitted writes still complete."""
         self._timers.close()
         self.commits.close()
         for replica in list(self.replicas.values()):
@@ -211,7 +215,7 @@ class Engine:
         return replica
 
     def remove_group(self, group_id: GroupId) -> Replica[StateMachine] | None:
-        """Stop hosting a replica: silent from now on."""
+        """Stop hosting a replica. It is silent from now on."""
         replica = self.replicas.pop(group_id, None)
         if replica is not None:
             replica.close()
@@ -223,7 +227,7 @@ class Engine:
     # ------------------------------------------------------------------------------------------------ ReplicaHost
 
     def mark_dirty(self, replica: Replica[StateMachine]) -> None:
-        """See `ReplicaHost`."""
+        """Step the group in the next pass."""
         if not replica.is_dirty:
             replica.is_dirty = True
             self._dirty.append(replica)
@@ -232,56 +236,56 @@ class Engine:
                 self.loop.call_soon(self._pass)
 
     def now_ms(self) -> int:
-        """See `ReplicaHost`."""
+        """Return the time to stamp entries with, in milliseconds since the epoch."""
         return self.clocks.now_ms()
 
     def reserve_uncommitted(self, size: int) -> bool:
-        """See `ReplicaHost`."""
+        """Count proposed bytes against the process's budget. Return False, and count nothing, if they exceed it."""
         if self._uncommitted_bytes and self._uncommitted_bytes + size > self.limits.uncommitted_bytes_max:
-            return False  # when nothing is held one proposal always fits: it would never, however often it came again
+            return False  # with an unused budget one proposal always fits: otherwise it would be refused without end
         self._uncommitted_bytes += size
         return True
 
     def feature_level(self) -> int:
-        """See `ReplicaHost`."""
+        """Return the cluster's feature level, as far as this node knows."""
         return self.cluster_level()
 
     def release_uncommitted(self, size: int) -> None:
-        """See `ReplicaHost`."""
+        """Return proposed bytes to the process's budget."""
         self._uncommitted_bytes -= size
 
     def refusal_of_writes(self) -> RequestError | None:
-        """See `ReplicaHost`."""
+        """Return why this node accepts no appends now, or None if it does."""
         if self.write_refusal is None and not self.clocks.is_comparable:
             return RequestError(
                 pb.NOT_READY,
-                "this broker does not know yet whether its clock is right: no other one has said what time it is; try again",
+                "this broker has not compared its clock with another broker's yet, so it cannot stamp records; try again",
                 retry_after_ms=_CLOCK_RETRY_MS,
             )
         return self.write_refusal
 
     async def in_thread(self, function: Callable[..., T], *arguments: object) -> T:
-        """See `ReplicaHost`."""
+        """Run a blocking read on the reader threads."""
         return await self.loop.run_in_executor(self._readers.clients, function, *arguments)
 
     async def _read_for_follower(self, function: Callable[..., T], *arguments: object) -> T:
-        """Run a blocking read that a follower waits for: clients' reads do not hold it up."""
+        """Run a blocking read that a follower waits for, on threads of its own, so that clients' reads do not delay it."""
         return await self.loop.run_in_executor(self._readers.catch_up, function, *arguments)
 
     def shuffle(self, items: list[T]) -> None:
-        """Put a list into an order by chance."""
+        """Put a list into random order."""
         for last in range(len(items) - 1, 0, -1):
             other = self._random.randrange(last + 1)
             items[last], items[other] = items[other], items[last]
 
     @property
     def uncommitted_bytes(self) -> int:
-        """Proposed here and not yet applied."""
+        """Return the bytes proposed here and not yet applied."""
         return self._uncommitted_bytes
 
     @property
     def inbound_bytes(self) -> int:
-        """Received from leaders and not yet durable."""
+        """Return the bytes received from leaders and not yet durable."""
         return self._inbound.total
 
     # ------------------------------------------------------------------------------------------------ the pass
@@ -303,7 +307,7 @@ class Engine:
         self.counters.pass_seconds.observe(time.perf_counter() - began_at)
 
     def _send_out(self) -> None:
-        """What has gathered for all groups. A defect in one of these keeps none of the others."""
+        """Send everything that has gathered for all groups. A defect in one of these steps must not affect the others."""
         for send in (
             self._heartbeats.flush,
             self.publisher.publish_changes,
@@ -315,26 +319,26 @@ class Engine:
     def _send(self, send: Callable[[], None]) -> None:
         try:
             send()
-        except Exception as error:  # noqa: BLE001 -- as if it had been lost
+        except Exception as error:  # noqa: BLE001 -- treated as if the messages were lost
             self._owner.record_failure(Work.ENGINE, error)
 
     def guarded(
         self, replica: Replica[StateMachine], action: Callable[[*Arguments], object], *arguments: *Arguments
     ) -> None:
-        """Run something of one group: its defect must not touch the others."""
+        """Run an action of one group. Its defect must not affect the others."""
         if replica.is_closed:
             return
         try:
             action(*arguments)
         except StorageUnavailableError as error:
-            # nothing was changed: as if the message had been lost
+            # nothing was changed, so this is treated as if the message was lost
             if self._postponed_throttle.is_due(replica.group_id):
                 log.warning("replica_postponed", group_id=replica.group_id, reason=str(error))
-        except Exception as error:  # noqa: BLE001 -- any defect stops its own replica: going on would skip an entry
+        except Exception as error:  # noqa: BLE001 -- any defect stops its own replica: continuing would skip an entry
             self.break_replica(replica, error)
 
     def break_replica(self, replica: Replica[StateMachine], error: Exception) -> None:
-        """The replica is damaged or broke a rule: silent from now on."""
+        """Silence a replica that is damaged or broke a rule."""
         if replica.is_closed:
             return
         log.error(
@@ -349,7 +353,7 @@ class Engine:
         self._owner.on_replica_broken(replica, error)
 
     def on_fatal(self, error: BaseException) -> None:
-        """A commit failed: its outcome on disk is unknown and retrying would lie. The process ends."""
+        """End the process after a failed commit: its outcome on disk is unknown, and a retry could claim a false success."""
         self._owner.on_fatal(error)
 
     def _begin(self, replica: Replica[StateMachine], begun: list[tuple[Replica[StateMachine], Ready, bool]]) -> None:
@@ -377,7 +381,7 @@ class Engine:
                     self.send(replica, message)
                 return ready, with_append
             if with_append and replica.group_id in inbound.waiting:
-                inbound.forget(replica.group_id)  # the core threw it away
+                inbound.forget(replica.group_id)  # the core dropped it
         if core.heartbeat_due:
             self._heartbeats.collect(replica)
         return None
@@ -414,7 +418,7 @@ class Engine:
         replica.on_role_change(change)
 
     def on_completions(self, completions: Sequence[Completion]) -> None:
-        """Writes are done with (called on the loop, once per drain of a writer); their groups go on immediately."""
+        """Handle completed writes and step their groups immediately. Called on the loop, once per drain of a writer."""
         self.commits.on_completions(completions)
         self._send(self._transport.flush)  # acknowledgements of what is durable leave before anything is applied
         if self._dirty:
@@ -423,7 +427,7 @@ class Engine:
     # ------------------------------------------------------------------------------------------------ messages
 
     def send(self, replica: Replica[StateMachine], message: Message) -> None:
-        """See `EngineHost`."""
+        """Send a message to the replica that it names, or drop it and tell the core."""
         if isinstance(message, InstallSnapshot):
             self.snapshots.send(replica, message)
             return
@@ -437,7 +441,7 @@ class Engine:
                 replica.core.report_unreachable(message.target)
 
     def on_frame(self, node_id: NodeId, frame_type: FrameType, body: memoryview) -> None:
-        """A checked frame from a peer. Raises `FrameError` for what cannot be understood."""
+        """Process a checked frame from a peer. Raises `FrameError` if it cannot be decoded."""
         match frame_type:
             case FrameType.MESSAGE:
                 group_id, message = decode_message(body)
@@ -462,7 +466,7 @@ class Engine:
         self.on_message(node_id, whole.group_id, whole.message)
 
     def on_message(self, node_id: NodeId, group_id: GroupId, message: Message) -> None:
-        """A message of a core elsewhere to one here; dropped when it is for a replica that is not."""
+        """Pass a message to the core of the replica that it names. It is dropped if that replica is not hosted here."""
         replica = self.replicas.get(group_id)
         if replica is None or message.target != replica.replica_id:
             return
@@ -476,7 +480,7 @@ class Engine:
         inbound = self._inbound
         size = sum(len(entry.payload) for entry in message.entries)
         is_refused = self.refuses_entries and any(entry.kind is EntryKind.DATA for entry in message.entries)
-        # when nothing is held one append always fits: its follower would never get on, however often it came again
+        # with an unused budget one append always fits: otherwise its follower would never catch up
         is_over = inbound.total > 0 and inbound.total + size > self.limits.inbound_append_bytes_max
         if is_refused or is_over:
             self.counters.dropped_messages_total += 1
@@ -486,21 +490,21 @@ class Engine:
         return True
 
     def on_peer_down(self, node_id: NodeId) -> None:
-        """The connection to a peer is gone: what it was sending is given up."""
+        """Give up everything that a peer was sending when its connection was lost."""
         self.publisher.on_peer_down(node_id)
         self._receiver.forget_peer(node_id)
         self._record_lost(node_id)
 
     def on_peer_up(self, node_id: NodeId) -> None:
-        """There is a connection to a peer again, perhaps to another process than before."""
+        """Handle a new connection to a peer, perhaps to another process than before."""
         self.publisher.on_peer_up(node_id)
         self.clocks.ask(node_id)
         self.campaigns.on_peer_up(node_id)
-        # an answer of the process before may have been read after its connection was seen to be gone
+        # an answer of the earlier process may have been read after its connection was seen to be lost
         self._record_lost(node_id)
 
     def _record_lost(self, node_id: NodeId) -> None:
-        """Replicas there count as lagging until they answer: a process that comes back may have quarantined or lost them."""
+        """Count the node's replicas as lagging until they answer: a restarted process may have quarantined or lost them."""
         for replica in self.replicas.values():
             if replica.role is Role.LEADER:
                 for voter in replica.core.membership.voters:
@@ -508,7 +512,7 @@ class Engine:
                         replica.core.record_lost(voter)
 
     def on_snapshots_lost(self, node_id: NodeId) -> None:
-        """The connection that a node's snapshots came on is gone. It may be of one that this node has no connection to."""
+        """Drop a node's snapshots after their connection ended. This node may have no connection to that node."""
         self._receiver.forget_peer(node_id)
 
     # ------------------------------------------------------------------------------------------------ ticks
@@ -544,9 +548,9 @@ class Engine:
             self.mark_dirty(replica)
 
     def _check_disk(self, replica: Replica[StateMachine]) -> None:
-        """A leader whose disk hangs hands over to the furthest voter within reach, or steps down.
+        """Transfer leadership to the furthest reachable voter if the leader's disk hangs, or step down.
 
-        Also when nobody has taken over after two election timeouts: the furthest one may stand still, and others can lead.
+        It also steps down if no voter has taken over after two election timeouts: the furthest may be frozen while others can lead.
         """
         if replica.core.role is not Role.LEADER or not self.commits.is_hanging(replica):
             return
@@ -558,9 +562,7 @@ class Engine:
         self.mark_dirty(replica)
 
     def _on_stall(self, seconds: float) -> None:
-        """The process stood still: a leader that may have been replaced meanwhile answers nobody before a quorum
-        confirms it.
-        """
+        """Handle a stall of the process: a leader that may have a successor answers nothing before a quorum confirms it."""
         self.counters.stalls_total += 1
         log.warning("loop_stalled", elapsed_seconds=round(seconds, 3))
         for replica in list(self.replicas.values()):

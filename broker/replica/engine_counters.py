@@ -1,4 +1,4 @@
-"""What the engine and its parts count, for a scrape of the metrics to read."""
+"""Hold the counters of the engine and its parts, which the metrics read."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from raftmq.broker.base.histogram import COUNTS, LATENCY_SECONDS, SHORT_SECONDS,
 
 @dataclass(slots=True)
 class EngineCounters:
-    """Since the start of the process; changed on the loop only."""
+    """Counts since the start of the process. They change only on the event loop."""
 
     commit_seconds: Histogram = field(default_factory=lambda: Histogram(LATENCY_SECONDS))
-    """From handing a write over until the loop knows that it is durable."""
+    """Time from submitting a write until the loop knows that it is durable."""
     commit_disk_seconds: Histogram = field(default_factory=lambda: Histogram(LATENCY_SECONDS))
-    """Of the transaction itself."""
+    """Time of the transaction itself."""
     commit_entries: Histogram = field(default_factory=lambda: Histogram((0, *COUNTS)))
     commit_bytes: Histogram = field(default_factory=lambda: Histogram((0, *SIZES_BYTES)))
     """Payload of the entries."""
     pass_seconds: Histogram = field(default_factory=lambda: Histogram(SHORT_SECONDS))
-    """Of one pass over the dirty groups."""
+    """Time of one pass over the dirty groups."""
     elections_total: int = 0
-    """Elections that a replica here stood in."""
+    """Elections in which a replica here was a candidate."""
     elections_won_total: int = 0
     """Leaderships gained."""
     leaderships_lost_total: int = 0
-    """Leaderships lost or handed over."""
+    """Leaderships lost or transferred."""
     space_returned_bytes_total: int = 0
-    """Given back to the volume by files of replicas that live on."""
+    """Bytes returned to the volume by files of live replicas."""
     stalls_total: int = 0
-    """Times the loop stood still."""
+    """Stalls of the event loop."""
     dropped_messages_total: int = 0
-    """Messages to and from peers dropped for want of room or of a connection."""
+    """Messages to and from peers that were dropped because of a full budget or a missing connection."""

@@ -1,4 +1,4 @@
-"""The engine as its parts see it. They import this, never the engine: it hands itself to them."""
+"""Define the engine as its parts see it. They import this module, never the engine, which passes itself to them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Arguments = TypeVarTuple("Arguments")
 
 
 class EngineHost(Protocol):
-    """What every part may ask."""
+    """The functions of the engine that its parts may call."""
 
     def mark_dirty(self, replica: Replica[StateMachine]) -> None:
         """Step the group in the next pass."""
@@ -22,17 +22,17 @@ class EngineHost(Protocol):
     def guarded(
         self, replica: Replica[StateMachine], action: Callable[[*Arguments], object], *arguments: *Arguments
     ) -> None:
-        """Run something of one group, unless it is closed; whatever it raises concerns that group alone."""
+        """Run an action of one group, unless the group is closed. An error affects only that group."""
         ...
 
     def break_replica(self, replica: Replica[StateMachine], error: Exception) -> None:
-        """The replica is damaged or broke a rule: silent from now on."""
+        """Silence a replica that is damaged or broke a rule."""
         ...
 
     def send(self, replica: Replica[StateMachine], message: Message) -> None:
-        """Send a message to the replica it names, or drop it and tell the core."""
+        """Send a message to the replica that it names, or drop it and tell the core."""
         ...
 
     def on_fatal(self, error: BaseException) -> None:
-        """A commit failed: its outcome on disk is unknown and retrying would lie. The process ends."""
+        """End the process after a failed commit: its outcome on disk is unknown, and a retry could claim a false success."""
         ...

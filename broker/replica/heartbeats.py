@@ -1,7 +1,7 @@
-"""Heartbeats per pair of nodes: one frame for all groups, answered by one frame.
+"""Exchange heartbeats per pair of nodes: one frame for all groups, answered by one frame.
 
-Columns instead of messages, because a quiet node sends nothing else (under a millisecond for 5,000 groups). What a core
-does not take as a quiet heartbeat, it gets as the message that it is. Source: multi-Raft practice (CockroachDB, TiKV).
+Columns replace messages because a quiet node sends nothing else (under a millisecond for 5,000 groups). If a core does not accept a
+heartbeat as quiet, it gets it as an ordinary message. Source: multi-Raft practice (CockroachDB, TiKV).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from raftmq.types import GroupId, LogIndex, NodeId, ReplicaId, Term
 
 
 class Heartbeats:
-    """Collects the heartbeats that are due here and takes in those of other nodes."""
+    """Collects due heartbeats and processes those of other nodes."""
 
     def __init__(
         self, host: EngineHost, replicas: Mapping[GroupId, Replica[StateMachine]], transport: Transport
@@ -29,7 +29,7 @@ class Heartbeats:
         self._due: dict[NodeId, HeartbeatColumns] = {}
 
     def collect(self, replica: Replica[StateMachine]) -> None:
-        """Take a leader's due heartbeats; they leave with the next `flush`."""
+        """Collect a leader's due heartbeats. They are sent with the next `flush`."""
         core = replica.core
         for target, commit_index, counter in core.take_heartbeats():
             node_id = replica.node_of(target)
@@ -39,14 +39,14 @@ class Heartbeats:
             heartbeats.add(replica.group_id, core.replica_id, target, core.term, commit_index, counter)
 
     def flush(self) -> None:
-        """Queue one frame per node; the caller flushes the transport."""
+        """Queue one frame per node. The caller flushes the transport."""
         if self._due:
-            due, self._due = self._due, {}  # first: what cannot be sent must not be in the way of the next ones
+            due, self._due = self._due, {}  # first, so that an unsendable frame does not block the next ones
             for node_id, heartbeats in due.items():
                 self._transport.send(node_id, Channel.CONTROL, FrameType.HEARTBEATS, heartbeats.encode())
 
     def on_heartbeats(self, node_id: NodeId, columns: Sequence[Sequence[int]]) -> None:
-        """A node's heartbeats of the groups it leads; the quiet ones are answered at once."""
+        """Process a node's heartbeats of the groups that it leads. Quiet ones are answered immediately."""
         responses = HeartbeatColumns()
         replicas = self._replicas
         for group_id, source, target, term, commit_index, counter in zip(*columns, strict=True):
@@ -56,7 +56,7 @@ class Heartbeats:
             core = replica.core
             try:
                 is_quiet = core.on_quiet_heartbeat(ReplicaId(source), Term(term), LogIndex(commit_index))
-            except Exception as error:  # noqa: BLE001 -- one group's defect; the frame is of all of them
+            except Exception as error:  # noqa: BLE001 -- one group's defect must not affect the others in the frame
                 self._host.break_replica(replica, error)
                 continue
             if is_quiet:
@@ -71,7 +71,7 @@ class Heartbeats:
             self._transport.flush()
 
     def on_heartbeat_responses(self, columns: Sequence[Sequence[int]]) -> None:
-        """A node's answers to this node's heartbeats."""
+        """Process a node's answers to this node's heartbeats."""
         replicas = self._replicas
         for group_id, source, target, term, _, counter in zip(*columns, strict=True):
             replica = replicas.get(GroupId(group_id))
@@ -80,7 +80,7 @@ class Heartbeats:
             core = replica.core
             try:
                 is_quiet = core.on_quiet_heartbeat_response(ReplicaId(source), Term(term), counter)
-            except Exception as error:  # noqa: BLE001 -- see `on_heartbeats`
+            except Exception as error:  # noqa: BLE001 -- as in `on_heartbeats`
                 self._host.break_replica(replica, error)
                 continue
             if not is_quiet:

@@ -1,4 +1,4 @@
-"""The two states a new replica can start from: founder of a group, or newcomer to one."""
+"""Create the two states in which a new replica can start: as founder of a group, or as a newcomer to one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from raftmq.types import LogIndex, Offset, ReplicaId, Term
 
 
 def founder_state(membership: Membership) -> RestoredState:
-    """The state every founding replica of a group starts with: after the synthetic first snapshot."""
+    """Return the state in which every founding replica of a group starts: after the synthetic first snapshot."""
     return RestoredState(
         hard_state=HardState(GENESIS.term, ReplicaId(0), GENESIS.index),
         position=GENESIS,
@@ -24,7 +24,7 @@ def founder_state(membership: Membership) -> RestoredState:
 
 
 def joiner_state() -> RestoredState:
-    """The state of a replica that joins an existing group: it knows nothing and waits for a snapshot."""
+    """Return the state of a replica that joins an existing group: it is empty and waits for a snapshot."""
     nothing = LogPosition(LogIndex(0), Term(0), Offset(0))
     return RestoredState(
         hard_state=HardState(Term(0), ReplicaId(0), LogIndex(0)),

@@ -1,10 +1,10 @@
-"""Tells every other node which groups this one leads, and takes in what they say of themselves.
+"""Tell every other node the groups that this one leads, and process their claims.
 
-On each change, to a peer that has just connected, and again from time to time. Must not decide who leads: it repeats what
-the cores say here, and believes of another node only what it says about itself, in a group that it has a replica of.
+Leaderships are sent on each change, to a peer that has just connected, and at intervals. This module must not decide which node leads:
+it repeats the statements of the cores here, and accepts another node's claims only for itself, in a group that it has a replica of.
 
-The table keeps the last leader known, since that is the best place to ask for the next one. Whether a group has a leader now
-is another question (`is_led`): a dead leader withdraws nothing.
+The table keeps the last known leader, because that is the best place to ask for the next one. Whether a group has a leader now is a
+different question (`is_led`): a dead leader withdraws nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from raftmq.types import NO_NODE, GroupId, NodeId, Term
 Rows = Sequence[tuple[int, int, int]]
 """(group id, term, leader's node id or 0), as on the wire."""
 _GONE_ELECTIONS = 2
-"""Election timeouts after which a leader out of reach is taken to lead no more: by then its group has another, if it can."""
+"""Election timeouts after which an unreachable leader counts as lost. By then its group has elected another if it can."""
 
 
 class LeadershipPublisher:
@@ -42,22 +42,22 @@ class LeadershipPublisher:
         self._timing = timing
         self._began_at = loop.time()
         self._down_since: dict[NodeId, float] = {}
-        """When the connection to a node was lost; none of those that are connected."""
+        """Times at which connections to nodes were lost. Connected nodes are not in it."""
         self._withdrawn: dict[GroupId, Term] = {}
-        """Groups that this node led last, as far as it knows, and leads no more: told again to whoever missed it."""
+        """Groups whose last known leader was this node, and which it no longer leads. Repeated for nodes that missed it."""
         self.node_id = NO_NODE
-        """This node; 0 before the engine's start."""
+        """This node. 0 before the engine's start."""
         self.peers: Sequence[NodeId] = ()
-        """Every other node of the cluster; kept by the node."""
+        """Every other node of the cluster. Kept by the node."""
         self.may_lead: Callable[[GroupId, NodeId], bool] = lambda group_id, node_id: True
-        """Whether a node has a replica of a group, as far as metadata says; kept by the node."""
+        """Returns whether a node has a replica of a group according to metadata. Kept by the node."""
         self._table = table
         self._replicas = replicas
         self._transport = transport
         self._changed: dict[GroupId, tuple[Term, NodeId]] = {}
 
     def on_role_change(self, replica: Replica[StateMachine], change: RoleChange) -> None:
-        """A replica here gained, lost or learned of the leadership of its group."""
+        """Record that a replica here gained, lost or learned of the leadership of its group."""
         group_id = replica.group_id
         if change.role is Role.LEADER:
             self._table.claim(group_id, change.term, self.node_id)
@@ -76,19 +76,19 @@ class LeadershipPublisher:
                 self._withdrawn[group_id] = term
 
     def publish_changes(self) -> None:
-        """Send what changed since the last call; the caller flushes."""
+        """Send the changes since the last call. The caller flushes the transport."""
         if self._changed:
             rows = [(group_id, term, node) for group_id, (term, node) in self._changed.items()]
             self._changed = {}
             self._broadcast(rows)
 
     def publish_all(self) -> None:
-        """Say everything again, for whoever missed it."""
+        """Repeat all leaderships, for nodes that missed one."""
         self._broadcast(self._own_rows())
         self._transport.flush()
 
     def on_peer_up(self, node_id: NodeId) -> None:
-        """Tell a peer at once what this node leads."""
+        """Send the groups that this node leads to a new peer immediately."""
         self._down_since.pop(node_id, None)
         rows = self._own_rows()
         if rows:
@@ -96,14 +96,14 @@ class LeadershipPublisher:
             self._transport.flush()
 
     def on_peer_down(self, node_id: NodeId) -> None:
-        """The connection to a peer is gone."""
+        """Record that the connection to a peer was lost."""
         self._down_since[node_id] = self._loop.time()
 
     def is_led(self, group_id: GroupId) -> bool:
-        """Whether the group has a leader, as far as this node can tell.
+        """Return whether the group has a leader, as far as this node can tell.
 
-        A replica here that follows one knows. Else the last claim counts, until the claimant said that it leads no more, was
-        out of reach for some election timeouts, or did not repeat its claim when it should have.
+        A replica here that follows a leader knows. Otherwise the last claim counts, until the claimant withdrew it, was unreachable
+        for some election timeouts, or did not repeat it when it should have.
         """
         replica = self._replicas.get(group_id)
         if replica is not None and replica.core.leader_id:
@@ -117,11 +117,11 @@ class LeadershipPublisher:
             return now - self._down_since.get(node_id, self._began_at) <= grace
         heard_at = self._table.heard_at(group_id)
         if replica is not None and replica.leaderless_since is not None and heard_at < replica.leaderless_since:
-            return now - replica.leaderless_since <= grace  # it would have been heard by the replica here
+            return now - replica.leaderless_since <= grace  # the replica here would have heard its leader
         return now - heard_at <= self._timing.leadership_publish_seconds + grace
 
     def on_rows(self, node_id: NodeId, rows: Rows) -> None:
-        """What a peer says that it leads, or leads no longer."""
+        """Process a peer's statement of the groups that it leads, or no longer leads."""
         for group_number, term_number, leader_number in rows:
             group_id, term, leader = GroupId(group_number), Term(term_number), NodeId(leader_number)
             if not self.may_lead(group_id, node_id):
@@ -133,7 +133,7 @@ class LeadershipPublisher:
                 self._table.confirm(group_id, node_id, self._loop.time())
 
     def _own_rows(self) -> Rows:
-        """What this node leads, and what it led last and leads no more: a message that said so may have been lost."""
+        """Return the groups that this node leads, and those that it led last: an earlier withdrawal may have been lost."""
         led = [
             (replica.group_id, replica.core.term, int(self.node_id))
             for replica in self._replicas.values()

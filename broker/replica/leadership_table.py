@@ -1,5 +1,6 @@
-"""Who leads which group, as the leaders say themselves: highest term wins. Not in the metadata log, so that a mass
-failover causes no metadata traffic.
+"""Record which node leads which group, according to the leaders themselves. The highest term wins.
+
+Leaderships are not in the metadata log, so that a mass failover causes no metadata traffic.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from raftmq.types import NO_NODE, GroupId, NodeId, Term
 
 
 class Leadership(NamedTuple):
-    """A claim: `node_id` leads the group in `term`; node 0: nobody does, as far as the claimant knows."""
+    """A claim that `node_id` leads the group in `term`. Node 0 means that the claimant knows no leader."""
 
     term: Term
     node_id: NodeId
@@ -31,17 +32,20 @@ class LeaderHint(NamedTuple):
 
 
 class LeadershipTable:
-    """This node's table. `on_change` is called for each group whose entry changed."""
+    """The claims that one node knows."""
 
     def __init__(self, on_change: Callable[[GroupId], None], address_of: Callable[[NodeId], str]) -> None:
-        """`address_of` returns a node's client address, empty if it is not known."""
+        """Take `on_change`, called for each group whose entry changed, and `address_of`.
+
+        `address_of` returns a node's client address, or an empty text if it is not known.
+        """
         self._address_of = address_of
         self._rows: dict[GroupId, Leadership] = {}
         self._heard_at: dict[GroupId, float] = {}
         self._on_change = on_change
 
     def get(self, group_id: GroupId) -> Leadership:
-        """The best claim known."""
+        """Return the best known claim."""
         return self._rows.get(group_id, _UNKNOWN)
 
     def leader_hint(self, group_id: GroupId) -> LeaderHint:
@@ -50,9 +54,9 @@ class LeadershipTable:
         return LeaderHint(node_id, self._address_of(node_id) if node_id != NO_NODE else "", term)
 
     def claim(self, group_id: GroupId, term: Term, node_id: NodeId) -> bool:
-        """Take a claim in unless a better one is known; True when the table changed.
+        """Accept a claim unless a better one is known. Return whether the table changed.
 
-        In one term a leader is better than none; «none» comes after a leader of the same term only from `withdraw`.
+        In one term a leader is better than none. Only `withdraw` replaces a leader by none in the same term.
         """
         known = self._rows.get(group_id, _UNKNOWN)
         if term < known.term or (term == known.term and (node_id == known.node_id or node_id == 0)):
@@ -62,16 +66,16 @@ class LeadershipTable:
         return True
 
     def confirm(self, group_id: GroupId, node_id: NodeId, now: float) -> None:
-        """The node says (again) that it leads: remember when, if it is the one believed to."""
+        """Record the time of a node's repeated claim, if it is the known leader."""
         if self.get(group_id).node_id == node_id:
             self._heard_at[group_id] = now
 
     def heard_at(self, group_id: GroupId) -> float:
-        """When the leader believed in was last heard to lead the group; minus infinity: never."""
+        """Return the time at which the known leader last claimed the group, or minus infinity if it never did."""
         return self._heard_at.get(group_id, float("-inf"))
 
     def withdraw(self, group_id: GroupId, term: Term, node_id: NodeId) -> bool:
-        """The leader of `term` says it leads no longer; True when the table changed."""
+        """Remove the claim of the leader of `term`, which no longer leads. Return whether the table changed."""
         if self._rows.get(group_id) != Leadership(term, node_id):
             return False
         self._rows[group_id] = Leadership(term, NodeId(0))
@@ -79,10 +83,10 @@ class LeadershipTable:
         return True
 
     def groups(self) -> list[GroupId]:
-        """Every group that was ever claimed and is not forgotten."""
+        """Return every group that was ever claimed and is not forgotten."""
         return list(self._rows)
 
     def forget(self, group_id: GroupId) -> None:
-        """The group is gone."""
+        """Forget a deleted group."""
         self._rows.pop(group_id, None)
         self._heard_at.pop(group_id, None)

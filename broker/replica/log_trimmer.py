@@ -1,6 +1,6 @@
-"""Deletes the rows behind a truncation point, a slice per transaction, on the replica's writer.
+"""Delete the rows below a truncation point, a slice per transaction, on the replica's writer.
 
-Nothing depends on when: rows behind the point are no part of the log any more. So lack of room only postpones it.
+The time does not matter, because rows below the point are no longer part of the log. So a lack of space only delays it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from raftmq.storage.log_store import LogStore
 log = structlog.get_logger(__name__)
 
 _ROWS_PER_SLICE = 256
-"""Rows deleted per transaction: bounds the latency of the commits that wait behind it."""
+"""Rows deleted per transaction. They bound the latency of the commits that wait for it."""
 
 
 class LogTrimmer:
-    """The rows of one node's replicas that are to go."""
+    """Deletes the truncated rows of one node's replicas."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, host: EngineHost, store: LogStore, writers: Writers) -> None:
         self._loop = loop
@@ -33,7 +33,7 @@ class LogTrimmer:
         self._is_closed = False
 
     def delete(self, replica: Replica[StateMachine]) -> None:
-        """Begin to delete what is behind the group's durable truncation point."""
+        """Start deleting the rows below the replica's durable truncation point."""
         if replica.is_closed:
             return
         future = self._writers.run(replica.key, lambda: self._store.delete_truncated(replica.key, _ROWS_PER_SLICE))
@@ -52,11 +52,11 @@ class LogTrimmer:
         elif isinstance(error, CommitFailedError) or not isinstance(error, Exception):
             self._host.on_fatal(error)
         elif replica.is_closed or isinstance(error, StorageFullError | StorageUnavailableError):
-            # the rows are behind the truncation point, so harmless: the next truncation takes them along
+            # the rows are below the truncation point, so harmless: the next truncation deletes them
             log.info("truncated_rows_left", group_id=replica.group_id, reason=str(error))
         else:
             self._host.break_replica(replica, error)
 
     def close(self) -> None:
-        """The loop will not run for long: report nothing more."""
+        """Report nothing more, because the loop will not run for long."""
         self._is_closed = True

@@ -1,15 +1,15 @@
-"""Keep account of the snapshots of one replica that are being sent to its peers."""
+"""Count the snapshots of one replica that are being sent to its peers."""
 
 from __future__ import annotations
 
 from raftmq.types import ReplicaId
 
 PAUSE_SECONDS = 1.0
-"""The pause between two snapshots to the same peer: one that refuses snapshots must not make a leader send them without end."""
+"""The pause between two snapshots to the same peer, so that a leader does not send them without end to one that refuses them."""
 
 
 class OutgoingSnapshots:
-    """Count the snapshots in progress, and remember when each peer was last sent one."""
+    """Counts the snapshots in progress, and remembers when each peer was last sent one."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -17,7 +17,7 @@ class OutgoingSnapshots:
 
     @property
     def are_in_progress(self) -> bool:
-        """Whether any is being sent: the log must not be truncated then, since the rows must stay joined to it."""
+        """Return whether any is being sent. The log must not be truncated then, because the log must continue the sent rows."""
         return self._count > 0
 
     def begin(self) -> None:
@@ -36,5 +36,5 @@ class OutgoingSnapshots:
         return True
 
     def sent_at(self, target: ReplicaId) -> float:
-        """Return the loop time at which a peer was last sent a snapshot; minus infinity if it never was."""
+        """Return the loop time at which a peer was last sent a snapshot, or minus infinity if it never was."""
         return self._sent_at.get(target, float("-inf"))

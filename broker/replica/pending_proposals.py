@@ -15,7 +15,7 @@ from raftmq.types import GroupId, LogIndex, Term
 
 
 class ProposalHost(Protocol):
-    """What the proposals ask of the engine."""
+    """The functions of the engine that the proposals call."""
 
     loop: asyncio.AbstractEventLoop
 
@@ -25,7 +25,7 @@ class ProposalHost(Protocol):
 
 
 class PendingProposal:
-    """Name the entries of one proposal in flight, and the future that waits for their results."""
+    """One proposal in flight: its entries, and the future for their results."""
 
     __slots__ = ("first_index", "future", "last_index", "results", "size", "term")
 
@@ -49,10 +49,10 @@ class PendingProposals:
         self._host = host
         self._not_leader = not_leader
         self.queue: deque[PendingProposal] = deque()
-        """Read by the replica, which asks before each call of `on_applied`: followers have none."""
+        """Proposals by index. The replica checks it before each call of `on_applied`, because followers have none."""
 
     def add(self, entries: tuple[Entry, ...], size: int) -> asyncio.Future[list[object]]:
-        """Wait for entries that were just appended; `size` is what they hold of the budget."""
+        """Wait for entries that were just appended. `size` is their part of the budget."""
         future: asyncio.Future[list[object]] = self._host.loop.create_future()
         self.queue.append(PendingProposal(entries, size, future))
         return future
@@ -63,7 +63,7 @@ class PendingProposals:
         if entry.index < pending.first_index:
             return
         if entry.term != pending.term:
-            # another term's entry took the place: definitely not applied, unless a part of it was applied before
+            # another term's entry replaced it: it was definitely not applied, unless a part of it was applied before
             self.queue.popleft()
             self._host.release_uncommitted(pending.size)
             fail(pending.future, self.leadership_lost() if pending.results else self._not_leader())

@@ -1,6 +1,6 @@
-"""Threads for blocking reads, one bounded pool for each kind of work, so that clients' reads do not delay repair.
+"""Provide threads for blocking reads, one bounded pool for each kind of work, so that clients' reads do not delay repair.
 
-Must not write replica files: the writers do.
+These threads must not write replica files: the writers do.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from raftmq.broker.base.limits import Limits
 
 @dataclass(frozen=True, slots=True)
 class ReaderPools:
-    """The pools of a node."""
+    """The reader pools of a node."""
 
     clients: Executor
     """Cold reads of clients, and lookups of offsets and times."""
     catch_up: Executor
-    """Entries for followers that are behind what memory holds."""
+    """Reads of entries that are no longer in memory, for followers that are behind."""
     snapshots: Executor
     """Rows of snapshots that are sent, and of one that is restored."""
     upkeep: Executor
-    """Writes of the registry, quarantine, the trash, and looks at files."""
+    """Writes of the registry, quarantine, the trash, and checks of files."""
 
     @classmethod
     def of(cls, limits: Limits) -> ReaderPools:

@@ -1,7 +1,7 @@
 """Confirm that one replica's state is recent enough to be read, and keep the reads that wait for that.
 
 A read waits twice: until a majority confirms an index that includes everything committed before the read, and until that index is
-applied here. Must not read anything itself. Source: Ongaro's thesis 6.4.
+applied here. This module must not read anything itself. Source: Ongaro's thesis 6.4.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ReplicaReads:
         not_leader: Callable[[], RequestError],
         first_id: int,
     ) -> None:
-        """`ask` has the core confirm the read with that id. `first_id` should be random: see `Replica`."""
+        """Take `ask`, which has the core confirm the read with that id. `first_id` should be random: see `Replica`."""
         self._group_id = group_id
         self._loop = loop
         self._core = core
@@ -55,22 +55,22 @@ class ReplicaReads:
         self.confirmed: deque[ConfirmedRead] = deque()
         """Reads that wait until their index is applied."""
         self._shared: asyncio.Future[LogIndex] | None = None
-        """The read that calls of this pass of the loop share; None after its confirmation round has begun."""
+        """The read that calls of this pass of the loop share. None after its confirmation round has begun."""
         self._refresh: asyncio.Future[LogIndex] | None = None
-        """The last read that `refresh` began."""
+        """The last read that `refresh` started."""
         self.confirmed_at: float | None = None
-        """Loop time up to which the replica's state is known to include everything committed; None before the first confirmation."""
+        """Loop time up to which the replica's state is known to include all commits. None before the first confirmation."""
         self._is_closed = False
 
     @property
     def are_waiting(self) -> bool:
-        """Whether any read waits for its confirmation, or until its index is applied."""
+        """Return whether any read waits for its confirmation, or until its index is applied."""
         return bool(self.unconfirmed or self.confirmed)
 
     # ------------------------------------------------------------------------------------------------ asking
 
     def join(self) -> asyncio.Future[LogIndex]:
-        """Return the read that begins in this pass of the loop. It is shared: do not cancel it."""
+        """Return the read that starts in this pass of the loop. It is shared: do not cancel it."""
         shared = self._shared
         if shared is None or shared.done():
             shared = self._loop.create_future()
@@ -88,7 +88,7 @@ class ReplicaReads:
     def is_confirmed_within(self, seconds: float) -> bool:
         """Return whether the state includes everything that was committed `seconds` ago.
 
-        It stays so while it is asked for and a majority answers: at half of that age a refresh begins.
+        It stays so while it is called regularly and a majority answers: at half of that age a refresh starts.
         """
         age = self._loop.time() - self.confirmed_at if self.confirmed_at is not None else seconds + 1
         if age > seconds / 2:
@@ -96,7 +96,7 @@ class ReplicaReads:
         return age <= seconds
 
     def _start(self, future: asyncio.Future[LogIndex]) -> None:
-        # later callers get a confirmation round of their own: this one begins now and proves nothing about their time
+        # later callers need a confirmation round of their own: this one starts now and proves nothing about their time
         self._shared = None
         if self._is_closed:
             fail(future, self._not_leader())
@@ -109,7 +109,7 @@ class ReplicaReads:
     # ------------------------------------------------------------------------------------------------ answers
 
     def on_confirmed(self, request_id: int, read_index: LogIndex) -> None:
-        """Take in a confirmation. The read is served when the index is applied."""
+        """Process a confirmation. The read is served when the index is applied."""
         read = self.unconfirmed.pop(request_id, None)
         if read is not None:
             asked_at, future = read
@@ -163,6 +163,6 @@ class ReplicaReads:
     def _behind(self) -> RequestError:
         return RequestError(
             pb.NOT_READY,
-            f"this replica of group {self._group_id} has not received what was committed yet; try again",
+            f"this replica of group {self._group_id} has not received all committed entries yet; try again",
             retry_after_ms=_BEHIND_RETRY_MS,
         )

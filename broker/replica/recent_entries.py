@@ -1,6 +1,7 @@
-"""The newest entries of every group in memory, so that followers and tailing consumers never touch the disk.
+"""Keep the newest entries of every group in memory, so that followers and tailing consumers never touch the disk.
 
-Each group's part is a contiguous run that ends at its last appended entry; one budget bounds them all, oldest first out.
+Each group has a contiguous run that ends at its last appended entry. One budget bounds all runs, and the oldest entries are evicted
+first.
 """
 
 from __future__ import annotations
@@ -12,27 +13,27 @@ from raftmq.raft.entry import Entry, EntryKind
 from raftmq.types import LogIndex, Offset, Term
 
 _COMPACT_AFTER = 256
-"""Evicted slots at the front of a list before they are cut off: amortizes the move of what is left."""
+"""Evicted slots at the front of a list before they are removed, which amortizes moving the rest."""
 _OVERHEAD_BYTES = 200
-"""Of an entry beside its payload: the object, its numbers, its places in the lists here."""
+"""Memory of an entry beside its payload: the object, its numbers, its references in the lists here."""
 _EVICTED = Entry(LogIndex(0), Term(0), EntryKind.EMPTY, Offset(0), 0, 0, b"")
-"""Takes an evicted entry's slot: its payload must be free at once, not when the slots are cut off."""
+"""Replaces an evicted entry in its slot: its payload must be freed immediately, not when the slots are removed."""
 _SWEPT_ABOVE_MIN = 4096
-"""Entries in the order of their age before those that are gone are looked for among them."""
+"""Entries in the order of age before removed ones are searched among them."""
 
 
 class RecentEntriesBudget:
-    """The bytes all groups' recent entries share."""
+    """The budget that all groups' recent entries share."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self.bytes_used = 0
         self._order: deque[tuple[RecentEntries, LogIndex]] = deque()
-        """Oldest first. Also such as are gone otherwise (trimmed, replaced, their group closed), until the next sweep."""
+        """Entries, oldest first, including removed ones (trimmed, replaced, their group closed) until the next sweep."""
         self._swept_above = _SWEPT_ABOVE_MIN
 
     def added(self, owner: RecentEntries, index: LogIndex, size: int) -> None:
-        """Count an entry and evict the oldest ones over the budget."""
+        """Count an entry, and evict the oldest ones if the budget is exceeded."""
         self.bytes_used += size
         self._order.append((owner, index))
         while self.bytes_used > self.bytes_max and len(self._order) > 1:
@@ -42,7 +43,7 @@ class RecentEntriesBudget:
             self._sweep()
 
     def _sweep(self) -> None:
-        """Forget entries that are gone: where trims keep the budget from being reached, nothing else takes them out."""
+        """Forget removed entries: if trims keep the budget from being reached, nothing else removes them."""
         self._order = deque(pair for pair in self._order if pair[0].get(pair[1]) is not None)
         self._swept_above = max(_SWEPT_ABOVE_MIN, 2 * len(self._order))
 
@@ -59,11 +60,11 @@ class RecentEntries:
 
     @property
     def first_index(self) -> int:
-        """Index of the first entry held; 0 when there is none."""
+        """Return the index of the first entry held, or 0 if there is none."""
         return self._entries[self._start].index if len(self._entries) > self._start else 0
 
     def append(self, entries: tuple[Entry, ...]) -> None:
-        """Add entries at the end; a suffix they replace is dropped, a gap starts the run anew."""
+        """Add entries at the end. A suffix that they replace is dropped, and a gap starts a new run."""
         held = self._entries
         if len(held) > self._start:
             first_new = entries[0].index
@@ -101,7 +102,7 @@ class RecentEntries:
         self._start = 0
 
     def slice(self, first: LogIndex, last: LogIndex, bytes_max: int) -> tuple[Entry, ...] | None:
-        """Entries first..last cut off before `bytes_max` (at least one); None when `first` is not held."""
+        """Return entries first..last, at least one and then up to `bytes_max`, or None if `first` is not held."""
         held, start = self._entries, self._start
         if len(held) <= start or first < held[start].index or first > held[-1].index:
             return None
@@ -118,14 +119,14 @@ class RecentEntries:
         return tuple(out)
 
     def get(self, index: LogIndex) -> Entry | None:
-        """The entry at `index`, if held."""
+        """Return the entry at `index`, or None if it is not held."""
         held, start = self._entries, self._start
         if len(held) <= start or index < held[start].index or index > held[-1].index:
             return None
         return held[start + index - held[start].index]
 
     def index_of_offset(self, offset: Offset) -> LogIndex | None:
-        """Index of the entry that holds `offset`; None when that is before or after what is held."""
+        """Return the index of the entry that holds `offset`, or None if it is not held."""
         held, start = self._entries, self._start
         if len(held) <= start or offset < held[start].base_offset or offset >= held[-1].next_offset:
             return None

@@ -1,7 +1,7 @@
 """Hold one replica of one Raft group on this node: its core, its state machine, its log, and the calls that wait for it.
 
-A passive object: the engine steps it, services ask it. State changes happen in functions without `await`, so nothing needs to be
-checked again after them. Its only I/O is reading through the store, on a thread if the data is cold.
+A replica is passive: the engine steps it, and services call it. State changes happen in functions without `await`, so nothing needs to
+be checked again after them. Its only I/O is reading through the store, on a thread if the data is not in memory.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _UNCONFIRMED_RETRY_MS = 20
 
 
 class ReplicaHost(Protocol):
-    """What a replica asks of the engine."""
+    """The functions of the engine that a replica calls."""
 
     loop: asyncio.AbstractEventLoop
     limits: Limits
@@ -68,11 +68,11 @@ class ReplicaHost(Protocol):
         ...
 
     def reserve_uncommitted(self, size: int) -> bool:
-        """Count proposed bytes against the process's budget. False if they exceed it: nothing was counted."""
+        """Count proposed bytes against the process's budget. Return False, and count nothing, if they exceed it."""
         ...
 
     def feature_level(self) -> int:
-        """Return the cluster's feature level as this node's metadata has it. It is never above the true level, which only rises."""
+        """Return the cluster's feature level according to this node's metadata. It is never above the true level, which only rises."""
         ...
 
     def release_uncommitted(self, size: int) -> None:
@@ -80,7 +80,7 @@ class ReplicaHost(Protocol):
         ...
 
     def refusal_of_writes(self) -> RequestError | None:
-        """Return why this node accepts no appends now (disk reserve, a clock that was not compared); None if it does."""
+        """Return why this node accepts no appends now (disk reserve, a clock that was not compared), or None if it does."""
         ...
 
     async def in_thread(self, function: Callable[..., object], *arguments: object) -> object:
@@ -102,9 +102,10 @@ class Replica(Generic[MachineT]):
         node_of_replica: Callable[[ReplicaId], NodeId],
         first_read_id: int = 1,
     ) -> None:
-        """`restored` is the durable state that the core and the machine were made of.
+        """Take the parts of the replica.
 
-        `first_read_id` should be random: a leader's answer to a read that was asked before a restart may come late.
+        `restored` is the durable state from which the core and the machine were created. `first_read_id` should be random, because a
+        leader's answer to a read from before a restart may arrive late.
         """
         self.key = key
         self.group_id = key.group_id
@@ -114,25 +115,25 @@ class Replica(Generic[MachineT]):
         self.log = log
         self.node_of_replica = node_of_replica
         self.learned_nodes: dict[ReplicaId, NodeId] = {}
-        """Where messages of a replica came from, until metadata names its node. Written by `learn_node`."""
+        """The nodes from which messages of replicas came, until metadata names their nodes. Written by `learn_node`."""
         self._host = host
         self.is_closed = False
-        """Whether the replica is silent for good: it is not stepped any more, and it neither sends nor answers."""
+        """Whether the replica is permanently silent: it is not stepped any more, and it neither sends nor answers."""
         self.is_dirty = False
         """Whether the replica is in the engine's list for its next pass. Written by the engine, with that list."""
         self.disk: DiskState = IDLE
-        """What the disk does for this replica. Written by `begin_write`, `begin_install`, `on_written` and `on_installed`."""
+        """The state of the disk for this replica. Written by `begin_write`, `begin_install`, `on_written` and `on_installed`."""
         self.leaderless_since: float | None = host.loop.time()
-        """Loop time since which this replica has known no leader; None while it knows one. Written by `on_role_change`."""
+        """Loop time since which this replica has known no leader. None while it knows one. Written by `on_role_change`."""
         self.durable_state_index: LogIndex = restored.state_index
-        """Index of the derived state on disk: a restart replays from it.
+        """Index of the derived state on disk. A restart replays from it.
 
         Invariant: never above the machine's applied index, nor below the log's start.
         """
         self.durable_membership: Membership = restored.membership
-        """The membership on disk as of `durable_state_index`: a snapshot that is taken now carries it."""
+        """The membership on disk as of `durable_state_index`. A snapshot that is taken now carries it."""
         self.pending_truncation: LogPosition | None = None
-        """The log's next start: the write that says so is not durable yet. Written by `plan_truncation` and `on_written`."""
+        """The log's next start, while its write is not durable yet. Written by `plan_truncation` and `on_written`."""
         self.outgoing_snapshots = OutgoingSnapshots()
         self.applied_listeners: list[Callable[[Entry, object], None]] = []
         """Called in order after each applied entry, with its result."""
@@ -148,13 +149,13 @@ class Replica(Generic[MachineT]):
         log.on_fetched = self._on_entries_fetched
 
     def node_of(self, replica_id: ReplicaId) -> NodeId:
-        """Return the node of a replica: as metadata says, else where its messages came from; 0 if neither is known."""
+        """Return the node of a replica according to metadata, else the source of its messages, or 0 if neither is known."""
         return self.node_of_replica(replica_id) or self.learned_nodes.get(replica_id, NO_NODE)
 
     def learn_node(self, replica_id: ReplicaId, node_id: NodeId) -> None:
-        """Remember where a replica's message came from. `Limits.peers_learned_max` are remembered, members of the group first.
+        """Remember the source of a replica's message. `Limits.peers_learned_max` are remembered, members of the group first.
 
-        The sender chooses the ids: without a bound a defect of a peer would fill this node's memory.
+        The sender chooses the ids, so without a bound a defect of a peer would fill this node's memory.
         """
         learned = self.learned_nodes
         if replica_id not in learned and len(learned) >= self._host.limits.peers_learned_max:
@@ -169,18 +170,18 @@ class Replica(Generic[MachineT]):
 
     @property
     def is_leader(self) -> bool:
-        """Whether this replica leads and may accept proposals: its own no-op is applied, and no stall is unconfirmed."""
+        """Return whether this replica leads and may accept proposals: its own no-op is applied, and no stall is unconfirmed."""
         return self.core.is_confirmed_leader and not self.is_closed
 
     @property
     def term(self) -> Term:
-        """The replica's current term: the partition's leader epoch when it leads."""
+        """Return the replica's current term, which is the partition's leader epoch when it leads."""
         return self.core.term
 
     def require_leader(self) -> None:
         """Raise RequestError unless this replica leads and may accept proposals.
 
-        NO_LEADER while its leadership is being confirmed, else the error of `not_leader`.
+        The error is NO_LEADER while its leadership is being confirmed, else that of `not_leader`.
         """
         if self.is_leader:
             return
@@ -212,13 +213,13 @@ class Replica(Generic[MachineT]):
     # ---------------------------------------------------------------------------------------------------- proposals
 
     def propose(self, proposals: Sequence[Proposal]) -> tuple[Appended, asyncio.Future[list[object]]]:
-        """Append to the log now. The future gives one state-machine result per proposal when they are applied.
+        """Append to the log now. The future returns one state-machine result per proposal when they are applied.
 
         Raises:
             RequestError: NOT_LEADER, NO_LEADER, THROTTLED, DISK_FULL, or UNSUPPORTED_VERSION for a command that not every broker of
                 the cluster can read. Nothing was appended.
 
-        The future raises RequestError LEADERSHIP_LOST (outcome unknown) or NOT_LEADER (another term's entry took the place:
+        The future raises RequestError LEADERSHIP_LOST (outcome unknown) or NOT_LEADER (another term's entry replaced it:
         definitely not applied). Cancelling it does not undo anything.
         """
         if not self.is_leader:
@@ -251,13 +252,13 @@ class Replica(Generic[MachineT]):
             needed = self.state_machine.level_needed(proposal.payload)
             if needed is None:
                 raise RequestError(
-                    pb.INTERNAL, f"a command for group {self.group_id} cannot be read back: not proposed"
+                    pb.INTERNAL, f"a command for group {self.group_id} cannot be decoded again, so it was not proposed"
                 )
             level = self._host.feature_level()
             if needed > level:
                 raise RequestError(
                     pb.UNSUPPORTED_VERSION,
-                    f"this change needs feature level {needed}, and the cluster is at {level}: upgrade every broker first",
+                    f"this change needs feature level {needed}, but the cluster is at {level}: upgrade every broker first",
                 )
 
     def propose_membership(self, change: MembershipChange) -> asyncio.Future[list[object]]:
@@ -290,8 +291,8 @@ class Replica(Generic[MachineT]):
         Calls made in one pass of the loop share a confirmation round. Cancelling one does not end the others.
 
         Raises:
-            RequestError: retriable. NO_LEADER or NOT_LEADER if leadership changed in the meantime or no confirmation came within
-                `Timing.read_index_seconds`; NOT_READY if it came and the entries did not.
+            RequestError: A retriable error. NO_LEADER or NOT_LEADER if leadership changed in the meantime or no confirmation
+                arrived within `Timing.read_index_seconds`; NOT_READY if it arrived but the entries did not.
         """
         return await asyncio.shield(self.reads.join())
 
@@ -316,7 +317,7 @@ class Replica(Generic[MachineT]):
             if pending:
                 proposals.on_applied(entry, result)
         self.core.apply_done(entries[-1].index)
-        # the next write pairs the machine's state with the core's membership, under one index
+        # the next write combines the machine's state with the core's membership, under one index
         due = max(self.core.applied_index, self.core.state_floor)
         if machine.applied_index != due:
             violated("machine_at_applied_index", applied_index=machine.applied_index, due=due)
@@ -337,11 +338,11 @@ class Replica(Generic[MachineT]):
     # ---------------------------------------------------------------------------------------------------- the disk
 
     def begin_write(self) -> None:
-        """Note that a write is handed to the writer thread."""
+        """Record that a write was submitted to the writer thread."""
         self.disk = Writing(self._host.loop.time())
 
     def on_written(self, update: Update) -> None:
-        """Take in that a write is durable: the disk is idle, and a restart would begin from what the write holds."""
+        """Record that a write is durable: the disk is idle, and a restart would begin from the write's state."""
         self.disk = IDLE
         if update.state_index is not None:
             self.durable_state_index = update.state_index
@@ -353,16 +354,16 @@ class Replica(Generic[MachineT]):
             self.log.forget_through(update.truncation.index)
 
     def plan_truncation(self, position: LogPosition) -> None:
-        """Have the next write say that the log starts after `position`."""
+        """Have the next write record that the log starts after `position`."""
         self.pending_truncation = position
 
     def begin_install(self) -> None:
-        """Note that a snapshot is replacing the replica's file. The log in memory is not part of the new one."""
+        """Record that a snapshot is replacing the replica's file. The log in memory is not part of the new one."""
         self.disk = Installing(self._host.loop.time())
         self.log.clear()
 
     def on_installed(self, meta: SnapshotMeta, machine: StateMachine) -> None:
-        """Take in that a snapshot is durable: adopt its state from `machine`, which nobody uses afterwards."""
+        """Record that a snapshot is durable, and adopt its state from `machine`, which must not be used afterwards."""
         self.state_machine.adopt(machine)
         self.durable_state_index = meta.state_index
         self.durable_membership = meta.membership
@@ -388,7 +389,7 @@ class Replica(Generic[MachineT]):
                 progress.set_result(None)
 
     def close(self) -> None:
-        """Make the replica silent for good, and answer every call that waits for it."""
+        """Make the replica permanently silent, and answer every call that waits for it."""
         self.is_closed = True
         self.proposals.fail_all()
         self.reads.close()
@@ -406,11 +407,11 @@ class Replica(Generic[MachineT]):
 
     @property
     def log_start(self) -> LogPosition:
-        """The position that the log starts after."""
+        """Return the position after which the log starts."""
         return self.core.log.position
 
     def position_of(self, index: LogIndex) -> LogPosition | None:
-        """Return the position right after a durable entry; None if the log does not hold it."""
+        """Return the position directly after a durable entry, or None if the log does not hold it."""
         start = self.core.log.position
         if index == start.index:
             return start
@@ -434,7 +435,7 @@ class Replica(Generic[MachineT]):
 
     @property
     def role(self) -> Role:
-        """The core's role."""
+        """Return the core's role."""
         return self.core.role
 
     def now_ms(self) -> int:

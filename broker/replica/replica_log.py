@@ -1,8 +1,8 @@
-"""A group's log as its core reads it: recent entries from memory, older ones fetched by a thread, single headers.
+"""Provide a group's log as its core reads it: recent entries from memory, older ones fetched by a thread, single headers.
 
-Must not block the loop for entries: what is not in memory is fetched, and the core is told to ask again. Invariant: nothing
-fetched is served once the log may have changed under it (its suffix replaced, its prefix deleted). Entries that are added behind
-what is fetched change nothing: else nobody who is behind would catch up while records keep coming.
+Reading entries must not block the loop: entries that are not in memory are fetched, and the core is told to ask again. Invariant: no
+fetched entry is served after the log may have changed under it (its suffix replaced, its prefix deleted). Entries that are added after
+the fetched ones change nothing: otherwise no follower would catch up while records keep arriving.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from raftmq.types import LogIndex
 log = structlog.get_logger(__name__)
 
 CATCH_UP_BYTES = 4 * 1024 * 1024
-"""Fetched at once for a peer that is behind the recent entries: eight appends' worth."""
+"""Bytes of one fetch for a peer that is behind the recent entries: as much as eight appends."""
 UNASKED_SECONDS = 5.0
-"""What was fetched, and nobody asked for since, is dropped after so long: its peer went away, and there are many groups."""
+"""Time after which unused fetched entries are dropped: their peer has disconnected, and there are many groups."""
 RETRY_SECONDS = 0.1
-"""The pause before a file that could not be read just now (no memory, no descriptors) is read again."""
+"""The pause before a temporarily unreadable file (no memory, no descriptors) is read again."""
 
 Fetch = Callable[[Callable[..., tuple[Entry, ...]], ReplicaKey, LogIndex, LogIndex, int], Awaitable[tuple[Entry, ...]]]
 """Runs a blocking read on the reader threads."""
 
 
 class ReplicaLog(LogView):
-    """See the module. Made before the core, which reads headers while it is made."""
+    """A group's log. It is created before the core, which reads headers during its creation."""
 
     def __init__(
         self,
@@ -44,23 +44,23 @@ class ReplicaLog(LogView):
     ) -> None:
         self.recent = RecentEntries(recent_budget)
         self.on_fetched: Callable[[DamagedReplicaError | None], None] | None = None
-        """Called when a fetch ended, whatever came of it; with an error when a row is damaged. Set by the group."""
+        """Called when a fetch ended, with an error if a row is damaged. Set by the replica."""
         self._key = key
         self._store = store
         self._loop = loop
         self._in_thread = in_thread
         self._fetched: tuple[Entry, ...] = ()
         self._is_used_up = False
-        """Whether the last of what is fetched was asked for: it is dropped with the next append."""
+        """Whether the last fetched entry was used. The fetched entries are dropped with the next append."""
         self._asked_at = 0.0
-        """Loop time at which what is fetched came, or was asked for."""
+        """Loop time at which the fetched entries arrived, or were last used."""
         self._fetching_through = LogIndex(0)
-        """The last entry that the fetch under way may bring."""
+        """The last entry that the present fetch may return."""
         self._fetching: asyncio.Task[None] | None = None
         self._generation = 0
 
     def entries(self, first: LogIndex, last: LogIndex, bytes_max: int) -> tuple[Entry, ...] | None:
-        """`LogView.entries`: recent entries, or what a thread fetched; None starts a fetch."""
+        """Return recent or fetched entries as `LogView.entries`. None starts a fetch."""
         found = self.recent.slice(first, last, bytes_max)
         if found is not None:
             return found
@@ -86,9 +86,9 @@ class ReplicaLog(LogView):
         except DamagedReplicaError as error:
             damage = error
         except (LogRangeError, ReplicaClosedError):
-            pass  # truncated or closed meanwhile: the core asks again if it still wants them
+            pass  # truncated or closed in the meantime: the core asks again if it still needs them
         except StorageUnavailableError:
-            await asyncio.sleep(RETRY_SECONDS)  # the core asks again at once, and this would go round as fast as it can
+            await asyncio.sleep(RETRY_SECONDS)  # the core asks again immediately, so without the pause this would spin
         except Exception:
             await asyncio.sleep(RETRY_SECONDS)
             raise
@@ -98,20 +98,20 @@ class ReplicaLog(LogView):
                 self.on_fetched(damage)
 
     def header(self, index: LogIndex) -> EntryHeader:
-        """`LogView.header`: from memory, else one row read on the loop (rare: after a truncation only)."""
+        """Return a header as `LogView.header`: from memory, else read on the loop (rare: only after a truncation)."""
         entry = self.recent.get(index)
         if entry is None:
             return self._store.header(self._key, index)
         return entry.header()
 
     def read_header(self, index: LogIndex) -> EntryHeader:
-        """The header of a durable entry from the store: not for the loop, since it waits for a file that is being replaced."""
+        """Return the header of a durable entry from the store. It may wait for a file to be replaced, so do not call it on the loop."""
         return self._store.header(self._key, index)
 
     # ------------------------------------------------------------------------------------------------ changes
 
     def append(self, entries: tuple[Entry, ...]) -> None:
-        """The log's suffix from the first of these on is replaced by them."""
+        """Replace the log's suffix, from the first of these entries on, by them."""
         self.recent.append(entries)
         first, fetched = entries[0].index, self._fetched
         if self._fetching is not None and first <= self._fetching_through:
@@ -122,12 +122,12 @@ class ReplicaLog(LogView):
             self._fetched = ()
 
     def forget_through(self, index: LogIndex) -> None:
-        """The log now starts after `index`."""
+        """Forget entries up to `index`, after which the log now starts."""
         self.recent.evict_through(index)
         self._forget_fetched()
 
     def clear(self) -> None:
-        """The log is another one, or of no use any more."""
+        """Forget all entries, because the log was replaced or closed."""
         self.recent.clear()
         self._forget_fetched()
 
@@ -137,6 +137,6 @@ class ReplicaLog(LogView):
 
 
 def _say_what_failed(fetch: asyncio.Task[None]) -> None:
-    """Of a fetch: nobody waits for it. What is not foreseen (the readers were shut down) costs the peer a moment only."""
+    """Log the failure of a fetch, which no caller awaits. An unforeseen one (a shutdown of the readers) only delays the peer."""
     if not fetch.cancelled() and (error := fetch.exception()) is not None:
         log.warning("catch_up_read_failed", reason=repr(error))

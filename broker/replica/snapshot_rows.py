@@ -1,6 +1,6 @@
-"""The rows of a received snapshot, which the core carries as the data of an `InstallSnapshot`.
+"""Keep the rows of a received snapshot, which the core carries as the data of an `InstallSnapshot`.
 
-They can be read several times, by one thread at a time, and take little memory however many there are.
+They can be read repeatedly, by one thread at a time, and occupy little memory however many there are.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ Row = tuple[bytes, bytes]
 
 
 class SnapshotRows:
-    """Rows in the order in which they came, kept as the frames that brought them."""
+    """Rows in the order of arrival, stored as the frames that contained them."""
 
     def __init__(self, spool: SnapshotSpool) -> None:
         self._spool = spool
         self._count = 0
 
     def take(self, body: bytes) -> None:
-        """Keep the rows of a frame. Blocks. Raises `FrameError` when it holds no rows, `SpoolError` when it cannot be kept."""
+        """Store the rows of a frame. Blocks. Raises `FrameError` if it holds no rows, `SpoolError` if it cannot be stored."""
         _, rows = decode_snapshot_rows(memoryview(body))
         if rows:
             self._spool.append(body)
@@ -37,9 +37,9 @@ class SnapshotRows:
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes kept in memory."""
+        """Return the bytes kept in memory."""
         return self._spool.memory_bytes
 
     def close(self) -> None:
-        """Release the space. Happens by itself when nothing refers to the rows any more."""
+        """Release the space. This happens automatically when nothing refers to the rows any more."""
         self._spool.close()

@@ -1,4 +1,4 @@
-"""Streams snapshots between nodes.
+"""Stream snapshots between nodes.
 
 The sender reads rows from one transaction, in a thread, and sends them in chunks on a channel of their own. The receiver spools
 the frames to disk until the snapshot is complete and the core sees it. Neither side holds more than a few chunks in memory.
@@ -49,13 +49,13 @@ CHUNK_BYTES: Final = 256
 STREAM_BYTES: Final = 4096
 """Memory of a stream without members and rows."""
 STOOD_STILL_SECONDS: Final = 10.0
-"""A stream without a frame for this long is evicted when another one lacks room."""
+"""A stream without a frame for this long is evicted when another one needs its budget."""
 MEMBER_BYTES_FACTOR: Final = 5
-"""A replica id has 8 bytes on the wire; here 32 and a place in a tuple."""
+"""A replica id has 8 bytes on the wire, but 32 and a reference in a tuple here."""
 
 
 class SnapshotSender:
-    """Streams snapshots, a bounded number at once."""
+    """Streams a bounded number of snapshots simultaneously."""
 
     def __init__(
         self,
@@ -79,15 +79,15 @@ class SnapshotSender:
 
     @property
     def streams(self) -> int:
-        """Snapshots being sent now."""
+        """Return the number of snapshots that are being sent."""
         return len(self._tasks)
 
     def is_full(self, group_id: GroupId) -> bool:
-        """Whether a new stream would have to wait (metadata never does)."""
+        """Return whether a new stream would have to wait (metadata never does)."""
         return group_id != METADATA_GROUP_ID and len(self._tasks) >= self._limits.snapshot_streams_max
 
     def start(self, replica: Replica[StateMachine], node_id: NodeId, message: InstallSnapshot) -> None:
-        """Stream the group's durable state to a replica on `node_id`; `on_streamed` tells how it ended."""
+        """Stream the group's durable state to a replica on `node_id`. `on_streamed` reports how it ended."""
         task = self._loop.create_task(self._run(replica, node_id, message))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -112,7 +112,7 @@ class SnapshotSender:
                 replica, node_id, message, SnapshotMeta(replica.log_start, state_index, membership), rows
             )
         finally:
-            rows.close()  # an open read transaction keeps every page that is freed after it
+            rows.close()  # an open read transaction retains every page that is freed after it
 
     async def _stream_rows(
         self,
@@ -168,7 +168,7 @@ def _take(rows: Iterator[Row], bytes_max: int) -> list[Row]:
 
 
 def memory_spools(limits: Limits) -> SnapshotSpools:
-    """Spools without a disk: for the simulator and tests."""
+    """Return spools without a disk, for the simulator and tests."""
     return SnapshotSpools(
         None, memory_bytes=limits.snapshot_spool_memory_bytes, files_max=limits.snapshot_spool_files_max
     )
@@ -186,7 +186,7 @@ class _Incoming:
         """Frames that are not spooled yet."""
         self.is_writing = False
         self.count: int | None = None
-        """Number of rows by the sender's END frame; None before it."""
+        """Number of rows according to the sender's END frame. None before it."""
         self.size = 0
         """Bytes held in memory, without the frame that is being written."""
         self.moved_at = 0.0
@@ -196,9 +196,9 @@ class _Incoming:
 class SnapshotReceiver:
     """Assembles streams. Each peer has one stream for a group, the newest.
 
-    Rows go to spools, in threads, so a snapshot may be as large as the disk. The bytes not spooled yet are bounded. A peer whose rows
-    come faster than they are written is not read. When memory is short the stream that has been idle for longest is evicted, so
-    that one that nobody finishes is not in the way of others.
+    Threads write rows to spools, so a snapshot may be as large as the disk. The bytes that are not spooled yet are bounded. A peer
+    that sends rows faster than they are written is not read. When memory is short the longest-idle stream is evicted, so that
+    an abandoned stream does not block others.
 
     Invariant: `bytes_held` is the sum of the sizes of the streams held and of the frames being written.
     """
@@ -223,17 +223,17 @@ class SnapshotReceiver:
         self.bytes_held = 0
         """Memory of all incomplete streams."""
         self._incoming: dict[tuple[NodeId, int], _Incoming] = {}
-        """In the order of their last frame."""
+        """Streams in the order of their last frame."""
         self._by_group: dict[tuple[NodeId, GroupId], tuple[NodeId, int]] = {}
         """The stream of each peer and group, so that a flood of BEGIN frames need not search all streams each time."""
         self._unwritten: dict[NodeId, int] = {}
         """Bytes of each peer that are queued or being written."""
         self._held: set[NodeId] = set()
-        """Peers whose snapshots are not read now."""
+        """Peers whose snapshots are not read at present."""
         self._dropped_throttle = LogThrottle(1.0)
 
     def on_frame(self, node_id: NodeId, frame_type: FrameType, body: memoryview) -> None:
-        """Take a frame in. Raises `FrameError`."""
+        """Process a frame. Raises `FrameError`."""
         if frame_type is FrameType.SNAPSHOT_BEGIN:
             self._begin(node_id, decode_snapshot_begin(body), len(body))
         elif frame_type is FrameType.SNAPSHOT_ROWS:
@@ -246,8 +246,8 @@ class SnapshotReceiver:
                 self._go_on((node_id, stream_id), incoming)
 
     def forget_peer(self, node_id: NodeId) -> None:
-        """Drop the streams of a peer of which a connection is gone, but for those whose rows have all arrived."""
-        if node_id in self._held:  # its snapshot connection may still be there, and would never be read again
+        """Drop the streams of a peer that lost a connection, except those whose rows have all arrived."""
+        if node_id in self._held:  # its snapshot connection may still exist, and would never be read again
             self._held.remove(node_id)
             self._hold(node_id, False)
         for key in [key for key, incoming in self._incoming.items() if key[0] == node_id and incoming.count is None]:
@@ -258,7 +258,7 @@ class SnapshotReceiver:
         if before is not None:
             self._drop(before)
         key = (node_id, begin.stream_id)
-        self._drop(key)  # a stream of another group has the id: it was not finished and never will be
+        self._drop(key)  # a stream of another group has this id: it was not finished and never will be
         self._incoming[key] = _Incoming(begin, SnapshotRows(self._spools.new()))
         self._by_group[node_id, begin.group_id] = key
         self._count(key, STREAM_BYTES + MEMBER_BYTES_FACTOR * wire_bytes)
@@ -267,9 +267,9 @@ class SnapshotReceiver:
         incoming = self._incoming.pop(key, None)
         if incoming is None:
             return
-        self._incoming[key] = incoming  # at the end
+        self._incoming[key] = incoming  # now the last in order
         if incoming.count is not None:
-            raise FrameError("rows came behind the end of their snapshot")
+            raise FrameError("rows arrived after the end of their snapshot")
         incoming.queue.append(bytes(body))
         self._count_unwritten(key[0], len(body))
         self._count(key, len(body) + CHUNK_BYTES)
@@ -282,7 +282,7 @@ class SnapshotReceiver:
             return
         if incoming.queue:
             body = incoming.queue.popleft()
-            incoming.size -= len(body) + CHUNK_BYTES  # `bytes_held` counts it on, until it is written
+            incoming.size -= len(body) + CHUNK_BYTES  # `bytes_held` still counts it, until it is written
             incoming.is_writing = True
             before = incoming.rows.memory_bytes
             future = self._loop.run_in_executor(self._threads, incoming.rows.take, body)
@@ -309,20 +309,20 @@ class SnapshotReceiver:
     def _finish(self, key: tuple[NodeId, int], incoming: _Incoming) -> None:
         self._drop(key)
         if incoming.count != len(incoming.rows):
-            self._say_dropped(key, incoming, f"{incoming.count} rows were sent and {len(incoming.rows)} came")
+            self._say_dropped(key, incoming, f"{incoming.count} rows were sent, but {len(incoming.rows)} arrived")
             return
         message = dataclasses.replace(incoming.begin.message, data=incoming.rows)
         self._on_whole(key[0], incoming.begin._replace(message=message))
 
     def _fail(self, key: tuple[NodeId, int], error: BaseException) -> None:
-        """Drop a stream that cannot be spooled, and one that has been idle for long: it may hold the room that this one lacked."""
+        """Drop a stream that cannot be spooled, and a long-idle one, which may hold the budget that this one needed."""
         dropped = self._drop(key)
         assert dropped is not None
         self._say_dropped(key, dropped, str(error))
         longest = next(iter(self._incoming.items()), None)
         if longest is not None and self._loop.time() - longest[1].moved_at > STOOD_STILL_SECONDS:
             self._drop(longest[0])
-            self._say_dropped(*longest, "stood still, and another needs the room")
+            self._say_dropped(*longest, "idle, and another stream needs its budget")
 
     def _count(self, key: tuple[NodeId, int], size: int) -> None:
         """Count bytes that a stream holds, and evict idle streams while all together hold too much."""
@@ -337,7 +337,9 @@ class SnapshotReceiver:
             self._say_dropped(
                 longest,
                 dropped,
-                "too much of it is not written" if longest == key else "stood still, and another needs the room",
+                "too many of its bytes are not written"
+                if longest == key
+                else "idle, and another stream needs its budget",
             )
 
     def _count_unwritten(self, node_id: NodeId, size: int) -> None:

@@ -1,8 +1,7 @@
-"""Snapshots of groups: what one begins as, sending it to a replica that is too far behind, installing one here.
+"""Handle the snapshots of groups: describe one, send it to a replica that is too far behind, and install one here.
 
-While one is installed nothing else of its group moves. The streams themselves are `snapshot_streams`.
-Source: Ongaro's thesis 5.1-5.3; a snapshot of a partition carries two positions, the point its log starts after and the
-index of the derived state it brings.
+While a snapshot is installed nothing else of its group moves. `snapshot_streams` implements the streams. Source: Ongaro's thesis
+5.1-5.3. A snapshot of a partition has two positions: the point after which its log starts, and the index of its derived state.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ log = structlog.get_logger(__name__)
 
 
 class Snapshots:
-    """See the module. One per engine."""
+    """Sends and installs the snapshots of one engine's groups."""
 
     def __init__(
         self,
@@ -65,7 +64,7 @@ class Snapshots:
         self._transport = transport
         self._space_throttle = LogThrottle()
         self.sent_total = 0
-        """Snapshots streamed to the end."""
+        """Snapshots that were streamed completely."""
         self.installed_total = 0
         """Snapshots that replaced a replica's state here."""
         self._sender = SnapshotSender(
@@ -74,18 +73,18 @@ class Snapshots:
 
     @property
     def streams(self) -> int:
-        """Snapshots being sent now."""
+        """Return the number of snapshots that are being sent."""
         return self._sender.streams
 
     # ------------------------------------------------------------------------------------------------ sending
 
     def meta(self, replica: Replica[StateMachine]) -> SnapshotMeta | None:
-        """What a snapshot taken now would begin as; the stream replaces it by what its transaction really read."""
+        """Return the description of a snapshot that would be taken now. The stream replaces it by that of its transaction."""
         if self._sender.is_full(replica.group_id):
             return None
         if replica.durable_membership != replica.core.membership:
-            # a snapshot must name its receiver as a member: make the change that added it durable first. Not now: the
-            # core is being asked for its work, and a write begun in between would be a second one in flight
+            # a snapshot must name its receiver as a member, so first make the change that added it durable. Not now: the
+            # core is being asked for its work, and a write that starts in between would be a second one in flight
             self._loop.call_soon(self._host.guarded, replica, self._commits.flush_state, replica)
             return None
         position: LogPosition | None = replica.log_start
@@ -100,7 +99,7 @@ class Snapshots:
         return SnapshotMeta(position, state_index, replica.durable_membership)
 
     def send(self, replica: Replica[StateMachine], message: InstallSnapshot) -> None:
-        """Stream the group's state to the replica that the message names; the core is told how it ended."""
+        """Stream the group's state to the replica that the message names. The core is told how it ended."""
         node_id = replica.node_of(message.target)
         if node_id == NO_NODE or not self._transport.is_connected(node_id):
             replica.core.report_snapshot(message.target, is_sent=False)
@@ -122,7 +121,7 @@ class Snapshots:
     # ------------------------------------------------------------------------------------------------ installing
 
     def install(self, replica: Replica[StateMachine], work: AppendWork) -> None:
-        """Replace the replica's file by a snapshot; nothing else of the group moves until that is durable."""
+        """Replace the replica's file by a snapshot. Nothing else of the group moves until that is durable."""
         message = work.snapshot
         assert message is not None
         rows = cast("Collection[Row]", message.data)
@@ -140,7 +139,7 @@ class Snapshots:
     def _on_restored(
         self, replica: Replica[StateMachine], work: AppendWork, fresh: StateMachine, done: Future[None]
     ) -> None:
-        """The rows make sense: put them in the place of the replica's. Until then its file is as it was."""
+        """Replace the replica's file after the rows were decoded. Until then it is unchanged."""
         if replica.is_closed:
             return
         error = done.exception()
@@ -150,7 +149,7 @@ class Snapshots:
         message = work.snapshot
         assert message is not None
         core, rows = replica.core, cast("Collection[Row]", message.data)
-        # appends may have come behind the snapshot and moved the commit index: their entries are not in this write
+        # appends after the snapshot may have moved the commit index, but their entries are not in this write
         commit_index = LogIndex(min(core.commit_index, message.meta.position.index))
         hard_state = HardState(core.term, core.vote, commit_index)
         future = self._writers.run(
@@ -167,7 +166,7 @@ class Snapshots:
         if replica.is_closed and not isinstance(error, CommitFailedError):
             return
         if isinstance(error, StorageFullError):
-            # the replica is as it was: like any write it waits for space
+            # the replica is unchanged: like any write it waits for space
             if self._space_throttle.is_due(replica.group_id):
                 log.warning("snapshot_waits_for_space", group_id=replica.group_id, reason=str(error))
             self._loop.call_later(SPACE_RETRY_SECONDS, self._install_again, replica, work)

@@ -1,7 +1,7 @@
-"""Periodic timers that notice when the loop stood still, and let the sockets speak before they do.
+"""Run periodic timers that notice a stall of the loop, and let the sockets be read before they fire.
 
-Must not know what they tick. After a stall each of them fires once, not once per period missed: a leader's messages that
-wait in the sockets must be read before an election timeout is counted.
+This module must not know the purpose of the timers. After a stall each of them fires once, not once per missed period: a leader's
+messages that wait in the sockets must be read before an election timeout is counted.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import asyncio
 from collections.abc import Callable
 
 _DRAIN_SECONDS = 0.02
-"""After a stall the timers wait this long, so that what piled up in the sockets is read first."""
+"""The delay of timers after a stall, so that messages that piled up in the sockets are read first."""
 
 
 class StallAwareTimers:
-    """Some timers of one loop. `on_stall` is told by how many seconds a timer was late, before that timer ticks."""
+    """Timers of one loop. `on_stall` is called with the lateness of a timer in seconds, before that timer fires."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, stall_seconds: float, on_stall: Callable[[float], None]
@@ -26,8 +26,9 @@ class StallAwareTimers:
         self._is_closed = False
 
     def arm(self, tick: Callable[[], None], period_seconds: float) -> None:
-        """Call `tick` every `period_seconds`, once (not several times) after a stall, and then only after the sockets
-        had their turn. A tick that raises does not end the ticking.
+        """Call `tick` every `period_seconds`. A tick that raises does not end the timer.
+
+        After a stall it is called once, not several times, and only after the sockets were read.
         """
         position = len(self._handles)
         next_at = self._loop.time() + period_seconds
@@ -41,11 +42,11 @@ class StallAwareTimers:
             lateness = now - next_at
             next_at = max(next_at + period_seconds, now)
             is_stalled = lateness > self._stall_seconds
-            # once only: a loop that is late every time must tick all the same
+            # only once: a loop that is always late must still tick
             is_draining = is_stalled and not is_draining
             if is_draining:
                 next_at = now + _DRAIN_SECONDS
-            # before the tick: whatever it raises, the timer goes on
+            # before the tick, so that an error in it does not end the timer
             self._handles[position] = self._loop.call_at(next_at, fire)
             if is_stalled:
                 self._on_stall(lateness)
@@ -55,7 +56,7 @@ class StallAwareTimers:
         self._handles.append(self._loop.call_at(next_at, fire))
 
     def close(self) -> None:
-        """Tick no more."""
+        """Stop the timers."""
         self._is_closed = True
         for handle in self._handles:
             handle.cancel()

@@ -1,4 +1,4 @@
-"""The commit executor as the broker sees it: threads in production, inline in the simulator."""
+"""Define the commit executor as the broker sees it: threads in production, inline in the simulator."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ T = TypeVar("T")
 
 
 class Writers(Protocol):
-    """Every replica is pinned to one writer, which does everything that changes its file, in order."""
+    """Executes writes. Every replica is pinned to one writer, which makes all changes of its file in order."""
 
     def submit(self, key: ReplicaKey, update: Update, token: object) -> None:
-        """Queue an update of a replica; its completion is reported with the token."""
+        """Queue an update of a replica. Its completion is reported with the token."""
         ...
 
     def run(self, key: ReplicaKey, function: Callable[[], T]) -> Future[T]:
-        """Run something else on the replica's writer, in order with its updates."""
+        """Run another function on the replica's writer, in order with its updates."""
         ...
 
     def lane(self, key: ReplicaKey) -> int:
-        """Which writer does what is to be done for this replica: two of one lane wait for each other."""
+        """Return the number of the replica's writer. Work for two replicas of one writer is sequential."""
         ...
 
     def forget_refused(self, key: ReplicaKey) -> None:
-        """Give up this replica's updates that found no room: its file is opened again. To be called on its writer."""
+        """Forget this replica's updates that found no space, because its file is opened again. Called on its writer."""
         ...
 
     def forget(self, key: ReplicaKey) -> None:
-        """Nothing of this replica will be submitted again."""
+        """Forget a replica for which nothing will be submitted again."""
         ...

@@ -1,1 +1,1 @@
-"""What a broker offers its clients: plain objects whose methods take and return protocol messages."""
+"""Serve the RPCs of a broker: plain objects whose methods take and return protocol messages."""

@@ -1,7 +1,7 @@
-"""The Admin service: topics, and the cluster as it is (`nodes` has what brokers tell each other).
+"""Serve the Admin RPCs about topics and the state of the cluster. `nodes` serves those between brokers.
 
-Changes run on the metadata leader: another node passes the request on, one hop. Everything that can be refused is refused
-before proposing; what may have changed meanwhile is judged again when the command is applied.
+Changes run on the metadata leader. Other nodes forward the request to it by one hop. Everything that can be refused is refused
+before proposing. Facts that may have changed in the meantime are checked again when the command is applied.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ DEFAULT_REPLICATION_FACTOR = 3
 _NAMED_MAX = 5
 """Nodes named in a refusal."""
 _CONFIRM_SECONDS = 1.0
-"""How long a list waits for a quorum to confirm that it is the newest, before it answers what this node knows."""
+"""Time that a list waits for a quorum to confirm that it is the newest, before it answers from this node's metadata."""
 
 
 class AdminService:
-    """See the module."""
+    """Answers the RPCs about topics and the cluster."""
 
     def __init__(self, host: ServiceHost, locator: Locator, leader: MetadataLeader, health: ClusterHealth) -> None:
         self._host = host
@@ -57,7 +57,7 @@ class AdminService:
         self.leader = leader
         self._health = health
         self._planning = asyncio.Lock()
-        """Placements are planned one after the other, so that each sees the counts the one before it made."""
+        """Placements are planned one after another, so that each counts the replicas of the previous one."""
 
     @property
     def _metadata(self) -> Metadata:
@@ -67,7 +67,7 @@ class AdminService:
 
     @on_metadata_leader
     async def create_topic(self, request: pb.CreateTopicRequest, call: Call) -> pb.CreateTopicResponse:
-        """Create a topic and wait, within the time given, until every partition has a leader."""
+        """Create a topic and wait, within its timeout, until every partition has a leader."""
         deadline = call.within(request.timeout_ms, self._host.loop.time())
         config = dict(request.config)
         _checked(lambda: check_topic_name(request.name))
@@ -89,7 +89,7 @@ class AdminService:
 
     @on_metadata_leader
     async def add_partitions(self, request: pb.AddPartitionsRequest, call: Call) -> pb.AddPartitionsResponse:
-        """Bring a topic to a larger number of partitions, and wait as `create_topic` does."""
+        """Raise a topic's number of partitions to a total, and wait as `create_topic` does."""
         deadline = call.within(request.timeout_ms, self._host.loop.time())
         async with self._planning:
             topic = await self._locator.topic_by_name(request.name, deadline)
@@ -105,7 +105,7 @@ class AdminService:
 
     @on_metadata_leader
     async def alter_topic(self, request: pb.AlterTopicRequest, call: Call) -> pb.AlterTopicResponse:
-        """Set configuration keys, or take them back to their defaults."""
+        """Set configuration keys, or reset them to their defaults."""
         changes: dict[str, str | None] = {**dict(request.set), **dict.fromkeys(request.unset)}
         both = set(request.set) & set(request.unset)
         if both:
@@ -117,13 +117,13 @@ class AdminService:
 
     @on_metadata_leader
     async def delete_topic(self, request: pb.DeleteTopicRequest, call: Call) -> pb.DeleteTopicResponse:
-        """Delete a topic with its records; a topic of the same name created later is another one."""
+        """Delete a topic with its records. A topic of the same name that is created later is another one."""
         topic = await self._locator.topic_by_name(request.name, call.deadline)
         done = await self.leader.execute(DeleteTopic(topic.topic_id), Done, call.deadline)
         return pb.DeleteTopicResponse(metadata_revision=done.revision)
 
     def _plan(self, count: int, replication_factor: int, existing_count: int) -> tuple[PartitionPlan, ...]:
-        """Where new partitions go. Every bound is checked before anything is computed in proportion to `count`."""
+        """Place new partitions. Every bound is checked before anything is computed in proportion to `count`."""
         metadata = self._metadata
         if existing_count + count > PARTITIONS_PER_TOPIC_MAX:
             raise RequestError(
@@ -132,11 +132,11 @@ class AdminService:
             )
         nodes = metadata.nodes()
         reachable = [n for n in nodes if n.state == "active" and self._host.is_connected(NodeId(n.node_id))]
-        # one that is down would keep partitions from having a leader, or all replicas
+        # a node that is down would keep partitions from having a leader, or all replicas
         if len(reachable) >= replication_factor:
             nodes = tuple(reachable)
         counts = {node.node_id: metadata.replica_count_of_node(node.node_id) for node in nodes}
-        # each node says what it takes; one of an older version does not, and is judged by what this one takes
+        # each node states its maximum; a node of an older version does not, and this node's maximum is used for it
         takes = {node.node_id: node.partitions_max or self._host.limits.partitions_max for node in nodes}
         try:
             return place(nodes, count, replication_factor, counts, self._preferred_leader_counts(), takes)
@@ -147,7 +147,7 @@ class AdminService:
             raise RequestError(cast("pb.ErrorCode", error.code), message) from error
 
     def _occupancy(self, counts: Mapping[int, int], takes: Mapping[int, int]) -> str:
-        """How full the fullest nodes are, and by what limit."""
+        """Describe the fullest nodes and their limits."""
 
         def described(node_id: int) -> str:
             is_own = node_id == self._host.node_id
@@ -169,7 +169,7 @@ class AdminService:
         return counts
 
     async def _wait_leaders(self, topic_id: int, deadline: float) -> None:
-        """Return when every partition has a leader, or the time is over: the topic exists in any case."""
+        """Return when every partition has a leader, or at the deadline. The topic exists in any case."""
         try:
             async with asyncio.timeout_at(deadline):
                 while True:
@@ -184,7 +184,7 @@ class AdminService:
     # ------------------------------------------------------------------------------------------------ topics: reads
 
     async def list_topics(self, request: pb.ListTopicsRequest, call: Call) -> pb.ListTopicsResponse:
-        """All topics by name."""
+        """Return all topics by name."""
         await self._refresh(request.metadata_revision, call)
         metadata = self._metadata
         topics = sorted(metadata.topics(), key=lambda topic: topic.name)
@@ -193,7 +193,7 @@ class AdminService:
         )
 
     async def describe_topic(self, request: pb.DescribeTopicRequest, call: Call) -> pb.DescribeTopicResponse:
-        """One topic with its leaders and the configuration in force."""
+        """Return one topic with its leaders and the configuration in force."""
         await self._refresh(request.metadata_revision, call)
         topic = await self._locator.topic_by_name(request.name, call.deadline)
         response = pb.DescribeTopicResponse(
@@ -207,7 +207,7 @@ class AdminService:
         return response
 
     async def _refresh(self, revision: int, call: Call) -> None:
-        """The newest metadata there is; without a metadata leader, what this node knows is still worth telling."""
+        """Confirm the newest metadata. Without a metadata leader this node's own metadata is still worth returning."""
         await self._locator.wait_revision(revision, call.deadline)
         try:
             await self._locator.confirm_metadata(min(call.deadline, self._host.loop.time() + _CONFIRM_SECONDS))
@@ -217,7 +217,7 @@ class AdminService:
     # ------------------------------------------------------------------------------------------------ cluster
 
     async def describe_cluster(self, request: pb.DescribeClusterRequest, call: Call) -> pb.DescribeClusterResponse:
-        """The cluster as this node sees it; with its health, as all nodes within reach say."""
+        """Return the cluster as this node sees it, and on request its health according to all reachable nodes."""
         gathered = await self._health.gather(call) if request.with_health else None
         response = self._describe_cluster()
         if gathered is not None:

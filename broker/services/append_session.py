@@ -50,7 +50,7 @@ class AppendSession:
     def __init__(
         self, loop: asyncio.AbstractEventLoop, service: AppendService, metrics: RequestMetrics, method: str
     ) -> None:
-        """`method` is the name under which requests are counted."""
+        """Begin without requests. They are counted under the name `method`."""
         self._loop = loop
         self._service = service
         self._metrics = metrics

@@ -1,4 +1,4 @@
-"""Who calls, and until when an answer is of use: what a service knows of a call besides its request."""
+"""Describe a call to a service besides its request: the caller and the deadline."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class Right(Enum):
-    """What a call needs to be allowed to do."""
+    """A right that a method requires of its caller."""
 
     PRODUCE = "produce"
     CONSUME = "consume"
@@ -17,31 +17,31 @@ class Right(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who calls, and what for it may."""
+    """The identity of a caller, and its rights."""
 
     name: str
     rights: frozenset[Right]
 
 
 ANYONE = Principal("anyone", frozenset(Right))
-"""The one principal there is as long as brokers have no credentials."""
+"""The only principal as long as brokers have no credentials."""
 
 DEFAULT_CALL_SECONDS = 30.0
-"""For calls without a deadline of their own: nothing waits for ever on behalf of a client that may be gone."""
+"""Deadline of calls without one, so that nothing waits without end for a client that may be gone."""
 CALL_SECONDS_MAX = 120.0
-"""For calls with a deadline far away: nothing a broker does takes longer, and a call that waits holds memory."""
+"""The latest deadline of a call: nothing that a broker does takes longer, and a waiting call holds memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call."""
+    """The circumstances of one call."""
 
     deadline: float
-    """Loop time. After it nothing is started any more on behalf of the call."""
+    """Loop time. After it nothing more is started for the call."""
     principal: Principal = ANYONE
     is_forwarded: bool = False
-    """It came from another broker, which took this one for the metadata leader: it must not be forwarded again."""
+    """Whether it came from another broker that believed this one to be the metadata leader. It must not be forwarded again."""
 
     def within(self, timeout_ms: int, now: float) -> float:
-        """The call's deadline, or `timeout_ms` after `now` (loop time) if that is sooner; 0: the request has none."""
+        """Return the earlier of the call's deadline and `timeout_ms` after `now` (loop time). 0 means that the request has no timeout."""
         return min(self.deadline, now + timeout_ms / 1000) if timeout_ms else self.deadline

@@ -1,7 +1,7 @@
-"""Gathers the health of the cluster for one request: each partition's state from its leader, and every node's own report.
+"""Gather the health of the cluster for one request: each partition's state from its leader, and every node's own report.
 
-The leader that a node knows is a hint, and may have died a moment ago. Here a partition is led if a node answers that it leads it.
-A node that does not answer within `Timing.describe_seconds` is unknown, never healthy.
+A node's knowledge of a leader is only a hint, because the leader may have died a moment ago. Here a partition is led if a node answers
+that it leads it. A node that does not answer within `Timing.describe_seconds` is unknown, never healthy.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from raftmq.proto import queue_pb2 as pb
 from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId
 
 _OTHERS_SHARE = 0.7
-"""Part of the call's remaining time given to other nodes. The rest is for sending the answer."""
+"""The part of the call's remaining time that is given to other nodes. The rest is for sending the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +30,11 @@ class GatheredHealth:
 
     cluster: pb.ClusterHealth
     nodes: dict[NodeId, pb.BrokerHealth]
-    """Of those that answered."""
+    """The reports of the nodes that answered."""
 
 
 class ClusterHealth:
-    """Asks all nodes."""
+    """Asks all nodes for their health and the states of their partitions."""
 
     def __init__(self, host: ServiceHost, calls: NodeCalls, health: HealthService) -> None:
         self._host = host
@@ -44,7 +44,7 @@ class ClusterHealth:
     # ------------------------------------------------------------------------------------------------ partitions
 
     async def partition_states(self, topic: TopicView, call: Call) -> list[pb.PartitionState]:
-        """Return the state of each partition of a topic, in order. One whose leader does not answer has an error."""
+        """Return the state of each partition of a topic, in order. If a partition's leader does not answer, its state has an error."""
         call = self._soon(call)
         by_node, leaderless = self._calls.by_leader((topic.topic_id, number) for number in range(len(topic.group_ids)))
         found = {part: failed_part(pb.PartitionState(), part, error) for part, error in leaderless}
@@ -98,7 +98,7 @@ class ClusterHealth:
             return None
 
     def _without_leader(self, led: set[GroupId], answered: set[NodeId]) -> tuple[list[GroupId], list[GroupId]]:
-        """Return the partitions that no answering node leads: those without a leader, and those whose supposed leader did not answer."""
+        """Return the partitions that no answering node leads: those without a leader, and those whose known leader did not answer."""
         machine = self._host.metadata.state_machine
         leaderless: list[GroupId] = []
         unknown: list[GroupId] = []

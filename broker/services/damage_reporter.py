@@ -1,4 +1,4 @@
-"""Carry a node's reports on replicas to the nodes that act on them."""
+"""Send a node's reports about replicas to the nodes that act on them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TIMEOUT_SECONDS: Final = 10.0
 
 
 class DamageReporter:
-    """Implements `Reporter`: directly to a group's leader, and through this node's own service to the metadata leader."""
+    """Implements `Reporter`: it calls a group's leader directly, and the metadata leader through this node's own service."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, forwarder: Forwarder, nodes: NodesService) -> None:
         self._loop = loop
@@ -23,9 +23,9 @@ class DamageReporter:
         self._nodes = nodes
 
     async def report_damage(self, address: str, request: pb.ReportDamageRequest) -> None:
-        """See `Reporter`."""
+        """Send the report. See `Reporter`."""
         await self._forwarder.forward(address, REPORT_DAMAGE, request, _TIMEOUT_SECONDS)
 
     async def report_replicas(self, request: pb.ReportReplicasRequest) -> None:
-        """See `Reporter`."""
+        """Send the report. See `Reporter`."""
         await self._nodes.report_replicas(request, Call(self._loop.time() + _TIMEOUT_SECONDS))

@@ -1,7 +1,7 @@
-"""Passes a call on to the metadata leader, or to the leader of partitions: one hop, over that node's client port.
+"""Forward a call to the metadata leader, or to the leader of partitions, by one hop over that node's client port.
 
-What is known about a failed hop decides the answer: a call that never left was not applied; one that broke on the way has
-an unknown outcome, and says so.
+The answer after a failed hop depends on how far the call got: a call that was never sent was not applied, and one that broke on the way
+has an unknown outcome.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _NOT_SENT = "failed to connect"
 
 
 class Forwarder(Protocol):
-    """How a service reaches the same service of another node."""
+    """Calls the same service of another node."""
 
     async def forward(
         self, address: str, method: UnaryMethod[RequestT, ResponseT], request: RequestT, timeout_seconds: float
     ) -> ResponseT:
-        """Call a method of the node at `address`. Raises the RequestError that the other node raised."""
+        """Call `path` (such as ``/raftmq.v1.Admin/CreateTopic``) there. Raises the other node's RequestError."""
         ...
 
     async def close(self) -> None:
@@ -37,7 +37,7 @@ class Forwarder(Protocol):
 
 
 class _SharedChannel:
-    """A channel to one address, and how many calls use it now."""
+    """A channel to one address, and the number of calls that use it."""
 
     __slots__ = ("calls", "channel")
 
@@ -47,28 +47,28 @@ class _SharedChannel:
 
 
 class GrpcForwarder:
-    """Over gRPC, with one channel per address. Beyond the limit the channel that was not used for longest is closed.
+    """Calls over gRPC, with one channel per address. Beyond the limit the channel that was idle longest is closed.
 
     Invariant: no channel is closed while a call uses it.
     """
 
     def __init__(self, cluster_id: Callable[[], str], channels_max: int) -> None:
-        """Take what the node knows.
+        """Take the node's cluster and the limit of channels.
 
         Args:
-            cluster_id: Returns which cluster this node belongs to. A broker of another one, at an old address of a member, is none of it.
+            cluster_id: Returns the cluster of this node. A broker of another cluster may be at an old address of a member.
             channels_max: Channels kept: as many as there may be peers, so that a large cluster does not connect for each call.
         """
         self._cluster_id = cluster_id
         self._channels_max = channels_max
         self._channels: OrderedDict[str, _SharedChannel] = OrderedDict()
-        """By address, the one that was used last at the end."""
+        """Channels by address. The one that was used last is at the end."""
         self._closing: set[asyncio.Task[None]] = set()
 
     async def forward(
         self, address: str, method: UnaryMethod[RequestT, ResponseT], request: RequestT, timeout_seconds: float
     ) -> ResponseT:
-        """See `Forwarder`."""
+        """Call `path` there. Raises the other node's RequestError, or one for a failed hop."""
         shared = self._shared(address)
         shared.calls += 1
         try:
@@ -86,7 +86,7 @@ class GrpcForwarder:
             self._trim()
 
     async def close(self) -> None:
-        """See `Forwarder`."""
+        """Close every connection."""
         channels, self._channels = self._channels, OrderedDict()
         for shared in channels.values():
             await shared.channel.close()
@@ -94,7 +94,7 @@ class GrpcForwarder:
 
     @property
     def channels(self) -> int:
-        """Channels kept now."""
+        """Return the number of open channels."""
         return len(self._channels)
 
     def _shared(self, address: str) -> _SharedChannel:
@@ -114,7 +114,7 @@ class GrpcForwarder:
             task.add_done_callback(self._closing.discard)
 
     def _open(self, address: str) -> grpc.aio.Channel:
-        """Make a channel. The simulator has its own."""
+        """Create a channel. The simulator replaces this."""
         return grpc.aio.insecure_channel(
             address,
             options=[

@@ -1,4 +1,4 @@
-"""Reports this node's own health, and the state of the partitions that it leads. Decides nothing.
+"""Report this node's own health, and the state of the partitions that it leads. This module decides nothing.
 
 `cluster_health` asks every node, so that one answer shows the whole cluster.
 """
@@ -19,7 +19,7 @@ from raftmq.raft.ready import Role
 from raftmq.types import METADATA_GROUP_ID, GroupId
 
 _WARNING_CHARACTERS_MAX = 500
-"""Of one warning: a reason may hold what an operating system or a library said."""
+"""The longest warning. A reason may contain a text of the operating system or of a library."""
 
 
 class HealthService:
@@ -63,7 +63,7 @@ class HealthService:
     # ------------------------------------------------------------------------------------------------ the node
 
     async def describe_node(self, request: pb.DescribeBrokerRequest, call: Call) -> pb.DescribeBrokerResponse:
-        """Return what is wrong with this node, and the groups that it leads."""
+        """Return the problems of this node, and the groups that it leads."""
         host = self._host
         replicas: list[Replica[StateMachine]] = [host.metadata, *host.partition_replicas()]
         quarantined = (key.group_id for key in host.quarantined() if key.group_id != METADATA_GROUP_ID)

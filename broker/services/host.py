@@ -1,4 +1,4 @@
-"""What the services ask of the node. Services import this, never the node: the node hands itself to them."""
+"""Define the node as the services see it. They import this module, never the node, which passes itself to them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from raftmq.types import GroupId, NodeId
 
 
 class ServiceHost(PartitionHost, Protocol):
-    """One node as its services see it."""
+    """The node as its services see it."""
 
     limits: Limits
     leadership: LeadershipTable
@@ -31,12 +31,12 @@ class ServiceHost(PartitionHost, Protocol):
 
     @property
     def node_id(self) -> NodeId:
-        """This node's id; 0 before it belongs to a cluster."""
+        """Return this node's id, or 0 before it belongs to a cluster."""
         ...
 
     @property
     def cluster_id(self) -> str:
-        """Empty before the node belongs to a cluster."""
+        """Return the cluster's id, or an empty text before the node belongs to one."""
         ...
 
     async def wait_revision(self, revision: int) -> None:
@@ -44,26 +44,26 @@ class ServiceHost(PartitionHost, Protocol):
         ...
 
     def is_led(self, group_id: GroupId) -> bool:
-        """Whether the group has a leader, as far as this node can tell.
+        """Return whether the group has a leader, as far as this node can tell.
 
-        A report, not a route: `leadership` keeps naming the last leader known until there is another one.
+        This is for reports, not for routing: `leadership` keeps naming the last known leader until there is another one.
         """
         ...
 
     def is_connected(self, node_id: NodeId) -> bool:
-        """Whether this node's control channel to that node is up (True for itself)."""
+        """Return whether this node's control channel to that node is up (True for itself)."""
         ...
 
     def refusal_of_directory(self, uuid: str, lineage: Lineage) -> RequestError | None:
-        """Why the directory that a node of this identity runs on may not be taken for its own; None when it may."""
+        """Return why the directory of a node with this identity is refused, or None if it is accepted."""
         ...
 
     def quarantined(self) -> dict[ReplicaKey, str]:
-        """Damaged replicas here, with the reason."""
+        """Return the damaged replicas here, with the reason."""
         ...
 
     def partition_replicas(self) -> list[Replica[StateMachine]]:
-        """Every serving partition replica here."""
+        """Return every serving partition replica here."""
         ...
 
     async def next_topology_change(self) -> None:
@@ -71,5 +71,5 @@ class ServiceHost(PartitionHost, Protocol):
         ...
 
     def topology_version(self) -> int:
-        """Counts changes of metadata and leadership, so that a watcher can tell whether it missed one."""
+        """Return the number of changes of metadata and leadership, so that a watcher can tell whether it missed one."""
         ...

@@ -1,7 +1,7 @@
-"""Finds the replica a request means, and makes sure that a «no such topic» is true.
+"""Find the replica that a request names, and make sure that a reply "there is no such topic" is true.
 
-A node's metadata may be behind what a client has seen elsewhere: it waits for the revision the request names, and before
-it denies a topic a quorum confirms that there is nothing newer.
+A node's metadata may be older than the metadata that a client has seen elsewhere. It therefore waits for the revision that the request
+names. Before it reports a topic as unknown, a quorum confirms that there is no newer metadata.
 """
 
 from __future__ import annotations
@@ -21,19 +21,21 @@ _UNKNOWN_CODES = frozenset({pb.UNKNOWN_TOPIC, pb.UNKNOWN_PARTITION})
 
 
 PARTITIONS_PER_REQUEST_MAX = 2000
-"""Twice what a node hosts by default. A 4 MiB request could name a million, and looking them up would stop the loop."""
+"""The most partitions in a request: twice the default maximum of a node. A 4 MiB request could name a million, and looking them up
+would stall the event loop."""
 
 
 def check_partitions(count: int) -> None:
-    """Raise INVALID_ARGUMENT unless a request may name so many partitions."""
+    """Raise INVALID_ARGUMENT unless a request may name this many partitions."""
     if not 1 <= count <= PARTITIONS_PER_REQUEST_MAX:
         raise RequestError(
-            pb.INVALID_ARGUMENT, f"a request names between 1 and {PARTITIONS_PER_REQUEST_MAX} partitions, not {count}"
+            pb.INVALID_ARGUMENT,
+            f"a request must name between 1 and {PARTITIONS_PER_REQUEST_MAX} partitions, not {count}",
         )
 
 
 class Locator:
-    """Topics and partitions of one node."""
+    """Finds the topics and partitions of one node."""
 
     def __init__(self, host: ServiceHost, partitions: Mapping[GroupId, PartitionLog]) -> None:
         self._host = host
@@ -49,7 +51,7 @@ class Locator:
         return error.code in _UNKNOWN_CODES
 
     async def wait_revision(self, revision: int, deadline: float) -> None:
-        """Wait until the local metadata includes `revision`. Raises NOT_READY when that takes too long."""
+        """Wait until the local metadata includes `revision`. Raises NOT_READY if that takes too long."""
         if self.has_revision(revision):
             return
         try:
@@ -61,11 +63,11 @@ class Locator:
             ) from None
 
     def locate(self, topic_id: int, partition: int) -> PartitionLog:
-        """The replica of a partition here, as far as this node knows.
+        """Return the replica of a partition here, as far as this node knows.
 
         Raises:
-            RequestError: UNKNOWN_TOPIC or UNKNOWN_PARTITION, not confirmed; NOT_LEADER (with the leader) or NO_LEADER when
-                this node has no replica.
+            RequestError: UNKNOWN_TOPIC or UNKNOWN_PARTITION, not confirmed. NOT_LEADER (with the leader) or NO_LEADER if this
+                node has no replica.
         """
         topic = self._host.metadata.state_machine.topic(topic_id)
         if topic is None:
@@ -81,7 +83,7 @@ class Locator:
         return found
 
     async def locate_confirmed(self, topic_id: int, partition: int, deadline: float) -> PartitionLog:
-        """`locate`, where an unknown topic or partition is certain: a quorum confirmed it."""
+        """Return the replica as `locate`, but report a topic or partition as unknown only after a quorum confirmed it."""
         try:
             return self.locate(topic_id, partition)
         except RequestError as error:
@@ -91,7 +93,7 @@ class Locator:
         return self.locate(topic_id, partition)
 
     async def topic_by_name(self, name: str, deadline: float) -> TopicView:
-        """A topic; UNKNOWN_TOPIC is certain. INVALID_TOPIC_NAME for a name that no topic can have."""
+        """Return a topic. UNKNOWN_TOPIC is confirmed. Raises INVALID_TOPIC_NAME for a name that no topic can have."""
         topic = self._host.metadata.state_machine.topic_by_name(name)
         if topic is None:
             if not is_topic_name(name):
@@ -103,7 +105,7 @@ class Locator:
         return topic
 
     async def confirm_metadata(self, deadline: float) -> None:
-        """Wait until the local metadata includes everything committed before; callers share one round of messages."""
+        """Wait until the local metadata includes everything committed before. Callers share one round of messages."""
         try:
             async with asyncio.timeout_at(deadline):
                 await self._host.metadata.read_index()
@@ -115,9 +117,7 @@ class Locator:
     def _elsewhere(self, group_id: GroupId) -> RequestError:
         node_id, address, term = self._host.leadership.leader_hint(group_id)
         if node_id in (0, self._host.node_id):
-            return RequestError(
-                pb.NO_LEADER, f"nobody is known to lead group {group_id} at the moment", retry_after_ms=100
-            )
+            return RequestError(pb.NO_LEADER, f"group {group_id} has no known leader at the moment", retry_after_ms=100)
         return RequestError(
             pb.NOT_LEADER,
             f"broker {node_id} at {address} leads group {group_id}",

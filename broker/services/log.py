@@ -1,7 +1,7 @@
-"""The Log service: append, poll, positions, trims, producer ids.
+"""Serve the Log RPCs: append, poll, positions, trims, producer ids.
 
-Takes and returns protocol messages; a request that fails as a whole raises RequestError, one partition's failure travels in
-its result.
+Methods take and return protocol messages. A request that fails as a whole raises RequestError. The failure of one partition is part
+of its result.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ log = structlog.get_logger(__name__)
 LATEST = -1
 EARLIEST = -2
 STREAM_REQUESTS_IN_FLIGHT_MAX = 256
-"""Unanswered requests of one append stream; beyond it the stream is not read, and gRPC's flow control slows the client."""
+"""Unanswered requests of one append stream. Beyond it the stream is not read, and gRPC's flow control slows the client down."""
 
 
 class LogService:
-    """See the module."""
+    """Answers the RPCs about records."""
 
     def __init__(
         self,
@@ -64,34 +64,34 @@ class LogService:
 
     @property
     def polled_batches_total(self) -> int:
-        """Batches handed out."""
+        """Return the number of batches sent to clients."""
         return self._poll.batches_total
 
     @property
     def polled_bytes_total(self) -> int:
-        """Bytes of batches handed out."""
+        """Return the bytes of batches sent to clients."""
         return self._poll.bytes_total
 
     @property
     def parked_polls(self) -> int:
-        """Long polls waiting now."""
+        """Return the number of waiting long polls."""
         return self._poll.parked
 
     def begin_shutdown(self) -> None:
-        """Answer waiting polls now and read no more from append streams; what is in flight is still answered."""
+        """Answer waiting polls now and read no more from append streams. Requests in flight are still answered."""
         self._poll.begin_shutdown()
         for reader in self._stream_readers:
             reader.cancel()
 
     async def init_producer(self, request: pb.InitProducerRequest, call: Call) -> pb.InitProducerResponse:
-        """Hand out a producer id; see `ProducerIds`."""
+        """Assign a producer id. See `ProducerIds`."""
         return await self._producer_ids.init_producer(request, call)
 
     async def fence_producer(self, request: pb.FenceProducerRequest, call: Call) -> pb.FenceProducerResponse:
-        """Answer when nothing of the producer's older epochs is taken here any more, and what was is settled.
+        """Answer when this node accepts no older epochs of the producer, and every batch accepted under them is settled.
 
         Raises:
-            RequestError: PRODUCER_FENCED when the epoch is an older one itself; NOT_READY, REQUEST_TIMED_OUT: ask again.
+            RequestError: PRODUCER_FENCED if the epoch itself is outdated. After NOT_READY and REQUEST_TIMED_OUT ask again.
         """
         await self._locator.wait_revision(request.metadata_revision, call.deadline)
         epoch_min = self._host.metadata.state_machine.batch_epoch_min(request.producer_id)
@@ -103,13 +103,13 @@ class LogService:
         return pb.FenceProducerResponse(addresses=[node.client_address for node in nodes if node.client_address])
 
     async def poll(self, request: pb.PollRequest, call: Call) -> pb.PollResponse:
-        """Read from many partitions, waiting for the first records; see `PollService`."""
+        """Read from many partitions, waiting for the first records. See `PollService`."""
         return await self._poll.poll(request, call)
 
     # ------------------------------------------------------------------------------------------------ append
 
     async def append(self, request: pb.AppendRequest, call: Call) -> pb.AppendResponse:
-        """Append batches to partitions this node leads; each partition has its own result."""
+        """Append batches to partitions that this node leads. Each partition has its own result."""
         deadline = call.within(request.timeout_ms, self._host.loop.time())
         begun = await self._appends.begin(request, deadline)
         await self._appends.wait(begun, deadline)
@@ -122,7 +122,7 @@ class LogService:
     async def append_stream(
         self, requests: AsyncIterator[pb.AppendRequest], call: Call
     ) -> AsyncGenerator[pb.AppendResponse, None]:
-        """Append requests as they come; answers in any order, by correlation id."""
+        """Append requests as they arrive. Answer them in any order, by correlation id."""
         answers: asyncio.Queue[pb.AppendResponse | None] = asyncio.Queue()
         session = self.append_session(APPEND_STREAM.name)
         reader = self._host.loop.create_task(self._read_stream(requests, session, answers))
@@ -155,7 +155,7 @@ class LogService:
     # ------------------------------------------------------------------------------------------------ positions
 
     async def list_offsets(self, request: pb.ListOffsetsRequest, call: Call) -> pb.ListOffsetsResponse:
-        """Earliest, latest, or first at a time, per partition."""
+        """Return the earliest offset, the latest offset, or the first offset at a time, for each partition."""
         check_partitions(len(request.partitions))
         await self._locator.wait_revision(request.metadata_revision, call.deadline)
         results = await asyncio.gather(*(self._list_offset(part, call.deadline) for part in request.partitions))
@@ -183,14 +183,15 @@ class LogService:
             result.offset = await partition.latest_offset()
         elif time_ms < 0:
             raise RequestError(
-                pb.INVALID_ARGUMENT, f"time {time_ms} is neither a time nor -1 (latest) nor -2 (earliest)"
+                pb.INVALID_ARGUMENT,
+                f"time {time_ms} is neither a time in milliseconds nor -1 (latest) nor -2 (earliest)",
             )
         else:
             found = await partition.offset_at_time(time_ms)
             result.offset, result.append_time_ms = found if found is not None else (-1, 0)
 
     async def delete_records(self, request: pb.DeleteRecordsRequest, call: Call) -> pb.DeleteRecordsResponse:
-        """Trim partitions this node leads."""
+        """Trim partitions that this node leads."""
         check_partitions(len(request.partitions))
         deadline = call.within(request.timeout_ms, self._host.loop.time())
         await self._locator.wait_revision(request.metadata_revision, deadline)

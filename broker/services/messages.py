@@ -1,4 +1,4 @@
-"""Protocol messages made from the metadata's views."""
+"""Convert the metadata's views to protocol messages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from raftmq.types import NO_NODE, GroupId
 
 
 def node_message(node: NodeView) -> pb.Broker:
-    """A node."""
+    """Return the message of a node."""
     return pb.Broker(
         broker_id=node.node_id,
         address=node.client_address,
@@ -24,7 +24,7 @@ def node_message(node: NodeView) -> pb.Broker:
 
 
 def topic_message(metadata: Metadata, topic: TopicView) -> pb.Topic:
-    """A topic with its partitions and where their replicas are wanted."""
+    """Return the message of a topic with its partitions and their desired replicas."""
     message = pb.Topic(
         topic_id=topic.topic_id,
         name=topic.name,
@@ -40,7 +40,7 @@ def topic_message(metadata: Metadata, topic: TopicView) -> pb.Topic:
 
 
 def leader_message(host: ServiceHost, group_id: int) -> pb.PartitionLeader:
-    """Who leads a partition's group, as this node believes; node 0: nobody."""
+    """Return the known leader of a partition's group, or node 0 if there is none."""
     term, node_id = host.leadership.get(GroupId(group_id))
     if not host.is_led(GroupId(group_id)):
         node_id = NO_NODE

@@ -1,4 +1,4 @@
-"""Runs changes of metadata where they belong: on the metadata leader, here or one hop away."""
+"""Run changes of metadata on the metadata leader: on this node, or one hop away."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NO_LEADER_RETRY_MS = 100
 
 
 class MetadataLeader:
-    """This node's way to change metadata."""
+    """Changes metadata from this node."""
 
     def __init__(self, host: ServiceHost, forwarder: Forwarder) -> None:
         self._host = host
@@ -32,10 +32,10 @@ class MetadataLeader:
     async def run(
         self, request: RequestT, call: Call, here: Callable[[RequestT, Call], Awaitable[ResponseT]]
     ) -> ResponseT:
-        """Answer a request by `here` if this node leads, else by the leader's answer to the same request.
+        """Answer a request with `here` if this node leads, else with the leader's answer to the same request.
 
         Raises:
-            RequestError: what either of them says; NO_LEADER when nobody is known to lead (nothing was done).
+            RequestError: The error of either answer. NO_LEADER if no leader is known (nothing was done).
         """
         replica = self._host.metadata
         if replica.is_leader:

@@ -1,4 +1,4 @@
-"""Calls other nodes, and the leaders of partitions among them, on behalf of one request."""
+"""Call other nodes, such as the leaders of partitions, on behalf of one request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PartT = TypeVar("PartT", pb.CommittedOffset, pb.PartitionResetResult, pb.Partiti
 
 
 class NodeCalls:
-    """This node's way to the services of all nodes, its own among them."""
+    """Calls the services of all nodes, this one included."""
 
     def __init__(self, host: ServiceHost, forwarder: Forwarder) -> None:
         self._host = host
@@ -39,7 +39,7 @@ class NodeCalls:
                 continue
             node_id = self._host.leadership.get(GroupId(topic.group_ids[part[1]])).node_id
             if node_id == NO_NODE:
-                message = f"nobody leads partition {part[1]} of topic {topic.name} at the moment"
+                message = f"partition {part[1]} of topic {topic.name} has no leader at the moment"
                 others.append((part, RequestError(pb.NO_LEADER, message, retry_after_ms=200)))
             else:
                 by_node.setdefault(node_id, []).append(part)
@@ -61,7 +61,7 @@ class NodeCalls:
             call: The call on behalf of which the node is asked.
 
         Raises:
-            RequestError: What the node says, or NO_LEADER when its address is not known.
+            RequestError: The node's error, or NO_LEADER if its address is not known.
         """
         if node_id == self._host.node_id:
             return await here(request, call)

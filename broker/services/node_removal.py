@@ -1,7 +1,7 @@
-"""Takes a node out of the cluster for good, on an operator's word.
+"""Remove a node from the cluster permanently, on an operator's order.
 
-Everything that can be refused is refused before proposing, with a sentence that says what to do. What the node held is
-made again elsewhere by the controller (`replacement_plan`), not here. Invariant: a node within reach is never given up.
+Everything that can be refused is refused before proposing, with a sentence that names the remedy. The controller rebuilds the node's
+replicas elsewhere (`replacement_plan`). Invariant: a reachable node is never given up.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from raftmq.types import NodeId
 log = structlog.get_logger(__name__)
 
 _NAMED_MAX = 100
-"""Partitions named in an answer: enough to see which topics are meant."""
+"""Partitions named in an answer: enough to see the topics concerned."""
 
 
 class NodeRemovalService:
-    """See the module."""
+    """Answers the RPC that removes a node."""
 
     def __init__(self, host: ServiceHost, leader: MetadataLeader) -> None:
         self._host = host
@@ -37,13 +37,13 @@ class NodeRemovalService:
 
     @on_metadata_leader
     async def remove_node(self, request: pb.RemoveBrokerRequest, call: Call) -> pb.RemoveBrokerResponse:
-        """Remove a node. With `force` also one that died with replicas: they count as lost, whatever is left of them.
+        """Remove a node. With `force` also a dead one that held replicas, which then count as lost.
 
-        Partitions without a healthy majority do not keep a dead node from being removed: they are as unavailable without it
-        as with it. The answer names them, because now only their other nodes can bring them back.
+        Partitions without a healthy majority do not prevent the removal of a dead node: they are as unavailable without it as with it.
+        The answer names them, because only their other nodes can restore them.
 
         Raises:
-            RequestError: UNKNOWN_BROKER or BROKER_IN_USE (nothing changed), or what `MetadataLeader` raises.
+            RequestError: UNKNOWN_BROKER or BROKER_IN_USE (nothing changed), or any error of `MetadataLeader`.
         """
         deadline = call.within(request.timeout_ms, self._host.loop.time())
         node = self._removable(request.broker_id, is_forced=request.force)
@@ -64,12 +64,12 @@ class NodeRemovalService:
         if node is None:
             raise RequestError(pb.UNKNOWN_BROKER, f"the cluster has no broker {node_id}")
         if node.state == "removed":
-            raise RequestError(pb.UNKNOWN_BROKER, f"broker {node_id} was removed before")
+            raise RequestError(pb.UNKNOWN_BROKER, f"broker {node_id} was already removed")
         is_voter = node.metadata_replica_id in metadata.metadata_voters
         if is_voter and len(metadata.metadata_voters) == 1:
             raise RequestError(
                 pb.BROKER_IN_USE,
-                f"broker {node_id} is the only one that votes on metadata: add brokers until others vote, then remove it",
+                f"broker {node_id} is the only metadata voter: add brokers until others vote, then remove it",
             )
         if is_forced:
             self._check_gone(node)
@@ -80,17 +80,17 @@ class NodeRemovalService:
             parts += ["votes on metadata"] if is_voter else []
             raise RequestError(
                 pb.BROKER_IN_USE,
-                f"broker {node_id} still {' and '.join(parts)}: if it is gone for good, remove it with --force (force=True), "
-                "and the others make its replicas again",
+                f"broker {node_id} still {' and '.join(parts)}: if it is permanently lost, remove it with --force (force=True), "
+                "and the others rebuild its replicas",
             )
         return node
 
     def _check_gone(self, node: NodeView) -> None:
-        """Forced removal gives data up, so a node that runs must be stopped first: a typing error must not cost a replica."""
+        """Refuse to remove a running node by force, which gives up its data: a typing error must not cost a replica."""
         if self._host.is_connected(NodeId(node.node_id)):
             raise RequestError(
                 pb.BROKER_IN_USE,
-                f"broker {node.node_id} is running at {node.client_address}: stop it first, if that is the one you mean, "
+                f"broker {node.node_id} is running at {node.client_address}: if you mean this one, stop it first, "
                 "then remove it",
             )
 

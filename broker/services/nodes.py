@@ -1,7 +1,7 @@
-"""What brokers tell each other about themselves: who they are, which replicas are damaged, which have left their groups.
+"""Serve the Admin RPCs between brokers: registration, reports of damaged replicas, reports of replicas that left their groups.
 
-The Admin service's part for brokers, not for people. Changes run on the metadata leader, as all do. Invariant: nothing is
-given up as lost unless a healthy majority remains without it, or an operator said so.
+Changes run on the metadata leader. Invariant: no replica is given up as lost unless a healthy majority remains without it, or an
+operator ordered it.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from raftmq.storage.log_store import ReplicaKey
 from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId, ReplicaId
 
 NODE_TEXT_CHARACTERS_MAX = 300
-"""Of an address or label: a host name has at most 253. They are kept by every node for ever."""
+"""The longest address or label. A host name has at most 253 characters. Every node stores them permanently."""
 REPORTED_REPLICAS_MAX = 1000
-"""In one report; the rest comes with the next."""
+"""Replicas in one report. The next report has the rest."""
 _NAMED_MAX = 5
-"""Partitions named in a refusal: enough to see which topics are meant."""
+"""Partitions named in a refusal: enough to see the topics concerned."""
 
 
 class NodesService:
-    """See the module."""
+    """Answers the RPCs between brokers."""
 
     def __init__(self, host: ServiceHost, leader: MetadataLeader) -> None:
         self._host = host
@@ -42,15 +42,15 @@ class NodesService:
     # ------------------------------------------------------------------------------------------------ registration
 
     async def register_node(self, request: pb.RegisterBrokerRequest, call: Call) -> pb.RegisterBrokerResponse:
-        """Admit a node, take the addresses it has now, or let it take the place of a disk that is lost."""
+        """Admit a node, update its addresses, or let it replace a node whose disk is lost."""
         self._check_registration(request)
         return await self._register_node(request, call)
 
     @on_metadata_leader
     async def _register_node(self, request: pb.RegisterBrokerRequest, call: Call) -> pb.RegisterBrokerResponse:
         if self._metadata.node(self._host.node_id) is None:
-            # We form this cluster and are not registered yet. Whoever came in before us would not be told where we are,
-            # would never reach us, and might be given our node id.
+            # This node forms the cluster and is not registered yet. A node that was admitted before would not learn its address,
+            # would never reach it, and might be given its node id.
             raise RequestError(pb.NOT_FORMED, "this cluster is being formed", retry_after_ms=500)
         self._check_directory(request)
         if request.damaged_metadata_replica_id:
@@ -90,21 +90,25 @@ class NodesService:
     def _check_registration(self, request: pb.RegisterBrokerRequest) -> None:
         mine = self._host.cluster_id
         if mine and request.cluster_id and request.cluster_id != mine:
-            raise RequestError(pb.WRONG_CLUSTER, f"this is cluster {mine}, the broker belongs to {request.cluster_id}")
+            raise RequestError(
+                pb.WRONG_CLUSTER, f"this is cluster {mine}, but the broker belongs to {request.cluster_id}"
+            )
         if not request.client_address or not request.peer_address:
-            raise RequestError(pb.INVALID_ARGUMENT, "a broker registers with its client and its peer address")
+            raise RequestError(
+                pb.INVALID_ARGUMENT, "a broker must register with its client address and its peer address"
+            )
         texts = (request.client_address, request.peer_address, request.http_address, request.host, request.rack)
         if max(map(len, (*texts, request.version))) > NODE_TEXT_CHARACTERS_MAX:
             raise RequestError(
                 pb.INVALID_ARGUMENT,
-                f"a broker's addresses and labels have at most {NODE_TEXT_CHARACTERS_MAX} characters",
+                f"a broker's addresses and labels may have at most {NODE_TEXT_CHARACTERS_MAX} characters",
             )
 
     def _check_directory(self, request: pb.RegisterBrokerRequest) -> None:
         """Refuse a node whose data directory is a copy, before anything about it is recorded.
 
         Raises:
-            RequestError: STALE_DIRECTORY; NOT_READY while another process of the node is connected.
+            RequestError: STALE_DIRECTORY. NOT_READY while another process of the node is connected.
         """
         if not request.boot:
             return
@@ -114,20 +118,20 @@ class NodesService:
             raise refusal
 
     def _takes_over(self, request: pb.RegisterBrokerRequest) -> bool:
-        """Whether a uuid never seen claims the node id of another, and may have it.
+        """Return whether an unknown uuid claims the node id of another node, and may have it.
 
-        The claim is the operator's: a node id is asked for only where it is configured. It means that the disk of the node
-        that had it is lost, so everything there is rebuilt, and that disk is refused for ever.
+        The claim is the operator's, because a node requests an id only if it is configured. It means that the disk of the present holder
+        is lost. All of its replicas are rebuilt, and that disk is refused permanently.
 
         Raises:
-            RequestError: BROKER_ID_TAKEN when that node is alive; NOT_READY while partitions would lose their majority.
+            RequestError: BROKER_ID_TAKEN if that node is alive. NOT_READY while partitions would lose their majority.
         """
         metadata = self._metadata
         holder = metadata.node(request.broker_id) if request.broker_id else None
         if holder is None or holder.state == "removed" or holder.uuid == request.uuid:
             return False
         if metadata.node_by_uuid(request.uuid) is not None or metadata.is_uuid_retired(request.uuid):
-            return False  # a node that is known keeps its id, one that is refused stays so
+            return False  # a known node keeps its id, and a refused one stays refused
         if self._host.is_connected(NodeId(holder.node_id)):
             raise RequestError(
                 pb.BROKER_ID_TAKEN,
@@ -151,8 +155,8 @@ class NodesService:
             raise RequestError(
                 pb.NOT_READY,
                 f"broker {holder.node_id} has data on another disk, and without it {self._named(endangered)} would have no "
-                "healthy majority now: wait for the others, start it on its own data directory, or give that disk up for "
-                "lost with --replace-lost",
+                "healthy majority now: wait for the other brokers, start it on its own data directory, or give that disk up "
+                "with --replace-lost",
                 retry_after_ms=1000,
             )
 
@@ -165,7 +169,7 @@ class NodesService:
         return ", ".join(names) + (f" and {more} more" if more else "")
 
     async def _replace_metadata_replica(self, request: pb.RegisterBrokerRequest, call: Call) -> None:
-        """A leader could not answer without a majority of the other metadata voters, so none is counted here."""
+        """Replace a node's metadata replica. No majority is checked: a leader could not answer without one of the other voters."""
         node = self._metadata.node_by_uuid(request.uuid)
         damaged = request.damaged_metadata_replica_id
         if node is not None and node.metadata_replica_id == damaged and node.node_id != self._host.node_id:
@@ -174,10 +178,10 @@ class NodesService:
     # ------------------------------------------------------------------------------------------------ reports
 
     async def report_damage(self, request: pb.ReportDamageRequest, call: Call) -> pb.ReportDamageResponse:
-        """Take note of damaged replicas of groups led here; what follows is the reconciler's."""
+        """Record damaged replicas of groups that are led here. The reconciler handles them."""
         node = self._reporter(request.uuid, request.broker_id, len(request.replicas))
         for report in request.replicas:
-            if self._metadata.replica_node(report.group_id, report.replica_id) == node.node_id:  # of its own data only
+            if self._metadata.replica_node(report.group_id, report.replica_id) == node.node_id:  # only its own replicas
                 self._host.reported_damage.record(ReplicaKey(GroupId(report.group_id), ReplicaId(report.replica_id)))
         return pb.ReportDamageResponse()
 
@@ -199,11 +203,11 @@ class NodesService:
         if node is None or node.node_id != node_id:
             raise RequestError(pb.INVALID_ARGUMENT, f"the reporting uuid is not that of broker {node_id}")
         if count > REPORTED_REPLICAS_MAX:
-            raise RequestError(pb.INVALID_ARGUMENT, f"a report names at most {REPORTED_REPLICAS_MAX} replicas")
+            raise RequestError(pb.INVALID_ARGUMENT, f"a report may name at most {REPORTED_REPLICAS_MAX} replicas")
         return node
 
     def _may_speak_for(self, node: NodeView, report: pb.ReplicaReport) -> bool:
-        """A report may come late: whoever sent it led the group once, so it has a replica unless it was moved since."""
+        """Return whether a node may report for a group. A late report is accepted if its sender still has a replica of the group."""
         partition = self._metadata.partition(report.group_id)
         return partition is not None and any(
             replica.node_id == node.node_id for replica in (*partition.replicas, *partition.retiring)

@@ -1,7 +1,7 @@
-"""Consumer groups' offsets: the Log service's part for partitions led here. What they mean is `GroupOffsets`' to judge.
+"""Serve the Log RPCs about consumer groups' offsets, for partitions that are led here. `GroupOffsets` decides about them.
 
-A member opens a partition before it reads there. Whether it may is first compared with the metadata here, which is confirmed
-before it is believed to refuse: so nobody fences a partition under an epoch that was never given.
+A member opens a partition before it reads there. Its right to do so is first checked against this node's metadata, which is confirmed
+before a refusal. So no member can fence a partition under an epoch that was not assigned to it.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from raftmq.types import GroupId
 
 
 def check_group_name(name: str) -> None:
-    """Raise INVALID_ARGUMENT unless a consumer group may have the name."""
+    """Raise INVALID_ARGUMENT unless the name is valid for a consumer group."""
     if not is_group_text(name):
         raise RequestError(
             pb.INVALID_ARGUMENT,
-            f"a consumer group's name has 1 to {KEY_TEXT_BYTES_MAX} bytes and no control characters",
+            f"a consumer group's name must have 1 to {KEY_TEXT_BYTES_MAX} bytes and no control characters",
         )
 
 
 class OffsetsService:
-    """See the module."""
+    """Answers the RPCs about committed offsets."""
 
     def __init__(self, host: ServiceHost, locator: Locator, partitions: Mapping[GroupId, PartitionLog]) -> None:
         self._host = host
@@ -42,7 +42,7 @@ class OffsetsService:
     # ------------------------------------------------------------------------------------------------ open
 
     async def open_partitions(self, request: pb.OpenPartitionsRequest, call: Call) -> pb.OpenPartitionsResponse:
-        """Fence partitions for the member they were given to; answers where it begins."""
+        """Fence partitions for the member to which they are assigned. Return the offset where it begins in each."""
         check_partitions(len(request.partitions))
         check_group_name(request.group)
         deadline = call.within(request.timeout_ms, self._host.loop.time())
@@ -54,7 +54,7 @@ class OffsetsService:
         return pb.OpenPartitionsResponse(partitions=results)
 
     def _owned(self, request: pb.OpenPartitionsRequest) -> dict[PartitionId, int]:
-        """Owner epochs of what the member has, as far as this node knows."""
+        """Return the owner epochs of the member's partitions, as far as this node knows."""
         group = self._host.metadata.state_machine.consumer_group(request.group)
         member = group.members.get(request.member_id) if group is not None else None
         return {part[:2]: part[2] for part in member.owned} if member is not None else {}
@@ -87,7 +87,7 @@ class OffsetsService:
     # ------------------------------------------------------------------------------------------------ commit
 
     async def commit_offsets(self, request: pb.CommitOffsetsRequest, call: Call) -> pb.CommitOffsetsResponse:
-        """Commit offsets in partitions this node leads."""
+        """Commit offsets in partitions that this node leads."""
         check_partitions(len(request.partitions))
         check_group_name(request.group)
         deadline = call.within(request.timeout_ms, self._host.loop.time())
@@ -112,7 +112,7 @@ class OffsetsService:
     # ------------------------------------------------------------------------------------------------ read
 
     async def fetch_offsets(self, request: pb.FetchOffsetsRequest, call: Call) -> pb.FetchOffsetsResponse:
-        """Committed offsets and lag, confirmed by a quorum; without partitions, of all led here that know the group."""
+        """Return committed offsets and lag, confirmed by a quorum. Without partitions, use all that are led here and know the group."""
         check_group_name(request.group)
         await self._locator.wait_revision(request.metadata_revision, call.deadline)
         wanted = [(part.topic_id, part.partition) for part in request.partitions]
@@ -156,7 +156,7 @@ class OffsetsService:
         return result
 
     async def _lag_ms(self, partition: PartitionLog, known: GroupOffset) -> int:
-        """The age of the oldest record not consumed."""
+        """Return the age of the oldest record that is not consumed, or -1 if the group never committed an offset."""
         if known.offset == NO_OFFSET:
             return -1
         offset = max(known.offset, partition.log_start_offset)
@@ -168,7 +168,7 @@ class OffsetsService:
     # ------------------------------------------------------------------------------------------------ administration
 
     async def write_offsets(self, request: pb.WriteOffsetsRequest, call: Call) -> pb.WriteOffsetsResponse:
-        """For the coordinator: reset offsets under an epoch it took, or forget the group in every partition led here."""
+        """Reset offsets under the coordinator's epoch, or forget the group in every partition that is led here."""
         check_group_name(request.group)
         await self._locator.wait_revision(request.metadata_revision, call.deadline)
         response = pb.WriteOffsetsResponse()
@@ -195,7 +195,7 @@ class OffsetsService:
         count = 0
         for topic_id, number in self._known_here(group):
             partition = self._locator.locate(topic_id, number)
-            # what was touched by a leader whose clock was ahead goes as well
+            # also forget offsets that a leader with a fast clock wrote
             before_ms = max(self._host.now_ms(), partition.replica.core.log.append_time_ms) + 1
             count += await partition.offsets.forget((group,), before_ms, deadline)
         return count
@@ -205,6 +205,6 @@ def _check_owner(owned: Mapping[PartitionId, int], part: pb.PartitionOpen) -> No
     if owned.get((part.topic_id, part.partition)) != part.owner_epoch:
         raise RequestError(
             pb.FENCED,
-            f"partition {part.partition} of topic {part.topic_id} is not given to this member under epoch "
+            f"partition {part.partition} of topic {part.topic_id} is not assigned to this member under epoch "
             f"{part.owner_epoch}",
         )

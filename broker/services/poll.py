@@ -1,6 +1,6 @@
-"""Long polls: read what there is, else wait for the first of many partitions to move, with a bound on who may wait.
+"""Serve long polls: read available records, else wait until the first of many partitions changes. The number of waiting polls is bounded.
 
-Waits on futures that many share (`Replica.wait_progress`): a poll adds a callback and takes it away again, and never cancels.
+Polls wait on shared futures (`Replica.wait_progress`). A poll adds a callback and removes it again, and never cancels the future.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from raftmq.raft.entry import Entry
 
 _MAX_WAIT_SECONDS = 60.0
 _ANSWER_MARGIN_SECONDS = 0.05
-"""A poll ends so long before its call's deadline, so that an empty answer arrives and no error."""
+"""A poll ends this long before its call's deadline, so that an empty answer arrives instead of an error."""
 _PARTITION_BYTES_DEFAULT = 1024 * 1024
 _PARKED_RETRY_MS = 100
 
@@ -38,7 +38,7 @@ class _Want:
 
 
 class _Answer:
-    """A response as it grows."""
+    """A response under construction."""
 
     def __init__(self, metrics: RequestMetrics) -> None:
         self._metrics = metrics
@@ -69,7 +69,7 @@ class _Answer:
 
 
 class PollService:
-    """The long polls of one node."""
+    """Answers the long polls of one node."""
 
     def __init__(self, host: ServiceHost, locator: Locator, metrics: RequestMetrics) -> None:
         self._host = host
@@ -83,20 +83,20 @@ class PollService:
 
     @property
     def parked(self) -> int:
-        """Polls waiting now."""
+        """Return the number of waiting polls."""
         return len(self._parked)
 
     def begin_shutdown(self) -> None:
-        """Answer every waiting poll now, and let none wait any more."""
+        """Answer every waiting poll now, and let no further one wait."""
         self._is_stopping = True
         for woken in self._parked:
             _wake(woken)
 
     async def poll(self, request: pb.PollRequest, call: Call) -> pb.PollResponse:
-        """Answer with batches or errors as soon as there are any, or empty when the wait is over.
+        """Answer with batches or errors as soon as there are any, or with an empty response when the wait is over.
 
         Raises:
-            RequestError: INVALID_ARGUMENT; NOT_READY; THROTTLED when too many polls wait already.
+            RequestError: INVALID_ARGUMENT; NOT_READY; THROTTLED if too many polls already wait.
         """
         check_partitions(len(request.partitions))
         now = self._host.loop.time()
@@ -109,7 +109,7 @@ class PollService:
         while True:
             is_last = self._is_stopping or self._host.loop.time() >= until
             must_wait = self._must_wait(wants)
-            # taken before reading: what arrives while a cold read is under way must wake the poll
+            # taken before reading, so that records that arrive during a cold read wake the poll
             progress = [] if is_last else _progress_of(wants)
             if is_last or not must_wait:
                 answer = await self._read(wants, bytes_max, call.deadline, is_last=is_last)
@@ -120,7 +120,7 @@ class PollService:
             await self._park(progress, until)
 
     def _rotated(self, request: pb.PollRequest) -> list[_Want]:
-        """Each poll begins with another partition, so that a full answer does not starve the last ones."""
+        """Start each poll with another partition, so that a full answer does not starve the last ones."""
         wants = [
             _Want(part.topic_id, part.partition, part.offset, part.max_bytes or _PARTITION_BYTES_DEFAULT)
             for part in request.partitions
@@ -130,7 +130,7 @@ class PollService:
         return wants[first:] + wants[:first]
 
     def _must_wait(self, wants: list[_Want]) -> bool:
-        """Whether nothing can be said about any partition yet. Looks only; refusals are made by `_read`."""
+        """Return whether no partition has an answer yet. It only checks: `_read` creates the refusals."""
         must_wait = True
         for want in wants:
             try:
@@ -164,7 +164,7 @@ class PollService:
         entries = log.read_recent(want.offset, room)
         if entries is None:
             entries = await log.read(want.offset, room)
-        # the first batch of an answer always fits, whatever was asked for; others only while there is room
+        # the first batch of an answer always fits, regardless of the requested size; others only while there is space
         if entries and (answer.batches == 0 or len(entries[0].payload) <= bytes_max - answer.bytes):
             answer.add(want, log, entries)
 

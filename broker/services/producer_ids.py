@@ -1,6 +1,6 @@
-"""Hands out producer ids: anonymous ones from a block of this node, named ones through the metadata group.
+"""Assign producer ids: anonymous ones from a block of this node, named ones through the metadata group.
 
-A block is allocated by one metadata command and never given back: ids are 63 bits, and one unused is no loss.
+A block is allocated by one metadata command and never returned: ids have 63 bits, so an unused one is no loss.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from raftmq.fsm.tables import KEY_TEXT_BYTES_MAX, is_key_text
 from raftmq.proto import queue_pb2 as pb
 
 PRODUCER_IDS_PER_BLOCK = 1000
-"""One metadata entry per thousand producers."""
+"""Producer ids per block: one metadata entry serves a thousand producers."""
 
 
 class ProducerIds:
-    """The producer ids of one node."""
+    """Assigns the producer ids of one node."""
 
     def __init__(self, host: ServiceHost, leader: MetadataLeader) -> None:
         self._host = host
@@ -30,22 +30,22 @@ class ProducerIds:
         self._refill = asyncio.Lock()
 
     async def init_producer(self, request: pb.InitProducerRequest, call: Call) -> pb.InitProducerResponse:
-        """An id for an anonymous producer (epoch 0), or id and epoch of a named one.
+        """Return an id for an anonymous producer (epoch 0), or the id and epoch of a named one.
 
         Raises:
             RequestError: INVALID_ARGUMENT; PRODUCER_FENCED for an epoch below the name's; as `MetadataLeader.run`.
         """
         if request.HasField("replaces") and not request.HasField("epoch"):
-            raise RequestError(pb.INVALID_ARGUMENT, "only an epoch that is named has a stamp to be replaced")
+            raise RequestError(pb.INVALID_ARGUMENT, "a request that replaces a stamp must name the epoch")
         if request.stamp and not request.HasField("name"):
-            raise RequestError(pb.INVALID_ARGUMENT, "a stamp goes with a name")
+            raise RequestError(pb.INVALID_ARGUMENT, "only a producer with a name can have a stamp")
         if not request.HasField("name"):
             if request.HasField("epoch"):
-                raise RequestError(pb.INVALID_ARGUMENT, "an epoch goes with a name: anonymous producers have none")
+                raise RequestError(pb.INVALID_ARGUMENT, "only a producer with a name can request an epoch")
             if self._ids_left:
                 return self._take()
         elif not is_key_text(request.name):
-            raise RequestError(pb.INVALID_ARGUMENT, f"a producer's name has between 1 and {KEY_TEXT_BYTES_MAX} bytes")
+            raise RequestError(pb.INVALID_ARGUMENT, f"a producer's name must have 1 to {KEY_TEXT_BYTES_MAX} bytes")
         return await self._init_on_leader(request, call)
 
     def _take(self) -> pb.InitProducerResponse:
@@ -67,7 +67,7 @@ class ProducerIds:
         )
 
     async def _take_refilled(self, call: Call) -> pb.InitProducerResponse:
-        async with self._refill:  # a thousand producers that start at once need one block, not a thousand
+        async with self._refill:  # a thousand producers that start simultaneously need one block, not a thousand
             if not self._ids_left:
                 block = await self.leader.execute(
                     AllocateProducerIds(PRODUCER_IDS_PER_BLOCK), ProducerIdBlock, call.deadline

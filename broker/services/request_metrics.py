@@ -1,7 +1,7 @@
-"""Counts the calls of the client port as they are answered: by method and code, their times, and streams open now.
+"""Count the answered calls of the client port by method and code, their times, and the open streams.
 
-Changed on the loop only, so there are no locks; a call costs two dictionary look-ups and a bisection. Labels are bounded:
-methods are those of the protocol, codes those of `ErrorCode` and the two words here.
+Counters change only on the event loop, so there are no locks. A call costs two dictionary look-ups and a bisection. Labels are bounded:
+methods are those of the protocol, codes those of `ErrorCode` and the two constants here.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from raftmq.methods import APPEND, APPEND_STREAM, METHODS, POLL, UnaryMethod
 
 OK: Final = "OK"
 CANCELLED: Final = "CANCELLED"
-"""The client gave the call up, or its connection ended."""
+"""The client cancelled the call, or its connection ended."""
 
 STREAMS: Final = tuple(method.name for method in METHODS if not isinstance(method, UnaryMethod))
 """Methods whose calls are streams. Each request of an AppendStream is counted as a request."""
@@ -23,34 +23,34 @@ _KIND_OF_METHOD: Final = {APPEND.name: "append", APPEND_STREAM.name: "append", P
 
 
 class RequestMetrics:
-    """See the module."""
+    """Counters of the client port."""
 
     def __init__(self) -> None:
         self.requests: Counter[tuple[str, str]] = Counter()
-        """By (method, code)."""
+        """Answered requests, by (method, code)."""
         self.seconds = {kind: Histogram(LATENCY_SECONDS) for kind in KINDS}
         self.refusals: Counter[tuple[str, str]] = Counter()
-        """Partitions refused within requests that were answered, by (method, code)."""
+        """Partitions refused within answered requests, by (method, code)."""
         self.streams: Counter[str] = Counter(dict.fromkeys(STREAMS, 0))
-        """Open now, by method."""
+        """Open streams, by method."""
 
     def observe(self, method: str, code: str, seconds: float) -> None:
-        """A request was answered."""
+        """Count an answered request and its time."""
         self.requests[method, code] += 1
         self.seconds[_KIND_OF_METHOD.get(method, "other")].observe(seconds)
 
     def count(self, method: str, code: str) -> None:
-        """A call ended that no handler timed: it was refused before it reached one, or it was a stream."""
+        """Count a call without a time: it was refused before it reached a handler, or it was a stream."""
         self.requests[method, code] += 1
 
     def observe_refusal(self, method: str, code: str) -> None:
-        """One partition of a request was refused."""
+        """Count a refused partition of a request."""
         self.refusals[method, code] += 1
 
     def stream_started(self, method: str) -> None:
-        """A stream was opened."""
+        """Count an opened stream."""
         self.streams[method] += 1
 
     def stream_ended(self, method: str) -> None:
-        """A stream ended."""
+        """Count an ended stream."""
         self.streams[method] -= 1

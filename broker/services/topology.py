@@ -1,7 +1,7 @@
-"""The Topology service: the full table first, then what changed, to any number of watchers at the cost of one.
+"""Serve Topology.Watch: the full table first, then the changes, for any number of watchers at the cost of one.
 
-One feed per node compares metadata and leadership with what it told last and makes one message of the difference; every
-watcher is sent the same messages. A watcher that falls behind gets the full table again.
+One feed per node compares metadata and leadership with its last update and creates one message from the difference. Every watcher is
+sent the same messages. A watcher that falls behind gets the full table again.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from raftmq.proto import queue_pb2 as pb
 from raftmq.types import GroupId
 
 _DEFECT_SECONDS = 1.0
-"""After a comparison that failed by a defect: it is made again so soon, and costs so little."""
+"""The pause after a comparison that failed because of a defect. The comparison is cheap and is repeated soon."""
 COALESCE_SECONDS = 0.02
-"""Changes are gathered this long: a failover moves hundreds of leaders within milliseconds."""
+"""Time for which changes are gathered: a failover moves hundreds of leaders within milliseconds."""
 _COALESCE_COST_FACTOR = 10
-"""The feed rests this many times as long as its last comparison took: it never uses more than a tenth of the loop."""
+"""The feed pauses this many times as long as its last comparison took, so it never uses more than a tenth of the event loop."""
 _UPDATES_KEPT = 64
 WATCHERS_MAX = 2048
 
 
 class TopologyFeed:
-    """What was told last, and the last updates. Compares by identity: views are replaced, never changed."""
+    """The last table sent and the latest updates. Views are compared by identity, because they are replaced and never changed."""
 
     def __init__(self, host: ServiceHost) -> None:
         self._host = host
@@ -40,14 +40,14 @@ class TopologyFeed:
         self._leaders: dict[int, tuple[int, int]] = {}
         self._updates: deque[pb.TopologyUpdate] = deque(maxlen=_UPDATES_KEPT)
         self.number = 0
-        """How many updates there were; the newest one has this number."""
+        """The number of updates, which is also the number of the newest one."""
         self._changed: asyncio.Future[None] | None = None
         self.watchers = 0
         self.task: asyncio.Task[None] | None = None
         """Runs while there are watchers."""
 
     def enter(self) -> None:
-        """A watcher comes; the first one starts the feed. Raises NOT_FORMED, NOT_READY or THROTTLED."""
+        """Add a watcher. The first one starts the feed. Raises NOT_FORMED, NOT_READY or THROTTLED."""
         if self.watchers >= WATCHERS_MAX:
             raise RequestError(pb.THROTTLED, "too many clients watch this broker's topology", retry_after_ms=1000)
         if self.task is None or self.task.done():
@@ -56,14 +56,14 @@ class TopologyFeed:
         self.watchers += 1
 
     def leave(self) -> None:
-        """A watcher goes; the last one stops the feed."""
+        """Remove a watcher. The last one stops the feed."""
         self.watchers -= 1
         if self.watchers == 0 and self.task is not None:
             self.task.cancel()
             self.task = None
 
     def full(self) -> pb.TopologyUpdate:
-        """The whole table as of `number`."""
+        """Return the whole table as of `number`."""
         metadata = self._host.metadata.state_machine
         return pb.TopologyUpdate(
             cluster_id=self._host.cluster_id,
@@ -79,7 +79,7 @@ class TopologyFeed:
         )
 
     def after(self, number: int) -> list[pb.TopologyUpdate] | None:
-        """Updates after `number`; None when some of them are gone."""
+        """Return the updates after `number`, or None if some of them are no longer kept."""
         missing = self.number - number
         if missing > len(self._updates):
             return None
@@ -105,20 +105,20 @@ class TopologyFeed:
             try:
                 self.advance()
             except RequestError:
-                seen = -1  # metadata is not there yet
-            except Exception as error:  # noqa: BLE001 -- the task's root: else those who watch would hear nothing any more
+                seen = -1  # metadata is not ready yet
+            except Exception as error:  # noqa: BLE001 -- the task's root: if it ended, watchers would get no further update
                 self._host.supervisor.record_failure(Work.TOPOLOGY, error)
                 seen = -1
                 await asyncio.sleep(_DEFECT_SECONDS)
             await asyncio.sleep(max(COALESCE_SECONDS, _COALESCE_COST_FACTOR * (self._host.loop.time() - started)))
 
     def advance(self) -> None:
-        """Compare with what was told last; an update if anything differs."""
+        """Compare with the last update, and add an update if anything differs."""
         try:
             metadata = self._host.metadata.state_machine
         except RequestError:
             if self.number:
-                return  # a snapshot is being installed: the next change comes when it is there
+                return  # a snapshot is being installed: its end is the next change
             raise
         update = pb.TopologyUpdate(cluster_id=self._host.cluster_id, metadata_revision=metadata.applied_index)
         nodes = metadata.nodes()
@@ -161,7 +161,7 @@ class TopologyFeed:
 
 
 class TopologyService:
-    """See the module."""
+    """Answers Topology.Watch."""
 
     def __init__(self, host: ServiceHost) -> None:
         self._host = host
@@ -170,7 +170,7 @@ class TopologyService:
 
     @property
     def watchers(self) -> int:
-        """Clients watching now."""
+        """Return the number of clients that are watching."""
         return self._feed.watchers
 
     def begin_shutdown(self) -> None:
@@ -179,10 +179,10 @@ class TopologyService:
             self._stopping.set_result(None)
 
     async def watch(self, request: pb.WatchRequest, call: Call) -> AsyncGenerator[pb.TopologyUpdate, None]:
-        """The full table, then changes until the client leaves or the node stops.
+        """Yield the full table, then changes until the client leaves or the node stops.
 
         Raises:
-            RequestError: WRONG_CLUSTER when the client knows another cluster; NOT_FORMED; NOT_READY; THROTTLED.
+            RequestError: WRONG_CLUSTER if the client knows another cluster; NOT_FORMED; NOT_READY; THROTTLED.
         """
         check_cluster(self._host.metadata.state_machine.cluster_id, request.cluster_id)
         feed = self._feed
@@ -204,7 +204,7 @@ class TopologyService:
             feed.leave()
 
     async def _next(self, number: int) -> bool:
-        """Wait for an update after `number`; False: the node stops, or the feed broke (the client will come again)."""
+        """Wait for an update after `number`. Return False if the node stops or the feed failed, after which the client reconnects."""
         task = self._feed.task
         assert task is not None
         waiting = self._host.loop.create_task(self._feed.wait_after(number))

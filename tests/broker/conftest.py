@@ -1,4 +1,4 @@
-"""Broker code runs on uvloop in production; what touches sockets directly is tested on asyncio's own loop too."""
+"""Broker code runs on uvloop in production. Tests that use sockets directly also run on asyncio's own loop."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ from tests.support.broker.whole_nodes import Nodes
 
 @pytest.fixture
 async def nodes(tmp_path):
-    """Whole nodes, stopped at the end."""
+    """Yield a starter of whole nodes, which are stopped at the end."""
     made = Nodes(tmp_path)
     try:
         yield made

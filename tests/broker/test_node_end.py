@@ -1,4 +1,4 @@
-"""How a node ends, in order or not: real disk, sockets and cores in this process."""
+"""A node ends, in order or not, with real disk, sockets and cores in this process."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.support.broker.engine_cluster import state_durable
 from tests.support.broker.whole_nodes import WAIT_SECONDS
 
 
-async def test_a_node_that_cannot_end_in_order_ends_all_the_same(nodes, monkeypatch):
-    """It waited for its own end for ever when a step of it failed, deaf to every further signal."""
+async def test_a_node_ends_even_if_its_orderly_end_fails(nodes, monkeypatch):
+    """When a step of its end failed it waited for that end without limit, and ignored every further signal."""
     node = await nodes.serve("one", bootstrap=True)
 
     def fail(*, is_clean):
@@ -33,7 +33,7 @@ async def test_a_node_that_cannot_end_in_order_ends_all_the_same(nodes, monkeypa
 
 
 async def test_a_registry_that_cannot_be_written_ends_the_process(nodes, monkeypatch):
-    """After a failed commit nobody knows what is on disk: the failure was nobody's to see, and the next write went on."""
+    """After a failed commit the disk's contents are unknown. Nothing noticed the failure, and the next write continued."""
     node = await nodes.serve("one", bootstrap=True)
     has_ended = threading.Event()
 
@@ -68,8 +68,8 @@ async def test_a_quarantine_that_waits_to_be_written_is_remembered(nodes, monkey
     registry.close(is_clean=True)
 
 
-async def test_a_metadata_file_that_cannot_be_read_just_now_does_not_end_the_node(nodes, monkeypatch):
-    """Trimming its log read a row; that the operating system had nothing left for that ended the process."""
+async def test_a_temporarily_unreadable_metadata_file_does_not_end_the_node(nodes, monkeypatch):
+    """Trimming its log read a row. A lack of resources in the operating system during that read ended the process."""
     node = await nodes.serve("one", bootstrap=True)
     monkeypatch.setattr(log_tail, "TAIL_ENTRIES", 1)
     replica = node.view.metadata

@@ -1,4 +1,4 @@
-"""Whole nodes find each other by what each says of itself, not by metadata alone."""
+"""Whole nodes find each other by the addresses that they state, not by metadata alone."""
 
 import asyncio
 
@@ -6,10 +6,10 @@ from tests.support.broker.whole_nodes import WAIT_SECONDS
 
 
 async def test_a_node_that_metadata_does_not_show_is_answered(nodes):
-    """It may lead metadata: whoever was cut off while it was registered learns of it by answering it only."""
+    """It may lead metadata: a node that was cut off during its registration learns of it only by answering it."""
     one = await nodes.serve("one", bootstrap=True)
     two = await nodes.serve("two", join=[one.addresses.client])
-    one.transport.set_peers({})  # as the metadata of a node that was cut off has it
+    one.transport.set_peers({})  # as in the metadata of a node that was cut off
     async with asyncio.timeout(WAIT_SECONDS):
         while not one.transport.is_connected(two.view.node_id):
             await asyncio.sleep(0.01)

@@ -1,4 +1,4 @@
-"""Every reason of /readyz, on whole nodes in this process: real disk, sockets and cores, shortened times."""
+"""Every reason of /readyz appears on whole nodes in this process, with real disk, sockets and cores, and shortened times."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from raftmq.types import METADATA_GROUP_ID
 from tests.support.broker.whole_nodes import NOBODY, WAIT_SECONDS, three_voters, until
 
 
-async def test_a_node_that_nobody_has_admitted_is_joining(nodes):
+async def test_a_node_that_no_cluster_has_admitted_is_joining(nodes):
     node = nodes.begin("one", join=(NOBODY,))
     (reason,) = await until(node, Reason.JOINING)
     assert NOBODY in reason.message
@@ -71,7 +71,7 @@ async def test_a_node_that_stops_is_not_ready_before_it_hands_over(nodes):
     await stopping
 
 
-async def test_a_loop_that_stood_still_a_moment_ago_is_not_ready(nodes):
+async def test_a_recently_stalled_loop_is_not_ready(nodes):
     node = await nodes.serve("one", bootstrap=True)
     await until(node)
     time.sleep(node.timing.stall_seconds + 0.3)  # noqa: ASYNC251 -- it is the stall
@@ -80,7 +80,7 @@ async def test_a_loop_that_stood_still_a_moment_ago_is_not_ready(nodes):
     await until(node)
 
 
-async def test_a_node_whose_disk_was_replaced_is_told_so_once_and_for_ever(nodes):
+async def test_a_node_whose_disk_was_replaced_is_refused_permanently(nodes):
     first = await nodes.serve("one", bootstrap=True)
     second = await nodes.serve("two", join=(first.addresses.client,), broker_id=2)
     third = await nodes.serve("three", join=(first.addresses.client,), broker_id=3)
@@ -89,13 +89,13 @@ async def test_a_node_whose_disk_was_replaced_is_told_so_once_and_for_ever(nodes
     await nodes.serve("other", join=(first.addresses.client,), broker_id=3, replace_lost=True)
     removed = nodes.begin("three")
     (reason,) = await until(removed, Reason.REMOVED)
-    assert "for ever" in reason.message
+    assert "permanently" in reason.message
     assert "empty data directory" in reason.message
     await until(first)
     await until(second)
 
 
-async def test_a_node_that_must_wait_for_the_place_of_a_lost_disk_says_what_for(nodes):
+async def test_a_node_that_waits_to_replace_a_lost_disk_reports_the_reason(nodes):
     first = await nodes.serve("one", bootstrap=True)
     second = await nodes.serve("two", join=(first.addresses.client,), broker_id=2)
     third = await nodes.serve("three", join=(first.addresses.client,), broker_id=3)
@@ -147,7 +147,7 @@ async def test_seeds_that_cannot_be_reached_do_not_keep_a_node_from_starting(nod
     assert again.view.cluster_id == cluster_id
 
 
-async def test_a_stale_seed_of_another_cluster_is_a_warning_while_another_says_ours(nodes):
+async def test_a_seed_of_another_cluster_is_only_a_warning_while_another_seed_is_ours(nodes):
     first = await nodes.serve("one", bootstrap=True)
     second = await nodes.serve("two", join=(first.addresses.client,))
     stranger = await nodes.serve("other", bootstrap=True)
@@ -158,7 +158,7 @@ async def test_a_stale_seed_of_another_cluster_is_a_warning_while_another_says_o
 
 
 async def test_a_stranger_at_a_peers_old_address_does_not_keep_a_moved_node_from_announcing_itself(nodes):
-    """It says no for good, but not for the cluster; it was asked first, each time, and nobody else was."""
+    """Its refusal is permanent, but not on behalf of the cluster. It was asked first each time, and then no other seed was."""
     leader = await nodes.serve("three", bootstrap=True, broker_id=3, metadata_voters=1)
     gone = await nodes.serve("one", join=(leader.addresses.client,), broker_id=1)
     moving = await nodes.serve("two", join=(leader.addresses.client,), broker_id=2)

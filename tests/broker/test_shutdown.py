@@ -1,4 +1,4 @@
-"""An orderly end is bounded as a whole: what hangs is said and left, and the exit is then no clean one."""
+"""An orderly end is bounded as a whole: a phase that hangs is logged and abandoned, and the exit then counts as abnormal."""
 
 import asyncio
 import threading
@@ -21,7 +21,7 @@ async def fail():
     raise OSError("a phase's own")
 
 
-async def test_each_phase_gets_what_is_left():
+async def test_each_phase_gets_the_remaining_time():
     end = Shutdown(asyncio.get_running_loop(), 1.0)
     began_at = time.monotonic()
     assert await end.phase("first", asyncio.sleep(0.01))
@@ -35,7 +35,7 @@ async def test_each_phase_gets_what_is_left():
     assert not end.is_clean
 
 
-async def test_a_phase_that_fails_does_not_keep_the_others_from_their_turn():
+async def test_a_failed_phase_does_not_prevent_the_others():
     end = Shutdown(asyncio.get_running_loop(), 5.0)
     assert not await end.phase("first", fail())
     assert await end.phase("second", asyncio.sleep(0))
@@ -51,7 +51,7 @@ async def serve(nodes, monkeypatch):
 
 
 async def stop(nodes, node):
-    """At most the shutdown time, with a margin for a machine under load."""
+    """Stop within the shutdown time, with a margin for a machine under load."""
     async with asyncio.timeout(WAIT_SECONDS):
         began_at = time.monotonic()
         await nodes.stop(node)
@@ -59,8 +59,8 @@ async def stop(nodes, node):
 
 
 @pytest.mark.parametrize("who", ["writer", "reader"])
-async def test_a_thread_that_hangs_does_not_keep_the_exit(nodes, monkeypatch, who):
-    """A disk that hangs must not keep the process, nor its port, from being freed."""
+async def test_a_hanging_thread_does_not_prevent_the_exit(nodes, monkeypatch, who):
+    """A disk that hangs must not prevent the process from ending, nor its port from being freed."""
     node, ended = await serve(nodes, monkeypatch)
     may_go_on = threading.Event()
     if who == "writer":
@@ -68,11 +68,11 @@ async def test_a_thread_that_hangs_does_not_keep_the_exit(nodes, monkeypatch, wh
     else:
         node._storage.readers.upkeep.submit(may_go_on.wait)
     await stop(nodes, node)
-    assert ended, "the process is ended: the interpreter would wait for the thread"
+    assert ended, "the process is ended, because the interpreter would wait for the thread"
     may_go_on.set()
     node.registry.close(is_clean=False)
     registry = Registry(node.config.data_dir / "node.mdb")
-    assert registry.was_abnormal_exit, "what the thread still does must not count as an orderly end"
+    assert registry.was_abnormal_exit, "the thread's remaining work must not count as an orderly end"
     registry.close(is_clean=True)
 
 
@@ -90,7 +90,7 @@ async def test_a_port_that_does_not_close_costs_its_share_only(nodes, monkeypatc
     monkeypatch.setattr(node.grpc, "stop", hang)
     await stop(nodes, node)
     assert ended
-    assert closed, "the files are closed in order all the same"
+    assert closed, "the files are still closed in order"
     registry = Registry(node.config.data_dir / "node.mdb")
     assert registry.was_abnormal_exit
     registry.close(is_clean=True)

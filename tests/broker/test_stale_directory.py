@@ -1,4 +1,4 @@
-"""An older copy of a data directory, or one that runs twice, takes no part: what it lacks was acknowledged."""
+"""An older copy of a data directory, or a directory used twice, takes no part, because it lacks acknowledged records."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ async def three(nodes: Nodes) -> list[Node]:
 
 
 async def has_met(node: Node, other: Node) -> None:
-    """Until the node remembers, on disk, the boot that the other one is in."""
+    """Wait until the node has stored the other one's present boot on disk."""
     async with asyncio.timeout(WAIT_SECONDS):
         while node.registry.known_boots().get(other.registry.uuid, (0, b""))[0] != other.registry.boot:
             await asyncio.sleep(0.01)
 
 
 async def restored(nodes: Nodes) -> tuple[Node, Node, Node, Node]:
-    """Three nodes, and a copy of the second's directory as it was one boot ago, started in its place: (copy, the others...)."""
+    """Start three nodes, and in place of the second a copy of its directory from one boot ago. Return (copy, the others...)."""
     one, two, third = await three(nodes)
     await nodes.stop(two)
     copied(nodes, "two", "backup")
@@ -68,12 +68,12 @@ async def test_an_older_copy_is_refused_and_silent(nodes):
 
 
 async def test_a_refused_directory_is_not_started_again(nodes):
-    """Each start would count a boot: after some of them the copy would be the newest of all."""
+    """Each start would count a boot, so after some of them the copy would be the newest of all."""
     copy, original, _, _ = await restored(nodes)
     await until(copy, Reason.STALE_DIRECTORY)
     await nodes.stop(copy)
     for _ in range(2):
-        with pytest.raises(RegistryError, match="refuses this data directory for good"):
+        with pytest.raises(RegistryError, match="refuses this data directory permanently"):
             Node(config(copy.config.data_dir), "0.test")
     registry = Registry(copy.config.data_dir / "node.mdb")
     assert registry.boot > original.registry.boot
@@ -81,7 +81,7 @@ async def test_a_refused_directory_is_not_started_again(nodes):
 
 
 async def test_a_peer_that_was_restarted_still_knows_the_newer_boot(nodes):
-    """It is down while the copy is put in place: what it knows must be on its disk, since its metadata lags, too."""
+    """It is down while the copy is put in place. Its knowledge must be on its disk, because its metadata is behind, too."""
     one, two, third = await three(nodes)
     await nodes.stop(two)
     copied(nodes, "two", "backup")
@@ -98,7 +98,7 @@ async def test_a_peer_that_was_restarted_still_knows_the_newer_boot(nodes):
 
 
 async def test_a_second_process_of_a_directory_is_refused_and_the_first_goes_on(nodes):
-    """Two brokers with one identity vote twice. The copy has the same boot number, and another mark."""
+    """Two brokers with one identity would vote twice. The copy has the same boot number, but another mark."""
     one, two, third = await three(nodes)
     await nodes.stop(two)
     copied(nodes, "two", "clone")
@@ -112,20 +112,20 @@ async def test_a_second_process_of_a_directory_is_refused_and_the_first_goes_on(
 
 
 async def test_a_node_stops_that_sees_a_later_boot_of_itself_in_metadata(nodes):
-    """No peer needs to have met it: what it applies is committed."""
+    """No peer needs to have met the later boot: the entries that the node applies are committed."""
     one = await nodes.serve("one", bootstrap=True)
     await nodes.serve("two", join=[one.addresses.client])
     mine = Lineage(one.registry.boot, one.registry.boot_marks)
     later = mine.followed_by(b"next")
     registration = one._bootstrap.seeds.registration()
-    with contextlib.suppress(RequestError):  # it is silent before it could hear the answer
+    with contextlib.suppress(RequestError):  # it becomes silent before it can receive the answer
         await one._metadata.propose(msgspec.structs.replace(registration, boot=later.boot, lineage=later.marks))
     (why,) = await until(one, Reason.STALE_DIRECTORY)
     assert "metadata knows a later process" in why.message
 
 
 async def test_restarts_and_failed_starts_raise_no_alarm(nodes):
-    """A boot is counted by each start, also by one that ends before anybody hears of it."""
+    """Each start counts a boot, even one that ends before any peer hears of it."""
     one = await nodes.serve("one", bootstrap=True)
     two = await nodes.serve("two", join=[one.addresses.client])
     for _ in range(2):
@@ -139,7 +139,7 @@ async def test_restarts_and_failed_starts_raise_no_alarm(nodes):
 
 
 async def test_a_new_disk_takes_the_place_of_a_refused_directory(nodes):
-    """The way out that the refusal names."""
+    """The refusal recommends this remedy."""
     copy, original, one, _ = await restored(nodes)
     await until(copy, Reason.STALE_DIRECTORY)
     await nodes.stop(copy)
@@ -152,7 +152,7 @@ async def test_a_new_disk_takes_the_place_of_a_refused_directory(nodes):
 
 
 async def test_a_lone_broker_goes_on_with_an_older_registry(nodes):
-    """Nobody else can have told its metadata of the later boot: node.mdb is older than the replicas beside it, not the directory."""
+    """No other broker can have told its metadata of the later boot. So node.mdb is older than the replicas beside it, not the directory."""
     one = await nodes.serve("one", bootstrap=True)
     await nodes.stop(one)
     file = one.config.data_dir / "node.mdb"

@@ -1,4 +1,4 @@
-"""Background work of whole nodes: a defect in one loop, step or group is counted, said and outlived; a failed commit ends the process."""
+"""A defect in one loop, step or group of whole nodes is counted, logged and survived. A failed commit ends the process."""
 
 import asyncio
 import contextlib
@@ -24,15 +24,15 @@ async def create(node, name, partitions=1):
 
 @contextlib.contextmanager
 def alive(node, monkeypatch):
-    """The node's process goes on."""
+    """Check that the node's process continues."""
     ended = []
     monkeypatch.setattr(node._parts, "end_process", lambda: ended.append(1))
     yield
     assert not ended
 
 
-async def test_a_planners_defect_ends_no_process_and_holds_up_no_other_step(nodes, monkeypatch):
-    """If it ended the process, it would end each metadata leader, one after the other."""
+async def test_a_planners_defect_ends_no_process_and_prevents_no_other_step(nodes, monkeypatch):
+    """Otherwise it would end each metadata leader, one after another."""
     node = await nodes.serve("one", bootstrap=True)
     with alive(node, monkeypatch):
         told = []
@@ -84,7 +84,7 @@ async def test_one_partition_that_fails_starves_no_other(nodes, monkeypatch):
         assert node.supervisor.failures[Work.HOUSEKEEPING]
 
 
-async def test_a_directory_in_the_trash_ends_nobody(nodes, monkeypatch):
+async def test_a_directory_in_the_trash_is_harmless(nodes, monkeypatch):
     node = await nodes.serve("one", bootstrap=True, retention_check_seconds=0.05)
     trash = node.config.data_dir / "trash"
     trash.mkdir(exist_ok=True)
@@ -102,7 +102,7 @@ async def test_a_directory_in_the_trash_ends_nobody(nodes, monkeypatch):
     assert (trash / "a-directory").is_dir()
 
 
-async def test_the_topology_is_told_on_after_a_defect(nodes, monkeypatch):
+async def test_topology_updates_continue_after_a_defect(nodes, monkeypatch):
     """If the feed's task ended, watchers would hear of no further change."""
     node = await nodes.serve("one", bootstrap=True)
     feed = node.grpc.topology._feed
@@ -130,8 +130,8 @@ async def test_a_commit_that_failed_in_a_loop_still_ends_the_process(nodes, monk
         await ended.wait()
 
 
-async def test_metadata_that_cannot_be_read_through_for_one_group_keeps_no_other_from_its_plan(nodes, monkeypatch):
-    """A defect that the state of one consumer group shows must not keep the others from their plans."""
+async def test_a_group_whose_state_is_defective_prevents_no_other_plan(nodes, monkeypatch):
+    """A defect that the state of one consumer group triggers must not prevent the others' plans."""
     node = await nodes.serve("one", bootstrap=True)
     topic = await create(node, "flights", 2)
     is_planned_for = "raftmq.broker.consumer_groups.coordinator.is_planned_for"

@@ -1,4 +1,4 @@
-"""Which partitions one more failure would hurt: counted from the first moment on in which a replica is away, silent, damaged or behind."""
+"""Partitions that one more failure would hurt are counted from the moment a replica is down, silent, damaged or behind."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.broker.whole_nodes import WAIT_SECONDS, Nodes, three_voters
 
 
 async def whole_group(cluster):
-    """A leader of which every follower keeps up, with its node; and a follower."""
+    """Return a leader whose followers all keep up, with its reconciler, and a follower."""
     cluster.create_group(GROUP)
     leader = await cluster.leader(GROUP)
     await leader.propose([data(1)])[1]
@@ -40,7 +40,7 @@ async def test_a_silent_replica_behind_a_whole_connection_counts():
         assert host.is_connected(silent)
 
 
-async def test_a_replica_reported_as_damaged_counts_at_once():
+async def test_a_replica_reported_as_damaged_counts_immediately():
     async with EngineCluster() as cluster:
         leader, host, damaged = await whole_group(cluster)
         host.reported_damage.record(ReplicaKey(GROUP, damaged))
@@ -48,8 +48,8 @@ async def test_a_replica_reported_as_damaged_counts_at_once():
         assert host.replication.in_sync(leader) == {1, 2, 3} - {damaged}
 
 
-async def test_a_lost_connection_takes_back_what_was_known_until_there_is_an_answer():
-    """A broker that is back within four heartbeats was silent for three of them, and is another process all the same."""
+async def test_after_a_lost_connection_a_replica_lags_until_it_answers():
+    """A broker that returns within four heartbeats missed only three of them, but is another process."""
     async with EngineCluster() as cluster:
         leader, _, peer = await whole_group(cluster)
         engine = cluster.nodes[leader.replica_id].engine
@@ -58,7 +58,7 @@ async def test_a_lost_connection_takes_back_what_was_known_until_there_is_an_ans
             assert lagging_voters(leader) == {peer}
             await until(lambda: not lagging_voters(leader))
         engine.on_peer_up(NodeId(leader.replica_id))
-        assert not lagging_voters(leader), "it does not doubt itself"
+        assert not lagging_voters(leader), "the leader does not count itself as lagging"
 
 
 # ---------------------------------------------------------------------------------------------------------- whole nodes
@@ -119,8 +119,8 @@ async def test_a_cluster_whose_broker_is_away_is_short_of_replicas_until_that_on
 
 
 async def test_a_damaged_replica_of_a_restarted_broker_counts_without_a_gap(nodes, monkeypatch):
-    """Its broker is connected and soon ready, and behind in nothing where nothing is written. An operator who sees no under-replicated
-    partition may take the next broker away.
+    """Its broker is connected, soon ready, and not behind, because nothing is written. An operator who sees no under-replicated
+    partition may stop the next broker.
     """
     first, second, third = await three_nodes(nodes)
     damaged, *_ = await new_topic(first)

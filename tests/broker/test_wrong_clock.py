@@ -1,4 +1,4 @@
-"""Whole nodes, real disks and sockets, of which one leads with a wall clock that is days away."""
+"""On real disks and sockets, one of three whole nodes leads with a wall clock that is days wrong."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HOUR_MS = 3_600_000
 
 
 class SetParts(NodeEnvironment):
-    """Whose wall clock somebody sets."""
+    """Parts of a node whose wall clock the test sets."""
 
     def clock(self):
         self.wall = WallClock()
@@ -30,7 +30,7 @@ class SetParts(NodeEnvironment):
 
 @pytest.mark.parametrize("hours", [200, -200])
 async def test_a_leader_with_a_wrong_clock_deletes_nothing_says_so_and_hands_over(nodes, hours):
-    """A week is kept: by a clock that is 200 h ahead, every record is too old."""
+    """Records are kept for a week. By a clock that is 200 h ahead every record is too old."""
     first = await nodes.serve("one", SetParts, bootstrap=True)
     others = [await nodes.serve(name, join=(first.addresses.client,)) for name in ("two", "three")]
     everyone = [first, *others]
@@ -63,11 +63,11 @@ async def test_a_leader_with_a_wrong_clock_deletes_nothing_says_so_and_hands_ove
                 while partition.high_watermark < 3:
                     await asyncio.sleep(0.01)
     times = [entry.append_time_ms for entry in await everyone[1].partitions[1].read(0, 1 << 20)]
-    assert times[-1] - times[0] < HOUR_MS, "the majority's time is what entries are stamped with"
+    assert times[-1] - times[0] < HOUR_MS, "entries are stamped with the majority's time"
 
 
 async def lead_everything(node, others):
-    """Until it leads all partitions."""
+    """Wait until it leads all partitions."""
     async with asyncio.timeout(WAIT_SECONDS):
         while not all(partition.replica.is_leader for partition in node.partitions.values()):
             for other in others:

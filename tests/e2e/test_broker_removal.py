@@ -109,7 +109,7 @@ async def test_a_broker_gone_for_good_is_removed_and_what_it_held_is_made_again(
             assert max(plans) <= REBUILDING_MAX, "throttled"
 
             again = await asyncio.to_thread(raftmq, cluster, "cluster", "remove", str(victim), "--force", "--yes")
-            assert_one_sentence(again, 4, f"broker {victim} was removed before")
+            assert_one_sentence(again, 4, f"broker {victim} was already removed")
             await check_refused(cluster, victim)
 
             cluster.kill(next(broker_id for broker_id in cluster.broker_ids if broker_id != victim))

@@ -42,7 +42,7 @@ async def test_an_older_copy_beside_a_broker_that_lags_is_no_majority(
     for _ in range(2):
         command = [*RAFTMQ, "broker", "start", "--data-dir", str(directory), *ANY]
         again = await asyncio.to_thread(subprocess.run, command, capture_output=True, timeout=60, check=False)
-        assert_one_sentence(again, 6, "refuses this data directory for good", "--broker-id")
+        assert_one_sentence(again, 6, "refuses this data directory permanently", "--broker-id")
 
     cluster.restart(whole, wait=False)
     for broker_id in (lagging, whole):

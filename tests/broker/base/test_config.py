@@ -93,7 +93,7 @@ def test_raftmq_toml_in_the_working_directory_is_read(tmp_path):
     assert loaded.sources["join"] == "file raftmq.toml"
 
 
-def test_texts_become_what_the_key_is():
+def test_texts_are_converted_to_the_type_of_the_key():
     env = {
         "RAFTMQ_JOIN": "a:1, b:2,",
         "RAFTMQ_MAP_BYTES": "2 GiB",
@@ -117,7 +117,7 @@ def test_texts_become_what_the_key_is():
     assert config.log_level == "warning"
 
 
-def test_an_unknown_key_is_refused_with_the_one_that_was_meant(tmp_path):
+def test_an_unknown_key_is_refused_with_a_suggestion(tmp_path):
     for arguments in (
         (_file(tmp_path, "listne = 'x:1'"), {}, {}),
         (None, {"RAFTMQ_LISTNE": "x:1"}, {}),
@@ -133,12 +133,12 @@ def test_a_time_may_have_a_unit(text, seconds):
 
 
 @pytest.mark.parametrize("text", ["1w", "s", "2d", "20 s"])
-def test_a_time_of_another_unit_or_too_long_is_refused(text):
+def test_a_time_with_an_unknown_unit_or_out_of_range_is_refused(text):
     with pytest.raises(ConfigError, match=r"a time between .* seconds \(such as 500ms"):
         load_config(None, {}, {"controller_seconds": text})
 
 
-def test_an_unknown_key_that_resembles_none_is_refused_with_those_there_are():
+def test_an_unknown_key_without_a_similar_one_is_refused_with_all_keys():
     with pytest.raises(ConfigError, match=r"'xyz'; there are .*listen, log_level"):
         load_config(None, {}, {"xyz": "1"})
 
@@ -178,14 +178,14 @@ def test_a_missing_file_is_refused(tmp_path):
         load_config(tmp_path / "none.toml")
 
 
-def test_a_cluster_is_formed_beside_brokers_that_are_asked_first():
+def test_bootstrap_and_join_may_be_combined():
     config = load_config(flags={"bootstrap": True, "join": ("a:1",)}).config
     assert config.bootstrap
     assert config.join == ("a:1",)
 
 
 @pytest.mark.parametrize("key", ["listen", "peer_listen", "http_listen"])
-def test_ports_stay_on_loopback_unless_told_otherwise_in_so_many_words(key):
+def test_ports_beyond_loopback_must_be_allowed_explicitly(key):
     with pytest.raises(ConfigError, match="allow_insecure_remote"):
         load_config(flags={key: "0.0.0.0:9400"})
     config = load_config(flags={key: "10.1.2.3:9400", "allow_insecure_remote": True}).config
@@ -193,7 +193,7 @@ def test_ports_stay_on_loopback_unless_told_otherwise_in_so_many_words(key):
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0:9400", "[::]:9400"])
-def test_every_address_is_none_to_connect_to(address):
+def test_a_wildcard_address_needs_an_advertised_name(address):
     flags = {"listen": address, "allow_insecure_remote": True}
     with pytest.raises(ConfigError, match="--advertise"):
         load_config(flags=flags)

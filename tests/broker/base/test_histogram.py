@@ -1,4 +1,4 @@
-"""Counting by size, as Prometheus reads it."""
+"""Histograms count values by size, as Prometheus expects."""
 
 from raftmq.broker.base.histogram import Histogram
 

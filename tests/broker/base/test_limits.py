@@ -1,4 +1,4 @@
-"""How many partition replicas a process takes: as configured, and as many as it may have files open."""
+"""The number of partition replicas in a process is the configured one, as far as its limit of open files allows."""
 
 import contextlib
 import resource
@@ -37,7 +37,7 @@ def test_replicas_leave_files_to_connections(open_files_max: int, partitions_max
 
 @pytest.mark.parametrize("replicas", [0, 100])
 @pytest.mark.parametrize("open_files_max", [OPEN_FILES_MIN, 600, 1024, 4096, 16_384, 100_000])
-def test_what_may_be_open_fits_into_the_open_files(open_files_max: int, replicas: int) -> None:
+def test_all_limits_together_fit_into_the_open_files(open_files_max: int, replicas: int) -> None:
     replicas = min(replicas, (open_files_max - OPEN_FILES_MIN // 2) // FILES_PER_REPLICA)
     limits = within_open_files(Limits(), open_files_max, replicas)
     connections = (
@@ -64,7 +64,9 @@ def test_maps_fit_into_the_address_space() -> None:
 
 
 @pytest.mark.parametrize(("open_files_max", "replicas", "needed"), [(48, 0, 512), (512, 86, 514), (600, 200, 856)])
-def test_a_process_of_too_few_files_is_told_what_is_needed(open_files_max: int, replicas: int, needed: int) -> None:
+def test_a_process_with_too_few_files_is_refused_with_the_needed_number(
+    open_files_max: int, replicas: int, needed: int
+) -> None:
     with open_files(open_files_max):
         problem = why_process_is_too_small(GIB, replicas)
     assert problem is not None
@@ -84,7 +86,7 @@ def open_files(count: int):
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_the_process_is_asked_what_it_may_open() -> None:
+def test_limits_follow_the_open_files_limit_of_the_process() -> None:
     with open_files(1024):
         assert within_this_process(Limits()).partitions_max == 170
         assert within_this_process(Limits(partitions_max=7)).partitions_max == 7
@@ -107,7 +109,7 @@ async def test_partitions_beyond_the_setting_are_refused_by_its_name() -> None:
     assert "partitions_max" in refused.value.detail.message
 
 
-async def test_each_node_is_given_what_it_takes_itself_not_what_the_leader_takes() -> None:
+async def test_placement_uses_each_nodes_own_maximum_not_the_leaders() -> None:
     async with running(Limits(partitions_max=10)) as node:
         for number, takes in ((2, 1), (3, 30)):
             request = pb.RegisterBrokerRequest(

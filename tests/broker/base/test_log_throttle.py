@@ -1,9 +1,9 @@
-"""What lasts is logged once per interval."""
+"""A lasting condition is logged once per interval."""
 
 from raftmq.broker.base.log_throttle import LogThrottle
 
 
-def test_what_lasts_is_said_once_per_interval_and_what_comes_again_at_once():
+def test_a_lasting_condition_is_logged_once_per_interval_and_a_new_one_immediately():
     now = 0.0
     pace = LogThrottle(60, clock=lambda: now)
     assert [pace.is_due("a"), pace.is_due("b"), pace.is_due("a")] == [True, True, False]
@@ -15,7 +15,7 @@ def test_what_lasts_is_said_once_per_interval_and_what_comes_again_at_once():
     assert pace.is_due("a")
 
 
-def test_a_pace_forgets_the_oldest_of_too_many():
+def test_a_throttle_forgets_the_oldest_of_too_many_conditions():
     pace = LogThrottle(60, clock=lambda: 0.0)
     assert all(pace.is_due(number) for number in range(1000))
     assert pace.is_due(0)

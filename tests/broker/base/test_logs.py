@@ -46,7 +46,7 @@ def test_an_exception_stays_on_its_line(capsys):
     assert "ValueError: invalid literal" in str(line["exception"])
 
 
-def test_libraries_speak_in_the_same_form_and_only_when_it_matters(capsys):
+def test_messages_of_libraries_have_the_same_form_from_warning_on(capsys):
     configure_logs("debug", is_console=False)
     logging.getLogger("some.library").info("chatter")
     logging.getLogger("some.library").warning("odd: %s", 5)
@@ -54,14 +54,14 @@ def test_libraries_speak_in_the_same_form_and_only_when_it_matters(capsys):
     assert (line["event"], line["library"], line["message"]) == ("library_message", "some.library", "odd: 5")
 
 
-def test_the_level_is_the_least_that_is_logged(capsys):
+def test_events_below_the_level_are_not_logged(capsys):
     configure_logs("error", is_console=False)
     structlog.get_logger().warning("healing")
     structlog.get_logger().error("act")
     assert [line["event"] for line in _lines(capsys)] == ["act"]
 
 
-def test_a_person_gets_text(capsys):
+def test_a_terminal_gets_text(capsys):
     configure_logs("info", is_console=True)
     structlog.get_logger().info("leader_elected", term=7)
     text = capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""A loop that stands still while a writer's rows go into a transaction, and goes on whatever the writer does."""
+"""The event loop pauses while a writer's rows go into a transaction, and continues whatever the writer does."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ async def in_thread(function: Callable[[LoopPause, Ticks], None]) -> None:
 
 
 def wait_past(ticks: Ticks, count: int) -> None:
-    """Return when the loop has had another turn; the test's time is the bound."""
+    """Return when the loop has had another turn. The test's own timeout is the bound."""
     while ticks.count <= count:
         threading.Event().wait(0.001)
 
 
-async def test_the_loop_stands_still_while_many_rows_are_written(monkeypatch) -> None:
+async def test_the_loop_pauses_while_many_rows_are_written(monkeypatch) -> None:
     monkeypatch.setattr(loop_pause, "PAUSE_SECONDS_MAX", WAIT_SECONDS)
     monkeypatch.setattr(loop_pause, "START_SECONDS_MAX", WAIT_SECONDS)
 
@@ -90,7 +90,7 @@ async def test_a_write_that_fails_lets_the_loop_go_on(monkeypatch) -> None:
     await in_thread(write)
 
 
-async def test_a_loop_that_does_not_come_is_not_waited_for_nor_stopped_later(monkeypatch) -> None:
+async def test_a_busy_loop_is_neither_waited_for_nor_paused_later(monkeypatch) -> None:
     monkeypatch.setattr(loop_pause, "PAUSE_SECONDS_MAX", WAIT_SECONDS)
     pause = LoopPause(asyncio.get_running_loop())
     is_written = threading.Event()
@@ -100,11 +100,11 @@ async def test_a_loop_that_does_not_come_is_not_waited_for_nor_stopped_later(mon
             is_written.set()
 
     writing = asyncio.get_running_loop().run_in_executor(None, write)
-    assert is_written.wait(WAIT_SECONDS), "the loop is here and does not come"
+    assert is_written.wait(WAIT_SECONDS), "the loop is busy here and cannot pause"
     await asyncio.wait_for(writing, WAIT_SECONDS / 2)
 
 
-def test_a_closed_loop_disturbs_nobody() -> None:
+def test_rows_are_written_after_the_loop_is_closed() -> None:
     loop = asyncio.new_event_loop()
     loop.close()
     with LoopPause(loop)(PAUSE_ROWS_MIN):

@@ -4,7 +4,7 @@ from raftmq.broker.base.metric_catalog import CATALOG, SECTIONS
 
 
 def test_the_names_of_metrics_follow_prometheus():
-    """Base units; counters and only they end with _total; a name is used once."""
+    """Names use base units, only counters end with _total, and no name is used twice."""
     names = [metric.name for metrics in SECTIONS.values() for metric in metrics]
     assert len(names) == len(CATALOG)
     for name, metric in CATALOG.items():

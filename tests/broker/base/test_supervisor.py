@@ -1,4 +1,4 @@
-"""Background work that fails: begun again with pauses that grow, counted and said; only what cannot be built on ends the process."""
+"""Background work that fails is restarted after growing pauses, counted and logged. Only fatal failures end the process."""
 
 import asyncio
 
@@ -22,7 +22,7 @@ def made():
     return Supervisor(asyncio.get_running_loop(), ended.append), ended
 
 
-async def test_work_that_fails_is_begun_again_and_counted():
+async def test_failed_work_is_restarted_and_counted():
     supervisor, ended = made()
     done = asyncio.Event()
     failures = [KeyError("a planner's"), OSError("a directory in the trash")]
@@ -42,7 +42,7 @@ async def test_work_that_fails_is_begun_again_and_counted():
     supervisor.cancel()
 
 
-async def test_work_that_waited_for_something_cancelled_is_begun_again():
+async def test_work_is_restarted_when_an_awaited_future_was_cancelled():
     supervisor, _ = made()
     done = asyncio.Event()
     shared = [asyncio.get_running_loop().create_future()]
@@ -60,10 +60,10 @@ async def test_work_that_waited_for_something_cancelled_is_begun_again():
     assert supervisor.failures[Work.RECONCILER] == 1
     supervisor.cancel()
     await asyncio.sleep(0.02)
-    assert supervisor.failures[Work.RECONCILER] == 1, "it was told to end"
+    assert supervisor.failures[Work.RECONCILER] == 1, "the second end was a cancellation"
 
 
-async def test_work_that_ends_by_itself_is_over():
+async def test_work_that_returns_is_not_restarted():
     supervisor, _ = made()
     runs = []
 
@@ -90,10 +90,10 @@ async def test_a_commit_or_a_registry_that_failed_ends_the_process(error):
             await asyncio.sleep(0.001)
     await asyncio.sleep(0.02)
     assert ended == [error]
-    assert runs == [1], "nothing after it may be believed"
+    assert runs == [1], "nothing after it can be trusted"
 
 
-async def test_a_step_that_fails_keeps_none_behind_it_from_its_turn():
+async def test_a_failed_step_does_not_prevent_the_steps_after_it():
     supervisor, ended = made()
     done = []
     for step in (KeyError("x"), RequestError(pb.NO_LEADER, "later"), None):
@@ -113,7 +113,7 @@ async def test_a_fatal_step_is_raised_too():
     assert ended == [FATAL[1]]
 
 
-async def test_what_has_not_failed_for_long_is_well_again(monkeypatch):
+async def test_work_without_a_failure_for_a_while_has_recovered(monkeypatch):
     supervisor, _ = made()
     supervisor.record_failure(Work.DISK_WATCH, OSError("x"))
     assert Work.DISK_WATCH in supervisor.failing()
@@ -125,7 +125,7 @@ async def test_what_has_not_failed_for_long_is_well_again(monkeypatch):
     assert supervisor.failures[Work.DISK_WATCH] == 2
 
 
-async def test_what_nobody_caught_is_counted():
+async def test_uncaught_errors_of_callbacks_and_tasks_are_counted():
     supervisor, ended = made()
     loop = asyncio.get_running_loop()
     before = loop.get_exception_handler()

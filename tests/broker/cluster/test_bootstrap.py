@@ -1,4 +1,4 @@
-"""A cluster forms once: what keeps a second one from its addresses, and a stranger from a node's place."""
+"""A cluster forms once: no second one forms at its addresses, and no stranger replaces one of its brokers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.broker.whole_nodes import NOBODY, WAIT_SECONDS, three_voters,
 
 
 async def test_bootstrapping_is_refused_when_a_known_broker_is_in_a_cluster(nodes):
-    """The command repeated on an empty disk formed a second cluster at the same address, and clients saw either."""
+    """When the command was repeated on an empty disk it formed a second cluster at the same address, and clients saw either."""
     one = await nodes.serve("one", bootstrap=True)
     two = await nodes.serve("two", join=[one.addresses.client])
     again = nodes.begin("again", bootstrap=True, join=[NOBODY, two.addresses.client])
@@ -24,7 +24,7 @@ async def test_bootstrapping_is_refused_when_a_known_broker_is_in_a_cluster(node
 
 
 async def test_bootstrapping_is_refused_when_a_known_broker_waits_for_its_cluster(nodes):
-    """It has no majority now, so it cannot say what is true; that there is a cluster it knows."""
+    """The broker has no majority now, so it cannot answer reliably, but it knows that a cluster exists."""
     one = await nodes.serve("one", bootstrap=True)
     others = [await nodes.serve(name, join=[one.addresses.client]) for name in ("two", "three")]
     await three_voters(one)
@@ -43,7 +43,7 @@ async def test_a_first_broker_forms_a_cluster_beside_brokers_that_are_in_none(no
     await until(one)
 
 
-async def test_a_cluster_that_is_insisted_on_is_neither_formed_again_nor_mistaken(nodes):
+async def test_a_broker_with_a_cluster_id_neither_forms_nor_joins_another_cluster(nodes):
     one = await nodes.serve("one", bootstrap=True)
     refused = await nodes.failure(nodes.begin("again", bootstrap=True, cluster_id=one.view.cluster_id))
     assert refused.code == pb.CLUSTER_ALREADY_FORMED
@@ -56,8 +56,8 @@ async def test_a_cluster_that_is_insisted_on_is_neither_formed_again_nor_mistake
     assert "cluster_id = another" in str(moved)
 
 
-async def test_an_empty_directory_at_a_nodes_address_is_told_to_take_its_place(nodes):
-    """Admitted as a new broker, it would stand beside its dead self, at the same host and address."""
+async def test_an_empty_directory_at_a_known_address_is_refused_with_advice_to_replace_the_lost_disk(nodes):
+    """Admitted as a new broker, it would exist beside its dead predecessor, with the same host and address."""
     one = await nodes.serve("one", bootstrap=True)
     two = await nodes.serve("two", join=[one.addresses.client])
     await nodes.stop(two)
@@ -78,8 +78,8 @@ async def test_an_empty_directory_at_a_nodes_address_is_told_to_take_its_place(n
     ]
 
 
-async def test_two_clusters_at_each_others_addresses_say_so(nodes):
-    """A broker whose disk is empty and that bootstraps again forms a second cluster: operators must see it."""
+async def test_two_clusters_at_each_others_addresses_are_reported(nodes):
+    """A broker with an empty disk that bootstraps again forms a second cluster, which operators must notice."""
     one = await nodes.serve("one", bootstrap=True)
     two = await nodes.serve("two", join=[one.addresses.client])
     await nodes.stop(two)
@@ -96,7 +96,7 @@ async def test_two_clusters_at_each_others_addresses_say_so(nodes):
         assert other.view.cluster_id in warning
 
 
-def test_what_others_say_of_themselves_is_bounded_and_forgotten():
+def test_addresses_of_other_clusters_are_bounded_and_forgotten():
     now = 0.0
     met = OtherClusters(lambda: now)
     for number in range(3 * ADDRESSES_MAX):

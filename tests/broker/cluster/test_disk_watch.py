@@ -1,4 +1,4 @@
-"""Appends are refused while there is less free space than the reserve, and taken again when it is back."""
+"""Appends are refused while less space than the reserve is free, and accepted again afterwards."""
 
 import asyncio
 from pathlib import Path
@@ -17,7 +17,7 @@ RESERVE = 10 * MIB
 
 
 class Volume:
-    """Says how much is free besides what the ballast takes."""
+    """A volume with a given amount of free space, less the ballast."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -75,8 +75,8 @@ async def test_bytes_in_flight_count_as_used(tmp_path):
     assert refusal(engine) is not None
 
 
-async def test_what_leaders_have_taken_is_written_into_half_of_the_reserve(tmp_path):
-    """Behind it in the log comes the trim that makes room: a replica that refused it would stay full."""
+async def test_entries_accepted_by_leaders_are_written_into_half_of_the_reserve(tmp_path):
+    """A trim that frees space comes after these entries in the log. A replica that refused them would stay full."""
     volume = Volume(tmp_path)
     disk = DiskReserve(tmp_path, RESERVE, ballast_bytes=BALLAST, free_bytes=volume.free_bytes)
     engine = SimpleNamespace(
@@ -105,11 +105,11 @@ async def test_the_disk_is_short_before_it_is_full(tmp_path):
     volume.free -= 1
     assert disk.is_short()
     assert disk.has_room(0)
-    assert disk.copy_bytes() == volume.free_bytes() // 2, "a compaction gives back more than it takes"
+    assert disk.copy_bytes() == volume.free_bytes() // 2, "a compaction frees more than it takes"
 
 
 async def test_before_the_node_has_an_id_the_data_directory_is_named(tmp_path):
-    """Id 0 is no node's: before a node has one, its data directory is named."""
+    """Before a broker has an id the text names its data directory, because 0 is no broker's id."""
     volume = Volume(tmp_path)
     volume.free = 0
     disk = DiskReserve(tmp_path, RESERVE, ballast_bytes=BALLAST, free_bytes=volume.free_bytes)
@@ -126,7 +126,7 @@ async def test_before_the_node_has_an_id_the_data_directory_is_named(tmp_path):
     assert "broker 4 has less free disk space" in str(refusal(engine))
 
 
-async def test_a_small_volume_is_looked_at_often_enough_for_a_fast_disk(tmp_path):
+async def test_a_small_volume_is_checked_often_enough_for_a_fast_disk(tmp_path):
     """A volume of 200 MB has a reserve of 40 MB, and producers can write 130 MB in a second."""
     volume = Volume(tmp_path)
     disk = DiskReserve(tmp_path, RESERVE, ballast_bytes=BALLAST, free_bytes=volume.free_bytes)

@@ -1,4 +1,4 @@
-"""Housekeeping of one partition: up to where its log is deleted."""
+"""Housekeeping deletes a partition's log only as far as it may."""
 
 import asyncio
 from types import SimpleNamespace
@@ -15,7 +15,7 @@ BELOW_THE_START = 90
 
 
 class Partition:
-    """As far as housekeeping looks at one: nothing is too old, everything up to an index may go."""
+    """A partition as housekeeping sees it: no record is too old, and everything up to an index may be deleted."""
 
     def __init__(self) -> None:
         self.replica = SimpleNamespace(group_id=1, key=None, is_closed=False)
@@ -32,7 +32,7 @@ class Partition:
 
 @pytest.mark.parametrize(("spared", "deleted"), [(None, BELOW_THE_START), (40, 40), (95, BELOW_THE_START)])
 async def test_the_log_is_not_deleted_past_a_learner_that_catches_up(spared: LogIndex | None, deleted: int) -> None:
-    """One that is cut off needs another snapshot, again and again: the simulation cannot see it, as each is a way to go on."""
+    """A learner that is cut off needs another snapshot, repeatedly. The simulation cannot detect that, because each snapshot is progress."""
     truncated: list[int] = []
 
     async def truncate(_: object, index: int) -> None:

@@ -1,4 +1,4 @@
-"""An orderly stop: what the node leads is taken over by a peer at once, or nobody is waited for."""
+"""In an orderly stop a peer immediately takes over the node's groups, unless there is none."""
 
 import asyncio
 
@@ -26,7 +26,7 @@ async def test_every_led_group_has_another_leader_before_the_node_goes():
             await (await cluster.leader(group_id, among=[2, 3])).propose([data(1)])[1]
 
 
-async def test_nobody_is_waited_for_when_nobody_is_there():
+async def test_a_drain_ends_immediately_without_reachable_peers():
     async with EngineCluster() as cluster:
         cluster.create_group(1)
         leader = await cluster.leader(1)
@@ -38,7 +38,7 @@ async def test_nobody_is_waited_for_when_nobody_is_there():
 
 
 async def learner_ahead(cluster):
-    """A led group whose learner has more of the log than the other voters have, who can be reached again."""
+    """Return a led group whose learner has more of the log than the other voters, which are connected again."""
     cluster.create_group(1)
     leader = await cluster.leader(1)
     learner = cluster.add_empty(1, 4)
@@ -68,7 +68,7 @@ async def test_a_leader_whose_disk_hangs_hands_over_to_a_voter_and_never_to_a_le
         assert successor.core.term == term + 1
 
 
-async def test_a_leader_whose_disk_hangs_and_who_reaches_no_voter_steps_down():
+async def test_a_leader_with_a_hanging_disk_and_no_reachable_voter_steps_down():
     async with EngineCluster(4) as cluster:
         leader = await learner_ahead(cluster)
         for voter in {1, 2, 3} - {leader.replica_id}:
@@ -79,8 +79,8 @@ async def test_a_leader_whose_disk_hangs_and_who_reaches_no_voter_steps_down():
         assert leader.core.role is Role.FOLLOWER
 
 
-async def test_a_leader_whose_disk_hangs_steps_down_when_nobody_takes_over_in_time():
-    """The furthest voter may stand still, and another one can lead."""
+async def test_a_leader_with_a_hanging_disk_steps_down_if_no_voter_takes_over_in_time():
+    """The furthest voter may be frozen while another one can lead."""
     async with EngineCluster() as cluster:
         cluster.create_group(1)
         leader = await cluster.leader(1)

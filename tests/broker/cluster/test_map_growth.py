@@ -1,4 +1,4 @@
-"""Maps of real files: they grow before they are full, while the broker runs and when it opens a file."""
+"""Maps of real files grow before they are full, while the broker runs and when it opens a file."""
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
@@ -49,7 +49,7 @@ def append(store: LmdbLogStore, first: int, count: int) -> None:
 
 
 def fill(store: LmdbLogStore) -> int:
-    """Append until the map is nearly full; the next index."""
+    """Append until the map is nearly full. Return the next index."""
     index = 6
     while store.map_fraction(KEY) <= NEARLY_FULL_FRACTION:
         append(store, index, 1)
@@ -80,7 +80,7 @@ async def test_housekeeping_doubles_a_nearly_full_map_and_appends_go_on(tmp_path
             engine, store, readers, replicas, None, {}, lambda _: None, Timing(), StrictSupervisor()
         )
         await housekeeping.grow_maps()
-        assert engine.map_used_fraction_max > NEARLY_FULL_FRACTION, "what the gauge shows is what was found"
+        assert engine.map_used_fraction_max > NEARLY_FULL_FRACTION, "the gauge shows the largest fraction found"
         assert store.map_bytes(KEY) == 2 * MIB
         await housekeeping.grow_maps()
         assert store.map_bytes(KEY) == 2 * MIB
@@ -101,7 +101,7 @@ def test_without_growth_the_same_appends_find_the_map_full(tmp_path, registry):
 
 
 def test_a_file_that_outgrew_the_configured_map_is_opened_with_room(tmp_path, registry):
-    """The growth is not remembered; LMDB opens such a file with a map that has not one page to spare."""
+    """The larger size is not stored. LMDB opens such a file with a map that has no free page."""
     store = new_store(tmp_path, registry)
     store.open(KEY)
     store.grow_map(KEY, 4 * MIB)

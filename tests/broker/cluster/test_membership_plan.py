@@ -1,4 +1,4 @@
-"""The plans for a group's membership: pure functions, and a model that follows them to the end."""
+"""Plans for a group's membership are tested as pure functions, and with a model that follows them to the end."""
 
 import dataclasses
 import random
@@ -45,7 +45,7 @@ def test_a_replica_is_replaced_in_one_joint_change():
     assert planned == ((MembershipOp.ADD_VOTER, 4), (MembershipOp.REMOVE, 3))
 
 
-def test_the_third_node_makes_three_voters_at_once():
+def test_the_third_node_makes_three_voters_in_one_step():
     """Two voters tolerate no failure, and need both."""
     membership = Membership((1,), (2, 3))
     assert steps(membership, target((1, 2, 3)), {2}) is None
@@ -59,18 +59,18 @@ def test_a_slow_newcomer_does_not_keep_a_lost_replica_in_the_quorum():
     assert planned == ((MembershipOp.ADD_VOTER, 4), (MembershipOp.REMOVE, 3)), "the lost one goes first"
 
 
-def test_a_voter_that_shall_only_learn_is_demoted():
+def test_a_voter_that_should_be_a_learner_is_demoted():
     assert steps(Membership((1, 2, 3)), target((1,), learners=(2, 3))) == (
         (MembershipOp.ADD_LEARNER, 2),
         (MembershipOp.ADD_LEARNER, 3),
     )
 
 
-def test_a_learner_nobody_wants_is_removed():
+def test_an_unwanted_learner_is_removed():
     assert steps(Membership((1, 2, 3), (4,)), target((1, 2, 3))) == ((MembershipOp.REMOVE, 4),)
 
 
-def test_nothing_is_planned_while_joint_or_when_all_is_well_or_when_nobody_would_vote():
+def test_nothing_is_planned_while_joint_or_at_the_target_or_without_voters():
     assert steps(Membership((1, 2, 4), outgoing=(1, 2, 3), auto_leave=True), target((1, 2, 4)), {4}) is None
     assert steps(Membership((1, 2, 3)), target((1, 2, 3))) is None
     assert steps(Membership((1, 2, 3)), target(())) is None
@@ -125,7 +125,7 @@ def test_a_voter_that_is_down_keeps_its_vote():
     assert voters(nodes, desired=(1, 2, 3), now=(1, 2, 3), down={3}) == (1, 2, 3)
 
 
-def test_a_node_that_went_away_before_it_voted_is_passed_over():
+def test_a_node_that_went_down_before_it_voted_is_skipped():
     nodes = [node(i) for i in range(1, 5)]
     assert voters(nodes, desired=(1, 2, 3), now=(1,), down={3}) == (1, 2, 4)
 
@@ -165,7 +165,7 @@ def healthy_without(view, gone, sick=()):
     return has_healthy_majority(view, lambda r: r.replica_id in gone, lambda r: r.replica_id not in sick)
 
 
-def test_a_minority_may_be_replaced_a_majority_not():
+def test_a_minority_may_be_replaced_but_not_a_majority():
     assert healthy_without(partition((1, 2, 3)), {3})
     assert not healthy_without(partition((1, 2, 3)), {3}, sick={2})
     assert not healthy_without(partition((1, 2)), {2})
@@ -182,7 +182,7 @@ def test_a_lost_replica_counts_against_the_majority_until_it_has_left():
 
 
 def test_a_lost_replica_and_its_lost_successor_are_one_loss():
-    """The disk of node 3 was lost, and the new one as well, before the rebuilt replica voted; then node 3 was removed."""
+    """The disk of node 3 was lost, and then the new one too before the rebuilt replica voted. Then node 3 was removed."""
     lost = [ReplicaView(3, 3, is_lost=True), ReplicaView(4, 3, is_lost=True, inherited_seat=3)]
     last = ReplicaView(5, 4, inherited_seat=3)
     view = PartitionView(1, 0, 1, (), (ReplicaView(1, 1), ReplicaView(2, 2), last), tuple(lost), revision=5)
@@ -198,14 +198,14 @@ def test_a_lost_replica_without_a_successor_is_one_loss():
     assert not healthy_without(short, {2})
 
 
-def test_two_lost_replicas_of_three_are_no_minority_in_a_row_without_seats_either():
-    """As it was written before there were seats, while 6 and 7 took the places of 2 and 3: the voters were 1, 2 and 3 still."""
+def test_two_lost_replicas_of_three_are_no_minority_even_without_seats():
+    """The row was written before seats existed, while 6 and 7 replaced 2 and 3. The voters were still 1, 2 and 3."""
     lost = [ReplicaView(i, i, is_lost=True) for i in (2, 3)]
     assert not healthy_without(partition((1, 6, 7), lost), set())
 
 
-def test_those_that_still_vote_and_those_that_shall_both_need_a_majority():
-    """While a partition moves, nobody but its group knows who votes by now."""
+def test_present_and_future_voters_both_need_a_majority():
+    """While a partition moves, only its group knows the present voters."""
     moving = partition((3, 4, 5), retiring=[ReplicaView(1, 1), ReplicaView(2, 2)])
     assert healthy_without(moving, {4})
     assert not healthy_without(moving, {4}, sick={5})
@@ -220,7 +220,7 @@ def test_a_newcomer_takes_the_place_of_its_predecessor():
 
 
 def test_a_newcomer_whose_predecessor_has_left_need_not_wait_for_a_slow_one():
-    """Node 5 was removed and its replica 5 left; then node 4 lost its disk and did not come back: 4 voted on, and 6 waited for 7."""
+    """Node 5 was removed and its replica 5 left. Then node 4 lost its disk and did not come back: 4 still voted, and 6 waited for 7."""
     predecessors = {ReplicaId(6): frozenset({ReplicaId(5)}), ReplicaId(7): frozenset({ReplicaId(4)})}
     wanted = MembershipTarget(frozenset({1, 2, 3, 6, 7}), lost=frozenset({4, 5}), predecessors=predecessors)
     assert steps(Membership((1, 2, 3, 4), (6, 7)), wanted, {6}) == ((MembershipOp.ADD_VOTER, 6),)
@@ -228,7 +228,7 @@ def test_a_newcomer_whose_predecessor_has_left_need_not_wait_for_a_slow_one():
     assert steps(Membership((1,), (6, 7)), alone, {6}) is None, "two are no better than one"
 
 
-def test_a_partitions_row_names_voters_and_lost_ones():
+def test_a_partition_row_names_voters_and_lost_replicas():
     wanted = partition_target(partition((1, 2, 4), retiring=[ReplicaView(3, 3, is_lost=True), ReplicaView(5, 5)]))
     assert wanted == MembershipTarget(frozenset({1, 2, 4}), lost=frozenset({3}), revision=5)
     replaced = partition_target(
@@ -248,7 +248,7 @@ def test_a_partitions_row_names_voters_and_lost_ones():
 class Replicated:
     """One partition of a metadata state machine, and its group, which follows the plan as its newcomers catch up.
 
-    Now this node leads it, now that one: the metadata of a leader may end a few changes ago.
+    Its leader changes, and a leader's metadata may lack the last changes.
     """
 
     def __init__(self, source, count):
@@ -273,7 +273,7 @@ class Replicated:
         return (*self.view.replicas, *self.view.retiring)
 
     def suffer(self):
-        """A disk is lost, a node removed, a replica moved, or replicas are made where some are missing: often refused."""
+        """Lose a disk, remove a node, move a replica, or create missing replicas. Such a command is often refused."""
         what = self.source.random()
         node_id = self.source.choice(self.rows).node_id
         node = self.log.state.node(node_id)
@@ -294,7 +294,7 @@ class Replicated:
         self.log.run(mc.SetReplicas(1, tuple(node_ids), self.view.revision))
 
     def follow(self):
-        """One change of the group, if one is due and none is under way; returns the voters that decide."""
+        """Apply one change of the group, if one is due and none is under way. Return the voters that decide."""
         if self.membership.is_joint:
             if self.source.random() < 0.7:
                 self.membership = leave_joint(self.membership)
@@ -307,7 +307,7 @@ class Replicated:
         return [half for half in (self.membership.voters, self.membership.outgoing) if half]
 
     def forget(self):
-        """What the leader reports as left, which arrives at some time: a lost one only when nothing is missing any more."""
+        """Apply a leader's delayed report of replicas that left. A lost one is reported only when no replica is missing."""
         view, membership = self.leaders_view(), self.membership
         is_whole = len(view.replicas) == self.count and is_reached(membership, partition_target(view))
         left = [r for r in view.retiring if r.replica_id not in membership.member_ids and (is_whole or not r.is_lost)]
@@ -323,9 +323,9 @@ class Replicated:
 
 
 @pytest.mark.parametrize("seed", [*range(300), 1655, 1838, 2082])
-def test_whoever_votes_a_partition_said_to_have_a_healthy_majority_has_one(seed):
-    """Disks are lost again and again, nodes removed, replicas moved. In the last seeds a leader with older metadata would take one in
-    that was reported as left, if the group were not closed to it.
+def test_a_reported_healthy_majority_exists_whichever_replicas_vote(seed):
+    """Disks are lost repeatedly, nodes removed, replicas moved. Without closing the group to older targets, a leader with older metadata
+    would add a replica that was reported as left in the last seeds.
     """
     source = random.Random(seed)
     partition = Replicated(source, source.choice((1, 3, 3, 5)))
@@ -342,6 +342,6 @@ def test_whoever_votes_a_partition_said_to_have_a_healthy_majority_has_one(seed)
             assert len({of[i].seat for i in voters_now}) == len(voters_now)
             sound = [i for i in voters_now if i not in gone and not of[i].is_lost]
             assert 2 * len(sound) > len(voters_now) or not is_healthy
-            assert len({of[i].node_id for i in sound}) == len(sound), "two that live are never on one node"
+            assert len({of[i].node_id for i in sound}) == len(sound), "two live replicas are never on one node"
         partition.forget()
     assert said

@@ -1,4 +1,4 @@
-"""Boots of other nodes are on disk before anything is exchanged with them, whoever waits for that."""
+"""Boots of other nodes are on disk before any message is exchanged with them, even if a caller gives up waiting."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def hello(uuid: str = "uuid-2") -> Hello:
     return Hello(WIRE_VERSION, "cluster", 2, uuid, 1, Channel.CONTROL, 1, "", b"0001")
 
 
-async def test_a_connection_that_is_given_up_takes_no_boot_from_the_disk(tmp_path: Path) -> None:
+async def test_an_abandoned_connection_does_not_prevent_the_write_of_its_boot(tmp_path: Path) -> None:
     registry, threads, may_go_on = Registry(tmp_path / "node.mdb"), ThreadPoolExecutor(1), Event()
     boots = PeerBoots(registry, SimpleNamespace(replica=None), threads.submit, Limits())
     threads.submit(may_go_on.wait)  # the disk is slow: the write has not begun
@@ -30,7 +30,7 @@ async def test_a_connection_that_is_given_up_takes_no_boot_from_the_disk(tmp_pat
         waiting.cancel()  # as the time to connect does, which is over
         await asyncio.sleep(0)
         again = boots.remember(hello())
-        assert again is not None, "it is not on disk yet"
+        assert again is not None, "the boot is not on disk yet"
         may_go_on.set()
         await again
         assert registry.known_boots() == {"uuid-2": (1, b"0001")}
@@ -65,7 +65,7 @@ async def test_a_boot_whose_write_failed_is_written_again(tmp_path: Path) -> Non
     registry.close(is_clean=True)
 
 
-async def test_no_more_is_kept_of_strangers_than_may_be(tmp_path: Path) -> None:
+async def test_remembered_boots_of_strangers_are_bounded(tmp_path: Path) -> None:
     registry, threads = Registry(tmp_path / "node.mdb"), ThreadPoolExecutor(1)
     limits = Limits(known_boots_max=3)
     boots = PeerBoots(registry, SimpleNamespace(replica=None), threads.submit, limits)

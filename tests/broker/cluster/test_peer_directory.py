@@ -1,4 +1,4 @@
-"""Which nodes are let in, and what is remembered of where they are."""
+"""The directory decides which nodes are admitted, and remembers their addresses."""
 
 from concurrent.futures import Future
 from types import SimpleNamespace
@@ -16,7 +16,7 @@ from tests.support.broker.harness import CLUSTER_ID, running
 
 
 class Registry:
-    """What of the registry the directory uses."""
+    """The part of the registry that the directory uses."""
 
     def __init__(self, cluster_id: str = CLUSTER_ID) -> None:
         self.cluster_id = cluster_id
@@ -117,7 +117,7 @@ async def test_the_other_nodes_of_metadata_are_connected_to_and_remembered():
     ],
 )
 async def test_a_peer_of_another_cluster_or_identity_is_refused(changes, reason):
-    """An identity never heard of is newer than our copy of metadata, and may be the one that could bring it up to date."""
+    """An identity that is unknown here may be newer than this copy of metadata, and may be the node that could update it."""
     async with running() as node:
         await node.register(2, "lost-2")
         await node.register(2, "uuid-2", replaces_lost=True)
@@ -126,7 +126,7 @@ async def test_a_peer_of_another_cluster_or_identity_is_refused(changes, reason)
     assert refusal is None if reason is None else reason in refusal
 
 
-def test_a_node_of_no_cluster_lets_nobody_in():
+def test_a_node_without_a_cluster_admits_no_peer():
     peers = directory(registry=Registry(cluster_id=""))[0]
     assert "no cluster" in peers.refusal(hello())
 
@@ -142,7 +142,7 @@ async def test_only_a_node_with_a_replica_may_lead_a_known_partition():
 
 
 async def test_only_a_known_node_may_lead_the_metadata_group():
-    """The table keeps the highest term claimed: a stranger's claim would have hidden every later leader."""
+    """The table keeps the highest claimed term, so a stranger's claim would have hidden every later leader."""
     async with running() as node:
         await node.register(2, "uuid-2")
         peers = directory(node.metadata)[0]
@@ -151,7 +151,7 @@ async def test_only_a_known_node_may_lead_the_metadata_group():
 
 
 async def test_partitions_that_do_not_exist_have_no_leader():
-    """A peer chooses the group ids that it names: they must not fill the table."""
+    """A peer chooses the group ids that it names. They must not fill the table."""
     async with running() as node:
         topic = await node.topic()
         first = topic.partitions[0].group_id
@@ -166,7 +166,7 @@ async def test_partitions_that_do_not_exist_have_no_leader():
 
 
 async def test_writes_of_boots_are_remembered_for_known_nodes_alone():
-    """Identities are the sender's to choose: without a bound a peer's defect would fill the memory."""
+    """A sender chooses its identity. Without a bound a peer's defect would fill the memory."""
     boots = PeerBoots(Registry(), SimpleNamespace(replica=None), lambda *arguments: Future(), Limits(known_boots_max=2))
     for number in range(20):
         assert boots.remember(hello(uuid=f"uuid-{number}")) is not None

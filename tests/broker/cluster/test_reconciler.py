@@ -1,4 +1,4 @@
-"""The reconciler on real engines: replicas are exchanged step by step, by whoever leads, and reported when they are gone."""
+"""On real engines the reconciler exchanges replicas step by step, under changing leaders, and reports those that have left."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Desired:
 
 
 class Host:
-    """The node of one engine; metadata is given."""
+    """The node of one engine. Its metadata is given."""
 
     def __init__(self, cluster: EngineCluster, node_id: int, desired: Desired) -> None:
         self.node_id = node_id
@@ -92,7 +92,7 @@ def reconciler_of(host: Host) -> Reconciler:
 
 
 async def rounds(hosts, until) -> None:
-    """Every node's reconciler looks again and again, as fast as the groups move."""
+    """Run every node's reconciler repeatedly, as fast as the groups move."""
     reconcilers = [reconciler_of(host) for host in hosts]
     async with asyncio.timeout(30):
         while not until():
@@ -110,7 +110,7 @@ def voters(cluster, node_id):
     return cluster.replica(GROUP, node_id).core.membership.voters
 
 
-async def test_a_lost_replica_is_exchanged_for_a_new_one_and_reported_when_it_is_out():
+async def test_a_lost_replica_is_replaced_and_reported_after_it_left():
     async with EngineCluster(4) as cluster:
         cluster.create_group(GROUP)
         leader = await cluster.leader(GROUP, among=(1, 2, 3))
@@ -135,7 +135,7 @@ async def test_a_lost_replica_is_exchanged_for_a_new_one_and_reported_when_it_is
 
 
 async def test_a_lost_replica_stays_listed_until_its_successor_votes():
-    """Or nobody could tell from metadata how many partitions are being rebuilt. Its place in the quorum is free at once."""
+    """Otherwise metadata could not show how many partitions are being rebuilt. The replica's place in the quorum is free immediately."""
     async with EngineCluster(4) as cluster:
         cluster.create_group(GROUP)
         leader = await cluster.leader(GROUP, among=(1, 2, 3))
@@ -151,7 +151,7 @@ async def test_a_lost_replica_stays_listed_until_its_successor_votes():
         reconciler = reconciler_of(host)
         for _ in range(3):
             await reconciler.round()
-        assert not any(host.reports for host in hosts), "two of the three replicas that the topic wants"
+        assert not any(host.reports for host in hosts), "only two of the three replicas that the topic wants exist"
         assert host.replication.under_replicated() == [GROUP]
 
         cluster.add_empty(GROUP, 4)
@@ -168,7 +168,7 @@ async def test_a_lost_replica_stays_listed_until_its_successor_votes():
 
 
 async def test_a_lost_replica_whose_successor_votes_does_not_wait_for_the_others():
-    """Its seat would count as unsound. Replica 5's broker waits to be admitted, for which that must not be: seed 716619 of the simulation."""
+    """Its seat would count as unhealthy and block the admission that replica 5's broker waits for: seed 716619 of the simulation."""
     async with EngineCluster(4) as cluster:
         cluster.create_group(GROUP)
         leader = await cluster.leader(GROUP, among=(1, 2, 3))
@@ -193,8 +193,8 @@ async def test_a_lost_replica_whose_successor_votes_does_not_wait_for_the_others
         assert [r.replica_id for r in report.left] == [lost]
 
 
-async def test_a_replica_that_was_moved_is_reported_as_soon_as_it_is_out():
-    """Its node waits for that to delete its files; other replicas that are missing do not concern it."""
+async def test_a_moved_replica_is_reported_as_soon_as_it_left():
+    """Its node waits for the report before it deletes the files. Other missing replicas do not matter."""
     async with EngineCluster(3) as cluster:
         cluster.create_group(GROUP)
         leader = await cluster.leader(GROUP)
@@ -207,7 +207,9 @@ async def test_a_replica_that_was_moved_is_reported_as_soon_as_it_is_out():
 
 
 async def test_a_replica_is_reported_as_left_only_when_a_crash_of_the_others_does_not_need_it_again():
-    """It is gone then. The others had applied that the joint configuration was left, but not written it: nothing else was to write."""
+    """It is deleted then. The others had applied leaving the joint configuration, but had not written it, and nothing else caused a
+    write.
+    """
     async with EngineCluster(3) as cluster:
         cluster.create_group(GROUP, voters=(1, 2))
         leader = await cluster.leader(GROUP, among=(1, 2))
@@ -226,8 +228,8 @@ async def test_a_replica_is_reported_as_left_only_when_a_crash_of_the_others_doe
         assert now.state_machine.next_offset == 1
 
 
-async def test_a_leader_with_older_metadata_takes_nobody_in_who_was_reported_as_left():
-    """Its files are deleted then. Replica 3 was wanted for a moment; who leads next may still see it so, and it may have caught up."""
+async def test_a_leader_with_older_metadata_adds_no_replica_that_was_reported_as_left():
+    """Its files are deleted by then. Replica 3 was wanted for a moment. The next leader may still have that state, and 3 may have caught up."""
     async with EngineCluster(3) as cluster:
         cluster.create_group(GROUP, voters=(1, 2))
         leader = await cluster.leader(GROUP, among=(1, 2))
@@ -267,7 +269,7 @@ async def test_an_exchange_is_finished_by_the_next_leader():
         assert now.core.membership.voters == tuple(sorted((*staying, 4)))
 
 
-async def test_damage_is_told_to_the_leader_which_reports_it_only_with_a_majority():
+async def test_a_leader_reports_damage_only_with_a_majority():
     async with EngineCluster() as cluster:
         cluster.create_group(GROUP)
         leader = await cluster.leader(GROUP)
@@ -294,11 +296,11 @@ async def test_damage_is_told_to_the_leader_which_reports_it_only_with_a_majorit
         reconciler = reconciler_of(host)
         host.reported_damage.record(key_of(sick))
         await reconciler.round()
-        assert len(host.reports) == 1, "nobody confirms that anything is left without it"
+        assert len(host.reports) == 1, "no majority confirms that the group survives without it"
 
 
-async def test_a_leader_that_cannot_be_told_of_damage_does_not_keep_the_others_from_hearing():
-    """The last leader known of a group without a majority is dead; it came first, so nobody was told of anything."""
+async def test_an_unreachable_leader_does_not_prevent_damage_reports_to_others():
+    """The last known leader of a group without a majority is dead. It was asked first, so no other leader was told of any damage."""
 
     class Node(Host):
         async def report_damage(self, address, request):
@@ -340,7 +342,7 @@ async def test_a_learner_that_catches_up_holds_back_the_deletion_of_records():
 
 
 async def test_a_background_loop_ends_when_it_is_cancelled() -> None:
-    """aioraft-ng caught CancelledError with everything else."""
+    """aioraft-ng caught CancelledError together with everything else."""
     async with running() as node:
         task = asyncio.create_task(reconciler_of(node).run())
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Which partitions get another replica, where, and how many at a time: pure functions, and a model that follows the plans."""
+"""Replacement plans choose partitions and nodes, a bounded number at a time: pure functions, and a model that follows the plans."""
 
 import pytest
 from raftmq.broker.cluster.replacement_plan import WantedPartition, plan_replacements
@@ -10,7 +10,7 @@ def node(node_id, host="", rack="", state="active"):
 
 
 def wanted(group_id, node_ids, *, lost=(), leaving=(), factor=3):
-    """Replica ids say group and node; those lost were on the nodes named."""
+    """Return a partition whose replica ids show group and node. The lost replicas were on the named nodes."""
     replicas = tuple(ReplicaView(group_id * 100 + node_id, node_id) for node_id in node_ids)
     retiring = tuple(ReplicaView(group_id * 100 + 50 + node_id, node_id, is_lost=True) for node_id in lost)
     retiring += tuple(ReplicaView(group_id * 100 + 50 + node_id, node_id) for node_id in leaving)
@@ -47,7 +47,7 @@ def test_whole_partitions_are_left_alone():
 def test_a_short_partition_keeps_its_replicas_and_order_and_gets_the_emptiest_node():
     found = plan([wanted(1, (3, 2), lost=(1,))], FIVE[1:], counts={4: 7, 5: 6})
     assert chosen(found) == {1: (3, 2, 5)}
-    assert found.commands[0].expected_revision == 41, "a partition that changed meanwhile refuses it"
+    assert found.commands[0].expected_revision == 41, "a partition that changed in the meantime refuses it"
 
 
 def test_hosts_count_before_racks_before_replicas():
@@ -62,12 +62,12 @@ def test_hosts_count_before_racks_before_replicas():
     assert chosen(plan([wanted(1, (1, 2))], nodes[:3]))[1] == (1, 2, 3), "rather a shared host than no replica"
 
 
-def test_what_is_planned_counts_for_the_next_choice():
+def test_planned_replicas_count_for_the_next_choice():
     found = plan([wanted(replica, (1, 2)) for replica in range(1, 7)], FIVE)
     assert [ids[2] for ids in chosen(found).values()] == [3, 4, 5, 3, 4, 5]
 
 
-def test_nodes_that_are_full_or_away_or_leaving_take_nothing_and_it_is_said():
+def test_full_absent_and_leaving_nodes_get_nothing_and_the_shortage_is_reported():
     partitions = [wanted(1, (1, 2)), wanted(2, (1, 2, 3))]
     for situation in (
         {"nodes": FIVE[:2]},
@@ -87,7 +87,7 @@ def test_a_node_whose_old_replica_still_votes_takes_no_other_of_the_group_and_a_
 
 @pytest.mark.parametrize("leader", [0, 3, 5])
 def test_without_a_leader_within_reach_nothing_is_planned(leader):
-    """Nobody; one that was removed; one that is not a replica. There is nothing to copy from."""
+    """There is no leader, it was removed, or it is not a replica: there is no source to copy from."""
     found = plan([wanted(1, (1, 2), lost=(3,))], FIVE, leaders={1: leader})
     assert found.commands == ()
     assert plan([wanted(1, (1, 2), lost=(3,))], FIVE, down=(1,)).commands == ()
@@ -98,14 +98,14 @@ def test_a_partition_whose_every_replica_is_lost_does_not_come_back_empty():
     assert found.commands == ()
 
 
-def test_so_many_are_rebuilt_at_once_and_those_with_the_fewest_replicas_first():
+def test_rebuilding_is_bounded_and_starts_with_the_fewest_replicas():
     partitions = [wanted(1, (1, 2)), wanted(2, (1,)), wanted(3, (1, 2)), wanted(4, (1, 2, 3), lost=(5,))]
     assert list(chosen(plan(partitions, FIVE, most=3))) == [2, 1], "the fourth is on its way, so there is room for two"
     assert plan(partitions, FIVE, most=1).commands == ()
-    assert plan(partitions, FIVE, most=1).without_node_count == 0, "they wait for room, not for a node"
+    assert plan(partitions, FIVE, most=1).without_node_count == 0, "they wait for capacity, not for a node"
 
 
-def test_one_that_waits_for_a_node_that_is_down_does_not_hold_up_the_others():
+def test_a_partition_that_waits_for_a_node_does_not_delay_others():
     stuck = wanted(4, (1, 2, 3), lost=(5,))
     assert list(chosen(plan([wanted(1, (1, 2)), stuck], FIVE, down=(3,), most=1))) == [1]
 
@@ -117,7 +117,7 @@ def test_as_many_as_there_are_nodes_for_are_added():
 
 
 def test_following_the_plans_makes_everything_whole_a_few_at_a_time():
-    """Node 6 of 6 held a replica of each of 30 partitions; each round one partition that is on its way gets there."""
+    """Node 6 of 6 held a replica of each of 30 partitions. In each round one replacement completes."""
     partitions = {g: wanted(g, (1 + g % 5, 1 + (g + 1) % 5), lost=(6,)) for g in range(30)}
     rounds = 0
     while any(p.missing_count or p.view.retiring for p in partitions.values()):

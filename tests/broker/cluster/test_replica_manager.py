@@ -1,4 +1,4 @@
-"""Which replicas a node hosts, by what metadata says; and what becomes of a file that is there already."""
+"""The manager hosts the replicas that metadata names, and treats existing files with care."""
 
 import signal
 import subprocess
@@ -30,7 +30,7 @@ def hosted(log: MetadataLog, node_id: int) -> list[ReplicaId]:
 
 
 def test_a_replica_whose_disk_was_lost_is_never_hosted_again() -> None:
-    """An empty one under its id would vote again, and deny what it had acknowledged."""
+    """An empty replica under its id would vote again, and deny its earlier acknowledgements."""
     log = MetadataLog(nodes=4)
     log.run(mc.CreateTopic("t", "log", 3, {}, (mc.PartitionPlan((1, 2, 3)),)))
     (lost,) = hosted(log, 3)
@@ -80,7 +80,7 @@ def test_the_file_of_a_creation_that_a_crash_interrupted_is_used(
 def test_a_file_that_was_written_to_is_no_interrupted_creation(
     store: LmdbLogStore, registry: Registry, update: Update
 ) -> None:
-    """Its replica has voted or acknowledged: the registry has forgotten it, and an empty one must not take its place."""
+    """Its replica has voted or acknowledged. The registry has forgotten it, and an empty replica must not replace it."""
     store.create(KEY, FOUNDER, ())
     store.open(KEY)
     store.append_batch([(KEY, update)])
@@ -106,15 +106,15 @@ def test_a_file_that_cannot_be_read_is_no_interrupted_creation(store: LmdbLogSto
 
 @pytest.fixture
 def suspected(tmp_path: Path, store: LmdbLogStore) -> Registry:
-    """A registry that suspects the file of a sound replica."""
+    """Return a registry that suspects the file of an intact replica."""
     with_row = Registry(tmp_path / "node.mdb")
     create_replica(store, with_row, KEY, FOUNDER)
     with_row.close(is_clean=False)
     return Registry(tmp_path / "node.mdb", suspects=[KEY])
 
 
-def test_a_missing_file_is_missing_and_not_verified_first(store: LmdbLogStore, suspected: Registry) -> None:
-    """The verifier cannot open a file that is not there: that must not end the start."""
+def test_a_missing_file_is_reported_without_verification(store: LmdbLogStore, suspected: Registry) -> None:
+    """The verifier cannot open a missing file, which must not end the start."""
     store.path(KEY).unlink()
     assert suspected.needs_verification(KEY)
     with pytest.raises(MissingReplicaError):
@@ -141,7 +141,7 @@ def test_a_check_that_cannot_be_made_ends_no_start(
 
 
 @pytest.mark.parametrize("number", [signal.SIGBUS, signal.SIGSEGV, signal.SIGABRT])
-def test_a_check_that_dies_of_the_file_is_damage(
+def test_a_check_killed_by_the_file_counts_as_damage(
     number: signal.Signals, store: LmdbLogStore, suspected: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = subprocess.CompletedProcess([], -number, "", "")

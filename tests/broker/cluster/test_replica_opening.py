@@ -1,4 +1,4 @@
-"""Replicas are opened apart from each other: what keeps one from being served keeps no other, is shown, tried again, and replaced."""
+"""Replicas are opened independently: one that cannot be served delays no other, is shown, tried again, and replaced."""
 
 import asyncio
 import threading
@@ -28,7 +28,7 @@ async def create(node, name, partitions=1):
 
 
 async def append(node, topic, sequence):
-    """Until it is acknowledged, as the client does; returns its offset."""
+    """Append until it is acknowledged, as the client does. Return the offset."""
     request = append_request(topic, batch(sequence=sequence))
     async with asyncio.timeout(WAIT_SECONDS):
         while True:
@@ -47,7 +47,7 @@ def starting(node):
 
 
 class Openings:
-    """In the place of `open_replica`: fails or hangs for some groups."""
+    """Replaces `open_replica`: fails or hangs for some groups."""
 
     def __init__(self, monkeypatch):
         self.failing = {}
@@ -88,17 +88,17 @@ async def test_one_file_that_cannot_be_opened_keeps_no_other_closed(nodes, openi
     openings.failing[first] = IsADirectoryError(21, "is a directory")
     node = await nodes.serve("one")
     await until(lambda: node.partitions.keys() == set(others))
-    assert not starting(node), "one bad file does not stop a rolling restart"
+    assert not starting(node), "one bad file does not block a rolling restart"
     assert reasons(node) == {first: NotServedReason.FAILING}
     assert any("is a directory" in warning and f"group {first}" in warning for warning in node.standing.warnings())
     later = await create(node, "later")
-    assert later.partitions[0].group_id in node.partitions, "metadata is followed meanwhile"
+    assert later.partitions[0].group_id in node.partitions, "metadata is followed in the meantime"
     del openings.failing[first]
     await until(lambda: first in node.partitions)
     assert not node.standing.not_served()
 
 
-async def test_a_file_that_takes_for_ever_to_open_holds_up_its_own_writer_only(nodes, openings):
+async def test_a_file_that_never_opens_delays_only_its_writer(nodes, openings):
     node = await nodes.serve("one", bootstrap=True, writer_threads=2)
     topic = await create(node, "flights", 4)
     replicas = [partition.group_id for partition in topic.partitions]
@@ -115,7 +115,7 @@ async def test_a_file_that_takes_for_ever_to_open_holds_up_its_own_writer_only(n
 
 
 async def test_no_two_files_of_one_writer_are_opened_at_a_time(nodes, openings, monkeypatch):
-    """A replica that is slow to open must not delay commits of those that are served."""
+    """A replica that is slow to open must not delay commits of served replicas."""
     node = await nodes.serve("one", bootstrap=True, writer_threads=1)
     topic = await create(node, "flights", 5)
     await nodes.stop(node)
@@ -126,7 +126,9 @@ async def test_no_two_files_of_one_writer_are_opened_at_a_time(nodes, openings, 
     await asyncio.sleep(0.1)
     queue = node._storage.writers._threads[0]._queue
     waiting = [queue.get_nowait() for _ in range(queue.qsize())]
-    assert not openings.hanging.intersection(item.key.group_id for item in waiting), "a commit would wait for them"
+    assert not openings.hanging.intersection(item.key.group_id for item in waiting), (
+        "a commit of the metadata would have to wait"
+    )
     for item in waiting:
         queue.put(item)
     openings.may_go_on.set()
@@ -152,7 +154,7 @@ async def test_a_replica_that_is_retired_while_it_opens_is_not_served(nodes, ope
 
 
 async def test_a_replica_stopped_by_a_defect_is_shown_and_opened_again(nodes, monkeypatch):
-    """One log line is not enough: /readyz must warn, and the replica be tried again before the next start."""
+    """One log line is not enough: /readyz must warn, and the replica must be tried again before the next start."""
     node = await nodes.serve("one", bootstrap=True)
     topic = await create(node, "flights")
     assert await append(node, topic, 0) == 0
@@ -177,7 +179,7 @@ async def test_a_replica_stopped_by_a_defect_is_shown_and_opened_again(nodes, mo
     await until(lambda: not node.standing.not_served())
     (again,) = node.view.partition_replicas()
     assert again is not replica
-    assert await appending == 1, "what was on its way is there, once"
+    assert await appending == 1, "the record that was under way exists once"
     assert await append(node, topic, 2) == 2
     assert not node.view.quarantined()
 
@@ -194,13 +196,13 @@ async def test_a_replica_that_fails_for_too_long_is_given_up(nodes, openings, mo
     assert reasons(node) == {group_id: NotServedReason.QUARANTINED}
     assert "could not be served for" in node.view.quarantined()[replica.key]
     count = openings.counts[group_id]
-    assert count > 2, "it was tried again and again first"
+    assert count > 2, "it was first tried repeatedly"
     await asyncio.sleep(0.2)
     assert openings.counts[group_id] == count, "a replica that was given up is silent"
 
 
 @pytest.mark.parametrize("error", [StorageFullError, UnsupportedFormatError, StorageUnavailableError])
-async def test_what_a_new_replica_would_not_mend_is_never_given_up(nodes, openings, monkeypatch, error):
+async def test_a_replica_is_not_given_up_for_trouble_that_a_new_one_would_share(nodes, openings, monkeypatch, error):
     node = await nodes.serve("one", bootstrap=True)
     topic = await create(node, "flights")
     (group_id,) = (partition.group_id for partition in topic.partitions)
@@ -217,8 +219,8 @@ async def test_what_a_new_replica_would_not_mend_is_never_given_up(nodes, openin
     await until(lambda: group_id in node.partitions)
 
 
-def test_trouble_goes_on_where_a_replica_fails_again_soon():
-    """One that is served for a second after each opening would never be given up."""
+def test_a_replica_that_soon_fails_again_has_not_recovered():
+    """A replica that is served for a second after each opening would otherwise never be given up."""
     trouble = Trouble(KEY, began_at=0.0, was_served=True)
     for second in range(601):
         trouble.note(NotServedReason.FAILING, "x", float(second))
@@ -229,7 +231,7 @@ def test_trouble_goes_on_where_a_replica_fails_again_soon():
 
 
 async def test_a_broker_that_is_alone_waits_for_no_election_timeout(nodes):
-    """Nobody else votes on metadata, so there is nobody whose silence would have to be waited for."""
+    """No other node votes on metadata, so there is no leader whose silence it would have to wait out."""
     node = await nodes.serve("one", bootstrap=True)
     topic = await create(node, "flights", 2)
     await nodes.stop(node)

@@ -1,4 +1,4 @@
-"""Which voters keep up, as their leader knows it: from acknowledgements, not from connections."""
+"""A leader knows from acknowledgements, not from connections, which voters keep up."""
 
 from raftmq.broker.cluster.replication_health import lagging_voters
 
@@ -9,14 +9,14 @@ GROUP = 7
 
 
 async def followed(cluster):
-    """A leader that all its followers have acknowledged, and the two of them."""
+    """Return a leader that all its followers have acknowledged, and its two followers."""
     leader = await cluster.leader(GROUP)
     await leader.propose([data(1)])[1]
     await until(lambda: not lagging_voters(leader))
     return leader, [node_id for node_id in cluster.nodes if node_id != leader.replica_id]
 
 
-async def test_a_new_leader_takes_nobody_for_healthy_who_has_not_answered():
+async def test_a_new_leader_counts_voters_as_lagging_until_they_answer():
     async with EngineCluster(timing=SLOW_TIMING) as cluster:
         cluster.create_group(GROUP)
         leader = await cluster.leader(GROUP)
@@ -34,7 +34,7 @@ async def test_a_voter_whose_replica_is_stopped_lags_though_its_node_is_connecte
 
 
 async def test_a_voter_that_answers_and_takes_no_entries_lags():
-    """Its disk hangs, or its budget is used up: it answers heartbeats, and what is appended is on one disk fewer."""
+    """Its disk hangs, or its budget is exhausted: it answers heartbeats, but new entries are on one disk fewer."""
     async with EngineCluster(timing=SLOW_TIMING) as cluster:
         cluster.create_group(GROUP)
         leader, (full, _) = await followed(cluster)
@@ -56,7 +56,7 @@ async def test_a_voter_that_keeps_up_under_load_does_not_lag():
             assert not lagging_voters(leader)
 
 
-async def test_a_replica_that_does_not_lead_knows_of_nobody():
+async def test_a_replica_that_does_not_lead_reports_no_lagging_voters():
     async with EngineCluster(timing=SLOW_TIMING) as cluster:
         cluster.create_group(GROUP)
         leader, others = await followed(cluster)

@@ -1,4 +1,4 @@
-"""The scrubber reads everything back at its rate, breaks what is damaged, and passes over what went away."""
+"""The scrubber reads everything back at its rate, breaks damaged replicas, and skips removed ones."""
 
 import asyncio
 import random
@@ -27,7 +27,7 @@ ROWS = 1000
 
 
 class Parts:
-    """A scrubber over real files, with as much of a node as it needs."""
+    """A scrubber over real files, with the parts of a node that it needs."""
 
     def __init__(self, directory: Path, suspects: list[ReplicaKey] = []) -> None:  # noqa: B006 -- not changed
         self.registry = Registry(directory / "node.mdb", suspects=suspects)
@@ -117,7 +117,7 @@ async def test_damage_breaks_its_group_and_the_others_are_read(parts: Parts) -> 
     assert parts.store._replica(KEYS[0]).verified_index == parts.store._replica(KEYS[2]).verified_index == ROWS + 5
 
 
-async def test_replicas_that_go_meanwhile_are_passed_over(parts: Parts) -> None:
+async def test_replicas_removed_during_a_pass_are_skipped(parts: Parts) -> None:
     parts.store.close(KEYS[0])
     parts.replicas[9].is_closed = True
     scrubber = parts.scrubber()
@@ -126,7 +126,7 @@ async def test_replicas_that_go_meanwhile_are_passed_over(parts: Parts) -> None:
 
 
 async def test_the_rate_is_kept_and_a_file_is_swapped_in_between(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is held between slices: a writer that needs the file alone gets it immediately."""
+    """Nothing is held between slices: a writer that needs the file exclusively gets it immediately."""
     slept: list[float] = []
     sleep = asyncio.sleep
 

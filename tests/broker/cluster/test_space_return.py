@@ -1,4 +1,4 @@
-"""What deleted data took goes back to the volume by itself, from real files, whether or not anything is written or trimmed."""
+"""The space of deleted data returns to the volume automatically, from real files, even if nothing is written or trimmed."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Site:
             pass
 
     def fill(self, key: ReplicaKey, count: int, kept: int) -> None:
-        """Records of 100 kB, of which all but some lie behind the truncation point."""
+        """Append records of 100 kB and truncate all but some of them."""
         entries = tuple(
             Entry(LogIndex(6 + n), Term(6), EntryKind.DATA, Offset(n), 1, 0, b"x" * 100_000) for n in range(count)
         )
@@ -96,8 +96,8 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
     site.close()
 
 
-async def test_rows_that_were_left_and_their_pages_go_without_another_truncation(site: Site) -> None:
-    """A crash or a lack of room may leave rows of a truncation: an idle partition has no other one that would delete them."""
+async def test_leftover_rows_and_their_pages_are_released_without_another_truncation(site: Site) -> None:
+    """A crash or a lack of space may leave rows of a truncation. An idle partition has no later truncation that would delete them."""
     site.fill(KEYS[0], 200, kept=5)
     assert site.store.file_bytes(KEYS[0]) > 19 * MIB
     await site.space.round()
@@ -123,7 +123,7 @@ async def test_a_file_with_little_to_give_is_left_alone_unless_the_disk_is_short
     ("used_mib", "idle_mib", "is_due"),
     [(0, 3, False), (0, 4, True), (80, 9, False), (80, 10, True), (40_000, 4, False)],
 )
-def test_what_a_file_keeps_for_its_next_appends_is_in_proportion(used_mib: int, idle_mib: int, is_due: bool) -> None:
+def test_the_space_kept_for_next_appends_is_in_proportion(used_mib: int, idle_mib: int, is_due: bool) -> None:
     space = FileSpace((used_mib + idle_mib) * MIB, used_mib * MIB)
     assert FileLook(KEYS[0], space, has_truncated_rows=False).is_due(is_short=False) is is_due
     assert FileLook(KEYS[0], space, has_truncated_rows=False).is_due(is_short=True)
@@ -168,7 +168,7 @@ async def test_the_file_with_most_to_give_is_first_and_a_round_ends(
         (OSError(5, os.strerror(5)), []),
     ],
 )
-async def test_a_file_that_fails_holds_nobody_up(
+async def test_a_failing_file_delays_no_other(
     site: Site, monkeypatch: pytest.MonkeyPatch, error: Exception, broken: list[GroupId]
 ) -> None:
     for key in KEYS:
@@ -187,7 +187,7 @@ async def test_a_file_that_fails_holds_nobody_up(
     assert site.store.file_bytes(KEYS[1]) < 2 * MIB
 
 
-async def test_a_file_that_was_closed_meanwhile_is_passed_by(site: Site) -> None:
+async def test_a_file_closed_during_the_round_is_skipped(site: Site) -> None:
     site.fill(KEYS[0], 100, kept=5)
     site.store.close(KEYS[0])
     site.store.close(KEYS[1])
@@ -196,7 +196,7 @@ async def test_a_file_that_was_closed_meanwhile_is_passed_by(site: Site) -> None
 
 
 async def test_a_file_that_somebody_removed_is_noticed_while_it_is_in_use(site: Site) -> None:
-    """The next start could not read what the replica acknowledges after its file was removed."""
+    """After its file was removed the replica could still acknowledge records, which the next start could not read."""
     await site.space.round()
     assert site.broken == []
     site.store.path(KEYS[0]).unlink()
@@ -204,7 +204,7 @@ async def test_a_file_that_somebody_removed_is_noticed_while_it_is_in_use(site: 
     assert site.broken == [KEYS[0].group_id]
 
 
-async def test_a_removed_file_without_another_replica_is_told_and_kept_open(site: Site) -> None:
+async def test_a_removed_file_without_another_replica_is_reported_and_kept_open(site: Site) -> None:
     site.replicas[KEYS[0].group_id].core.membership = Membership((KEYS[0].replica_id,))
     site.store.path(KEYS[0]).unlink()
     with pytest.raises(MissingReplicaError, match="removed while it was in use"):

@@ -1,4 +1,4 @@
-"""Plans: subscriptions resolved, what was rightly owned kept, and the process that computes them."""
+"""Plans resolve subscriptions and keep present owners. A child process computes them."""
 
 import asyncio
 import io
@@ -50,15 +50,15 @@ def test_names_and_patterns_become_topics() -> None:
     assert plan(request(member("m1", "__internal"))).topics == ((3, 2),)
 
 
-def test_only_what_changed_is_in_the_plan() -> None:
+def test_a_plan_contains_only_changes() -> None:
     settled = request(member("m1", "flights", target=((1, (0, 1)),)), member("m2", "flights", target=((1, (2, 3)),)))
     assert plan(settled) == Plan(((1, 4),), ())
     command = plan(settled).command(settled)
     assert (command.group, command.expected_epoch, command.assignor) == ("g", 7, "sticky")
 
 
-def test_what_somebody_still_has_and_nobody_shall_have_goes_back_to_it() -> None:
-    """m3 should have got 0 and 1 from m1 and left before it did: they need not move at all."""
+def test_an_untargeted_partition_stays_with_its_present_owner() -> None:
+    """m3 should have got 0 and 1 from m1 but left before: they need not move at all."""
     found = plan(request(member("m1", "flights", target=((1, (2, 3)),), kept=((1, (0, 1)),))))
     assert found.changes == (mc.MemberTarget("m1", ((1, (0, 1, 2, 3)),)),)
     both = plan(
@@ -104,7 +104,7 @@ def test_assignors_are_known_by_name() -> None:
 # ------------------------------------------------------------------------------------------------------------- processes
 
 
-async def test_both_runners_say_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_both_runners_compute_the_same_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(assignor_process, "INLINE_SIZE_MAX", 0)
     asked = request(member("m1", "flights"), member("m2", pattern="f.*"))
     runner = ProcessPlanRunner(seconds_max=60)
@@ -112,14 +112,14 @@ async def test_both_runners_say_the_same(monkeypatch: pytest.MonkeyPatch) -> Non
         assert await runner.run(asked) == await InlinePlanRunner().run(asked)
         first = runner._child
         assert await runner.run(asked) == plan(asked)
-        assert runner._child is first, "it is kept"
+        assert runner._child is first, "the process is kept"
         with pytest.raises(PlanError, match="nobody"):
             await runner.run(request(member("m1"), assignor="nobody"))
         assert runner._child is first
         assert first is not None
         first.kill()
         await first.wait()
-        assert await runner.run(asked) == plan(asked), "one that died is replaced"
+        assert await runner.run(asked) == plan(asked), "a dead process is replaced"
     finally:
         await ended(runner)
 
@@ -127,7 +127,7 @@ async def test_both_runners_say_the_same(monkeypatch: pytest.MonkeyPatch) -> Non
 async def test_an_assignor_that_takes_too_long_or_fails_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Installed beside RaftMQ, found by its entry point, run in the child."""
+    """The assignor is installed beside RaftMQ, found by its entry point, and runs in the child."""
     (tmp_path / "foreign.py").write_text(
         "import time\n"
         "class Slow:\n    name = 'slow'\n    def assign(self, group): time.sleep(600)\n"
@@ -176,7 +176,7 @@ def test_the_child_ends_with_its_requests() -> None:
 
 
 class Twice:
-    """An assignor that gives one partition to everybody."""
+    """An assignor that assigns one partition to every member."""
 
     name = "range"
 
@@ -184,7 +184,7 @@ class Twice:
         return {member.member_id: ((1, 0),) for member in group.members}
 
 
-def test_what_a_foreign_assignor_says_is_checked_when_it_is_applied() -> None:
+def test_a_custom_assignors_plan_is_checked_when_it_is_applied() -> None:
     log, state = LogBuilder(), Metadata()
     for command in (
         mc.InitializeCluster("c", 1, "u1"),

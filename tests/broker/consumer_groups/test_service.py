@@ -1,4 +1,4 @@
-"""The Groups service and the coordinator on one node: members, sessions, plans, resets, limits."""
+"""The Groups service and the coordinator on one node keep members, sessions, plans, resets and limits."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -16,7 +16,7 @@ from tests.support.broker.harness import Harness, batch, running
 
 
 class Member:
-    """A member that says what the test tells it to."""
+    """A member whose heartbeats the test determines."""
 
     def __init__(self, node: Harness, member_id: str, group: str = "g", **said: object) -> None:
         self.node = node
@@ -46,7 +46,7 @@ class Member:
         return answer
 
     async def follow(self) -> None:
-        """Hear what there is and hold exactly that, until both agree."""
+        """Send heartbeats and adopt the assignment until it no longer changes."""
         await self.heartbeat()
         self.held = set(self.assignment)
         await self.heartbeat()
@@ -60,7 +60,7 @@ class Member:
         return list((await self.node.offsets.open_partitions(request, self.node.call())).partitions)
 
     async def commit(self, part: tuple[int, int], offset: int, epoch: int = 0, finished: bytes = b"") -> int:
-        """The error's code; 0: committed."""
+        """Commit, and return the error's code, or 0 after a success."""
         request = pb.CommitOffsetsRequest(group=self.group, member_id=self.member_id)
         owner_epoch = epoch or self.assignment.get(part, 0)
         request.partitions.add(
@@ -76,7 +76,7 @@ async def node() -> AsyncIterator[Harness]:
 
 
 async def tick(node: Harness) -> None:
-    """One look of the coordinator, with everything it leads to."""
+    """Tick the coordinator once, and wait for everything that the tick starts."""
     await node.coordinator.tick()
     await node.coordinator.planned()
 
@@ -92,7 +92,7 @@ def code_of(raised: pytest.ExceptionInfo[RequestError]) -> int:
     return raised.value.code
 
 
-async def test_what_is_finished_beyond_the_offset_is_told_to_the_next_owner_and_shown(node: Harness) -> None:
+async def test_finished_ranges_reach_the_next_owner_and_descriptions(node: Harness) -> None:
     topic = await node.topic(partitions=1)
     await node.append(topic, batch(20))
     part = (topic.topic_id, 0)
@@ -108,7 +108,7 @@ async def test_what_is_finished_beyond_the_offset_is_told_to_the_next_owner_and_
     assert (seen.offset, seen.lag_records, seen.finished_records) == (4, 16, 7)
     (opened,) = await first.open()
     assert (opened.offset, opened.finished) == (4, finished)
-    assert await first.commit(part, 5) == 0, "a commit that says nothing of it means that nothing is"
+    assert await first.commit(part, 5) == 0, "a commit without ranges clears them"
     (opened,) = await first.open()
     assert (opened.offset, opened.finished) == (5, b"")
 
@@ -129,7 +129,7 @@ async def test_a_member_joins_and_gets_everything(node: Harness) -> None:
     assert answer.coordinator.address == "node-1:9400"
     assert answer.metadata_revision >= topic.topic_id
     again = await member.heartbeat()
-    assert not again.has_assignment, "it knows"
+    assert not again.has_assignment, "the member already knows it"
 
 
 async def test_heartbeats_write_nothing(node: Harness) -> None:
@@ -143,7 +143,7 @@ async def test_heartbeats_write_nothing(node: Harness) -> None:
     assert node.metadata.core.last_index == node.metadata.state_machine.applied_index == index
 
 
-async def test_a_newcomer_gets_what_the_others_gave_up_and_not_before(node: Harness) -> None:
+async def test_a_newcomer_gets_partitions_only_after_others_gave_them_up(node: Harness) -> None:
     await node.topic(partitions=4)
     first, second = Member(node, "m1"), Member(node, "m2")
     await settle(node, first)
@@ -179,7 +179,7 @@ async def test_a_lost_answer_costs_nothing(node: Harness) -> None:
     assert member.assignment == expected
 
 
-async def test_leaving_frees_partitions_at_once(node: Harness) -> None:
+async def test_leaving_frees_partitions_immediately(node: Harness) -> None:
     await node.topic(partitions=4)
     first, second = Member(node, "m1"), Member(node, "m2")
     await settle(node, first, second)
@@ -219,7 +219,7 @@ async def test_a_static_member_comes_back_to_its_partitions(node: Harness) -> No
         {"member_id": ""}, {"rack": "r\0"}, {"subscription": pb.Subscription(topics=map(str, range(1001)))},
     ],
 )  # fmt: skip
-async def test_a_join_that_makes_no_sense_is_refused(node: Harness, changes: dict[str, object]) -> None:
+async def test_an_invalid_join_is_refused(node: Harness, changes: dict[str, object]) -> None:
     said: dict[str, object] = {"group": "g", "member_id": "m", "subscription": pb.Subscription(topics=["t"])}
     with pytest.raises(RequestError) as raised:
         await node.groups_service.heartbeat(pb.HeartbeatRequest(**(said | changes)), node.call())
@@ -235,7 +235,7 @@ async def test_a_heartbeat_that_names_too_much_is_refused(node: Harness) -> None
     assert code_of(raised) == pb.INVALID_ARGUMENT
 
 
-async def test_a_node_that_does_not_coordinate_passes_the_heartbeat_on(node: Harness) -> None:
+async def test_other_nodes_forward_heartbeats_to_the_coordinator(node: Harness) -> None:
     node.lose_leadership(METADATA_GROUP_ID, NodeId(2))
     node.forwarder.answer = pb.HeartbeatResponse(member_epoch=7)
     member = Member(node, "m1")
@@ -302,7 +302,7 @@ async def test_a_pattern_finds_topics_as_they_come(node: Harness) -> None:
 # ------------------------------------------------------------------------------------------------------------ sessions
 
 
-async def test_a_silent_member_is_out_after_its_session(node: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_silent_member_is_removed_after_its_session(node: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     await node.topic(partitions=2)
     clock = VirtualTime(node, monkeypatch)
     silent, other = Member(node, "m1", session_timeout_ms=6000), Member(node, "m2", session_timeout_ms=10_000)
@@ -345,9 +345,7 @@ async def test_a_new_coordinator_gives_everyone_a_full_session(node: Harness, mo
     assert node.metadata.state_machine.member_count == 0
 
 
-async def test_time_in_which_the_node_stood_still_does_not_count(
-    node: Harness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_stall_of_the_node_does_not_shorten_sessions(node: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     await node.topic(partitions=2)
     clock = VirtualTime(node, monkeypatch)
     member = Member(node, "m1", session_timeout_ms=6000)
@@ -358,7 +356,9 @@ async def test_time_in_which_the_node_stood_still_does_not_count(
     await member.heartbeat()
 
 
-async def test_a_member_that_gives_nothing_up_is_out_in_the_end(node: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_member_that_gives_nothing_up_is_finally_removed(
+    node: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await node.topic(partitions=2)
     clock = VirtualTime(node, monkeypatch)
     holding = Member(node, "m1", rebalance_timeout_ms=3000)
@@ -375,10 +375,8 @@ async def test_a_member_that_gives_nothing_up_is_out_in_the_end(node: Harness, m
     assert list(node.metadata.state_machine.consumer_group("g").members) == ["m2"]
 
 
-async def test_a_joining_that_was_cut_short_has_a_session_all_the_same(
-    node: Harness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Else nobody would ever end it: its client went away before the answer."""
+async def test_an_interrupted_join_still_has_a_session(node: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise it would never end, because its client disappeared before the answer."""
     clock = VirtualTime(node, monkeypatch)
     node.hold_commits = True
     joining = asyncio.create_task(Member(node, "m1", session_timeout_ms=6000).heartbeat())
@@ -394,10 +392,10 @@ async def test_a_joining_that_was_cut_short_has_a_session_all_the_same(
     assert node.metadata.state_machine.member_count == 0
 
 
-async def test_a_member_is_not_heard_while_its_end_is_being_written(
+async def test_a_heartbeat_is_refused_while_the_members_removal_is_written(
     node: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was answered as a member, and was out a moment later. Seed 1001 of the simulation."""
+    """It was answered as a member, and removed a moment later. Seed 1001 of the simulation."""
     await node.topic(partitions=2)
     clock = VirtualTime(node, monkeypatch)
     late, other = Member(node, "m1", session_timeout_ms=6000), Member(node, "m2", session_timeout_ms=60_000)
@@ -420,9 +418,7 @@ async def test_a_member_is_not_heard_while_its_end_is_being_written(
     assert code_of(refused) == pb.UNKNOWN_MEMBER
 
 
-async def test_an_expiry_that_could_not_be_proposed_is_made_up_for(
-    node: Harness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_expiry_that_could_not_be_proposed_is_repeated(node: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = VirtualTime(node, monkeypatch)
     member = Member(node, "m1", session_timeout_ms=6000)
     await settle(node, member)
@@ -440,7 +436,7 @@ async def test_an_expiry_that_could_not_be_proposed_is_made_up_for(
     assert node.coordinator.expired_total == 1
 
 
-async def test_a_group_whose_assignor_fails_does_not_hold_up_the_others(
+async def test_a_group_whose_assignor_fails_does_not_delay_others(
     node: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = VirtualTime(node, monkeypatch)
@@ -461,13 +457,13 @@ async def test_a_group_whose_assignor_fails_does_not_hold_up_the_others(
         await clock.advance(0.1)
         await tick(node)
     await settle(node, bad)
-    assert len(bad.held) == 2, "it is tried again"
+    assert len(bad.held) == 2, "the plan is tried again"
 
 
-async def test_a_group_that_is_left_after_its_assignor_failed_is_not_looked_for_again(
+async def test_an_empty_group_whose_assignor_failed_is_not_checked_again(
     node: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its failure stayed on the list, and had every tick look through all groups until another node coordinated."""
+    """Its failure stayed on the list, and every tick checked all groups until another node coordinated."""
 
     async def failing(request: PlanRequest) -> Plan:
         raise PlanError("no")
@@ -476,7 +472,7 @@ async def test_a_group_that_is_left_after_its_assignor_failed_is_not_looked_for_
     member = Member(node, "m1")
     await member.heartbeat()
     await tick(node)
-    assert node.coordinator._must_look, "it is tried again"
+    assert node.coordinator._must_look, "the plan is tried again"
     await node.groups_service.leave(pb.LeaveRequest(group="g", member_id="m1"), node.call())
     for _ in range(2):
         await tick(node)
@@ -493,13 +489,15 @@ async def test_empty_groups_are_forgotten_after_the_retention(node: Harness) -> 
     node.clock_ms += 2000
     node.trusts_clock = False
     await node.coordinator.expire_groups()
-    assert node.metadata.state_machine.consumer_group_count == 1, "who does not know the time calls nothing old"
+    assert node.metadata.state_machine.consumer_group_count == 1, (
+        "a coordinator without a trusted clock forgets nothing"
+    )
     node.trusts_clock = True
     await node.coordinator.expire_groups()
     assert node.metadata.state_machine.consumer_group_count == 0
 
 
-async def test_heartbeats_come_seldom_in_large_clusters_and_soon_while_something_moves(node: Harness) -> None:
+async def test_heartbeats_are_rare_in_large_clusters_and_frequent_during_a_rebalance(node: Harness) -> None:
     await node.topic(partitions=2)
     member = Member(node, "m1")
     joined = await member.heartbeat()
@@ -510,7 +508,7 @@ async def test_heartbeats_come_seldom_in_large_clusters_and_soon_while_something
     for other in others:
         await other.heartbeat()
     assert (await member.heartbeat()).next_heartbeat_ms == 2005
-    assert (await member.heartbeat(session_timeout_ms=3000)).next_heartbeat_ms == 1000, "three in a session at least"
+    assert (await member.heartbeat(session_timeout_ms=3000)).next_heartbeat_ms == 1000, "at least three in a session"
 
 
 # ------------------------------------------------------------------------------------------------- fences and offsets
@@ -522,7 +520,7 @@ async def test_only_the_owner_opens_and_commits(node: Harness) -> None:
     part = (topic.topic_id, 0)
     first, second = Member(node, "m1"), Member(node, "m2")
     await settle(node, first)
-    assert await first.commit(part, 3) == pb.FENCED, "not before it opened"
+    assert await first.commit(part, 3) == pb.FENCED, "it must open the partition first"
     (opened,) = await first.open()
     assert (opened.offset, opened.high_watermark) == (-1, 10)
     assert await first.commit(part, 3) == 0
@@ -530,7 +528,7 @@ async def test_only_the_owner_opens_and_commits(node: Harness) -> None:
     (refused,) = await second.open(part, epoch=first.assignment[part])
     assert refused.error.code == pb.FENCED
     (refused,) = await second.open(part, epoch=2**62)
-    assert refused.error.code == pb.FENCED, "nobody fences a partition under an epoch that was not given"
+    assert refused.error.code == pb.FENCED, "no member may fence a partition under an epoch that was not assigned"
 
     # the first is frozen; its session ends; the second takes over
     await node.groups_service.leave(pb.LeaveRequest(group="g", member_id="m1"), node.call())
@@ -627,7 +625,7 @@ async def test_offsets_of_a_group_without_members_are_reset(node: Harness) -> No
     await node.groups_service.leave(pb.LeaveRequest(group="g", member_id="m1"), node.call())
     done = await node.groups_service.reset_offsets(reset_request(topic, 7, 5), node.call())
     assert [result.error.code for result in done.partitions] == [0, pb.OFFSET_OUT_OF_RANGE]
-    assert await member.commit((topic.topic_id, 0), 3) == pb.FENCED, "whoever was there is fenced"
+    assert await member.commit((topic.topic_id, 0), 3) == pb.FENCED, "the earlier owner is fenced"
     again = Member(node, "m2")
     await settle(node, again)
     assert [opened.offset for opened in await again.open()] == [7, -1]
@@ -679,7 +677,7 @@ async def test_a_group_of_commits_only_is_deleted_too(node: Harness) -> None:
 
 
 class VirtualTime:
-    """The loop's clock stands still and goes on when it is told to. Steps are as long as the coordinator's own looks."""
+    """A loop clock that moves only when the test advances it, in steps as long as the coordinator's own ticks."""
 
     def __init__(self, node: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
         self._now = node.loop.time()

@@ -1,4 +1,4 @@
-"""Deadlines of many, against a twin that looks at all of them."""
+"""Deadlines of many keys agree with those of a twin that checks all of them."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +15,7 @@ STEPS = st.one_of(
 
 
 @given(st.lists(STEPS, max_size=60))
-def test_those_expire_whose_deadline_is_over(steps: list[tuple[str, str, int]]) -> None:
+def test_keys_expire_after_their_deadline(steps: list[tuple[str, str, int]]) -> None:
     sessions: Sessions[str] = Sessions()
     twin: dict[str, float] = {}
     now = 0.0

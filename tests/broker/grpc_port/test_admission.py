@@ -1,4 +1,4 @@
-"""Who makes room when there is none, and how a connection is told from others."""
+"""Admission control evicts the longest-idle call when a budget is exhausted, and closes exactly its connection."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from tests.support.hostile import http2
 
 
 class Clock:
-    """As much of a loop as a room needs, with a time of its own."""
+    """The parts of an event loop that a budget needs, with a time of its own."""
 
     def __init__(self) -> None:
         self.now = 100.0
         self.delays: list[float] = []
-        """Of all timers."""
+        """Loop time of all timers."""
         self._loop = asyncio.get_running_loop()
 
     def time(self) -> float:
@@ -37,14 +37,14 @@ class Clock:
 
     def call_at(self, when, callback, *arguments):
         self.delays.append(when - self.now)
-        return self._loop.call_later(3600, callback, *arguments)  # here time does not pass by itself
+        return self._loop.call_later(3600, callback, *arguments)  # here time passes only when the test advances it
 
     def __getattr__(self, name):
         return getattr(self._loop, name)
 
 
 class Context:
-    """A call's context; its connection can be cut."""
+    """A call's context. Its connection can be closed."""
 
     def peer(self) -> str:
         return "ipv4:127.0.0.1:1"
@@ -63,7 +63,7 @@ async def clock():
 
 
 async def _holding(budget, held, size=1):
-    """A call that takes room and keeps it until it is cancelled."""
+    """Start a call that acquires budget and keeps it until it is cancelled."""
     reservation = budget.acquire(call(), size)
     held.append(reservation)
     try:
@@ -86,7 +86,7 @@ async def _end(tasks):
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_while_everybody_moves_the_newcomer_is_refused_as_retriable(clock):
+async def test_without_an_idle_call_the_newcomer_is_refused_as_retriable(clock):
     budget = Budget(clock, 3, "things")
     _, tasks = await _started(budget, 3)
     with pytest.raises(RequestError) as raised:
@@ -98,7 +98,7 @@ async def test_while_everybody_moves_the_newcomer_is_refused_as_retriable(clock)
     assert budget.size == 0
 
 
-async def test_the_one_that_stood_still_for_longest_makes_room(clock):
+async def test_the_longest_idle_call_is_evicted(clock):
     budget = Budget(clock, 3, "things")
     held, tasks = await _started(budget, 3)
     clock.now += 2
@@ -114,8 +114,8 @@ async def test_the_one_that_stood_still_for_longest_makes_room(clock):
     assert (budget.size, budget.evictions) == (0, 1)
 
 
-async def test_an_answer_that_is_not_taken_counts_until_its_connection_is_gone(clock, monkeypatch):
-    """gRPC keeps the bytes of a call whose handler was cancelled: room that is not there must not be given."""
+async def test_an_unread_answer_counts_until_its_connection_is_closed(clock, monkeypatch):
+    """gRPC keeps the bytes of a call whose handler was cancelled, so their budget must not be given away yet."""
     cut = []
     monkeypatch.setattr(admission, "cut_off", lambda loop, peer: cut.append(peer))
     budget = Budget(clock, 2, "answers")
@@ -136,7 +136,7 @@ async def test_an_answer_that_is_not_taken_counts_until_its_connection_is_gone(c
     assert budget.size == 0
 
 
-async def test_whoever_waits_last_goes_first_and_no_room_is_lost(clock):
+async def test_the_newest_waiter_goes_first_and_no_budget_is_lost(clock):
     budget = Budget(clock, 1, "requests")
     _, tasks = await _started(budget, 1)
     order = []
@@ -158,9 +158,9 @@ async def test_whoever_waits_last_goes_first_and_no_room_is_lost(clock):
     assert (budget.size, budget.waiting) == (0, 0)
 
 
-async def test_who_waits_for_somebody_to_leave_does_not_ask_again_at_once(clock, monkeypatch):
-    """Who was evicted while sending is gone a moment later, and all the others had stood still too: the wait for the next
-    of them was over before it began, and the loop did nothing but look."""
+async def test_a_waiter_pauses_before_the_next_eviction(clock, monkeypatch):
+    """A call that was evicted while sending ends only a moment later, and all the others were idle too. The wait for the next of them
+    was over before it began, and the event loop was busy with nothing else."""
     monkeypatch.setattr(admission, "cut_off", lambda loop, peer: None)
     budget = Budget(clock, 2, "answers")
     held, tasks = await _started(budget, 2)
@@ -185,9 +185,9 @@ async def _all_waiting(budget, count):
         await asyncio.sleep(0)
 
 
-async def test_a_newcomer_does_not_queue_behind_those_that_wait(clock):
-    """All that waited were let in at once when those inside had stood still, so that a newcomer found nobody who had: it
-    waited as long again, and among all of them."""
+async def test_a_newcomer_does_not_queue_after_waiting_calls(clock):
+    """When the calls inside became idle, all waiting ones were admitted together, so that a newcomer found no idle call to evict.
+    It waited for the same time again, together with all the others."""
     budget = Budget(clock, 4, "requests")
     _, tasks = await _started(budget, 4)
     waiting = [asyncio.create_task(budget.wait(call())) for _ in range(20)]
@@ -207,8 +207,8 @@ async def test_a_newcomer_does_not_queue_behind_those_that_wait(clock):
     await _end(tasks)
 
 
-async def test_free_room_goes_to_one_whom_it_is_enough_for(clock):
-    """Only the newest was asked, and its answer was larger."""
+async def test_free_budget_goes_to_a_waiter_that_fits(clock):
+    """Only the newest call was woken, and its answer was larger than the free budget."""
     budget = Budget(clock, 10, "answers")
     _held, tasks = await _started(budget, 10)
     small = [asyncio.create_task(budget.wait(call(), 1)) for _ in range(3)]
@@ -229,7 +229,7 @@ async def test_free_room_goes_to_one_whom_it_is_enough_for(clock):
     assert (budget.size, budget.waiting) == (0, 0)
 
 
-def test_an_answer_larger_than_the_room_goes_alone():
+def test_an_answer_larger_than_the_budget_is_sent_alone():
     async def acquire():
         budget = Budget(asyncio.get_running_loop(), 10, "answers")
         budget.release(budget.acquire(call(), 100))
@@ -257,7 +257,7 @@ def test_a_connections_name_is_understood(name, address):
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
 def test_one_connection_is_closed_and_no_other(family):
-    """Also when the listener takes both families, as gRPC's does."""
+    """This also holds if the listener accepts both address families, as gRPC's does."""
     with socket.create_server(("", 0), family=family, dualstack_ipv6=family == socket.AF_INET6) as listener:
         address = ("127.0.0.1", listener.getsockname()[1])
         with socket.create_connection(address) as one, socket.create_connection(address) as other:
@@ -273,8 +273,8 @@ def test_one_connection_is_closed_and_no_other(family):
                 sock.close()
 
 
-async def test_an_answer_that_was_cut_off_gives_its_room_back_and_is_not_logged(caplog):
-    """gRPC sends a call's answer after we have returned it, and logs a traceback when the client is gone."""
+async def test_an_answer_that_was_cut_off_releases_its_budget_and_is_not_logged(caplog):
+    """gRPC sends a call's answer after the handler returned it, and logs a traceback if the client has disconnected."""
     loop = asyncio.get_running_loop()
     admission = AdmissionInterceptor(loop, Limits(), _abort, {})
     answered = asyncio.Event()
@@ -297,7 +297,7 @@ async def test_an_answer_that_was_cut_off_gives_its_room_back_and_is_not_logged(
                 await answered.wait()
                 while admission.unsent.size < 2 * MIB:
                     await asyncio.sleep(0)
-                assert admission.unsent.size > 0, "nobody has read it"
+                assert admission.unsent.size > 0, "the answer has not been read"
                 assert await asyncio.to_thread(close_connections_to, *name) == 1
                 while admission.unsent.size:
                     await asyncio.sleep(0.01)

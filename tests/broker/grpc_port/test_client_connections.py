@@ -1,4 +1,4 @@
-"""The watch over connections to the client port goes on."""
+"""The watch over connections to the client port survives failures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from raftmq.broker.grpc_port.client_connections import ClientConnections
 from tests.support.broker.waiting import until
 
 
-async def test_a_look_that_fails_is_noted_and_the_next_one_follows(monkeypatch):
+async def test_a_failed_check_is_recorded_and_the_next_one_follows(monkeypatch):
     looks, failures = [], []
 
     def open_files():

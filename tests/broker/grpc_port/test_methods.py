@@ -1,4 +1,4 @@
-"""The table of the protocol's methods: every method has one row, and nothing is served without one."""
+"""Every method of the protocol has one row in the table, and no method is served without one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.support.broker.harness import Harness, running
 
 
 def _code(error: grpc.aio.AioRpcError) -> int:
-    """The protocol's code of a refusal."""
+    """Return the protocol's code of a refusal."""
     (value,) = [value for key, value in error.trailing_metadata() if key == STATUS_DETAILS_KEY]
     detail = pb.ErrorDetail()
     assert status_pb2.Status.FromString(value).details[0].Unpack(detail)
@@ -40,7 +40,7 @@ def _code(error: grpc.aio.AioRpcError) -> int:
 
 @contextlib.asynccontextmanager
 async def _refusing_server(*handlers: tuple[str, str]) -> AsyncIterator[grpc.aio.Channel]:
-    """A server behind the security interceptor that has a handler for each (service, method)."""
+    """Yield a server behind the security interceptor that has a handler for each (service, method)."""
 
     async def echo(request: bytes, context: object) -> bytes:
         return request
@@ -59,7 +59,7 @@ async def _refusing_server(*handlers: tuple[str, str]) -> AsyncIterator[grpc.aio
 
 
 def _paths(add: Callable[[Any, Any], None]) -> set[str]:
-    """The paths that generated code registers."""
+    """Return the paths that generated code registers."""
     found: set[str] = set()
 
     class Server:
@@ -101,7 +101,7 @@ def test_long_calls_have_slots_of_their_own():
     assert own == {"Poll": Slots.POLLS, "AppendStream": Slots.APPEND_STREAMS, "Watch": Slots.WATCHES}
 
 
-def test_only_answers_with_records_have_a_bound_and_it_is_the_smaller_of_asked_and_allowed():
+def test_only_answers_with_records_are_bounded_by_the_smaller_of_request_and_limit():
     (row,) = [row for row in ROWS if row.answer_bytes_max is not None]
     assert row.method is methods.POLL
     assert row.answer_bytes_max is not None
@@ -111,7 +111,7 @@ def test_only_answers_with_records_have_a_bound_and_it_is_the_smaller_of_asked_a
     assert row.answer_bytes_max(pb.PollRequest(max_bytes=1 << 31), limits) == limits.poll_bytes_max
 
 
-def test_health_and_reflection_alone_are_free():
+def test_only_health_and_reflection_need_no_right():
     added = (health_pb2_grpc.add_HealthServicer_to_server, reflection_pb2_grpc.add_ServerReflectionServicer_to_server)
     assert set().union(*map(_paths, added)) == FREE
 
@@ -124,7 +124,7 @@ async def test_a_method_of_an_unknown_service_is_refused():
         assert _code(refused.value) == pb.PERMISSION_DENIED
         with pytest.raises(grpc.aio.AioRpcError) as unknown:
             await channel.unary_unary("/nobody.Knows/This")(b"")
-        assert unknown.value.code() is grpc.StatusCode.UNIMPLEMENTED  # there is nothing to serve it with
+        assert unknown.value.code() is grpc.StatusCode.UNIMPLEMENTED  # there is no handler for it
 
 
 async def test_a_method_of_the_protocol_without_a_row_is_refused(monkeypatch):
@@ -175,8 +175,8 @@ def _services(node: Harness) -> Services:
 @pytest.mark.parametrize(
     "row", [row for row in ROWS if isinstance(row.method, UnaryMethod)], ids=lambda row: row.method.name
 )
-async def test_only_what_the_metadata_leader_answers_is_passed_on(row: Row):
-    """The row says who answers; here node 2 leads the metadata group."""
+async def test_only_calls_for_the_metadata_leader_are_forwarded(row: Row):
+    """The row names the node that answers. Here node 2 leads the metadata group."""
     async with running() as node:
         node.lose_leadership(METADATA_GROUP_ID, to=NodeId(2))
         with contextlib.suppress(RequestError, TimeoutError):

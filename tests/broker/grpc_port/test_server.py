@@ -1,4 +1,4 @@
-"""The gRPC adapter over a real socket: statuses, details, rights, health, reflection, limits."""
+"""The gRPC adapter works over a real socket: statuses, details, rights, health, reflection, limits."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_every_error_code_has_a_status():
     assert grpc.StatusCode.OK not in STATUS_OF_CODE.values()
 
 
-def test_a_node_that_joins_takes_only_final_refusals_for_final():
+def test_a_joining_node_stops_only_after_permanent_refusals():
     final = {
         grpc.StatusCode.INVALID_ARGUMENT,
         grpc.StatusCode.ALREADY_EXISTS,
@@ -116,7 +116,7 @@ async def test_a_refusal_is_a_status_with_a_detail():
 
 
 async def test_a_call_for_another_cluster_is_refused_and_changes_nothing():
-    """Addresses are used again, and topic ids are small numbers that two clusters have in common."""
+    """Addresses are reused, and topic ids are small numbers that two clusters have in common."""
     async with serving() as (node, _server, channel, _address):
         topic = await node.topic("t")
         stub, another = pb_grpc.LogStub(channel), ((CLUSTER_KEY, "another"),)
@@ -140,7 +140,7 @@ async def test_a_call_for_another_cluster_is_refused_and_changes_nothing():
             assert list(answer.partitions[0].base_offsets) == [number]
 
 
-async def test_a_defect_is_the_callers_internal_error_and_a_log_event_and_the_broker_lives(capsys):
+async def test_a_defect_is_reported_and_logged_and_the_broker_continues(capsys):
     async with serving() as (_, server, channel, _address):
 
         async def broken(revision, call):
@@ -159,7 +159,7 @@ async def test_a_defect_is_the_callers_internal_error_and_a_log_event_and_the_br
         await pb_grpc.AdminStub(channel).DescribeCluster(pb.DescribeClusterRequest(), timeout=5)
 
 
-async def test_a_message_that_is_not_ours_does_not_reach_a_service():
+async def test_an_undecodable_message_does_not_reach_a_service():
     async with serving() as (_, _server, channel, _address):
         call = channel.unary_unary("/raftmq.v1.Log/Append")
         with pytest.raises(grpc.aio.AioRpcError) as raised:
@@ -259,7 +259,7 @@ async def test_stop_ends_open_append_streams_after_their_last_answer():
         assert await stream.read() is grpc.aio.EOF
 
 
-async def test_a_client_that_leaves_in_the_middle_leaves_nothing_behind():
+async def test_a_client_that_disconnects_in_the_middle_leaves_nothing_behind():
     async with serving() as (node, _server, channel, _address):
         topic = await node.topic()
         node.hold_commits = True
@@ -297,7 +297,7 @@ async def test_forwarding_over_the_wire_brings_back_answer_and_error():
             with pytest.raises(RequestError) as raised:
                 await forwarder.forward(address, methods.CREATE_TOPIC, pb.CreateTopicRequest(name="t"), 5)
             assert raised.value.code == pb.TOPIC_ALREADY_EXISTS
-            # a node that takes a call for forwarded must not send it round in circles
+            # a node that receives a forwarded call must not forward it again
             other: Harness = node
             other.lose_leadership(0)
             with pytest.raises(RequestError) as raised:

@@ -1,4 +1,4 @@
-"""How far groups are behind: records and seconds, from the leaders, bounded, with what is left out counted."""
+"""Consumer lag is measured in records and seconds, by leaders, for a bounded number of readers. Omitted ones are counted."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def test_records_are_added_up_and_the_oldest_one_counts():
         assert (found.left_out_readers, found.left_out_ages) == (0, 0)
 
 
-async def test_who_does_not_lead_shows_nothing_and_who_never_committed_is_not_behind():
+async def test_followers_and_groups_without_commits_show_no_lag():
     async with running() as node:
         topic = await node.topic("orders", partitions=2)
         await append(node, topic, 0, 10)
@@ -68,7 +68,7 @@ async def test_who_does_not_lead_shows_nothing_and_who_never_committed_is_not_be
         assert (await measured(node, lag_of(node), other)).records == {}
 
 
-async def test_deleted_records_are_not_to_be_read():
+async def test_deleted_records_do_not_count_as_unread():
     async with running() as node:
         topic = await node.topic("orders")
         await append(node, topic, 0, 10)
@@ -81,7 +81,7 @@ async def test_deleted_records_are_not_to_be_read():
         assert found.seconds == {Reader("g", "orders"): 0.0}
 
 
-async def test_a_bounded_number_is_shown_those_furthest_behind_and_the_rest_is_counted():
+async def test_readers_furthest_behind_are_shown_up_to_a_bound_and_the_rest_is_counted():
     async with running() as node:
         topic = await node.topic("orders")
         await append(node, topic, 0, 100)
@@ -105,17 +105,15 @@ async def test_an_age_is_read_from_disk_once_until_the_group_moves_on():
         assert reads
         node.clock_ms += SECOND
         assert (await measured(node, lag, topic)).seconds[Reader("g", "orders")] == 5.0
-        assert node.reads_in_thread == reads, "remembered"
+        assert node.reads_in_thread == reads, "the time is cached"
         await commit(node, topic, "g", 20)
         assert (await measured(node, lag, topic)).seconds[Reader("g", "orders")] == 3.0
         assert node.reads_in_thread > reads
-        assert len(lag._append_times_ms) == 1, "what is behind is forgotten"
+        assert len(lag._append_times_ms) == 1, "times of records before the offset are forgotten"
 
 
 @pytest.mark.parametrize("failure", ["hangs", "fails"])
-async def test_an_age_that_cannot_be_had_is_counted_and_records_are_shown_all_the_same(
-    failure: str, monkeypatch: pytest.MonkeyPatch
-):
+async def test_an_unknown_age_is_counted_and_records_are_still_shown(failure: str, monkeypatch: pytest.MonkeyPatch):
     async with running() as node:
         topic = await node.topic("orders", partitions=3)
         for number in range(3):
@@ -136,7 +134,7 @@ async def test_an_age_that_cannot_be_had_is_counted_and_records_are_shown_all_th
         assert found.left_out_ages == 3
 
 
-async def test_many_groups_do_not_hold_the_loop():
+async def test_many_groups_do_not_block_the_loop():
     async with running() as node:
         topic = await node.topic("orders")
         await append(node, topic, 0, 10)

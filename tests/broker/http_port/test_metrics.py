@@ -1,4 +1,4 @@
-"""The numbers of a whole node are those of what happened to it."""
+"""The metrics of a whole node agree with the events on it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.broker.whole_nodes import WAIT_SECONDS
 
 
 async def scrape(node: Node) -> dict[str, float]:
-    """Sample (name and labels as in the page) → value."""
+    """Return the samples, by name and labels as on the page."""
     text = (await node.http._metrics.render()).decode()
     assert list(text_string_to_metric_families(text))
     samples = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
@@ -26,12 +26,12 @@ async def scrape(node: Node) -> dict[str, float]:
 
 
 async def test_requests_of_streams_and_refusals_before_the_handler_are_counted(nodes):
-    """Every append of the SDK travels in a stream: a count of calls would miss them all."""
+    """Every append of the SDK is sent on a stream, so a count of calls would miss all of them."""
     node = await nodes.serve("one", bootstrap=True)
     create = pb.CreateTopicRequest(name="flights")
     topic = (await node.grpc.admin.create_topic(create, Call(node.loop.time() + 10))).topic
     (group,) = node.view.partition_replicas()
-    while not group.is_leader:  # it has a leader, which has yet to be confirmed
+    while not group.is_leader:  # it has been elected, but is not confirmed yet
         await asyncio.shield(group.wait_progress())
     async with grpc.aio.insecure_channel(node.addresses.client) as channel:
         queue = pb_grpc.LogStub(channel)
@@ -71,7 +71,7 @@ async def test_requests_of_streams_and_refusals_before_the_handler_are_counted(n
 
 
 async def append(topic: pb.Topic, number: int, *nodes: Node) -> Node:
-    """Append one record at whoever leads, as an idempotent producer does; returns the leader."""
+    """Append one record at the present leader, as an idempotent producer does. Return the leader."""
     async with asyncio.timeout(WAIT_SECONDS):
         while True:
             for node in nodes:
@@ -80,7 +80,7 @@ async def append(topic: pb.Topic, number: int, *nodes: Node) -> Node:
                 if not answer.partitions[0].HasField("error"):
                     return node
                 assert answer.partitions[0].error.retriable
-            await asyncio.sleep(0.02)  # until somebody leads
+            await asyncio.sleep(0.02)  # until there is a leader
 
 
 async def test_commits_elections_and_peers_are_counted(nodes):
@@ -113,7 +113,7 @@ async def test_commits_elections_and_peers_are_counted(nodes):
 
 
 async def test_a_partition_whose_leader_died_without_a_majority_is_reported(nodes):
-    """Nobody claims a higher term then: the dead leader stays the best hint, and must not stay the report."""
+    """No broker claims a higher term then. The dead leader stays the best hint, but must not be reported as a leader."""
     first = await nodes.serve("one", bootstrap=True)
     second = await nodes.serve("two", join=(first.addresses.client,))
     create = pb.CreateTopicRequest(name="flights", partitions=2, replication_factor=2)
@@ -122,7 +122,7 @@ async def test_a_partition_whose_leader_died_without_a_majority_is_reported(node
         p.group_id for p in topic.partitions if first.view.leadership.get(p.group_id).node_id == second.view.node_id
     ]
     assert led_by_second
-    await second.transport.close()  # it does not hand over: to the first it died
+    await second.transport.close()  # without transferring leadership, so the first sees a crash
     async with asyncio.timeout(30):
         while (await scrape(first))["raftmq_partitions_without_leader"] < 2:
             await asyncio.sleep(0.05)
@@ -132,7 +132,7 @@ async def test_a_partition_whose_leader_died_without_a_majority_is_reported(node
     assert first.view.leadership.get(led_by_second[0]).node_id == second.view.node_id
 
 
-async def test_the_lag_of_a_group_is_on_the_page_of_who_leads(nodes):
+async def test_the_lag_of_a_group_is_on_the_page_of_the_leader(nodes):
     node = await nodes.serve("one", bootstrap=True)
     create = pb.CreateTopicRequest(name="flights")
     topic = (await node.grpc.admin.create_topic(create, Call(node.loop.time() + 10))).topic
@@ -153,7 +153,7 @@ async def test_the_lag_of_a_group_is_on_the_page_of_who_leads(nodes):
             await asyncio.sleep(0.05)
 
 
-async def test_a_partition_that_goes_while_lags_are_measured_does_not_fail_the_page(nodes, monkeypatch):
+async def test_a_partition_removed_during_a_scrape_does_not_fail_the_page(nodes, monkeypatch):
     monkeypatch.setattr(consumer_lag, "_STEPS_PER_TURN", 1)
     node = await nodes.serve("one", bootstrap=True)
     create = pb.CreateTopicRequest(name="flights", partitions=2)
@@ -166,6 +166,6 @@ async def test_a_partition_that_goes_while_lags_are_measured_does_not_fail_the_p
         assert not answer.partitions[0].HasField("error")
     last = list(node._partitions)[-1]
     page = asyncio.create_task(node.http._metrics.render())
-    await asyncio.sleep(0)  # it has looked at the first partition
+    await asyncio.sleep(0)  # it has measured the first partition
     del node._partitions[last]
     assert b"raftmq_consumer_lag_records" in await page

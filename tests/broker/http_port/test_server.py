@@ -1,4 +1,4 @@
-"""The HTTP port over loopback, and the names of its metrics."""
+"""The HTTP port serves its routes over loopback, and its metrics have proper names."""
 
 from __future__ import annotations
 
@@ -77,14 +77,14 @@ async def get(port: int, path: str, accept: str = "*/*") -> tuple[int, dict[str,
     return int(status.split()[1]), dict(line.lower().split(": ", 1) for line in lines), body
 
 
-async def test_alive_means_the_loop_answers():
+async def test_healthz_answers_while_the_loop_runs():
     async with serving() as (_, port):
         status, _, body = await get(port, "/healthz")
         assert status == 200
         assert json.loads(body)["status"] == "ok"
 
 
-async def test_readiness_says_why_not():
+async def test_readyz_gives_the_reasons():
     async with serving() as (node, port):
         assert (await get(port, "/readyz"))[0] == 200
         node.reasons = [NotReady(Reason.STARTING_REPLICAS, "2 replicas are not serving yet")]
@@ -179,8 +179,8 @@ async def test_the_process_keeps_its_signal_handlers():
         assert signal.getsignal(signal.SIGTERM) is before
 
 
-async def test_garbage_is_refused_in_one_line_of_the_log_whatever_it_follows():
-    """Garbage after a HEAD request must not make the refusal itself raise."""
+async def test_malformed_input_is_refused_with_one_log_line_after_any_request():
+    """Malformed input after a HEAD request must not make the refusal itself raise."""
     failures: list[dict[str, object]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
     hello_of_tls = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(256)
@@ -198,8 +198,8 @@ async def test_garbage_is_refused_in_one_line_of_the_log_whatever_it_follows():
 
 
 @pytest.mark.parametrize("answered", ["before the answer", "during the answer"])
-async def test_a_body_that_turns_out_malformed_is_no_failure_of_the_application(answered):
-    """The 400 was sent into the middle of an answer, which raised, and filled the log with what clients chose to send."""
+async def test_a_malformed_body_is_no_failure_of_the_application(answered):
+    """The status 400 was sent in the middle of an answer, which raised, and clients could fill the log."""
     is_asked, may_answer = asyncio.Event(), asyncio.Event()
     failures: list[dict[str, object]] = []
 
@@ -234,7 +234,7 @@ async def test_a_body_that_turns_out_malformed_is_no_failure_of_the_application(
 
 
 async def test_connections_wait_in_the_kernel_while_the_loop_is_busy():
-    """With a backlog of 128 a prober in a flood was sent for again by its kernel, a second later."""
+    """With a backlog of 128 the kernel of a prober repeated its connection request a second later during a flood."""
     async with serving() as (_, port):
         with contextlib.ExitStack() as stack:
             for _ in range(500):  # the loop takes none of them meanwhile

@@ -10,7 +10,7 @@ from tests.support.broker.harness import batch, running
 
 
 async def test_a_cancelled_wait_is_cancelled_and_undoes_nothing() -> None:
-    """aioraft-ng caught CancelledError with everything else: a cancelled call went on as if it had been answered."""
+    """aioraft-ng caught CancelledError with everything else, so a cancelled call continued as if it had been answered."""
     async with running() as node:
         topic = await node.topic()
         node.hold_commits = True
@@ -21,11 +21,11 @@ async def test_a_cancelled_wait_is_cancelled_and_undoes_nothing() -> None:
         with pytest.raises(asyncio.CancelledError):
             await waiting
         node.release_commits()
-        assert (await node.append(topic, batch(2, sequence=0))).base_offsets == [0], "it was written, and once"
+        assert (await node.append(topic, batch(2, sequence=0))).base_offsets == [0], "it was written once"
         assert node.partition(topic).high_watermark == 2
 
 
-async def test_appends_that_run_at_once_get_an_offset_each() -> None:
+async def test_concurrent_appends_get_distinct_offsets() -> None:
     """aioraft-ng chose an append's index before an await."""
     async with running() as node:
         topic = await node.topic()

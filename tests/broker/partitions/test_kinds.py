@@ -1,4 +1,4 @@
-"""The kinds of topics: each one that metadata accepts can be served."""
+"""Each kind of topic that metadata accepts can be served."""
 
 import pytest
 from raftmq.broker.partitions.kinds import KINDS, kind_of

@@ -1,4 +1,4 @@
-"""One partition through `PartitionLog` and the Log service, on a real core."""
+"""One partition is tested through `PartitionLog` and the Log service, on a real core."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def test_a_duplicate_of_an_uncommitted_batch_is_answered_only_after_its_co
         assert node.partition(topic).high_watermark == 2
 
 
-async def test_a_cancelled_append_does_not_take_its_duplicate_with_it():
+async def test_a_cancelled_append_does_not_cancel_its_duplicate():
     async with running() as node:
         topic = await node.topic()
         node.hold_commits = True
@@ -99,7 +99,7 @@ async def test_a_gap_is_refused_after_a_read_confirmation_and_the_accepted_prefi
 
 
 async def test_a_gap_that_closes_before_the_confirmation_is_no_gap():
-    """Order of arrival was not the order of sequences: after the read confirmation the batch is judged again."""
+    """The batches arrived in another order than that of their sequences. After the read confirmation the batch is validated again."""
     async with running() as node:
         topic = await node.topic()
         late = asyncio.create_task(node.append(topic, batch(1, sequence=1)))
@@ -108,7 +108,7 @@ async def test_a_gap_that_closes_before_the_confirmation_is_no_gap():
         assert (await late).base_offsets == [1]
 
 
-async def test_a_gap_on_a_leader_that_loses_leadership_is_not_called_one():
+async def test_a_gap_on_a_leader_that_loses_leadership_is_not_reported():
     async with running() as node:
         topic = await node.topic()
         group_id = GroupId(topic.partitions[0].group_id)
@@ -163,7 +163,7 @@ async def test_leadership_lost_before_the_commit_is_an_unknown_outcome():
         assert result.error.outcome == pb.UNKNOWN_OUTCOME
 
 
-async def test_what_a_lost_leadership_left_is_judged_by_the_applied_state_of_the_next_term():
+async def test_a_retry_after_lost_leadership_is_validated_by_the_next_terms_applied_state():
     async with running() as node:
         topic = await node.topic()
         group_id = GroupId(topic.partitions[0].group_id)
@@ -182,7 +182,7 @@ async def test_what_a_lost_leadership_left_is_judged_by_the_applied_state_of_the
 
 
 async def test_batches_of_a_lost_term_are_forgotten_by_the_next():
-    """Appended and never committed, then replaced by another leader's log: their sequences are free again."""
+    """They were appended, never committed, and replaced by another leader's log. Their sequences are free again."""
     async with running() as node:
         topic = await node.topic()
         group_id = GroupId(topic.partitions[0].group_id)
@@ -214,7 +214,7 @@ async def test_a_timeout_after_proposing_is_an_unknown_outcome():
         topic = await node.topic()
         node.hold_commits = True
         request = append_request(topic, batch(1, sequence=0))
-        request.timeout_ms = 200  # long enough to be looked at on a busy machine
+        request.timeout_ms = 200  # long enough to be processed on a busy machine
         result = (await node.queue.append(request, node.call())).partitions[0]
         assert result.error.code == pb.REQUEST_TIMED_OUT
         assert result.error.outcome == pb.UNKNOWN_OUTCOME
@@ -303,7 +303,7 @@ async def test_hostile_batches_are_refused_by_type_before_anything_is_proposed(n
         assert (await node.append(topic, GOOD)).base_offsets == [0]
 
 
-async def test_the_largest_batch_follows_the_topics_configuration_at_once():
+async def test_the_largest_batch_follows_the_topics_configuration_immediately():
     async with running() as node:
         topic = await node.topic(max_batch_bytes="2000")
         big = batch(1, body=b"x" * 3000)
@@ -324,7 +324,7 @@ async def test_a_recent_read_starts_at_the_batch_that_holds_the_offset():
         assert node.reads_in_thread == 0
 
 
-async def test_a_cold_sequential_read_finds_its_place_once():
+async def test_a_cold_sequential_read_searches_its_position_once():
     async with running(recent_bytes_max=1) as node:
         topic = await node.topic()
         log = node.partition(topic)
@@ -338,12 +338,12 @@ async def test_a_cold_sequential_read_finds_its_place_once():
             offset = entries[-1].next_offset
             threads.append(node.reads_in_thread)
         assert found == list(range(0, 40, 2))
-        # the first read looks for its offset and reads; each later one only reads
+        # the first read has to find its offset, each later one only reads
         assert threads[0] == 2
         assert all(after - before == 1 for before, after in itertools.pairwise(threads))
 
 
-async def test_a_cold_reader_does_not_walk_through_the_commands_behind_what_it_read(monkeypatch):
+async def test_a_cold_reader_skips_commands_after_the_last_batch(monkeypatch):
     """Reading every commit since the last batch would take longer than a poll lasts."""
     async with running(recent_bytes_max=1) as node:
         topic = await node.topic()
@@ -365,7 +365,7 @@ async def test_a_cold_reader_does_not_walk_through_the_commands_behind_what_it_r
         assert sum(read) < 50
 
 
-async def test_commands_before_the_first_record_do_not_stay(monkeypatch):
+async def test_commands_before_the_first_record_are_truncated(monkeypatch):
     """A partition that gets only commits must not grow without bound."""
     monkeypatch.setattr(log_tail, "TAIL_ENTRIES", 10)
     async with running() as node:
@@ -382,7 +382,7 @@ async def test_commands_before_the_first_record_do_not_stay(monkeypatch):
         index = await truncation_index(log)
         assert index == replica.durable_state_index - 10
         await truncate(log)
-        assert await truncation_index(log) is None, "too little to be worth a write"
+        assert await truncation_index(log) is None, "too few rows to be worth a write"
         for number in range(9):
             await log.offsets.commit(CommitOffset("g", "", 0, number % 2), deadline)
         assert await truncation_index(log) is None
@@ -392,11 +392,11 @@ async def test_commands_before_the_first_record_do_not_stay(monkeypatch):
         index = await truncation_index(log)
         assert index is not None
         (first,) = await log.read(5, 1)
-        assert index == first.index - 1, "the commands in front of the record, and nothing more"
+        assert index == first.index - 1, "the commands before the record, and nothing more"
 
 
 async def truncate(log):
-    """As housekeeping does."""
+    """Truncate the log as housekeeping does."""
     index = await truncation_index(log)
     log.replica.core.compacted(await log.replica.find_position(index))
 
@@ -453,7 +453,7 @@ async def test_truncation_stops_before_the_batch_that_holds_the_start():
         assert await log.truncation_index() == log.replica.core.applied_index
 
 
-async def test_retention_by_time_trims_an_idle_partition_and_keeps_what_is_young():
+async def test_retention_by_time_trims_an_idle_partition_and_keeps_young_records():
     async with running() as node:
         topic = await node.topic(retention_ms="10000")
         log = node.partition(topic)
@@ -471,7 +471,7 @@ async def test_retention_by_time_trims_an_idle_partition_and_keeps_what_is_young
         assert (await node.append(topic, batch(1, sequence=10))).base_offsets == [10]
 
 
-async def test_a_clock_that_is_not_the_majority_s_calls_nothing_old():
+async def test_a_clock_outside_the_majority_expires_no_records():
     async with running() as node:
         topic = await node.topic(retention_ms="10000")
         log = node.partition(topic)
@@ -498,8 +498,8 @@ async def test_a_record_exactly_as_old_as_retention_allows_stays():
         assert log.log_start_offset == 5
 
 
-async def test_retention_goes_on_from_a_start_inside_a_batch():
-    """DeleteRecords may end inside a batch; retention deletes whole ones."""
+async def test_retention_continues_from_a_start_inside_a_batch():
+    """DeleteRecords may end inside a batch, but retention deletes whole batches."""
     async with running() as node:
         topic = await node.topic(retention_ms="10000")
         log = node.partition(topic)
@@ -515,7 +515,7 @@ async def test_retention_goes_on_from_a_start_inside_a_batch():
         assert log.log_start_offset == 5
 
 
-async def test_retention_for_ever_deletes_nothing():
+async def test_unlimited_retention_deletes_nothing():
     async with running() as node:
         topic = await node.topic(retention_ms="-1", retention_bytes="-1")
         log = node.partition(topic)
@@ -569,8 +569,8 @@ async def test_damage_found_by_a_read_is_reported_and_never_served():
         assert reported == [log.replica.group_id]
 
 
-async def test_a_cold_read_that_is_cancelled_ends_so_even_if_a_trim_passed_by(monkeypatch):
-    """The reader's cancellation was replaced by an answer, and whoever had cancelled it waited."""
+async def test_a_cancelled_cold_read_stays_cancelled_after_a_concurrent_trim(monkeypatch):
+    """The reader's cancellation was replaced by an answer, and the caller that had cancelled it waited."""
     async with running(recent_bytes_max=1) as node:
         topic = await node.topic()
         log = node.partition(topic)

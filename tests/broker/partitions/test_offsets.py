@@ -1,4 +1,4 @@
-"""Commits of one partition: what comes while one is under way goes as one entry, and nobody waits for ever."""
+"""Commits of one partition that arrive while one is under way become one entry, and no caller waits without end."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -40,9 +40,7 @@ async def turn() -> None:
         await asyncio.sleep(0)
 
 
-async def test_commits_that_wait_go_as_one_entry_and_the_last_of_an_owner_wins(
-    node: Harness, partition: PartitionLog
-) -> None:
+async def test_waiting_commits_become_one_entry_with_each_owners_latest(node: Harness, partition: PartitionLog) -> None:
     node.hold_commits = True
     first = commit(node, partition, 1)
     await turn()
@@ -71,7 +69,7 @@ async def test_each_commit_of_an_entry_has_its_own_answer(node: Harness, partiti
     assert raised.value.code == pb.FENCED
 
 
-async def test_a_leader_that_steps_down_leaves_the_outcome_open_and_refuses_what_waits(
+async def test_stepping_down_leaves_the_outcome_unknown_and_refuses_waiting_commits(
     node: Harness, partition: PartitionLog
 ) -> None:
     node.hold_commits = True
@@ -89,7 +87,7 @@ async def test_a_leader_that_steps_down_leaves_the_outcome_open_and_refuses_what
     assert raised.value.detail.retriable
 
 
-async def test_a_request_that_went_away_stops_nobody(node: Harness, partition: PartitionLog) -> None:
+async def test_a_cancelled_commit_stops_no_other(node: Harness, partition: PartitionLog) -> None:
     node.hold_commits = True
     gone, stays = commit(node, partition, 1), commit(node, partition, 2, "h")
     await turn()
@@ -99,7 +97,9 @@ async def test_a_request_that_went_away_stops_nobody(node: Harness, partition: P
     assert [partition.offsets.of(group).offset for group in ("g", "h")] == [1, 2]
 
 
-async def test_who_waits_is_bounded(node: Harness, partition: PartitionLog, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_waiting_owners_are_bounded(
+    node: Harness, partition: PartitionLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(partition_offsets, "COMMITS_GATHERED_MAX", 3)
     node.hold_commits = True
     tasks = [commit(node, partition, 1, f"g{number}") for number in range(5)]
@@ -112,9 +112,7 @@ async def test_who_waits_is_bounded(node: Harness, partition: PartitionLog, monk
     await asyncio.gather(*tasks[:-1])
 
 
-async def test_a_commit_that_takes_too_long_says_that_it_may_have_happened(
-    node: Harness, partition: PartitionLog
-) -> None:
+async def test_a_commit_that_times_out_has_an_unknown_outcome(node: Harness, partition: PartitionLog) -> None:
     node.hold_commits = True
     with pytest.raises(RequestError) as raised:
         await partition.offsets.commit(CommitOffset("g", "", 0, 1), node.loop.time() + 0.01)
@@ -122,12 +120,10 @@ async def test_a_commit_that_takes_too_long_says_that_it_may_have_happened(
     assert raised.value.detail.outcome == pb.UNKNOWN_OUTCOME
     with pytest.raises(RequestError) as raised:
         await partition.offsets.commit(CommitOffset("g", "", 0, 1), node.loop.time() - 1)
-    assert raised.value.detail.outcome == pb.NOT_APPLIED, "it was never begun"
+    assert raised.value.detail.outcome == pb.NOT_APPLIED, "it was never proposed"
 
 
-async def test_offsets_nobody_touched_are_forgotten_unless_their_group_lives(
-    node: Harness, partition: PartitionLog
-) -> None:
+async def test_unused_offsets_are_forgotten_unless_their_group_lives(node: Harness, partition: PartitionLog) -> None:
     await commit(node, partition, 1, "old")
     await commit(node, partition, 1, "alive")
     node.clock_ms += 1000
@@ -138,13 +134,13 @@ async def test_offsets_nobody_touched_are_forgotten_unless_their_group_lives(
     assert [group for group, _ in partition.replica.state_machine.group_offsets()] == ["alive", "new"]
     index = partition.replica.core.last_index
     assert await partition.offsets.expire(lambda group: group == "alive", before_ms, deadline) == 0
-    assert partition.replica.core.last_index == index, "nothing to forget writes nothing"
+    assert partition.replica.core.last_index == index, "nothing is written if there is nothing to forget"
     node.lose_leadership(partition.replica.group_id)
     assert await partition.offsets.expire(lambda _: False, before_ms, deadline) == 0
 
 
 async def test_a_commit_that_changes_nothing_writes_nothing(node: Harness, partition: PartitionLog) -> None:
-    """An entry stays on every replica as long as the records around it: a commit that changes nothing needs none."""
+    """An entry stays on every replica as long as the records around it, so a commit without effect must not write one."""
     await commit(node, partition, 7)
     index = partition.replica.core.last_index
     for _ in range(20):
@@ -157,7 +153,7 @@ async def test_a_commit_that_changes_nothing_writes_nothing(node: Harness, parti
     assert partition.replica.core.last_index == index + 3
 
 
-async def test_the_same_offset_with_something_else_finished_is_a_change(node: Harness, partition: PartitionLog) -> None:
+async def test_the_same_offset_with_other_finished_ranges_is_a_change(node: Harness, partition: PartitionLog) -> None:
     for ranges in ([(9, 10)], [(9, 12)], []):
         finished = encode_ranges(7, ranges)
         index = partition.replica.core.last_index
@@ -167,7 +163,7 @@ async def test_the_same_offset_with_something_else_finished_is_a_change(node: Ha
         assert partition.offsets.of("g").finished == finished
 
 
-async def test_ranges_are_judged_before_anything_is_proposed(node: Harness, partition: PartitionLog) -> None:
+async def test_ranges_are_validated_before_anything_is_proposed(node: Harness, partition: PartitionLog) -> None:
     index = partition.replica.core.last_index
     with pytest.raises(RequestError, match="the last one is incomplete") as raised:
         await partition.offsets.commit(CommitOffset("g", "", 0, 7, "", b"\x01"), node.loop.time() + 10)
@@ -193,7 +189,7 @@ async def test_the_bytes_of_one_entry_of_commits_are_bounded(
     assert [partition.offsets.of(f"g{number}").offset for number in range(6)] == [7] * 6
 
 
-async def test_an_offset_committed_again_and_again_counts_as_used(node: Harness, partition: PartitionLog) -> None:
+async def test_a_repeatedly_committed_offset_counts_as_used(node: Harness, partition: PartitionLog) -> None:
     await commit(node, partition, 7)
     index = partition.replica.core.last_index
     node.clock_ms += int(partition_offsets.TOUCH_SECONDS_MAX * 1000) + 1
@@ -204,8 +200,8 @@ async def test_an_offset_committed_again_and_again_counts_as_used(node: Harness,
     assert partition.replica.core.last_index == index + 1
 
 
-async def test_a_commit_behind_one_that_is_under_way_is_written(node: Harness, partition: PartitionLog) -> None:
-    """The state is not yet what it will be: to find 1 in it says nothing of what is there after 2."""
+async def test_a_commit_after_one_that_is_under_way_is_written(node: Harness, partition: PartitionLog) -> None:
+    """The state before the commit is not known yet: it may contain the offset 1 now, but not after the commit of 2."""
     await commit(node, partition, 1)
     node.hold_commits = True
     first = commit(node, partition, 2)
@@ -217,7 +213,7 @@ async def test_a_commit_behind_one_that_is_under_way_is_written(node: Harness, p
     assert partition.offsets.of("g").offset == 1
 
 
-async def test_who_is_fenced_hears_so_though_the_offset_is_there(node: Harness, partition: PartitionLog) -> None:
+async def test_a_fenced_owner_is_refused_even_for_an_unchanged_offset(node: Harness, partition: PartitionLog) -> None:
     await partition.offsets.open(OpenPartition("g", "old", 5), node.loop.time() + 10)
     await partition.offsets.commit(CommitOffset("g", "old", 5, 7), node.loop.time() + 10)
     await partition.offsets.open(OpenPartition("g", "new", 6), node.loop.time() + 10)

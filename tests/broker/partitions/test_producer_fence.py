@@ -1,4 +1,4 @@
-"""A named producer that was succeeded is refused in every partition, also where its successor never writes."""
+"""A named producer with a successor is refused in every partition, even where the successor never writes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def fence(node: Harness, answer: pb.InitProducerResponse, seconds: float =
 
 
 def grow_old(node: Harness, seconds: float = METADATA_AGE_SECONDS_MAX + 1) -> float:
-    """A majority of the metadata voters confirmed so long ago, and not since, what the node knows."""
+    """Age the last confirmation of the node's metadata by this time."""
     node.metadata.reads.confirmed_at = node.loop.time() - seconds
     return node.metadata.reads.confirmed_at
 
@@ -44,10 +44,10 @@ async def test_a_zombie_is_refused_where_its_successor_never_wrote():
         assert list((await append(node, topic, batch(producer=first.producer_id))).base_offsets) == [0]
         second = await init(node)
         assert (second.producer_id, second.epoch) == (first.producer_id, 1)
-        for sequence in (1, 5):  # the next, and one after a gap
+        for sequence in (1, 5):  # the next sequence, and one after a gap
             refused = await append(node, topic, batch(producer=first.producer_id, sequence=sequence))
             assert (refused.error.code, refused.error.outcome) == (pb.PRODUCER_FENCED, pb.NOT_APPLIED)
-        # an epoch that it raised by itself is its own, not the name's
+        # an epoch that the producer raised by itself is its own, not the name's
         refused = await append(node, topic, batch(producer=first.producer_id, epoch=7))
         assert refused.error.code == pb.PRODUCER_FENCED
         accepted = await append(node, topic, batch(producer=second.producer_id, epoch=1 << 32))
@@ -62,8 +62,8 @@ async def test_a_zombie_is_refused_in_a_partition_that_never_heard_of_either():
         assert (await append(node, topic, batch(producer=first.producer_id))).error.code == pb.PRODUCER_FENCED
 
 
-async def test_what_a_zombie_had_written_is_still_acknowledged_to_it():
-    """Its answer was lost, and it repeats the batch: "not written" would be a lie."""
+async def test_batches_written_by_a_zombie_are_still_acknowledged_to_it():
+    """Its answer was lost, and it repeats the batch. The answer "not written" would be wrong."""
     async with running() as node:
         topic = await node.topic()
         first = await init(node)
@@ -75,8 +75,8 @@ async def test_what_a_zombie_had_written_is_still_acknowledged_to_it():
         assert repeated.error.code == pb.PRODUCER_FENCED
 
 
-async def test_epochs_that_were_asked_for_are_those_of_the_batches():
-    """As Spark's sink does it: a batch's id is the epoch."""
+async def test_requested_epochs_are_those_of_the_batches():
+    """Spark's sink does this: a batch's id is the epoch."""
     async with running() as node:
         topic = await node.topic()
         producer = (await init(node, epoch=7)).producer_id
@@ -88,13 +88,13 @@ async def test_epochs_that_were_asked_for_are_those_of_the_batches():
         assert list((await append(node, topic, batch(producer=producer, epoch=8))).base_offsets) == [1]
 
 
-async def test_a_repeated_request_gets_the_same_epoch_and_fences_nobody():
+async def test_a_repeated_request_gets_the_same_epoch_and_fences_no_producer():
     async with running() as node:
         answers = [await init(node, stamp=stamp) for stamp in (b"a", b"a", b"b", b"b", b"a")]
         assert [answer.epoch for answer in answers] == [0, 0, 1, 1, 2]
 
 
-async def test_a_broker_whose_metadata_is_old_asks_before_it_takes_a_named_batch():
+async def test_a_broker_with_old_metadata_confirms_it_before_it_accepts_a_named_batch():
     async with running() as node:
         topic = await node.topic()
         producer = (await init(node)).producer_id
@@ -113,13 +113,13 @@ async def test_metadata_is_refreshed_before_it_is_too_old():
         await append(node, topic, batch(producer=producer))
         before = grow_old(node, 0.6 * METADATA_AGE_SECONDS_MAX)
         answering = asyncio.ensure_future(append(node, topic, batch(producer=producer, sequence=1)))
-        assert list((await answering).base_offsets) == [1], "it was taken at once"
+        assert list((await answering).base_offsets) == [1], "it was accepted immediately"
         await node.metadata.reads.refresh()
         assert (node.metadata.reads.confirmed_at or 0) > before
 
 
-async def test_a_broker_that_cannot_confirm_its_metadata_takes_nothing_under_a_name():
-    """It might be cut off from those who know of a successor. The refusal is definite and retriable; others are not held up."""
+async def test_a_broker_that_cannot_confirm_its_metadata_accepts_no_named_batch():
+    """It may be cut off from brokers that know of a successor. The refusal is definite and retriable, and delays no other producer."""
     async with running() as node:
         topic = await node.topic()
         producer = (await init(node)).producer_id
@@ -138,7 +138,7 @@ async def test_a_broker_that_cannot_confirm_its_metadata_takes_nothing_under_a_n
         assert list((await append(node, topic, batch(producer=producer, sequence=1))).base_offsets) == [2]
 
 
-async def test_fencing_waits_for_what_was_taken_before():
+async def test_fencing_waits_for_batches_accepted_before():
     async with running() as node:
         topic = await node.topic()
         first = await init(node)
@@ -147,7 +147,7 @@ async def test_fencing_waits_for_what_was_taken_before():
         under_way = asyncio.ensure_future(append(node, topic, batch(producer=first.producer_id)))
         await asyncio.sleep(0)
         partition = node.partition(topic)
-        # the name gets its next epoch elsewhere: commits are held here, those of the metadata, too
+        # the name gets its next epoch elsewhere, because commits are held here, those of the metadata too
         settling = asyncio.ensure_future(partition.appends.settle(first.producer_id, 1 << 32, node.loop.time() + 10))
         others = asyncio.ensure_future(partition.appends.settle(first.producer_id, 0, node.loop.time() + 10))
         for _ in range(10):
@@ -176,7 +176,7 @@ async def test_fencing_waits_until_the_broker_knows_the_epoch_and_names_all_brok
         assert len((await waiting).addresses) == 3
 
 
-async def test_who_was_succeeded_meanwhile_is_told_when_it_asks():
+async def test_fencing_with_an_outdated_epoch_is_refused():
     async with running() as node:
         await init(node)
         second = await init(node)
@@ -186,5 +186,5 @@ async def test_who_was_succeeded_meanwhile_is_told_when_it_asks():
         assert raised.value.code == pb.PRODUCER_FENCED
 
 
-def test_the_sdk_waits_longer_than_a_broker_believes_its_metadata():
+def test_the_sdk_waits_longer_than_a_broker_trusts_its_metadata():
     assert settings.PREDECESSOR_SECONDS >= 1.6 * METADATA_AGE_SECONDS_MAX

@@ -1,4 +1,4 @@
-"""Marks of retention by size, against a slow obvious twin that knows every entry."""
+"""Marks of retention by size agree with a slow obvious twin that knows every entry."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KIB = 1024
 
 
 def _headers(sizes: list[int]) -> dict[int, EntryHeader]:
-    """A log of one-record batches; size 0 is a command."""
+    """Return the headers of a log of one-record batches. Size 0 is a command."""
     headers, offset = {}, 0
     for index, size in enumerate(sizes, 1):
         kind = EntryKind.DATA if size else EntryKind.COMMAND
@@ -43,7 +43,7 @@ def _bytes_from(headers, offset: int) -> int:
     start=st.integers(0, 30),
 )
 def test_at_least_the_limit_stays_and_little_more(before, after, retention, start):
-    """Whatever was in the log before the marks began, and whatever came later."""
+    """This holds for any log from before the marks began, and for any later records."""
     old = _headers(before)
     end = max((header.next_offset for header in old.values()), default=0)
     start = min(start, end)
@@ -65,7 +65,7 @@ def test_at_least_the_limit_stays_and_little_more(before, after, retention, star
     assert kept <= retention + 2 * spacing_for(retention) + 2 * 300 * KIB
 
 
-def test_the_way_back_is_walked_in_steps(monkeypatch):
+def test_reading_back_proceeds_in_steps(monkeypatch):
     monkeypatch.setattr(byte_marks, "HEADERS_PER_STEP", 3)
     headers = _headers([100 * KIB] * 20)
     marks = SizeIndex(1000 * KIB, LogIndex(20), 20, 2000 * KIB)

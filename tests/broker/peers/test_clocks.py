@@ -1,4 +1,4 @@
-"""Whose clock is believed, by whom, and what a node whose clock is wrong does and leaves alone."""
+"""Nodes trust the clock of the majority, and a node with a wrong clock limits itself."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TIMES = Timing()
 
 
 class Loop:
-    """Of a loop only its clock."""
+    """A loop that has only a clock."""
 
     def __init__(self) -> None:
         self.seconds = 50.0
@@ -40,10 +40,10 @@ class Loop:
 
 
 class Cluster:
-    """Nodes that hear each other's clocks after a delay; nothing else of them is there."""
+    """Nodes that receive each other's clocks after a delay, and have no other parts."""
 
     def __init__(self, *wrong_ms: int) -> None:
-        """By how much the clocks of nodes 1, 2, … are wrong."""
+        """Take the errors of the clocks of nodes 1, 2, …"""
         self.loop = Loop()
         self.wrong_ms = dict(enumerate(wrong_ms, start=1))
         self.down: set[int] = set()
@@ -84,7 +84,7 @@ class Cluster:
                     (clocks.on_question if kind is FrameType.CLOCK_QUESTION else clocks.on_answer)(source, body)
 
     def check(self) -> None:
-        """A round of questions, and the answers."""
+        """Send a round of questions, and deliver the answers."""
         for node, clocks in self.clocks.items():
             if node not in self.down:
                 clocks.ask_all()
@@ -98,7 +98,7 @@ class Cluster:
         return self.clocks[node].is_comparable
 
     def error_ms(self, node: int) -> float:
-        """By how much what the node would stamp is wrong."""
+        """Return the error of the node's stamps."""
         return self.clocks[node].now_ms() - self.true_ms
 
 
@@ -120,7 +120,7 @@ A, D, X, U = Agreement.AGREES, Agreement.DIFFERS, Agreement.DISPUTED, Agreement.
         ([0, 0, 0, HOUR_MS, -HOUR_MS], [A, A, A, D, D]),
     ],
 )
-def test_the_majority_of_all_nodes_is_believed(wrong, expected):
+def test_the_majority_of_all_nodes_is_trusted(wrong, expected):
     cluster = Cluster(*wrong)
     cluster.check()
     assert cluster.agreements() == expected
@@ -131,7 +131,7 @@ def test_the_majority_of_all_nodes_is_believed(wrong, expected):
             assert cluster.clocks[node].look().offset_ms == pytest.approx(cluster.wrong_ms[node], abs=5_000)
 
 
-def test_nodes_that_are_down_count_and_say_nothing():
+def test_nodes_that_are_down_count_as_silent():
     cluster = Cluster(0, 0, 0)
     cluster.down = {2, 3}
     cluster.check()
@@ -142,12 +142,12 @@ def test_nodes_that_are_down_count_and_say_nothing():
     cluster.down = {2, 3}
     for _ in range(7):
         cluster.check()
-    assert cluster.agreements() == [U], "what was heard long ago says nothing of now"
+    assert cluster.agreements() == [U], "an old answer says nothing of the present"
     assert abs(cluster.error_ms(1)) <= 1
 
 
 def test_without_a_majority_no_stamp_is_earlier_than_the_latest_clock():
-    """Records that are stamped too early would be deleted too early, once the clock is right."""
+    """Records that are stamped too early would be deleted too early once the clock is right."""
     cluster = Cluster(0, -200 * HOUR_MS)
     cluster.check()
     assert cluster.agreements() == [X, X]
@@ -155,8 +155,8 @@ def test_without_a_majority_no_stamp_is_earlier_than_the_latest_clock():
     assert abs(cluster.error_ms(1)) <= 1
 
 
-def test_what_a_node_believed_while_it_knew_of_no_others_is_no_majority_s_time():
-    """Readiness is asked before a broker has read who its peers are. Its clock went wrong while it was down."""
+def test_the_time_of_a_node_without_known_peers_is_not_a_majoritys():
+    """Readiness is requested before a broker has read the list of its peers. Its clock went wrong while it was down."""
     cluster = Cluster(-25 * HOUR_MS, 0, 0)
     cluster.ignorant = {1}
     assert cluster.clocks[1].look().agreement is A
@@ -167,11 +167,11 @@ def test_what_a_node_believed_while_it_knew_of_no_others_is_no_majority_s_time()
     assert not cluster.takes_records(1)
     for _ in range(6):
         cluster.check()
-    assert cluster.takes_records(1), "the third stays away"
-    assert abs(cluster.error_ms(1)) <= 1, "not by its own clock, which nobody has confirmed"
+    assert cluster.takes_records(1), "the third stays silent"
+    assert abs(cluster.error_ms(1)) <= 1, "not by its own clock, which no other node has confirmed"
 
 
-def test_a_clock_that_is_set_wrong_later_is_not_followed_as_long_as_another_says_so():
+def test_a_clock_that_turns_wrong_is_not_followed_while_another_contradicts_it():
     cluster = Cluster(0, 0)
     cluster.check()
     cluster.wrong_ms[1] = 200 * HOUR_MS
@@ -188,40 +188,40 @@ def test_a_clock_that_is_set_wrong_later_is_not_followed_as_long_as_another_says
     assert cluster.agreements() == [A, A]
 
 
-def test_a_cluster_that_slept_believes_its_clocks_again_after_one_round():
-    """The loops' clocks stand still for a day, the wall clocks do not."""
+def test_a_cluster_that_slept_trusts_its_clocks_again_after_one_round():
+    """The loops' clocks pause for a day, the wall clocks do not."""
     cluster = Cluster(0, 0, 0)
     cluster.check()
     for node in cluster.wrong_ms:
         cluster.wrong_ms[node] = 25 * HOUR_MS
     for clocks in cluster.clocks.values():
-        assert not clocks.is_trusted, "what was heard before says nothing any more"
+        assert not clocks.is_trusted, "earlier answers are void"
         assert not clocks.is_comparable
     cluster.deliver()
     assert cluster.agreements() == [A, A, A]
     assert cluster.error_ms(1) == pytest.approx(25 * HOUR_MS, abs=1)
 
 
-def test_an_answer_of_before_the_sleep_says_nothing_after_it():
+def test_an_answer_from_before_a_sleep_is_ignored():
     cluster = Cluster(0, 0, 0, 0)
     cluster.check()
     cluster.clocks[1].ask(NodeId(2))
     ((_, _, _, question),) = cluster.sent
     cluster.sent.clear()
-    cluster.clocks[2].on_question(NodeId(1), question)  # what it says is on its way when everything falls asleep
+    cluster.clocks[2].on_question(NodeId(1), question)  # its answer is under way when all nodes fall asleep
     for node in cluster.wrong_ms:
         cluster.wrong_ms[node] += 25 * HOUR_MS
     ((_, _, _, answer),) = cluster.sent
     cluster.sent.clear()
     cluster.clocks[1].on_answer(NodeId(2), answer)
-    assert not cluster.clocks[1].is_comparable, "nobody was heard since the leap"
-    assert [kind for _, _, kind, _ in cluster.sent] == [FrameType.CLOCK_QUESTION] * 3, "everybody is asked again"
+    assert not cluster.clocks[1].is_comparable, "no answer has arrived since the leap"
+    assert [kind for _, _, kind, _ in cluster.sent] == [FrameType.CLOCK_QUESTION] * 3, "every node is asked again"
     cluster.deliver()
     assert cluster.error_ms(1) == pytest.approx(25 * HOUR_MS, abs=1)
 
 
-def test_after_a_sleep_one_clock_that_stood_still_is_not_believed_before_the_others_were_heard():
-    """Node 2 wakes with the time at which it fell asleep, which is what the others believed last, and it answers first."""
+def test_after_a_sleep_a_stopped_clock_is_not_trusted_before_the_others_answered():
+    """Node 2 wakes with the time at which it fell asleep, which was also the last trusted time, and it answers first."""
     cluster = Cluster(0, 0, 0)
     cluster.check()
     cluster.wrong_ms[1] = cluster.wrong_ms[3] = 25 * HOUR_MS
@@ -229,7 +229,7 @@ def test_after_a_sleep_one_clock_that_stood_still_is_not_believed_before_the_oth
     assert not cluster.takes_records(1)
     cluster.deliver()
     assert cluster.agreements()[0] is X
-    assert not cluster.takes_records(1), "the third may say which of them is wrong"
+    assert not cluster.takes_records(1), "the third may decide which of them is wrong"
     cluster.down = set()
     cluster.check()
     assert cluster.agreements() == [A, D, A]
@@ -237,7 +237,7 @@ def test_after_a_sleep_one_clock_that_stood_still_is_not_believed_before_the_oth
     assert cluster.takes_records(1)
 
 
-def test_records_are_taken_only_once_the_clock_was_compared_or_nobody_answers():
+def test_records_are_accepted_only_after_the_clock_was_compared_or_no_peer_answers():
     cluster, lonely = Cluster(0, 0, 0), Cluster(0, 0, 0)
     lonely.down = {2, 3}
     found = []
@@ -248,10 +248,10 @@ def test_records_are_taken_only_once_the_clock_was_compared_or_nobody_answers():
     assert found == [False, True, False, False]
     lonely.loop.seconds += TIMES.clock_wait_seconds
     assert lonely.clocks[1].is_comparable
-    assert Cluster(0).clocks[1].is_comparable, "a node alone has nobody to ask"
+    assert Cluster(0).clocks[1].is_comparable, "a node that is alone has no peer to ask"
 
 
-def test_answers_that_took_too_long_or_were_not_asked_for_say_nothing():
+def test_late_and_unsolicited_answers_are_ignored():
     cluster = Cluster(0, 0)
     cluster.delay_seconds = TIMES.clock_difference_seconds / 4 + 0.1
     cluster.check()
@@ -278,7 +278,7 @@ def test_frames_of_another_length_are_refused(size):
 
 
 @given(wrong=st.lists(st.sampled_from([0, 2_000, -3_000, HOUR_MS, -HOUR_MS, 900 * HOUR_MS]), min_size=1, max_size=7))
-def test_a_node_that_trusts_its_clock_is_right_when_most_are_and_never_alone(wrong):
+def test_a_trusted_clock_is_right_if_most_are_and_never_alone(wrong):
     cluster = Cluster(*wrong)
     cluster.check()
     right = sum(abs(one) <= 3_000 for one in wrong)
@@ -295,7 +295,7 @@ def test_a_node_that_trusts_its_clock_is_right_when_most_are_and_never_alone(wro
 
 
 class SetClock:
-    """A wall clock of one node, which somebody may set."""
+    """A wall clock of one node, which the test may set."""
 
     def __init__(self, loop_clock) -> None:
         self._loop_clock = loop_clock
@@ -329,7 +329,7 @@ class ClockCluster(EngineCluster):
 
 
 async def propose(leader, number):
-    """As a client that is told to try again."""
+    """Propose, and repeat the proposal after a retriable error, as a client does."""
     async with asyncio.timeout(5):
         while True:
             try:
@@ -340,7 +340,7 @@ async def propose(leader, number):
                 await asyncio.sleep(0.01)
 
 
-async def test_a_leader_whose_clock_is_wrong_stamps_with_the_majority_s_time() -> None:
+async def test_a_leader_with_a_wrong_clock_stamps_with_the_majoritys_time() -> None:
     async with ClockCluster() as cluster:
         cluster.create_group(7)
         leader = await cluster.leader(7)
@@ -352,7 +352,7 @@ async def test_a_leader_whose_clock_is_wrong_stamps_with_the_majority_s_time() -
             assert abs(appended.entries[0].append_time_ms - (wall.now_ms() - wrong_ms)) < 2_000
 
 
-async def test_a_clock_that_leaps_takes_no_records_until_it_was_compared() -> None:
+async def test_no_records_are_accepted_after_a_leap_until_the_clock_was_compared() -> None:
     async with ClockCluster() as cluster:
         cluster.create_group(7)
         leader = await cluster.leader(7)
@@ -365,7 +365,7 @@ async def test_a_clock_that_leaps_takes_no_records_until_it_was_compared() -> No
         await propose(leader, 1)
 
 
-async def test_leaderships_of_a_node_whose_clock_is_wrong_go_to_those_who_agree_a_few_at_a_time() -> None:
+async def test_leaderships_move_from_a_wrong_clock_to_agreeing_nodes_a_few_at_a_time() -> None:
     async with ClockCluster(limits=Limits(clock_transfers_max=2)) as cluster:
         replicas = range(1, 8)
         for group_id in replicas:
@@ -403,7 +403,7 @@ def leads_at_most(engine, count: int) -> bool:
     return led(engine) <= max(0, count)
 
 
-async def test_leaderships_stay_where_nobody_who_agrees_can_take_them() -> None:
+async def test_leaderships_stay_if_no_agreeing_node_can_take_them() -> None:
     async with ClockCluster() as cluster:
         cluster.create_group(1, (1,))
         cluster.create_group(2, (1, 2))
@@ -424,7 +424,7 @@ async def test_leaderships_stay_where_nobody_who_agrees_can_take_them() -> None:
         await cluster.until(1, D)
         disconnected = ClockWatch(engine, lambda node_id: False)
         disconnected.look()
-        assert led(engine) == 2, "nobody is within reach"
+        assert led(engine) == 2, "no peer is reachable"
         watch.look()
         await until(lambda: not engine.replicas[2].is_leader)
         assert engine.replicas[1].is_leader, "it is the only voter"

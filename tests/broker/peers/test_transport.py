@@ -1,4 +1,4 @@
-"""Peer connections over real loopback sockets."""
+"""Peer connections work over real loopback sockets."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ TIMING = Timing(reconnect_min_seconds=0.01, reconnect_max_seconds=0.05, handshak
 
 
 class Recorder:
-    """A PeerHandler that writes down what it is told."""
+    """A PeerHandler that records its calls."""
 
     def __init__(self, node_id, cluster_id="c"):
         self.node_id = node_id
@@ -84,7 +84,7 @@ async def transport(node_id, cluster_id="c", limits=None, timing=TIMING):
         yield peer, recorder, f"127.0.0.1:{port}"
     finally:
         await peer.close()
-        for _ in range(PASSES_OF_AN_ACCEPT):  # whoever was called by it has taken the call before it is closed in turn
+        for _ in range(PASSES_OF_AN_ACCEPT):  # a peer's connection is accepted before the peer is closed in turn
             await asyncio.sleep(0)
 
 
@@ -111,7 +111,7 @@ async def test_a_frame_larger_than_the_read_buffer_arrives_whole():
             assert (await two.frames.get())[2] == payload
 
 
-async def test_a_process_that_is_gone_is_reported_as_refused():
+async def test_a_dead_process_is_reported_as_refused():
     async with transport(1) as (one, events, _):
         async with transport(2) as (_, _, address):
             one.set_peers({2: address})
@@ -120,12 +120,12 @@ async def test_a_process_that_is_gone_is_reported_as_refused():
     assert seen == [("down", 2), ("refused", 2)]
 
 
-async def test_a_process_that_is_gone_is_reported_as_refused_whatever_number_of_addresses_its_host_has(monkeypatch):
-    """«localhost» in both families: the loop told of two refusals as of one failure without a number, and nobody campaigned."""
+async def test_a_dead_process_is_reported_as_refused_for_any_number_of_addresses(monkeypatch):
+    """When "localhost" had two families, the loop reported both refusals as one failure without a number, and no replica campaigned."""
     loop = asyncio.get_running_loop()
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
-        port = closed.getsockname()[1]  # nobody else gets it, and nobody listens
+        port = closed.getsockname()[1]  # no other process gets it, and none listens on it
 
         async def both(host, port, **_):
             return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (name, port)) for name in ("127.0.0.2", "127.0.0.1")]
@@ -161,8 +161,8 @@ def _failure(number: int) -> OSError:
         ([errno.ENETUNREACH], errno.ENETUNREACH),
     ],
 )
-def test_a_host_refuses_when_all_addresses_do_that_can_be_reached(numbers, telling):
-    """A machine without IPv6 has no way to ::1; a host of which one address does not answer may be cut off, not gone."""
+def test_a_host_refuses_if_all_its_reachable_addresses_refuse(numbers, telling):
+    """A machine without IPv6 cannot reach ::1. A host with one address that does not answer may be cut off, not dead."""
     error = verdict([_failure(number) for number in numbers])
     assert isinstance(error, ConnectionRefusedError) == (telling == errno.ECONNREFUSED)
     if telling != errno.ECONNREFUSED:
@@ -181,8 +181,8 @@ async def test_a_name_whose_first_address_refuses_is_reached_at_the_second(monke
         assert await asyncio.wait_for(events.events.get(), 10) == ("up", 2)
 
 
-async def test_an_address_that_is_no_name_is_tried_again_like_one_that_does_not_answer(monkeypatch):
-    """Python's resolver says so with a UnicodeError; the link's task died of it, and never connected again."""
+async def test_a_malformed_host_name_is_retried_like_a_silent_one(monkeypatch):
+    """Python's resolver raises UnicodeError for it. The link's task died of that and never connected again."""
     loop = asyncio.get_running_loop()
     resolve, answers = loop.getaddrinfo, []
 
@@ -200,10 +200,10 @@ async def test_an_address_that_is_no_name_is_tried_again_like_one_that_does_not_
 
 @pytest.mark.parametrize("passes", range(6))
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
-async def test_a_connection_that_comes_while_the_transport_closes_is_closed_too(passes):
-    """Between the kernel's accept and the protocol lie some passes of the loop, and nobody knew of the connection in them.
+async def test_a_connection_accepted_while_the_transport_closes_is_closed_too(passes):
+    """Some passes of the loop lie between the kernel's accept and the protocol. The transport did not know the connection during them.
 
-    In one of them asyncio itself forgets it (CPython issue 109564); then the garbage collector closes it, with a warning.
+    In one of them asyncio itself forgets it (CPython issue 109564). Then the garbage collector closes it, with a warning.
     """
     async with transport(1) as (one, _, address):
         host, _, port = address.partition(":")
@@ -216,7 +216,7 @@ async def test_a_connection_that_comes_while_the_transport_closes_is_closed_too(
                 await asyncio.sleep(0)
             gc.collect()
             assert one.inbound_connections == 0
-            with contextlib.suppress(ConnectionResetError):  # the kernel's, for what nobody accepted
+            with contextlib.suppress(ConnectionResetError):  # the kernel resets connections that were never accepted
                 assert caller.recv(1) == b""
 
 
@@ -236,8 +236,8 @@ async def test_a_node_of_another_cluster_is_not_connected():
         (NOT_FORMED_REASON, "peer_not_in_a_cluster", "info"),
     ],
 )
-async def test_a_refusal_is_said_once_and_is_no_warning_while_a_cluster_forms(reason, name, level):
-    """It was said by each of the three channels."""
+async def test_a_refusal_is_logged_once_and_is_no_warning_while_a_cluster_forms(reason, name, level):
+    """Each of the three channels logged it."""
     async with transport(2) as (_, two, address), transport(1) as (one, _, _):
         refused = asyncio.Queue()
 
@@ -249,7 +249,9 @@ async def test_a_refusal_is_said_once_and_is_no_warning_while_a_cluster_forms(re
         with structlog.testing.capture_logs() as events:
             one.set_peers({2: address})
             seen = dict.fromkeys(Channel, 0)
-            while min(seen.values()) < 3:  # each was told twice, and the third time shows that it has taken note
+            while (
+                min(seen.values()) < 3
+            ):  # each was refused twice, and the third attempt shows that it processed the refusals
                 seen[await asyncio.wait_for(refused.get(), 10)] += 1
     said = [event for event in events if event["event"] == name]
     assert [event["log_level"] for event in said] == [level]
@@ -257,8 +259,8 @@ async def test_a_refusal_is_said_once_and_is_no_warning_while_a_cluster_forms(re
 
 
 @pytest.mark.parametrize("known", [{}, {1: "127.0.0.1:1"}], ids=["unknown", "moved"])
-async def test_a_node_that_is_connected_is_answered_where_it_says_it_is(known):
-    """It may lead metadata and have been registered, or have moved, while this node was cut off: nobody else brings the news."""
+async def test_a_connected_node_is_answered_at_its_stated_address(known):
+    """It may lead metadata, and have registered or moved while this node was cut off. No other node brings that news."""
     async with transport(1) as (one, at_one, address_of_one), transport(2) as (two, at_two, address):
         at_one.address = address_of_one
         two.set_peers(known)
@@ -271,18 +273,18 @@ async def test_a_node_that_is_connected_is_answered_where_it_says_it_is(known):
         one.set_peers({})
         while two.inbound_connections:
             await asyncio.sleep(0.001)
-        assert two.connections() == dict.fromkeys(known, False), "what is known counts again"
+        assert two.connections() == dict.fromkeys(known, False), "the known addresses are used again"
 
 
-async def test_a_node_at_an_address_that_is_none_is_told():
+async def test_a_node_with_a_malformed_address_is_refused():
     async with transport(1) as (one, _, address):
         refusal = await _refusal(address, Hello(WIRE_VERSION, "c", 7, "uuid-7", 1, Channel.CONTROL, 1, "nowhere"))
         assert refusal == "your peer address 'nowhere' is not HOST:PORT"
         assert one.connections() == {}
 
 
-async def test_who_would_be_refused_by_now_is_not_connected_to():
-    """A node that was removed may stay connected for a while; a dead machine's connection ends late."""
+async def test_a_connected_node_that_would_now_be_refused_is_not_dialled():
+    """A removed node may stay connected for a while, and a dead machine's connection ends late."""
     async with transport(1) as (one, at_one, address_of_one), transport(2) as (two, at_two, address):
         at_one.address = address_of_one
         one.set_peers({2: address})
@@ -294,7 +296,7 @@ async def test_who_would_be_refused_by_now_is_not_connected_to():
         assert two.inbound_connections
 
 
-async def test_only_so_many_strangers_are_connected_to():
+async def test_connections_to_strangers_are_bounded():
     async with transport(1, limits=Limits(peer_strangers_max=2)) as (one, _, address):
         one.set_peers({8: "127.0.0.1:1"})
         writers = [(await _greeted(address, Channel.CONTROL, node_id, "127.0.0.1:1"))[1] for node_id in (5, 6, 7, 8)]
@@ -304,7 +306,7 @@ async def test_only_so_many_strangers_are_connected_to():
 
 
 async def test_a_link_closed_while_it_is_refused_ends(monkeypatch):
-    """It went on for ever, in nobody's table, and told again and again that the peer's process is gone."""
+    """Without an owner it continued without end, and reported repeatedly that the peer's process was dead."""
     async with transport(1) as (one, _, _):
         one.set_peers({2: "127.0.0.1:1"})
         link = one._links[2, Channel.CONTROL]
@@ -318,7 +320,7 @@ async def test_a_link_closed_while_it_is_refused_ends(monkeypatch):
             await asyncio.wait_for(link._task, 5)
 
 
-async def test_nobody_is_connected_to_after_closing():
+async def test_no_peer_is_dialled_after_closing():
     async with transport(1) as (one, at_one, address_of_one), transport(2) as (two, at_two, address):
         at_one.address = address_of_one
         one.set_peers({2: address})
@@ -328,7 +330,7 @@ async def test_nobody_is_connected_to_after_closing():
 
 
 async def _refusal(address, hello):
-    """Why a node that says this of itself is not let in."""
+    """Return why a node with this HELLO is refused."""
     _, writer, kind, said = await _dialled(address, hello)
     assert kind == FrameType.REFUSED
     writer.close()
@@ -361,7 +363,7 @@ async def _until_refused_twice(recorder):
         bytes(frame(FrameType.HELLO, [b"x"])[0])[:-1] + b"\x00x",
     ],
 )
-async def test_garbage_closes_the_connection_and_nothing_else(garbage):
+async def test_malformed_frames_close_only_their_connection(garbage):
     async with transport(1) as (one, _, address):
         host, port = address.split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
@@ -383,7 +385,7 @@ async def test_a_silent_connection_is_closed_after_the_handshake_time():
 
 
 async def test_a_full_outbox_drops_instead_of_waiting():
-    """A peer that does not read must cost a bounded number of bytes."""
+    """A peer that does not read must occupy a bounded number of bytes."""
     limits = Limits(peer_outbox_bytes_max=100_000)
     async with transport(1, limits=limits) as (one, events, _), transport(2) as (_, two, address):
         one.set_peers({2: address})
@@ -401,9 +403,9 @@ async def test_a_full_outbox_drops_instead_of_waiting():
         assert one.send(2, Channel.APPEND, FrameType.MESSAGE, [b"x" * 1000])
 
 
-async def test_a_connection_that_just_broke_takes_nothing_and_raises_nothing():
-    """uvloop's transports raise when written to between their end and `connection_lost`: a pass that met one lost the
-    rest of its groups, which then stood still for ever."""
+async def test_writing_to_a_connection_that_just_broke_raises_nothing():
+    """uvloop's transports raise when written to between their end and `connection_lost`. A pass that met one skipped the rest of its
+    groups, which then made no progress."""
     async with transport(1) as (one, events, _), transport(2) as (_, _, address):
         one.set_peers({2: address})
         assert await events.events.get() == ("up", 2)
@@ -418,7 +420,7 @@ async def test_a_connection_that_just_broke_takes_nothing_and_raises_nothing():
 
 
 async def _greeted(address, channel, node_id=7, says=""):
-    """A connection of a node that is let in."""
+    """Return a connection of an admitted node."""
     hello = Hello(WIRE_VERSION, "c", node_id, f"uuid-{node_id}", 1, channel, 1, says)
     reader, writer, kind, _ = await _dialled(address, hello)
     assert kind == FrameType.WELCOME
@@ -426,7 +428,7 @@ async def _greeted(address, channel, node_id=7, says=""):
 
 
 async def _dialled(address, hello):
-    """A connection of a node that says this of itself, and the frame that answers it."""
+    """Connect with this HELLO. Return the connection and the frame that answers it."""
     host, port = address.split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.writelines(frame(FrameType.HELLO, [msgspec.msgpack.encode(hello)]))
@@ -434,8 +436,8 @@ async def _dialled(address, hello):
     return reader, writer, kind, await reader.readexactly(size)
 
 
-async def test_the_end_of_an_inbound_snapshot_channel_is_told_once_and_of_no_other():
-    """What a node that we have no connection to had begun to send was kept for ever."""
+async def test_only_the_end_of_an_inbound_snapshot_channel_is_reported_and_once():
+    """A partial snapshot from a node without a connection in the other direction was kept without end."""
     async with transport(1) as (_, recorder, address):
         for channel in (Channel.CONTROL, Channel.APPEND, Channel.SNAPSHOT):
             _, writer = await _greeted(address, channel, node_id=7 + channel)
@@ -445,7 +447,7 @@ async def test_the_end_of_an_inbound_snapshot_channel_is_told_once_and_of_no_oth
         assert recorder.lost_snapshots.empty()
 
 
-async def test_a_new_snapshot_channel_ends_what_came_on_the_old_one_before_its_first_frame():
+async def test_a_new_snapshot_channel_ends_the_old_streams_before_its_first_frame():
     async with transport(1) as (_, recorder, address):
         told = []
         recorder.on_frame = lambda node_id, kind, body: told.append("frame")
@@ -465,7 +467,7 @@ async def test_a_new_snapshot_channel_ends_what_came_on_the_old_one_before_its_f
 
 
 async def test_connections_wait_in_the_kernel_while_the_loop_is_busy():
-    """A peer that connects in a flood had to be sent for again by its kernel, a second later, with a backlog of 100."""
+    """With a backlog of 100 a peer's kernel had to repeat its connection request a second later during a flood."""
     async with transport(1) as (_, _, address):
         host, port = address.split(":")
         with contextlib.ExitStack() as stack:
@@ -486,8 +488,8 @@ async def _answer(address, hello):
     return kind, body.decode(errors="replace")
 
 
-async def test_a_later_boot_waits_while_an_earlier_process_is_connected_and_is_refused_when_that_lives():
-    """A copy of a running broker's directory counts a later boot, and must not take the original's place."""
+async def test_a_later_boot_waits_for_a_connected_earlier_process_and_is_refused_if_that_lives():
+    """A copy of a running broker's directory counts a later boot, and must not replace the original."""
     async with transport(1, timing=RIVAL_TIMING) as (_, recorder, address):
         _, original, kind, _ = await _dialled(address, _boot(1))
         assert kind == FrameType.WELCOME
@@ -500,12 +502,12 @@ async def test_a_later_boot_waits_while_an_earlier_process_is_connected_and_is_r
                 await recorder.frames.get()
                 kind, reason = await _answer(address, _boot(2, channel=Channel.APPEND))
                 assert kind == FrameType.REFUSED
-        assert "goes on running as boot 1" in reason
+        assert "still runs as boot 1" in reason
         original.close()
 
 
 @pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "silent"])
-async def test_a_restart_is_welcome_when_the_earlier_process_is_gone_or_silent(is_closed):
+async def test_a_restart_is_admitted_when_the_earlier_process_is_dead_or_silent(is_closed):
     async with transport(1, timing=RIVAL_TIMING) as (_, _, address):
         _, original, *_ = await _dialled(address, _boot(1))
         assert (await _answer(address, _boot(2)))[0] == FrameType.REFUSED
@@ -518,7 +520,7 @@ async def test_a_restart_is_welcome_when_the_earlier_process_is_gone_or_silent(i
 
 
 async def test_nothing_is_exchanged_before_a_boot_is_remembered():
-    """A vote given before could be for a node that the next start has forgotten."""
+    """A vote that was granted before could be for a node that the next start has forgotten."""
     async with transport(1) as (_, recorder, address):
         remembered = recorder.remembering["uuid-7"] = asyncio.get_running_loop().create_future()
         dialled = asyncio.ensure_future(_dialled(address, _boot(1)))
@@ -532,7 +534,7 @@ async def test_nothing_is_exchanged_before_a_boot_is_remembered():
 
 @pytest.mark.parametrize("kind", [FrameType.HELLO, FrameType.HEARTBEATS])
 async def test_a_peer_that_speaks_before_it_is_welcomed_is_closed_without_an_answer(kind):
-    """A second HELLO must not be answered beside the first."""
+    """A second HELLO must not get an answer of its own."""
     async with transport(1) as (_, recorder, address):
         remembered = recorder.remembering["uuid-7"] = asyncio.get_running_loop().create_future()
         host, port = address.split(":")
@@ -545,7 +547,7 @@ async def test_a_peer_that_speaks_before_it_is_welcomed_is_closed_without_an_ans
         writer.close()
 
 
-async def test_a_peer_that_answers_from_a_stale_directory_is_not_spoken_to():
+async def test_a_peer_that_answers_from_a_stale_directory_gets_no_messages():
     async with transport(1) as (one, recorder, _), transport(2) as (_, two, address):
         recorder.stale["uuid-2"] = "it is in boot 1, and its boot 2 has been seen"
         one.set_peers({2: address})
@@ -570,8 +572,8 @@ def fail(*arguments, **named):
     raise KeyError("planted")
 
 
-async def test_one_link_that_cannot_be_flushed_keeps_none_of_the_others():
-    """A link with something pending is listed once, so one that is not flushed would never be listed again."""
+async def test_a_link_that_cannot_be_flushed_blocks_no_other():
+    """A link with pending frames is listed once, so a link that is not flushed would never be listed again."""
     failures, flushed = [], []
 
     class Handler:

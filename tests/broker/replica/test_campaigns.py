@@ -1,4 +1,4 @@
-"""The campaign gate: a bounded number of campaigns at once, also of new groups and of those whose leader is gone."""
+"""The campaign gate bounds simultaneous campaigns, also those of new groups and of groups whose leader died."""
 
 import asyncio
 import time
@@ -21,7 +21,7 @@ def campaigning(engine) -> int:
 
 
 async def test_the_first_campaigns_of_new_groups_pass_the_gate_too():
-    """A topic of a thousand partitions made a thousand campaigns at once: first campaigns did not ask at the gate."""
+    """A topic of a thousand partitions started a thousand simultaneous campaigns, because first campaigns bypassed the gate."""
     async with EngineCluster(limits=Limits(campaigns_max=2)) as cluster:
         for node_id in cluster.nodes:
             cluster.isolate(node_id)
@@ -45,8 +45,8 @@ async def test_the_first_campaign_makes_a_leader_long_before_an_election_timeout
         assert replicas[2].term == 6, "the first campaign after the log's synthetic start won"
 
 
-async def test_a_vote_is_asked_for_once_the_disk_holds_what_the_request_names():
-    """Term, own vote and the end of the log: else a candidate that is killed could be elected by votes for a log that it lost."""
+async def test_a_vote_is_requested_after_everything_in_the_request_is_durable():
+    """This covers term, own vote and the end of the log. Otherwise a killed candidate could be elected by votes for a log that it lost."""
     async with EngineCluster() as cluster:
         asked = []
         deliver = cluster.deliver
@@ -82,7 +82,7 @@ async def test_a_vote_is_asked_for_once_the_disk_holds_what_the_request_names():
 
 
 async def test_the_first_campaign_waits_for_answers_that_take_longer_than_its_first_pause():
-    """Only answers to the latest asking count: who asks again before any can be there is never elected."""
+    """Only responses to the latest round count. A candidate that asks again before any can arrive is never elected."""
     async with EngineCluster(timing=replace(TIMING, data_tick_seconds=0.3)) as cluster:
         deliver = cluster.deliver
 
@@ -98,7 +98,7 @@ async def test_the_first_campaign_waits_for_answers_that_take_longer_than_its_fi
         assert replicas[2].term == 6
 
 
-async def test_followers_of_a_process_that_is_gone_campaign_no_more_than_the_gate_allows():
+async def test_followers_of_a_dead_process_campaign_only_as_the_gate_allows():
     async with EngineCluster(limits=Limits(campaigns_max=2)) as cluster:
         for group_id in GROUPS:
             cluster.create_group(group_id)
@@ -117,7 +117,7 @@ async def test_followers_of_a_process_that_is_gone_campaign_no_more_than_the_gat
 
 
 async def test_a_group_without_a_majority_has_a_leader_soon_after_its_peer_returned():
-    """Its pre-votes failed until the timeout was stretched to the fourfold: the peer's return ends the stretch."""
+    """Its failed pre-votes had stretched the timeout to the fourfold. The peer's return ends the stretch."""
     async with EngineCluster(2) as cluster:
         replicas = cluster.create_group(1, (1, 2))
         cluster.isolate(1)
@@ -135,7 +135,7 @@ async def test_a_group_without_a_majority_has_a_leader_soon_after_its_peer_retur
 
 
 class _Delays:
-    """A loop that only notes for which group something is to happen, and after how long."""
+    """A loop that only records the group and the delay of each scheduled call."""
 
     def __init__(self):
         self.of_group = {}
@@ -144,15 +144,15 @@ class _Delays:
         self.of_group[replica.group_id] = delay
 
 
-async def test_the_followers_of_a_process_that_is_gone_take_turns():
-    """Two that pre-voted within one vote's time both became candidates: one group in seven lost a term."""
+async def test_followers_of_a_dead_process_campaign_one_after_another():
+    """Two followers that pre-voted within the time of one vote both became candidates: one group in seven lost a term."""
     async with EngineCluster() as cluster:
         for group_id in GROUPS:
             cluster.create_group(group_id)
             await cluster.leader(group_id)
         gone = (await cluster.leader(1)).replica_id
         led = [group_id for group_id in GROUPS if cluster.nodes[gone].engine.replicas[group_id].is_leader]
-        for group_id in led:  # every follower knows its leader, else there is nothing to be refused
+        for group_id in led:  # every follower knows its leader, so that a refusal matters
             for node in cluster.nodes.values():
                 while not node.engine.replicas[group_id].core.leader_id:
                     await next_progress([node.engine.replicas[group_id]])
@@ -184,8 +184,8 @@ async def test_a_campaign_under_way_is_not_disturbed():
         assert follower.core.role is Role.PRE_CANDIDATE
 
 
-async def test_groups_without_a_quorum_do_not_keep_the_campaign_gate_for_ever():
-    """Each place at the gate was held by a pre-candidate that nobody answered, and no group could ask again."""
+async def test_groups_without_a_quorum_do_not_block_the_campaign_gate():
+    """Each place at the gate was held by a pre-candidate without responses, and no group could ask again."""
     async with EngineCluster(limits=Limits(campaigns_max=2)) as cluster:
         for node_id in cluster.nodes:
             cluster.isolate(node_id)
@@ -196,7 +196,7 @@ async def test_groups_without_a_quorum_do_not_keep_the_campaign_gate_for_ever():
         def has_asked_or_waits(replica):
             return not replica.is_dirty and (replica.core.role is Role.PRE_CANDIDATE or replica.core.campaign_due)
 
-        # everybody has timed out and nothing is on its way: whoever is a candidate then was not answered
+        # all have timed out and no message is under way: the present candidates got no response
         async with asyncio.timeout(10):
             while not all(has_asked_or_waits(g) for e in engines for g in e.replicas.values()):
                 await asyncio.sleep(0)

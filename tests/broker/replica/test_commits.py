@@ -1,4 +1,4 @@
-"""One replica's writes: what they make durable, one in flight at a time."""
+"""One replica's writes make its state durable, one in flight at a time."""
 
 import asyncio
 import threading
@@ -32,7 +32,7 @@ async def truncatable(cluster):
 
 
 async def test_a_derived_write_never_makes_a_commit_index_durable_beyond_the_log():
-    """The core may have taken in committed entries that no write holds yet; a crash after that write was fatal."""
+    """The core may hold committed entries that are in no write yet. A crash after such a write was fatal."""
     async with EngineCluster() as cluster:
         replica = cluster.nodes[1].add(GROUP, founder_state(Membership((1, 2, 3))))
         node = cluster.nodes[1]
@@ -59,7 +59,7 @@ async def test_a_derived_write_never_makes_a_commit_index_durable_beyond_the_log
 
 
 async def test_derived_state_is_not_written_between_a_snapshot_and_its_installation():
-    """The core stood on the snapshot, the machine did not: the write paired one's membership with the other's state."""
+    """The core had already applied the snapshot, the state machine had not. The write combined one's membership with the other's state."""
     async with EngineCluster() as cluster:
         replica = cluster.nodes[1].add(GROUP, founder_state(Membership((1, 2, 3))))
         node = cluster.nodes[1]
@@ -70,7 +70,7 @@ async def test_derived_state_is_not_written_between_a_snapshot_and_its_installat
 
 
 async def test_one_write_is_in_flight_when_a_snapshot_needs_the_membership_durable():
-    """Asking the core for work began a write from within; the work it then gave became a second one at once."""
+    """Asking the core for work started a write from within, and the work that it then returned started a second one immediately."""
     async with EngineCluster() as cluster:
         cluster.create_group(GROUP)
         leader = await cluster.leader(GROUP)
@@ -99,7 +99,7 @@ async def test_one_write_is_in_flight_when_a_snapshot_needs_the_membership_durab
 
 
 async def test_a_truncation_reads_a_header_that_is_not_in_memory_in_a_thread():
-    """On the loop it would stall everything while the file is being replaced."""
+    """On the loop it would block everything while the file is being replaced."""
     async with EngineCluster(1) as cluster:
         node, leader = await truncatable(cluster)
         header, readers = node.store.header, []
@@ -115,7 +115,7 @@ async def test_a_truncation_reads_a_header_that_is_not_in_memory_in_a_thread():
         assert threading.main_thread() not in readers
 
 
-async def test_a_truncation_gives_way_to_what_happened_while_its_header_was_read():
+async def test_a_truncation_yields_to_changes_made_while_its_header_was_read():
     async with EngineCluster(1) as cluster:
         node, leader = await truncatable(cluster)
         index = leader.durable_state_index
@@ -135,8 +135,8 @@ def fail(*arguments, **named):
     raise KeyError("planted")
 
 
-async def test_state_that_cannot_be_written_by_a_defect_stops_its_replica():
-    """Rows taken from the machine and not written would be missing on disk, and nobody would know."""
+async def test_a_defect_that_prevents_writing_state_stops_its_replica():
+    """Rows that were taken from the machine and not written would be missing on disk, unnoticed."""
     async with EngineCluster(timing=SLOW_TIMING) as cluster:
         cluster.create_group(GROUP)
         leader = await cluster.leader(GROUP)

@@ -1,4 +1,4 @@
-"""The engine: real cores, machines and stores stepped by the real loop; only the network is in memory."""
+"""The engine runs real cores, machines and stores on the real loop. Only the network is in memory."""
 
 import asyncio
 import dataclasses
@@ -40,7 +40,7 @@ async def test_three_replicas_elect_commit_and_agree():
 
 
 async def test_proposals_during_a_commit_share_the_next_one():
-    """Group commit: what waits goes to the disk together."""
+    """Group commit: waiting entries are written together."""
     async with EngineCluster(1) as cluster:
         cluster.create_group(7, (1,))
         leader = await cluster.leader(7)
@@ -68,7 +68,7 @@ async def test_a_follower_refuses_and_names_the_leader():
 
 
 async def test_an_append_of_a_deposed_leader_has_an_unknown_outcome_until_it_is_known():
-    """Promise 7: what may yet happen is never reported as failed."""
+    """Promise 7: a change that may still happen is never reported as failed."""
     async with EngineCluster() as cluster:
         cluster.create_group(7)
         old = await cluster.leader(7)
@@ -89,7 +89,7 @@ async def test_an_append_of_a_deposed_leader_has_an_unknown_outcome_until_it_is_
     assert [e.payload[64:] for e in entries] == [b"0", b"2"]
 
 
-async def test_read_index_waits_for_what_was_committed_before():
+async def test_read_index_waits_for_earlier_commits():
     async with EngineCluster() as cluster:
         replicas = cluster.create_group(7)
         leader = await cluster.leader(7)
@@ -113,12 +113,12 @@ async def test_a_cut_off_leader_confirms_no_read():
 
 
 async def write(leader, count):
-    """So many records, one after the other."""
+    """Write this many records, one after another."""
     for number in range(count):
         await leader.propose([data(number)])[1]
 
 
-async def test_a_new_replica_is_filled_by_snapshot_and_appends():
+async def test_a_new_replica_catches_up_by_snapshot_and_appends():
     async with EngineCluster(4) as cluster:
         cluster.create_group(7)
         leader = await cluster.leader(7)
@@ -141,7 +141,7 @@ async def test_a_new_replica_is_filled_by_snapshot_and_appends():
         assert tuple(joiner.state_machine.rows()) == tuple(leader.state_machine.rows())
 
 
-async def test_entries_that_a_snapshots_state_includes_may_come_one_by_one():
+async def test_entries_included_in_a_snapshots_state_may_arrive_one_by_one():
     async with EngineCluster(4) as cluster:
         cluster.create_group(7)
         leader = await cluster.leader(7)
@@ -153,12 +153,12 @@ async def test_entries_that_a_snapshots_state_includes_may_come_one_by_one():
         while joiner.core.applied_index < leader.core.applied_index:
             assert cluster.nodes[4].broken == []
             await next_progress([joiner])
-        assert joiner.core.state_floor > joiner.core.first_index  # else nothing was passed over
+        assert joiner.core.state_floor > joiner.core.first_index  # otherwise no entry was skipped
         assert tuple(joiner.state_machine.rows()) == tuple(leader.state_machine.rows())
 
 
 async def write_and_truncate(cluster, leader):
-    """Fifty records more, and a log that begins behind most of them."""
+    """Write fifty more records, and truncate most of them."""
     await write(leader, 50)
     engine = cluster.nodes[leader.replica_id].engine
     await state_durable(engine, leader)
@@ -168,7 +168,7 @@ async def write_and_truncate(cluster, leader):
 
 
 async def appended(replica, payload):
-    """What the leader answers to a batch, as its service does."""
+    """Return the leader's answer to a batch, as its service does."""
     loop = asyncio.get_running_loop()
     appends = PartitionAppends(loop, replica, TopicConfig, ProducerFence(lambda: pytest.fail("no producer has a name")))
     ticket = appends.begin([payload], loop.time() + 10)
@@ -176,8 +176,8 @@ async def appended(replica, payload):
     return ticket.result(replica.state_machine.log_start_offset)
 
 
-async def test_a_leader_whose_state_came_by_snapshot_knows_what_producers_wrote():
-    """The batch is in no log that it ever saw: only the snapshot says that it was written, and where.
+async def test_a_leader_restored_from_a_snapshot_recognises_repeated_batches():
+    """The batch is in no log that the leader ever saw. Only the snapshot shows that it was written, and where.
 
     Source: Kafka and Redpanda lost the state of producers on recovery, and wrote repeated batches again; KIP-98.
     """
@@ -220,7 +220,7 @@ async def test_a_follower_behind_the_truncation_point_gets_a_snapshot():
         assert lagging.log_start.index > 40
 
 
-async def test_the_budget_of_uncommitted_bytes_throttles_and_is_given_back():
+async def test_the_budget_of_uncommitted_bytes_throttles_and_is_released():
     limits = Limits(uncommitted_bytes_max=1000)
     async with EngineCluster(limits=limits) as cluster:
         cluster.create_group(7)
@@ -250,8 +250,8 @@ async def test_a_full_disk_refuses_appends_and_keeps_the_leader():
         await leader.propose([data(0)])[1]
 
 
-async def test_followers_on_a_full_disk_take_what_the_leader_took_and_the_commands_behind_it():
-    """If they refused it, no trim after it could be committed, and the disks would stay full."""
+async def test_followers_on_a_full_disk_accept_the_leaders_entries_and_later_commands():
+    """If they refused these entries, no later trim could be committed, and the disks would stay full."""
     async with EngineCluster() as cluster:
         cluster.create_group(7)
         leader = await cluster.leader(7)
@@ -287,19 +287,19 @@ async def test_a_broken_replica_falls_silent_and_the_others_go_on():
         await other.propose([data(1)])[1]
 
 
-async def test_a_machine_that_is_ahead_of_its_core_stops_the_replica():
-    """It would take what it has not applied for applied, and write its state under an index that is not its own."""
+async def test_a_state_machine_ahead_of_its_core_stops_the_replica():
+    """It would treat unapplied entries as applied, and write its state under a wrong index."""
     async with EngineCluster() as cluster:
         cluster.create_group(7)
         leader = await cluster.leader(7)
         leader.state_machine.applied_index += 5  # damaged memory
-        await leader.propose([data(0)])[1]  # it is committed all the same
+        await leader.propose([data(0)])[1]  # it is still committed
         ((group_id, error),) = cluster.nodes[leader.replica_id].broken
         assert (group_id, error.name) == (7, "machine_at_applied_index")
 
 
 async def test_five_hundred_groups_elect_and_commit():
-    # production's election timeout: a busy machine must not make one pass of five hundred groups look like a dead leader
+    # production's election timeout, so that one slow pass of five hundred groups does not look like a dead leader
     async with EngineCluster(timing=dataclasses.replace(TIMING, data_tick_seconds=0.3)) as cluster:
         for group_id in range(1, 501):
             replicas = cluster.create_group(group_id)
@@ -315,8 +315,8 @@ async def test_five_hundred_groups_elect_and_commit():
         assert [node.engine.inbound_bytes for node in cluster.nodes.values()] == [0, 0, 0]
 
 
-async def test_replica_ids_that_a_peer_makes_up_do_not_fill_the_memory():
-    """The sender chooses the source of a message, so what is remembered of sources must be bounded."""
+async def test_invented_replica_ids_do_not_fill_the_memory():
+    """The sender chooses the source of a message, so the number of remembered sources must be bounded."""
     bound = 4
     async with EngineCluster(limits=dataclasses.replace(Limits(), peers_learned_max=bound)) as cluster:
         cluster.create_group(7)
@@ -329,12 +329,14 @@ async def test_replica_ids_that_a_peer_makes_up_do_not_fill_the_memory():
         assert len(replica.learned_nodes) == bound
         for member in (2, 3):
             node.engine.on_message(member, 7, HeartbeatResponse(member, 1, 0, 0))
-        assert {replica.learned_nodes[2], replica.learned_nodes[3]} == {2, 3}, "a member's answers are waited for"
+        assert {replica.learned_nodes[2], replica.learned_nodes[3]} == {2, 3}, (
+            "members are remembered, because they answer"
+        )
         assert len(replica.learned_nodes) == bound
 
 
 async def test_a_defect_in_one_group_stops_it_and_no_other():
-    """An unforeseen exception left the other dirty groups of the pass marked and never stepped again."""
+    """After an unforeseen exception the other dirty groups of the pass stayed marked and were never stepped again."""
     async with EngineCluster(1) as cluster:
         first = cluster.create_group(1, (1,))[1]
         cluster.create_group(2, (1,))
@@ -361,7 +363,7 @@ async def test_a_defect_in_one_group_stops_it_and_no_other():
     ],
     ids=lambda function: function.__qualname__,
 )  # fmt: skip
-def test_what_changes_the_state_of_a_group_cannot_wait(function: object) -> None:
+def test_functions_that_change_a_groups_state_cannot_await(function: object) -> None:
     """aioraft-ng handled AppendEntries in a coroutine without a lock, and chose an append's index before an await."""
     assert not inspect.iscoroutinefunction(function)
     assert not inspect.isasyncgenfunction(function)
@@ -372,8 +374,8 @@ def fail(*arguments, **named):
 
 
 @pytest.mark.parametrize("part", ["_heartbeats", "publisher"])
-async def test_what_cannot_be_sent_keeps_nothing_else_from_being_sent(part):
-    """A pass goes on after it, or the node would be mute."""
+async def test_an_unsendable_message_does_not_prevent_others(part):
+    """The pass must continue after it, or the node would send nothing."""
     async with EngineCluster(timing=SLOW_TIMING) as cluster:
         cluster.create_group(GROUP)
         leader = await cluster.leader(GROUP)

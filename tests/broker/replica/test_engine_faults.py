@@ -1,4 +1,4 @@
-"""Faults that need a network or a clock of our own: links that lose one direction, wall clocks that jump. Real engines, real time."""
+"""Real engines in real time survive links that lose one direction, and wall clocks that jump."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from raftmq.raft.ready import Appended
 from tests.support.broker.engine_cluster import TIMING, EngineCluster, data, next_progress
 
 SLOW = dataclasses.replace(TIMING, data_tick_seconds=0.1)
-"""Elections after 1-2 s of silence: a busy machine that stands still for a moment must not look like the fault under test."""
+"""Elections after 1-2 s of silence, so that a short stall of a busy machine does not look like the fault under test."""
 ELECTION_SECONDS = SLOW.data_tick_seconds * SLOW.data_election_ticks
 HOUR_MS = 3_600_000
 
 
 async def write_for(cluster: EngineCluster, group_id: int, seconds: float, among: tuple[int, ...]) -> int:
-    """Proposals, one after the other, to whoever leads; how many were committed."""
+    """Write proposals one after another to the present leader. Return the number of committed ones."""
     deadline = cluster.loop.time() + seconds
     committed = 0
     while cluster.loop.time() < deadline:
@@ -37,8 +37,8 @@ async def write_for(cluster: EngineCluster, group_id: int, seconds: float, among
 
 
 @pytest.mark.parametrize("direction", ["from the leader", "to the leader"])
-async def test_a_link_that_loses_one_direction_costs_at_most_one_election_and_no_terms(direction: str) -> None:
-    """Pre-vote with stickiness, and check-quorum: the cut-off follower may ask, but nobody who hears a leader answers."""
+async def test_a_one_way_link_costs_at_most_one_election_and_no_terms(direction: str) -> None:
+    """Pre-vote with stickiness, and check-quorum: the cut-off follower may ask, but no voter that hears a leader grants a vote."""
     async with EngineCluster(timing=SLOW) as cluster:
         cluster.create_group(7)
         leader = await cluster.leader(7)
@@ -59,7 +59,7 @@ async def test_a_link_that_loses_one_direction_costs_at_most_one_election_and_no
         assert max(cluster.replica(7, n).term for n in (1, 2, 3)) <= term + 2
 
 
-async def test_a_leader_that_hears_nobody_steps_down_and_one_that_is_not_heard_is_replaced() -> None:
+async def test_a_leader_that_hears_no_peer_steps_down_and_an_unheard_one_is_replaced() -> None:
     async with EngineCluster(timing=SLOW) as cluster:
         cluster.create_group(7)
         leader = await cluster.leader(7)
@@ -79,7 +79,7 @@ async def test_a_leader_that_hears_nobody_steps_down_and_one_that_is_not_heard_i
 
 
 class JumpingClock(WallClock):
-    """A wall clock that somebody sets."""
+    """A wall clock that the test sets."""
 
     def __init__(self) -> None:
         self.jump_ms = 0
@@ -89,7 +89,7 @@ class JumpingClock(WallClock):
 
 
 async def proposed(leader: Replica[StateMachine], proposal: Proposal) -> tuple[Appended, asyncio.Future[list[object]]]:
-    """As a client that tries again: a node whose clock leaps takes nothing until another one has said what time it is."""
+    """Propose repeatedly, as a client does: a node whose clock leaps accepts nothing until another node has sent its time."""
     while True:
         try:
             return leader.propose([proposal])
@@ -114,6 +114,6 @@ async def test_a_clock_that_jumps_by_an_hour_moves_no_leader_and_times_never_dec
                 times += [entry.append_time_ms for entry in appended.entries]
             await write_for(cluster, 7, 2 * ELECTION_SECONDS, (1, 2, 3))
         assert times == sorted(times)
-        assert times[-1] - times[0] >= 5 * HOUR_MS, "forward jumps are followed; backward ones are waited out"
+        assert times[-1] - times[0] >= 5 * HOUR_MS, "forward jumps are followed, and backward ones are waited out"
         assert leader.is_leader
         assert {cluster.replica(7, n).term for n in (1, 2, 3)} == {term}

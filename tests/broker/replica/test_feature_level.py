@@ -1,4 +1,4 @@
-"""Brokers of different versions in one group: what an older one cannot read stops its replica, and comes back with an upgrade."""
+"""In a group of different versions, a command that a broker cannot read stops its replica until an upgrade."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TRIM = Proposal(EntryKind.COMMAND, lc.encode_command(lc.TrimLog(1)))
 
 
 def downgrade(replica) -> None:
-    """Make a replica's program one that has never heard of trimming."""
+    """Make a replica's program a version without trimming."""
     apply = replica.state_machine.apply
 
     def older(entry):
@@ -33,7 +33,7 @@ def downgrade(replica) -> None:
 
 
 async def test_an_older_broker_stops_its_replica_and_continues_after_an_upgrade():
-    """If it went on, its state would differ from its peers'."""
+    """If it continued, its state would differ from its peers'."""
     async with EngineCluster() as cluster:
         replicas = cluster.create_group(GROUP)
         leader = await cluster.leader(GROUP)
@@ -50,7 +50,7 @@ async def test_an_older_broker_stops_its_replica_and_continues_after_an_upgrade(
         assert group_id == GROUP
         assert isinstance(error, UnsupportedCommandError)
         assert GROUP not in node.engine.replicas, "it is silent"
-        assert replicas[older].state_machine.log_start_offset == 0, "nothing of it was applied"
+        assert replicas[older].state_machine.log_start_offset == 0, "the command was not applied"
 
         cluster.restart(older)  # with a program that reads the command
         upgraded = cluster.nodes[older].engine.replicas[GROUP]
@@ -74,7 +74,7 @@ async def test_a_command_above_the_clusters_level_is_not_proposed(monkeypatch):
         levels = {**feature_levels.METADATA_LEVELS, mc.CreateTopic: 2}
         monkeypatch.setattr(feature_levels, "METADATA_LEVELS", levels)
         last = partition.replica.core.last_index
-        with pytest.raises(RequestError, match="needs feature level 2, and the cluster is at 1") as refused:
+        with pytest.raises(RequestError, match="needs feature level 2, but the cluster is at 1") as refused:
             partition.replica.propose([TRIM])
         assert refused.value.code == pb.UNSUPPORTED_VERSION
         assert partition.replica.core.last_index == last
@@ -86,5 +86,5 @@ async def test_a_command_above_the_clusters_level_is_not_proposed(monkeypatch):
 async def test_a_command_that_cannot_be_read_back_is_not_proposed():
     """Committed, it would stop every replica of its group."""
     async with running() as node:
-        with pytest.raises(RequestError, match="cannot be read back"):
+        with pytest.raises(RequestError, match="cannot be decoded again"):
             node.metadata.propose([Proposal(EntryKind.COMMAND, b"\xc1")])

@@ -10,8 +10,8 @@ def fail(*arguments, **named):
     raise KeyError("planted")
 
 
-async def test_a_defect_in_a_heartbeat_stops_its_own_group_only():
-    """One frame carries the heartbeats of all groups: the others in it must still be answered, or they would hold elections."""
+async def test_a_defect_in_a_heartbeat_stops_only_its_group():
+    """One frame carries the heartbeats of all groups. The other groups must still be answered, or they would hold elections."""
     async with EngineCluster(timing=SLOW_TIMING) as cluster:
         for group_id in (GROUP, OTHER):
             cluster.create_group(group_id)

@@ -1,4 +1,4 @@
-"""The budget of bytes that appends of peers hold until they are durable or dropped."""
+"""A budget bounds the bytes that appends of peers hold until they are durable or dropped."""
 
 import asyncio
 import dataclasses
@@ -15,7 +15,7 @@ from tests.support.broker.waiting import turn_until
 GROUP = 7
 
 
-async def test_inbound_bytes_that_the_core_throws_away_are_given_back():
+async def test_inbound_bytes_that_the_core_drops_are_released():
     async with EngineCluster() as cluster:
         cluster.nodes[1].add(GROUP, founder_state(Membership((1, 2, 3))))
         engine = cluster.nodes[1].engine
@@ -28,8 +28,8 @@ async def test_inbound_bytes_that_the_core_throws_away_are_given_back():
         assert engine.inbound_bytes == 0
 
 
-async def test_inbound_bytes_of_a_replica_that_a_defect_stops_are_given_back(monkeypatch):
-    """A replica that is begun again and again, and stops each time, used up what the others may receive."""
+async def test_inbound_bytes_of_a_replica_that_a_defect_stops_are_released(monkeypatch):
+    """A replica that was restarted repeatedly and stopped each time used up the budget of the others."""
     async with EngineCluster() as cluster:
         node = cluster.nodes[1]
         replica = node.add(GROUP, founder_state(Membership((1, 2, 3))))

@@ -1,4 +1,4 @@
-"""Who is believed to lead, and whether a group has a leader at all: the last leader known is a hint, not a report."""
+"""The publisher tells whether a group has a leader. The last known leader is only a hint."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GRACE = 2 * TIMING.election_seconds(GROUP)
 
 
 class World:
-    """A publisher on node 1, with a clock and connections of the test's own."""
+    """A publisher on node 1, with a clock and connections that the test sets."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -68,8 +68,8 @@ def test_a_claimed_group_is_led_and_an_unclaimed_one_is_not(world):
     assert not world.publisher.is_led(GroupId(8))
 
 
-def test_a_leader_out_of_reach_is_gone_after_some_election_timeouts_and_stays_the_hint(world):
-    """A dead leader withdraws nothing: without a majority nobody ever claims a higher term."""
+def test_an_unreachable_leader_expires_after_some_election_timeouts_but_stays_the_hint(world):
+    """A dead leader withdraws nothing, and without a majority no broker ever claims a higher term."""
     world.now += 50
     world.lose(LEADER)
     world.now += GRACE
@@ -79,7 +79,7 @@ def test_a_leader_out_of_reach_is_gone_after_some_election_timeouts_and_stays_th
     assert world.table.get(GROUP).node_id == LEADER
 
 
-def test_metadata_is_judged_by_its_own_shorter_timeouts(world):
+def test_the_metadata_leader_expires_by_its_own_shorter_timeouts(world):
     world.publisher.on_rows(LEADER, [(METADATA_GROUP_ID, 3, LEADER)])
     world.lose(LEADER)
     world.now += 2 * TIMING.election_seconds(METADATA_GROUP_ID) + 0.1
@@ -87,39 +87,39 @@ def test_metadata_is_judged_by_its_own_shorter_timeouts(world):
     assert world.publisher.is_led(GROUP)
 
 
-def test_a_claim_of_a_node_never_reached_since_the_start_ends_too(world):
+def test_a_claim_of_a_node_never_reached_since_the_start_expires_too(world):
     world.table.claim(GroupId(9), Term(1), NodeId(5))
     assert world.publisher.is_led(GroupId(9))
     world.now += GRACE + 0.1
     assert not world.publisher.is_led(GroupId(9))
 
 
-def test_a_follower_here_that_hears_its_leader_is_believed_whatever_the_connection_says(world):
+def test_a_follower_that_hears_its_leader_outweighs_the_connection(world):
     world.host(leader_id=2)
     world.lose(LEADER)
     world.now += 10 * GRACE
     assert world.publisher.is_led(GROUP)
 
 
-def test_a_frozen_leader_whose_connection_stands_is_gone_when_the_replica_here_misses_it(world):
+def test_a_frozen_leader_with_a_connection_expires_when_the_replica_here_misses_it(world):
     world.host(leaderless_since=world.now + 1)
     world.now += 1 + GRACE
     assert world.publisher.is_led(GROUP)
     world.now += 0.1
     assert not world.publisher.is_led(GROUP)
-    world.publisher.on_rows(LEADER, [(GROUP, 3, LEADER)])  # it was only this replica that missed it
+    world.publisher.on_rows(LEADER, [(GROUP, 3, LEADER)])  # only this replica had missed it
     assert world.publisher.is_led(GROUP)
 
 
-def test_a_claim_that_is_not_repeated_in_time_ends(world):
+def test_a_claim_that_is_not_repeated_in_time_expires(world):
     world.now += TIMING.leadership_publish_seconds + GRACE
     assert world.publisher.is_led(GROUP)
     world.now += 0.1
     assert not world.publisher.is_led(GROUP)
 
 
-def test_a_withdrawal_that_was_lost_is_told_again():
-    """A led group 7, steps down while B is cut off, and nobody takes over: B must hear of it when it is back."""
+def test_a_lost_withdrawal_is_repeated():
+    """A led group 7 and steps down while B is cut off, without a successor. B must learn of it when it is back."""
     world = World()
     replica = world.host(leader_id=1, role=Role.LEADER)
     world.publisher.on_role_change(replica, RoleChange(Role.LEADER, Term(3), ReplicaId(1)))
@@ -141,7 +141,7 @@ def test_a_withdrawal_that_was_lost_is_told_again():
     assert world.sent == []
 
 
-async def test_descriptions_report_no_leader_where_there_is_none_and_routes_keep_the_last_one():
+async def test_descriptions_report_a_missing_leader_and_routes_keep_the_last_one():
     from raftmq.proto import queue_pb2 as pb
 
     from tests.support.broker.harness import running

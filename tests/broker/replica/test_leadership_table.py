@@ -1,4 +1,4 @@
-"""Who leads what: highest term wins, and a leader can withdraw only its own claim."""
+"""In the leadership table the highest term wins, and a leader can withdraw only its own claim."""
 
 from raftmq.broker.replica.leadership_table import LeadershipTable
 
@@ -33,8 +33,8 @@ def test_only_the_claimant_of_the_term_withdraws():
     assert one.get(7) == (5, 0)
 
 
-def test_none_of_the_same_term_does_not_replace_a_leader():
-    """A follower that lost sight of the leader knows less than the leader itself."""
+def test_an_unknown_leader_of_the_same_term_does_not_replace_a_known_one():
+    """A follower that lost contact with the leader knows less than the leader itself."""
     one, _ = table()
     one.claim(7, 5, 2)
     assert not one.claim(7, 5, 0)

@@ -1,4 +1,4 @@
-"""Rows behind a truncation point are deleted; what keeps them from it is survived."""
+"""Rows before a truncation point are deleted, and failures of that are survived."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Reads of clients must not hold up what repairs replicas: each kind of work has threads of its own."""
+"""Reads of clients must not delay the repair of replicas, so each kind of work has its own threads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.broker.whole_nodes import WAIT_SECONDS, Nodes
 
 @contextlib.contextmanager
 def clients_that_read_without_end(node: Node) -> Iterator[None]:
-    """Clients' reads that never end, more than there are threads."""
+    """Start more reads of clients than there are threads. They never end."""
     may_end = threading.Event()
     for _ in range(2 * node.limits.client_reader_threads):
         node._storage.readers.clients.submit(may_end.wait)
@@ -52,7 +52,7 @@ async def test_a_follower_catches_up_while_clients_read(node: Node) -> None:
     log.recent.clear()
     first = LogIndex(replica.log_start.index + 1)
     with clients_that_read_without_end(node):
-        assert log.entries(first, last, 1024) is None, "it is read by a thread"
+        assert log.entries(first, last, 1024) is None, "a thread must read it"
         async with asyncio.timeout(WAIT_SECONDS):
             while log.entries(first, last, 1024) is None:
                 await asyncio.sleep(0.01)

@@ -1,4 +1,4 @@
-"""Reads that wait: for a confirmation, and then for the entries."""
+"""Reads wait for a confirmation, and then for the entries."""
 
 import asyncio
 import dataclasses
@@ -24,15 +24,15 @@ GROUP = 7
 
 
 async def asked(replica) -> tuple[asyncio.Future[LogIndex], int]:
-    """A read of a follower on its way to the leader, and its id."""
+    """Send a read of a follower to the leader. Return its future and its id."""
     read = asyncio.ensure_future(replica.read_index())
     while not replica.reads.unconfirmed:
         await asyncio.sleep(0)
     return read, next(iter(replica.reads.unconfirmed))
 
 
-async def test_a_confirmed_read_whose_entries_never_come_is_given_up():
-    """It waited for ever: only reads without a confirmation were expired."""
+async def test_a_confirmed_read_whose_entries_never_arrive_expires():
+    """It waited without end, because only reads without a confirmation expired."""
     async with EngineCluster() as cluster:
         replica = cluster.nodes[1].add(GROUP, founder_state(Membership((1, 2, 3))))
         replica.core.step(AppendRequest(2, 1, 6, 5, 5, (), 5))
@@ -40,7 +40,7 @@ async def test_a_confirmed_read_whose_entries_never_come_is_given_up():
         replica.reads.on_confirmed(request_id, 50)
         replica.reads.expire(0.0)
         await asyncio.sleep(0)
-        assert not read.done(), "it is young"
+        assert not read.done(), "it has not waited long enough"
         replica.reads.expire(cluster.loop.time() + 1)
         with pytest.raises(RequestError) as given_up:
             await asyncio.wait_for(read, 5)
@@ -48,7 +48,7 @@ async def test_a_confirmed_read_whose_entries_never_come_is_given_up():
     assert given_up.value.detail.retriable
 
 
-async def test_a_file_that_cannot_be_read_just_now_is_not_asked_again_as_fast_as_can_be(monkeypatch):
+async def test_a_temporarily_unreadable_file_is_retried_after_a_pause(monkeypatch):
     """Without descriptors or memory the fetch failed, the core asked again, and so on without a pause."""
     key, pauses = ReplicaKey(GroupId(GROUP), ReplicaId(1)), []
 
@@ -68,7 +68,7 @@ async def test_a_file_that_cannot_be_read_just_now_is_not_asked_again_as_fast_as
     assert pauses == [RETRY_SECONDS]
 
 
-async def test_the_engine_gives_up_old_reads_by_itself():
+async def test_the_engine_expires_old_reads():
     async with EngineCluster() as cluster:
         replica = cluster.nodes[1].add(GROUP, founder_state(Membership((1, 2, 3))))
         cluster.isolate(1)
@@ -81,8 +81,8 @@ async def test_the_engine_gives_up_old_reads_by_itself():
             await asyncio.wait_for(read, 5)
 
 
-async def test_a_read_confirmed_while_a_snapshot_is_installed_is_answered_when_it_is_there():
-    """A broker that joined hung in its start: nothing came after metadata's snapshot, so nobody looked at the read again."""
+async def test_a_read_confirmed_during_a_snapshot_installation_is_answered_after_it():
+    """A joining broker hung at its start: no message followed the metadata snapshot, so the read was never checked again."""
     async with EngineCluster(2) as cluster:
         cluster.create_group(METADATA_GROUP_ID, (1,))
         leader = await cluster.leader(METADATA_GROUP_ID, among=(1,))
@@ -92,11 +92,11 @@ async def test_a_read_confirmed_while_a_snapshot_is_installed_is_answered_when_i
         read = cluster.loop.create_future()
         newcomer.reads.confirmed.append(ConfirmedRead(LogIndex(6), cluster.loop.time() + 3600, read))
         await asyncio.wait_for(read, 10)
-        assert newcomer.log_start.index >= 6, "everything came by the snapshot, nothing after it"
+        assert newcomer.log_start.index >= 6, "everything came with the snapshot, nothing after it"
 
 
-async def test_a_late_answer_to_a_read_of_before_a_restart_confirms_nothing():
-    """Read ids began at 1 in each boot: a leader that answered read 1 of the last boot late answered that of this one."""
+async def test_a_late_answer_to_a_read_from_before_a_restart_confirms_nothing():
+    """Read ids began at 1 in each boot, so a leader's late answer to read 1 of the last boot answered read 1 of the present one."""
     async with EngineCluster() as cluster:
         replica = cluster.nodes[1].add(GROUP, founder_state(Membership((1, 2, 3))))
         replica.core.step(AppendRequest(2, 1, 6, 5, 5, (), 5))
@@ -109,8 +109,8 @@ async def test_a_late_answer_to_a_read_of_before_a_restart_confirms_nothing():
         read.cancel()
 
 
-async def test_a_cancelled_reader_leaves_the_others_of_its_round_their_answer() -> None:
-    """aioraft-ng caught CancelledError with everything else."""
+async def test_a_cancelled_reader_does_not_affect_others_of_its_round() -> None:
+    """aioraft-ng caught CancelledError together with everything else."""
     async with EngineCluster() as cluster:
         cluster.create_group(7)
         leader = await cluster.leader(7)

@@ -1,4 +1,4 @@
-"""The cache of recent entries: contiguous runs under one budget."""
+"""The cache of recent entries holds contiguous runs under one budget."""
 
 import sys
 
@@ -18,7 +18,7 @@ def run(first, count, term=1):
     return tuple(entry(i, term, base_offset=i * 10, record_count=10) for i in range(first, first + count))
 
 
-def test_what_was_appended_is_found_by_index_and_offset():
+def test_appended_entries_are_found_by_index_and_offset():
     recent = RecentEntries(RecentEntriesBudget(10**9))
     recent.append(run(5, 10))
 
@@ -54,7 +54,7 @@ def test_entries_without_records_do_not_hide_an_offset():
     assert recent.index_of_offset(5) == 3
 
 
-def test_a_replaced_suffix_is_gone_and_a_gap_starts_anew():
+def test_a_replaced_suffix_is_removed_and_a_gap_starts_a_new_run():
     recent = RecentEntries(RecentEntriesBudget(10**9))
     recent.append(run(1, 5, term=1))
     recent.append(run(3, 1, term=2))
@@ -80,8 +80,8 @@ def test_the_budget_holds_over_all_groups_and_runs_stay_contiguous(steps):
             assert [e.index for e in run_] == list(range(run_[0].index, run_[0].index + len(run_))) if run_ else True
 
 
-def test_what_is_evicted_is_not_held_any_more():
-    # the budget counted evicted batches as gone while the slots at the front of the list still held them: 256 for each group
+def test_evicted_entries_are_not_referenced_any_more():
+    # the budget counted evicted batches as freed while the slots at the front of the list still held them: 256 for each group
     recent = RecentEntries(RecentEntriesBudget(1000))
     first = entry(1)
     held_elsewhere = sys.getrefcount(first)
@@ -94,8 +94,8 @@ def test_what_is_evicted_is_not_held_any_more():
     assert sys.getrefcount(first) == held_elsewhere
 
 
-def test_what_trims_take_away_is_forgotten_where_the_budget_is_never_reached():
-    """A log that retention keeps short left a trace of each entry it ever had, for as long as the process lived."""
+def test_trimmed_entries_are_forgotten_even_below_the_budget():
+    """A log that retention keeps short left a trace of each entry it ever had, as long as the process lived."""
     budget = RecentEntriesBudget(10**9)
     idle, busy = RecentEntries(budget), RecentEntries(budget)
     idle.append(run(1, 3))

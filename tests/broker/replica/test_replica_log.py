@@ -1,4 +1,4 @@
-"""Entries that memory does not hold any more are read by a thread, while the log goes on growing."""
+"""A thread reads entries that are no longer in memory, while the log keeps growing."""
 
 import asyncio
 import time
@@ -16,9 +16,9 @@ from raftmq.types import GroupId, LogIndex, Offset, ReplicaId, Term
 from tests.support.broker.engine_cluster import EngineCluster, data, next_progress
 
 READ_SECONDS = 0.02
-"""Of entries from the disk: many times longer than a write takes here."""
+"""The time of a read from the disk, many times longer than a write takes here."""
 READS_MAX = 20
-"""Nearly all of them can be had by one read. What was read before was thrown away with each entry that came meanwhile: a hundred reads."""
+"""One read can return nearly all of the entries. When each new entry discarded the earlier read, a hundred reads were needed."""
 MISSED = 500
 
 
@@ -43,7 +43,7 @@ class SlowReads:
 
 
 async def write_while(leader, lagging):
-    """Write one record after the other until the other replica has applied those that it missed."""
+    """Write one record after another until the other replica has applied the records that it missed."""
 
     async def write():
         number = MISSED
@@ -61,7 +61,7 @@ async def write_while(leader, lagging):
         await asyncio.wait([writing])
 
 
-async def test_a_follower_that_is_far_behind_catches_up_although_records_keep_coming():
+async def test_a_follower_far_behind_catches_up_during_steady_writes():
     async with EngineCluster(limits=Limits(recent_entries_bytes_max=2000)) as cluster:
         replicas = cluster.create_group(7)
         leader = await cluster.leader(7)
@@ -75,7 +75,7 @@ async def test_a_follower_that_is_far_behind_catches_up_although_records_keep_co
         assert 0 < reads.counts[leader.replica_id] < READS_MAX
 
 
-async def test_a_replica_that_was_restarted_applies_what_it_has_although_records_keep_coming():
+async def test_a_restarted_replica_applies_its_log_during_steady_writes():
     async with EngineCluster(limits=Limits(recent_entries_bytes_max=2000)) as cluster:
         cluster.create_group(7)
         leader = await cluster.leader(7)
@@ -94,7 +94,7 @@ def entry(index, term=1):
 
 
 class Fetches:
-    """A log of which memory holds nothing, and a reader that brings what it is told to, when it is told to."""
+    """A log without entries in memory, and a reader that delivers entries when the test decides."""
 
     def __init__(self):
         self.asked = []
@@ -122,7 +122,7 @@ class Fetches:
         return [one.index for one in found] if found is not None else None
 
 
-async def test_what_was_fetched_is_served_though_entries_came_behind_it():
+async def test_fetched_entries_are_served_although_newer_ones_arrived():
     one = Fetches()
     await one.fetch(1, 5, meanwhile=entry(6))
     assert one.served(1, 5, 10) == [1, 2]
@@ -130,11 +130,11 @@ async def test_what_was_fetched_is_served_though_entries_came_behind_it():
     assert one.served(3, 5, 10) == [3, 4]
     assert one.served(5, 5) == [5]
     one.log.append((entry(8),))
-    assert one.log._fetched == (), "all of it is on its way"
+    assert one.log._fetched == (), "all entries were handed over"
 
 
 @pytest.mark.parametrize("replaced", [2, 3, 5])
-async def test_what_was_fetched_is_not_served_once_a_part_of_it_was_replaced(replaced):
+async def test_fetched_entries_are_not_served_after_a_part_was_replaced(replaced):
     meanwhile, later = Fetches(), Fetches()
     await meanwhile.fetch(1, 5, meanwhile=entry(replaced, term=2))
     assert meanwhile.served(1, 5) is None
@@ -143,7 +143,7 @@ async def test_what_was_fetched_is_not_served_once_a_part_of_it_was_replaced(rep
     assert later.served(1, 5) is None
 
 
-async def test_what_was_fetched_for_a_peer_that_went_away_is_dropped(monkeypatch):
+async def test_entries_fetched_for_a_lost_peer_are_dropped(monkeypatch):
     monkeypatch.setattr(group_log, "UNASKED_SECONDS", 0.0)
     one = Fetches()
     await one.fetch(1, 5)

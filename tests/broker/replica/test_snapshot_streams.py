@@ -1,4 +1,4 @@
-"""Streams of snapshots put together: on disk, within a number of bytes of memory."""
+"""Snapshot streams are collected on disk, within a bounded amount of memory."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MIB = 1024 * 1024
 
 
 class Receiver:
-    """A receiver with threads and a directory of its own, and what it gave."""
+    """A receiver with its own threads and directory, and its results."""
 
     def __init__(
         self, directory: Path | None, *, files_max: int = 8, spare_bytes: int = 1 << 40, **limits: int
@@ -97,7 +97,7 @@ Make = Callable[..., Receiver]
 
 
 @pytest.mark.parametrize("on_disk", [True, False])
-async def test_a_stream_comes_whole_and_gives_its_room_back(make: Make, on_disk: bool) -> None:
+async def test_a_complete_stream_releases_its_budget(make: Make, on_disk: bool) -> None:
     one = make(on_disk=on_disk)
     rows = [(b"a", b"1"), (b"b", bytes(5000)), (b"c", b""), (b"d", bytes(700))]
     one.begin(2, 1, 7)
@@ -118,7 +118,7 @@ async def test_a_stream_comes_whole_and_gives_its_room_back(make: Make, on_disk:
 
 
 async def test_a_snapshot_larger_than_the_memory_for_snapshots_arrives(make: Make) -> None:
-    """How large a snapshot may be is bounded by the disk, not by memory."""
+    """The disk, not the memory, bounds the size of a snapshot."""
     one = make(snapshot_memory_bytes_max=2 * MIB, snapshot_unwritten_bytes_max=MIB // 2)
     chunk = [(b"key-%06d" % number, bytes(250)) for number in range(1000)]
     one.begin(2, 1, 7)
@@ -140,7 +140,7 @@ async def test_a_snapshot_larger_than_the_memory_for_snapshots_arrives(make: Mak
     assert peak < 6 * MIB
 
 
-async def test_a_peer_whose_rows_come_faster_than_they_are_written_is_not_read(make: Make) -> None:
+async def test_a_peer_that_sends_faster_than_the_disk_writes_is_paused(make: Make) -> None:
     one = make(snapshot_unwritten_bytes_max=MIB)
     may_write = threading.Event()
     for _ in range(2):
@@ -155,7 +155,7 @@ async def test_a_peer_whose_rows_come_faster_than_they_are_written_is_not_read(m
     assert one.is_held == {2: False}
 
 
-async def test_a_peer_that_another_connection_of_is_lost_is_read_again(make: Make) -> None:
+async def test_a_paused_peer_is_resumed_when_its_control_channel_ends(make: Make) -> None:
     one = make(snapshot_unwritten_bytes_max=MIB)
     may_write = threading.Event()
     for _ in range(2):
@@ -165,7 +165,7 @@ async def test_a_peer_that_another_connection_of_is_lost_is_read_again(make: Mak
         one.rows(2, 1, (b"k", bytes(MIB // 2)))
         one.rows(2, 1, (b"l", bytes(MIB)))
         assert one.is_held == {2: True}
-        one.receiver.forget_peer(2)  # the control channel: the one that is not read is still there
+        one.receiver.forget_peer(2)  # the control channel ended, but the paused connection is still there
         assert one.is_held == {2: False}
     finally:
         may_write.set()
@@ -179,7 +179,7 @@ async def test_a_peer_that_another_connection_of_is_lost_is_read_again(make: Mak
     assert one.whole == {(2, 7): [(b"k", b"v")]}
 
 
-async def test_a_stream_id_that_another_group_takes_over_gives_its_room_back(make: Make) -> None:
+async def test_a_stream_id_reused_by_another_group_releases_its_budget(make: Make) -> None:
     """If it stayed counted, no snapshot could arrive after enough of them."""
     one = make(snapshot_memory_bytes_max=8 * MIB)
     for group_id in range(20):
@@ -195,7 +195,7 @@ async def test_a_stream_id_that_another_group_takes_over_gives_its_room_back(mak
     assert one.receiver.bytes_held == 0
 
 
-async def test_a_new_stream_of_a_group_takes_the_place_of_the_one_before(make: Make) -> None:
+async def test_a_new_stream_of_a_group_replaces_the_previous_one(make: Make) -> None:
     one = make()
     one.begin(2, 1, 7)
     one.rows(2, 1, (b"old", b""))
@@ -220,7 +220,7 @@ async def test_two_senders_of_a_group_are_not_mixed(make: Make) -> None:
     assert one.whole == {(node_id, 7): [(b"%d" % node_id, bytes(900))] * 2 for node_id in (2, 3)}
 
 
-async def test_a_count_that_is_wrong_and_rows_that_are_none_end_a_stream(make: Make) -> None:
+async def test_a_wrong_count_and_malformed_rows_end_a_stream(make: Make) -> None:
     one = make()
     one.begin(2, 1, 7)
     one.rows(2, 1, (b"k", b"v"))
@@ -236,7 +236,7 @@ async def test_a_count_that_is_wrong_and_rows_that_are_none_end_a_stream(make: M
         one.receiver.on_frame(2, FrameType.SNAPSHOT_ROWS, memoryview(b"short"))
 
 
-async def test_a_stream_whose_rows_are_all_here_survives_its_connection(make: Make) -> None:
+async def test_a_complete_stream_survives_its_connection(make: Make) -> None:
     one = make()
     for stream_id in (1, 2):
         one.begin(2, stream_id, 6 + stream_id)
@@ -247,8 +247,8 @@ async def test_a_stream_whose_rows_are_all_here_survives_its_connection(make: Ma
     assert list(one.whole) == [(2, 7)]
 
 
-async def test_the_stream_that_stood_still_for_longest_makes_room(make: Make) -> None:
-    """If the one that needs the room were dropped, half a snapshot would keep all others out."""
+async def test_the_longest_idle_stream_is_evicted(make: Make) -> None:
+    """If the stream that needs the memory were dropped, half a snapshot would block all others."""
     one = make(on_disk=False, snapshot_memory_bytes_max=MIB)
     for node_id in (2, 3, 4):
         one.begin(node_id, 1, 7)
@@ -263,16 +263,14 @@ async def test_the_stream_that_stood_still_for_longest_makes_room(make: Make) ->
     assert sorted(one.whole) == [(2, 7), (4, 7)]
 
 
-async def test_a_stream_that_stands_still_does_not_keep_its_file_from_others(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_idle_stream_does_not_block_a_spool_file(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshot_streams, "STOOD_STILL_SECONDS", 0.02)
     one = make(files_max=1)
     one.begin(2, 1, 7)
     one.rows(2, 1, (b"k", bytes(5000)))
     await one.settle()
     await asyncio.sleep(0.05)
-    for stream_id in (1, 2):  # the first time finds no file, and makes one free
+    for stream_id in (1, 2):  # the first attempt finds no file and frees one
         one.begin(3, stream_id, 7)
         one.rows(3, stream_id, (b"k", bytes(5000)))
         one.end(3, stream_id, 1)
@@ -288,13 +286,13 @@ async def test_a_full_disk_refuses_a_snapshot_and_keeps_nothing_of_it(make: Make
         one.rows(2, stream_id, (b"k", bytes(size)))
         one.end(2, stream_id, 1)
         await one.settle()
-    assert list(one.whole) == [(2, 1)], "a small one is taken however full the disk is"
+    assert list(one.whole) == [(2, 1)], "a small snapshot is accepted however full the disk is"
     one.messages.clear()
     gc.collect()
     assert (one.spools.files, one.spools.disk_bytes) == (0, 0)
 
 
-def test_what_the_disk_spoils_is_noticed(tmp_path: Path) -> None:
+def test_spooled_rows_damaged_on_disk_are_detected(tmp_path: Path) -> None:
     spool = SnapshotSpools(tmp_path, memory_bytes=0, files_max=1).new()
     spool.append(b"one")
     spool.append(b"another")
@@ -310,8 +308,8 @@ def _numbers() -> Iterator[int]:
     yield from range(120)
 
 
-async def test_streams_that_only_begin_are_bounded_too(make: Make) -> None:
-    """A BEGIN without rows counted nothing, whatever members it named."""
+async def test_streams_without_rows_are_bounded_too(make: Make) -> None:
+    """A BEGIN without rows counted nothing, however many members it named."""
     one = make(snapshot_memory_bytes_max=4 * MIB)
     members = Membership(tuple(range(1000, 3000)))
     gc.collect()
@@ -337,8 +335,8 @@ async def test_streams_that_only_begin_are_bounded_too(make: Make) -> None:
     assert len(few.receiver._by_group) == len(few.receiver._incoming)
 
 
-def test_a_spool_that_the_collector_ends_while_another_is_written_holds_up_nobody(tmp_path: Path) -> None:
-    """It is ended wherever the collector happens to run, also in a thread that is just counting what it writes."""
+def test_a_spool_ended_by_the_collector_does_not_block_another_write(tmp_path: Path) -> None:
+    """The collector may end it on any thread, also on one that is just counting the bytes that it writes."""
     lost: list[SnapshotSpool] = []
 
     def spare_bytes() -> int:
@@ -361,7 +359,7 @@ def test_a_spool_that_the_collector_ends_while_another_is_written_holds_up_nobod
     assert (spools.files, spools.disk_bytes) == (0, 0)
 
 
-async def test_snapshots_of_a_lost_peer_give_their_memory_back():
+async def test_snapshots_of_a_lost_peer_release_their_memory():
     async with EngineCluster(limits=Limits(snapshot_memory_bytes_max=14_000)) as cluster:
         engine = cluster.nodes[1].engine
 
@@ -381,7 +379,7 @@ async def test_snapshots_of_a_lost_peer_give_their_memory_back():
 
 
 async def test_a_snapshot_travels_in_bounded_frames(monkeypatch: pytest.MonkeyPatch) -> None:
-    """aioraft-ng put a whole snapshot into one gRPC message: beyond 4 MiB it could not be sent at all."""
+    """aioraft-ng sent a whole snapshot in one gRPC message, which failed beyond 4 MiB."""
     limits = Limits(snapshot_chunk_bytes=1000)
     sizes: list[int] = []
     send = MemoryTransport.send

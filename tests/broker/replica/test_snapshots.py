@@ -1,4 +1,4 @@
-"""A snapshot in the place of a replica's state: off the loop, and only when it makes sense."""
+"""A snapshot replaces a replica's state off the loop, and only if its rows can be restored."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GROUP = 7
 
 
 async def test_a_snapshot_is_restored_off_the_loop_while_the_old_state_serves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Decoding all rows on the loop would stall the whole broker."""
+    """Decoding all rows on the loop would block the whole broker."""
     threads: list[str] = []
     may_restore = threading.Event()
     restore = LogPartition.restore
@@ -45,12 +45,12 @@ async def test_a_snapshot_is_restored_off_the_loop_while_the_old_state_serves(mo
         )
         may_restore.set()
         await turn_until(lambda: isinstance(replica.disk, Idle) and replica.log_start.index == 20)
-        assert replica.state_machine is machine, "who holds the machine sees the new state"
+        assert replica.state_machine is machine, "holders of the machine see the new state"
         assert machine.applied_index == 20
         assert node.broken == []
 
 
-async def test_a_snapshot_that_makes_no_sense_leaves_the_file_as_it_was() -> None:
+async def test_a_snapshot_that_cannot_be_restored_leaves_the_file_unchanged() -> None:
     """Rows must be restored before they replace the file."""
     async with EngineCluster() as cluster:
         node = cluster.nodes[1]
@@ -83,7 +83,7 @@ async def test_an_install_never_makes_a_commit_index_durable_beyond_the_snapshot
         assert states[0].commit_index == 20
 
 
-async def test_a_snapshot_that_finds_no_room_waits_for_it(monkeypatch):
+async def test_a_snapshot_without_disk_space_waits_for_it(monkeypatch):
     monkeypatch.setattr("raftmq.broker.replica.snapshots.SPACE_RETRY_SECONDS", 0.01)
     async with EngineCluster() as cluster:
         replica = cluster.nodes[1].add(GROUP, founder_state(Membership((1, 2, 3))))

@@ -1,4 +1,4 @@
-"""Ticks of the engine go on."""
+"""The engine's ticks continue after a failure."""
 
 from tests.support.broker.engine_cluster import EngineCluster
 from tests.support.broker.waiting import turn_until

@@ -1,4 +1,4 @@
-"""The Admin service on a real metadata group."""
+"""The Admin service is tested on a real metadata group."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId
 from tests.support.broker.harness import CLUSTER_ID, batch, running
 
 WAIT_MS = 200
-"""For leaders that do not come: long enough for what comes before the wait, on a machine that is busy."""
+"""A timeout for leaders that never appear: long enough for the steps before the wait on a busy machine."""
 
 
 async def _refused(coroutine) -> RequestError:
@@ -37,7 +37,7 @@ async def test_a_topic_is_created_with_leaders_and_the_default_replication_facto
         assert described.effective_config["retention.bytes"] == "-1"
 
 
-async def test_creating_waits_for_leaders_and_answers_without_them_when_the_time_is_over():
+async def test_creating_waits_for_leaders_until_its_deadline():
     async with running() as node:
         node.hold_leadership = True
         creating = asyncio.create_task(
@@ -66,7 +66,7 @@ REFUSED_TOPICS = {
 
 
 @pytest.mark.parametrize("name", REFUSED_TOPICS)
-async def test_a_topic_that_cannot_be_is_refused_before_proposing(name):
+async def test_an_invalid_topic_is_refused_before_proposing(name):
     request, code = REFUSED_TOPICS[name]
     async with running(Limits(partitions_max=10)) as node:
         before = node.metadata.core.last_index
@@ -74,7 +74,7 @@ async def test_a_topic_that_cannot_be_is_refused_before_proposing(name):
         assert node.metadata.core.last_index == before
 
 
-async def test_the_partition_limit_counts_what_is_there():
+async def test_the_partition_limit_counts_existing_partitions():
     async with running(Limits(partitions_max=10)) as node:
         await node.topic("a", partitions=6)
         error = await _refused(node.admin.create_topic(pb.CreateTopicRequest(name="b", partitions=5), node.call()))
@@ -104,7 +104,7 @@ async def test_replicas_spread_over_hosts_and_leaders_are_even():
         assert sorted(p.replica_brokers[0] for p in topic.partitions) == [1, 1, 2, 2, 3, 3]
 
 
-async def test_partitions_are_added_behind_those_there_are():
+async def test_partitions_are_added_after_the_existing_ones():
     async with running() as node:
         before = await node.topic(partitions=2)
         answer = await node.admin.add_partitions(pb.AddPartitionsRequest(name="flights", total=5), node.call())
@@ -120,7 +120,7 @@ async def test_partitions_are_added_behind_those_there_are():
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "flights now", "x" * 250, ".."])
-async def test_a_name_that_no_topic_can_have_is_invalid_and_not_missing(name: str):
+async def test_an_invalid_topic_name_is_reported_as_invalid_not_as_unknown(name: str):
     async with running() as node:
         for refused in (
             node.admin.describe_topic(pb.DescribeTopicRequest(name=name), node.call()),
@@ -133,7 +133,7 @@ async def test_a_name_that_no_topic_can_have_is_invalid_and_not_missing(name: st
             assert repr(name[:60]) in str(error)
 
 
-async def test_configuration_is_set_and_taken_back():
+async def test_configuration_is_set_and_unset():
     async with running() as node:
         await node.topic()
 
@@ -179,7 +179,7 @@ async def test_topics_are_listed_by_name_even_without_a_metadata_leader():
         assert [topic.name for topic in answer.topics] == ["a", "b"]
 
 
-async def test_a_change_asked_of_another_node_is_forwarded_once():
+async def test_a_change_requested_from_another_node_is_forwarded_once():
     async with running() as node:
         node.lose_leadership(METADATA_GROUP_ID, NodeId(2))
         node.forwarder.answer = pb.CreateTopicResponse(topic_id=5)
@@ -210,7 +210,7 @@ async def test_the_cluster_is_described_as_this_node_sees_it():
 
 
 async def test_replicas_go_to_nodes_that_are_reachable_while_there_are_enough():
-    """A new topic must not wait for a node that is down; but with all of them needed, a majority is enough to begin."""
+    """A new topic must not wait for a node that is down. If all nodes are needed, a majority is enough to begin."""
     async with running() as node:
         await node.register(2, "uuid-2")
         await node.register(3, "uuid-3")

@@ -1,4 +1,4 @@
-"""Descriptions that ask others: in sync, offsets and size from the leaders; health from every broker; unknown where none answers."""
+"""Descriptions ask the leaders for replicas in sync, offsets and sizes, and every broker for its health. Without an answer both are unknown."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def test_a_partition_is_described_as_its_leader_sees_it():
         assert not (await node.admin.describe_topic(pb.DescribeTopicRequest(name="flights"), node.call())).states
 
 
-async def test_a_partition_whose_leader_does_not_answer_is_unknown_and_the_others_are_told():
+async def test_a_partition_whose_leader_does_not_answer_is_unknown_and_the_others_are_described():
     async with running() as node:
         await node.register(2, "uuid-2")
         topic = await node.topic("flights", partitions=3)
@@ -50,7 +50,7 @@ async def test_a_partition_whose_leader_does_not_answer_is_unknown_and_the_other
         assert [part.partition for part in cast("Any", asked).partitions] == [0]
 
 
-async def test_the_patience_with_others_ends_before_the_clients(monkeypatch):
+async def test_the_deadline_for_other_brokers_is_before_the_clients(monkeypatch):
     async with running() as node:
         await node.register(2, "uuid-2")
         node.connected.add(OTHER)
@@ -67,7 +67,7 @@ async def test_the_patience_with_others_ends_before_the_clients(monkeypatch):
         assert asked[1] < 0.4
 
 
-async def test_a_broker_tells_what_is_wrong_with_it():
+async def test_a_broker_reports_its_own_problems():
     async with running() as node:
         topic = await node.topic("flights", partitions=4)
         replicas = [GroupId(p.group_id) for p in topic.partitions]
@@ -88,8 +88,8 @@ async def test_a_broker_tells_what_is_wrong_with_it():
         assert answer.health.leaderless.count == answer.health.unknown.count == 0
 
 
-async def test_a_partition_is_led_when_somebody_who_answers_says_so():
-    """The leadership that a broker believes in is a hint: for seconds after a crash it names the dead leader."""
+async def test_a_partition_is_led_if_an_answering_broker_leads_it():
+    """A broker's knowledge of a leader is a hint: for seconds after a crash it names the dead leader."""
     async with running() as node:
         await node.register(2, "uuid-2")
         topic = await node.topic("flights", partitions=3)
@@ -102,7 +102,7 @@ async def test_a_partition_is_led_when_somebody_who_answers_says_so():
         )
         answer = await described(node)
         assert [name.partition for name in answer.health.leaderless.first] == [1]
-        assert answer.partitions_without_leader == 0, "as it believes"
+        assert answer.partitions_without_leader == 0, "according to its own knowledge"
         assert list(answer.brokers[1].health.not_ready) == ["joining: x"]
         assert list(answer.health.metadata_voters_behind) == [2]
 
@@ -125,7 +125,7 @@ async def test_names_are_bounded_and_numbers_are_not():
         assert (names.count, len(names.first)) == (5, 2)
 
 
-async def test_metadata_without_a_leader_that_answers_is_said():
+async def test_metadata_without_an_answering_leader_is_reported():
     async with running() as node:
         node.lose_leadership(METADATA_GROUP_ID, OTHER)
         assert not (await described(node)).health.is_metadata_led

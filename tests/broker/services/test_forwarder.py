@@ -1,4 +1,4 @@
-"""Channels to other brokers: kept as long as there is room, and never closed under a call."""
+"""Channels to other brokers are kept up to a limit, and never closed while a call uses them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REQUEST = pb.DescribeClusterRequest()
 
 
 class _Channel:
-    """A channel whose calls end when the test says so."""
+    """A channel whose calls end when the test decides."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -25,7 +25,7 @@ class _Channel:
     def unary_unary(self, path: str, **_: object) -> Any:
         async def call(request: object, **_: object) -> pb.DescribeClusterResponse:
             await self.may_answer.wait()
-            assert not self.is_closed, "closed under a call"
+            assert not self.is_closed, "closed during a call"
             return pb.DescribeClusterResponse(cluster_id=self.address)
 
         return call
@@ -60,7 +60,7 @@ async def test_each_broker_is_connected_to_once(brokers: int) -> None:
     assert all(channel.is_closed for channel in forwarder.opened)
 
 
-async def test_the_channel_that_was_not_used_for_longest_is_closed() -> None:
+async def test_the_channel_idle_for_longest_is_closed() -> None:
     forwarder = _Forwarder(channels_max=3)
     for number in (1, 2, 3, 1, 4):
         await forwarder.ask(number)

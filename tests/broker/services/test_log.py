@@ -1,4 +1,4 @@
-"""The Log service beyond one partition's appends: streams, unknown topics, positions, producer ids."""
+"""The Log service handles streams, unknown topics, positions and producer ids."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def test_a_stream_answers_every_request_by_its_correlation_id():
         assert {i: list(a.partitions[0].base_offsets) for i, a in answers.items()} == {100 + n: [n] for n in range(10)}
 
 
-async def test_a_streams_requests_take_effect_in_their_order_while_none_is_committed():
+async def test_requests_of_a_stream_take_effect_in_order_before_any_commit():
     async with running() as node:
         topic = await node.topic()
         node.hold_commits = True
@@ -53,7 +53,7 @@ async def test_a_streams_requests_take_effect_in_their_order_while_none_is_commi
         first = asyncio.ensure_future(anext(answers))
         for _ in range(20):
             await asyncio.sleep(0)
-        # five batches are in the log and wait for their commit; only the gap can be answered
+        # five batches are in the log and wait for their commit, so only the gap can be answered
         assert node.partition(topic).replica.core.last_index - node.partition(topic).replica.core.commit_index == 5
         node.release_commits()
         requests.send(None)
@@ -75,7 +75,7 @@ async def test_a_bad_request_does_not_end_a_stream():
         assert list(answers[2].partitions[0].base_offsets) == [0]
 
 
-async def test_shutdown_ends_a_stream_after_what_is_in_flight_is_answered():
+async def test_shutdown_ends_a_stream_after_requests_in_flight_are_answered():
     async with running() as node:
         topic = await node.topic()
         node.hold_commits = True
@@ -137,7 +137,7 @@ async def test_a_request_that_names_too_much_is_refused_before_anything_is_looke
         assert node.partition(topic).high_watermark == 0
 
 
-async def test_extreme_numbers_are_positions_like_any_other():
+async def test_extreme_numbers_are_ordinary_positions():
     async with running() as node:
         topic = await node.topic()
         await node.append(topic, batch(1))
@@ -163,7 +163,7 @@ async def test_an_unknown_topic_is_denied_only_when_metadata_can_be_confirmed():
         assert result.error.retriable
 
 
-async def test_a_partition_that_is_not_here_is_sent_to_its_leader():
+async def test_a_request_for_a_partition_hosted_elsewhere_names_its_leader():
     async with running() as node:
         topic = await node.topic()
         group_id = GroupId(topic.partitions[0].group_id)
@@ -216,7 +216,7 @@ async def test_positions_are_found_by_name_and_by_append_time():
         assert (await _offset(node, topic, 0)).offset == 3
 
 
-async def test_latest_is_not_told_by_a_replica_that_cannot_confirm_it():
+async def test_the_latest_offset_is_refused_by_a_replica_that_cannot_confirm_it():
     async with running() as node:
         topic = await node.topic()
         node.lose_leadership(GroupId(topic.partitions[0].group_id), NodeId(2))
@@ -224,7 +224,7 @@ async def test_latest_is_not_told_by_a_replica_that_cannot_confirm_it():
         assert not (await _offset(node, topic, EARLIEST)).HasField("error")
 
 
-async def test_anonymous_producer_ids_come_from_one_block_and_are_never_alike():
+async def test_anonymous_producer_ids_come_from_one_block_and_are_distinct():
     async with running() as node:
         before = node.metadata.state_machine.applied_index
         answers = await asyncio.gather(
@@ -258,7 +258,7 @@ async def test_a_named_producer_fences_its_predecessor_and_keeps_its_id():
         assert raised.value.code == pb.INVALID_ARGUMENT
 
 
-async def test_those_who_share_a_named_epoch_agree_on_its_stamp():
+async def test_producers_that_share_a_named_epoch_agree_on_its_stamp():
     async with running() as node:
 
         async def init(**fields):

@@ -1,4 +1,4 @@
-"""Removing a node: what is refused and in which words, what is given up, and what the answer says of it."""
+"""Removing a node refuses some cases with precise messages, gives up its replicas otherwise, and reports the consequences."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.broker.harness import Harness, running
 
 
 async def four_nodes(node: Harness) -> None:
-    """Nodes 1 to 3 vote on metadata; topic t: 0 on 1, 2, 3; 1 on 2, 3; 2 on 3 alone. Node 4 holds nothing."""
+    """Create nodes 1 to 3, which vote on metadata, node 4, which holds nothing, and a topic: 0 on 1, 2, 3; 1 on 2, 3; 2 on 3 alone."""
     for number in (2, 3, 4):
         await node.register(number, f"uuid-{number}")
     plans = (PartitionPlan((1, 2, 3)), PartitionPlan((2, 3)), PartitionPlan((3,)))
@@ -31,7 +31,7 @@ async def refusal(node: Harness, node_id: int, *, force: bool = False) -> Reques
     with pytest.raises(RequestError) as caught:
         await remove(node, node_id, force=force)
     assert node.metadata.state_machine.revision == before, "refused before anything was proposed"
-    assert caught.value.code not in RETRIABLE_CODES, "clients would ask again until their time is over"
+    assert caught.value.code not in RETRIABLE_CODES, "clients would repeat it until their deadline"
     return caught.value
 
 
@@ -53,7 +53,7 @@ async def test_a_dead_node_is_given_up_with_its_replicas_and_its_vote():
         assert all(machine.partition(g).retiring[0].is_lost for g in (1, 2, 3))
 
 
-async def test_partitions_without_a_majority_do_not_keep_a_dead_node():
+async def test_partitions_without_a_majority_do_not_prevent_the_removal_of_a_dead_node():
     async with running() as node:
         await four_nodes(node)
         node.connected = {4}
@@ -61,13 +61,15 @@ async def test_partitions_without_a_majority_do_not_keep_a_dead_node():
         assert answer.without_majority_count == 3
 
 
-async def test_a_node_that_runs_is_not_given_up_by_force():
+async def test_a_running_node_is_not_removed_even_by_force():
     async with running() as node:
         await four_nodes(node)
         for number in (1, 3, 4):
             refused = await refusal(node, number, force=True)
             assert refused.code == pb.BROKER_IN_USE
-            assert f"broker {number} is running at node-{number}:9400: stop it first" in str(refused)
+            assert f"broker {number} is running at node-{number}:9400: if you mean this one, stop it first" in str(
+                refused
+            )
 
 
 async def test_without_force_a_node_must_hold_nothing():
@@ -91,16 +93,16 @@ async def test_a_node_that_only_votes_is_named_as_such():
         assert "broker 2 still votes on metadata:" in str(await refusal(node, 2))
 
 
-async def test_the_last_metadata_voter_stays():
+async def test_the_last_metadata_voter_cannot_be_removed():
     async with running() as node:
         await node.register(2, "uuid-2")
         for force in (False, True):
             refused = await refusal(node, 1, force=force)
             assert refused.code == pb.BROKER_IN_USE
-            assert "the only one that votes on metadata: add brokers" in str(refused)
+            assert "the only metadata voter: add brokers" in str(refused)
 
 
-async def test_unknown_and_removed_nodes_are_told_apart():
+async def test_unknown_and_removed_nodes_have_different_errors():
     async with running() as node:
         await four_nodes(node)
         assert (await refusal(node, 9)).code == pb.UNKNOWN_BROKER
@@ -108,10 +110,10 @@ async def test_unknown_and_removed_nodes_are_told_apart():
         await remove(node, 4)
         again = await refusal(node, 4, force=True)
         assert again.code == pb.UNKNOWN_BROKER
-        assert "broker 4 was removed before" in str(again)
+        assert "broker 4 was already removed" in str(again)
 
 
-async def test_another_node_passes_the_request_on():
+async def test_another_node_forwards_the_request():
     async with running() as node:
         await four_nodes(node)
         node.lose_leadership(METADATA_GROUP_ID, NodeId(2))

@@ -1,4 +1,4 @@
-"""What brokers tell each other: registering, taking the place of a lost disk, damaged replicas, replicas that left."""
+"""Brokers tell each other of registrations, replacements of lost disks, damaged replicas, and replicas that left."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def registration(uuid: str, node_id: int = 0, **fields: object) -> pb.RegisterBr
     )  # fmt: skip
 
 
-async def test_nobody_is_admitted_before_the_node_that_forms_the_cluster(monkeypatch):
-    """Brokers started together: one that joined in between was never told the first one's address, and waited for ever."""
+async def test_no_node_is_admitted_before_the_one_that_forms_the_cluster(monkeypatch):
+    """Of brokers that were started together, one that joined in between never learned the first one's address, and waited without end."""
 
     async def not_yet(*_: object) -> None:
         return None
@@ -47,7 +47,7 @@ async def test_nobody_is_admitted_before_the_node_that_forms_the_cluster(monkeyp
 
 
 async def three_nodes(node: Harness) -> PartitionView:
-    """Nodes 2 and 3 join; a topic with a replica on each of the three."""
+    """Let nodes 2 and 3 join, and create a topic with a replica on each of the three."""
     await node.register(2, "uuid-2")
     await node.register(3, "uuid-3")
     await node._metadata(CreateTopic("t", "log", 3, {}, (PartitionPlan((1, 2, 3)),)))
@@ -85,7 +85,7 @@ async def test_a_node_registers_and_learns_its_peers():
         assert (await _refused(node.nodes.register_node(nowhere, node.call()))).code == pb.INVALID_ARGUMENT
 
 
-async def test_a_new_disk_takes_the_place_of_a_lost_one():
+async def test_a_new_disk_replaces_a_lost_one():
     async with running() as node:
         before = await three_nodes(node)
         node.connected = {3}
@@ -100,7 +100,7 @@ async def test_a_new_disk_takes_the_place_of_a_lost_one():
         ).code == pb.BROKER_REMOVED
 
 
-async def test_a_node_that_runs_keeps_its_id():
+async def test_the_id_of_a_running_node_is_not_given_away():
     async with running() as node:
         before = await three_nodes(node)
         refusal = await _refused(node.nodes.register_node(registration("new-disk", 2, replaces_lost=True), node.call()))
@@ -109,12 +109,12 @@ async def test_a_node_that_runs_keeps_its_id():
         assert node.metadata.state_machine.partition(1) == before
 
 
-async def test_a_disk_is_given_up_only_while_a_majority_is_left_or_by_the_operators_word():
+async def test_a_disk_is_given_up_only_with_a_remaining_majority_or_on_an_operators_order():
     async with running() as node:
         await three_nodes(node)
         node.connected = set()
         refusal = await _refused(node.nodes.register_node(registration("new-disk", 2), node.call()))
-        assert refusal.code == pb.NOT_READY, "it may wait: the other node may be back in a moment"
+        assert refusal.code == pb.NOT_READY, "it may wait, because the other node may return in a moment"
         assert "t/0" in str(refusal)
         assert "--replace-lost" in str(refusal)
         answer = await node.nodes.register_node(registration("new-disk", 2, replaces_lost=True), node.call())
@@ -132,7 +132,7 @@ async def test_a_node_gets_another_metadata_replica_for_a_damaged_one():
         assert [r.replica_id for r in node.metadata.state_machine.metadata_retiring] == [old]
 
 
-async def test_damage_is_noted_for_the_reconciler_from_the_node_itself_only():
+async def test_damage_reports_are_accepted_only_from_the_damaged_node():
     async with running() as node:
         own, other = (replica.replica_id for replica in (await three_nodes(node)).replicas[1:])
         report = pb.ReplicaReport(group_id=1, replica_id=own, reason="a checksum")
@@ -147,7 +147,7 @@ async def test_damage_is_noted_for_the_reconciler_from_the_node_itself_only():
         assert (await _refused(node.nodes.report_damage(request, node.call()))).code == pb.INVALID_ARGUMENT
 
 
-async def test_reports_of_a_leader_replace_and_forget_replicas_and_may_come_twice():
+async def test_reports_of_a_leader_replace_and_forget_replicas_and_are_idempotent():
     async with running() as node:
         before = await three_nodes(node)
         damaged = pb.ReplicaReport(group_id=1, replica_id=before.replicas[2].replica_id)

@@ -1,4 +1,4 @@
-"""Long polls: what wakes them, what ends them, and what they may not leave behind."""
+"""Long polls are woken by new records, end in time, and leave no callbacks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ async def _parked(node, count=1):
         await asyncio.sleep(0)
 
 
-async def test_what_is_there_is_answered_at_once():
+async def test_available_records_are_answered_immediately():
     async with running() as node:
         topic = await node.topic()
         data = batch(3, sequence=0)
@@ -43,7 +43,7 @@ async def test_a_poll_at_the_end_waits_and_the_next_record_wakes_it():
         assert node.queue.parked_polls == 0
 
 
-async def test_an_uncommitted_record_wakes_nobody():
+async def test_an_uncommitted_record_wakes_no_poll():
     async with running() as node:
         topic = await node.topic()
         poll = asyncio.create_task(node.queue.poll(poll_request(topic, 0, max_wait_ms=60_000), node.call(60)))
@@ -105,11 +105,11 @@ async def test_one_partition_of_many_wakes_the_poll_and_the_others_keep_no_callb
             answer = await asyncio.wait_for(poll, 1)
             assert [p.partition for p in answer.partitions] == [1]
         assert not idle.done()
-        assert not idle._callbacks  # the polls that left took theirs along
+        assert not idle._callbacks  # the ended polls removed theirs
         assert not node.queue.parked_polls
 
 
-async def test_a_full_answer_begins_with_another_partition_each_time():
+async def test_each_full_answer_begins_with_another_partition():
     async with running() as node:
         topic = await node.topic(partitions=2)
         request = pb.PollRequest(max_bytes=1)
@@ -141,7 +141,7 @@ async def test_more_polls_than_may_wait_are_throttled():
         assert node.queue.parked_polls == 0
 
 
-async def test_a_leader_that_steps_down_sends_its_waiting_readers_on():
+async def test_a_leader_that_steps_down_refers_waiting_polls_to_its_successor():
     async with running() as node:
         topic = await node.topic()
         poll = asyncio.create_task(node.queue.poll(poll_request(topic, 0, max_wait_ms=60_000), node.call(60)))
@@ -153,7 +153,7 @@ async def test_a_leader_that_steps_down_sends_its_waiting_readers_on():
         assert answer.partitions[0].error.leader.address == "node-2:9400"
 
 
-async def test_a_follower_serves_what_it_knows_to_be_committed():
+async def test_a_follower_serves_records_that_it_knows_to_be_committed():
     async with running() as node:
         topic = await node.topic()
         await node.append(topic, batch(1, sequence=0))
@@ -162,7 +162,7 @@ async def test_a_follower_serves_what_it_knows_to_be_committed():
         assert list(answer.partitions[0].base_offsets) == [0]
 
 
-async def test_above_the_end_a_leader_that_knows_says_out_of_range_and_others_wait():
+async def test_above_the_end_a_confirmed_leader_answers_out_of_range_and_others_wait():
     async with running() as node:
         topic = await node.topic()
         await node.append(topic, batch(1, sequence=0))
@@ -176,8 +176,8 @@ async def test_above_the_end_a_leader_that_knows_says_out_of_range_and_others_wa
         assert answer.partitions[0].error.retriable
 
 
-async def test_a_leader_that_cannot_confirm_its_end_does_not_call_an_offset_out_of_range(monkeypatch):
-    """It may have been succeeded by a leader whose log is longer: its reader must not be thrown back."""
+async def test_a_leader_that_cannot_confirm_its_end_reports_no_offset_out_of_range(monkeypatch):
+    """It may have a successor with a longer log, and its reader's position must not be reset."""
     async with running() as node:
         topic = await node.topic()
         replica = node.partition(topic).replica
@@ -190,7 +190,7 @@ async def test_a_leader_that_cannot_confirm_its_end_does_not_call_an_offset_out_
         assert answer.partitions[0].error.code == pb.NOT_LEADER
 
 
-async def test_below_the_start_every_replica_says_where_the_log_starts():
+async def test_below_the_start_every_replica_returns_the_log_start():
     async with running() as node:
         topic = await node.topic()
         await node.append(topic, batch(4, sequence=0))
@@ -211,7 +211,7 @@ async def test_a_deleted_topic_ends_its_polls_as_unknown():
         assert answer.partitions[0].error.code == pb.UNKNOWN_TOPIC
 
 
-async def test_shutdown_answers_waiting_polls_at_once():
+async def test_shutdown_answers_waiting_polls_immediately():
     async with running() as node:
         topic = await node.topic()
         poll = asyncio.create_task(node.queue.poll(poll_request(topic, 0, max_wait_ms=60_000), node.call(60)))
@@ -230,7 +230,7 @@ async def test_a_batch_larger_than_asked_for_comes_alone():
         assert list(answer.partitions[0].base_offsets) == [0]
 
 
-async def test_a_poll_waits_for_metadata_it_knows_to_exist_and_says_so_when_it_does_not_come():
+async def test_a_poll_waits_for_its_metadata_revision_until_its_deadline():
     async with running() as node:
         topic = await node.topic()
         request = poll_request(topic, 0)

@@ -1,4 +1,4 @@
-"""Topology.Watch: the full table, then what changed, one computation for all watchers."""
+"""Topology.Watch sends the full table, then the changes, with one computation for all watchers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ async def _next(watch) -> pb.TopologyUpdate:
     return await asyncio.wait_for(anext(watch), 2)
 
 
-async def test_the_full_table_comes_first_and_then_only_what_changed():
+async def test_the_full_table_comes_first_and_then_only_changes():
     async with running() as node:
         first = await node.topic("a", partitions=2)
         watch = node.topology.watch(pb.WatchRequest(), node.call())
@@ -38,7 +38,7 @@ async def test_the_full_table_comes_first_and_then_only_what_changed():
         await watch.aclose()
 
 
-async def test_a_new_leader_is_told_alone():
+async def test_a_new_leader_is_the_only_change_sent():
     async with running() as node:
         topic = await node.topic(partitions=3)
         watch = node.topology.watch(pb.WatchRequest(), node.call())
@@ -55,7 +55,7 @@ async def test_a_new_leader_is_told_alone():
 
 
 async def test_changes_close_together_are_one_update(monkeypatch):
-    monkeypatch.setattr(topology, "COALESCE_SECONDS", 1.0)  # also where each change takes its time
+    monkeypatch.setattr(topology, "COALESCE_SECONDS", 1.0)  # long enough on a machine where each change takes time
     async with running() as node:
         watch = node.topology.watch(pb.WatchRequest(), node.call())
         await _next(watch)
@@ -66,7 +66,7 @@ async def test_changes_close_together_are_one_update(monkeypatch):
         await watch.aclose()
 
 
-async def test_deleted_topics_and_new_nodes_are_told():
+async def test_deleted_topics_and_new_nodes_are_sent():
     async with running() as node:
         topic = await node.topic()
         watch = node.topology.watch(pb.WatchRequest(), node.call())
@@ -80,7 +80,7 @@ async def test_deleted_topics_and_new_nodes_are_told():
         await watch.aclose()
 
 
-async def test_what_changes_nothing_a_client_sees_is_not_told():
+async def test_changes_invisible_to_clients_are_not_sent():
     async with running() as node:
         await node.topic()
         watch = node.topology.watch(pb.WatchRequest(), node.call())

@@ -1,4 +1,4 @@
-"""Several real engines on one loop: real cores, state machines and stores; only the network is in memory."""
+"""Several real engines on one loop, with real cores, state machines and stores. Only the network is in memory."""
 
 import asyncio
 import random
@@ -21,7 +21,7 @@ TIMING = Timing(
     data_tick_seconds=0.02, metadata_tick_seconds=0.02, leadership_publish_seconds=0.5, controller_seconds=0.05
 )
 SLOW_TIMING = Timing(data_tick_seconds=0.1, metadata_tick_seconds=0.1)
-"""Leaders that last: a machine under load stands still for longer than an election of the usual tests."""
+"""Timing for leaders that last: a machine under load may stall for longer than an election of the usual tests."""
 
 
 class MemoryTransport:
@@ -92,7 +92,7 @@ class EngineNode:
         return self.open(key)
 
     def open(self, key):
-        """Host what the store has of a replica."""
+        """Host the replica that the store has."""
         restored = self.store.open(key)
         machine = LogPartition()
         machine.restore(self.store.state_rows(key), restored.state_index)
@@ -105,7 +105,7 @@ class EngineNode:
 
 
 class EngineCluster:
-    """Use as an async context manager. Replica ids equal node ids."""
+    """Runs engines. Use it as an async context manager. Replica ids equal node ids."""
 
     def __init__(self, size=3, limits=None, clock=None, timing=TIMING):
         self.size = size
@@ -114,7 +114,7 @@ class EngineCluster:
         self.limits = limits or Limits()
         self.nodes = {}
         self.starts = 0
-        """Engines started: each gets a random generator of its own."""
+        """Counts started engines, because each gets a random generator of its own."""
         self.cuts = set()
         self.fatal = []
 
@@ -146,7 +146,7 @@ class EngineCluster:
             self.nodes[target].engine.on_frame(source, frame_type, memoryview(data))
 
     def restart(self, *node_ids):
-        """Processes end without a last word, and start again with what their stores have."""
+        """End processes abruptly, and start them again with the contents of their stores."""
         for node_id in node_ids:
             before = self.nodes[node_id]
             keys = before.store.open_replicas()
@@ -168,7 +168,7 @@ class EngineCluster:
         return self.nodes[node_id].engine.replicas[group_id]
 
     async def leader(self, group_id, *, among=None):
-        """The leading group once there is exactly one that may judge proposals."""
+        """Return the leading group as soon as exactly one may validate proposals."""
         nodes = [self.nodes[n] for n in (among or self.nodes) if group_id in self.nodes[n].engine.replicas]
         while True:
             led = [n.engine.replicas[group_id] for n in nodes if n.engine.replicas[group_id].is_leader]
@@ -178,19 +178,19 @@ class EngineCluster:
 
 
 async def next_progress(replicas):
-    """Wait until any of the groups moves."""
+    """Wait until any of the groups makes progress."""
     await asyncio.wait([replica.wait_progress() for replica in replicas], return_when=asyncio.FIRST_COMPLETED)
 
 
 async def state_durable(engine, replica):
-    """Wait until all that the group has applied is durable. No part of a broker waits for that, so nothing wakes who does."""
+    """Wait until the group's whole applied state is durable. It polls, because no part of a broker signals that."""
     while replica.durable_state_index < replica.core.applied_index:
         engine.commits.flush_state(replica)
         await asyncio.sleep(0.001)
 
 
 def data(number):
-    """A proposal of one record without a producer."""
+    """Return a proposal of one record without a producer."""
     from raftmq.batch_header import seal
 
     body = b"%d" % number

@@ -1,7 +1,7 @@
-"""One node in memory around real cores, state machines and the in-memory store: what the services run on in their tests.
+"""Run services in tests on one node in memory, with real cores, state machines and the in-memory store.
 
-Commits are synchronous unless `hold_commits`: then proposals stay uncommitted until `release_commits`. No sockets, no
-threads, no wall clock.
+Commits are synchronous unless `hold_commits`: then proposals stay uncommitted until `release_commits`. There are no sockets, no
+threads, and no wall clock.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class StrictSupervisor(Supervisor):
 
 
 class FakeForwarder:
-    """Stands for another node: remembers what it was asked, answers what it is told to."""
+    """Stands for another node: records requests and returns the answers that a test sets."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, str, object]] = []
@@ -158,7 +158,7 @@ class Harness:
         self.reasons: list[NotReady] = []
         self.directory_refusal: RequestError | None = None
         self.leaderless: set[GroupId] = set()
-        """Groups whose leader is gone without a word."""
+        """Groups whose leader crashed."""
         self._topology_version = 0
         self.reads_in_thread = 0
         self._held: list[tuple[Replica[StateMachine], AppendWork]] = []
@@ -245,7 +245,7 @@ class Harness:
         self.mark_dirty(replica)
 
     def lose_leadership(self, group_id: GroupId, to: NodeId | None = None) -> None:
-        """The group's leader here steps down; `to` leads in term 9, as far as this node knows."""
+        """Make the group's leader here step down. `to` leads in term 9, as far as this node knows."""
         replica = self.replicas[group_id]
         replica.core.step_down()
         self.pump(replica)
@@ -292,7 +292,7 @@ class Harness:
         core.append_done(work.token)
 
     def release_commits(self) -> None:
-        """Everything held becomes durable, in order."""
+        """Make everything that is held durable, in order."""
         self.hold_commits = False
         held, self._held = self._held, []
         for replica, work in held:
@@ -399,7 +399,7 @@ class Harness:
 
 @contextlib.asynccontextmanager
 async def running(limits: Limits | None = None, *, recent_bytes_max: int = 64 * 1024 * 1024) -> AsyncIterator[Harness]:
-    """A node that serves, and is closed afterwards."""
+    """Yield a node that serves, and close it afterwards."""
     harness = await Harness(limits, recent_bytes_max=recent_bytes_max).start()
     try:
         yield harness
@@ -420,7 +420,7 @@ def poll_request(topic: pb.Topic, offset: int, **options: int) -> pb.PollRequest
 def batch(
     count: int = 1, *, sequence: int = 0, producer: int = PRODUCER, epoch: int = 0, body: bytes = b"opaque"
 ) -> bytes:
-    """A batch as brokers see it: the body is not looked into."""
+    """Return a batch as brokers see it, without valid contents."""
     return seal(
         body, record_count=count, raw_body_bytes=len(body), base_timestamp_ms=1, max_timestamp_ms=2,
         producer_id=producer, producer_epoch=epoch, first_sequence=sequence,

@@ -1,4 +1,4 @@
-"""What a leader that is not there would send to a replica, whose log starts at index 5, offset 0."""
+"""Build the messages that an absent leader would send to a replica whose log starts at index 5, offset 0."""
 
 from raftmq.raft.entry import Entry, EntryKind, LogPosition
 from raftmq.raft.membership import Membership

@@ -1,4 +1,4 @@
-"""Waits for what nobody announces."""
+"""Wait for conditions that nothing signals."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _SECONDS_MAX = 30.0
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Look again and again until the condition holds."""
+    """Check repeatedly until the condition holds."""
     async with asyncio.timeout(_SECONDS_MAX):
         while not condition():
             await asyncio.sleep(0.005)

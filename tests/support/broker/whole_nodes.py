@@ -1,4 +1,4 @@
-"""Whole nodes in this process: real disk, sockets and cores, shortened times."""
+"""Run whole nodes in this process, with real disk, sockets and cores, and shortened times."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from raftmq.broker.node import Node
 
 WAIT_SECONDS = 30.0
 NOBODY = "127.0.0.1:1"
-"""A port where nothing listens."""
+"""Return a port on which no process listens."""
 
 
 def config(directory: Path, **settings: object) -> BrokerConfig:
@@ -30,13 +30,13 @@ def config(directory: Path, **settings: object) -> BrokerConfig:
 
 
 class Nodes:
-    """Nodes by directory name; all are stopped at the end."""
+    """Nodes by directory name. All are stopped at the end."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._running: dict[Node, asyncio.Task[None]] = {}
         self._addresses: dict[Path, dict[str, object]] = {}
-        """Where a node was when it stopped: it comes back there, else nobody would find it."""
+        """The address of a node when it stopped. It starts there again, because otherwise its peers would not find it."""
 
     def begin(self, name: str, parts: type[NodeEnvironment] = NodeEnvironment, **settings: object) -> Node:
         """Start a node, without waiting until it serves."""
@@ -54,7 +54,7 @@ class Nodes:
         return node
 
     async def failure(self, node: Node) -> BaseException:
-        """What the node's start ended with."""
+        """Return the error that ended the node's start."""
         with pytest.raises(RequestError) as raised:
             await asyncio.wait_for(self._running[node], WAIT_SECONDS)
         return raised.value
@@ -79,9 +79,9 @@ class Nodes:
 
 
 async def until(node: Node, *wanted: Reason) -> list[NotReady]:
-    """Wait until the node gives just the wanted reasons, in this order, for not being ready; without any, until it is ready.
+    """Wait until the node gives exactly the wanted reasons, in this order, for not being ready. Without any, wait until it is ready.
 
-    A look at one moment would fail whenever the machine is busy: a loop that stood still is a reason, too.
+    A single check would fail on a busy machine, because a stalled loop is a reason, too.
     """
     async with asyncio.timeout(WAIT_SECONDS):
         while [one.reason for one in node.standing.not_ready_reasons()] != [*wanted]:
@@ -90,7 +90,7 @@ async def until(node: Node, *wanted: Reason) -> list[NotReady]:
 
 
 async def three_voters(node: Node) -> None:
-    """Until three nodes vote on metadata."""
+    """Wait until three nodes vote on metadata."""
     async with asyncio.timeout(WAIT_SECONDS):
         while len(node.view.metadata.core.membership.voters) < 3:
             await asyncio.shield(node.view.metadata.wait_progress())
