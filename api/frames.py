@@ -1,10 +1,10 @@
-"""Cut the byte stream of a data connection into frames, and make frames. Clients and brokers share it; it does no I/O.
+"""Cut the byte stream of a data connection into frames, and make frames. Clients and brokers share this module. It does no I/O.
 
 A data connection carries the calls that come by the thousand, Append and Poll, beside gRPC (ADR 0012). The client asks a broker
 over gRPC for a port and a token (`OpenDataConnection`), connects, and says HELLO with the token. Each later frame of the client is a
 call or the cancellation of one. Each frame of the broker answers a call, in any order. A frame is a header of `HEADER_BYTES` and a body.
 
-Invariants: a frame is handed on only whole; the buffer is enlarged only for a frame that is allowed to be so large.
+Invariants: only a whole frame is handed on. The buffer is enlarged only for a frame of an allowed size.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DATA_METHODS: Final[tuple[UnaryMethod[Any, Any], ...]] = (APPEND, POLL)  # each 
 
 
 class FrameType(IntEnum):
-    """Say what a frame is. Values are on the wire."""
+    """Name the kinds of frames. Values are on the wire."""
 
     HELLO = 1
     """The client's first frame: a `DataHello`."""
@@ -43,7 +43,7 @@ class FrameType(IntEnum):
     ERROR = 6
     """A call failed as a whole: an `ErrorDetail`. With correlation id 0 it is about the connection, which ends with it."""
     GOODBYE = 7
-    """The broker accepts no more calls here. Those after the correlation id were not looked at; earlier ones will be answered."""
+    """The broker accepts no more calls here. Calls after the correlation id were not looked at. Earlier calls will be answered."""
 
 
 FRAME_TYPES: Final = {frame_type.value: frame_type for frame_type in FrameType}
@@ -77,7 +77,7 @@ class FrameReader:
         self._buffer = bytearray(BUFFER_BYTES)
         self._filled = 0
         self.wanted = 0
-        """Size of the frame that has begun to arrive; 0 before its header is here. The next `get_buffer` makes room for it."""
+        """Size of the frame that has begun to arrive, or 0 before its header has arrived. The next `get_buffer` makes room for it."""
 
     @property
     def needs_growth(self) -> bool:

@@ -1,8 +1,8 @@
 """Serve one client's data connection: cut its bytes into frames, make calls of them, and send the answers back.
 
-Decides nothing about data. Appends are begun in the order of their frames, by the connection's append session; every other call is a
-task. What a client can make the broker hold is bounded: calls without an answer (`CALLS_MAX`), the bytes of a large request and of
-answers that are not read (the budgets that gRPC's calls share). A connection that exceeds one of them is not read until it is below.
+It decides nothing about data. The connection's append session begins appends in the order of their frames. Every other call is a task.
+The memory that a client can occupy is bounded: its unanswered calls (`CALLS_MAX`), and the bytes of large requests and of unread answers
+(the budgets that gRPC's calls share). A connection that exceeds a bound is not read until it is below it.
 
 Invariant: nothing is done for a client before its HELLO has named a token.
 """
@@ -58,7 +58,7 @@ class DataPortOwner(Protocol):
 
     @property
     def answers(self) -> Mapping[str, Any]:
-        """What answers a method, by its name."""
+        """The services' methods, by name."""
         ...
 
     def append_session(self) -> AppendSession:
@@ -66,7 +66,7 @@ class DataPortOwner(Protocol):
         ...
 
     def redeem(self, token: bytes) -> Principal | None:
-        """Return whose token it is; None for a void one."""
+        """Return the principal of a token, or None if the token is void."""
         ...
 
     def on_opened(self, connection: DataConnection) -> None:
@@ -87,7 +87,7 @@ class DataConnection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._peer = ""
         self._principal: Principal | None = None
-        """Who calls; None before HELLO."""
+        """The caller. None before HELLO."""
         self._session: AppendSession | None = None
         self._slot: Reservation | None = None
         self._receiving: Reservation | None = None
@@ -98,7 +98,7 @@ class DataConnection(asyncio.BufferedProtocol):
         self._unsent: list[Reservation] = []
         """Budget of large answers in the transport's buffer."""
         self._calls: dict[int, asyncio.Task[None] | None] = {}
-        """Calls without an answer, by correlation id; an append has no task."""
+        """Unanswered calls, by correlation id. An append has no task."""
         self._last_correlation_id = 0
         """Of the calls that were accepted: they ascend."""
         self._writable = asyncio.Event()
@@ -183,7 +183,7 @@ class DataConnection(asyncio.BufferedProtocol):
         return self._peer
 
     def evict(self, reservation: Reservation) -> bool:
-        """Give back a read buffer that is empty. Otherwise end the connection: what it holds is free in this turn of the loop."""
+        """Give back a read buffer that is empty. Otherwise end the connection, whose memory is free in this turn of the loop."""
         if reservation is self._receiving and self._reader.shrink():
             self._receiving = None
         else:
@@ -432,7 +432,7 @@ class DataConnection(asyncio.BufferedProtocol):
         self._unsent.clear()
 
 
-def _parsed(row: Row, body: memoryview) -> Any:  # noqa: ANN401 -- the request of whatever method
+def _parsed(row: Row, body: memoryview) -> Any:  # noqa: ANN401 -- any method's request
     try:
         return row.method.request_type.FromString(bytes(body))
     except (DecodeError, RecursionError) as error:

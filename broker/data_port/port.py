@@ -1,4 +1,4 @@
-"""The data port of one broker: listens, hands each connection what it needs, and ends them all.
+"""The data port of one broker: accept connections, and end them in order.
 
 Not open without the client port: whoever connects has asked there for a token. Where it cannot listen the broker runs on without it.
 """

@@ -20,7 +20,7 @@ from raftmq.proto import queue_pb2 as pb
 from raftmq.types import GroupId
 
 BATCHES_PER_PARTITION_MAX = 64
-"""Batches of one partition in one request: far above what a producer may have in flight, far below what stops the loop."""
+"""Batches of one partition in one request: far more than a producer may have in flight, and too few to stall the event loop."""
 
 
 class PartitionAppend(NamedTuple):
@@ -104,7 +104,7 @@ class AppendService:
             await asyncio.wait(waiting, timeout=max(0.0, deadline - self._host.loop.time()))
 
     def response(self, correlation_id: int, begun: Begun) -> pb.AppendResponse:
-        """Return the answer as of now: what is undecided has run out of time."""
+        """Return the answer as of now. An undecided batch has run out of time."""
         response = pb.AppendResponse(correlation_id=correlation_id)
         for partition, pending, error in begun:
             if partition is None or pending is None:

@@ -3,7 +3,7 @@
 A request costs no task: it is begun when it arrives, and answered by the callbacks of the proposals it waits for. Only a request that
 must wait before it can begin, for metadata or for a quorum, has one, and later requests of the caller queue behind it.
 
-Invariants: requests are begun in the order of `submit`; each is answered exactly once, unless the session is closed before.
+Invariants: requests are begun in the order of `submit`, and each is answered exactly once, unless the session is closed before.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class AppendSession:
             await self._changed
 
     def close(self) -> None:
-        """Answer nothing any more. What was proposed may still be applied."""
+        """Give no more answers. Proposals may still be applied."""
         self._is_closed = True
         for task in (self._beginning, *self._deciding):
             if task is not None:
@@ -173,7 +173,7 @@ class AppendSession:
         self._expiry = self._loop.call_at(deadline, self._expire)
 
     def _expire(self) -> None:
-        """Answer the requests whose time is over: what they wait for may still be applied."""
+        """Answer the requests whose deadline has passed. Their proposals may still be applied."""
         self._expiry = None
         now = self._loop.time()
         for request in [request for request in self._pending if request.deadline <= now]:
@@ -198,7 +198,7 @@ class AppendSession:
 
     def _fail(self, request: _Request, error: Exception) -> None:
         log.error("append_failed", exc_info=error)
-        refusal = RequestError(pb.INTERNAL, "a defect of the broker; see its log")
+        refusal = RequestError(pb.INTERNAL, "a defect of the broker, which its log describes")
         refusal.detail.outcome = pb.UNKNOWN_OUTCOME
         self._refuse(request, refusal)
 

@@ -16,7 +16,7 @@ from raftmq.proto import queue_pb2 as pb
 TOKEN_SECONDS: Final = 10.0
 """A token that was not used within this time is void: a client connects within milliseconds."""
 TOKENS_MAX: Final = 4096
-"""Unused tokens; beyond them the oldest is void."""
+"""Unused tokens. For one more, the oldest becomes void."""
 _TOKEN_BYTES: Final = 16
 
 
@@ -28,7 +28,7 @@ class DataTokens:
         self._principals: OrderedDict[bytes, tuple[Principal, float]] = OrderedDict()
         """By token: who asked for it, and until when it may be used."""
         self.port = 0
-        """The data port; 0 before it is bound, or where there is none."""
+        """The data port, or 0 before it is bound."""
 
     async def open_data_connection(
         self, request: pb.OpenDataConnectionRequest, call: Call
@@ -44,6 +44,6 @@ class DataTokens:
         return pb.OpenDataConnectionResponse(port=self.port, token=token)
 
     def redeem(self, token: bytes) -> Principal | None:
-        """Return whose token it is, once. None for one that is void."""
+        """Return the principal of a token, once. None if the token is void."""
         principal, valid_until = self._principals.pop(token, (None, 0.0))
         return principal if self._loop.time() < valid_until else None
