@@ -94,7 +94,8 @@ class Limits:
     append_streams_max: int = 512
     """Append streams at once; one more, and the one that has been quiet for longest is ended. Each may hold one request."""
     receiving_bytes_max: int = 256 * MIB
-    """Requests of calls on their way in, each counted with 4 MiB; others wait unread, and those that stand still make room."""
+    """Requests of calls on their way in, each counted with 4 MiB; others wait unread, and those that stand still make room.
+    And as much again for larger requests of data connections until they are answered: those that wait longest make room."""
     unsent_bytes_max: int = 128 * MIB
     """Answers that their clients have not taken; beyond it the slowest are cancelled."""
     client_connections_max: int = 8192

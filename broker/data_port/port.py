@@ -44,6 +44,7 @@ class DataPort:
         self.metrics = grpc.metrics
         self.connections = Budget(host.loop, host.limits.data_connections_max, "data connections")
         self.receiving = grpc.admission.receiving
+        self.requests = Budget(host.loop, host.limits.receiving_bytes_max, "requests without an answer")
         self.unsent = grpc.admission.unsent
         self.received_bytes = 0
         """Received on all connections since the start."""
