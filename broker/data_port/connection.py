@@ -74,6 +74,14 @@ class DataPortOwner(Protocol):
         """Return whose token it is; None for a void one."""
         ...
 
+    def may_go_on(self) -> bool:
+        """Return whether there is time left in this turn of the event loop to handle a frame."""
+        ...
+
+    def defer(self, connection: DataConnection) -> None:
+        """Call the connection's `resume` in a later turn of the event loop."""
+        ...
+
     def on_opened(self, connection: DataConnection) -> None:
         """A connection was accepted."""
         ...
@@ -109,6 +117,8 @@ class DataConnection(asyncio.BufferedProtocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self._is_reading = True
+        self._is_deferred = False
+        """Frames that have arrived wait for a later turn of the event loop."""
         self._is_stopping = False
         """No more calls are accepted."""
         self._is_finished = False
@@ -147,7 +157,11 @@ class DataConnection(asyncio.BufferedProtocol):
             owner.connections.keepalive(self._slot)
         if self._receiving is not None:
             owner.receiving.keepalive(self._receiving)
-        self._read(nbytes)
+        if self._is_stopping or owner.may_go_on():
+            self._read(nbytes)
+        else:
+            self._reader.keep(nbytes)
+            self._defer()
 
     def pause_writing(self) -> None:
         """See `asyncio.BaseProtocol`."""
@@ -242,7 +256,12 @@ class DataConnection(asyncio.BufferedProtocol):
     def _may_read(self) -> bool:
         if self._is_stopping:
             return True  # and drop it
-        return len(self._calls) < CALLS_MAX and self._waiting_for_memory is None and self._writable.is_set()
+        return (
+            len(self._calls) < CALLS_MAX
+            and self._waiting_for_memory is None
+            and self._writable.is_set()
+            and not self._is_deferred
+        )
 
     def _read(self, count: int) -> None:
         """Handle the frames that are whole after `count` more bytes."""
@@ -259,6 +278,18 @@ class DataConnection(asyncio.BufferedProtocol):
         if self._reader.needs_growth and self._receiving is None and self._waiting_for_memory is None:
             self._reserve(self._reader.wanted)
         self._set_reading()
+
+    def _defer(self) -> None:
+        if not self._is_deferred:
+            self._is_deferred = True
+            self._owner.defer(self)
+        self._set_reading()
+
+    def resume(self) -> None:
+        """Go on after `DataPortOwner.defer`."""
+        self._is_deferred = False
+        if self._can_read_on:
+            self._read(0)
 
     def _stop_receiving(self) -> None:
         """Give back what is held of a request that has not arrived. Nothing is read any more but to be dropped."""
@@ -301,8 +332,19 @@ class DataConnection(asyncio.BufferedProtocol):
             self._owner.loop.call_soon(self._read_on)
 
     def _read_on(self) -> None:
-        if not self._is_reading and self._may_read and self._transport is not None and not self._transport.is_closing():
+        if not self._can_read_on:
+            return
+        if self._owner.may_go_on():
             self._read(0)
+        else:
+            self._defer()
+
+    @property
+    def _can_read_on(self) -> bool:
+        """Return whether reading is paused and need not be."""
+        return (
+            not self._is_reading and self._may_read and self._transport is not None and not self._transport.is_closing()
+        )
 
     # ---------------------------------------------------------------------------------------------------- frames
 
@@ -317,6 +359,8 @@ class DataConnection(asyncio.BufferedProtocol):
             self._cancel(correlation_id)
         else:
             raise FrameError(f"a client does not send {frame_type.name}")
+        if not self._owner.may_go_on():
+            self._defer()
         return self._is_stopping or not self._may_read
 
     def _greet(self, frame_type: FrameType, body: memoryview) -> None:

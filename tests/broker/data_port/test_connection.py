@@ -11,6 +11,7 @@ import pytest
 from google.protobuf.message import Message
 from raftmq.broker.base.limits import Limits
 from raftmq.broker.data_port import connection as connection_module
+from raftmq.broker.data_port import port as port_module
 from raftmq.broker.services.call import Call, Principal, Right
 from raftmq.frames import BUFFER_BYTES, DATA_VERSION, FrameType, frame_header
 from raftmq.methods import APPEND, POLL
@@ -460,3 +461,45 @@ async def test_an_append_is_answered_within_the_timeout_of_its_frame():
         client.call(APPEND, stuck, ms=50)
         response = pb.AppendResponse.FromString((await client.frame()).body)
         assert response.error.code == pb.NOT_READY
+
+
+async def test_connections_take_turns_when_a_turn_of_the_loop_is_used_up(monkeypatch):
+    """One frame a turn: nothing is lost or changes places, whatever the size of the frames."""
+    monkeypatch.setattr(port_module, "TURN_SECONDS", 1e-9)
+    async with serving() as broker:
+        topic = await broker.node.topic()
+        clients = [await broker.client() for _ in range(3)]
+        for number in range(40):
+            for producer, client in enumerate(clients, 1):
+                body = bytes(2 * BUFFER_BYTES if number % 10 == producer else 10)
+                one = batch(1, producer=producer, sequence=number, body=body)
+                client.call(APPEND, append_request(topic, one, correlation_id=number))
+        for client in clients:
+            for _ in range(40):
+                response = pb.AppendResponse.FromString((await client.frame()).body)
+                assert not response.partitions[0].HasField("error"), response
+
+
+async def test_one_connection_does_not_use_up_the_turns_of_the_loop():
+    """Two MiB of requests, each of which is refused in 2,000 words, came with one read and took the loop for seconds."""
+    async with serving() as broker:
+        topic = await broker.node.topic()
+        client = await broker.client()
+        part = pb.PartitionAppend(topic_id=topic.topic_id, batches=[b""])
+        for _ in range(100):
+            client.call(APPEND, pb.AppendRequest(partitions=[part] * 500))
+        turns = 0
+
+        async def count_turns() -> None:
+            nonlocal turns
+            while True:
+                await asyncio.sleep(0)
+                turns += 1
+
+        counting = asyncio.create_task(count_turns())
+        await client.frame()
+        before = turns
+        for _ in range(99):
+            await client.frame()
+        counting.cancel()
+        assert turns - before > 20
