@@ -111,6 +111,10 @@ class FrameReader:
             self._buffer = grown
         return memoryview(self._buffer)[self._filled :]
 
+    def keep(self, count: int) -> None:
+        """Take `count` more bytes and hand nothing on. `received` must follow before the next `get_buffer`."""
+        self._filled += count
+
     def received(self, count: int, on_frame: OnFrame) -> None:
         """Hand on every frame that is whole after `count` more bytes, unless `on_frame` stops before.
 

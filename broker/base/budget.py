@@ -55,10 +55,10 @@ class Reservation:
 class Budget:
     """A number of bytes or slots that calls share. Reservations are in the order of their last progress."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, size_max: int, what: str) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, size_max: int, name: str) -> None:
         self._loop = loop
         self.size_max = size_max
-        self._what = what
+        self._name = name
         self._reservations: OrderedDict[Reservation, None] = OrderedDict()
         self._leaving: set[Reservation] = set()
         """Reservations that were evicted and are not free yet. Their memory is freed only when the transport has given up the call."""
@@ -189,7 +189,7 @@ class Budget:
 
     def refusal(self) -> RequestError:
         """Return the error for a call that is refused or evicted."""
-        return RequestError(pb.THROTTLED, f"this broker has reached its limit of {self._what}", retry_after_ms=RETRY_MS)
+        return RequestError(pb.THROTTLED, f"this broker has reached its limit of {self._name}", retry_after_ms=RETRY_MS)
 
 
 def _wake(woken: asyncio.Future[None]) -> None:

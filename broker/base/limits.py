@@ -94,7 +94,9 @@ class Limits:
     append_streams_max: int = 512
     """Simultaneous append streams. Beyond it the one that has been idle longest is ended. Each may hold one request."""
     receiving_bytes_max: int = 256 * MIB
-    """Requests that are being received, each counted with 4 MiB. Further ones wait unread, and idle ones are evicted."""
+    """Requests that are being received, each counted with 4 MiB. Further ones wait unread, and idle ones are evicted.
+    The same number bounds larger requests on data connections until they are answered. There, the requests that wait longest are evicted.
+    """
     unsent_bytes_max: int = 128 * MIB
     """Responses that clients have not read. Beyond it the calls of the slowest clients are cancelled."""
     client_connections_max: int = 8192

@@ -2,9 +2,10 @@
 
 It decides nothing about data. The connection's append session begins appends in the order of their frames. Every other call is a task.
 The memory that a client can occupy is bounded: its unanswered calls (`CALLS_MAX`), and the bytes of large requests and of unread answers
-(the budgets that gRPC's calls share). A connection that exceeds a bound is not read until it is below it.
+(the budgets that gRPC's calls share). A connection that exceeds a bound is not read until it is below it. Requests that are not small need
+budget until they are answered, and are refused if there is none.
 
-Invariant: nothing is done for a client before its HELLO has named a token.
+Invariants: nothing is done for a client before its HELLO has named a token; nothing is written after `_finish`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from raftmq.broker.base.budget import Budget, Reservation
 from raftmq.broker.base.limits import Limits
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.base.sockets import tune
-from raftmq.broker.grpc_port.handlers import observed
+from raftmq.broker.grpc_port.handlers import internal_error, observed
 from raftmq.broker.grpc_port.methods import Row
 from raftmq.broker.services.append_session import AppendSession
 from raftmq.broker.services.call import CALL_SECONDS_MAX, DEFAULT_CALL_SECONDS, Call, Principal
@@ -30,6 +31,10 @@ from raftmq.proto import queue_pb2 as pb
 
 CALLS_MAX: Final = 1024
 """Calls of one connection without an answer. All producers, or all consumers, of an event loop share one."""
+SMALL_REQUEST_BYTES: Final = 4096
+"""A request up to this size needs no budget: `CALLS_MAX` bounds them."""
+_PARTITION_BYTES: Final = 64
+"""The least memory of a partition of a request, which may have two bytes in the frame."""
 HELLO_BYTES_MAX: Final = 1024
 """Body of the first frame."""
 LARGE_BUFFER_SECONDS: Final = 1.0
@@ -47,6 +52,8 @@ class DataPortOwner(Protocol):
     connections: Budget
     """A slot for each connection."""
     receiving: Budget
+    requests: Budget
+    """Bytes of requests that are not small, until they are answered."""
     unsent: Budget
     received_bytes: int
     sent_bytes: int
@@ -67,6 +74,14 @@ class DataPortOwner(Protocol):
 
     def redeem(self, token: bytes) -> Principal | None:
         """Return the principal of a token, or None if the token is void."""
+        ...
+
+    def may_go_on(self) -> bool:
+        """Return whether there is time left in this turn of the event loop to handle a frame."""
+        ...
+
+    def defer(self, connection: DataConnection) -> None:
+        """Call the connection's `resume` in a later turn of the event loop."""
         ...
 
     def on_opened(self, connection: DataConnection) -> None:
@@ -97,18 +112,23 @@ class DataConnection(asyncio.BufferedProtocol):
         self._waiting_for_memory: asyncio.Task[None] | None = None
         self._unsent: list[Reservation] = []
         """Budget of large answers in the transport's buffer."""
-        self._calls: dict[int, asyncio.Task[None] | None] = {}
-        """Unanswered calls, by correlation id. An append has no task."""
+        self._calls: dict[int, Reservation | None] = {}
+        """Unanswered calls, by correlation id, and the budget of each request that is not small."""
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        """Tasks of these calls. An append has none."""
         self._last_correlation_id = 0
         """Of the calls that were accepted: they ascend."""
         self._writable = asyncio.Event()
         self._writable.set()
         self._is_reading = True
+        self._is_deferred = False
+        """Frames that have arrived wait for a later turn of the event loop."""
         self._is_stopping = False
         """No more calls are accepted."""
         self._is_finished = False
         """Nothing more will be sent."""
-        self._greeting: asyncio.TimerHandle | None = None
+        self._ultimatum: asyncio.TimerHandle | None = None
+        """Runs until HELLO has come, and from `_end` on."""
 
     # ---------------------------------------------------------------------------------------------------- asyncio
 
@@ -125,8 +145,9 @@ class DataConnection(asyncio.BufferedProtocol):
             self._slot = owner.connections.acquire(self)
         except RequestError as error:
             self._end(error)
+            self._transport.close()  # without a slot it may not wait for the client to close
             return
-        self._greeting = owner.loop.call_later(owner.limits.client_handshake_seconds, self._abort)
+        self._ultimatum = owner.loop.call_later(owner.limits.client_handshake_seconds, self._abort)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """See `asyncio.BufferedProtocol`."""
@@ -140,7 +161,11 @@ class DataConnection(asyncio.BufferedProtocol):
             owner.connections.keepalive(self._slot)
         if self._receiving is not None:
             owner.receiving.keepalive(self._receiving)
-        self._read(nbytes)
+        if self._is_stopping or owner.may_go_on():
+            self._read(nbytes)
+        else:
+            self._reader.keep(nbytes)
+            self._defer()
 
     def pause_writing(self) -> None:
         """See `asyncio.BaseProtocol`."""
@@ -158,19 +183,11 @@ class DataConnection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Give everything back. Appends that were accepted go on, without an answer."""
         owner = self._owner
-        if self._greeting is not None:
-            self._greeting.cancel()
-        if self._waiting_for_memory is not None:
-            self._waiting_for_memory.cancel()
-        if self._session is not None:
-            self._session.close()
-        for task in self._calls.values():
-            if task is not None:
-                task.cancel()
-        self._calls.clear()
+        if self._ultimatum is not None:
+            self._ultimatum.cancel()
+        self._give_up_calls()
+        self._stop_receiving()
         self._release_unsent()
-        if self._receiving is not None:
-            owner.receiving.release(self._receiving)
         if self._slot is not None:
             owner.connections.release(self._slot)
         self._writable.set()
@@ -204,6 +221,7 @@ class DataConnection(asyncio.BufferedProtocol):
         if self._principal is None:
             self._abort()
             return
+        self._stop_receiving()
         self._write(frame_header(FrameType.GOODBYE, 0, self._last_correlation_id))
         self._set_reading()
         self._go_on()
@@ -217,11 +235,25 @@ class DataConnection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def _end(self, error: RequestError) -> None:
-        """Close with a reason."""
-        self._send_error(0, error)
+        """Close with a reason. Calls under way are not answered any more."""
+        owner = self._owner
         self._is_stopping = True
+        self._send_error(0, error)
         self._finish()
-        self._owner.loop.call_later(self._owner.limits.client_handshake_seconds, self._abort)
+        self._give_up_calls()
+        self._stop_receiving()
+        if self._ultimatum is not None:
+            self._ultimatum.cancel()
+        self._ultimatum = owner.loop.call_later(owner.limits.client_handshake_seconds, self._abort)
+
+    def _give_up_calls(self) -> None:
+        if self._session is not None:
+            self._session.close()
+        for task in self._tasks.values():
+            task.cancel()
+        self._tasks.clear()
+        for correlation_id in list(self._calls):
+            self._forget(correlation_id)
 
     def _finish(self) -> None:
         """Say that nothing more will be sent: the client closes the connection."""
@@ -237,13 +269,17 @@ class DataConnection(asyncio.BufferedProtocol):
     def _may_read(self) -> bool:
         if self._is_stopping:
             return True  # and drop it
-        return len(self._calls) < CALLS_MAX and self._waiting_for_memory is None and self._writable.is_set()
+        return (
+            len(self._calls) < CALLS_MAX
+            and self._waiting_for_memory is None
+            and self._writable.is_set()
+            and not self._is_deferred
+        )
 
     def _read(self, count: int) -> None:
         """Handle the frames that are whole after `count` more bytes."""
         if self._is_stopping:
-            self._reader = FrameReader(0)  # drop it: unread, it would reset the connection, and lose the last answers
-            return
+            return  # drop it: unread, it would reset the connection, and lose the last answers
         try:
             self._reader.received(count, self._on_frame)
         except FrameError as error:
@@ -252,6 +288,28 @@ class DataConnection(asyncio.BufferedProtocol):
         if self._reader.needs_growth and self._waiting_for_memory is None:
             self._reserve(self._reader.wanted_size)
         self._set_reading()
+
+    def _defer(self) -> None:
+        if not self._is_deferred:
+            self._is_deferred = True
+            self._owner.defer(self)
+        self._set_reading()
+
+    def resume(self) -> None:
+        """Go on after `DataPortOwner.defer`."""
+        self._is_deferred = False
+        if self._can_read_on:
+            self._read(0)
+
+    def _stop_receiving(self) -> None:
+        """Drop a request that has not arrived completely, and everything that is received from now on."""
+        self._reader = FrameReader(0)
+        if self._waiting_for_memory is not None:
+            self._waiting_for_memory.cancel()
+            self._waiting_for_memory = None
+        if self._receiving is not None:
+            self._owner.receiving.release(self._receiving)
+            self._receiving = None
 
     def _reserve(self, size: int) -> None:
         """Take budget for a large request, or wait for it without reading."""
@@ -266,7 +324,7 @@ class DataConnection(asyncio.BufferedProtocol):
     async def _wait_for_memory(self, size: int) -> None:
         self._receiving = await self._owner.receiving.wait(self, size)
         self._waiting_for_memory = None
-        self._set_reading()
+        self._go_on()
 
     def _set_reading(self) -> None:
         transport, may_read = self._transport, self._may_read
@@ -287,8 +345,19 @@ class DataConnection(asyncio.BufferedProtocol):
             self._owner.loop.call_soon(self._read_on)
 
     def _read_on(self) -> None:
-        if not self._is_reading and self._may_read and self._transport is not None and not self._transport.is_closing():
+        if not self._can_read_on:
+            return
+        if self._owner.may_go_on():
             self._read(0)
+        else:
+            self._defer()
+
+    @property
+    def _can_read_on(self) -> bool:
+        """Return whether reading is paused and need not be."""
+        return (
+            not self._is_reading and self._may_read and self._transport is not None and not self._transport.is_closing()
+        )
 
     # ---------------------------------------------------------------------------------------------------- frames
 
@@ -303,6 +372,8 @@ class DataConnection(asyncio.BufferedProtocol):
             self._cancel(correlation_id)
         else:
             raise FrameError(f"a client does not send {frame_type.name}")
+        if not self._owner.may_go_on():
+            self._defer()
         return self._is_stopping or not self._may_read
 
     def _greet(self, frame_type: FrameType, body: memoryview) -> None:
@@ -330,8 +401,8 @@ class DataConnection(asyncio.BufferedProtocol):
         self._principal = principal
         self._session = self._owner.append_session()
         self._reader.body_bytes_max = self._owner.limits.grpc_message_bytes_max
-        if self._greeting is not None:
-            self._greeting.cancel()
+        if self._ultimatum is not None:
+            self._ultimatum.cancel()
         self._write(frame_header(FrameType.WELCOME, 0))
 
     def _call(self, method_number: int, timeout_ms: int, correlation_id: int, body: memoryview) -> None:
@@ -343,18 +414,29 @@ class DataConnection(asyncio.BufferedProtocol):
         try:
             row = self._row(method_number)
             request = _parsed(row, body)
+            size = len(body) + _PARTITION_BYTES * len(request.partitions)
+            self._calls[correlation_id] = (
+                self._owner.requests.acquire(self, size) if size > SMALL_REQUEST_BYTES else None
+            )
         except RequestError as error:
             self._send_error(correlation_id, error)
             return
+        seconds = min(timeout_ms / 1000 or DEFAULT_CALL_SECONDS, CALL_SECONDS_MAX)
         if row.method is APPEND:
-            self._calls[correlation_id] = None
             assert self._session is not None
-            self._session.submit(request, partial(self._on_appended, correlation_id))
+            self._session.submit(request, partial(self._on_appended, correlation_id), seconds)
             return
         assert self._principal is not None
-        seconds = min(timeout_ms / 1000 or DEFAULT_CALL_SECONDS, CALL_SECONDS_MAX)
         call = Call(self._owner.loop.time() + seconds, self._principal)
-        self._calls[correlation_id] = self._owner.loop.create_task(self._serve(row, request, call, correlation_id))
+        task = self._owner.loop.create_task(self._serve(row, request, call, correlation_id))
+        self._tasks[correlation_id] = task
+        task.add_done_callback(partial(self._on_served, row, correlation_id))  # also if it never began
+
+    def _forget(self, correlation_id: int) -> None:
+        """Note that a call is over."""
+        reservation = self._calls.pop(correlation_id, None)
+        if reservation is not None:
+            self._owner.requests.release(reservation)
 
     def _row(self, number: int) -> Row:
         """Return the method of a number. Raises RequestError for an unknown one, and for one that the caller may not call."""
@@ -367,37 +449,42 @@ class DataConnection(asyncio.BufferedProtocol):
         return row
 
     def _cancel(self, correlation_id: int) -> None:
-        task = self._calls.get(correlation_id)
+        task = self._tasks.get(correlation_id)
         if task is not None:  # an append cannot be taken back
             task.cancel()
 
     # ---------------------------------------------------------------------------------------------------- answers
 
     def _on_appended(self, correlation_id: int, response: pb.AppendResponse) -> None:
-        del self._calls[correlation_id]
+        self._forget(correlation_id)
         data = response.SerializeToString()
         self._write(frame_header(FrameType.ANSWER, len(data), correlation_id) + data)
         self._go_on()
 
     async def _serve(self, row: Row, request: Message, call: Call, correlation_id: int) -> None:
-        """Answer a call: the root of its task."""
+        """Answer a call."""
         owner = self._owner
         answer = owner.answers[row.method.name]
         try:
             if row.answer_bytes_max is not None:
                 await owner.unsent.wait_possible(row.answer_bytes_max(request, owner.limits))
-            response = await observed(owner.metrics, row.method.name, lambda: answer(request, call))
-            await self._send(correlation_id, response.SerializeToString())
+            # no name for the response: it would be kept, beside its bytes, while they wait for a slow reader
+            data = (await observed(owner.metrics, row.method.name, lambda: answer(request, call))).SerializeToString()
+            await self._send(correlation_id, data)
         except RequestError as error:
             self._send_error(correlation_id, error)
-        finally:
-            self._calls.pop(correlation_id, None)
-            self._go_on()
+
+    def _on_served(self, row: Row, correlation_id: int, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(correlation_id, None)
+        self._forget(correlation_id)
+        if not task.cancelled() and (failure := task.exception()) is not None:
+            self._send_error(correlation_id, internal_error(row.method.name, failure))
+        self._go_on()
 
     async def _send(self, correlation_id: int, data: bytes) -> None:
         """Send an answer when the client has taken the ones before it."""
         if len(data) <= WRITE_BUFFER_BYTES and self._writable.is_set():
-            self._write(frame_header(FrameType.ANSWER, len(data), correlation_id), data)
+            self._write(frame_header(FrameType.ANSWER, len(data), correlation_id) + data)
             return
         reservation = self._owner.unsent.acquire(self, len(data))
         reservation.is_sending = True
@@ -418,13 +505,11 @@ class DataConnection(asyncio.BufferedProtocol):
 
     def _write(self, *parts: bytes) -> None:
         transport = self._transport
-        if transport is None or transport.is_closing():
+        if transport is None or self._is_finished or transport.is_closing():
             return
         self._owner.sent_bytes += sum(map(len, parts))
-        if len(parts) == 1:
-            transport.write(parts[0])
-        else:
-            transport.writelines(parts)
+        for part in parts:  # `writelines` of Python 3.12 does not pause the protocol (CVE-2024-12254)
+            transport.write(part)
 
     def _release_unsent(self) -> None:
         for reservation in self._unsent:

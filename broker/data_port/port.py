@@ -6,6 +6,8 @@ Not open without the client port: whoever connects has asked there for a token. 
 from __future__ import annotations
 
 import asyncio
+import time
+from collections import deque
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -22,6 +24,9 @@ from raftmq.methods import APPEND
 
 log = structlog.get_logger(__name__)
 
+TURN_SECONDS: Final = 0.01
+"""How long the frames of all connections are worked on in one turn of the event loop: one read can bring two MiB of requests, each of
+which names thousands of partitions, and elections, heartbeats and other clients wait for the next turn."""
 _BACKLOG: Final = 1024
 """Connections that the kernel has accepted and the loop has not."""
 
@@ -35,6 +40,7 @@ class DataPort:
         self.metrics = grpc.metrics
         self.connections = Budget(host.loop, host.limits.data_connections_max, "data connections")
         self.receiving = grpc.admission.receiving
+        self.requests = Budget(host.loop, host.limits.receiving_bytes_max, "requests without an answer")
         self.unsent = grpc.admission.unsent
         self.received_bytes = 0
         """Received on all connections since the start."""
@@ -50,6 +56,10 @@ class DataPort:
         self._server: asyncio.Server | None = None
         self._is_stopping = False
         self._shrink_timer: asyncio.TimerHandle | None = None
+        self._turn_ends_at = 0.0
+        """When connections have used up this turn of the event loop. 0: none has begun to."""
+        self._deferred: deque[DataConnection] = deque()
+        """Connections that go on in a later turn."""
 
     async def start(self, host: str, port: int) -> int:
         """Listen on a host and port (0: any free one). Return the port that is bound.
@@ -95,6 +105,25 @@ class DataPort:
     def redeem(self, token: bytes) -> Principal | None:
         """See `DataPortOwner`."""
         return self._tokens.redeem(token)
+
+    def may_go_on(self) -> bool:
+        """See `DataPortOwner`."""
+        now = time.perf_counter()  # uvloop's clock stands still within one turn
+        if not self._turn_ends_at:
+            self._turn_ends_at = now + TURN_SECONDS
+            self.loop.call_soon(self._begin_turn)
+        return now < self._turn_ends_at
+
+    def defer(self, connection: DataConnection) -> None:
+        """See `DataPortOwner`."""
+        self._deferred.append(connection)
+
+    def _begin_turn(self) -> None:
+        self._turn_ends_at = 0.0
+        for _ in range(len(self._deferred)):
+            if not self.may_go_on():
+                break
+            self._deferred.popleft().resume()
 
     def on_opened(self, connection: DataConnection) -> None:
         """See `DataPortOwner`."""

@@ -298,7 +298,7 @@ class Engine:
         for replica in dirty:
             replica.is_dirty = False
             self.guarded(replica, self._begin, replica, begun)
-        # Followers write while this node prepares its own write: what it takes is not added to theirs.
+        # Followers write while this node prepares its own write, so that the times do not add up.
         self._send(self._transport.flush)
         for replica, ready, with_append in begun:
             self.guarded(replica, self._run, replica, ready, with_append)
@@ -357,13 +357,13 @@ class Engine:
         self._owner.on_fatal(error)
 
     def _begin(self, replica: Replica[StateMachine], begun: list[tuple[Replica[StateMachine], Ready, bool]]) -> None:
-        """Take what a core wants done, and queue its messages. `_run` does the rest."""
+        """Take a core's work, and queue its messages. `_run` does the rest."""
         ready = self._take_ready(replica)
         if ready is not None:
             begun.append((replica, *ready))
 
     def _process(self, replica: Replica[StateMachine]) -> None:
-        """Do what a core wants done until it wants nothing more now."""
+        """Do a core's work until there is none left."""
         while (taken := self._take_ready(replica)) is not None:
             self._run(replica, *taken)
 
@@ -387,7 +387,7 @@ class Engine:
         return None
 
     def _run(self, replica: Replica[StateMachine], ready: Ready, with_append: bool) -> None:
-        """Do the rest of what a core wants done, in the order that it needs."""
+        """Do the rest of a core's work, in the order that it needs."""
         if ready.append is not None and ready.append.snapshot is None:
             self.commits.start(replica, ready.append)
         elif with_append:
@@ -420,7 +420,7 @@ class Engine:
     def on_completions(self, completions: Sequence[Completion]) -> None:
         """Handle completed writes and step their groups immediately. Called on the loop, once per drain of a writer."""
         self.commits.on_completions(completions)
-        self._send(self._transport.flush)  # acknowledgements of what is durable leave before anything is applied
+        self._send(self._transport.flush)  # acknowledgements of durable entries leave before anything is applied
         if self._dirty:
             self._pass()
 

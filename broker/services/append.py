@@ -60,7 +60,7 @@ class AppendService:
         Raises:
             RequestError: INVALID_ARGUMENT, or REQUEST_TIMED_OUT after the deadline. Nothing was begun.
         """
-        self._check(request, deadline)
+        self.check(request, deadline)
         if not self._locator.has_revision(request.metadata_revision):
             return None
         located: list[PartitionLog | RequestError] = []
@@ -75,7 +75,7 @@ class AppendService:
 
     async def begin(self, request: pb.AppendRequest, deadline: float) -> Begun:
         """Begin as `begin_now`, after waiting for metadata that this broker does not have yet."""
-        self._check(request, deadline)
+        self.check(request, deadline)
         await self._locator.wait_revision(request.metadata_revision, deadline)
         begun: list[PartitionAppend] = []
         for part in request.partitions:
@@ -120,7 +120,8 @@ class AppendService:
             response.partitions.append(result)
         return response
 
-    def _check(self, request: pb.AppendRequest, deadline: float) -> None:
+    def check(self, request: pb.AppendRequest, deadline: float) -> None:
+        """Raise RequestError for a request that can never begin: INVALID_ARGUMENT, or REQUEST_TIMED_OUT after the deadline."""
         check_partitions(len(request.partitions))
         if self._host.loop.time() >= deadline:
             raise expired()

@@ -18,7 +18,7 @@ import structlog
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.partitions.pending_append import Applied
 from raftmq.broker.services.append import AppendService, Begun, needs_decision, undecided
-from raftmq.broker.services.call import DEFAULT_CALL_SECONDS
+from raftmq.broker.services.call import CALL_SECONDS_MAX, DEFAULT_CALL_SECONDS
 from raftmq.broker.services.request_metrics import OK, RequestMetrics
 from raftmq.proto import queue_pb2 as pb
 
@@ -72,11 +72,20 @@ class AppendSession:
         """Return the number of requests without an answer."""
         return len(self._backlog) + len(self._deciding) + len(self._pending)
 
-    def submit(self, message: pb.AppendRequest, answer: Answer) -> None:
-        """Begin a request, after every earlier one. `answer` may be called before this returns."""
-        seconds = message.timeout_ms / 1000 or DEFAULT_CALL_SECONDS
+    def submit(self, message: pb.AppendRequest, answer: Answer, seconds_max: float = CALL_SECONDS_MAX) -> None:
+        """Begin a request, after every earlier one. `answer` may be called before this returns.
+
+        Args:
+            message: The request. It is answered within its own timeout.
+            answer: Called with the answer.
+            seconds_max: The upper bound of that timeout.
+        """
+        seconds = min(message.timeout_ms / 1000 or DEFAULT_CALL_SECONDS, seconds_max)
         request = _Request(message, answer, self._loop.time() + seconds)
-        if self._beginning is None and self._begin_now(request):
+        if self._beginning is None:
+            if self._begin_now(request):
+                return
+        elif self._is_refused(request):  # a request that cannot begin is not kept: parsed it takes many times its size
             return
         self._backlog.append(request)
         if self._beginning is None:
@@ -117,6 +126,14 @@ class AppendSession:
         request.begun = begun
         self._wait(request)
         return True
+
+    def _is_refused(self, request: _Request) -> bool:
+        try:
+            self._service.check(request.message, request.deadline)
+        except RequestError as error:
+            self._refuse(request, error)
+            return True
+        return False
 
     async def _begin_in_order(self) -> None:
         while self._backlog:

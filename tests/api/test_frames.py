@@ -64,6 +64,10 @@ class Reading:
             self._received(count)
             data = data[count:]
 
+    def take_kept(self) -> None:
+        """Go on with bytes that the reader has kept."""
+        self._received(0)
+
     def _received(self, count: int) -> None:
         try:
             self.is_stopped = False
@@ -179,6 +183,18 @@ def test_what_came_after_a_stop_is_kept_however_often_nothing_comes() -> None:
     for expected in ([1, 2], [1, 2, 3], [1, 2, 3], [1, 2, 3]):
         reader.received(0, stop)
         assert seen == expected
+
+
+def test_what_is_kept_is_handed_on_later() -> None:
+    frames = numbered([b"one", b"two", b"three"])
+    stream = joined(frames)
+    for cut in range(len(stream) + 1):
+        reading = Reading()
+        for piece in (stream[:cut], stream[cut:]):
+            reading.reader.get_buffer()[: len(piece)] = piece
+            reading.reader.keep(len(piece))
+            reading.take_kept()
+        assert reading.frames == frames
 
 
 def test_a_large_frame_that_begins_behind_a_stop_is_announced_when_reading_goes_on() -> None:

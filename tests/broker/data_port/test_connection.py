@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import gc
+import weakref
 
 import pytest
+from google.protobuf.message import Message
 from raftmq.broker.base.limits import Limits
 from raftmq.broker.data_port import connection as connection_module
+from raftmq.broker.data_port import port as port_module
 from raftmq.broker.services.call import Call, Principal, Right
 from raftmq.frames import BUFFER_BYTES, DATA_VERSION, FrameType, frame_header
 from raftmq.methods import APPEND, POLL
@@ -295,3 +299,209 @@ async def test_stop_does_not_wait_for_those_that_do_not_leave():
         await asyncio.wait_for(broker.port.stop(0.05), 5)
         assert broker.port.connections.size == 0
         broker.node.hold_commits = False
+
+
+async def test_a_call_that_is_cancelled_in_the_same_piece_is_forgotten(monkeypatch):
+    """Its task ends before it begins. It was counted for ever, until the connection was not read any more."""
+    monkeypatch.setattr(connection_module, "CALLS_MAX", 4)
+    async with serving() as broker:
+        topic = await broker.node.topic()
+        client = await broker.client()
+        for _ in range(20):
+            poll = client.call(POLL, poll_request(topic, 0, max_wait_ms=60_000))
+            client.send(FrameType.CANCEL, correlation_id=poll)
+        appended = client.call(APPEND, append_request(topic, batch(1)))
+        assert (await client.frame()).correlation_id == appended
+        stopping = asyncio.create_task(broker.port.stop(30))
+        assert (await client.frame()).type is FrameType.GOODBYE
+        assert await client.ended()
+        await asyncio.wait_for(stopping, 5)
+
+
+async def test_answers_after_the_end_of_a_connection_are_dropped():
+    """They were written after its end was, and each wrote a traceback into the log instead."""
+    failures: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+    async with serving() as broker:
+        topic = await broker.node.topic()
+        client = await broker.client()
+        broker.node.hold_commits = True
+        for number in range(3):
+            client.call(APPEND, append_request(topic, batch(1, sequence=number)))
+        client.call(POLL, poll_request(topic, 0, max_wait_ms=100))
+        client.send(FrameType.WELCOME)
+        assert (await client.frame()).error.code == pb.INVALID_ARGUMENT
+        broker.node.release_commits()
+        while broker.node.partition(topic).high_watermark < 3:
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.15)
+        assert await client.ended()
+    gc.collect()
+    await asyncio.sleep(0)
+    assert failures == []
+
+
+async def test_stop_is_not_held_up_by_a_connection_that_has_ended_already():
+    async with serving() as broker:
+        topic = await broker.node.topic()
+        broken, client = await broker.client(), await broker.client()
+        broker.node.hold_commits = True
+        for each in (broken, client):
+            each.call(APPEND, append_request(topic, batch(1)))
+        broken.send(FrameType.WELCOME)
+        assert (await broken.frame()).error.code == pb.INVALID_ARGUMENT
+        stopping = asyncio.create_task(broker.port.stop(5))
+        assert (await client.frame()).type is FrameType.GOODBYE
+        broker.node.release_commits()
+        assert (await client.frame()).type is FrameType.ANSWER
+        assert await client.ended()
+        assert await broken.ended()
+        await asyncio.wait_for(stopping, 3)
+
+
+async def test_a_connection_that_was_refused_does_not_stay_open():
+    """It has no slot: whoever ignored the refusal took a file descriptor of the broker for seconds."""
+    async with serving(dataclasses.replace(Limits(), data_connections_max=1)) as broker:
+        await broker.client()
+        refused = [await broker.connect() for _ in range(20)]
+        for client in refused:
+            assert (await client.frame()).error.code == pb.THROTTLED
+        async with asyncio.timeout(2):
+            while len(broker.port._open) > 1:
+                await asyncio.sleep(0.001)
+        for client in refused:
+            assert await client.ended()
+
+
+async def test_nothing_is_kept_of_a_connection_that_has_ended():
+    """A timer kept its read buffer for seconds: connections that said garbage took memory as fast as they came."""
+    async with serving() as broker:
+        client = await broker.connect()
+        while not broker.port._open:
+            await asyncio.sleep(0)
+        connection = weakref.ref(next(iter(broker.port._open)))
+        client.writer.write(b"\xff" * 64)
+        assert (await client.frame()).error.code == pb.INVALID_ARGUMENT
+        assert await client.ended()
+        while broker.port._open:
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.01)
+        gc.collect()
+        assert connection() is None
+
+
+def _unknown_field(size: int) -> bytes:
+    """What protobuf keeps of a message of a newer client."""
+    return pb.DataHello(token=bytes(size)).SerializeToString().replace(b"\x12", b"\xfa\x7f", 1)
+
+
+@pytest.mark.parametrize("method", [APPEND, POLL])
+async def test_requests_without_an_answer_are_bounded_in_bytes(method):
+    """A revision that does not exist makes a request wait: a thousand of 4 MiB were held for one connection."""
+    limits = dataclasses.replace(Limits(), receiving_bytes_max=4 << 20)
+    async with serving(limits) as broker:
+        topic = await broker.node.topic()
+        client, other = await broker.client(), await broker.client()
+        held: Message = append_request(topic, batch(1, body=bytes(1_000_000)))
+        if method is POLL:
+            held = poll_request(topic, 0, max_wait_ms=60_000)
+            held.MergeFromString(_unknown_field(1_000_000))
+        held.MergeFrom(type(held)(metadata_revision=2**40))
+        for _ in range(10):
+            client.call(method, held)
+        for _ in range(6):
+            answer = await client.frame()
+            assert answer.error.code == pb.THROTTLED
+            assert answer.error.outcome == pb.NOT_APPLIED
+        assert broker.port.requests.size <= limits.receiving_bytes_max
+        appended = other.call(APPEND, append_request(topic, batch(1)))
+        assert (await other.frame()).correlation_id == appended, "small ones need no budget"
+        client.writer.transport.abort()
+        while broker.port.requests.size:
+            await asyncio.sleep(0.001)
+
+
+async def test_whoever_holds_memory_longest_makes_room(monkeypatch):
+    monkeypatch.setattr("raftmq.broker.base.budget.STANDSTILL_SECONDS", 0.0)
+    async with serving(dataclasses.replace(Limits(), receiving_bytes_max=2 << 20)) as broker:
+        topic = await broker.node.topic()
+        client, other = await broker.client(), await broker.client()
+        held = append_request(topic, batch(1, body=bytes(1_000_000)))
+        held.metadata_revision = 2**40
+        client.call(APPEND, held)
+        client.call(APPEND, held)
+        while broker.port.requests.size < 2_000_000:
+            await asyncio.sleep(0.001)
+        appended = other.call(APPEND, append_request(topic, batch(1, body=bytes(1_000_000))))
+        answer = await other.frame()
+        assert (answer.type, answer.correlation_id) == (FrameType.ANSWER, appended)
+        assert await client.ended()
+        assert broker.port.requests.size == 0
+
+
+async def test_a_request_with_too_many_partitions_does_not_wait_behind_others():
+    """Parsed it takes many times its size."""
+    async with serving() as broker:
+        topic = await broker.node.topic()
+        client = await broker.client()
+        stuck = append_request(topic, batch(1))
+        stuck.metadata_revision = 2**40
+        client.call(APPEND, stuck)
+        many = client.call(APPEND, pb.AppendRequest(partitions=[pb.PartitionAppend()] * 2001))
+        answer = await client.frame()
+        assert (answer.type, answer.correlation_id) == (FrameType.ANSWER, many)
+        assert pb.AppendResponse.FromString(answer.body).error.code == pb.INVALID_ARGUMENT
+
+
+async def test_an_append_is_answered_within_the_timeout_of_its_frame():
+    """The request's own can be 49 days."""
+    async with serving() as broker:
+        topic = await broker.node.topic()
+        client = await broker.client()
+        stuck = append_request(topic, batch(1))
+        stuck.metadata_revision, stuck.timeout_ms = 2**40, 2**32 - 1
+        client.call(APPEND, stuck, ms=50)
+        response = pb.AppendResponse.FromString((await client.frame()).body)
+        assert response.error.code == pb.NOT_READY
+
+
+async def test_connections_take_turns_when_a_turn_of_the_loop_is_used_up(monkeypatch):
+    """One frame a turn: nothing is lost or changes places, whatever the size of the frames."""
+    monkeypatch.setattr(port_module, "TURN_SECONDS", 1e-9)
+    async with serving() as broker:
+        topic = await broker.node.topic()
+        clients = [await broker.client() for _ in range(3)]
+        for number in range(40):
+            for producer, client in enumerate(clients, 1):
+                body = bytes(2 * BUFFER_BYTES if number % 10 == producer else 10)
+                one = batch(1, producer=producer, sequence=number, body=body)
+                client.call(APPEND, append_request(topic, one, correlation_id=number))
+        for client in clients:
+            for _ in range(40):
+                response = pb.AppendResponse.FromString((await client.frame()).body)
+                assert not response.partitions[0].HasField("error"), response
+
+
+async def test_one_connection_does_not_use_up_the_turns_of_the_loop():
+    """Two MiB of requests, each of which is refused in 2,000 words, came with one read and took the loop for seconds."""
+    async with serving() as broker:
+        topic = await broker.node.topic()
+        client = await broker.client()
+        part = pb.PartitionAppend(topic_id=topic.topic_id, batches=[b""])
+        for _ in range(100):
+            client.call(APPEND, pb.AppendRequest(partitions=[part] * 500))
+        turns = 0
+
+        async def count_turns() -> None:
+            nonlocal turns
+            while True:
+                await asyncio.sleep(0)
+                turns += 1
+
+        counting = asyncio.create_task(count_turns())
+        await client.frame()
+        before = turns
+        for _ in range(99):
+            await client.frame()
+        counting.cancel()
+        assert turns - before > 20
