@@ -17,7 +17,7 @@ BOUNDS: dict[str, tuple[int, int, int]] = {
     "api": (5, 2, 0),
     "assignors": (0, 3, 0),
     "bench": (0, 2, 0),
-    "broker": (4, 1, 0),
+    "broker": (5, 1, 0),
     "cli": (3, 2, 1),
     "client": (4, 2, 0),
     "docs": (16, 2, 0),
