@@ -64,6 +64,8 @@ class AppendSession:
         """Requests that wait for proposals."""
         self._expiry: asyncio.TimerHandle | None = None
         """Runs until the earliest deadline of `_pending`, or before it."""
+        self._expires_at = 0.0
+        """The time that `_expiry` is set for. uvloop's timers do not tell when they are due already."""
         self._changed: asyncio.Future[None] | None = None
         self._is_closed = False
 
@@ -167,7 +169,7 @@ class AppendSession:
         self._pending[request] = None
         for future in request.waiting:
             future.add_done_callback(partial(self._on_applied, request))
-        if self._expiry is None or request.deadline < self._expiry.when():
+        if self._expiry is None or request.deadline < self._expires_at:
             self._arm(request.deadline)
 
     async def _decide(self, request: _Request) -> None:
@@ -187,6 +189,7 @@ class AppendSession:
     def _arm(self, deadline: float) -> None:
         if self._expiry is not None:
             self._expiry.cancel()
+        self._expires_at = deadline
         self._expiry = self._loop.call_at(deadline, self._expire)
 
     def _expire(self) -> None:

@@ -505,3 +505,20 @@ async def test_one_connection_does_not_use_up_the_turns_of_the_loop():
             await client.frame()
         counting.cancel()
         assert turns - before > 20
+
+
+async def test_a_deadline_that_is_due_already_ends_nothing():
+    """uvloop makes a plain handle of a timer that is less than half a millisecond away, and it has no time to compare with."""
+    async with serving() as broker:
+        topic = await broker.node.topic()
+        session = broker.port.append_session()
+        broker.node.hold_commits = True
+        answers: list[pb.AppendResponse] = []
+        for number, seconds in enumerate((0.0003, 10.0, 0.0003, 0.001, 0.0003)):
+            session.submit(append_request(topic, batch(1, sequence=number)), answers.append, seconds)
+        while len(answers) < 4:
+            await asyncio.sleep(0.001)
+        assert {answer.partitions[0].error.code for answer in answers} == {pb.REQUEST_TIMED_OUT}
+        broker.node.release_commits()
+        while len(answers) < 5:
+            await asyncio.sleep(0.001)

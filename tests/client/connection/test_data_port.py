@@ -63,6 +63,10 @@ async def does_not_answer(broker: FakeBroker) -> None:
     broker.data_port.is_silent = True
 
 
+async def says_a_port_that_is_none(broker: FakeBroker) -> None:
+    broker.data_port.port = 70_000
+
+
 @pytest.mark.parametrize(
     ("make_unusable", "reason", "level"),
     [
@@ -72,6 +76,7 @@ async def does_not_answer(broker: FakeBroker) -> None:
         (refuses_the_hello, "UNSUPPORTED_VERSION", logging.WARNING),
         (cannot_be_reached, "ConnectionRefusedError", logging.WARNING),
         (does_not_answer, "TimeoutError", logging.WARNING),
+        (says_a_port_that_is_none, "OverflowError", logging.WARNING),
     ],
 )
 async def test_without_a_data_connection_everything_goes_over_grpc(

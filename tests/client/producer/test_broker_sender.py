@@ -1,7 +1,9 @@
 """When a small batch may go out."""
 
+import asyncio
 import math
 
+import uvloop
 from raftmq.client.base import settings
 from raftmq.client.producer.broker_sender import BrokerSender, _Request
 
@@ -21,3 +23,19 @@ def test_an_answer_counts_as_late_exactly_at_the_time_of_its_timer():
     assert sender._may_send_small(due)
     sender._pending = {1: _Request([], 0, math.nextafter(sent_at, 0))}
     assert sender._may_send_small(due)
+
+
+def test_a_timer_that_is_due_already_may_be_one_without_a_time():
+    """uvloop makes a plain handle of a timer that is less than half a millisecond away: the producer stopped for good."""
+
+    async def look_twice() -> None:
+        loop = asyncio.get_running_loop()
+        sender = object.__new__(BrokerSender)
+        sender._loop, sender._gather_timer, sender._flush_soon = loop, None, lambda: None  # type: ignore[method-assign]
+        now = loop.time()
+        sender._pending = {1: _Request([], 0, now - settings.GATHER_SECONDS_MAX + 0.0002)}
+        assert not sender._may_send_small(now)
+        assert not sender._may_send_small(now)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(look_twice())
