@@ -93,7 +93,7 @@ _REQUESTS: Final = (
     Metric("raftmq_appended_bytes_total", "counter", "Bytes of batches that were committed for clients"),
     Metric("raftmq_polled_batches_total", "counter", "Batches sent to clients"),
     Metric("raftmq_polled_bytes_total", "counter", "Bytes of batches sent to clients"),
-    Metric("raftmq_evictions_total", "counter", "Idle calls evicted because other calls needed their budget", ("room",)),
+    Metric("raftmq_evictions_total", "counter", "Idle calls evicted because other calls needed their budget", ("budget",)),
 )  # fmt: skip
 
 _COMMITS: Final = (
