@@ -58,12 +58,14 @@ class AppendSession:
         self._backlog: deque[_Request] = deque()
         """Requests that have not begun: the first is being waited for by `_beginning`."""
         self._beginning: asyncio.Task[None] | None = None
-        self._deciding: dict[asyncio.Task[None], None] = {}
+        self._deciding: dict[_Request, asyncio.Task[None]] = {}
         """Requests with a batch that must be validated again."""
         self._pending: dict[_Request, None] = {}
         """Requests that wait for proposals."""
         self._expiry: asyncio.TimerHandle | None = None
         """Runs until the earliest deadline of `_pending`, or before it."""
+        self._expires_at = 0.0
+        """Loop time at which `_expiry` ends. uvloop's handle does not know it when that time had come already."""
         self._changed: asyncio.Future[None] | None = None
         self._is_closed = False
 
@@ -100,7 +102,7 @@ class AppendSession:
     def close(self) -> None:
         """Give no more answers. Proposals may still be applied."""
         self._is_closed = True
-        for task in (self._beginning, *self._deciding):
+        for task in (self._beginning, *self._deciding.values()):
             if task is not None:
                 task.cancel()
         if self._expiry is not None:
@@ -156,9 +158,7 @@ class AppendSession:
     def _wait(self, request: _Request) -> None:
         """Answer a request that has begun, now or when it is decided."""
         if needs_decision(request.begun):
-            task = self._loop.create_task(self._decide(request))
-            self._deciding[task] = None
-            task.add_done_callback(self._deciding.pop)
+            self._deciding[request] = self._loop.create_task(self._decide(request))
             return
         request.waiting = undecided(request.begun)
         if not request.waiting:
@@ -167,15 +167,17 @@ class AppendSession:
         self._pending[request] = None
         for future in request.waiting:
             future.add_done_callback(partial(self._on_applied, request))
-        if self._expiry is None or request.deadline < self._expiry.when():
+        if self._expiry is None or request.deadline < self._expires_at:
             self._arm(request.deadline)
 
     async def _decide(self, request: _Request) -> None:
         try:
             await self._service.wait(request.begun, request.deadline)
         except Exception as error:  # noqa: BLE001 -- as above
+            del self._deciding[request]
             self._fail(request, error)
         else:
+            del self._deciding[request]  # before the answer: `below` counts it no more
             self._respond(request)
 
     def _on_applied(self, request: _Request, future: Applied) -> None:
@@ -188,6 +190,7 @@ class AppendSession:
         if self._expiry is not None:
             self._expiry.cancel()
         self._expiry = self._loop.call_at(deadline, self._expire)
+        self._expires_at = deadline
 
     def _expire(self) -> None:
         """Answer the requests whose deadline has passed. Their proposals may still be applied."""
