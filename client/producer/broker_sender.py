@@ -84,6 +84,7 @@ class BrokerSender:
         self._backoff = Backoff(settings.RETRY_BACKOFF_MIN_SECONDS, settings.RETRY_BACKOFF_MAX_SECONDS, resolver.rng)
         self._not_before = 0.0
         self._gather_timer: asyncio.TimerHandle | None = None
+        """Runs until a small batch may be sent, or None. Its time is not asked for: on uvloop not every handle knows it."""
 
     def schedule(self, queue: PartitionQueue) -> None:
         """Look at the queue in the next pass of the loop."""
@@ -185,9 +186,13 @@ class BrokerSender:
         fresh = [r.sent_at for r in self._pending.values() if now < r.sent_at + settings.GATHER_SECONDS_MAX]
         if len(fresh) < settings.SMALL_REQUESTS_IN_FLIGHT_MAX:
             return True
-        if self._gather_timer is None or self._gather_timer.when() <= now:
-            self._gather_timer = self._loop.call_at(fresh[0] + settings.GATHER_SECONDS_MAX, self._flush_soon)
+        if self._gather_timer is None:
+            self._gather_timer = self._loop.call_at(fresh[0] + settings.GATHER_SECONDS_MAX, self._on_gathered)
         return False
+
+    def _on_gathered(self) -> None:
+        self._gather_timer = None  # a loop may call it a moment early, and then it is set again
+        self._flush_soon()
 
     def _settle(self, queue: PartitionQueue, now: float) -> None:
         """Keep the queue on the list, at its end, or remove it if an answer or a timer will schedule it again."""
