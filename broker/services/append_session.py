@@ -24,6 +24,7 @@ from raftmq.proto import queue_pb2 as pb
 
 log = structlog.get_logger(__name__)
 
+_NO_MESSAGE = pb.AppendRequest()
 Answer = Callable[[pb.AppendResponse], None]
 """Takes the answer to a request. Must not raise."""
 
@@ -42,6 +43,11 @@ class _Request:
         self.begun: Begun = ()
         self.waiting: set[Applied] = set()
         """Proposals that are not applied yet."""
+
+    def forget_batches(self) -> None:
+        """Free the memory of a request that is over: proposals that go on without it still refer to it."""
+        self.message = _NO_MESSAGE
+        self.begun = ()
 
 
 class AppendSession:
@@ -108,6 +114,8 @@ class AppendSession:
         if self._expiry is not None:
             self._expiry.cancel()
         self._backlog.clear()
+        for request in self._pending:
+            request.forget_batches()
         self._pending.clear()
         self._tell_changed()
 
@@ -223,6 +231,7 @@ class AppendSession:
         self._refuse(request, refusal)
 
     def _finish(self, request: _Request, response: pb.AppendResponse, code: str) -> None:
+        request.forget_batches()
         self._metrics.observe(self._method, code, time.perf_counter() - request.started_at)
         if not self._is_closed:
             request.answer(response)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+import weakref
 from typing import Any, cast
 
+import pytest
 import uvloop
 from raftmq.broker.services.append import AppendService, Begun, PartitionAppend
 from raftmq.broker.services.append_session import AppendSession
@@ -79,6 +82,26 @@ def test_a_deadline_that_passed_while_a_request_waited_holds_up_no_later_request
     # uvloop's `call_at` returns a handle without `when()` for a time that has come
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(run())
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+async def test_a_request_that_is_over_holds_no_memory_while_its_proposal_goes_on(is_closed: bool):
+    """The budget of a request ends with its answer. Without a quorum a client could send its batches again and again."""
+    loop = asyncio.get_running_loop()
+    service = Proposals(loop)
+    session = AppendSession(loop, cast("AppendService", service), RequestMetrics(), "Append")
+    message, answered = pb.AppendRequest(timeout_ms=1), asyncio.Event()
+    session.submit(message, lambda _: answered.set())
+    (request,) = session._pending
+    batches = weakref.ref(request.begun[0].pending)
+    del request
+    if is_closed:
+        session.close()
+    else:
+        await asyncio.wait_for(answered.wait(), 5)
+    assert not service.applied.done()
+    assert batches() is None
+    assert sys.getrefcount(message) == 2
 
 
 async def test_a_stream_ends_after_a_last_request_that_needed_a_decision():
