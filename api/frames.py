@@ -95,13 +95,13 @@ class FrameReader:
         return len(self._buffer) > BUFFER_BYTES
 
     def shrink(self) -> bool:
-        """Give back a large buffer if it is empty. Return whether the buffer has its usual size now.
+        """Give back a large buffer if it is empty. Return whether the buffer has its usual size, and will keep it.
 
         A large buffer is kept until then: to allocate and clear it for each frame costs more than the frame's copy.
         """
         if self._filled == 0 and self.is_large:
             self._buffer = bytearray(BUFFER_BYTES)
-        return not self.is_large
+        return not self.is_large and not self.needs_growth
 
     def get_buffer(self) -> memoryview:
         """Return room for at least one byte."""

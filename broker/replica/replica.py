@@ -338,7 +338,8 @@ class Replica(Generic[MachineT]):
     # ---------------------------------------------------------------------------------------------------- the disk
 
     def begin_write(self) -> None:
-        """Record that a write was submitted to the writer thread."""
+        """Record that a write begins, which the engine's pass hands to the writer thread."""
+        self._require_no_write()
         self.disk = Writing(self._host.loop.time())
 
     def on_written(self, update: Update) -> None:
@@ -359,8 +360,14 @@ class Replica(Generic[MachineT]):
 
     def begin_install(self) -> None:
         """Record that a snapshot is replacing the replica's file. The log in memory is not part of the new one."""
+        self._require_no_write()
         self.disk = Installing(self._host.loop.time())
         self.log.clear()
+
+    def _require_no_write(self) -> None:
+        """Check that no write is in flight: an acknowledgement that needs no write of its own relies on it."""
+        if isinstance(self.disk, Writing):
+            violated("one_write_in_flight", group_id=self.group_id, started_at=self.disk.started_at)
 
     def on_installed(self, meta: SnapshotMeta, machine: StateMachine) -> None:
         """Record that a snapshot is durable, and adopt its state from `machine`, which must not be used afterwards."""

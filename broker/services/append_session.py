@@ -24,6 +24,7 @@ from raftmq.proto import queue_pb2 as pb
 
 log = structlog.get_logger(__name__)
 
+_NO_MESSAGE = pb.AppendRequest()
 Answer = Callable[[pb.AppendResponse], None]
 """Takes the answer to a request. Must not raise."""
 
@@ -43,6 +44,11 @@ class _Request:
         self.waiting: set[Applied] = set()
         """Proposals that are not applied yet."""
 
+    def forget_batches(self) -> None:
+        """Free the memory of a request that is over: proposals that go on without it still refer to it."""
+        self.message = _NO_MESSAGE
+        self.begun = ()
+
 
 class AppendSession:
     """The append requests of one caller."""
@@ -58,14 +64,14 @@ class AppendSession:
         self._backlog: deque[_Request] = deque()
         """Requests that have not begun: the first is being waited for by `_beginning`."""
         self._beginning: asyncio.Task[None] | None = None
-        self._deciding: dict[asyncio.Task[None], None] = {}
+        self._deciding: dict[_Request, asyncio.Task[None]] = {}
         """Requests with a batch that must be validated again."""
         self._pending: dict[_Request, None] = {}
         """Requests that wait for proposals."""
         self._expiry: asyncio.TimerHandle | None = None
         """Runs until the earliest deadline of `_pending`, or before it."""
         self._expires_at = 0.0
-        """The time that `_expiry` is set for. uvloop's timers do not tell when they are due already."""
+        """Loop time at which `_expiry` ends. uvloop's handle does not know it when that time had come already."""
         self._changed: asyncio.Future[None] | None = None
         self._is_closed = False
 
@@ -102,12 +108,14 @@ class AppendSession:
     def close(self) -> None:
         """Give no more answers. Proposals may still be applied."""
         self._is_closed = True
-        for task in (self._beginning, *self._deciding):
+        for task in (self._beginning, *self._deciding.values()):
             if task is not None:
                 task.cancel()
         if self._expiry is not None:
             self._expiry.cancel()
         self._backlog.clear()
+        for request in self._pending:
+            request.forget_batches()
         self._pending.clear()
         self._tell_changed()
 
@@ -158,9 +166,7 @@ class AppendSession:
     def _wait(self, request: _Request) -> None:
         """Answer a request that has begun, now or when it is decided."""
         if needs_decision(request.begun):
-            task = self._loop.create_task(self._decide(request))
-            self._deciding[task] = None
-            task.add_done_callback(self._deciding.pop)
+            self._deciding[request] = self._loop.create_task(self._decide(request))
             return
         request.waiting = undecided(request.begun)
         if not request.waiting:
@@ -176,8 +182,10 @@ class AppendSession:
         try:
             await self._service.wait(request.begun, request.deadline)
         except Exception as error:  # noqa: BLE001 -- as above
+            del self._deciding[request]
             self._fail(request, error)
         else:
+            del self._deciding[request]  # before the answer: `below` counts it no more
             self._respond(request)
 
     def _on_applied(self, request: _Request, future: Applied) -> None:
@@ -191,6 +199,7 @@ class AppendSession:
             self._expiry.cancel()
         self._expires_at = deadline
         self._expiry = self._loop.call_at(deadline, self._expire)
+        self._expires_at = deadline
 
     def _expire(self) -> None:
         """Answer the requests whose deadline has passed. Their proposals may still be applied."""
@@ -223,6 +232,7 @@ class AppendSession:
         self._refuse(request, refusal)
 
     def _finish(self, request: _Request, response: pb.AppendResponse, code: str) -> None:
+        request.forget_batches()
         self._metrics.observe(self._method, code, time.perf_counter() - request.started_at)
         if not self._is_closed:
             request.answer(response)

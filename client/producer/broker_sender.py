@@ -84,8 +84,7 @@ class BrokerSender:
         self._backoff = Backoff(settings.RETRY_BACKOFF_MIN_SECONDS, settings.RETRY_BACKOFF_MAX_SECONDS, resolver.rng)
         self._not_before = 0.0
         self._gather_timer: asyncio.TimerHandle | None = None
-        self._gathers_until = 0.0
-        """The time that `_gather_timer` is set for. uvloop's timers do not tell when they are due already."""
+        """Runs until a small batch may be sent, or None. Its time is not asked for: on uvloop not every handle knows it."""
 
     def schedule(self, queue: PartitionQueue) -> None:
         """Look at the queue in the next pass of the loop."""
@@ -187,10 +186,13 @@ class BrokerSender:
         fresh = [r.sent_at for r in self._pending.values() if now < r.sent_at + settings.GATHER_SECONDS_MAX]
         if len(fresh) < settings.SMALL_REQUESTS_IN_FLIGHT_MAX:
             return True
-        if self._gather_timer is None or self._gathers_until <= now:
-            self._gathers_until = fresh[0] + settings.GATHER_SECONDS_MAX
-            self._gather_timer = self._loop.call_at(self._gathers_until, self._flush_soon)
+        if self._gather_timer is None:
+            self._gather_timer = self._loop.call_at(fresh[0] + settings.GATHER_SECONDS_MAX, self._on_gathered)
         return False
+
+    def _on_gathered(self) -> None:
+        self._gather_timer = None  # a loop may call it a moment early, and then it is set again
+        self._flush_soon()
 
     def _settle(self, queue: PartitionQueue, now: float) -> None:
         """Keep the queue on the list, at its end, or remove it if an answer or a timer will schedule it again."""

@@ -240,6 +240,13 @@ def test_the_buffer_is_enlarged_for_a_large_frame_alone(stops: bool) -> None:
     assert reading.reader.shrink()
 
 
+def test_a_reader_that_will_enlarge_its_buffer_needs_the_budget_for_it() -> None:
+    reading = Reading()
+    reading.take(numbered([bytes(3 * BUFFER_BYTES)])[0].wire[:HEADER_BYTES])
+    assert not reading.reader.is_large
+    assert not reading.reader.shrink()
+
+
 def test_a_large_buffer_is_kept_for_the_next_large_frame_and_not_given_back_with_bytes_in_it() -> None:
     reading = Reading()
     (first, second) = (frame.wire for frame in numbered([bytes(3 * BUFFER_BYTES), bytes(3 * BUFFER_BYTES - 9)]))

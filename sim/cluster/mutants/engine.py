@@ -24,6 +24,17 @@ def answers_before_durable() -> None:
     Commits.start = hasty  # type: ignore[method-assign]
 
 
+@mutant("engine", "derived state is written while another write of the replica is in flight")
+def second_write_in_flight() -> None:
+    from raftmq.broker.replica.commits import Commits
+
+    def impatient(self: Any, replica: Any) -> None:
+        if self._may_write_derived(replica):
+            self._write_derived(replica)
+
+    Commits.flush_state = impatient  # type: ignore[method-assign]
+
+
 @mutant("engine", "votes are requested when the write of term, own vote and log begins")
 def asks_before_durable() -> None:
     from raftmq.broker.replica.commits import Commits

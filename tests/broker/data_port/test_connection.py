@@ -85,6 +85,39 @@ async def test_a_request_larger_than_the_read_buffer_is_taken_and_its_memory_giv
         assert broker.port.receiving.size == 0
 
 
+async def test_memory_of_a_large_request_stays_counted_while_it_does_not_arrive(monkeypatch):
+    """Otherwise its next byte would enlarge the buffer, which nobody would count any more."""
+    monkeypatch.setattr("raftmq.broker.data_port.connection.LARGE_BUFFER_SECONDS", 0.0)
+    async with serving() as broker:
+        topic = await broker.node.topic()
+        client = await broker.client()
+        request = append_request(topic, batch(1, body=bytes(3 * BUFFER_BYTES))).SerializeToString()
+        client.writer.write(frame_header(FrameType.CALL, len(request), 1))
+        async with asyncio.timeout(10):
+            while not broker.port.receiving.size:
+                await asyncio.sleep(0)
+        broker.port._shrink_idle()
+        assert broker.port.receiving.size > len(request)
+        client.writer.write(request)
+        assert (await client.frame()).type is FrameType.ANSWER
+        broker.port._shrink_idle()
+        assert broker.port.receiving.size == 0
+
+
+async def test_a_connection_whose_large_request_does_not_arrive_ends_when_its_memory_is_needed(monkeypatch):
+    monkeypatch.setattr("raftmq.broker.base.budget.STANDSTILL_SECONDS", 0.0)
+    limits = dataclasses.replace(Limits(), receiving_bytes_max=5 * BUFFER_BYTES)
+    async with serving(limits) as broker:
+        silent, other = await broker.client(), await broker.client()
+        for client in (silent, other):
+            client.writer.write(frame_header(FrameType.CALL, 3 * BUFFER_BYTES, 1))
+            async with asyncio.timeout(10):
+                while not broker.port.receiving.size:
+                    await asyncio.sleep(0)
+        assert await silent.ended()
+        assert broker.port.receiving.evictions == 1
+
+
 async def test_nothing_is_served_before_a_hello():
     async with serving() as broker:
         topic = await broker.node.topic()

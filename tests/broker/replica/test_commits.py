@@ -4,8 +4,10 @@ import asyncio
 import threading
 from types import SimpleNamespace
 
+import pytest
 from raftmq.broker.replica.disk import Idle
 from raftmq.broker.replica.initial_state import founder_state
+from raftmq.errors import InvariantError
 from raftmq.raft.core import RaftCore
 from raftmq.raft.membership import Membership
 from raftmq.raft.messages import AppendRequest
@@ -56,6 +58,41 @@ async def test_a_derived_write_never_makes_a_commit_index_durable_beyond_the_log
             node.engine._random,
             node.engine._settings,
         )
+
+
+@pytest.mark.parametrize("flushes", [1, 2])
+async def test_a_replica_that_ends_in_a_pass_writes_nothing_and_gives_its_budget_back(flushes: int):
+    """A pass flushes twice: between a core's work and its write, and between the write's preparation and its submission."""
+    async with EngineCluster() as cluster:
+        replica = cluster.nodes[1].add(GROUP, founder_state(Membership((1, 2, 3))))
+        node = cluster.nodes[1]
+        await turn_until(lambda: not replica.is_dirty)
+        flush, submit, left, updates = node.engine._transport.flush, node.writers.submit, [flushes], []
+
+        def flush_and_remove() -> None:
+            flush()
+            left[0] -= 1
+            if left[0] == 0:
+                node.engine.remove_group(GROUP)
+
+        node.engine._transport.flush = flush_and_remove
+        node.writers.submit = lambda key, update, token: (updates.append(update), submit(key, update, token))
+        node.engine.on_message(2, GROUP, AppendRequest(2, 1, 6, 5, 5, (entry(6), entry(7)), 5))
+        assert node.engine.inbound_bytes > 0
+        node.engine._pass()
+        assert replica.is_closed
+        assert isinstance(replica.disk, Idle) == (flushes == 1)
+        assert (updates, node.engine.inbound_bytes) == ([], 0)
+
+
+async def test_a_second_write_of_a_replica_is_a_defect():
+    async with EngineCluster() as cluster:
+        replica = cluster.nodes[1].add(GROUP, founder_state(Membership((1, 2, 3))))
+        await turn_until(lambda: not replica.is_dirty)
+        replica.begin_write()
+        for begin in (replica.begin_write, replica.begin_install):
+            with pytest.raises(InvariantError, match="one_write_in_flight"):
+                begin()
 
 
 async def test_derived_state_is_not_written_between_a_snapshot_and_its_installation():
