@@ -69,13 +69,16 @@ def frame_header(
 class FrameReader:
     """Hold the bytes of a connection that are not handed on yet. For an `asyncio.BufferedProtocol`."""
 
-    __slots__ = ("_buffer", "_filled", "body_bytes_max", "wanted")
+    __slots__ = ("_buffer", "_filled", "_start", "body_bytes_max", "wanted")
 
     def __init__(self, body_bytes_max: int) -> None:
         self.body_bytes_max = body_bytes_max
         """The largest body that a frame may have."""
         self._buffer = bytearray(BUFFER_BYTES)
+        self._start = 0
+        """Bytes at the beginning of the buffer that were handed on. 0 unless `on_frame` has stopped."""
         self._filled = 0
+        """Bytes in the buffer, with those that were handed on."""
         self.wanted = 0
         """Size of the frame that has begun to arrive, or 0 before its header has arrived. The next `get_buffer` makes room for it."""
 
@@ -112,7 +115,7 @@ class FrameReader:
         return memoryview(self._buffer)[self._filled :]
 
     def keep(self, count: int) -> None:
-        """Take `count` more bytes and hand nothing on. `received` must follow before the next `get_buffer`."""
+        """Take `count` more bytes and hand nothing on. `received` must follow before the next `get_buffer`, as after a stop."""
         self._filled += count
 
     def received(self, count: int, on_frame: OnFrame) -> None:
@@ -123,7 +126,7 @@ class FrameReader:
         """
         filled = self._filled = self._filled + count
         view = memoryview(self._buffer)
-        at = 0
+        at = self._start
         self.wanted = 0
         is_stopped = False
         while filled - at >= HEADER_BYTES and not is_stopped:
@@ -143,6 +146,11 @@ class FrameReader:
                 on_frame(frame_type, method_number, timeout_ms, correlation_id, view[at + HEADER_BYTES : end])
             )
             at = end
-        rest = self._filled = filled - at
-        if at and rest:
-            self._buffer[:rest] = view[at:filled]
+        if at == filled:
+            self._start = self._filled = 0
+        elif is_stopped:  # a large buffer of small frames would be moved for each of them
+            self._start = at
+        else:
+            self._start, self._filled = 0, filled - at
+            if at:
+                self._buffer[: filled - at] = view[at:filled]

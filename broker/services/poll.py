@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.base.request_error import RequestError, expired
 from raftmq.broker.partitions.log import PartitionLog
 from raftmq.broker.services.call import Call
 from raftmq.broker.services.host import ServiceHost
@@ -35,13 +35,13 @@ class _Want:
     offset: int
     bytes_max: int
     found: PartitionLog | None = None
+    refusal: RequestError | None = None
 
 
 class _Answer:
     """A response under construction."""
 
-    def __init__(self, metrics: RequestMetrics) -> None:
-        self._metrics = metrics
+    def __init__(self) -> None:
         self.response = pb.PollResponse()
         self.bytes = 0
         self.batches = 0
@@ -49,7 +49,6 @@ class _Answer:
 
     def refuse(self, want: _Want, error: RequestError) -> None:
         self.has_errors = True
-        self._metrics.observe_refusal(POLL.name, pb.ErrorCode.Name(error.code))
         self.response.partitions.add(topic_id=want.topic_id, partition=want.partition, error=error.detail)
 
     def add(self, want: _Want, log: PartitionLog, entries: Sequence[Entry]) -> None:
@@ -77,6 +76,7 @@ class PollService:
         self._locator = locator
         self._parked: dict[asyncio.Future[None], None] = {}
         self._is_stopping = False
+        self._cold_slots = asyncio.Semaphore(host.limits.cold_polls_max)
         self._rotation = 0
         self.batches_total = 0
         self.bytes_total = 0
@@ -142,28 +142,68 @@ class PollService:
         return must_wait
 
     async def _read(self, wants: list[_Want], bytes_max: int, deadline: float, *, is_last: bool) -> _Answer:
-        answer = _Answer(self._metrics)
+        answer = _Answer()
+        is_cold = False
         for want in wants:
             if answer.bytes >= bytes_max:
                 break
+            want.refusal = None
             try:
-                await self._read_one(want, answer, bytes_max, deadline, is_last=is_last)
+                is_cold |= not await self._read_from_memory(want, answer, bytes_max, deadline, is_last=is_last)
             except RequestError as error:
+                want.refusal = error
                 answer.refuse(want, error)
+        if is_cold:
+            answer = await self._read_from_disk(wants, bytes_max, deadline)
+        for result in answer.response.partitions:
+            if result.HasField("error"):
+                self._metrics.observe_refusal(POLL.name, pb.ErrorCode.Name(result.error.code))
         return answer
 
-    async def _read_one(self, want: _Want, answer: _Answer, bytes_max: int, deadline: float, *, is_last: bool) -> None:
-        log = await self._locator.locate_confirmed(want.topic_id, want.partition, deadline)
+    async def _read_from_memory(
+        self, want: _Want, answer: _Answer, bytes_max: int, deadline: float, *, is_last: bool
+    ) -> bool:
+        """Read one partition. Return False when memory does not hold its records."""
+        log = want.found = await self._locator.locate_confirmed(want.topic_id, want.partition, deadline)
         if not log.is_readable(want.offset):
             if want.offset > log.high_watermark:
                 await log.confirm_end(want.offset)
                 if is_last:
                     raise log.not_available(want.offset)
-            return
-        room = min(want.bytes_max, bytes_max - answer.bytes)
-        entries = log.read_recent(want.offset, room)
+            return True
+        entries = log.read_recent(want.offset, min(want.bytes_max, bytes_max - answer.bytes))
         if entries is None:
-            entries = await log.read(want.offset, room)
+            return False
+        self._add(want, answer, log, entries, bytes_max)
+        return True
+
+    async def _read_from_disk(self, wants: list[_Want], bytes_max: int, deadline: float) -> _Answer:
+        """Read what was confirmed by `_read_from_memory`, all of it again. Nothing is held before a slot is free.
+
+        A poll that waits for the disk already holds a part of its answer, and thousands of them can wait.
+        """
+        async with self._cold_slots:
+            if self._host.loop.time() >= deadline:
+                raise expired()
+            answer = _Answer()
+            for want in wants:
+                if answer.bytes >= bytes_max:
+                    break
+                try:
+                    if want.refusal is not None:
+                        raise want.refusal
+                    if want.found is None:  # not confirmed: the answer was full before
+                        continue
+                    log = self._locator.locate(want.topic_id, want.partition)  # it may have been closed since
+                    if log.is_readable(want.offset):
+                        entries = await log.read(want.offset, min(want.bytes_max, bytes_max - answer.bytes))
+                        self._add(want, answer, log, entries, bytes_max)
+                except RequestError as error:
+                    answer.refuse(want, error)
+            return answer
+
+    @staticmethod
+    def _add(want: _Want, answer: _Answer, log: PartitionLog, entries: Sequence[Entry], bytes_max: int) -> None:
         # the first batch of an answer always fits, regardless of the requested size; others only while there is space
         if entries and (answer.batches == 0 or len(entries[0].payload) <= bytes_max - answer.bytes):
             answer.add(want, log, entries)

@@ -185,6 +185,17 @@ def test_what_came_after_a_stop_is_kept_however_often_nothing_comes() -> None:
         assert seen == expected
 
 
+def test_a_stop_does_not_move_what_is_in_the_buffer() -> None:
+    """Megabytes of small frames in a large buffer were moved for each call of a connection that has as many as it may."""
+    reader = FrameReader(BODY_MAX)
+    stream = joined(numbered([b"x"] * 1000))
+    reader.get_buffer()[: len(stream)] = stream
+    reader.received(len(stream), lambda *_: True)
+    for _ in range(900):
+        reader.received(0, lambda *_: True)
+    assert reader.get_buffer().obj[: len(stream)] == stream
+
+
 def test_what_is_kept_is_handed_on_later() -> None:
     frames = numbered([b"one", b"two", b"three"])
     stream = joined(frames)

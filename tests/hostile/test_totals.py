@@ -12,7 +12,7 @@ from tests.support.hostile.fuzzing import FRAMES, is_whole_run
 
 pytestmark = pytest.mark.e2e
 
-PORTS = {"client port": 5_000, "peer port": 30_000, "HTTP port": 1_500}
+PORTS = {"client port": 5_000, "data port": 100_000, "peer port": 30_000, "HTTP port": 1_500}
 """At least so many frames through real sockets to a real broker."""
 DAILY = "not long"
 """The marks of `make test`, none of which is here."""

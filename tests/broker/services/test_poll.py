@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from raftmq.broker.base.limits import Limits
 from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.partitions.log import PartitionLog
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import GroupId, NodeId, Term
 
@@ -238,3 +239,47 @@ async def test_a_poll_waits_for_its_metadata_revision_until_its_deadline():
         with pytest.raises(RequestError) as raised:
             await node.queue.poll(request, node.call(0.01))
         assert raised.value.code == pb.NOT_READY
+
+
+async def test_few_polls_at_once_wait_for_the_disk(monkeypatch):
+    """Each may hold megabytes of its answer meanwhile, and thousands of polls can wait for old records."""
+    reading, most = 0, 0
+    read_cold = PartitionLog._read_cold
+
+    async def counted(self, offset, bytes_max):
+        nonlocal reading, most
+        reading += 1
+        most = max(most, reading)
+        try:
+            return await read_cold(self, offset, bytes_max)
+        finally:
+            reading -= 1
+
+    monkeypatch.setattr(PartitionLog, "_read_cold", counted)
+    async with running(Limits(cold_polls_max=2), recent_bytes_max=1) as node:
+        topic = await node.topic()
+        data = batch(1, sequence=0)
+        for one in (data, batch(1, sequence=1), batch(1, sequence=2)):  # memory keeps the last one
+            await node.append(topic, one)
+        polls = [asyncio.create_task(node.queue.poll(poll_request(topic, 0), node.call())) for _ in range(20)]
+        polls[3].cancel()
+        answers = await asyncio.gather(*polls, return_exceptions=True)
+        assert [type(answer) for answer in answers].count(asyncio.CancelledError) == 1
+        assert all(answer.partitions[0].batches[0] == data for answer in answers if isinstance(answer, pb.PollResponse))
+        assert most == 2
+
+
+async def test_an_answer_from_disk_has_the_refusals_of_other_partitions_once():
+    async with running(recent_bytes_max=1) as node:
+        topic = await node.topic()
+        data = batch(1, sequence=0)
+        for one in (data, batch(1, sequence=1), batch(1, sequence=2)):  # memory keeps the last one
+            await node.append(topic, one)
+        request = poll_request(topic, 0)
+        for number in (7, 8):
+            request.partitions.add(topic_id=topic.topic_id, partition=number, max_bytes=100)
+        answer = await node.queue.poll(request, node.call())
+        found = {part.partition: part.error.code for part in answer.partitions}
+        assert found == {0: pb.OK, 7: pb.UNKNOWN_PARTITION, 8: pb.UNKNOWN_PARTITION}
+        assert len(answer.partitions) == 3
+        assert node.queue._metrics.refusals["Poll", "UNKNOWN_PARTITION"] == 2
