@@ -199,7 +199,6 @@ class AppendSession:
             self._expiry.cancel()
         self._expires_at = deadline
         self._expiry = self._loop.call_at(deadline, self._expire)
-        self._expires_at = deadline
 
     def _expire(self) -> None:
         """Answer the requests whose deadline has passed. Their proposals may still be applied."""
