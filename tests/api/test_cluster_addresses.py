@@ -1,4 +1,4 @@
-"""The addresses of a local cluster's brokers, and how they are remembered."""
+"""The addresses of a local cluster's brokers, their storage, and the ports that are held for them."""
 
 import socket
 import sys
@@ -15,7 +15,7 @@ def test_a_broker_has_three_ports_and_the_next_begins_ten_higher() -> None:
     assert numbered(3, 0) == ("", "", "")
 
 
-def test_addresses_are_remembered(tmp_path: Path) -> None:
+def test_saved_addresses_can_be_loaded(tmp_path: Path) -> None:
     assert load_addresses(tmp_path) == {}
     save_addresses(tmp_path, {1: Addresses("a:1", "a:2", "a:3"), 2: Addresses("b:1", "b:2", "b:3")})
     save_addresses(tmp_path, {2: Addresses("c:1", "c:2", "c:3")})

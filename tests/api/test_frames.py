@@ -1,4 +1,4 @@
-"""Frames of a data connection: every cut of the byte stream, every stop, every size, beside a slow obvious cutter."""
+"""Frames of a data connection: every cut of the byte stream, every stop and every size, compared with a slow obvious twin."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Frame(NamedTuple):
 
 
 class Reading:
-    """A reader, and the frames that it handed on; it stops after each frame for which `stops` says so."""
+    """A reader and the frames that it delivered. It stops after each frame for which `stops` returns true."""
 
     def __init__(self, body_bytes_max: int = BODY_MAX, stops: Callable[[int], bool] = lambda _: False) -> None:
         self.reader = FrameReader(body_bytes_max)
@@ -54,7 +54,7 @@ class Reading:
         self._handed_on = 0
 
     def take(self, data: bytes) -> None:
-        """Receive bytes, as a transport does: as many at a time as there is room for. Go on after each stop."""
+        """Receive bytes as a transport does, in pieces that fit the buffer. Continue after each stop."""
         while data and self.error is None:
             buffer = self.reader.get_buffer()
             assert len(buffer) > 0
@@ -65,7 +65,7 @@ class Reading:
             data = data[count:]
 
     def take_kept(self) -> None:
-        """Go on with bytes that the reader has kept."""
+        """Continue with bytes that the reader has kept."""
         self._received(0)
 
     def _received(self, count: int) -> None:
@@ -81,7 +81,7 @@ class Reading:
     def _on_frame(
         self, frame_type: FrameType, method_number: int, timeout_ms: int, correlation_id: int, body: memoryview
     ) -> bool:
-        assert not self.is_stopped, "it was told to stop"
+        assert not self.is_stopped, "a frame was delivered after a stop"
         self.frames.append(Frame(frame_type, method_number, timeout_ms, correlation_id, bytes(body)))
         self._handed_on += 1
         self.is_stopped = self._stops(self._handed_on)
@@ -89,7 +89,7 @@ class Reading:
 
 
 def cut_slowly(data: bytes, body_bytes_max: int) -> tuple[list[Frame], bool]:
-    """Cut whole frames off the beginning. Return them, and whether the rest can be no frame."""
+    """Cut whole frames off the beginning. Return them, and whether the rest cannot be a frame."""
     frames = []
     while len(data) >= 20:
         length, type_number, method_number, zero, timeout_ms, correlation_id = struct.unpack("<IBBHIQ", data[:20])
@@ -121,7 +121,7 @@ def test_a_header_is_20_bytes_in_the_documented_layout() -> None:
     assert len(expected) == HEADER_BYTES == 20
 
 
-def test_numbers_on_the_wire_are_those_that_were_released() -> None:
+def test_numbers_on_the_wire_equal_the_released_ones() -> None:
     assert {frame_type.name: frame_type.value for frame_type in FrameType} == {
         "HELLO": 1,
         "WELCOME": 2,
@@ -159,7 +159,7 @@ def test_pieces_of_one_size_give_the_same_frames(step: int) -> None:
 
 
 @pytest.mark.parametrize("cut", range(0, 120, 7))
-def test_after_every_stop_reading_goes_on_where_it_was(cut: int) -> None:
+def test_reading_continues_at_the_same_place_after_every_stop(cut: int) -> None:
     frames = numbered([*_SMALL, *_SMALL])
     stream = joined(frames)
     for stops in (lambda _: True, lambda number: number % 2 == 0, lambda number: number == len(frames)):
@@ -169,7 +169,7 @@ def test_after_every_stop_reading_goes_on_where_it_was(cut: int) -> None:
         assert reading.frames == frames
 
 
-def test_what_came_after_a_stop_is_kept_however_often_nothing_comes() -> None:
+def test_frames_after_a_stop_are_kept_and_delivered_once() -> None:
     frames = numbered([b"one", b"two", b"three"])
     stream = joined(frames)
     reader, seen = FrameReader(BODY_MAX), list[int]()
@@ -196,7 +196,7 @@ def test_a_stop_does_not_move_what_is_in_the_buffer() -> None:
     assert reader.get_buffer().obj[: len(stream)] == stream
 
 
-def test_what_is_kept_is_handed_on_later() -> None:
+def test_kept_bytes_are_delivered_later() -> None:
     frames = numbered([b"one", b"two", b"three"])
     stream = joined(frames)
     for cut in range(len(stream) + 1):
@@ -208,8 +208,8 @@ def test_what_is_kept_is_handed_on_later() -> None:
         assert reading.frames == frames
 
 
-def test_a_large_frame_that_begins_behind_a_stop_is_announced_when_reading_goes_on() -> None:
-    """Whoever takes budget for large frames learns of this one only then, and before the buffer is enlarged."""
+def test_a_large_frame_that_begins_after_a_stop_is_announced_when_reading_continues() -> None:
+    """The owner of the budget for large frames learns of this frame only then, before the buffer is enlarged."""
     large = Frame(FrameType.CALL, 0, 0, 2, bytes(BUFFER_BYTES))
     begun = Frame(FrameType.CALL, 0, 0, 1, b"").wire + large.wire[:100]
     reader = FrameReader(BODY_MAX)
@@ -225,7 +225,7 @@ def test_a_large_frame_that_begins_behind_a_stop_is_announced_when_reading_goes_
 
 @pytest.mark.parametrize("spare", [-1, 0, 1, 2])
 @pytest.mark.parametrize("before", [0, 1])
-def test_bodies_about_the_size_of_the_buffer(spare: int, before: int) -> None:
+def test_only_frames_larger_than_the_buffer_enlarge_it(spare: int, before: int) -> None:
     frames = numbered([b"small"] * before + [b"z" * (BUFFER_BYTES - HEADER_BYTES + spare), b"after"])
     reading = Reading()
     reading.take(joined(frames))
@@ -236,7 +236,7 @@ def test_bodies_about_the_size_of_the_buffer(spare: int, before: int) -> None:
 
 
 @pytest.mark.parametrize("stops", [False, True])
-def test_the_buffer_is_enlarged_for_a_large_frame_alone(stops: bool) -> None:
+def test_the_buffer_is_enlarged_with_the_body_and_not_with_the_header_of_a_large_frame(stops: bool) -> None:
     large = bytes(range(256)) * (BODY_MAX // 256)
     frames = numbered([large, b"", large, b"small"])
     reading = Reading(stops=lambda _: stops)
@@ -245,7 +245,9 @@ def test_the_buffer_is_enlarged_for_a_large_frame_alone(stops: bool) -> None:
     for piece in (wire[:HEADER_BYTES], wire[HEADER_BYTES:-1], wire[-1:]):
         reading.take(piece)
         sizes.append((reading.reader.needs_growth, reading.reader.is_large))
-    assert sizes == [(True, False), (False, True), (False, True)], "grown for a claim, or before room is asked for"
+    assert sizes == [(True, False), (False, True), (False, True)], (
+        "enlarged for a header alone, or before a buffer is requested"
+    )
     reading.take(joined(frames[1:]))
     assert reading.frames == frames
     assert reading.reader.shrink()
@@ -258,7 +260,7 @@ def test_a_reader_that_will_enlarge_its_buffer_needs_the_budget_for_it() -> None
     assert not reading.reader.shrink()
 
 
-def test_a_large_buffer_is_kept_for_the_next_large_frame_and_not_given_back_with_bytes_in_it() -> None:
+def test_a_large_buffer_is_kept_for_the_next_large_frame_and_not_shrunk_with_bytes_in_it() -> None:
     reading = Reading()
     (first, second) = (frame.wire for frame in numbered([bytes(3 * BUFFER_BYTES), bytes(3 * BUFFER_BYTES - 9)]))
     reading.take(first)
@@ -279,8 +281,8 @@ def test_a_body_may_be_as_large_as_allowed_and_no_larger() -> None:
         assert not reading.reader.needs_growth
 
 
-def test_a_limit_that_is_raised_within_a_frame_holds_for_the_next_one() -> None:
-    """A broker allows larger frames from the HELLO on, and a client may send both in one piece."""
+def test_a_limit_raised_while_a_frame_is_delivered_applies_to_the_next_frame() -> None:
+    """A broker allows larger frames after the HELLO, and a client may send both in one piece."""
     stream = frame_header(FrameType.HELLO, 1) + b"h" + frame_header(FrameType.CALL, 50, 1) + bytes(50)
     reader, seen = FrameReader(10), list[FrameType]()
 
@@ -332,7 +334,7 @@ _STREAMS = st.tuples(
     body_bytes_max=st.sampled_from([0, 39, BUFFER_BYTES, BODY_MAX]),
 )
 @example(stream=b"\xff" * 20, cuts=[], stops=set(), body_bytes_max=BODY_MAX)
-def test_any_bytes_in_any_pieces_are_what_the_slow_cutter_says(
+def test_any_bytes_in_any_pieces_give_the_frames_of_the_slow_twin(
     stream: bytes, cuts: list[int], stops: set[int], body_bytes_max: int
 ) -> None:
     reading = Reading(body_bytes_max, lambda number: number in stops)

@@ -49,7 +49,7 @@ def test_every_public_name_exists(name: str):
 
 
 def _named(hint: object, found: set[type]) -> None:
-    """Return every class of RaftMQ in an annotation, and in the fields of annotated dataclasses."""
+    """Add every class of RaftMQ in an annotation, and in the fields of annotated dataclasses, to `found`."""
     for part in typing.get_args(hint):
         _named(part, found)
     if isinstance(hint, type) and hint.__module__.startswith("raftmq.") and hint not in found:

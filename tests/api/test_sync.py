@@ -73,7 +73,7 @@ def test_a_consumer_iterates_seeks_and_ends(cluster: FakeCluster):
         for record in consumer:
             seen.append(record.offset)
             if len(seen) == 700:
-                assert consumer.position(T0) == 700, "what was fetched and not handed out does not count"
+                assert consumer.position(T0) == 700, "records that were fetched and not returned do not count"
             if len(seen) == 2001:
                 break
         assert seen == list(range(2001))
@@ -435,7 +435,9 @@ def test_a_commit_excludes_records_that_another_thread_is_fetching(
         def start_late(self, coroutine):
             if not other.ident and threading.current_thread() is not other:
                 other.start()
-                other.join(0.5)  # what it takes now must not be committed; it waits for us if all is well
+                other.join(
+                    0.5
+                )  # the records that it gets now must not be committed: without a defect it waits for this commit
             return start(self, coroutine)
 
         with monkeypatch.context() as patch:

@@ -1,4 +1,4 @@
-"""`LocalCluster` with processes that only look like brokers: their command lines, the waits, and the clean-up."""
+"""`LocalCluster` with processes that imitate brokers: their command lines, the waits, and the clean-up."""
 
 import asyncio
 import os
@@ -193,7 +193,7 @@ def test_close_kills_all_brokers_even_if_one_dies_during_it(monkeypatch: pytest.
         assert first is not None
 
         def poll_and_die() -> None:
-            """It is running when its state is checked, and has ended when it is signalled."""
+            """Report that the process runs, and kill it before it is signalled."""
             monkeypatch.undo()
             os.kill(first.pid, signal.SIGKILL)
             first.wait()
@@ -231,7 +231,7 @@ async def test_cancelling_the_start_leaves_no_broker_and_no_file(tmp_path: Path)
 
 
 @pytest.mark.parametrize("death", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_brokers_and_files_go_when_the_owner_dies(death: signal.Signals) -> None:
+def test_brokers_end_and_files_are_removed_when_the_owner_dies(death: signal.Signals) -> None:
     program = textwrap.dedent(f"""
         import sys, time
         from raftmq.testing import LocalCluster

@@ -1,4 +1,4 @@
-"""What `cluster status` says is wrong, and the exit code: a script must not take a cluster for whole that is not."""
+"""Problems and exit codes of `cluster status`: a script must never take a degraded cluster for a healthy one."""
 
 from dataclasses import replace
 
@@ -34,7 +34,7 @@ def test_racks_are_shown_where_a_broker_has_one(capsys: pytest.CaptureFixture[st
     assert (first.split()[3], second.split()[3]) == ("-", "r2")
 
 
-def test_nothing_wrong_is_success() -> None:
+def test_a_healthy_cluster_is_success() -> None:
     assert problems_of(cluster()) == []
     assert exit_code([]) is ExitCode.OK
 
@@ -47,7 +47,7 @@ def test_nothing_wrong_is_success() -> None:
         (cluster(unknown=SOME), "does not answer"),
     ],
 )
-def test_what_is_not_served_is_an_outage(described: ClusterDescription, words: str) -> None:
+def test_unserved_metadata_or_partitions_are_an_outage(described: ClusterDescription, words: str) -> None:
     (problem,) = problems_of(described)
     assert words in problem.sentence
     assert exit_code([problem]) is ExitCode.UNAVAILABLE
@@ -69,13 +69,13 @@ def test_what_is_not_served_is_an_outage(described: ClusterDescription, words: s
         (cluster(broker(1, replace(WELL, quarantined=SOME))), "damaged replicas of 12 partitions"),
     ],
 )
-def test_what_one_more_failure_may_stop_has_another_code(described: ClusterDescription, words: str) -> None:
+def test_a_problem_without_an_outage_has_its_own_exit_code(described: ClusterDescription, words: str) -> None:
     (problem,) = problems_of(described)
     assert words in problem.sentence
     assert exit_code([problem]) is ExitCode.BAD_DATA
 
 
-def test_outages_come_first_and_people_see_everything(capsys: pytest.CaptureFixture[str]) -> None:
+def test_outages_come_first_and_the_text_shows_every_problem(capsys: pytest.CaptureFixture[str]) -> None:
     described = cluster(broker(1), broker(2, is_connected=False), is_metadata_led=False)
     problems = problems_of(described)
     assert [problem.is_outage for problem in problems] == [True, False]
@@ -85,7 +85,7 @@ def test_outages_come_first_and_people_see_everything(capsys: pytest.CaptureFixt
     assert "OUTAGE: no broker that answered leads the metadata" in text
     assert "warning: broker 2 is not connected" in text
     assert "active, not connected" in text
-    assert "leader" not in text.split("\n\n")[1].splitlines()[1], "the one that was is not shown as leading"
+    assert "leader" not in text.split("\n\n")[1].splitlines()[1], "a former leader is not shown as leading"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The command line without a cluster: what it accepts, what it refuses, and how quickly it says so."""
+"""The command line without a cluster: accepted and refused arguments, formats of records, completion, and start-up time."""
 
 import ctypes
 import io
@@ -44,7 +44,7 @@ def raftmq(
 
 @pytest.fixture
 def nobody() -> Iterator[str]:
-    """An address where nobody listens, and nobody can begin to."""
+    """Yield an address at which no program listens or can start to listen."""
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{reserved.getsockname()[1]}"
@@ -58,7 +58,7 @@ def test_the_version_comes_quickly_and_without_the_sdk() -> None:
     done = raftmq("--version")
     assert done.stdout.startswith(b"raftmq ")
     assert done.returncode == 0
-    # Of the processor: a busy machine may take any time. 0.3 s; more where the modules are compiled first.
+    # Processor time, because a busy machine may delay the process. It takes 0.3 s, and more if modules are compiled first.
     assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before < 2.0
 
 
@@ -121,7 +121,7 @@ def test_the_version_comes_quickly_and_without_the_sdk() -> None:
         ("no-such-command",),
     ],
 )
-def test_a_wrong_command_line_is_exit_code_2_and_does_nothing(
+def test_a_wrong_command_line_exits_with_2_and_writes_nothing(
     arguments: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -144,7 +144,7 @@ def test_a_wrong_command_line_is_exit_code_2_and_does_nothing(
         ("produce", "t"),
     ],
 )
-def test_without_a_cluster_the_exit_code_is_3(arguments: tuple[str, ...], nobody: str) -> None:
+def test_commands_exit_with_3_without_a_cluster(arguments: tuple[str, ...], nobody: str) -> None:
     done = raftmq(*arguments, "--bootstrap-servers", nobody, "--timeout", "0.5s", stdin=b"x\n")
     assert done.returncode == 3, done.stderr
     assert done.stderr.startswith(b"raftmq: ")
@@ -159,7 +159,7 @@ def test_the_cluster_can_be_named_by_the_environment(nobody: str) -> None:
 
 
 def without_permission_overrides() -> None:
-    """In a child: a superuser too is refused what permission bits refuse (CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH)."""
+    """Drop the capabilities by which a superuser overrides permission bits (CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH)."""
     for capability in (1, 2):
         ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)
 
@@ -172,7 +172,7 @@ def without_permission_overrides() -> None:
         ("doctor", "unreadable"),
     ],
 )
-def test_a_directory_without_permission_is_one_sentence_and_exit_code_1(
+def test_a_directory_without_permission_is_one_sentence_and_exits_with_1(
     arguments: tuple[str, ...], tmp_path: Path
 ) -> None:
     (tmp_path / "closed").mkdir(mode=0o500)
@@ -195,7 +195,7 @@ def test_a_directory_without_permission_is_one_sentence_and_exit_code_1(
     assert done.stderr.count("\n") == 1
 
 
-def test_a_port_that_is_taken_is_one_sentence_and_exit_code_1(tmp_path: Path) -> None:
+def test_a_port_in_use_is_one_sentence_and_exits_with_1(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -218,7 +218,7 @@ def test_a_full_disk_behind_standard_output_is_one_sentence() -> None:
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-"])
-def test_a_closed_standard_stream_is_no_defect(closed: str, nobody: str) -> None:
+def test_a_closed_standard_stream_is_not_reported_as_a_defect(closed: str, nobody: str) -> None:
     assert run_in_shell(f"raftmq config show {closed}").returncode == 0
     done = run_in_shell(f"raftmq produce t --bootstrap-servers {nobody} --timeout 200ms {closed}")
     assert done.returncode == 3
@@ -233,7 +233,7 @@ def test_dev_refuses_the_directory_of_one_broker(tmp_path: Path) -> None:
 
 
 def complete(shell: str, words: str, **environment: str) -> list[str]:
-    """What the shell is told to offer for an unfinished line, by the protocol that its completion script speaks."""
+    """Return the completions of an unfinished line, requested as the shell's completion script does."""
     asked = {
         "_RAFTMQ_COMPLETE": f"complete_{shell}",
         "COMP_WORDS": words,
@@ -256,7 +256,7 @@ def test_the_shell_completes_commands_and_options() -> None:
 def test_completion_of_topics_is_silent_and_quick_without_a_cluster(nobody: str) -> None:
     started = time.monotonic()
     assert complete("bash", "raftmq consume fl", RAFTMQ_BOOTSTRAP_SERVERS=nobody) == ["", ""]
-    assert time.monotonic() - started < 10  # a second of patience, and a process on a busy machine
+    assert time.monotonic() - started < 10  # one second of timeout, and the start of a process on a busy machine
 
 
 def test_the_completion_script_is_shown_for_a_shell() -> None:
@@ -266,7 +266,7 @@ def test_the_completion_script_is_shown_for_a_shell() -> None:
 
 
 def guide_commands() -> list[list[str]]:
-    """The commands of the guide, without what the shell does around them."""
+    """Return the commands of the guide without the shell syntax around them."""
     text = (Path(__file__).resolve().parents[2] / "docs/guides/cli.md").read_text()
     lines = [
         line.split("  #")[0] for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL) for line in block.splitlines()
@@ -303,7 +303,7 @@ def test_config_show_names_the_source_of_each_value(tmp_path: Path, monkeypatch:
 
 
 def test_set_also_sets_a_key_that_has_a_flag_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The flag that was not given hid it: the broker started on its default address and did not say so."""
+    """The absent flag once hid the key: the broker silently started on its default address."""
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(
         app, ["broker", "start", "--bootstrap", "--set", "listen=192.0.2.1:0"], prog_name="raftmq"
@@ -344,7 +344,7 @@ def test_no_confirmation_is_asked_when_the_preview_fails(arguments: tuple[str, .
         (("config", "show", "--set", "log_levl=debug"), "there is no key 'log_levl': did you mean log_level?"),
     ],
 )
-def test_an_error_speaks_of_options_and_not_of_python(arguments: tuple[str, ...], words: str) -> None:
+def test_an_error_is_phrased_in_options_and_not_in_python(arguments: tuple[str, ...], words: str) -> None:
     done = CliRunner().invoke(app, list(arguments), prog_name="raftmq")
     assert done.exit_code == 2
     assert words in done.stderr
@@ -367,15 +367,17 @@ def test_an_error_speaks_of_options_and_not_of_python(arguments: tuple[str, ...]
         ),
     ],
 )
-def test_parameters_of_the_sdk_are_options(sentence: str, said: str) -> None:
+def test_parameter_names_of_the_sdk_become_option_names(sentence: str, said: str) -> None:
     assert exit_codes.in_options(sentence) == said
 
 
-def test_the_limit_of_partitions_is_the_brokers() -> None:
+def test_the_limit_of_partitions_equals_that_of_the_broker() -> None:
     assert options.TOPIC_PARTITIONS_MAX == PARTITIONS_PER_TOPIC_MAX
 
 
-def test_what_a_removal_left_to_do_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_report_of_a_removal_counts_new_replicas_and_partitions_without_a_majority(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     cluster.print_removal(BrokerRemoval(3, 0, 0, ()))
     assert capsys.readouterr().out == "broker 3 removed\n"
     lost = tuple(TopicPartition("t", n) for n in range(12))
@@ -422,7 +424,7 @@ def test_a_line_splits_into_key_and_value(
     assert input_records.split_record(line, separator) == record
 
 
-def test_a_line_without_the_separator_is_no_record() -> None:
+def test_a_line_without_the_separator_is_refused() -> None:
     with pytest.raises(input_records.BadLineError, match="no ':' between key and value"):
         input_records.split_record(b"abc", b":")
 
@@ -439,25 +441,25 @@ def test_a_line_without_the_separator_is_no_record() -> None:
         (b"{", "does not describe a record"),
     ],
 )
-def test_what_is_wrong_with_a_line_is_said_in_words_of_json(line: bytes, words: str) -> None:
+def test_errors_in_a_record_line_are_phrased_in_json_terms(line: bytes, words: str) -> None:
     with pytest.raises(input_records.BadLineError) as error:
         input_records.record_of_line(line)
     assert words in str(error.value)
     assert "`" not in str(error.value)
 
 
-def test_the_key_of_the_command_line_is_that_of_every_line() -> None:
+def test_a_key_on_the_command_line_is_the_key_of_every_line() -> None:
     parse = input_records.line_parser(input_lines.InputFormat.LINES, key=b"k")
     assert parse(b"a:b") == input_records.InputRecord(b"k", b"a:b")
     parse = input_records.line_parser(input_lines.InputFormat.JSON, key=b"k")
     assert parse(b"{}") == input_records.InputRecord(b"k", b"{}")
 
 
-def test_lines_end_with_lf_or_crlf_and_the_rest_waits() -> None:
+def test_lines_end_with_lf_or_crlf_and_an_unfinished_line_is_kept() -> None:
     assert input_lines.split_lines(b"a", b"b\r\nc\n\nd") == ([b"ab", b"c", b""], b"d")
 
 
-async def test_lines_come_as_they_are_written_and_the_last_needs_no_end() -> None:
+async def test_lines_are_read_as_they_are_written_and_the_last_needs_no_line_end() -> None:
     reading, writing = os.pipe()
     lines = input_lines.read_lines(reading)
     try:
@@ -483,7 +485,7 @@ def test_a_record_prints_as_a_line() -> None:
     assert consume.text_line(record(None, None), ":") == b":\n"
 
 
-def test_a_record_prints_as_json_whatever_its_bytes() -> None:
+def test_a_record_with_any_bytes_prints_as_json() -> None:
     assert json.loads(consume.json_line(record(b"k\xff", None))) == {
         "topic": "t",
         "partition": 1,
@@ -495,7 +497,7 @@ def test_a_record_prints_as_json_whatever_its_bytes() -> None:
     }
 
 
-def test_a_table_on_a_terminal_shows_cells_as_they_are() -> None:
+def test_a_table_on_a_terminal_does_not_interpret_markup_in_cells() -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
@@ -562,7 +564,7 @@ def test_a_record_prints_by_a_template() -> None:
         (["x"], ["h"], False),
     ],
 )
-def test_records_are_chosen_by_key_and_headers(keys: list[str], headers: list[str], is_wanted: bool) -> None:
+def test_records_are_filtered_by_key_and_headers(keys: list[str], headers: list[str], is_wanted: bool) -> None:
     matches = record_filter(keys, headers)
     assert matches is not None
     assert matches(record(b"k", b"v")) is is_wanted
@@ -572,7 +574,7 @@ def test_without_a_filter_every_record_is_wanted() -> None:
     assert record_filter(None, None) is None
 
 
-def test_a_record_prints_as_its_bytes_alone() -> None:
+def test_raw_output_of_a_record_is_its_value_alone() -> None:
     assert consume.raw_bytes(record(b"k", b"\xff\n")) == b"\xff\n"
     assert consume.raw_bytes(record(b"k", None)) == b""
 
@@ -624,7 +626,7 @@ def test_a_json_document_is_the_value_and_may_carry_the_key(line: bytes, field: 
         (b'{"value": "a", "timestamp": -1}', "records", {}, "negative"),
     ],
 )
-def test_a_line_of_another_format_says_what_is_wrong(
+def test_a_line_that_does_not_fit_its_format_is_refused_with_the_reason(
     line: bytes, format_name: str, options: dict[str, str], problem: str
 ) -> None:
     with pytest.raises(input_records.BadLineError, match=problem):
@@ -632,7 +634,7 @@ def test_a_line_of_another_format_says_what_is_wrong(
 
 
 @pytest.mark.parametrize("format_name", ["json", "records"])
-def test_blank_lines_between_documents_mean_nothing(format_name: str) -> None:
+def test_blank_lines_between_documents_are_skipped(format_name: str) -> None:
     assert parse(b"  ", format_name) is None
 
 
@@ -640,8 +642,8 @@ def test_an_empty_line_is_an_empty_value() -> None:
     assert parse(b"", "lines") == (None, b"", (), None)
 
 
-def test_what_consume_prints_produce_takes() -> None:
-    """Key, value, headers and timestamp go round; where it was read from does not say where it goes."""
+def test_produce_parses_the_json_lines_of_consume() -> None:
+    """Key, value, headers and timestamp survive. The original topic and partition do not determine the destination."""
     for original in (record(b"k\xff", None), record(None, b"\x00v"), record(b"", "ü".encode())):
         line = consume.json_line(original).strip()
         assert parse(line, "records") == (original.key, original.value, original.headers, original.timestamp)
@@ -654,7 +656,7 @@ def test_headers_of_the_command_line_come_before_those_of_a_line() -> None:
     assert taken.headers == (("a", b"1"), ("b", b"x=y"), ("c", b"3"))
 
 
-async def test_a_pipe_whose_reader_is_gone_is_noticed_without_writing() -> None:
+async def test_a_pipe_without_a_reader_is_detected_without_writing() -> None:
     reading, writing = os.pipe()
     assert not consume.is_reader_gone(writing)
     os.close(reading)
@@ -662,6 +664,6 @@ async def test_a_pipe_whose_reader_is_gone_is_noticed_without_writing() -> None:
     os.close(writing)
 
 
-def test_a_table_that_goes_to_a_program_has_plain_columns(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_for_a_program_has_plain_columns(capsys: pytest.CaptureFixture[str]) -> None:
     output.print_table(["topic", "partitions"], [["a", 1], ["longer-name", 12]])
     assert capsys.readouterr().out.splitlines() == ["topic        partitions", "a            1", "longer-name  12"]

@@ -1,4 +1,4 @@
-"""Lengths of time and rates as people write and read them."""
+"""Durations, rates and times as people write and read them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def test_a_duration_has_a_unit(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["20", "", "s", "-1s", "1w", "1 s", "nan", "1e3s", "١s", "1" * 40 + "s"])
-def test_anything_else_is_no_duration(text: str) -> None:
+def test_text_without_numbers_and_known_units_is_no_duration(text: str) -> None:
     assert parse_duration(text) is None
 
 
-def test_a_number_without_a_unit_is_told_what_to_write() -> None:
+def test_the_error_of_a_number_without_a_unit_shows_the_correct_form() -> None:
     with pytest.raises(typer.BadParameter, match="write 20s"):
         DurationRange(0, 100)("20")
 
@@ -49,15 +49,15 @@ def test_a_rate_is_a_number_and_a_unit(text: str, per_second: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["100", "0/s", "1/d", "-1/s", "1.5/s", "1000001/s"])
-def test_anything_else_is_no_rate(text: str) -> None:
+def test_a_rate_without_a_known_unit_or_out_of_range_is_refused(text: str) -> None:
     with pytest.raises(typer.BadParameter, match="such as 100/s"):
         parse_rate(text)
 
 
-def test_a_default_rate_is_taken_as_it_is() -> None:
+def test_a_default_that_is_already_a_rate_is_accepted() -> None:
     assert str(parse_rate(Rate(1000))) == "1000/s"
 
 
-def test_a_time_prints_as_it_is_read() -> None:
+def test_a_printed_time_can_be_parsed_again() -> None:
     assert format_time(1_769_860_800_000) == "2026-01-31T12:00:00Z"
     assert parse_time_ms(format_time(1_769_860_800_000)) == 1_769_860_800_000

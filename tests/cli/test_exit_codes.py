@@ -1,4 +1,4 @@
-"""Every way a command can end has its exit code, says one sentence, and never shows a stack trace."""
+"""Every way in which a command can end has its exit code and prints at most one sentence, without a stack trace."""
 
 import subprocess
 import sys
@@ -69,8 +69,8 @@ def test_an_error_has_its_exit_code(error: RaftMQError, code: ExitCode) -> None:
     assert exit_code_of(error) is code
 
 
-def test_an_answer_that_would_come_again_is_a_no_and_not_a_try_again() -> None:
-    """The bootstrap failed because of what somebody answered, not because nobody did."""
+def test_a_bootstrap_that_was_refused_is_rejected_and_not_unavailable() -> None:
+    """A retry would meet the same refusal, whereas a missing answer may come later."""
     error = BootstrapError("x")
     error.__cause__ = UnsupportedVersionError("y")
     assert exit_code_of(error) is ExitCode.REJECTED
@@ -87,7 +87,7 @@ def test_an_answer_that_would_come_again_is_a_no_and_not_a_try_again() -> None:
         (UnknownTopicError("x"), ExitCode.REJECTED),
     ],
 )
-def test_a_question_that_was_not_answered_did_nothing(error: RaftMQError, code: ExitCode) -> None:
+def test_an_unanswered_query_has_no_unknown_outcome(error: RaftMQError, code: ExitCode) -> None:
     assert exit_code_of(error, is_question=True) is code
 
 
@@ -95,8 +95,8 @@ def every_error(root: type[RaftMQError]) -> list[type[RaftMQError]]:
     return [root, *(error for child in root.__subclasses__() for error in every_error(child))]
 
 
-def test_whatever_may_have_happened_says_so() -> None:
-    """No error with an unknown outcome may end as a definite failure: a script would do it again."""
+def test_exactly_the_errors_with_an_unknown_outcome_have_its_exit_code() -> None:
+    """If an unknown outcome ended as a definite failure, a script would repeat the change."""
     for kind in every_error(RaftMQError):
         error = kind.__new__(kind)
         assert (exit_code_of(error) is ExitCode.UNKNOWN_OUTCOME) == (kind.outcome is Outcome.UNKNOWN), kind
@@ -118,28 +118,30 @@ def test_an_error_is_one_sentence_on_standard_error(capsys: pytest.CaptureFixtur
     assert capsys.readouterr() == ("", "raftmq: topic 'a/b' has a slash\n")
 
 
-def test_a_question_gets_no_advice_about_changes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_error_of_a_query_has_no_advice_about_changes(capsys: pytest.CaptureFixture[str]) -> None:
     assert ends_with(RequestTimedOutError("no answer in time"), reported_question) == 3
     assert capsys.readouterr().err == "raftmq: no answer in time\n"
 
 
-def test_an_error_of_this_machine_is_said_without_its_number(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_of_the_operating_system_is_printed_without_its_number(capsys: pytest.CaptureFixture[str]) -> None:
     assert ends_with(PermissionError(13, "Permission denied", "d/node.mdb")) == 1
     assert capsys.readouterr().err == "raftmq: d/node.mdb: permission denied\n"
 
 
-def test_ctrl_c_is_130_and_silent(capsys: pytest.CaptureFixture[str]) -> None:
+def test_ctrl_c_exits_with_130_silently(capsys: pytest.CaptureFixture[str]) -> None:
     assert ends_with(KeyboardInterrupt()) == 130
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_defect_is_a_sentence_too(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_defect_is_one_sentence_without_a_traceback(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("RAFTMQ_DEBUG", raising=False)
     assert ends_with(ZeroDivisionError("division by zero")) == 1
     assert capsys.readouterr().err.startswith("raftmq: unexpected ZeroDivisionError: division by zero")
 
 
-def test_a_defect_shows_its_traceback_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_defect_shows_its_traceback_with_raftmq_debug(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAFTMQ_DEBUG", "1")
 
     @reported
@@ -150,7 +152,7 @@ def test_a_defect_shows_its_traceback_when_asked(monkeypatch: pytest.MonkeyPatch
         command()
 
 
-def test_a_usage_error_is_left_to_the_command_line() -> None:
+def test_a_usage_error_is_left_to_typer() -> None:
     @reported
     def command() -> None:
         raise typer.BadParameter("no")

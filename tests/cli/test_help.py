@@ -1,4 +1,4 @@
-"""Help pages: whole at 80 columns, with examples that are right, and quick."""
+"""Help pages are complete at 80 columns, have correct examples, and load quickly."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PATHS = ["", "topic", "group", "dlq", "cluster", "broker", "config", "worker"]
 
 
 def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every command that does something, with the words that call it."""
+    """Yield every command without subcommands, with the words that call it."""
     children = getattr(command, "commands", None)
     if children is None:
         yield path, command
@@ -82,12 +82,12 @@ def test_help_is_the_same_with_and_without_parsing(capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize("words", [[], ["topic"], ["topic", "list", "-b", "-h"], ["none", "-h"], ["--version", "-h"]])
-def test_anything_but_a_command_and_a_wish_for_help_is_parsed(words: list[str]) -> None:
+def test_words_that_are_not_a_command_with_a_help_option_are_parsed(words: list[str]) -> None:
     assert not main.show_help(words)
 
 
-def test_help_loads_nothing_heavy() -> None:
-    """What takes the processor longest: typer's pydantic, rich, asyncio, and the SDK."""
+def test_help_loads_no_slow_module() -> None:
+    """The imports that take the most processor time are typer's pydantic, rich, asyncio, and the SDK."""
     program = (
         "import json, sys\n"
         "from raftmq.cli import main\n"

@@ -1,4 +1,4 @@
-"""``raftmq worker run`` without a cluster: what it says about a handler that cannot be had, and about wrong options."""
+"""`raftmq worker run` without a cluster: errors of handlers that cannot be loaded, and of wrong options."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_handler_is_found_by_its_name(modules: Path, name: str) -> None:
         ("needs:handle", "module 'needs' cannot be imported: ModuleNotFoundError: No module named 'a_library"),
     ],
 )
-def test_a_handler_that_cannot_be_had_is_the_command_lines_fault(modules: Path, name: str, words: str) -> None:
+def test_a_handler_that_cannot_be_loaded_is_a_usage_error(modules: Path, name: str, words: str) -> None:
     with pytest.raises(CommandError) as told:
         load_handler(name, modules)
     assert words in str(told.value)
@@ -70,7 +70,7 @@ def test_a_handler_that_cannot_be_had_is_the_command_lines_fault(modules: Path, 
 
 
 @pytest.mark.parametrize(("name", "place"), [("broken", "broken.py, line 3"), ("needs", "needs.py, line 1")])
-def test_it_says_where_a_module_is_broken(modules: Path, name: str, place: str) -> None:
+def test_the_error_names_the_line_in_which_a_module_is_broken(modules: Path, name: str, place: str) -> None:
     with pytest.raises(CommandError) as told:
         load_handler(f"{name}:handle", modules)
     assert place in str(told.value)
@@ -98,27 +98,25 @@ OPTIONS = ("--topic", "t", "--group", "g")
         ("good:later", *OPTIONS, "--executor", "process"),
     ],
 )
-def test_wrong_options_are_refused_with_code_2_before_anything_is_tried(
-    modules: Path, arguments: tuple[str, ...]
-) -> None:
+def test_wrong_options_exit_with_2_without_a_connection(modules: Path, arguments: tuple[str, ...]) -> None:
     done = CliRunner().invoke(app, ["worker", "run", "--app-dir", str(modules), *arguments])
     assert done.exit_code == ExitCode.USAGE, done.output
 
 
-def test_without_a_command_it_shows_what_there_is() -> None:
+def test_worker_without_a_subcommand_lists_its_subcommands() -> None:
     done = CliRunner().invoke(app, ["worker"])
     assert "run" in done.output
 
 
 @pytest.fixture
 def nobody() -> Iterator[str]:
-    """An address where nobody listens, and nobody can begin to."""
+    """Yield an address at which no program listens or can start to listen."""
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{reserved.getsockname()[1]}"
 
 
-def test_no_broker_is_code_3_and_one_sentence(modules: Path, nobody: str) -> None:
+def test_the_worker_without_a_broker_exits_with_3_and_one_sentence(modules: Path, nobody: str) -> None:
     done = subprocess.run(
         [
             sys.executable,

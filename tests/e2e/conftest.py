@@ -1,4 +1,4 @@
-"""Three brokers for a test, and clients at work on them."""
+"""Fixtures: three brokers, and clients at work on them."""
 
 from collections.abc import AsyncIterator
 
@@ -11,14 +11,14 @@ from tests.support.e2e.workload import Workload
 
 @pytest.fixture
 async def cluster() -> AsyncIterator[LocalCluster]:
-    """Three brokers with the topic `TOPIC`."""
+    """Yield three brokers with the topic `TOPIC`."""
     async with cluster_with_topic() as running:
         yield running
 
 
 @pytest.fixture
 async def workload(cluster: LocalCluster) -> AsyncIterator[Workload]:
-    """A producer and a consumer that have begun."""
+    """Yield a workload whose producer and consumer have made progress."""
     async with Workload(cluster.bootstrap_servers, TOPIC, PARTITIONS) as running:
         await running.wait_progress()
         yield running

@@ -1,6 +1,6 @@
-"""A broker is gone for good: `raftmq cluster remove --force`, and the others make whole what it held.
+"""Permanent loss of a broker: after `raftmq cluster remove --force` the other brokers rebuild its replicas.
 
-That the new replicas are whole is shown the hard way: another broker is killed afterwards, so that nothing works without them.
+To prove that the new replicas are complete, another broker is killed afterwards: nothing works without them.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.e2e]
 
 TOPIC = "removal"
 PARTITIONS = 30
-"""So many that each of up to five brokers holds more than are rebuilt at a time."""
+"""Enough partitions that each of up to five brokers holds more replicas than are rebuilt at a time."""
 REBUILDING_MAX = Limits().rebuilding_max
 UNDER_REPLICATED = "raftmq_under_replicated_partitions"
 
@@ -33,7 +33,7 @@ def gauges(cluster: LocalCluster, name: str) -> float:
 
 
 def is_whole(cluster: LocalCluster) -> bool:
-    """Every partition is led, and all replicas that its topic wants vote and are connected."""
+    """Return whether every partition has a leader and as many connected voters as its topic wants."""
     return gauges(cluster, UNDER_REPLICATED) == 0 and gauges(cluster, "raftmq_groups_led") == PARTITIONS + 1
 
 
@@ -43,7 +43,7 @@ async def replica_brokers(cluster: LocalCluster) -> list[set[int]]:
 
 
 def replaced_at_once(cluster: LocalCluster) -> list[int]:
-    """How many partitions each plan gave another replica, as the brokers logged it."""
+    """Return the number of replicas that each plan replaced, as the brokers logged it."""
     lines = [line for broker_id in cluster.broker_ids for line in cluster.logs(broker_id).splitlines()]
     return [json.loads(line)["replicas"] for line in lines if '"replicas_replaced"' in line]
 
@@ -54,7 +54,7 @@ async def described(cluster: LocalCluster) -> ClusterDescription:
 
 
 async def wait_seen_down(cluster: LocalCluster, broker_id: int) -> None:
-    """The metadata leader has noticed that the broker's connection is gone."""
+    """Wait until the metadata leader has noticed that the broker is not connected."""
     async with asyncio.timeout(30):
         while True:
             cluster_now = await described(cluster)
@@ -80,8 +80,8 @@ def remove(cluster: LocalCluster, *arguments: str) -> object:
 
 
 @pytest.mark.parametrize("victim", [1, pytest.param(3, marks=pytest.mark.long)])
-async def test_a_broker_gone_for_good_is_removed_and_what_it_held_is_made_again(victim: int) -> None:
-    """1 bootstrapped the cluster; 3 is any other."""
+async def test_a_dead_broker_is_removed_and_its_replicas_are_rebuilt_on_the_others(victim: int) -> None:
+    """Broker 1 bootstrapped the cluster. Broker 3 is an ordinary one."""
     async with cluster_with_topic(TOPIC, PARTITIONS, brokers=4) as cluster:
         held = sum(victim in brokers for brokers in await replica_brokers(cluster))
         assert REBUILDING_MAX < held < PARTITIONS
@@ -118,7 +118,7 @@ async def test_a_broker_gone_for_good_is_removed_and_what_it_held_is_made_again(
 
 
 async def check_refused(cluster: LocalCluster, victim: int) -> None:
-    """Started again on its data it says that it was removed, on /readyz and in its log, and the others go on."""
+    """Check that the victim, restarted on its data, reports its removal on /readyz and in its log."""
     await asyncio.to_thread(cluster.restart, victim, wait=False)
     await eventually(lambda: "removed_from_cluster" in cluster.logs(victim))
 
@@ -132,8 +132,8 @@ async def check_refused(cluster: LocalCluster, victim: int) -> None:
 
 
 @pytest.mark.long
-async def test_with_too_few_brokers_left_the_cluster_works_and_says_what_is_missing() -> None:
-    """Two of three: nothing can take the third replica, until a broker is added or the removed one starts empty."""
+async def test_with_too_few_brokers_left_the_cluster_works_and_logs_that_replicas_lack_a_broker() -> None:
+    """Two of three brokers remain. The third replicas have no place until the removed broker returns with an empty disk."""
     victim = 3
     async with (
         cluster_with_topic(TOPIC, PARTITIONS, brokers=3) as cluster,
@@ -152,20 +152,20 @@ async def test_with_too_few_brokers_left_the_cluster_works_and_says_what_is_miss
         await eventually(lambda: is_whole(cluster))
         assert all(len(brokers) == 3 for brokers in await replica_brokers(cluster))
         said = (cluster.logs(1) + cluster.logs(2)).count("replicas_without_broker")
-        assert said <= 2, "by each that leads metadata meanwhile, once a minute"
+        assert said <= 2, "each metadata leader logs it at most once a minute"
         cluster.kill(2)
         await workload.wait_progress()
         await workload.check()
 
 
 def empty_and_join(cluster: LocalCluster, broker_id: int) -> None:
-    """The machine of a removed broker comes back with an empty disk: another broker to the cluster."""
+    """Start the machine of a removed broker with an empty disk. The cluster treats it as a new broker."""
     shutil.rmtree(cluster.data_dir(broker_id))
     cluster.restart(broker_id)
 
 
 @pytest.mark.long
-async def test_rebuilding_goes_on_where_a_killed_metadata_leader_left_it() -> None:
+async def test_rebuilding_continues_after_the_metadata_leader_is_killed() -> None:
     victim = 4
     async with (
         cluster_with_topic(TOPIC, PARTITIONS, brokers=5) as cluster,
@@ -185,7 +185,7 @@ async def test_rebuilding_goes_on_where_a_killed_metadata_leader_left_it() -> No
         await workload.check()
 
 
-async def test_a_partition_without_a_majority_is_named_and_the_others_go_on() -> None:
+async def test_a_partition_without_a_majority_is_named_and_the_others_accept_records() -> None:
     async with LocalCluster(brokers=3) as cluster, Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
         await admin.create_topic("single", partitions=3, replication_factor=1)
         homes = {p.replica_brokers[0]: p.partition for p in (await admin.describe_topic("single")).partitions}
@@ -206,4 +206,4 @@ async def test_a_partition_without_a_majority_is_named_and_the_others_go_on() ->
             while (await admin.describe_cluster()).partitions_without_leader != 1:
                 await asyncio.sleep(0.1)
         left = {p.partition: p.replica_brokers for p in (await admin.describe_topic("single")).partitions}
-        assert left == {homes[1]: (1,), homes[2]: (2,), homes[victim]: ()}, "it does not come back empty"
+        assert left == {homes[1]: (1,), homes[2]: (2,), homes[victim]: ()}, "the lost partition does not reappear empty"

@@ -1,4 +1,4 @@
-"""`raftmq broker start` as an operator meets it."""
+"""`raftmq broker start` from an operator's view: the ready line, refusals, and restarts on existing or damaged data."""
 
 import json
 import subprocess
@@ -23,7 +23,7 @@ def start(data_dir: Path, *arguments: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def test_a_broker_prints_one_line_when_it_serves_and_ends_with_0_on_sigterm(tmp_path: Path) -> None:
+def test_a_broker_prints_one_line_when_it_is_ready_and_exits_with_0_on_sigterm(tmp_path: Path) -> None:
     with start(tmp_path, "--bootstrap") as broker:
         assert broker.stdout is not None
         ready = json.loads(broker.stdout.readline())
@@ -40,7 +40,7 @@ def test_a_broker_prints_one_line_when_it_serves_and_ends_with_0_on_sigterm(tmp_
         assert broker.returncode == 0
 
 
-def test_two_brokers_on_one_directory_are_refused(tmp_path: Path) -> None:
+def test_a_second_broker_on_the_same_directory_is_refused(tmp_path: Path) -> None:
     with start(tmp_path, "--bootstrap") as first:
         assert first.stdout is not None
         first.stdout.readline()
@@ -77,10 +77,10 @@ def files_in(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.glob("*.mdb")}
 
 
-def test_replicas_of_a_lost_registry_are_refused_and_kept(tmp_path: Path) -> None:
-    """A new cluster's replicas would have the ids of those that are there, and take their place.
+def test_a_broker_whose_registry_is_lost_refuses_to_start_and_keeps_its_replicas(tmp_path: Path) -> None:
+    """The replicas of a new cluster would have the same ids as the existing ones and overwrite their files.
 
-    The first start leaves a registry that knows nothing, which the second must not take for a new broker's.
+    The first refused start leaves an empty registry, which the second start must not mistake for a new broker's.
     """
     with LocalCluster(brokers=1, directory=tmp_path) as cluster:
         write_two_records(cluster, "kept")
@@ -109,8 +109,11 @@ def check_refused(data_dir: Path, file_count: int, *arguments: str) -> None:
     assert_one_sentence(refused, 6, *words)
 
 
-def test_replicas_that_an_older_copy_of_the_registry_does_not_know_are_kept(tmp_path: Path) -> None:
-    """They have voted and acknowledged: an empty one under a known id would deny it. With their registry they are whole again."""
+def test_replicas_missing_from_an_older_copy_of_the_registry_are_kept(tmp_path: Path) -> None:
+    """They have voted and acknowledged records, which an empty replica with the same id would deny.
+
+    With their own registry they are complete again.
+    """
     with LocalCluster(brokers=1, directory=tmp_path) as cluster:
         write_two_records(cluster, "old")
         cluster.stop(1)
@@ -137,7 +140,7 @@ def test_replicas_that_an_older_copy_of_the_registry_does_not_know_are_kept(tmp_
         assert read_two_records(cluster, "new") == b"a\nb\n"
 
 
-def test_a_data_directory_of_another_cluster_than_its_seeds_is_refused_in_words(tmp_path: Path) -> None:
+def test_joining_another_cluster_with_an_existing_data_directory_names_both_clusters(tmp_path: Path) -> None:
     with start(tmp_path / "a", "--bootstrap") as first:
         assert first.stdout is not None
         mine = json.loads(first.stdout.readline())["cluster_id"]

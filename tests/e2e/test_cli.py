@@ -1,4 +1,4 @@
-"""The command line against real brokers: the commands of the README, and what they say when the cluster says no."""
+"""The command line with real brokers: the commands of the README, and their messages when the cluster refuses."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ from tests.support.e2e.raftmq_command import RAFTMQ, answer, assert_one_sentence
 pytestmark = [pytest.mark.e2e]
 
 WAIT_SECONDS = 120.0
-"""For what takes a second or two, on a machine that does much else."""
+"""Limit of waits that normally take a second or two, long enough for a busy machine."""
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def topic(cluster: LocalCluster, request: pytest.FixtureRequest) -> str:
 
 
 def status_until(cluster: LocalCluster, *codes: int) -> subprocess.CompletedProcess[bytes]:
-    """`cluster status`, once it ends with one of these codes."""
+    """Repeat `cluster status` until it exits with one of these codes, and return that run."""
     end = time.monotonic() + WAIT_SECONDS
     while (done := raftmq(cluster, "cluster", "status")).returncode not in codes:
         assert time.monotonic() < end, done
@@ -57,8 +57,10 @@ def test_status_shows_three_voters_and_one_leader(cluster: LocalCluster) -> None
     assert "all replicas in sync" in text
 
 
-def test_status_says_in_words_json_and_code_what_one_more_failure_would_hurt(cluster: LocalCluster, topic: str) -> None:
-    """A script that takes the next broker down goes by the exit code alone."""
+def test_status_reports_a_dead_broker_and_lagging_replicas_in_json_and_exit_code(
+    cluster: LocalCluster, topic: str
+) -> None:
+    """A script that stops the next broker relies on the exit code alone."""
     owner = next(n for n in (1, 2, 3) if n not in cluster.leaders(topic).values())
     cluster.kill(owner)
     try:
@@ -72,7 +74,10 @@ def test_status_says_in_words_json_and_code_what_one_more_failure_would_hurt(clu
 
 
 def _is_said_to_be_missing(cluster: LocalCluster, owner: int, topic: str) -> bool:
-    """Whether status ends with 6, no outage is among its problems, the broker is, and a leader misses its replica."""
+    """Return whether status exits with 6, names the broker and shows a leader without its replica.
+
+    Assert that status reports no outage.
+    """
     done = raftmq(cluster, "cluster", "status", "--output", "json")
     if done.returncode != 6:
         return False
@@ -80,19 +85,19 @@ def _is_said_to_be_missing(cluster: LocalCluster, owner: int, topic: str) -> boo
     assert not any(problem["is_outage"] for problem in status["problems"])
     behind = [broker["health"]["under_replicated"] for broker in status["brokers"] if broker["health"]]
     is_named = f"broker {owner} is not connected" in [problem["problem"] for problem in status["problems"]]
-    # the names are those of the first partitions only, and other tests' topics may fill them
+    # status names only the first partitions, which may all belong to topics of other tests
     return is_named and any([topic, 0] in one["first"] or one["count"] > len(one["first"]) for one in behind)
 
 
 def _is_out_of_sync(cluster: LocalCluster, owner: int, topic: str) -> bool:
-    """Whether the topic's description says that the broker's replicas, and no others, are behind."""
+    """Return whether the topic's description shows the broker's replicas, and no others, as out of sync."""
     described = answer(cluster, "topic", "describe", topic)
     assert isinstance(described, dict)
     return all(set(p["state"]["in_sync_brokers"]) == {1, 2, 3} - {owner} for p in described["partitions"])
 
 
 def test_status_names_a_broker_that_hangs(cluster: LocalCluster) -> None:
-    status_until(cluster, 0)  # as the first test of a run it meets a cluster that has only just formed
+    status_until(cluster, 0)  # if this test runs first, the cluster has only just formed
     leader = answer(cluster, "cluster", "status")
     assert isinstance(leader, dict)
     frozen = next(n for n in (1, 2, 3) if n not in (leader["metadata_leader_broker_id"], leader["answering_broker_id"]))
@@ -139,7 +144,7 @@ def test_a_partition_is_described_with_its_offsets_and_its_size(cluster: LocalCl
     assert written["size_bytes"] > 0
 
 
-def test_what_is_produced_can_be_consumed(cluster: LocalCluster, topic: str) -> None:
+def test_produced_records_can_be_consumed_with_their_keys_in_order(cluster: LocalCluster, topic: str) -> None:
     lines = [f"key-{n % 5}:value {n}" for n in range(1000)]
     done = raftmq(cluster, "produce", topic, "--key-separator", ":", stdin="\n".join(lines).encode())
     assert (done.returncode, done.stdout) == (0, f"1000 records written to {topic}\n".encode())
@@ -160,8 +165,8 @@ def test_consume_prints_positions_as_json_and_starts_at_an_offset(cluster: Local
     ]
 
 
-def test_keys_headers_and_times_of_records_go_round(cluster: LocalCluster, topic: str) -> None:
-    """What one topic's `consume` prints, another's `produce` takes; binary and absent values too."""
+def test_records_that_consume_prints_can_be_produced_again(cluster: LocalCluster, topic: str) -> None:
+    """`produce` accepts the output of `consume` from another partition, including binary and absent values."""
     records = (
         b'{"key": "k", "value": "plain", "headers": [["h", "1"], ["h", {"base64": "/w=="}]], "timestamp": 1000}\n'
         b'{"key": {"base64": "AP8="}, "value": null, "timestamp": 2000}\n'
@@ -187,9 +192,7 @@ def test_keys_headers_and_times_of_records_go_round(cluster: LocalCluster, topic
         }
 
 
-def test_json_documents_are_keyed_by_a_field_and_come_from_a_file(
-    cluster: LocalCluster, topic: str, tmp_path: Path
-) -> None:
+def test_json_documents_from_a_file_are_keyed_by_a_field(cluster: LocalCluster, topic: str, tmp_path: Path) -> None:
     documents = [{"user": {"id": n % 3}, "text": "x"} for n in range(90)]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(document) + "\n" for document in documents))
     arguments = ("--format", "json", "--key-field", "user.id", "--compression", "zstd", "--output", "json")
@@ -239,8 +242,8 @@ def test_the_shell_completes_names_of_topics(cluster: LocalCluster, topic: str) 
     assert done.stderr == ""
 
 
-def test_a_partition_without_a_leader_is_said_within_the_timeout(cluster: LocalCluster) -> None:
-    """One replica, and its broker is dead; the rest of the cluster is well."""
+def test_a_partition_without_a_leader_is_reported_within_the_timeout(cluster: LocalCluster) -> None:
+    """The broker of its only replica is dead. The rest of the cluster is healthy."""
     raftmq(cluster, "topic", "create", "fragile", "--partitions", "1", "--replication-factor", "1")
     raftmq(cluster, "produce", "fragile", stdin=b"kept\n")
     owner = cluster.leaders("fragile")[0]
@@ -258,7 +261,7 @@ def test_a_partition_without_a_leader_is_said_within_the_timeout(cluster: LocalC
     assert [r["value"] for r in lines_of(cluster, "fragile", "--from-beginning")] == ["kept"]
 
 
-def test_consume_ends_after_so_many_records(cluster: LocalCluster, topic: str) -> None:
+def test_consume_ends_after_max_records(cluster: LocalCluster, topic: str) -> None:
     raftmq(cluster, "produce", topic, stdin=b"x\n" * 50)
     read = raftmq(cluster, "consume", topic, "--from-beginning", "--max-records", "7")
     assert (read.returncode, read.stdout) == (0, b"x\n" * 7)
@@ -294,7 +297,7 @@ def test_records_are_written_as_they_are_typed_and_ctrl_c_ends_the_consumer(clus
         assert producer.wait(20) == 0
 
 
-def test_ctrl_c_ends_a_producer_that_waits_for_a_person(cluster: LocalCluster, topic: str) -> None:
+def test_ctrl_c_ends_a_producer_that_waits_for_input(cluster: LocalCluster, topic: str) -> None:
     environment = os.environ | {"RAFTMQ_BOOTSTRAP_SERVERS": cluster.bootstrap_servers}
     producer = subprocess.Popen(
         [sys.executable, "-m", "raftmq", "produce", topic],
@@ -313,7 +316,7 @@ def test_ctrl_c_ends_a_producer_that_waits_for_a_person(cluster: LocalCluster, t
         assert producer.stderr.read() == b""
 
 
-def test_a_reader_that_has_enough_ends_the_consumer(cluster: LocalCluster, topic: str) -> None:
+def test_a_consumer_exits_with_141_when_its_reader_closes_the_pipe(cluster: LocalCluster, topic: str) -> None:
     raftmq(cluster, "produce", topic, stdin=b"y" * 200 + b"\n" + b"z\n" * 100_000)
     environment = os.environ | {"RAFTMQ_BOOTSTRAP_SERVERS": cluster.bootstrap_servers}
     command = [sys.executable, "-m", "raftmq", "consume", topic, "--from-beginning", "--exit-at-end"]
@@ -341,7 +344,7 @@ def test_a_topic_can_be_altered_extended_and_deleted(cluster: LocalCluster, topi
     assert raftmq(cluster, "topic", "describe", topic).returncode == 4
 
 
-def test_creating_a_topic_twice_is_refused_unless_that_is_fine(cluster: LocalCluster, topic: str) -> None:
+def test_creating_a_topic_twice_is_refused_unless_if_not_exists_is_given(cluster: LocalCluster, topic: str) -> None:
     assert raftmq(cluster, "topic", "create", topic).returncode == 4
     again = raftmq(cluster, "topic", "create", topic, "--if-not-exists")
     assert (again.returncode, again.stdout) == (0, f"topic {topic} exists already\n".encode())
@@ -371,7 +374,7 @@ def test_a_record_is_written_from_options(cluster: LocalCluster) -> None:
     assert found == [("k", "two\nlines", [["a", "1"]]), ("all", "one", []), ("all", "two", []), (None, "", [])]
 
 
-def test_records_are_chosen_and_printed_by_a_template(cluster: LocalCluster) -> None:
+def test_records_are_filtered_and_printed_by_a_template(cluster: LocalCluster) -> None:
     topic = "chosen"
     raftmq(cluster, "topic", "create", topic)
     lines = b"".join(b"k%d:v%d\n" % (n % 3, n) for n in range(9))
@@ -384,7 +387,9 @@ def test_records_are_chosen_and_printed_by_a_template(cluster: LocalCluster) -> 
     assert done.stdout == b"v1\nv4\n"
 
 
-def test_of_a_group_what_a_filter_left_out_is_read_and_what_was_not_printed_is_not(cluster: LocalCluster) -> None:
+def test_a_group_commits_filtered_out_records_but_no_matching_record_before_it_is_printed(
+    cluster: LocalCluster,
+) -> None:
     topic = "filtered"
     raftmq(cluster, "topic", "create", topic)
     lines = b"".join(b"k%d:v%d\n" % (n % 2, n) for n in range(10))
@@ -395,7 +400,7 @@ def test_of_a_group_what_a_filter_left_out_is_read_and_what_was_not_printed_is_n
     assert raftmq(cluster, *read).stdout == b"v9\n"
 
 
-def test_a_line_without_its_separator_ends_the_command_with_its_number(cluster: LocalCluster) -> None:
+def test_a_line_without_its_separator_ends_the_command_with_the_line_number(cluster: LocalCluster) -> None:
     topic = "separated"
     raftmq(cluster, "topic", "create", topic)
     done = raftmq(cluster, "produce", topic, "--key-separator", ":", stdin=b"a:1\nb:2\nnone\nc:3\n")

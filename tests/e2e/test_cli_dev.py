@@ -1,4 +1,4 @@
-"""`raftmq dev`: a local cluster that comes up with one command, goes with one key, and with `--data-dir` comes back."""
+"""`raftmq dev`: a local cluster that one command starts and one key stops, and that `--data-dir` preserves."""
 
 import json
 import os
@@ -29,7 +29,9 @@ class Dev:
             int((Path(self.ready["directory"]) / f"broker-{broker['broker_id']}" / "lock").read_text())
             for broker in self.ready["brokers"]
         ]
-        assert [broker["pid"] for broker in self.ready["brokers"]] == self.pids, "what a reader kills is what runs"
+        assert [broker["pid"] for broker in self.ready["brokers"]] == self.pids, (
+            "the printed process ids are those of the brokers"
+        )
 
     def run(self, *arguments: str, stdin: bytes = b"") -> bytes:
         environment = os.environ | {"RAFTMQ_BOOTSTRAP_SERVERS": self.ready["bootstrap_servers"]}
@@ -87,7 +89,7 @@ def test_a_signal_stops_every_broker_in_order_and_removes_temporary_data(
         assert running.process.stderr.read() == ""
 
 
-def test_ctrl_c_while_it_starts_leaves_nothing(tmp_path: Path) -> None:
+def test_ctrl_c_during_the_start_leaves_no_files(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [*RAFTMQ, "dev", "--port", "0"],
         stdout=subprocess.PIPE,
@@ -97,7 +99,7 @@ def test_ctrl_c_while_it_starts_leaves_nothing(tmp_path: Path) -> None:
     )
     with process:
         while process.poll() is None and not list(tmp_path.glob("*/broker-1/lock")):
-            time.sleep(0.01)  # another process makes the file: there is nothing else to wait for
+            time.sleep(0.01)  # another process creates the file: there is no event to wait for
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130
         assert process.stdout is not None
@@ -106,7 +108,7 @@ def test_ctrl_c_while_it_starts_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_data_identity_and_ports_are_found_again(tmp_path: Path) -> None:
+def test_a_restart_with_data_dir_keeps_data_identities_and_ports_that_are_still_free(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with dev(tmp_path, "--data-dir", str(data), "--port", "0") as first:
         assert len(first.ready["brokers"]) == 3
@@ -147,8 +149,8 @@ def test_a_kept_cluster_can_grow(tmp_path: Path) -> None:
         assert second.end(signal.SIGTERM) == 0
 
 
-def test_brokers_that_could_not_find_each_other_are_not_started(tmp_path: Path) -> None:
-    """Each knows the others' addresses of the last run only, so a majority must be where it was."""
+def test_brokers_that_cannot_find_each_other_are_not_started(tmp_path: Path) -> None:
+    """Each broker knows only the others' addresses of the last run, so a majority must keep its addresses."""
     with socket.socket() as one, socket.socket() as two:
         addresses = {}
         for broker_id, taken in ((1, one), (2, two)):
@@ -169,8 +171,8 @@ def test_brokers_that_could_not_find_each_other_are_not_started(tmp_path: Path) 
     )
 
 
-def test_what_it_prints_leads_to_a_first_record(tmp_path: Path) -> None:
-    """The lines it suggests, run as they stand there."""
+def test_the_suggested_commands_write_and_read_a_first_record(tmp_path: Path) -> None:
+    """The suggested lines are run exactly as printed."""
     process = subprocess.Popen(
         [*RAFTMQ, "dev", "--brokers", "1", "--port", "0"],
         stdout=subprocess.PIPE,
@@ -201,7 +203,7 @@ def test_what_it_prints_leads_to_a_first_record(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "hello"), done.stderr
 
 
-def test_a_broker_that_dies_is_told_of_and_the_last_one_ends_the_command(tmp_path: Path) -> None:
+def test_a_dead_broker_is_reported_and_the_death_of_the_last_one_ends_the_command(tmp_path: Path) -> None:
     with dev(tmp_path, "--brokers", "1", "--port", "0") as running:
         os.kill(running.pids[0], signal.SIGKILL)
         assert running.process.wait(60) == 1

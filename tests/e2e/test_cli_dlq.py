@@ -1,4 +1,4 @@
-"""``raftmq dlq`` against a real broker: letters are listed, shown, sent back once and purged, also when a redrive is killed."""
+"""`raftmq dlq` with a real broker: letters are listed, shown, sent back once and purged, even if a redrive is killed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def cluster() -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def source(cluster: LocalCluster, request: pytest.FixtureRequest) -> str:
-    """The name of a topic with two partitions. Its dead-letter topic is ``<name>.dead``, with one."""
+    """Create a topic with two partitions and return its name. Its dead-letter topic `<name>.dead` has one partition."""
     name = f"dlq-{abs(hash(request.node.nodeid))}"
     with sync.Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
         admin.create_topic(name, partitions=2, replication_factor=1)
@@ -42,7 +42,7 @@ def source(cluster: LocalCluster, request: pytest.FixtureRequest) -> str:
 
 
 def headers(source: str, number: int, error: str = "ValueError", **more: str) -> list[tuple[str, bytes]]:
-    """As a worker writes them."""
+    """Return headers as a worker writes them."""
     said = {
         "group": "billing",
         "topic": source,
@@ -59,7 +59,7 @@ def headers(source: str, number: int, error: str = "ValueError", **more: str) ->
 
 
 def bury(cluster: LocalCluster, source: str, numbers: range, error: str = "ValueError", **more: str) -> None:
-    """Put letters into the dead-letter topic."""
+    """Write letters to the dead-letter topic."""
     with sync.Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
         for n in numbers:
             sent = producer.send(
@@ -69,7 +69,7 @@ def bury(cluster: LocalCluster, source: str, numbers: range, error: str = "Value
 
 
 def returned(cluster: LocalCluster, source: str) -> list[dict[str, Any]]:
-    """What was sent back, with the partition it went to."""
+    """Return the records that were sent back, with their partitions."""
     return lines_of(cluster, source, "--from-beginning")
 
 
@@ -142,7 +142,7 @@ def test_letters_go_back_to_their_partitions_in_order_and_once(cluster: LocalClu
     assert len(returned(cluster, source)) == 40
 
 
-def test_filters_choose_and_the_rest_waits(cluster: LocalCluster, source: str) -> None:
+def test_filtered_letters_are_sent_back_and_the_others_stay(cluster: LocalCluster, source: str) -> None:
     bury(cluster, source, range(10))
     bury(cluster, source, range(10, 20), error="TimeoutError", group="shipping")
     assert len(shown(cluster, source, "--error", "*Timeout*")) == 10
@@ -162,7 +162,7 @@ def test_filters_choose_and_the_rest_waits(cluster: LocalCluster, source: str) -
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_an_interrupted_redrive_goes_on_and_sends_nothing_twice(
+def test_an_interrupted_redrive_continues_and_sends_nothing_twice(
     cluster: LocalCluster, source: str, number: signal.Signals
 ) -> None:
     bury(cluster, source, range(60))
@@ -182,7 +182,10 @@ def test_an_interrupted_redrive_goes_on_and_sends_nothing_twice(
 def test_a_crash_at_each_step_of_the_ledger_sends_nothing_twice(
     cluster: LocalCluster, source: str, step: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before a chunk is entered nothing is sent; after its letters are written, they are sent again under the same sequences."""
+    """No letter is sent before the ledger has its chunk.
+
+    After a crash, letters that may have been written are sent again with the same sequence numbers.
+    """
     bury(cluster, source, range(9))
     monkeypatch.setattr(settings, "REDRIVE_CHUNK_RECORDS_MAX", 3)
     replace, calls = RedriveLedgers.replace, 0
@@ -204,7 +207,7 @@ def test_a_crash_at_each_step_of_the_ledger_sends_nothing_twice(
     assert Counter(values(returned(cluster, source))) == {f"v{n}": 1 for n in range(9)}
 
 
-def test_of_two_redrives_at_the_same_time_each_letter_goes_back_once(cluster: LocalCluster, source: str) -> None:
+def test_two_simultaneous_redrives_send_each_letter_back_once(cluster: LocalCluster, source: str) -> None:
     bury(cluster, source, range(200))
     redrive = ("dlq", "redrive", f"{source}.dead", "--yes", "--rate", "40/s")
     with started(cluster, *redrive) as first, started(cluster, *redrive) as second:
@@ -222,7 +225,7 @@ def test_a_redrive_is_no_faster_than_its_rate(cluster: LocalCluster, source: str
     assert len(returned(cluster, source)) == 30
 
 
-def test_what_cannot_go_back_stays_and_is_named(cluster: LocalCluster, source: str) -> None:
+def test_letters_that_cannot_be_sent_back_stay_and_are_reported(cluster: LocalCluster, source: str) -> None:
     bury(cluster, source, range(3))
     bury(cluster, source, range(3, 5), topic="gone")
     bury(cluster, source, range(5, 6), value_bytes="1048000")
@@ -234,7 +237,7 @@ def test_what_cannot_go_back_stays_and_is_named(cluster: LocalCluster, source: s
     assert waiting(cluster, source) == 3
 
 
-def test_headers_of_other_programs_hold_nothing_up(cluster: LocalCluster, source: str) -> None:
+def test_malformed_headers_do_not_block_other_letters(cluster: LocalCluster, source: str) -> None:
     bury(cluster, source, range(2))
     bury(cluster, source, range(2, 3), topic="no name/\x1b[31m")
     bury(cluster, source, range(3, 4), partition="-1")
@@ -250,8 +253,8 @@ def test_headers_of_other_programs_hold_nothing_up(cluster: LocalCluster, source
     assert [one["offset"] for one in shown(cluster, source)] == [2, 3]
 
 
-def test_a_record_that_became_too_large_holds_nothing_up(cluster: LocalCluster, source: str) -> None:
-    """In a chunk it would be refused each time, and with it the others of the chunk."""
+def test_a_letter_above_a_lowered_batch_limit_does_not_block_other_letters(cluster: LocalCluster, source: str) -> None:
+    """A chunk that contains it would be refused each time, including its other letters."""
     with sync.Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
         for n, size in enumerate((10, 5000, 10)):
             producer.send(f"{source}.dead", b"v" * size, headers=headers(source, 2 * n)).result(30)
@@ -281,8 +284,10 @@ def test_small_records_with_many_headers_fit_the_batches_of_their_topic(cluster:
     assert len(returned(cluster, source)) == 100
 
 
-async def test_who_takes_long_over_a_letter_is_not_told_that_none_came(cluster: LocalCluster, source: str) -> None:
-    """As a redrive at two records a minute does."""
+async def test_reading_letters_does_not_time_out_while_the_caller_handles_one(
+    cluster: LocalCluster, source: str
+) -> None:
+    """A redrive at two records a minute is such a slow caller."""
     bury(cluster, source, range(3))
     seconds = 5.0
     topic = DeadLetterTopic(f"{source}.dead", bootstrap_servers=cluster.bootstrap_servers, timeout_seconds=seconds)
@@ -290,15 +295,15 @@ async def test_who_takes_long_over_a_letter_is_not_told_that_none_came(cluster: 
     async with topic:
         async for letter in topic.waiting(await topic.count()):
             found.append(letter.record.value)
-            if len(found) == 3:  # the last one of a poll
+            if len(found) == 3:  # the last letter of a poll
                 await asyncio.sleep(seconds + 0.1)
     assert found == [b"v0", b"v1", b"v2"]
 
 
-def test_a_chosen_record_does_not_disturb_an_interrupted_redrive(
+def test_redriving_one_record_first_completes_an_interrupted_redrive(
     cluster: LocalCluster, source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The letters that were on their way are sent whatever is chosen next: their sequences are theirs."""
+    """Letters that were in flight are sent regardless of the next choice, because their sequence numbers are assigned."""
     bury(cluster, source, range(9))
     replace, calls = RedriveLedgers.replace, 0
 
@@ -318,7 +323,7 @@ def test_a_chosen_record_does_not_disturb_an_interrupted_redrive(
     assert [one["offset"] for one in shown(cluster, source)] == [6, 7]
 
 
-def test_a_limit_counts_what_can_go_back(cluster: LocalCluster, source: str) -> None:
+def test_max_records_counts_only_letters_that_can_be_sent_back(cluster: LocalCluster, source: str) -> None:
     bury(cluster, source, range(2), topic="gone")
     bury(cluster, source, range(2, 6))
     chosen = answer(cluster, "dlq", "redrive", f"{source}.dead", "--yes", "--max-records", "3")
@@ -326,7 +331,7 @@ def test_a_limit_counts_what_can_go_back(cluster: LocalCluster, source: str) -> 
     assert sorted(values(returned(cluster, source))) == ["v2", "v3", "v4"]
 
 
-def test_purge_drops_what_is_chosen_or_everything(cluster: LocalCluster, source: str) -> None:
+def test_purge_removes_the_chosen_letters_or_all(cluster: LocalCluster, source: str) -> None:
     dead = f"{source}.dead"
     bury(cluster, source, range(4))
     bury(cluster, source, range(4, 6), error="TimeoutError")
@@ -358,7 +363,7 @@ def test_purge_without_a_filter_refuses_a_topic_that_is_not_for_dead_letters(
     }  # fmt: skip
 
 
-def test_it_says_what_it_will_do_before_it_asks(cluster: LocalCluster, source: str) -> None:
+def test_redrive_and_purge_show_a_preview_before_the_question(cluster: LocalCluster, source: str) -> None:
     bury(cluster, source, range(3))
     for command, preview in (("redrive", "3 records will go back to"), ("purge", "3 records of")):
         declined = raftmq(cluster, "dlq", command, f"{source}.dead", stdin=b"n\n")
@@ -368,7 +373,9 @@ def test_it_says_what_it_will_do_before_it_asks(cluster: LocalCluster, source: s
     assert waiting(cluster, source) == 3
 
 
-def test_a_wrong_question_is_one_sentence(cluster: LocalCluster, source: str) -> None:
+def test_an_unknown_topic_is_one_sentence_and_an_invalid_position_is_a_usage_error(
+    cluster: LocalCluster, source: str
+) -> None:
     assert_one_sentence(raftmq(cluster, "dlq", "show", "none"), 4, "'none'")
     for arguments in (("--offset", "3"), ("--partition", "1"), ("--partition", "0", "--offset", "0")):
         assert raftmq(cluster, "dlq", "show", f"{source}.dead", *arguments).returncode == 2

@@ -1,4 +1,4 @@
-"""`raftmq doctor` on what real brokers leave behind."""
+"""`raftmq doctor` on the data directory of a real broker."""
 
 import json
 import subprocess
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.e2e]
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalCluster, Path]]:
-    """A broker that took records and was stopped, and its data directory."""
+    """Yield a cluster whose broker accepted records and was stopped, and the broker's data directory."""
     with LocalCluster(brokers=1, directory=tmp_path_factory.mktemp("cluster")) as cluster:
         assert raftmq(cluster, "topic", "create", "t", "--partitions", "2").returncode == 0
         lines = b"".join(b"record %d of the doctor's test\n" % n for n in range(5000))
@@ -25,7 +25,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalClu
         yield cluster, cluster.data_dir(1)
 
 
-def test_a_stopped_broker_is_whole(stopped: tuple[LocalCluster, Path]) -> None:
+def test_the_files_of_a_stopped_broker_have_no_problems(stopped: tuple[LocalCluster, Path]) -> None:
     _, directory = stopped
     done = doctor(str(directory))
     assert done.returncode == 0, done.stdout
@@ -37,7 +37,7 @@ def test_a_stopped_broker_is_whole(stopped: tuple[LocalCluster, Path]) -> None:
     assert diagnosis["row_count"] > 20
 
 
-def test_a_flipped_bit_is_told_and_the_broker_takes_no_harm_from_the_telling(
+def test_a_flipped_bit_is_reported_and_the_restored_file_serves_every_record(
     stopped: tuple[LocalCluster, Path],
 ) -> None:
     cluster, directory = stopped
@@ -62,8 +62,8 @@ def test_a_flipped_bit_is_told_and_the_broker_takes_no_harm_from_the_telling(
         cluster.stop(1)
 
 
-def test_a_registry_that_cannot_be_read_ends_the_broker_with_a_sentence(stopped: tuple[LocalCluster, Path]) -> None:
-    """The doctor and the broker say the same of it, and neither shows a stack trace."""
+def test_a_damaged_registry_ends_the_broker_with_one_sentence(stopped: tuple[LocalCluster, Path]) -> None:
+    """The doctor and the broker report the same damage, and neither shows a stack trace."""
     _, directory = stopped
     registry = directory / "node.mdb"
     content = registry.read_bytes()

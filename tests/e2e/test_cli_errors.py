@@ -1,4 +1,4 @@
-"""Every error a user can meet: one sentence, a documented exit code, in a bounded time. Against one real broker."""
+"""Every error that a user of the command line can meet: one sentence, a documented exit code, a bounded time."""
 
 import json
 import subprocess
@@ -27,7 +27,7 @@ def cluster() -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def frozen(cluster: LocalCluster) -> Iterator[LocalCluster]:
-    """The broker accepts connections and answers nothing."""
+    """Freeze the broker: it accepts connections and answers nothing."""
     cluster.pause(1)
     yield cluster
     cluster.resume(1)
@@ -54,7 +54,7 @@ def frozen(cluster: LocalCluster) -> Iterator[LocalCluster]:
         (("topic", "delete-records", "there", "--before", "99", "--yes"), 4, ["99"]),
     ],
 )
-def test_a_no_of_the_cluster_is_one_sentence(
+def test_a_refusal_of_the_cluster_is_one_sentence(
     cluster: LocalCluster, arguments: tuple[str, ...], code: int, words: list[str]
 ) -> None:
     assert_one_sentence(raftmq(cluster, *arguments, "--timeout", "5s", stdin=b"x\n"), code, *words)
@@ -69,14 +69,14 @@ def values_of(cluster: LocalCluster, topic: str) -> list[object]:
     return [record["value"] for record in lines_of(cluster, topic, "--from-beginning")]
 
 
-def test_a_topic_that_does_not_exist_is_said_before_anything_is_read(cluster: LocalCluster) -> None:
-    """A person would have typed the first line by then; a program that wrote nothing would have thought that all is well."""
+def test_produce_reports_an_unknown_topic_before_it_reads_input(cluster: LocalCluster) -> None:
+    """Otherwise a person would type a first line in vain, and a program that wrote nothing would believe in success."""
     assert_one_sentence(raftmq(cluster, "produce", "none", "--timeout", "5s"), 4, "'none'", "raftmq topic create")
     with started(cluster, "produce", "none") as waiting:
-        assert waiting.wait(30) == 4  # its standard input is open
+        assert waiting.wait(30) == 4  # although its standard input is open
 
 
-def test_a_line_that_is_too_long_is_named_and_those_before_it_are_written(cluster: LocalCluster) -> None:
+def test_a_line_that_is_too_long_is_named_and_the_lines_before_it_are_written(cluster: LocalCluster) -> None:
     topic = new_topic(cluster, "long")
     done = raftmq(cluster, "produce", topic, stdin=b"one\ntwo\n" + b"x" * 1_100_000 + b"\nfour\n")
     assert_one_sentence(
@@ -86,7 +86,7 @@ def test_a_line_that_is_too_long_is_named_and_those_before_it_are_written(cluste
 
 
 @pytest.mark.parametrize("more", [(), ("--header", "a=b")], ids=["all at once", "one by one"])
-def test_a_topic_that_allows_it_takes_longer_lines_and_the_first_beyond_is_named(
+def test_a_raised_batch_limit_allows_longer_lines_and_the_first_too_long_line_is_named(
     cluster: LocalCluster, more: tuple[str, ...]
 ) -> None:
     topic = new_topic(cluster, f"wide{len(more)}", "--config", "max.batch.bytes=2097152")
@@ -96,7 +96,7 @@ def test_a_topic_that_allows_it_takes_longer_lines_and_the_first_beyond_is_named
     assert values_of(cluster, topic) == [line.decode() for line in lines[:2]]
 
 
-def test_a_line_without_end_is_refused_before_it_fills_memory(cluster: LocalCluster) -> None:
+def test_an_endless_line_is_refused_before_it_fills_memory(cluster: LocalCluster) -> None:
     done = raftmq(cluster, "produce", "there", stdin=b"x" * 12_000_000)
     assert_one_sentence(done, 6, "longer than 8388608 bytes")
 
@@ -108,7 +108,7 @@ def test_a_record_above_the_topics_own_limit_is_refused(cluster: LocalCluster) -
     assert values_of(cluster, topic) == []
 
 
-def test_a_line_that_is_no_document_is_named(cluster: LocalCluster) -> None:
+def test_a_line_that_is_not_json_is_named(cluster: LocalCluster) -> None:
     topic = new_topic(cluster, "documents")
     done = raftmq(cluster, "produce", topic, "--format", "json", stdin=b'{"a": 1}\n\n{"a":\n{"a": 3}\n')
     assert_one_sentence(done, 6, "line 3", "not JSON")
@@ -125,14 +125,14 @@ def test_a_line_that_is_no_document_is_named(cluster: LocalCluster) -> None:
         ("consume", "there", "--from-beginning"),
     ],
 )
-def test_a_broker_that_does_not_answer_ends_the_command_in_time(
+def test_a_command_ends_in_time_when_the_broker_does_not_answer(
     frozen: LocalCluster, arguments: tuple[str, ...]
 ) -> None:
     assert_one_sentence(raftmq(frozen, *arguments, "--timeout", "0.7s", stdin=b"x\n"), 3, frozen.address(1))
 
 
-def test_records_of_unknown_outcome_are_reported_as_such_and_a_full_buffer_is_no_hang(cluster: LocalCluster) -> None:
-    """The broker freezes while 30 MB are on their way: more than the buffer takes."""
+def test_records_of_unknown_outcome_are_reported_and_a_full_buffer_does_not_hang(cluster: LocalCluster) -> None:
+    """The broker freezes while 30 MB are on their way, which is more than the buffer holds."""
     topic = new_topic(cluster, "frozen")
     producer = started(cluster, "produce", topic, "--timeout", "2s")
     with producer:
@@ -147,7 +147,7 @@ def test_records_of_unknown_outcome_are_reported_as_such_and_a_full_buffer_is_no
                 producer.stdin.write((b"z" * 999 + b"\n") * 30_000)
                 producer.stdin.close()
             except BrokenPipeError:
-                pass  # it ended before it had read everything
+                pass  # the command ended before it had read everything
             assert producer.wait(30) == 5
         finally:
             cluster.resume(1)
@@ -157,7 +157,7 @@ def test_records_of_unknown_outcome_are_reported_as_such_and_a_full_buffer_is_no
     assert said.count("\n") == 1
 
 
-def test_a_consumer_that_waits_ends_when_the_cluster_falls_silent(cluster: LocalCluster) -> None:
+def test_a_waiting_consumer_ends_when_the_cluster_stops_answering(cluster: LocalCluster) -> None:
     topic = new_topic(cluster, "silence")
     raftmq(cluster, "produce", topic, stdin=b"heard\n")
     consumer = started(cluster, "consume", topic, "--from-beginning", "--timeout", "1s")
@@ -186,7 +186,7 @@ def test_a_consumer_whose_topic_is_deleted_ends(cluster: LocalCluster) -> None:
         assert consumer.stderr.read().startswith(b"raftmq: short-lived/0: ")
 
 
-def test_an_address_that_is_no_brokers_says_so(cluster: LocalCluster) -> None:
+def test_an_address_that_is_not_a_brokers_is_named(cluster: LocalCluster) -> None:
     http = cluster.http_address(1)
     assert_one_sentence(raftmq(cluster, "topic", "list", "--bootstrap-servers", http, "--timeout", "1s"), 3, http)
 
@@ -215,7 +215,7 @@ class Refusal(grpc.GenericRpcHandler):
         (pb.PERMISSION_DENIED, "no right to look"),
     ],
 )
-def test_a_refusal_that_no_retry_changes_is_a_no(code: int, message: str, cluster: LocalCluster) -> None:
+def test_a_permanent_refusal_exits_with_4(code: int, message: str, cluster: LocalCluster) -> None:
     server = grpc.server(ThreadPoolExecutor(2))
     server.add_generic_rpc_handlers([Refusal(code, message)])
     address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
@@ -227,14 +227,14 @@ def test_a_refusal_that_no_retry_changes_is_a_no(code: int, message: str, cluste
     assert_one_sentence(done, 4, message)
 
 
-def test_errors_are_sentences_with_json_too(cluster: LocalCluster) -> None:
+def test_errors_are_sentences_with_json_output_too(cluster: LocalCluster) -> None:
     assert_one_sentence(raftmq(cluster, "topic", "describe", "none", "--output", "json"), 4)
     done = raftmq(cluster, "cluster", "status", "--output", "json")
     assert json.loads(done.stdout)["partitions_without_leader"] == 0
 
 
-def test_head_ends_a_consumer_that_waits(cluster: LocalCluster) -> None:
-    """The pipe's end is noticed although no further record comes that could be written to it."""
+def test_a_waiting_consumer_ends_when_head_closes_the_pipe(cluster: LocalCluster) -> None:
+    """The closed pipe is noticed although no further record arrives that could be written to it."""
     topic = new_topic(cluster, "headed")
     raftmq(cluster, "produce", topic, stdin=b"only\n")
     consumer = started(cluster, "consume", topic, "--from-beginning")

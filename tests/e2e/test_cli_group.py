@@ -1,4 +1,4 @@
-"""``raftmq group`` and ``raftmq consume --group`` against real brokers."""
+"""`raftmq group` and `raftmq consume --group` with a real broker."""
 
 import json
 import signal
@@ -26,7 +26,7 @@ def cluster() -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def topic(cluster: LocalCluster, request: pytest.FixtureRequest) -> str:
-    """A topic of its own with 30 records in each of its partitions; its name is also the group's."""
+    """Create a topic with 30 records in each partition and return its name, which is also the group's."""
     name = f"group-{abs(hash(request.node.nodeid))}"
     with sync.Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
         admin.create_topic(name, partitions=PARTITIONS, replication_factor=1)
@@ -53,7 +53,7 @@ def consumed(cluster: LocalCluster, topic: str, *arguments: str) -> list[tuple[i
     return [(one["partition"], one["offset"]) for one in map(json.loads, done.stdout.splitlines())]
 
 
-def test_what_was_printed_is_committed_and_the_next_run_goes_on_there(cluster: LocalCluster, topic: str) -> None:
+def test_printed_records_are_committed_and_the_next_run_continues_after_them(cluster: LocalCluster, topic: str) -> None:
     first = consumed(cluster, topic, "--max-records", "25")
     assert len(first) == 25
     second = consumed(cluster, topic)
@@ -85,7 +85,7 @@ def test_groups_are_listed_with_their_members(cluster: LocalCluster, topic: str)
         assert raftmq(cluster, "group", "remove-member", topic, "-m", member["member_id"]).returncode == 0
 
 
-def test_every_kind_of_reset(cluster: LocalCluster, topic: str) -> None:
+def test_every_kind_of_reset_moves_the_committed_offsets(cluster: LocalCluster, topic: str) -> None:
     consumed(cluster, topic)
     reset = ("group", "reset-offsets", topic, "--yes")
     shown = answer(cluster, *reset, "--to-earliest", "--dry-run")
@@ -111,9 +111,9 @@ def test_every_kind_of_reset(cluster: LocalCluster, topic: str) -> None:
     assert consumed(cluster, topic) == [(1, 28), (1, 29)]
 
 
-def test_a_reset_may_begin_a_group_and_may_fence_its_members(cluster: LocalCluster, topic: str) -> None:
+def test_a_reset_can_create_a_group_and_can_fence_its_members(cluster: LocalCluster, topic: str) -> None:
     reset = ("group", "reset-offsets", topic, "--yes")
-    assert raftmq(cluster, *reset, "--to-latest").returncode == 4, "nothing is known of the group"
+    assert raftmq(cluster, *reset, "--to-latest").returncode == 4, "the group does not exist"
     answer(cluster, *reset, "--to-offset", f"{topic}:0=29", "--to-offset", f"{topic}:1=30")
     with sync.Consumer(topic, bootstrap_servers=cluster.bootstrap_servers, group_id=topic) as consumer:
         assert next(consumer).offset == 29
@@ -121,7 +121,7 @@ def test_a_reset_may_begin_a_group_and_may_fence_its_members(cluster: LocalClust
         assert [next(consumer).offset for _ in range(3)] == [27, 28, 29]
 
 
-def test_a_deleted_group_is_forgotten(cluster: LocalCluster, topic: str) -> None:
+def test_a_deleted_group_loses_its_offsets(cluster: LocalCluster, topic: str) -> None:
     consumed(cluster, topic)
     done = raftmq(cluster, "group", "delete", topic, "--yes")
     assert (done.returncode, done.stdout.decode()) == (0, f"group {topic} deleted: offsets of 2 partitions removed\n")
@@ -144,11 +144,13 @@ def test_a_deleted_group_is_forgotten(cluster: LocalCluster, topic: str) -> None
         ("consume", "t", "--group", "g", "--offset", "1"),
     ],
 )
-def test_what_makes_no_sense_is_a_usage_error(cluster: LocalCluster, arguments: tuple[str, ...]) -> None:
+def test_contradictory_or_malformed_arguments_are_usage_errors(
+    cluster: LocalCluster, arguments: tuple[str, ...]
+) -> None:
     assert raftmq(cluster, *arguments).returncode == 2
 
 
-def test_an_offset_that_does_not_exist_changes_nothing(cluster: LocalCluster, topic: str) -> None:
+def test_a_reset_to_an_offset_that_does_not_exist_changes_nothing(cluster: LocalCluster, topic: str) -> None:
     consumed(cluster, topic)
     refused = raftmq(
         cluster, "group", "reset-offsets", topic, "--yes", "--to-offset", f"{topic}:0=5", "--to-offset", f"{topic}:1=31"
@@ -158,7 +160,7 @@ def test_an_offset_that_does_not_exist_changes_nothing(cluster: LocalCluster, to
     assert committed(cluster, topic) == [30, 30]
 
 
-def test_two_that_consume_in_one_group_share(cluster: LocalCluster, topic: str) -> None:
+def test_the_command_shares_partitions_with_another_consumer_of_its_group(cluster: LocalCluster, topic: str) -> None:
     with started(cluster, "consume", topic, "--group", topic, "--max-records", "5", "-o", "json") as waiting:
         while len(described_or_nothing(cluster, topic)) < 1:
             pass
@@ -168,7 +170,7 @@ def test_two_that_consume_in_one_group_share(cluster: LocalCluster, topic: str) 
             (mine,) = consumer.assignment()
             other = TopicPartition(topic, 1 - mine.partition)
             with sync.Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
-                # the command begins at the end, wherever that is when it asks: what was sent before is not for it
+                # the command starts at the end of the log as of its first request, so it misses records sent earlier
                 while waiting.poll() is None:
                     producer.send(topic, b"new", partition=other.partition).result(30)
                     time.sleep(0.05)
@@ -179,7 +181,7 @@ def test_two_that_consume_in_one_group_share(cluster: LocalCluster, topic: str) 
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_commits_what_was_printed_and_leaves_the_group(
+def test_a_signal_commits_the_printed_records_and_leaves_the_group(
     cluster: LocalCluster, topic: str, number: signal.Signals
 ) -> None:
     with started(cluster, "consume", topic, "--group", topic, "--from-beginning") as consumer:

@@ -1,4 +1,4 @@
-"""What cannot be undone is checked and shown before anybody is asked about it."""
+"""Irreversible commands check their arguments and show their effect before they ask for confirmation."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def cluster() -> Iterator[LocalCluster]:
         (("cluster", "remove", "1", "--force"), " replicas, leads ", "permanently and give up the data on it?"),
     ],
 )
-def test_it_shows_what_it_will_do_and_asks_and_a_no_changes_nothing(
+def test_a_command_shows_its_effect_before_it_asks_and_a_no_changes_nothing(
     cluster: LocalCluster, arguments: tuple[str, ...], preview: str, question: str
 ) -> None:
     declined = raftmq(cluster, *arguments, stdin=b"n\n")
@@ -87,14 +87,14 @@ def test_it_shows_what_it_will_do_and_asks_and_a_no_changes_nothing(
         (("dlq", "purge", "none"), 4, "'none'"),
     ],
 )
-def test_what_is_wrong_is_said_without_a_question(
+def test_invalid_arguments_are_refused_without_a_question(
     cluster: LocalCluster, arguments: tuple[str, ...], code: int, words: str
 ) -> None:
     assert_one_sentence(raftmq(cluster, *arguments, stdin=b"y\n"), code, words)
 
 
 @pytest.mark.parametrize("arguments", [("delete",), ("reset-offsets", "--to-earliest")])
-def test_a_group_with_members_is_not_asked_about(cluster: LocalCluster, arguments: tuple[str, ...]) -> None:
+def test_a_group_with_members_is_refused_without_a_question(cluster: LocalCluster, arguments: tuple[str, ...]) -> None:
     command, *rest = arguments
     with sync.Consumer("orders", bootstrap_servers=cluster.bootstrap_servers, group_id="audit") as consumer:
         while not consumer.assignment():
@@ -105,20 +105,20 @@ def test_a_group_with_members_is_not_asked_about(cluster: LocalCluster, argument
     assert b"[y/N]" not in refused.stderr
 
 
-def test_a_reset_that_was_agreed_to_does_what_it_showed(cluster: LocalCluster) -> None:
+def test_a_confirmed_reset_does_what_it_showed(cluster: LocalCluster) -> None:
     done = raftmq(cluster, "group", "reset-offsets", "audit", "--shift-by", "-5", stdin=b"y\n")
     assert done.returncode == 0, done.stderr
     assert done.stdout.decode().splitlines()[-2:] == ["orders  0          30      25", "orders  1          10      5"]
     assert raftmq(cluster, "group", "reset-offsets", "audit", "--to-latest", "--yes").returncode == 0
 
 
-def test_the_limit_of_partitions_names_the_number_that_was_asked_for(cluster: LocalCluster) -> None:
-    """`at most 10000, not 9998` was said of a topic that was to have 10,000 and two more."""
+def test_the_error_of_the_partition_limit_names_the_requested_number(cluster: LocalCluster) -> None:
+    """The error once named a number that nobody had requested: `at most 10000, not 9998`."""
     with sync.Admin(bootstrap_servers=cluster.bootstrap_servers) as admin, pytest.raises(Exception, match="not 10001"):
         admin.add_partitions("orders", 10_001)
 
 
-def test_a_setting_takes_a_time_with_a_unit_and_an_unknown_one_is_guessed(cluster: LocalCluster) -> None:
+def test_a_setting_accepts_a_time_with_a_unit_and_an_unknown_setting_gets_a_suggestion(cluster: LocalCluster) -> None:
     assert raftmq(cluster, "topic", "create", "short", "--config", "retention.ms=2h").returncode == 0
     described = answer(cluster, "topic", "describe", "short")
     assert isinstance(described, dict)

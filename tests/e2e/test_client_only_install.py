@@ -1,4 +1,4 @@
-"""A wheel installed without extras: the SDK works with its five packages, and what is missing is named by what needs it."""
+"""A wheel installed without extras: the SDK works with its five packages, and everything else names the extra it needs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 BIN = Path(sys.executable).parent
 CLIENT_PACKAGES = ["cramjam", "crc32c", "grpcio", "msgspec", "protobuf"]
 TRANSITIVE_PACKAGES = ["typing_extensions"]
-"""What the five need themselves."""
+"""Dependencies of the five packages."""
 LAYERED = ("api", "assignors", "broker", "cli", "client", "fsm", "pyspark_raftmq", "raft", "spark", "storage")
 BUILD_FILES = ("pyproject.toml", "README.md", "LICENSE", "queue.proto")
 
@@ -45,7 +45,7 @@ def succeeded(done: subprocess.CompletedProcess[str]) -> str:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy: setuptools leaves files beside the sources."""
+    """Build the wheel from a copy of the sources, because setuptools leaves files beside them."""
     source = tmp_path_factory.mktemp("source")
     for name in LAYERED:
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -59,7 +59,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the programs of a fresh environment with nothing but the wheel and what it asks for."""
+    """Install the wheel and its dependencies into a fresh environment, and return the folder of its programs."""
     folder = tmp_path_factory.mktemp("environment")
     succeeded(run(BIN / "uv", "venv", "--clear", "--python", sys.executable, folder))
     pins = folder / "pins.txt"
@@ -68,7 +68,7 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "bin"
 
 
-def test_only_what_the_sdk_needs_is_installed(environment: Path) -> None:
+def test_only_the_packages_of_the_sdk_are_installed(environment: Path) -> None:
     program = "import importlib.metadata as m; print(*sorted(d.name for d in m.distributions()))"
     installed = succeeded(run(environment / "python", "-c", program)).split()
     assert installed == sorted([*CLIENT_PACKAGES, *TRANSITIVE_PACKAGES, "raftmq"])
@@ -101,7 +101,7 @@ with raftmq.sync.Producer(bootstrap_servers=sys.argv[1]) as producer:
 """
 
 
-def test_it_writes_and_reads(environment: Path) -> None:
+def test_the_sdk_without_extras_writes_and_reads(environment: Path) -> None:
     with LocalCluster(brokers=1) as cluster:
         done = run(environment / "python", "-c", PROGRAM, cluster.bootstrap_servers)
     assert succeeded(done) == "b'world' b'hello'\n"
@@ -139,7 +139,7 @@ def test_local_cluster_names_the_extra_that_it_needs(environment: Path) -> None:
     assert done.stderr.endswith("pip install 'raftmq[server]'\n")
 
 
-def test_the_packages_of_a_client_are_these() -> None:
+def test_the_project_depends_only_on_the_packages_of_a_client() -> None:
     assert [re.split(r"[<>=]", line)[0] for line in PROJECT["dependencies"]] == CLIENT_PACKAGES
 
 

@@ -1,4 +1,4 @@
-"""The demo and the example programs run, and leave nothing behind."""
+"""The demo verifies its records and leaves no files, and the first program of the README prints the shown output."""
 
 import os
 import re
@@ -47,7 +47,7 @@ def test_ctrl_c_in_the_demo_leaves_nothing_behind(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_first_program_of_the_readme_prints_what_stands_there() -> None:
+def test_the_first_program_of_the_readme_prints_the_shown_output() -> None:
     page = (ROOT / "README.md").read_text()
     shown = re.search(r"```python\n(.*?)```\n\n```text\n(.*?)```", page, re.DOTALL)
     assert shown is not None

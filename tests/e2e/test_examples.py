@@ -1,4 +1,4 @@
-"""The examples and the tutorial run, and print what they say they print."""
+"""The examples, the tutorial and our programs on the page about Kafka run and print the promised output."""
 
 import ast
 import asyncio
@@ -55,15 +55,15 @@ def promised_output(program: Path) -> str:
 
 
 @pytest.mark.parametrize("program", PRODUCERS, ids=[path.stem for path in PRODUCERS])
-def test_an_example_prints_what_it_says(cluster: LocalCluster, tmp_path: Path, program: Path) -> None:
+def test_an_example_prints_the_output_in_its_docstring(cluster: LocalCluster, tmp_path: Path, program: Path) -> None:
     assert run([sys.executable, str(program), cluster.bootstrap_servers], tmp_path) == promised_output(program)
 
 
-def test_the_tutorial_does_what_it_says(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_the_commands_of_the_tutorial_print_the_shown_output(cluster: LocalCluster, tmp_path: Path) -> None:
     servers = cluster.bootstrap_servers
     for name, text in TUTORIAL.files.items():
         (tmp_path / name).write_text(text.replace("localhost:9400", servers))
-    assert TUTORIAL.commands[0].line == "raftmq dev", "which this cluster stands for; tests/e2e/test_cli_dev.py runs it"
+    assert TUTORIAL.commands[0].line == "raftmq dev", "this cluster replaces it, and tests/e2e/test_cli_dev.py runs it"
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     checked = 0
     for command in TUTORIAL.commands[1:]:

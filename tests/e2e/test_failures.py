@@ -1,5 +1,6 @@
-"""Failures beyond a killed process: of the disk, of data, of time asleep, of identity. Real brokers under load; the check at the end is
-always the whole history.
+"""Failures other than a killed process: a failing disk, damaged data, a frozen process, stale or foreign metadata.
+
+Real brokers run under load, and the final check covers the whole history.
 """
 
 import asyncio
@@ -32,10 +33,8 @@ pytestmark = [pytest.mark.e2e]
 FREEZE_SECONDS = 30.0
 
 
-async def test_a_commit_that_fails_ends_the_process_and_nothing_is_lost(
-    cluster: LocalCluster, workload: Workload
-) -> None:
-    """The kernel refuses to let any file of the broker grow: a write error of the very kind that must never be retried."""
+async def test_a_failed_commit_ends_the_process_and_nothing_is_lost(cluster: LocalCluster, workload: Workload) -> None:
+    """The kernel lets no file of the broker grow, which causes a write error of the kind that must never be retried."""
     victim = busiest_leader(cluster)
     largest = max(path.stat().st_size for path in data_files(cluster, victim))
     pid = cluster.pid(victim)
@@ -51,10 +50,10 @@ async def test_a_commit_that_fails_ends_the_process_and_nothing_is_lost(
     await workload.check()
 
 
-async def test_damage_found_while_reading_is_never_handed_out(cluster: LocalCluster, workload: Workload) -> None:
-    """The oldest rows of a leader are damaged under its feet, after its start had found them sound."""
+async def test_damage_found_while_reading_is_never_delivered(cluster: LocalCluster, workload: Workload) -> None:
+    """The oldest rows of a leader are damaged while it runs, after its start found them intact."""
     await workload.finish()
-    for broker_id in cluster.broker_ids:  # nothing of the beginning is left in anybody's memory
+    for broker_id in cluster.broker_ids:  # no broker keeps the first records in memory
         await asyncio.to_thread(cluster.stop, broker_id)
     await restart_all(cluster)
     victim = busiest_leader(cluster)
@@ -67,7 +66,7 @@ async def test_damage_found_while_reading_is_never_handed_out(cluster: LocalClus
 
 
 def flip_the_oldest_record(path: Path) -> None:
-    """One bit in the first data row, wherever copy on write left it, in the file that the broker has mapped."""
+    """Flip one bit of the first data row in the file that the broker has mapped, in every copy that copy-on-write left."""
     with lmdb.open(str(path), subdir=False, readonly=True, lock=False, max_dbs=3) as environment:
         database = environment.open_db(b"log", create=False)
         with environment.begin(db=database) as transaction, transaction.cursor() as cursor:
@@ -84,7 +83,7 @@ def flip_the_oldest_record(path: Path) -> None:
 
 
 @pytest.mark.long
-async def test_a_leader_of_everything_frozen_for_thirty_seconds_comes_back_as_a_follower(
+async def test_the_busiest_leader_frozen_for_thirty_seconds_rejoins_and_nothing_is_lost(
     cluster: LocalCluster, workload: Workload
 ) -> None:
     victim = busiest_leader(cluster)
@@ -100,8 +99,8 @@ async def test_a_leader_of_everything_frozen_for_thirty_seconds_comes_back_as_a_
     await workload.check()
 
 
-async def test_a_topic_deleted_and_created_again_under_load_while_a_broker_is_down(cluster: LocalCluster) -> None:
-    """Writers and readers of the old topic hear that it is gone; the new one starts empty, also on the broker that slept."""
+async def test_a_topic_created_again_under_load_while_a_broker_is_down_starts_empty(cluster: LocalCluster) -> None:
+    """Producers and consumers of the old topic learn of its deletion. The new one is empty, also on the broker that was down."""
     servers = cluster.bootstrap_servers
     sleeper = 3
     async with (
@@ -151,8 +150,8 @@ async def read_until_refused(consumer: Consumer) -> RaftMQError:
             return error
 
 
-async def test_a_broker_with_stale_metadata_serves_nothing_before_it_caught_up(cluster: LocalCluster) -> None:
-    """It was down while topics came and went, and starts while those who know are frozen."""
+async def test_a_broker_with_stale_metadata_is_not_ready_before_it_has_caught_up(cluster: LocalCluster) -> None:
+    """It was down while topics were created and deleted, and it starts while the up-to-date brokers are frozen."""
     stale, others = 3, (1, 2)
     cluster.kill(stale)
     async with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
@@ -176,8 +175,10 @@ def is_refused_by_stranger(cluster: LocalCluster, broker_id: int) -> bool:
     return "this broker belongs to cluster" in cluster.logs(broker_id)
 
 
-async def test_a_broker_of_another_cluster_is_refused_by_both(cluster: LocalCluster, workload: Workload) -> None:
-    """Its data directory comes to stand where a broker of this cluster was: same broker id, same addresses."""
+async def test_a_broker_of_another_cluster_is_refused_by_both_other_brokers(
+    cluster: LocalCluster, workload: Workload
+) -> None:
+    """Its data directory replaces that of a broker of this cluster, with the same broker id and the same addresses."""
     async with LocalCluster(brokers=3) as stranger:
         taken = 3
         cluster.kill(taken)

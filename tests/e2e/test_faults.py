@@ -1,5 +1,6 @@
-"""Three real brokers, a producer and a consumer at work, and what happens to processes: nothing acknowledged is lost, nothing is there twice,
-offsets stay dense, order per key holds, and what was read once reads the same again.
+"""Faults of the processes of three real brokers while a producer and a consumer work.
+
+No acknowledged record is lost, no record is duplicated, offsets stay dense, order per key holds, and repeated reads agree.
 """
 
 import asyncio
@@ -41,7 +42,7 @@ async def test_nothing_is_lost_when_a_follower_is_killed(cluster: LocalCluster, 
     await workload.check()
 
 
-async def test_nothing_acknowledged_is_lost_when_all_are_killed_at_once(
+async def test_nothing_acknowledged_is_lost_when_all_brokers_are_killed_simultaneously(
     cluster: LocalCluster, workload: Workload
 ) -> None:
     for broker_id in cluster.broker_ids:
@@ -51,10 +52,10 @@ async def test_nothing_acknowledged_is_lost_when_all_are_killed_at_once(
     await workload.check()
 
 
-async def test_a_restarted_replica_catches_up_and_carries_the_cluster(
+async def test_a_restarted_replica_catches_up_and_completes_the_majority(
     cluster: LocalCluster, workload: Workload
 ) -> None:
-    """The one that was down is needed for every majority afterwards: what it missed must have reached its disk."""
+    """Every majority afterwards needs the broker that was down, so the records it missed must have reached its disk."""
     first, second, _ = cluster.broker_ids
     cluster.kill(first)
     await workload.wait_progress()
@@ -66,7 +67,9 @@ async def test_a_restarted_replica_catches_up_and_carries_the_cluster(
     await workload.check()
 
 
-async def test_brokers_can_be_stopped_one_after_the_other(cluster: LocalCluster, workload: Workload) -> None:
+async def test_nothing_is_lost_when_brokers_are_restarted_one_after_the_other(
+    cluster: LocalCluster, workload: Workload
+) -> None:
     for broker_id in cluster.broker_ids:
         assert await asyncio.to_thread(cluster.stop, broker_id) == 0
         await workload.wait_progress()
@@ -75,7 +78,7 @@ async def test_brokers_can_be_stopped_one_after_the_other(cluster: LocalCluster,
     await workload.check()
 
 
-async def test_a_leader_frozen_for_ten_seconds_is_replaced_and_not_believed_afterwards(
+async def test_a_leader_frozen_for_ten_seconds_is_replaced_and_nothing_is_lost(
     cluster: LocalCluster, workload: Workload
 ) -> None:
     victim = busiest_leader(cluster)
@@ -92,7 +95,7 @@ async def test_a_leader_frozen_for_ten_seconds_is_replaced_and_not_believed_afte
     await workload.check()
 
 
-async def test_acknowledged_records_survive_when_the_cluster_starts_again_later(
+async def test_acknowledged_records_survive_a_restart_of_the_whole_cluster(
     cluster: LocalCluster, workload: Workload
 ) -> None:
     await workload.finish()

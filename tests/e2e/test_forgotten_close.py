@@ -1,4 +1,4 @@
-"""A synchronous program that ends without closing its producer loses nothing of what was taken."""
+"""A synchronous program that ends without closing its producer loses none of its accepted records."""
 
 import asyncio
 import subprocess
@@ -21,7 +21,7 @@ for number in range({RECORDS}):
 """
 
 
-async def test_what_was_taken_is_written_at_the_end_of_the_program() -> None:
+async def test_accepted_records_are_written_at_the_end_of_the_program() -> None:
     async with LocalCluster(brokers=1) as cluster:
         servers = cluster.bootstrap_servers
         async with Admin(bootstrap_servers=servers) as admin:

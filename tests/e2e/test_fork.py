@@ -1,4 +1,4 @@
-"""Real forks: clients work in a child when none is open in the parent, and say immediately that they cannot when one is."""
+"""Real forks: clients work in a child unless one is open in the parent, in which case they refuse immediately."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from raftmq.testing import LocalCluster
 
 ROOT = Path(__file__).resolve().parents[2]
 CHILD_SECONDS = 60
-"""A child that hangs is ended by SIGALRM."""
+"""Time after which SIGALRM ends a child that hangs."""
 
 pytestmark = pytest.mark.e2e
 
@@ -129,7 +129,7 @@ def servers() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("program", [CLOSED_BEFORE, OPEN_AT_FORK, POOL], ids=["closed before", "open", "pool"])
-def test_clients_in_forked_processes(program: str, servers: str, tmp_path: Path) -> None:
+def test_clients_work_in_a_child_unless_one_is_open_in_the_parent(program: str, servers: str, tmp_path: Path) -> None:
     guide = (ROOT / "docs/guides/forking.md").read_text()
     for name, text in re.findall(r"```python\n# file: (\S+)\n(.*?)```", guide, re.DOTALL):
         (tmp_path / name).write_text(text)

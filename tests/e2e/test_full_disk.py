@@ -1,6 +1,6 @@
-"""A disk that fills up: appends are refused and say where, everything else goes on, also through a restart; space heals it by itself.
+"""A full disk: a broker refuses appends and serves everything else, also after a restart, and recovers when space is free.
 
-Needs a small volume of its own, so it mounts one, which root may do; elsewhere the unit tests with a fake probe stand alone.
+The tests mount a small volume, which only root may do. For other users, unit tests with a fake probe cover full disks.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ def volume(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(volume: Path, free_bytes: int) -> Path:
-    """Let somebody else use the volume, but for so many bytes."""
+    """Let a file of another program fill the volume except for this number of bytes."""
     path = volume / "other-data"
     usage = os.statvfs(volume)
     with path.open("wb") as file:
@@ -53,7 +53,7 @@ async def send(cluster: LocalCluster, value: bytes, *, seconds: float) -> None:
 
 
 async def send_until_refused(cluster: LocalCluster) -> None:
-    """Until the broker has looked at its disk appends still fit."""
+    """Send until the broker refuses. It accepts appends until it has checked its disk."""
     for number in range(1000):
         await send(cluster, b"%d" % number, seconds=2)
         await asyncio.sleep(0.1)
@@ -89,7 +89,7 @@ async def test_a_full_disk_refuses_appends_and_nothing_else_and_recovers_by_itse
         assert "disk_space_recovered" not in cluster.logs(1), "the released ballast is not space to write to"
 
         async with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
-            await admin.delete_records({TopicPartition(TOPIC, 0): 1})  # what makes room again is not refused
+            await admin.delete_records({TopicPartition(TOPIC, 0): 1})  # requests that free space are not refused
         other.unlink()
         await send(cluster, b"after", seconds=RECOVERY_SECONDS)
         values = await read_all(cluster, taken)
@@ -100,7 +100,7 @@ async def test_a_full_disk_refuses_appends_and_nothing_else_and_recovers_by_itse
 
 
 async def fill_with_records(cluster: LocalCluster, topic: str) -> int:
-    """Send until the broker refuses; how many records it took."""
+    """Send until the broker refuses, and return the number of accepted records."""
     taken = 0
     value = os.urandom(900_000)
     async with Producer(bootstrap_servers=cluster.bootstrap_servers, delivery_timeout_ms=4000) as producer:
@@ -108,7 +108,7 @@ async def fill_with_records(cluster: LocalCluster, topic: str) -> int:
             for _ in range(VOLUME_BYTES // len(value)):
                 await producer.send_and_wait(topic, value)
                 taken += 1
-                await asyncio.sleep(0.02)  # the broker looks at its disk once a second
+                await asyncio.sleep(0.02)  # the broker checks its disk once a second
     return taken
 
 
@@ -131,8 +131,8 @@ async def wait_until_small(volume: Path, bytes_max: int) -> None:
             await asyncio.sleep(0.1)
 
 
-async def test_a_disk_full_of_deleted_data_heals_by_itself(volume: Path) -> None:
-    """Nobody else frees anything: retention, deleted records and a deleted topic must be enough, though appends are refused."""
+async def test_a_disk_full_of_deleted_data_recovers_by_itself(volume: Path) -> None:
+    """Nobody else frees space: deleted records, a deleted topic and retention must suffice while appends are refused."""
     arguments = ("--set", f"disk_reserve_bytes={RESERVE_BYTES}", "--set", "retention_check_seconds=1")
     async with (
         LocalCluster(brokers=1, directory=volume / "cluster", broker_arguments=arguments) as cluster,
@@ -147,7 +147,9 @@ async def test_a_disk_full_of_deleted_data_heals_by_itself(volume: Path) -> None
         await wait_until_small(volume, full // 4)
 
         assert await fill_with_records(cluster, "deleted") > 50
-        await admin.delete_topic("deleted")  # its file goes to the trash, which is not left to its ten minutes
+        await admin.delete_topic(
+            "deleted"
+        )  # its file moves to the trash, which is emptied before its ten minutes are over
         await wait_until_taken(cluster, TOPIC)
 
         assert await fill_with_records(cluster, "short") > 50
@@ -157,7 +159,7 @@ async def test_a_disk_full_of_deleted_data_heals_by_itself(volume: Path) -> None
         await wait_until_small(volume, 20 * MIB)
 
 
-def test_a_start_without_any_room_says_so_and_the_doctor_too(volume: Path) -> None:
+def test_a_start_on_a_full_volume_is_refused_and_the_doctor_names_the_reason(volume: Path) -> None:
     with LocalCluster(
         brokers=1, directory=volume / "cluster", broker_arguments=("--set", "disk_reserve_bytes=0")
     ) as cluster:

@@ -1,4 +1,4 @@
-"""The SDK's group consumers on real brokers: rebalances, a frozen process, a blocked loop, a coordinator that dies."""
+"""The SDK's group consumers on real brokers: rebalances, a frozen process, a blocked event loop, a killed coordinator."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ def cluster() -> Iterator[LocalCluster]:
 
 @pytest.fixture
 async def topic(cluster: LocalCluster, request: pytest.FixtureRequest) -> str:
-    """A topic of its own; its name is also the group's."""
+    """Create a topic for the test and return its name, which is also the group's."""
     name = f"consumers-{abs(hash(request.node.nodeid))}"
     async with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
         await admin.create_topic(name, partitions=PARTITIONS, replication_factor=3)
@@ -54,8 +54,10 @@ async def take(consumer: Consumer, seen: list[Record]) -> None:
 # ---------------------------------------------------------------------------------------------------------- rebalances
 
 
-async def test_three_share_while_what_stays_is_read_all_the_time(cluster: LocalCluster, topic: str) -> None:
-    """The first gives up two of six only when it has read new records of the four that stay, after it was asked to."""
+async def test_kept_partitions_are_read_during_a_rebalance_and_three_consumers_share(
+    cluster: LocalCluster, topic: str
+) -> None:
+    """The first consumer must release three of six partitions. It does so only after it has read new records of the other three."""
     seen: dict[str, list[Record]] = {"1": [], "2": [], "3": []}
     going: list[frozenset[TopicPartition]] = []
     may_release = asyncio.Event()
@@ -79,8 +81,10 @@ async def test_three_share_while_what_stays_is_read_all_the_time(cluster: LocalC
         await produce(cluster, topic, 100)
         while {(r.partition, r.offset) for r in seen["1"]} < {(p.partition, n) for p in stays for n in range(100)}:
             await take(first, seen["1"])
-        assert {r.partition for r in seen["1"]} == {p.partition for p in stays}, "nothing of what goes is handed out"
-        assert second.assignment() == frozenset(), "nothing is given before it was released"
+        assert {r.partition for r in seen["1"]} == {p.partition for p in stays}, (
+            "no record of a revoked partition is delivered"
+        )
+        assert second.assignment() == frozenset(), "no partition is assigned before its release"
         may_release.set()
         third = await stack.enter_async_context(member(cluster, topic))
         consumers = {"1": first, "2": second, "3": third}
@@ -98,10 +102,10 @@ async def test_three_share_while_what_stays_is_read_all_the_time(cluster: LocalC
         )
 
 
-async def test_a_blocked_loop_loses_nothing_and_is_named(
+async def test_a_blocked_event_loop_loses_no_partition_and_is_reported(
     cluster: LocalCluster, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Three times as long as its session; heartbeats go on beside it."""
+    """The loop is blocked for three times its session timeout. Heartbeats continue outside the loop."""
     await produce(cluster, topic, 10)
     settings = {"session_timeout_ms": 1500, "heartbeat_interval_ms": 300}
     async with member(cluster, topic, **settings) as consumer, asyncio.timeout(WAIT_SECONDS):
@@ -164,7 +168,7 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
-async def test_a_frozen_consumer_is_overtaken_its_commit_refused_and_it_joins_again(
+async def test_a_frozen_consumer_loses_its_partitions_its_commit_is_refused_and_it_rejoins(
     cluster: LocalCluster, topic: str
 ) -> None:
     await produce(cluster, topic, 100, range(1))
@@ -223,8 +227,8 @@ async def coordinator_of(admin: Admin) -> int:
 
 
 @pytest.mark.long
-async def test_thirty_consumers_outlive_their_coordinator(cluster: LocalCluster, topic: str) -> None:
-    """None expires, none loses or moves a partition, though each session is shorter than what the test waits."""
+async def test_thirty_consumers_survive_the_death_of_their_coordinator(cluster: LocalCluster, topic: str) -> None:
+    """No member expires, and no partition is lost or moved, although each session is shorter than the wait of the test."""
     async with AsyncExitStack() as stack, asyncio.timeout(3 * WAIT_SECONDS):
         admin = await stack.enter_async_context(Admin(bootstrap_servers=cluster.bootstrap_servers))
         consumers = [

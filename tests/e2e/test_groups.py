@@ -1,4 +1,4 @@
-"""Consumer groups on real brokers: protocol members, a coordinator that is killed, a consumer that was frozen."""
+"""Consumer groups on real brokers: members that speak the protocol directly, a killed coordinator, a frozen consumer."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -40,10 +40,10 @@ def start(members: list[ProtocolMember]) -> list[ProtocolMember]:
 
 
 @pytest.mark.slow
-async def test_a_coordinator_that_is_killed_expires_nobody_and_moves_nothing(
+async def test_a_killed_coordinator_expires_no_member_and_moves_no_partition(
     cluster: LocalCluster, brokers: Brokers
 ) -> None:
-    """200 members in 10 groups; each session is shorter than what the test then waits, so that one missed would be seen."""
+    """200 members form 10 groups. Each session is shorter than the following wait, so an expired session would be noticed."""
     members = start([
         ProtocolMember(brokers, f"g{number % 10}", (TOPIC,), session_timeout_ms=2 * SESSION_MS) for number in range(200)
     ])  # fmt: skip
@@ -64,7 +64,7 @@ async def test_a_coordinator_that_is_killed_expires_nobody_and_moves_nothing(
         member.kill()
 
 
-async def test_members_come_and_go_and_unmoved_partitions_keep_their_owners(
+async def test_unmoved_partitions_keep_their_owner_epochs_and_those_of_a_leaver_are_reassigned(
     cluster: LocalCluster, brokers: Brokers
 ) -> None:
     leaders = Leaders(brokers)
@@ -89,7 +89,7 @@ async def test_members_come_and_go_and_unmoved_partitions_keep_their_owners(
 
 
 async def test_a_frozen_consumer_is_fenced(cluster: LocalCluster, brokers: Brokers) -> None:
-    """Frozen past its session, overtaken, thawed: its commit is refused, and what the other one committed stays."""
+    """Its session expires and another member takes over. Its late commit is refused, and the other member's commit stays."""
     async with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
         await producer.send_many(TOPIC, ((b"%d" % number, b"value") for number in range(500)))
     leaders = Leaders(brokers)
@@ -119,7 +119,7 @@ async def test_a_frozen_consumer_is_fenced(cluster: LocalCluster, brokers: Broke
     other.kill()
 
 
-async def test_offsets_that_nobody_uses_are_forgotten_and_those_of_a_living_group_are_not() -> None:
+async def test_unused_offsets_expire_and_those_of_a_group_with_members_do_not() -> None:
     settings = ("--set", "offsets_retention_seconds=2", "--set", "retention_check_seconds=0.2")
     async with LocalCluster(brokers=1, broker_arguments=settings) as cluster:
         async with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
@@ -136,7 +136,7 @@ async def test_offsets_that_nobody_uses_are_forgotten_and_those_of_a_living_grou
             while await knows(brokers, leaders, part, "plain"):
                 await asyncio.sleep(0.1)
         await asyncio.sleep(0.5)
-        assert await knows(brokers, leaders, part, "g"), "touched as long ago, and its member lives"
+        assert await knows(brokers, leaders, part, "g"), "equally old, but its group has a member"
         member.kill()
         await brokers.close()
 

@@ -1,4 +1,4 @@
-"""Records above 1 MiB, in topics that allow them, through replication, a broker that was away, and a reader."""
+"""Records above 1 MiB in topics that allow them: replication, a broker that was down, and a consumer."""
 
 import asyncio
 import random
@@ -11,12 +11,12 @@ from raftmq.testing import LocalCluster
 pytestmark = [pytest.mark.e2e]
 
 BATCH_BYTES_MAX = 3_670_016
-"""The most that the topic's setting may be."""
+"""The largest allowed value of the topic's setting."""
 LARGEST = BATCH_BYTES_MAX - settings.TOPIC_BATCH_OVERHEAD_BYTES - settings.RECORD_OVERHEAD_BYTES
 T0 = TopicPartition("large", 0)
 
 
-async def test_a_topic_that_allows_it_takes_records_as_large_as_fit_one_message() -> None:
+async def test_a_topic_with_the_largest_batch_limit_accepts_records_as_large_as_fit_one_message() -> None:
     source = random.Random(5)
     values = [source.randbytes(LARGEST - number) for number in range(3)]
     async with LocalCluster(brokers=3) as cluster, Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:

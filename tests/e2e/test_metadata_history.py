@@ -1,4 +1,4 @@
-"""Real brokers, several administrators at work on the same topics: what each is told fits one order of all changes."""
+"""Several administrators change the same topics on real brokers: their answers fit one order of all changes."""
 
 import asyncio
 import time
@@ -19,11 +19,11 @@ pytestmark = [pytest.mark.e2e]
 TOPICS = ("one", "two")
 ADMINS = 3
 OPERATIONS = 40
-"""Of each administrator."""
+"""Operations of each administrator."""
 
 
 async def administer(admin: RecordingAdmin, random: Random, operations: int) -> None:
-    """One operation after the other; refusals are part of it."""
+    """Run random operations one after the other, and ignore refusals."""
     for _ in range(operations):
         topic = random.choice(TOPICS)
         try:
@@ -43,10 +43,10 @@ async def administer(admin: RecordingAdmin, random: Random, operations: int) -> 
 
 
 @pytest.mark.parametrize("is_a_broker_killed", [False, True])
-async def test_changes_and_looks_of_several_administrators_are_linearizable(
+async def test_changes_and_descriptions_by_several_administrators_are_linearizable(
     cluster: LocalCluster, is_a_broker_killed: bool
 ) -> None:
-    """While a broker is down, another that hears no metadata leader may describe what it knows; changes stay linearizable."""
+    """While a broker is down, one without contact to a metadata leader may give stale descriptions. Changes stay linearizable."""
     events: list[Event] = []
     recorder = Recorder(events.append, time.monotonic_ns)
 

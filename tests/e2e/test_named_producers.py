@@ -1,4 +1,4 @@
-"""A producer that was frozen past its replacement, over real processes: it writes nothing more once it is fenced, and says so."""
+"""A named producer that was frozen until another one took its name: it writes nothing more and reports that it is fenced."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ TOPIC = "jobs"
 NAME = "nightly"
 PARTITIONS = 3
 PROGRAM = f"""
-# as arguments: the brokers, and the partition to stay in after the first round (none: all in turn)
+# arguments: the brokers, and optionally the only partition to write to after the first round
 import asyncio, json, sys
 from raftmq import Producer
 from raftmq.errors import ProducerFencedError
@@ -58,7 +58,7 @@ async def cluster() -> AsyncIterator[LocalCluster]:
 
 @asynccontextmanager
 async def at_work(*arguments: str) -> AsyncIterator[Process]:
-    """The producer of the name, in a process of its own, after its first round."""
+    """Run a producer with the name in its own process, and yield the process after its first round."""
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", PROGRAM, *arguments, stdout=PIPE, stderr=PIPE)
     try:
         assert process.stdout is not None
@@ -118,13 +118,16 @@ async def test_a_second_producer_of_the_name_fences_the_first(
         )
     old = [int(value.split(b"-")[1]) for records in values for value in records if value.startswith(b"old-")]
     assert len(set(old)) == len(old)
-    assert set(told["acknowledged"]) <= set(old), "what was acknowledged to the first is there"
+    assert set(told["acknowledged"]) <= set(old), "acknowledged records of the first are present"
 
 
 @pytest.mark.parametrize("is_frozen", [True, False], ids=["frozen", "running"])
-async def test_a_zombie_writes_nothing_where_its_successor_never_wrote(cluster: LocalCluster, is_frozen: bool) -> None:
-    """It wrote to all partitions and goes on in one; its successor writes to another one only, and then reads that one's end: nothing
-    may come after that, although the partition itself never heard of the successor.
+async def test_a_zombie_writes_nothing_to_a_partition_without_records_of_its_successor(
+    cluster: LocalCluster, is_frozen: bool
+) -> None:
+    """The successor reads the end of the partition in which the zombie continues, and writes only to another partition.
+
+    The zombie may write nothing after that end, although the partition never received a record of the successor.
     """
     servers = cluster.bootstrap_servers
     elsewhere = TopicPartition(TOPIC, 1)
@@ -149,12 +152,12 @@ async def test_a_zombie_writes_nothing_where_its_successor_never_wrote(cluster: 
             assert (await consumer.end_offsets([elsewhere]))[elsewhere] == end
     old = [int((record.value or b"").split(b"-")[1]) for record in (await all_records(servers))[1]]
     assert len(set(old)) == len(old) == end
-    assert set(told["acknowledged"]) - {0, 2} <= set(old), "what was acknowledged to the first is there"
+    assert set(told["acknowledged"]) - {0, 2} <= set(old), "acknowledged records of the first are present"
 
 
 @pytest.mark.long
 async def test_a_zombie_is_fenced_while_a_broker_is_frozen(cluster: LocalCluster) -> None:
-    """The successor cannot ask the broker that leads the zombie's partition, and waits until it takes nothing more."""
+    """The successor cannot ask the frozen leader of the zombie's partition, and waits until that leader accepts nothing more."""
     servers = cluster.bootstrap_servers
     async with Producer(bootstrap_servers=servers, producer_name=NAME) as first:
         await first.send_and_wait(TOPIC, b"old", partition=1)
@@ -173,8 +176,8 @@ async def test_a_zombie_is_fenced_while_a_broker_is_frozen(cluster: LocalCluster
 
 
 @pytest.mark.long
-async def test_a_name_outlives_its_producer_and_the_metadata_leader(cluster: LocalCluster) -> None:
-    """Epochs are replicated: after a change of leaders the next producer of the name still fences the last one."""
+async def test_the_epoch_of_a_name_survives_the_metadata_leader(cluster: LocalCluster) -> None:
+    """Epochs are replicated: after a change of leaders, the next producer of the name still fences the previous one."""
     servers = cluster.bootstrap_servers
     async with Producer(bootstrap_servers=servers, producer_name=NAME) as first:
         await first.send_and_wait(TOPIC, b"old", partition=0)

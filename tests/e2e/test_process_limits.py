@@ -1,4 +1,4 @@
-"""A broker whose process may open few files or map little memory: it refuses to start in words, or it bounds its connections."""
+"""A broker whose process may open few files or map little memory: it refuses to start, or it bounds its connections."""
 
 from __future__ import annotations
 
@@ -24,14 +24,17 @@ pytestmark = pytest.mark.e2e
 
 OPEN_FILES = 1024
 IDLE_CONNECTIONS = 1500
-"""To each port: more than the broker may have files open."""
+"""Idle connections to each port, more than the files that the broker may have open."""
 
 SERVED_SECONDS = 30.0
-"""New clients come in although idle ones took every place: silent connections are closed, and the SDK connects again."""
+"""Time within which new clients are served although idle ones hold every slot.
+
+Silent connections are closed, and the SDK connects again.
+"""
 
 
 def limited(option: str, value: int) -> tuple[str, ...]:
-    """The command `raftmq` under a limit of the shell, soft and hard."""
+    """Return the command `raftmq` under a soft and hard limit of the shell."""
     return ("sh", "-c", f'ulimit {option} {value}; exec "$0" "$@"', sys.executable, "-m", "raftmq")
 
 
@@ -45,7 +48,9 @@ def started(data_dir: Path, command: tuple[str, ...]) -> subprocess.CompletedPro
     ("option", "value", "words"),
     [("-n", 48, ("RLIMIT_NOFILE", "512")), ("-v", 3_000_000, ("RLIMIT_AS", "map_bytes"))],
 )
-def test_a_start_with_too_little_is_refused_in_words(tmp_path: Path, option: str, value: int, words: tuple[str, ...]):
+def test_a_start_under_too_low_limits_is_refused_with_one_line(
+    tmp_path: Path, option: str, value: int, words: tuple[str, ...]
+):
     ended = started(tmp_path / "data", limited(option, value))
     assert ended.returncode == 1
     assert "Traceback" not in ended.stderr
@@ -101,7 +106,7 @@ def test_idle_connections_to_each_port_leave_descriptors_for_everything_else():
             assert evicted["http"] > IDLE_CONNECTIONS / 2
             assert evicted["peer"] > IDLE_CONNECTIONS / 2
             began_at = time.monotonic()
-            # it serves: new replicas open files here, they elect leaders, records are written and trimmed
+            # the cluster serves: new replicas open files and elect leaders, and records are written and trimmed
             admin.create_topic("after", partitions=20, replication_factor=3)
             cluster.wait_leaders("after")
             with sync.Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:

@@ -1,4 +1,4 @@
-"""Every command of the README runs as it stands there."""
+"""Every command of the README runs as shown."""
 
 import os
 import re
@@ -23,16 +23,16 @@ def readme_commands() -> list[str]:
 BROKERS = 3
 READY_SECONDS = 60
 HEALTH_FINDING = 6
-"""The exit code of `cluster status` when one more failure would hurt."""
+"""The exit code of `cluster status` if one more failure would cause an outage."""
 
 
-def test_there_are_commands_to_test() -> None:
+def test_the_readme_starts_three_brokers_and_consumes() -> None:
     assert sum(command.startswith("raftmq broker start") for command in readme_commands()) == BROKERS
     assert any("raftmq consume" in command for command in readme_commands())
 
 
 def with_free_ports(commands: list[str]) -> tuple[list[str], dict[str, str]]:
-    """The commands with ports that are free here, and the variables that move the first broker's default ones."""
+    """Return the commands with free ports, and the variables that move the first broker from its default ports."""
     with ExitStack() as held:
         taken: dict[str, str] = {}
         for port in sorted({*re.findall(r"127\.0\.0\.1:(\d+)", "\n".join(commands)), "9400", "9401", "9402"}):
@@ -45,7 +45,7 @@ def with_free_ports(commands: list[str]) -> tuple[list[str], dict[str, str]]:
 
 
 @pytest.mark.e2e
-def test_every_command_runs_in_its_order(tmp_path: Path) -> None:
+def test_every_command_runs_in_the_given_order(tmp_path: Path) -> None:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     commands, addresses = with_free_ports(readme_commands())
     environment = {k: v for k, v in os.environ.items() if not k.startswith("RAFTMQ_")} | {"PATH": path} | addresses
@@ -81,7 +81,7 @@ def test_every_command_runs_in_its_order(tmp_path: Path) -> None:
                 check=False,
             )
             if command == "raftmq cluster status" and done.returncode == HEALTH_FINDING:
-                continue  # on a busy machine a broker that has just joined may be late for a second, and it says so
+                continue  # on a busy machine a broker that has just joined may lag for a second
             assert done.returncode == 0, f"{command}: {done.stderr}"
             said = done.stdout
     assert said == "hello\n"

@@ -1,4 +1,4 @@
-"""The programs of the recipes, as processes, while they are stopped and killed."""
+"""The programs of the recipes run as processes that are stopped and killed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[2]
 WAIT_SECONDS = 60.0
 ORDERS = 400
 REPEATED = 40
-"""Orders that are in the topic twice."""
+"""Number of orders that are in the topic twice."""
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def wait_until(is_so: Callable[[], bool]) -> None:
 
 
 def keys_of(cluster: LocalCluster, topic: str) -> list[bytes]:
-    """Of all records there."""
+    """Return the keys of all records of the topic."""
     with Consumer(bootstrap_servers=cluster.bootstrap_servers, auto_offset_reset="earliest") as consumer:
         partitions = [TopicPartition(topic, number) for number in range(4)]
         consumer.assign(partitions)
@@ -87,7 +87,7 @@ def _without_blank(text: str) -> str:
 
 
 class Customers:
-    """Threads that order without end; what they were answered."""
+    """Threads that send orders until they are stopped, and the answers to them."""
 
     def __init__(self, port: int) -> None:
         self.accepted: list[bytes] = []
@@ -147,14 +147,14 @@ def test_a_web_service_that_is_stopped_has_written_every_order_that_it_accepted(
         finally:
             service.kill()
             customers.stop()
-    assert code in (0, -signal.SIGTERM)  # uvicorn raises the signal again when it has shut down
+    assert code in (0, -signal.SIGTERM)  # uvicorn raises the signal again after its shutdown
     assert not customers.refused
     written = keys_of(cluster, "orders")
     assert set(customers.accepted) <= set(written)
     assert len(written) == len(set(written))
 
 
-def test_a_web_service_says_what_became_of_an_order_when_the_brokers_are_gone(cluster: LocalCluster) -> None:
+def test_a_web_service_tells_whether_an_order_may_have_been_written_when_no_broker_runs(cluster: LocalCluster) -> None:
     port = free_port()
     with running(cluster, "uvicorn", "examples.web_orders:app", "--port", str(port), "--log-level", "warning"):
         wait_until(lambda: is_open(port))

@@ -1,6 +1,6 @@
-"""Damage and loss that a healthy majority can make good, without an operator: the lost replica is rebuilt, and it counts again.
+"""Damage and loss that a healthy majority repairs without an operator: the lost replica is rebuilt and counts again.
 
-That a rebuilt replica is whole is shown the hard way: another broker is killed afterwards, so that nothing works without it.
+To prove that a rebuilt replica is complete, another broker is killed afterwards: nothing works without it.
 """
 
 import asyncio
@@ -24,11 +24,11 @@ from tests.support.e2e.workload import Workload
 pytestmark = [pytest.mark.e2e]
 
 ROUND_SECONDS = 5.0
-"""What looks at the files does so this often (`retention_check_seconds`)."""
+"""Interval of the background checks of files (`retention_check_seconds`)."""
 
 
 def is_whole(cluster: LocalCluster) -> bool:
-    """Every partition is led, and all of its replicas vote and are connected."""
+    """Return whether every partition has a leader and all of its replicas are connected voters."""
     led = without = 0.0
     for broker_id in cluster.broker_ids:
         without += gauge(cluster, broker_id, "raftmq_under_replicated_partitions")
@@ -38,7 +38,7 @@ def is_whole(cluster: LocalCluster) -> bool:
 
 
 async def wait_replaced(cluster: LocalCluster, broker_id: int, old: set[str]) -> None:
-    """The files of the replicas that were damaged or lost are gone, others are in their place, and all is whole."""
+    """Wait until new files have replaced those of the damaged or lost replicas and every partition is whole."""
 
     def is_replaced() -> bool:
         now = replica_files(cluster, broker_id)
@@ -64,14 +64,14 @@ def has_rows(path: Path) -> bool:
 
 
 def is_quarantined_as_missing(cluster: LocalCluster, broker_id: int, file: Path) -> bool:
-    """Whether the broker said so of the replica that this file was."""
+    """Return whether the broker logged that it quarantined the replica of this file because the file is missing."""
     group_id, replica_id = file.stem.split("-")
     reason = f"replica {replica_id} of group {group_id}: its file is missing"
     return any("replica_quarantined" in line and reason in line for line in cluster.logs(broker_id).splitlines())
 
 
 def flip_a_byte(path: Path) -> None:
-    """In the newest log row, wherever copy on write left it in the file."""
+    """Flip a bit of the newest log row, in every copy that copy-on-write left in the file."""
     with lmdb.open(str(path), subdir=False, readonly=True, lock=False, max_dbs=3) as environment:
         database = environment.open_db(b"log", create=False)
         with environment.begin(db=database) as transaction, transaction.cursor() as cursor:
@@ -87,7 +87,7 @@ def flip_a_byte(path: Path) -> None:
 
 
 def used_file(cluster: LocalCluster, broker_id: int) -> Path:
-    """One of the broker's files of partitions, with entries in it."""
+    """Return one of the broker's partition files. It contains entries."""
     file = data_files(cluster, broker_id)[0]
     assert has_rows(file)
     return file
@@ -99,7 +99,10 @@ async def rebuild(
     choose: Callable[[LocalCluster, int], Path],
     spoil: Callable[[Path], None],
 ) -> tuple[int, Path]:
-    """Spoil one file of a stopped broker, and return both: another file of its group takes its place, the others stay."""
+    """Spoil one file of a stopped broker, wait for its replacement, and return the broker and the file.
+
+    The replacement belongs to the same group, and all other files stay.
+    """
     victim = 2
     cluster.kill(victim)
     await workload.wait_progress()
@@ -116,14 +119,14 @@ async def rebuild(
 
 
 def forget(file: Path) -> None:
-    """The replica's row in its broker's registry is gone, as after an older copy of node.mdb was put back."""
+    """Delete the replica's row from its broker's registry, as restoring an older copy of node.mdb would do."""
     row = struct.pack(">QQ", *map(int, file.stem.split("-")))
     with lmdb.open(str(file.parent.parent / "node.mdb"), subdir=False, max_dbs=2) as environment:
         replicas = environment.open_db(b"replicas")
         broker = environment.open_db(b"node")
         with environment.begin(write=True) as transaction:
             assert transaction.delete(row, db=replicas)
-            # the broker names each of its transactions in this row; one without that would be found as damage first
+            # the broker records each of its transactions in this row: a missing record would be reported as damage first
             fields = json.loads(bytes(transaction.get(b"node", db=broker))[:-CHECKSUM_BYTES])
             fields["transaction_id"] = transaction.id()
             transaction.put(b"node", seal(b"node", json.dumps(fields).encode()), db=broker)
@@ -136,11 +139,12 @@ async def check_with_the_repaired_in_the_quorum(cluster: LocalCluster, workload:
     await workload.check()
 
 
-async def test_the_next_broker_may_go_as_soon_as_status_says_that_nothing_is_wrong(
+async def test_the_next_broker_may_be_stopped_as_soon_as_status_reports_no_problem(
     cluster: LocalCluster, workload: Workload
 ) -> None:
-    """A broker that comes back with damaged replicas is connected and ready before they are replaced. If status called it whole, an operator
-    who then takes the next broker away, as the guide says, would be left with one replica of three.
+    """A broker that returns with damaged replicas is connected and ready before they are replaced.
+
+    If status called it healthy by then, an operator who follows the guide and stops the next broker would keep one replica of three.
     """
     victim = 2
     await workload.wait_progress()
@@ -160,7 +164,7 @@ async def test_damaged_partition_files_are_rebuilt_from_the_peers(cluster: Local
     await workload.wait_progress()
     cluster.kill(victim)
     await workload.wait_progress()
-    damaged = [path for path in data_files(cluster, victim) if has_rows(path)]  # one that was just made has none yet
+    damaged = [path for path in data_files(cluster, victim) if has_rows(path)]  # a new file has no rows yet
     assert damaged
     for path in damaged:
         flip_a_byte(path)
@@ -170,7 +174,9 @@ async def test_damaged_partition_files_are_rebuilt_from_the_peers(cluster: Local
     await check_with_the_repaired_in_the_quorum(cluster, workload, victim)
 
 
-async def test_a_node_whose_disk_was_wiped_gets_everything_again(cluster: LocalCluster, workload: Workload) -> None:
+async def test_a_broker_whose_disk_was_wiped_gets_all_its_replicas_again(
+    cluster: LocalCluster, workload: Workload
+) -> None:
     victim = 3
     cluster.kill(victim)
     await workload.wait_progress()
@@ -181,8 +187,10 @@ async def test_a_node_whose_disk_was_wiped_gets_everything_again(cluster: LocalC
     await check_with_the_repaired_in_the_quorum(cluster, workload, victim)
 
 
-async def test_the_first_node_may_lose_its_disk_like_any_other(cluster: LocalCluster, workload: Workload) -> None:
-    """The bootstrapping broker has no part that the others do not have."""
+async def test_the_bootstrapping_broker_may_lose_its_disk_like_any_other(
+    cluster: LocalCluster, workload: Workload
+) -> None:
+    """The bootstrapping broker holds nothing that the others lack."""
     victim = 1
     cluster.kill(victim)
     await workload.wait_progress()
@@ -200,20 +208,23 @@ async def test_a_damaged_metadata_replica_is_replaced_and_the_partitions_stay(
     await check_with_the_repaired_in_the_quorum(cluster, workload, victim)
 
 
-async def test_a_partition_file_that_is_gone_is_rebuilt_and_the_others_stay(
+async def test_a_missing_partition_file_is_rebuilt_and_the_others_stay(
     cluster: LocalCluster, workload: Workload
 ) -> None:
-    """An empty file under the old replica's id would deny what that one had acknowledged and whom it had voted for."""
+    """An empty file with the old replica's id would deny the entries it acknowledged and the votes it gave."""
     victim, gone = await rebuild(cluster, workload, used_file, Path.unlink)
     assert is_quarantined_as_missing(cluster, victim, gone)
     await check_with_the_repaired_in_the_quorum(cluster, workload, victim)
 
 
 @pytest.mark.long
-async def test_a_file_that_is_gone_after_deaths_by_a_memory_fault_is_rebuilt(
+async def test_a_file_missing_after_deaths_by_a_memory_fault_is_rebuilt(
     cluster: LocalCluster, workload: Workload
 ) -> None:
-    """The files that were being read are verified first, in a child: one that is gone is missing, and ends no start."""
+    """After such deaths a child process first verifies the files that were being read.
+
+    It reports a deleted file as missing, which does not prevent the start.
+    """
 
     def die_of_it() -> None:
         os.kill(cluster.pid(2), signal.SIGBUS)
@@ -233,8 +244,8 @@ async def test_a_file_that_is_gone_after_deaths_by_a_memory_fault_is_rebuilt(
     await check_with_the_repaired_in_the_quorum(cluster, workload, 2)
 
 
-async def test_a_flipped_bit_of_a_meta_page_takes_nothing_back(cluster: LocalCluster, workload: Workload) -> None:
-    """LMDB would show the commit before the last one, sound in every row: an entry that was acknowledged would be gone."""
+async def test_a_flipped_bit_of_a_meta_page_reverts_no_commit(cluster: LocalCluster, workload: Workload) -> None:
+    """LMDB would present the commit before the last one with intact rows, without an entry that was acknowledged."""
 
     def flip_the_number_of_the_newest(file: Path) -> None:
         with file.open("r+b") as pages:
@@ -248,20 +259,21 @@ async def test_a_flipped_bit_of_a_meta_page_takes_nothing_back(cluster: LocalClu
     await check_with_the_repaired_in_the_quorum(cluster, workload, victim)
 
 
-async def test_a_replica_that_the_registry_has_forgotten_is_rebuilt_and_the_others_stay(
+async def test_a_replica_missing_from_the_registry_is_rebuilt_and_the_others_stay(
     cluster: LocalCluster, workload: Workload
 ) -> None:
-    """Its file says that it has acknowledged, which an empty one under its id would deny."""
+    """Its file proves that it acknowledged entries, which an empty file with its id would deny."""
     victim, _ = await rebuild(cluster, workload, used_file, forget)
     assert "the registry does not know its file: it was written to" in cluster.logs(victim)
     await check_with_the_repaired_in_the_quorum(cluster, workload, victim)
 
 
-async def test_a_metadata_file_that_is_gone_is_rebuilt_and_the_partitions_stay(
+async def test_a_missing_metadata_file_is_rebuilt_and_the_partitions_stay(
     cluster: LocalCluster, workload: Workload
 ) -> None:
-    """NATS JetStream 2.12.1 deleted a stream as orphaned where the snapshot of metadata was damaged. When metadata itself is what is
-    missing, it says nothing of what belongs here.
+    """Missing metadata is no evidence that the broker's partitions are orphaned.
+
+    NATS JetStream 2.12.1 deleted a stream as orphaned when its snapshot of metadata was damaged.
 
     Source: Jepsen, NATS 2.12.1 (2025); nats-server #7556.
     """
@@ -271,7 +283,9 @@ async def test_a_metadata_file_that_is_gone_is_rebuilt_and_the_partitions_stay(
 
 
 @pytest.mark.long
-async def test_a_repair_goes_on_where_a_killed_leader_left_it(cluster: LocalCluster, workload: Workload) -> None:
+async def test_a_repair_completes_although_another_broker_is_killed_repeatedly(
+    cluster: LocalCluster, workload: Workload
+) -> None:
     victim, leader = 2, 1
     cluster.kill(victim)
     await workload.wait_progress()
@@ -279,7 +293,7 @@ async def test_a_repair_goes_on_where_a_killed_leader_left_it(cluster: LocalClus
     shutil.rmtree(cluster.data_dir(victim))
     await asyncio.to_thread(cluster.restart, victim, wait=False)
     for _ in range(3):
-        await asyncio.sleep(0.4)  # somewhere in the middle of it, a little later each time
+        await asyncio.sleep(0.4)  # in the middle of the repair, a little later each time
         cluster.kill(leader)
         await asyncio.to_thread(cluster.restart, leader, wait=False)
         await asyncio.to_thread(cluster.wait_ready, leader)
@@ -288,8 +302,8 @@ async def test_a_repair_goes_on_where_a_killed_leader_left_it(cluster: LocalClus
     await check_with_the_repaired_in_the_quorum(cluster, workload, victim)
 
 
-async def test_without_a_healthy_majority_nothing_is_given_up(cluster: LocalCluster) -> None:
-    """Two of three replicas are damaged: the third may hold the only copy, so nobody replaces anything."""
+async def test_without_a_healthy_majority_no_replica_is_replaced(cluster: LocalCluster) -> None:
+    """Two of three replicas are damaged. The third may hold the only copy, so no replica is replaced."""
     async with Workload(cluster.bootstrap_servers, TOPIC, PARTITIONS) as workload:
         await workload.wait_progress()
         await workload.finish()
@@ -305,13 +319,13 @@ async def test_without_a_healthy_majority_nothing_is_given_up(cluster: LocalClus
     for broker_id in victims:
         await asyncio.to_thread(cluster.wait_ready, broker_id)
     await eventually(lambda: all("replica_quarantined" in cluster.logs(broker_id) for broker_id in victims))
-    await asyncio.sleep(1.5)  # several rounds of the controller, each of which would have given them up
+    await asyncio.sleep(1.5)  # several rounds of the controller, each of which could have replaced them
     assert {broker_id: replica_files(cluster, broker_id) for broker_id in cluster.broker_ids} == before
     assert [gauge(cluster, broker_id, "raftmq_quarantined_replicas") for broker_id in (1, 2, 3)] == [0, 3, 3]
 
 
-async def test_directories_where_files_belong_end_no_broker(cluster: LocalCluster, workload: Workload) -> None:
-    """Neither one in the trash nor one in the place of a replica's file, which keeps no other file from being opened."""
+async def test_directories_in_place_of_files_do_not_end_the_broker(cluster: LocalCluster, workload: Workload) -> None:
+    """A directory in the trash is ignored. One in place of a replica's file does not keep other files from being opened."""
     victim = 2
     await workload.wait_progress()
     cluster.kill(victim)

@@ -1,4 +1,4 @@
-"""An older copy of a broker's data directory, with real processes: put back beside a broker that lags, and started again."""
+"""An older copy of a broker's data directory, restored while another broker lags, with real processes."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tests.support.e2e.workload import Workload
 pytestmark = [pytest.mark.e2e]
 
 
-async def test_an_older_copy_beside_a_broker_that_lags_is_no_majority(
+async def test_an_older_copy_and_a_lagging_broker_do_not_form_a_majority(
     cluster: LocalCluster, workload: Workload
 ) -> None:
-    """Both lack what was acknowledged after the copy was made: to believe the copy would lose it."""
+    """Both lack records that were acknowledged after the copy was made. Trusting the copy would lose these records."""
     stale, whole, lagging = 1, 2, 3
     await asyncio.to_thread(cluster.stop, stale)
     directory = cluster.data_dir(stale)
@@ -28,7 +28,7 @@ async def test_an_older_copy_beside_a_broker_that_lags_is_no_majority(
     shutil.copytree(directory, backup)
     await asyncio.to_thread(cluster.restart, stale)
     await workload.wait_progress()
-    cluster.kill(lagging)  # it has met the newer boot, and lacks all that follows
+    cluster.kill(lagging)  # it knows the newer boot and lacks all later records
     await workload.wait_progress()
     await workload.finish()
     for broker_id in (whole, stale):
@@ -38,7 +38,7 @@ async def test_an_older_copy_beside_a_broker_that_lags_is_no_majority(
     for broker_id in (lagging, stale):
         cluster.restart(broker_id, wait=False)
     await eventually(lambda: "stale_directory" in readiness(cluster, stale))
-    await asyncio.to_thread(cluster.stop, stale)  # an orderly end, so that what it was told is on its disk
+    await asyncio.to_thread(cluster.stop, stale)  # a clean stop, so that the refusal is on its disk
     for _ in range(2):
         command = [*RAFTMQ, "broker", "start", "--data-dir", str(directory), *ANY]
         again = await asyncio.to_thread(subprocess.run, command, capture_output=True, timeout=60, check=False)

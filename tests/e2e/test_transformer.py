@@ -1,4 +1,4 @@
-"""Transformers in real processes on real brokers: whatever is killed, each output is there once, and in the order of the input."""
+"""Transformers in real processes on real brokers: despite kills, each output exists once, in the order of the input."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def cluster() -> Iterator[LocalCluster]:
 
 
 class Fleet:
-    """Processes with transformers of a group that come and go, while records are written to what they read."""
+    """Transformer processes of one group that start and end while records are written to their input."""
 
     def __init__(self, cluster: LocalCluster, directory: Path, name: str) -> None:
         self.cluster = cluster
@@ -61,7 +61,7 @@ class Fleet:
                 await admin.create_topic(name, partitions=partitions, replication_factor=3)
 
     async def write(self, count: int) -> None:
-        """Records whose values are numbers, so that the numbers of a key rise."""
+        """Write records whose values are rising numbers, so that the numbers of each key rise."""
         async with Producer(bootstrap_servers=self.servers) as producer:
             for _ in range(count):
                 await producer.send(self.input, b"%d" % self.sent, b"k%d" % self.chance.randrange(KEYS))
@@ -83,7 +83,7 @@ class Fleet:
                 stderr=log,
             )
         self._members.append(member)
-        while "consumer_started" not in path.read_text():  # from then on it takes SIGTERM in order
+        while "consumer_started" not in path.read_text():  # from now on it drains on SIGTERM
             assert member.returncode is None, self.logs()
             await asyncio.sleep(0.05)
 
@@ -95,7 +95,7 @@ class Fleet:
         self.killed += 1
 
     async def freeze_one(self, seconds: float) -> None:
-        """A process stands still until others own its partitions, and goes on with what it had in hand."""
+        """Freeze a process until others own its partitions. It then continues with its unfinished records."""
         member = self._members.pop(self.chance.randrange(len(self._members)))
         member.send_signal(signal.SIGSTOP)
         try:
@@ -110,7 +110,7 @@ class Fleet:
         assert await member.wait() == 0, self.logs()
 
     async def wait_done(self) -> None:
-        """Until everything that was written is transformed and committed."""
+        """Wait until all written records are transformed and committed."""
         async with Consumer(self.input, bootstrap_servers=self.servers) as consumer:
             ends = await consumer.end_offsets(consumer.assignment())
         wanted = {name.partition: end for name, end in ends.items() if end}
@@ -148,7 +148,7 @@ async def fleet_of(cluster: LocalCluster, directory: Path, name: str) -> AsyncIt
 
 
 async def read_all(cluster: LocalCluster, topic: str) -> list[Record]:
-    """All records, partition by partition."""
+    """Return all records, partition by partition."""
     async with Consumer(topic, bootstrap_servers=cluster.bootstrap_servers, auto_offset_reset="earliest") as consumer:
         records: list[Record] = []
         ends = await consumer.end_offsets(consumer.assignment())
@@ -163,7 +163,7 @@ def name_of(record: Record) -> str:
 
 
 async def judge(fleet: Fleet) -> tuple[Counter[str], int]:
-    """What is written more or less often than once (by how often), and how many outputs of a key precede an earlier one's."""
+    """Return the outputs not written exactly once, with their counts, and the number of outputs that follow a later one of their key."""
     expected = Counter(
         f"{topic}/{name}" for number in range(fleet.sent) for topic, name in outputs_of(number, fleet.outputs)
     )
@@ -184,10 +184,8 @@ async def judge(fleet: Fleet) -> tuple[Counter[str], int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["plain", pytest.param("async", marks=pytest.mark.long)])
-async def test_outputs_are_there_once_and_in_order_whatever_is_killed(
-    cluster: LocalCluster, tmp_path: Path, kind: str
-) -> None:
-    """Transformers are killed, frozen past their session, stopped and added; a broker is killed and comes back."""
+async def test_outputs_exist_once_and_in_order_despite_kills(cluster: LocalCluster, tmp_path: Path, kind: str) -> None:
+    """Transformers are killed, frozen past their session, stopped and added. A broker is killed and restarted."""
     async with fleet_of(cluster, tmp_path, kind) as fleet:
         for _ in range(3):
             await fleet.add(kind)
@@ -217,13 +215,13 @@ async def test_outputs_are_there_once_and_in_order_whatever_is_killed(
     assert misordered == 0
 
 
-async def test_a_consumer_and_a_producer_write_twice_what_a_crash_left_uncommitted(
+async def test_a_consumer_with_a_producer_writes_uncommitted_outputs_twice_after_a_crash(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    """The control: the judge of the test above sees it."""
+    """The control experiment: `judge` finds these duplicates."""
     async with fleet_of(cluster, tmp_path, "control") as fleet:
         output = fleet.outputs[0]
-        await fleet.write(400)  # fewer in each partition than the program commits after
+        await fleet.write(400)  # fewer in each partition than the number after which the program commits
         await fleet.add("at_least_once")
         while not await read_all(cluster, output):
             await asyncio.sleep(0.1)
@@ -244,7 +242,7 @@ def test_the_program_of_the_guide_is_the_example() -> None:
     assert shown in (ROOT / "examples/transform_orders.py").read_text()
 
 
-async def test_the_example_makes_invoices_and_dead_letters(cluster: LocalCluster) -> None:
+async def test_the_example_writes_invoices_and_dead_letters(cluster: LocalCluster) -> None:
     await create(cluster, "orders", "invoices", "orders.dead")
     await write(
         cluster,
@@ -278,7 +276,7 @@ async def test_the_example_makes_invoices_and_dead_letters(cluster: LocalCluster
 
 
 async def serve_until_committed(cluster: LocalCluster, transformer: Transformer, topic: str, wanted: int) -> None:
-    """Run it until its group has come so far in a topic of one partition."""
+    """Run the transformer until its group has committed this offset in a topic of one partition."""
     async with asyncio.timeout(WAIT_SECONDS):
         serving = asyncio.create_task(transformer.serve())
         while (await progress(cluster, topic, transformer.group_id)).get(0) != wanted and not serving.done():
@@ -299,7 +297,9 @@ async def create(cluster: LocalCluster, *topics: str) -> None:
             await admin.create_topic(topic, partitions=1, replication_factor=3)
 
 
-async def test_an_output_is_what_the_handler_made(cluster: LocalCluster) -> None:
+async def test_an_output_has_the_handlers_key_value_and_headers_and_the_records_timestamp(
+    cluster: LocalCluster,
+) -> None:
     await create(cluster, "made", "made.out")
     await write(cluster, "made", b"1", b"2", b"3")
 
@@ -330,8 +330,8 @@ async def test_an_output_is_what_the_handler_made(cluster: LocalCluster) -> None
         await transformer.serve()
 
 
-async def test_offsets_that_were_reset_are_transformed_again(cluster: LocalCluster) -> None:
-    """And so are those that a plain consumer committed without the state: nothing below its offset is written again."""
+async def test_records_after_a_reset_offset_are_transformed_again(cluster: LocalCluster) -> None:
+    """Offsets that a plain consumer committed without the state count too: no record below them is transformed again."""
     await create(cluster, "again", "again.out")
     await write(cluster, "again", b"0", b"1", b"2")
 
@@ -360,7 +360,7 @@ async def test_offsets_that_were_reset_are_transformed_again(cluster: LocalClust
     assert [record.value for record in await read_all(cluster, "again.out")] == [*written, b"4"]
 
 
-async def test_a_handler_that_raises_stops_it_before_its_record(cluster: LocalCluster) -> None:
+async def test_a_handler_that_raises_stops_the_transformer_before_its_record(cluster: LocalCluster) -> None:
     await create(cluster, "poison", "poison.out")
     await write(cluster, "poison", b"0", b"1", b"not a number", b"3")
     transformer = Transformer(
@@ -376,7 +376,7 @@ async def test_a_handler_that_raises_stops_it_before_its_record(cluster: LocalCl
     assert await progress(cluster, "poison", "poison-group") == {0: 2}
 
 
-async def test_an_output_topic_that_is_not_there_is_named(cluster: LocalCluster) -> None:
+async def test_a_missing_output_topic_is_named(cluster: LocalCluster) -> None:
     await create(cluster, "lonely")
     await write(cluster, "lonely", b"0")
     transformer = Transformer(

@@ -1,7 +1,7 @@
-"""Every error a user can meet: the exception, its code, whether it may have happened, a text that says what to do, all in bounded time.
+"""Every error that a user of the SDK can meet: its class, code, outcome and advice, within a bounded time.
 
-Each case runs with the asynchronous and with the synchronous SDK, against a real cluster; a fake broker stands in only for what a
-real one cannot be: of another version, without rights for us, of another cluster, silent.
+Each case runs with the asynchronous and the synchronous SDK on a real cluster. A fake broker plays only the parts that a real
+one cannot play: another version, refused rights, another cluster, no answers.
 """
 
 import asyncio
@@ -40,13 +40,13 @@ def cluster() -> Iterator[LocalCluster]:
 
 @pytest.fixture(autouse=True)
 def no_noise(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """No unhandled exception of a background task or callback, in any event loop."""
+    """Assert that no background task or callback of any event loop raised an unhandled exception."""
     yield
     assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
 
 
 class Threaded:
-    """A synchronous client with the methods of the asynchronous one, each in a thread."""
+    """A synchronous client with the methods of the asynchronous one. Each call runs in a thread."""
 
     def __init__(self, cls: Callable[..., Any], *args: object, **settings: object) -> None:
         self._make = lambda: cls(*args, **settings)
@@ -66,7 +66,7 @@ class Threaded:
 
 
 class Sdk:
-    """Makes clients of one of the two kinds, for one cluster."""
+    """A factory of clients of one kind, asynchronous or synchronous, for one cluster."""
 
     def __init__(self, kind: str, servers: str) -> None:
         self.kind = kind
@@ -90,14 +90,14 @@ class Sdk:
 
 
 class Case(NamedTuple):
-    """What a user does, and what comes of it."""
+    """A user's action and the expected error."""
 
     name: str
     act: Callable[[Sdk], Awaitable[object]]
     error: type[errors.RaftMQError]
     code: ErrorCode | None
     says: tuple[str, ...]
-    """Parts of the text, one of which tells what to do."""
+    """Parts of the text, one of which is advice."""
     outcome: Outcome = Outcome.NOT_APPLIED
     seconds_max: float = 5.0
 
@@ -258,11 +258,11 @@ async def commit_alone(sdk: Sdk) -> object:
 
 @pytest.mark.parametrize("kind", ["async", "sync"])
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
-async def test_what_a_user_does_wrong_is_a_typed_error(cluster: LocalCluster, case: Case, kind: str) -> None:
+async def test_a_users_mistake_raises_a_typed_error_with_advice(cluster: LocalCluster, case: Case, kind: str) -> None:
     await check(case, Sdk(kind, cluster.bootstrap_servers))
 
 
-async def test_a_client_that_was_not_started_says_how(cluster: LocalCluster) -> None:
+async def test_a_client_that_was_not_started_names_async_with(cluster: LocalCluster) -> None:
     servers = cluster.bootstrap_servers
     calls: list[Awaitable[object]] = [
         Producer(bootstrap_servers=servers).send(TOPIC, b"x"),
@@ -274,8 +274,8 @@ async def test_a_client_that_was_not_started_says_how(cluster: LocalCluster) -> 
             await call
 
 
-def test_a_data_directory_that_cannot_be_one_is_refused_at_once(tmp_path: Path) -> None:
-    """Whether one may write there is the operating system's answer; a test that runs as root gets it for a file only."""
+def test_a_file_in_place_of_a_data_directory_is_refused(tmp_path: Path) -> None:
+    """The operating system checks permissions. A test that runs as root is refused only if the path is a file."""
     taken = tmp_path / "a file"
     taken.write_text("mine")
     with pytest.raises(OSError, match="a file"), LocalCluster(brokers=1, directory=taken):
@@ -296,7 +296,7 @@ async def write_without_majority(sdk: Sdk) -> object:
 
 @pytest.fixture
 async def minority(cluster: LocalCluster) -> AsyncIterator[str]:
-    """Two of three brokers are frozen, so nobody leads; yields the third one's address."""
+    """Freeze two of three brokers, so that nothing has a leader, and yield the third one's address."""
     lone, *frozen = cluster.broker_ids
     for broker_id in frozen:
         cluster.pause(broker_id)
@@ -308,7 +308,7 @@ async def minority(cluster: LocalCluster) -> AsyncIterator[str]:
 
 
 async def test_without_a_majority_every_call_ends_in_time(minority: str) -> None:
-    """Which of the errors it is depends on how far the lone broker has noticed: it fails as unavailable, or as unknown."""
+    """The error depends on how much the lone broker has noticed: it is retriable, or its outcome is unknown."""
     unavailable = (
         errors.DeliveryExpiredError,
         errors.DeliveryTimeoutError,
@@ -358,7 +358,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 def starts(sdk: Sdk, seconds: float) -> list[Callable[[Sdk], Awaitable[object]]]:
-    """Starting each of the three clients with that patience."""
+    """Return functions that start each of the three clients with this timeout."""
 
     async def start(client: AbstractAsyncContextManager[Any]) -> None:
         async with client:
@@ -377,14 +377,14 @@ async def check_starts(sdk: Sdk, error: type[errors.RaftMQError], *says: str, se
     await asyncio.gather(*(check(case, sdk) for case in cases))
 
 
-async def test_connection_refused(kind: str) -> None:
+async def test_starting_names_each_address_that_refused_the_connection(kind: str) -> None:
     sdk = Sdk(kind, "127.0.0.1:1,127.0.0.1:2")
     await check_starts(
         sdk, errors.BootstrapError, "127.0.0.1:1 (connection refused)", "127.0.0.1:2", "check bootstrap_servers"
     )
 
 
-async def test_something_that_does_not_answer(kind: str) -> None:
+async def test_starting_at_an_unresponsive_server_fails_with_advice(kind: str) -> None:
     with socket.socket() as mute:
         mute.bind(("127.0.0.1", 0))
         mute.listen()
@@ -392,7 +392,7 @@ async def test_something_that_does_not_answer(kind: str) -> None:
         await check_starts(sdk, errors.BootstrapError, "check bootstrap_servers")
 
 
-async def test_a_server_of_another_kind_or_version(kind: str) -> None:
+async def test_starting_at_a_server_of_another_kind_or_version_fails_immediately(kind: str) -> None:
     server = grpc.aio.server()
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
@@ -408,7 +408,7 @@ async def test_a_server_of_another_kind_or_version(kind: str) -> None:
         (pb.PERMISSION_DENIED, errors.PermissionDeniedError),
     ],
 )
-async def test_a_broker_that_refuses_us_for_good(
+async def test_a_permanent_refusal_of_a_broker_is_raised_immediately(
     fake: FakeCluster, kind: str, code: int, error: type[errors.RaftMQError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def refuse(self: object, request: object, context: object) -> AsyncIterator[pb.TopologyUpdate]:
@@ -433,12 +433,12 @@ async def opened(sdk: Sdk, **settings: object) -> AsyncIterator[tuple[Any, Any, 
         yield producer, consumer, admin
 
 
-async def test_an_address_that_belongs_to_another_cluster_now(fake: FakeCluster, kind: str) -> None:
+async def test_clients_report_an_address_that_now_belongs_to_another_cluster(fake: FakeCluster, kind: str) -> None:
     sdk = Sdk(kind, fake.bootstrap_servers)
     async with opened(sdk) as (producer, consumer, admin):
         fake.cluster_id = "another"
         fake.changed()
-        with pytest.raises((errors.WrongClusterError, errors.ClosedInFlightError)):  # one may be under way
+        with pytest.raises((errors.WrongClusterError, errors.ClosedInFlightError)):  # a request may be in flight
             await until_it_fails(lambda: producer.send_and_wait(TOPIC, b"y"))
         for act in (
             lambda _: until_it_fails(lambda: producer.send_and_wait(TOPIC, b"y")),
@@ -455,14 +455,15 @@ async def until_it_fails(act: Callable[[], Awaitable[object]]) -> None:
         await asyncio.sleep(0)
 
 
-async def test_the_last_broker_goes_away(fake: FakeCluster, kind: str) -> None:
-    """A producer says why; a consumer waits, as a reader does; an admin says why."""
+async def test_without_brokers_a_producer_and_an_admin_name_the_reason_and_a_consumer_waits(
+    fake: FakeCluster, kind: str
+) -> None:
     sdk = Sdk(kind, fake.bootstrap_servers)
     async with opened(sdk, delivery_timeout_ms=700) as (producer, consumer, admin):
         await fake.brokers[1].stop()
         with pytest.raises(
             (errors.DeliveryExpiredError, errors.DeliveryTimeoutError)
-        ):  # it may have met the end of the broker
+        ):  # the request may have been in flight when the broker stopped
             await producer.send_and_wait(TOPIC, b"y")
         says = ("within 0.7 s", "connection refused", "send it again")
         lost = Case("send", lambda _: producer.send_and_wait(TOPIC, b"y"), errors.DeliveryExpiredError, None, says)
@@ -472,7 +473,9 @@ async def test_the_last_broker_goes_away(fake: FakeCluster, kind: str) -> None:
         assert await consumer.getmany(timeout_ms=100) == {}
 
 
-async def test_a_broker_that_stops_answering(fake: FakeCluster, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_calls_to_a_broker_that_stops_answering_end_with_an_unknown_outcome(
+    fake: FakeCluster, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def never(self: object, request: object, context: object) -> None:
         await asyncio.Event().wait()
 
@@ -534,7 +537,7 @@ for number in range(5):
 with sync.Producer(bootstrap_servers=servers) as producer:
     delivery = producer.send(topic, b"x")
     print("ready", flush=True)
-    sys.stdin.readline()  # a broker is stopped meanwhile
+    sys.stdin.readline()  # the test stops a broker before it writes this line
     assert asyncio.run(main(9))
     delivery.result()
     producer.send_and_wait(topic, b"y")
@@ -544,7 +547,7 @@ print("done")
 
 
 def test_a_program_with_many_event_loops_writes_nothing_to_stderr(cluster: LocalCluster) -> None:
-    """One `asyncio.run` after the other, clients cancelled and refused, a broker that is stopped, the synchronous SDK beside them."""
+    """It calls `asyncio.run` repeatedly, with cancelled and refused clients, a stopped broker and the synchronous SDK."""
     command = [sys.executable, "-c", PROGRAM, cluster.bootstrap_servers, TOPIC]
     victim = cluster.broker_ids[-1]
     with subprocess.Popen(
@@ -562,7 +565,9 @@ def test_a_program_with_many_event_loops_writes_nothing_to_stderr(cluster: Local
     assert (said, out, program.returncode) == ("ready\n", "done\n", 0)
 
 
-def test_the_logger_is_the_only_voice(cluster: LocalCluster, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_producer_logs_its_start_and_counts_its_records(
+    cluster: LocalCluster, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO, "raftmq")
     with sync.Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
         producer.send_and_wait(TOPIC, b"x")

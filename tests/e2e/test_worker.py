@@ -1,4 +1,4 @@
-"""Workers on real brokers, in real processes: killed at random, stopped by SIGTERM, fed with poison; a fleet of them judged by its history."""
+"""Workers in real processes on real brokers: killed at random, stopped by SIGTERM, given poison records, judged by their histories."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ async def create(cluster: LocalCluster, *topics: str, partitions: int) -> None:
 # ------------------------------------------------------------------------------------------------------------ one worker
 
 
-async def test_a_poison_record_is_moved_with_its_story_and_its_key_goes_on(cluster: LocalCluster) -> None:
-    """The worker creates the dead-letter topic; what it says is what happened."""
+async def test_a_poison_record_is_dead_lettered_with_its_context_and_its_key_continues(cluster: LocalCluster) -> None:
+    """The worker creates the dead-letter topic. The letter's headers describe the failure."""
     await create(cluster, "letters", partitions=3)
     handled: list[bytes | None] = []
     done = asyncio.Event()
@@ -123,7 +123,7 @@ async def test_a_poison_record_is_moved_with_its_story_and_its_key_goes_on(clust
 async def test_the_largest_records_keep_their_values_in_a_dead_letter_topic_that_the_worker_creates(
     cluster: LocalCluster, size: int
 ) -> None:
-    """Else nothing could be sent back once retention has deleted the record."""
+    """Otherwise a redrive would be impossible after retention has deleted the original record."""
     topic = f"large-{size}"
     value = os.urandom(size - 16)
     async with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
@@ -159,10 +159,10 @@ async def test_the_largest_records_keep_their_values_in_a_dead_letter_topic_that
 
 
 @pytest.mark.parametrize("is_graceful", [True, False])
-async def test_what_is_finished_behind_a_record_that_hangs_is_not_repeated(
+async def test_records_finished_after_a_hanging_record_are_not_repeated(
     cluster: LocalCluster, *, is_graceful: bool
 ) -> None:
-    """Whether the worker is stopped, or ends at once when its progress was committed."""
+    """The worker is either stopped, or cancelled after its progress was committed."""
     topic = f"hangs-{is_graceful}"
     await create(cluster, topic, partitions=1)
     async with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
@@ -221,7 +221,7 @@ async def test_what_is_finished_behind_a_record_that_hangs_is_not_repeated(
 
 
 async def test_without_a_dead_letter_topic_poison_stops_the_worker_before_it(cluster: LocalCluster) -> None:
-    """And the next worker begins there."""
+    """The next worker begins at the poison record."""
     await create(cluster, "stops", partitions=1)
     async with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
         for value in (b"good", b"poison", b"good"):
@@ -255,15 +255,17 @@ async def test_without_a_dead_letter_topic_poison_stops_the_worker_before_it(clu
     assert again == [1, 2]
 
 
-async def test_a_dead_letter_topic_that_does_not_exist_is_said_at_the_start(cluster: LocalCluster) -> None:
+async def test_a_missing_dead_letter_topic_is_reported_at_the_start(cluster: LocalCluster) -> None:
     await create(cluster, "early", partitions=1)
     worker = Worker("early", "g", print, bootstrap_servers=cluster.bootstrap_servers, dead_letter_topic="no.such.topic")
     with pytest.raises(UnknownTopicError, match=r"no\.such\.topic"):
         await worker.serve()
 
 
-async def test_two_workers_share_and_the_second_takes_over_when_the_first_stops(cluster: LocalCluster) -> None:
-    """A revoked partition drains before it goes, so in peace nothing is done twice."""
+async def test_two_workers_share_partitions_and_the_second_takes_over_when_the_first_stops(
+    cluster: LocalCluster,
+) -> None:
+    """A revoked partition drains before its release, so without failures no record is processed twice."""
     await create(cluster, "shared", partitions=PARTITIONS)
     handled: dict[str, list[tuple[int, int]]] = {"a": [], "b": []}
 
@@ -316,7 +318,7 @@ async def test_two_workers_share_and_the_second_takes_over_when_the_first_stops(
 
 
 class Member:
-    """A process with workers, on the leash of the test."""
+    """A process with workers that the test controls."""
 
     def __init__(self, order: Order) -> None:
         self.order = order
@@ -334,7 +336,7 @@ class Member:
         assert await self.process.stdout.readline() == b"ready\n", self._errors.read_text()
 
     def is_at_work(self) -> bool:
-        """Whether a handler runs here, as its history says; of a process that stands still it remains true."""
+        """Return whether a handler runs according to the process's history. For a frozen process the answer stays valid."""
         running: set[tuple[str, int]] = set()
         for event in read_events(self.order.history):
             if event.operation == "process":
@@ -342,7 +344,7 @@ class Member:
         return bool(running)
 
     def stand_still(self) -> None:
-        """Returns when it does."""
+        """Freeze the process and return when it has stopped."""
         self.process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)
 
@@ -352,7 +354,7 @@ class Member:
         assert await self.process.wait() == -signal.SIGKILL
 
     async def stop(self) -> None:
-        """In order, by SIGTERM."""
+        """Stop the process cleanly by SIGTERM."""
         assert self.process.returncode is None, self._errors.read_text()
         self.process.terminate()
         assert await self.process.wait() == 0, self._errors.read_text()
@@ -363,7 +365,7 @@ class Member:
 
 
 class Fleet:
-    """Processes with workers that come and go while records are written, and the histories of all of it."""
+    """Worker processes that start and end while records are written, and the histories of all of them."""
 
     def __init__(self, cluster: LocalCluster, directory: Path, topic: str, seed: int, per_process: int) -> None:
         self.group = f"{topic}-group"
@@ -409,7 +411,7 @@ class Fleet:
         self._members.append(member)
 
     async def kill_one(self) -> None:
-        """kill -9 of a process with all its workers, one of them at work at least: what it had in hand must come again elsewhere."""
+        """Kill a process with at least one running handler: its unfinished records must be processed again elsewhere."""
         while True:
             member = self._chance.choice(self._members)
             member.stand_still()
@@ -422,7 +424,7 @@ class Fleet:
         self.killed += 1
 
     async def freeze_one(self, seconds: float) -> None:
-        """A process stands still for longer than its session: others take over, and it wakes up believing that it owns partitions."""
+        """Freeze a process for longer than its session: others take over, and it wakes up believing that it owns partitions."""
         assert seconds > SESSION_MS / 1000
         member = self._members.pop(self._chance.randrange(len(self._members)))
         member.process.send_signal(signal.SIGSTOP)
@@ -436,7 +438,7 @@ class Fleet:
         await self._members.pop(self._chance.randrange(len(self._members))).stop()
 
     async def write(self, until: asyncio.Event, keys: int, pause_seconds: float) -> None:
-        """Records with keys, one poison among a hundred."""
+        """Write records with keys until the event is set. About one record in a hundred is poison."""
         with HistoryWriter(self._history("writer")) as writer:
             recorder = Recorder(writer.write, time.monotonic_ns)
             plain = Producer(bootstrap_servers=self._cluster.bootstrap_servers)
@@ -450,7 +452,7 @@ class Fleet:
                 await producer.settled()
 
     async def finish(self) -> Verdict:
-        """Wait until the group has done everything, stop it in order, and judge the run."""
+        """Wait until the group has processed all records, stop it cleanly, and judge the run."""
         async with Consumer(self._topic, bootstrap_servers=self._cluster.bootstrap_servers) as consumer:
             ends = await consumer.end_offsets(consumer.assignment())
         wanted = {name.partition: end for name, end in ends.items()}
@@ -474,10 +476,10 @@ class Fleet:
 
 
 @pytest.mark.slow
-async def test_a_fleet_that_is_killed_at_random_processes_every_record_and_keys_in_order(
+async def test_a_fleet_under_random_kills_processes_every_record_and_keys_in_order(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    """Sixteen workers in four processes over twelve partitions: one process is frozen past its session, two are killed, two are added."""
+    """Sixteen workers run in four processes over twelve partitions. One process is frozen past its session, two are killed, two are added."""
     async with Fleet(cluster, tmp_path, "fleet", seed=1, per_process=4) as fleet, asyncio.timeout(WAIT_SECONDS):
         await asyncio.gather(*(fleet.add() for _ in range(4)))
         enough = asyncio.Event()
@@ -498,8 +500,10 @@ async def test_a_fleet_that_is_killed_at_random_processes_every_record_and_keys_
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-async def test_a_hundred_workers_are_killed_and_added_for_minutes(cluster: LocalCluster, tmp_path: Path) -> None:
-    """A hundred workers in ten processes; every few seconds one process is killed, stopped, frozen or added."""
+async def test_a_hundred_workers_under_minutes_of_kills_process_every_record_and_keys_in_order(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """The workers run in ten processes. Every few seconds a process is frozen, or it is killed or stopped and replaced."""
     chance = random.Random(2)
     async with Fleet(cluster, tmp_path, "hundred", seed=2, per_process=10) as fleet, asyncio.timeout(800):
         for _ in range(10):

@@ -1,4 +1,4 @@
-"""``raftmq worker run`` as a process: it works, drains on SIGTERM and Ctrl-C, and says with its code how it ended. And the guide's examples."""
+"""`raftmq worker run` as a process: its work, its drain on SIGTERM and Ctrl-C, its exit codes, and the guide's examples."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from pathlib import Path
 HERE = Path(__file__).parent
 
 def handle(record):
-    """Says what it got."""
+    """Print the record and the process id."""
     print(record.offset, record.value.decode(), os.getpid(), flush=True)
 
 def wait(record):
-    """Goes on when the test says so."""
+    """Wait until the test creates the file `go`."""
     print("begun", record.offset, flush=True)
     while not (HERE / "go").exists():
         time.sleep(0.01)
@@ -47,7 +47,7 @@ async def never(record):
     await asyncio.Event().wait()
 
 async def block(record):
-    """Keeps its event loop, as a forgotten time.sleep or a driver that is not asynchronous does."""
+    """Block the event loop, as a forgotten time.sleep or a driver that is not asynchronous does."""
     print("begun", record.offset, flush=True)
     time.sleep(3600)
 
@@ -81,7 +81,7 @@ def committed(cluster: LocalCluster, topic: str) -> int | None:
 
 
 class Running:
-    """A worker's process."""
+    """A process of `raftmq worker run`."""
 
     def __init__(self, cluster: LocalCluster, directory: Path, handler: str, topic: str, *options: str) -> None:
         self.process = subprocess.Popen(
@@ -95,7 +95,7 @@ class Running:
         )
 
     def line(self) -> str:
-        """The next line of its output."""
+        """Return the next line of its output."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, self.process.communicate()[1]
@@ -108,13 +108,13 @@ class Running:
             self.process.send_signal(number)
 
     def wait_draining(self) -> None:
-        """Return when its log says that it takes nothing more."""
+        """Return when its log says that it drains and starts no more records."""
         assert self.process.stderr is not None
         while "worker_draining" not in (line := self.process.stderr.readline()):
             assert line, "it ended"
 
     def end(self) -> tuple[int, str, str]:
-        """Wait for it: its code, the rest of its output, its complaints."""
+        """Wait for its end, and return its exit code, the rest of its output, and its errors."""
         output, errors = self.process.communicate(timeout=WAIT_SECONDS)
         return self.process.returncode, output, errors
 
@@ -131,10 +131,10 @@ def worker(cluster: LocalCluster, directory: Path, handler: str, topic: str, *op
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_lets_handlers_end_commits_and_is_a_clean_end(
+def test_on_a_signal_the_worker_finishes_running_handlers_commits_and_exits_with_0(
     cluster: LocalCluster, handlers: Path, number: signal.Signals
 ) -> None:
-    """The second record of the key is not begun any more."""
+    """The second record of the key is not started."""
     topic = f"drains-{number.name}"
     write(cluster, topic, b"one", b"two")
     with worker(cluster, handlers, "handlers:wait", topic) as running:
@@ -147,7 +147,9 @@ def test_a_signal_lets_handlers_end_commits_and_is_a_clean_end(
     assert committed(cluster, topic) == 1
 
 
-def test_handlers_that_do_not_end_in_time_are_left_and_the_code_says_so(cluster: LocalCluster, handlers: Path) -> None:
+def test_handlers_that_exceed_the_drain_timeout_are_abandoned_and_the_outcome_is_unknown(
+    cluster: LocalCluster, handlers: Path
+) -> None:
     write(cluster, "late", b"one")
     with worker(cluster, handlers, "handlers:never", "late", "--drain-timeout", "0.1s") as running:
         assert running.line() == "begun 0"
@@ -171,8 +173,8 @@ def test_an_async_handler_that_blocks_its_loop_does_not_keep_the_worker_from_end
     assert committed(cluster, "blocked") is None
 
 
-def test_a_second_signal_does_not_wait(cluster: LocalCluster, handlers: Path) -> None:
-    """A thread that never returns does not keep the process from ending either."""
+def test_a_second_signal_ends_the_worker_immediately(cluster: LocalCluster, handlers: Path) -> None:
+    """Not even a thread that never returns keeps the process from ending."""
     write(cluster, "hurry", b"one")
     with worker(
         cluster, handlers, "handlers:wait", "hurry", "--drain-timeout", "3600s", "--log-level", "info"
@@ -187,10 +189,8 @@ def test_a_second_signal_does_not_wait(cluster: LocalCluster, handlers: Path) ->
 
 
 @pytest.mark.slow
-def test_processes_do_the_work_and_a_ctrl_c_to_all_of_them_is_a_clean_end(
-    cluster: LocalCluster, handlers: Path
-) -> None:
-    """A terminal sends Ctrl-C to the whole group."""
+def test_a_worker_with_processes_exits_cleanly_on_ctrl_c_to_all_of_them(cluster: LocalCluster, handlers: Path) -> None:
+    """A terminal sends Ctrl-C to the whole process group."""
     write(cluster, "parallel", b"one", b"two", partitions=1)
     options = ("--executor", "process", "--concurrency", "2", "--handler-timeout", "60s")
     with worker(cluster, handlers, "handlers:handle", "parallel", *options) as running:
@@ -203,7 +203,7 @@ def test_processes_do_the_work_and_a_ctrl_c_to_all_of_them_is_a_clean_end(
     assert committed(cluster, "parallel") == 2
 
 
-def test_poison_without_a_dead_letter_topic_is_code_6(cluster: LocalCluster, handlers: Path) -> None:
+def test_poison_without_a_dead_letter_topic_exits_with_6(cluster: LocalCluster, handlers: Path) -> None:
     write(cluster, "poisoned", b"one")
     with worker(cluster, handlers, "handlers:fail", "poisoned", "--retries", "0") as running:
         code, _, errors = running.end()
@@ -213,7 +213,7 @@ def test_poison_without_a_dead_letter_topic_is_code_6(cluster: LocalCluster, han
     assert "poisoned/0 offset 0 failed 1 times, last with ValueError: no good" in complaint[0]
 
 
-def test_a_topic_that_does_not_exist_is_code_4(cluster: LocalCluster, handlers: Path) -> None:
+def test_a_topic_that_does_not_exist_exits_with_4(cluster: LocalCluster, handlers: Path) -> None:
     with worker(cluster, handlers, "handlers:handle", "no-such-topic", "--timeout", "5s") as running:
         code, _, errors = running.end()
     assert code == ExitCode.REJECTED
@@ -240,7 +240,7 @@ def test_the_programs_of_the_guide_are_the_examples() -> None:
 
 
 def lines_of_example(name: str) -> list[str]:
-    """What an example prints, which must succeed."""
+    """Run an example, which must succeed, and return the lines of its output."""
     done = subprocess.run(
         [sys.executable, "-m", f"examples.{name}"],
         cwd=ROOT,
@@ -265,8 +265,8 @@ def test_the_program_of_the_guide_with_retry_reject_and_hooks_runs() -> None:
     assert lines_of_example("worker_payments") == expected
 
 
-def test_the_lines_of_handlers_in_many_threads_do_not_run_into_each_other() -> None:
-    """`print` writes its end on its own: with it, one line of some hundreds is a blank one."""
+def test_lines_printed_by_handlers_in_many_threads_stay_separate() -> None:
+    """`print` writes the line end separately. With it, one in some hundreds of lines would be blank."""
     program = """
 import threading
 from examples.worker_tasks import handle
@@ -292,8 +292,8 @@ for thread in threads:
     assert set(lines) == expected
 
 
-async def test_the_commands_of_the_guide_run_and_say_what_the_guide_says(cluster: LocalCluster) -> None:
-    """In their order; the worker gets its SIGTERM when it has done what there is."""
+async def test_the_commands_of_the_guide_run_and_print_the_described_output(cluster: LocalCluster) -> None:
+    """The commands run in their order. The worker receives SIGTERM after it has processed all records."""
     blocks = re.findall(r"```sh\n(.*?)```", guide(), re.DOTALL)
     assert len(blocks) == 3
     prepare, run, show = blocks

@@ -1,4 +1,4 @@
-"""Real brokers of which one has a wall clock that is days away: nothing is deleted before its time, nothing is there twice."""
+"""Real brokers, one of which has a wall clock days ahead: no record is deleted too early or duplicated."""
 
 import asyncio
 import sys
@@ -14,12 +14,12 @@ from tests.support.e2e.workload import Workload
 pytestmark = [pytest.mark.e2e]
 
 RETENTION_ROUNDS_SECONDS = 11.0
-"""Two of a broker's looks at what is too old."""
+"""Time for two of a broker's checks for expired data."""
 
 
 @pytest.fixture
 async def cluster() -> AsyncIterator[LocalCluster]:
-    """Three brokers whose clocks can be set, with the topic `TOPIC`, which keeps records for a week."""
+    """Yield three brokers whose clocks can be set, with the topic `TOPIC`, which keeps records for a week."""
     async with cluster_with_topic(command=(sys.executable, broker_with_clock.__file__)) as running:
         yield running
 
@@ -29,10 +29,10 @@ def set_clock(cluster: LocalCluster, broker_id: int, hours: int) -> None:
 
 
 @pytest.mark.parametrize("hours", [200, 25])
-async def test_a_leader_whose_clock_is_days_ahead_costs_nothing(
+async def test_a_leader_whose_clock_is_days_ahead_causes_no_loss_and_no_duplicate(
     cluster: LocalCluster, workload: Workload, hours: int
 ) -> None:
-    """200 h are longer than records are kept, 25 h longer than producers are remembered: nothing is deleted, nothing is written twice."""
+    """200 hours exceed the retention of records, and 25 hours exceed the expiry of producers."""
     wrong = busiest_leader(cluster)
     set_clock(cluster, wrong, hours)
     await eventually(lambda: "clock_differs" in readiness(cluster, wrong))

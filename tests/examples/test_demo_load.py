@@ -1,4 +1,4 @@
-"""The demo's load: whom it kills and when, what it measures, and that a failed append is not swallowed."""
+"""The demo's load: its victim, the times of the kill and the restart, its measurements, and a failed append."""
 
 import asyncio
 import io
@@ -31,7 +31,7 @@ class FakeCluster:
 
 
 class FakeDelivery:
-    """Acknowledged one turn of the loop after it is awaited, on the partitions it is told."""
+    """A delivery to the given partitions that is acknowledged one turn of the loop after it is awaited."""
 
     def __init__(self, count: int, partitions: Iterable[int], error: RaftMQError | None) -> None:
         self.count = count
@@ -54,7 +54,7 @@ class FakeProducer:
     async def send_many(self, topic: str, records: list[tuple[bytes | None, bytes]]) -> FakeDelivery:
         self.taken += records
         self.cluster.events.append(f"taken {len(self.taken)}")
-        # One partition a chunk, so that a single acknowledgement must not count as the end of a failover of three.
+        # Each chunk goes to one partition, so a single acknowledgement must not end a failover of three partitions.
         return FakeDelivery(len(records), [len(self.taken) // CHUNK_RECORDS % len(LEADERS)], self.error)
 
 

@@ -1,4 +1,4 @@
-"""Progress is lines where there is no terminal."""
+"""Without a terminal, progress is printed as lines."""
 
 import io
 

@@ -1,4 +1,4 @@
-"""The demo's records are the real flights, unharmed."""
+"""The demo's records are the real flights, unchanged."""
 
 import csv
 import io
@@ -9,7 +9,7 @@ import zipfile
 from examples.demo_flights.source import FLIGHT_COUNT, archive_path, read_flights
 
 
-def test_every_flight_is_there_once_with_its_tail_number_as_key() -> None:
+def test_every_flight_appears_once_with_its_tail_number_as_key() -> None:
     flights = list(read_flights(archive_path()))
     assert len(flights) == FLIGHT_COUNT == len({value for _, value in flights})
     assert sum(key is None for key, _ in flights) == 2_512

@@ -1,4 +1,4 @@
-"""The demo's verification finds each kind of damage, and nothing where there is none."""
+"""The demo's verification finds each kind of damage, and reports nothing about a faithful copy."""
 
 import pytest
 
@@ -84,7 +84,7 @@ def test_a_key_in_two_partitions_is_found() -> None:
     assert outcome.problems == ["key b'N1' is in partitions 0 and 1: partition 1 offset 3, source row 5: a2"]
 
 
-def test_equal_records_are_counted_not_confused() -> None:
+def test_equal_records_are_counted_and_not_taken_for_duplicates() -> None:
     source = [(A, b"same"), (A, b"same")]
     assert verify(source, {0: [(0, A, b"same"), (1, A, b"same")]}).is_clean
     assert verify(source, {0: [(0, A, b"same")]}).problems == ["lost record: source row 1 is in no partition: same"]

@@ -1,4 +1,4 @@
-"""One Spark session and one cluster for all tests here; each test makes topics of its own."""
+"""Fixtures: one Spark session and one cluster for all tests of Spark. Each test creates its own topics."""
 
 import contextlib
 import os
@@ -17,13 +17,13 @@ from raftmq.types import TopicPartition
 from scripts.find_java import ADVICE, find_java
 
 HAS_ADMISSION_CONTROL = find_spec("pyspark.sql.streaming.datasource") is not None
-"""Spark 4.2 and later."""
+"""Whether Spark is 4.2 or later, in which a source can limit its batches."""
 TIMEOUT_SECONDS = 900
-"""For one test: a JVM that starts on a busy machine needs minutes by itself."""
+"""Time limit of one test. On a busy machine the start of a JVM alone takes minutes."""
 STARTS_MAX = 10
 MASTER = "local[2]"
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""A JVM that lives for a minute gains nothing by compiling well: without this, our tests take it 1.8 times as much processor time."""
+"""A JVM that runs for a minute does not gain by optimized compilation: without these options the tests take 1.8 times the processor time."""
 SETTINGS = {
     "spark.driver.memory": "1g",
     "spark.driver.extraJavaOptions": QUICK_JAVA,
@@ -33,7 +33,7 @@ SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
-    "spark.python.authenticate.socketTimeout": "300s",  # how long a new Python worker may take on a busy machine
+    "spark.python.authenticate.socketTimeout": "300s",  # a new Python worker starts slowly on a busy machine
 }
 
 
@@ -44,14 +44,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def prepare_environment() -> None:
-    """What Spark's processes take from the environment: Java, and the interpreter of the tests for Python workers."""
+    """Set the environment of Spark's processes: Java, and the interpreter of the tests for Python workers."""
     home = find_java()
     if home is None:
         pytest.fail(ADVICE, pytrace=False)
     os.environ["JAVA_HOME"] = str(home)
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    # Spark starts dozens of Python processes: without compiled modules each compiles pyspark, pandas and pyarrow, for seconds.
+    # Spark starts dozens of Python processes. Without compiled modules each of them compiles pyspark, pandas and pyarrow for seconds.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.environ.setdefault("PYTHONPYCACHEPREFIX", str(Path(__file__).parents[2] / ".venv/pycache"))
 
@@ -59,8 +59,8 @@ def prepare_environment() -> None:
 def begin(start: Callable[[], Any]) -> Any:
     """Start a query and return it when it has planned its first batch, or ended.
 
-    Spark gives the Python process of a streaming source ten seconds to start, which cannot be changed, and on a busy machine is too short:
-    a query that failed for that reason, before it did anything, is started again.
+    Spark gives the Python process of a streaming source ten seconds to start. The limit cannot be changed and is too short on a busy
+    machine, so a query that failed for that reason before it did anything is started again.
     """
     for _ in range(STARTS_MAX):
         query = start()
@@ -116,7 +116,7 @@ def producer(servers: str) -> Iterator[sync.Producer]:
 
 @pytest.fixture
 def topic(admin: sync.Admin) -> Iterator[Callable[..., str]]:
-    """Makes topics with names of their own: ``topic(partitions=3)``; deletes them after the test."""
+    """Yield a function that creates topics with unique names, such as `topic(partitions=3)`, and delete them after the test."""
     made: list[str] = []
 
     def make(partitions: int = 1, **config: str | int) -> str:
@@ -138,7 +138,10 @@ def checkpoint(tmp_path: Path) -> str:
 
 @pytest.fixture(scope="session")
 def appended_at(servers: str) -> Iterator[Callable[[str, int], int]]:
-    """When the leader appended the record at an offset of partition 0 (milliseconds), found by halving: no client shows it."""
+    """Yield a function that returns the time in milliseconds at which the leader appended a record of partition 0.
+
+    It finds the time by bisection, because no client shows it.
+    """
     with sync.Consumer(bootstrap_servers=servers) as consumer:
 
         def find(topic: str, offset: int) -> int:

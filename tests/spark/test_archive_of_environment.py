@@ -1,4 +1,4 @@
-"""The guide's archive: all that a cluster needs whose machines have Spark, and nothing of RaftMQ."""
+"""The guide's archive of an environment: a cluster whose machines have only Spark needs nothing else for RaftMQ."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def spark_home() -> Path:
 
 @pytest.fixture
 def standalone(tmp_path: Path, spark_home: Path) -> Iterator[Standalone]:
-    """Its processes have nothing of ours in their environment."""
+    """Yield a standalone cluster whose processes have nothing of RaftMQ in their environment."""
     (folder := tmp_path / "standalone").mkdir()
     bare = {
         "PATH": os.defpath,
@@ -49,7 +49,7 @@ def standalone(tmp_path: Path, spark_home: Path) -> Iterator[Standalone]:
 
 @pytest.fixture
 def submitting(tmp_path: Path, spark_home: Path) -> dict[str, str]:
-    """The environment of somebody who has Spark's programs in the path."""
+    """Return the environment of a user who has Spark's programs in the path."""
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf/spark-defaults.conf").write_text("".join(f"{name} {value}\n" for name, value in FRUGAL.items()))
     ours = re.compile("PYTHON|PYSPARK|SPARK|VIRTUAL_ENV")
@@ -71,7 +71,7 @@ def guide_commands(replaced: dict[str, str]) -> str:
     return str(commands)
 
 
-def test_an_archive_is_all_that_executors_need(
+def test_executors_need_only_the_archive(
     standalone: Standalone,
     submitting: dict[str, str],
     servers: str,
@@ -100,7 +100,7 @@ def test_an_archive_is_all_that_executors_need(
 
     assert done.returncode == 0, done.stderr[-5000:]
     places = json.loads(done.stdout.splitlines()[-1])
-    assert len(places) == 2  # executors
+    assert len(places) == 2  # one for each executor
     for folder, found in places:
         assert Path(folder).is_relative_to(standalone.folder)
         assert Path(found).is_relative_to(f"{folder}/environment")

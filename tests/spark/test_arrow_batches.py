@@ -1,4 +1,4 @@
-"""From batches to Arrow columns: what comes out is what `decode_records` says, for every layout a batch may have."""
+"""From batches to Arrow columns: the rows equal those of `decode_records` for every layout of a batch."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -64,10 +64,10 @@ def expected(records: list[Record]) -> list[Row]:
 @given(
     st.lists(ROWS, min_size=1, max_size=4), st.sampled_from([CODEC_NONE, CODEC_LZ4]), st.integers(0, 1 << 40), st.data()
 )
-def test_columns_are_what_the_records_are(
+def test_columns_equal_the_decoded_records(
     batches: list[list[Row]], codec: int, base_offset: int, data: st.DataObject
 ) -> None:
-    """The first and the last batch may be cut."""
+    """The range may begin within the first batch and end within the last one."""
     made, records = [], []
     at = base_offset
     for number, rows in enumerate(batches):
@@ -81,7 +81,7 @@ def test_columns_are_what_the_records_are(
     assert rows_of(record_batches(iter(made), range_, SCHEMA)) == expected(records)
 
 
-def test_small_batches_are_gathered_and_a_gap_parts_them() -> None:
+def test_small_batches_are_combined_and_a_gap_separates_them() -> None:
     data = batch_of([(None, b"x", 5, ())] * 10)
     batches = [fetched(data, base) for base in (0, 10, 20, 100, 110)]
     found = list(record_batches(iter(batches), OffsetRange("t", 1, 0, 0, 200), SCHEMA))
@@ -89,7 +89,7 @@ def test_small_batches_are_gathered_and_a_gap_parts_them() -> None:
     assert found[1].column("offset").to_pylist() == list(range(100, 120))
 
 
-def test_gathering_ends_where_it_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_combined_batches_end_at_the_target_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arrow_batches, "ROWS_TARGET", 20)
     data = batch_of([(None, b"x", 5, ())] * 10)
     batches = [fetched(data, base) for base in range(0, 50, 10)]
@@ -98,7 +98,7 @@ def test_gathering_ends_where_it_is_enough(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("others", [[], [0]])
-def test_a_time_beyond_arrows_becomes_the_nearest(others: list[int]) -> None:
+def test_a_time_beyond_the_range_of_arrow_becomes_the_nearest_time(others: list[int]) -> None:
     times = [(1 << 63) - 1, *others]
     data = batch_of([(None, b"x", time, ()) for time in times])
     [batch] = record_batches(iter([fetched(data, 0)]), OffsetRange("t", 1, 0, 0, 9), SCHEMA)
@@ -106,7 +106,7 @@ def test_a_time_beyond_arrows_becomes_the_nearest(others: list[int]) -> None:
     assert micros == [TIMESTAMP_MS_MAX * 1000, *others]
 
 
-def test_columns_come_alone_and_in_the_order_asked_for() -> None:
+def test_each_column_can_be_read_alone() -> None:
     data = batch_of([(b"k", b"x", 5, ())])
     for name in COLUMNS:
         schema = arrow_schema(source_schema([name], include_headers=False))
@@ -115,14 +115,14 @@ def test_columns_come_alone_and_in_the_order_asked_for() -> None:
         assert batch.num_columns == 1
 
 
-def test_a_header_name_that_is_no_text_is_damage() -> None:
+def test_a_header_name_that_is_not_utf_8_is_damage() -> None:
     data = bytearray(batch_of([(None, b"x", 5, (("name", b"v"),))]))
     data[data.index(b"name")] = 0xFF
     with pytest.raises(CorruptBatchError, match=r"offsets 4\.\.4 of t/0"):
         list(record_batches(iter([fetched(bytes(data), 4)]), OffsetRange("t", 1, 0, 0, 9), SCHEMA))
 
 
-def test_a_body_that_is_none_is_damage() -> None:
+def test_a_truncated_body_is_damage() -> None:
     data = batch_of([(None, b"x", 5, ())])
     with pytest.raises(CorruptBatchError, match=r"offsets 4\.\.4 of t/0"):
         list(record_batches(iter([fetched(data[:-8], 4)]), OffsetRange("t", 1, 0, 0, 9), SCHEMA))

@@ -1,4 +1,4 @@
-"""The rules of a batch that is run again: each by itself, and all of them against arbitrary runs of tasks and drivers."""
+"""The rules for repeated runs of a batch: each rule by itself, and all of them under arbitrary runs of tasks and drivers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class Stamps:
-    """The cluster's part: a stamp per name, changed by compare and swap."""
+    """The part of the cluster: a stamp per name, changed by compare and swap."""
 
     def __init__(self) -> None:
         self.by_name: dict[str, bytes] = {}
@@ -60,7 +60,7 @@ def enter(stamps: Stamps, attempt: int, task: int, rows: object) -> BatchLedger:
     return stamps.run(enter_batch(identity, task, digest(rows), stamps.run(open_batch(identity, {}))))
 
 
-def test_in_the_first_run_nobody_waits():
+def test_in_the_first_run_no_task_waits():
     stamps = Stamps()
     for task in (3, 0, 3):
         ledger = enter(stamps, 10, task, range(task))
@@ -68,13 +68,13 @@ def test_in_the_first_run_nobody_waits():
     assert ledger.missing(10) == []
 
 
-def test_who_begins_the_batch_says_how_many_partitions_there_are():
+def test_the_first_opener_of_a_batch_fixes_its_partition_counts():
     stamps = Stamps()
     for attempt, counts in ((1, {"t": 3}), (1, {"t": 4}), (2, {})):
         assert stamps.run(open_batch(WriteIdentity("q", 0, attempt), counts)).partition_counts == {"t": 3}
 
 
-def test_who_has_not_written_waits_for_all_who_have():
+def test_a_new_task_waits_until_all_earlier_writers_have_entered_again():
     stamps = Stamps()
     enter(stamps, 1, 0, [1])
     enter(stamps, 1, 2, [2])
@@ -96,14 +96,14 @@ def test_other_rows_are_refused_once_a_task_may_have_written():
     enter(stamps, 3, 0, [1])
 
 
-def test_a_claim_of_a_task_that_never_entered_binds_nobody_later():
-    """Its process died between the two steps. Copies of one attempt are bound: the other one may be about to enter."""
+def test_a_claim_of_a_task_that_never_entered_does_not_bind_later_attempts():
+    """Its process died between the two steps. Copies within one attempt are bound, because the other copy may be about to enter."""
     stamps = Stamps()
     identity = WriteIdentity("q", 0, 1)
     steps = enter_batch(identity, 0, digest([1]), stamps.run(open_batch(identity, {})))
     ask = next(steps)
     assert isinstance(ask, Claim)
-    steps.send(stamps.answer(ask))  # claims, and dies
+    steps.send(stamps.answer(ask))  # the task claims, and dies
     with pytest.raises(ReplayMismatchError):
         enter(stamps, 1, 0, [2])
     enter(stamps, 2, 0, [2])
@@ -119,7 +119,7 @@ def test_a_run_that_was_replaced_stops():
             stamps.run(steps)
 
 
-def test_a_ledger_fits_a_stamp_and_comes_back_equal():
+def test_the_largest_ledger_fits_a_stamp_and_decodes_to_an_equal_one():
     full = BatchLedger(2**60, 2**60, partition_counts={"x" * 249: 10_000}).with_proved(TASKS_MAX - 1)
     assert len(full.encode()) <= 4096
     assert BatchLedger.decode(full.encode()) == full
@@ -128,13 +128,13 @@ def test_a_ledger_fits_a_stamp_and_comes_back_equal():
 
 
 @pytest.mark.parametrize("stamp", [b"", b"{}", b"[]", b'{"v":2}', b"\xff", b'{"v":1,"attempt":1}'])
-def test_a_stamp_of_somebody_else_is_refused(stamp):
+def test_a_foreign_stamp_is_refused(stamp):
     with pytest.raises(ReplayMismatchError):
         BatchLedger.decode(stamp)
 
 
 class Task:
-    """One run of one task, a step at a time: enters, then writes its rows one by one."""
+    """One run of one task in single steps: it enters the ledger, then writes its rows one by one."""
 
     def __init__(self, attempt: int, task: int, rows: list[int]) -> None:
         self.task = task
@@ -163,7 +163,7 @@ class Task:
                 self._answer = stamps.answer(ask)
                 return
         sequence, row = self._left.pop(0)
-        log.setdefault((self.task, sequence), row)  # brokers take each sequence of a task once
+        log.setdefault((self.task, sequence), row)  # brokers accept each sequence number of a task once
         self.is_done = not self._left
 
 
@@ -173,8 +173,8 @@ class Task:
     seed=st.integers(0, 2**32),
 )
 @settings(max_examples=300)
-def test_no_row_is_written_twice_whatever_the_runs_of_a_batch_are(row_count, runs, seed):
-    """Each run divides the same rows among some tasks, with copies, and its driver dies after a while; its tasks may live on."""
+def test_no_row_is_written_twice_in_any_series_of_runs_of_a_batch(row_count, runs, seed):
+    """Each run divides the same rows among tasks and copies of tasks. Its driver dies after some steps, and its tasks may live on."""
     source = random.Random(seed)
     stamps = Stamps()
     log: dict[tuple[int, int], int] = {}

@@ -1,4 +1,4 @@
-"""``spark.read.format("raftmq")`` against real brokers."""
+"""`spark.read.format("raftmq")` with real brokers."""
 
 import json
 from collections.abc import Callable
@@ -16,7 +16,7 @@ KAFKA_SCHEMA = (
 
 
 def fill(producer: sync.Producer, topic: str, partition: int, count: int, first: int = 0) -> None:
-    """Records whose value is their number."""
+    """Write records whose value is their number."""
     records = [(None, str(number).encode()) for number in range(first, first + count)]
     producer.send_many(topic, records, partition=partition, timestamp_ms=1_000_000 + first).result()
 
@@ -35,7 +35,7 @@ def offsets_of(frame: Any) -> dict[int, list[int]]:
     return found
 
 
-def test_columns_are_the_kafka_connectors(
+def test_columns_equal_those_of_the_kafka_connector(
     spark: Any, servers: str, producer: sync.Producer, topic: Callable[..., str]
 ) -> None:
     name = topic()
@@ -80,7 +80,7 @@ def test_columns_can_be_left_out(spark: Any, servers: str, producer: sync.Produc
         wrong.option("subscribe", name).load().collect()
 
 
-def test_every_record_is_read_once_whatever_the_number_of_tasks(
+def test_every_record_is_read_once_with_any_number_of_tasks(
     spark: Any, servers: str, producer: sync.Producer, topic: Callable[..., str]
 ) -> None:
     name = topic(partitions=3)
@@ -99,7 +99,9 @@ def test_every_record_is_read_once_whatever_the_number_of_tasks(
     assert [int(row.value) for row in values] == expected[0]
 
 
-def test_begin_and_end_by_offset(spark: Any, servers: str, producer: sync.Producer, topic: Callable[..., str]) -> None:
+def test_a_read_can_begin_and_end_at_given_offsets(
+    spark: Any, servers: str, producer: sync.Producer, topic: Callable[..., str]
+) -> None:
     name = topic(partitions=2)
     fill(producer, name, 0, 50)
     fill(producer, name, 1, 50)
@@ -114,10 +116,10 @@ def test_begin_and_end_by_offset(spark: Any, servers: str, producer: sync.Produc
     assert offsets_of(single) == {1: [48, 49]}
 
 
-def test_begin_and_end_by_time(
+def test_a_read_can_begin_and_end_at_given_append_times(
     spark: Any, servers: str, producer: sync.Producer, topic: Callable[..., str], appended_at: Callable[[str, int], int]
 ) -> None:
-    """Times are those at which leaders appended, which the broker indexes; not the producers' timestamps."""
+    """Times are the leaders' append times, which the broker indexes, and not the producers' timestamps."""
     name = topic()
     fill(producer, name, 0, 10)
     first = appended_at(name, 0)
@@ -140,14 +142,14 @@ def test_begin_and_end_by_time(
 
 
 def appended_after(producer: sync.Producer, topic: str, time_ms: int, appended_at: Callable[[str, int], int]) -> int:
-    """Send until a record's append time is a later millisecond; the offset of the first such record, which is the last one."""
+    """Send until a record's append time is later than this millisecond. Return that record's offset, which is the last one."""
     while True:
         offset = producer.send_and_wait(topic, b"later", partition=0).offset
         if appended_at(topic, offset) > time_ms:
             return offset
 
 
-def test_topics_by_pattern(spark: Any, servers: str, producer: sync.Producer, topic: Callable[..., str]) -> None:
+def test_a_pattern_selects_topics(spark: Any, servers: str, producer: sync.Producer, topic: Callable[..., str]) -> None:
     one, two, other = topic(), topic(), topic()
     for name in (one, two, other):
         fill(producer, name, 0, 3)
@@ -157,12 +159,12 @@ def test_topics_by_pattern(spark: Any, servers: str, producer: sync.Producer, to
     assert read(spark, servers, subscribePattern="nothing-like-it").count() == 0
 
 
-def test_a_topic_that_is_not_there_is_an_error(spark: Any, servers: str) -> None:
+def test_a_read_of_an_unknown_topic_is_an_error(spark: Any, servers: str) -> None:
     with pytest.raises(Exception, match="there is no topic 'missing'"):
         read(spark, servers, subscribe="missing").collect()
 
 
-def test_trimmed_records_are_an_error_or_a_jump(
+def test_trimmed_records_are_an_error_or_are_skipped(
     spark: Any, servers: str, producer: sync.Producer, admin: sync.Admin, topic: Callable[..., str]
 ) -> None:
     name = topic()
@@ -197,7 +199,7 @@ def test_filters_can_be_pushed_down(
         read(spark, servers, subscribe=name, pushFilters="true").collect()
 
 
-def test_wrong_options_say_what_is_wrong(spark: Any, servers: str) -> None:
+def test_wrong_options_are_refused_with_the_reason(spark: Any, servers: str) -> None:
     with pytest.raises(Exception, match="give one of subscribe, subscribePattern and assign"):
         read(spark, servers).collect()
     with pytest.raises(Exception, match="neither encryption nor authentication"):

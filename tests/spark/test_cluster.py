@@ -1,4 +1,4 @@
-"""What planning learns of a cluster, over real gRPC against a fake one that can keep changes to itself."""
+"""Requests of planning over real gRPC to a fake cluster that can withhold changes."""
 
 from __future__ import annotations
 
@@ -36,8 +36,10 @@ async def offsets(cluster: Cluster, *partitions: int) -> dict[TopicPartition, in
     return await asyncio.to_thread(cluster.offsets, times)
 
 
-async def test_offsets_of_partitions_that_no_update_has_told_of(brokers: FakeCluster, cluster: Cluster) -> None:
-    """A list of topics may be newer than the table: between the two, `UnknownPartitionError` ended a query."""
+async def test_offsets_of_partitions_that_no_update_has_announced_are_found(
+    brokers: FakeCluster, cluster: Cluster
+) -> None:
+    """A list of topics may be newer than the client's table. That difference once ended a query with `UnknownPartitionError`."""
     async with brokers.silence():
         brokers.add_partitions("t", 3)
         found = await asyncio.to_thread(cluster.topics, Matching("t"))
@@ -48,7 +50,9 @@ async def test_offsets_of_partitions_that_no_update_has_told_of(brokers: FakeClu
 
 
 @pytest.mark.parametrize("subscription", [Named(("t",)), Assigned(frozenset({TopicPartition("t", 0)}))])
-async def test_a_fresh_look_asks(brokers: FakeCluster, cluster: Cluster, subscription: Subscription) -> None:
+async def test_a_fresh_lookup_asks_the_brokers(
+    brokers: FakeCluster, cluster: Cluster, subscription: Subscription
+) -> None:
     async with brokers.silence():
         brokers.delete_topic("t")
         topic = brokers.create_topic("t")
@@ -57,7 +61,9 @@ async def test_a_fresh_look_asks(brokers: FakeCluster, cluster: Cluster, subscri
         assert found == {"t": TopicView(topic.topic_id, frozenset({0}))}
 
 
-async def test_a_partition_whose_leader_comes_late_is_waited_for(brokers: FakeCluster, cluster: Cluster) -> None:
+async def test_offsets_wait_for_a_partition_without_a_leader_until_the_timeout(
+    brokers: FakeCluster, cluster: Cluster
+) -> None:
     partition = brokers.topics["t"].partitions[0]
     partition.leader, partition.leader_epoch = 9, 2
     brokers.changed()
@@ -67,5 +73,5 @@ async def test_a_partition_whose_leader_comes_late_is_waited_for(brokers: FakeCl
     brokers.move_leader("t", 0, broker=2)
     assert await asking == {TopicPartition("t", 0): 0}
     brokers.move_leader("t", 0, broker=9)
-    with pytest.raises(NoLeaderError, match="t/0"):  # in `request.timeout.ms`
+    with pytest.raises(NoLeaderError, match="t/0"):  # within `request.timeout.ms`
         await offsets(cluster, 0)

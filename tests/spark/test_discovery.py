@@ -1,4 +1,4 @@
-"""How Spark finds the source, and that looking costs others nothing."""
+"""Spark finds the source by its module name, and the search loads no slow modules."""
 
 import subprocess
 import sys
@@ -14,8 +14,8 @@ import pyspark_raftmq
 OPTIONS = {"bootstrap.servers": "a:1", "subscribe": "t"}
 
 
-def test_spark_finds_the_source_by_the_modules_name() -> None:
-    """What ``pyspark.sql.worker.lookup_data_sources`` does with every ``pyspark_*`` module."""
+def test_spark_finds_the_source_by_the_name_of_the_module() -> None:
+    """Source: `pyspark.sql.worker.lookup_data_sources`, which treats every `pyspark_*` module in this way."""
     from pyspark.sql.datasource import DataSource
 
     assert hasattr(pyspark_raftmq, "DefaultSource")
@@ -28,13 +28,13 @@ def modules_after(program: str) -> list[str]:
     return done.stdout.split()
 
 
-def test_importing_it_loads_nothing() -> None:
+def test_importing_pyspark_raftmq_loads_no_other_module() -> None:
     program = "import sys, typing; before = set(sys.modules); import pyspark_raftmq; print(*set(sys.modules) - before)"
     assert set(modules_after(program)) == {"pyspark_raftmq", "__future__"}
 
 
-def test_what_spark_pickles_when_it_looks_needs_neither_grpc_nor_arrow() -> None:
-    """Nor does the schema, for which Spark starts a process of its own."""
+def test_the_source_and_its_schema_need_neither_grpc_nor_arrow() -> None:
+    """Spark pickles the class when it looks for sources, and starts a separate process to ask for the schema."""
     program = "import sys, pyspark_raftmq; pyspark_raftmq.DefaultSource({}).schema(); print(*sys.modules)"
     assert {"grpc", "pyarrow", "lmdb", "raftmq.client"}.isdisjoint(modules_after(program))
 
@@ -49,7 +49,7 @@ def test_without_pyspark_there_is_no_source_and_no_error() -> None:
         pyspark_raftmq.__getattr__("Anything")
 
 
-def test_readers_travel_without_connections() -> None:
+def test_readers_can_be_pickled() -> None:
     from pyspark import cloudpickle
 
     source = RaftMQDataSource({**OPTIONS, "pushFilters": "true"})
@@ -69,8 +69,8 @@ def test_readers_travel_without_connections() -> None:
 @pytest.mark.parametrize(
     "ask", ["initialOffset", "latestOffset", "getDefaultReadLimit", "prepareForTriggerAvailableNow"]
 )
-def test_a_stream_says_what_is_wrong_with_its_options_when_it_is_asked_something(ask: str) -> None:
-    """What leaves ``streamReader`` itself, Spark reports as an ``UnboundLocalError`` of its own."""
+def test_the_first_call_of_a_stream_raises_the_error_of_its_options(ask: str) -> None:
+    """Spark hides an error that `streamReader` itself raises behind its own `UnboundLocalError`."""
     stream = RaftMQDataSource({**OPTIONS, "failOnDataLoss": "maybe"}).streamReader(source_schema(None, False))
     with pytest.raises(InvalidOptionError, match="failOnDataLoss is true or false"):
         getattr(stream, ask)()

@@ -1,4 +1,4 @@
-"""Spark as people run it: a standalone cluster of processes, and Spark Connect. Each in a process of its own."""
+"""A standalone cluster of processes and Spark Connect, each with its driver in a separate process."""
 
 import json
 import os
@@ -61,14 +61,14 @@ def test_a_standalone_cluster_reads_on_every_worker(
     found = run_program(standalone.url, servers, filled, target, tmp_path)
     assert found["values"] == list(range(COUNT))
     assert value_counts(servers, target) == ONCE
-    assert len(found["folders"]) == 2  # each executor works in a folder of its own
+    assert len(found["folders"]) == 2  # each executor works in a separate folder
 
 
 @pytest.mark.long
-def test_a_standalone_cluster_writes_once_whatever_is_killed(
+def test_a_standalone_cluster_writes_each_row_once_despite_killed_executors(
     standalone: Standalone, servers: str, topic: Callable[..., str], tmp_path: Path
 ) -> None:
-    """First the Python workers of both executors, then one executor with its JVM, in the middle of the only batch."""
+    """In the only batch, first the Python workers of both executors are killed, then one executor with its JVM."""
     name, folder = topic(partitions=3), fill(tmp_path)
     with driver(servers, name, folder, 2, holds=4, master=standalone.url) as process:
         for pid in wait_held(process, folder, 0, 1):
@@ -83,7 +83,7 @@ def test_a_standalone_cluster_writes_once_whatever_is_killed(
 
 
 @pytest.mark.long
-def test_spark_connect_reads_and_writes_as_others_do(
+def test_spark_connect_reads_and_writes_each_record_once(
     servers: str, filled: str, topic: Callable[..., str], tmp_path: Path
 ) -> None:
     target = topic()

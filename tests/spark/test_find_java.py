@@ -1,4 +1,4 @@
-"""Which Java Spark's tests take, and what they do where there is none."""
+"""The choice of a Java for the tests of Spark, and its installation if there is none."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scripts import find_java
 
 @pytest.fixture(autouse=True)
 def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A machine without Java."""
+    """Imitate a machine without Java."""
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setattr(find_java, "FOLDERS", (str(tmp_path / "jvm"),))
     monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}" if name == "apt-get" else None)
@@ -27,7 +27,7 @@ def java(home: Path, version: str) -> Path:
     return home
 
 
-def test_the_users_choice_goes_first_if_spark_runs_on_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_java_home_is_preferred_if_spark_supports_its_version(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     java(tmp_path / "jvm/java-11", "11.0.2")
     found = java(tmp_path / "jvm/java-17", "17.0.15")
     assert find_java.find_java() == found
@@ -37,20 +37,20 @@ def test_the_users_choice_goes_first_if_spark_runs_on_it(monkeypatch: pytest.Mon
     assert find_java.find_java() == tmp_path / "new"
 
 
-def test_without_one_it_says_how_to_get_one(capsys: pytest.CaptureFixture[str]) -> None:
-    assert find_java.main(["--install"]) == 1  # not root
+def test_without_java_the_error_names_the_command_that_installs_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert find_java.main(["--install"]) == 1  # the user is not root
     said = capsys.readouterr()
     assert said.out == ""
     assert "apt-get install openjdk-17-jre-headless" in said.err
 
 
-def test_where_it_can_be_installed_it_is(
+def test_root_installs_java_after_an_update_of_the_package_lists(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     commands: list[list[str]] = []
 
     def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
-        """A machine that knows its packages after an update only, and has 21."""
+        """Imitate a machine that knows its packages only after an update, and has Java 21."""
         commands.append(command[:2] + command[-1:])
         is_there = ["apt-get", "update", "update"] in commands and command[-1] == "openjdk-21-jre-headless"
         if is_there:

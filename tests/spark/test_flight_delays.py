@@ -1,4 +1,4 @@
-"""The example pipeline: what it writes is what the flights say, and the picture shows it."""
+"""The example pipeline writes the delays that a separate computation finds, and its picture shows them."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from examples.flight_delays.results import Delay
 from tests.spark.conftest import HAS_ADMISSION_CONTROL
 
 FLIGHTS = 8_000
-"""The first nine days of the year."""
+"""Number of flights of the first nine days of the year."""
 LATENESS = timedelta(days=5)
 
 
 def plain(count: int) -> dict[tuple[str, str, str], tuple[int, float]]:
-    """The same of the file, by pyarrow: no broker, no Spark, no code of the example; days that the watermark has passed."""
+    """Compute the delays of the days before the watermark with pyarrow, without a broker, Spark or code of the example."""
     with zipfile.ZipFile(archive_path()) as archive, archive.open("flights.csv") as file:
         table = pyarrow.csv.read_csv(file, convert_options=pyarrow.csv.ConvertOptions(null_values=["NA"]))
     text = pc.binary_join_element_wise(
@@ -55,7 +55,7 @@ def plain(count: int) -> dict[tuple[str, str, str], tuple[int, float]]:
     }
 
 
-def test_flights_go_in_as_they_left():
+def test_flights_are_produced_in_the_order_of_their_departure():
     times = [left_at(flight) for flight in islice(flights_as_they_left(), 50_000)]
     assert times == sorted(times)
     assert (times[0].month, times[0].day, times[-1].month) == (1, 1, 2)
@@ -72,10 +72,8 @@ def test_the_pipeline_writes_each_days_delays_once_and_draws_them(
 ):
     flights, delays = (topic() for _ in range(2))
     for name in (flights, delays):
-        admin.delete_topic(name)  # the example makes its own
-    monkeypatch.setattr(
-        pipeline, "FLIGHTS_PER_BATCH", FLIGHTS // 3
-    )  # so that the watermark passes while there is more to read
+        admin.delete_topic(name)  # the example creates its own topics
+    monkeypatch.setattr(pipeline, "FLIGHTS_PER_BATCH", FLIGHTS // 3)  # the watermark must advance before the last batch
     asyncio.run(write_flights(servers, FLIGHTS, flights, delays))
     found = run(spark, servers, str(tmp_path / "checkpoint"), flights, delays)
     wanted = plain(FLIGHTS)
@@ -84,7 +82,7 @@ def test_the_pipeline_writes_each_days_delays_once_and_draws_them(
         (delay.day, delay.carrier, delay.origin): (delay.flights, pytest.approx(delay.mean_delay)) for delay in found
     } == wanted
     again = run(spark, servers, str(tmp_path / "checkpoint"), flights, delays)
-    assert again == []  # nothing new, nothing twice
+    assert again == []  # no new result and no repeated one
     picture = tmp_path / "delays.png"
     draw(found, picture)
     assert matplotlib.image.imread(picture).shape == (650, 1100, 4)
@@ -92,11 +90,11 @@ def test_the_pipeline_writes_each_days_delays_once_and_draws_them(
 
 
 def images(delays: list[Delay]) -> list[Any]:
-    """The heat maps of a picture, by airport."""
+    """Return the heat maps of a picture, one for each airport."""
     return [image for axes in figure_of(delays).axes for image in axes.images]
 
 
-def test_each_result_is_where_its_carrier_and_day_meet():
+def test_each_result_is_drawn_in_the_row_of_its_carrier_and_the_column_of_its_day():
     kennedy, newark = images(
         [
             Delay("2013-01-01", "UA", "JFK", 3, 12.5),
@@ -109,6 +107,6 @@ def test_each_result_is_where_its_carrier_and_day_meet():
     np.testing.assert_array_equal(newark.get_array().filled(nan), [[nan, 70.0, nan]])
 
 
-def test_one_result_is_a_picture(tmp_path: Path):
+def test_a_single_result_can_be_drawn(tmp_path: Path):
     draw([Delay("2013-01-01", "UA", "EWR", 3, 12.5)], tmp_path / "one.png")
     assert matplotlib.image.imread(tmp_path / "one.png").shape == (650, 1100, 4)

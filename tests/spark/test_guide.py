@@ -1,4 +1,4 @@
-"""The guide says what the code does: options, columns, the first program."""
+"""The guide to the source agrees with the code: its options, its columns and its first program."""
 
 import re
 from collections.abc import Callable
@@ -23,7 +23,7 @@ def names_in_first_column(text: str) -> list[str]:
     return [name for row in re.findall(r"^\| (`[^|]*)\|", text, re.MULTILINE) for name in re.findall(r"`([^`]+)`", row)]
 
 
-def test_every_option_of_the_source_is_in_the_guide_and_no_other() -> None:
+def test_the_guide_lists_exactly_the_options_of_the_source() -> None:
     reader = read_source_options({"bootstrap.servers": "a:1", "subscribe": "t"}, is_streaming=False)[1]
     assert sorted(names_in_first_column(section("Options of the source"))) == sorted(reader.asked)
 

@@ -1,4 +1,4 @@
-"""The jobs in a real Spark, on small data."""
+"""The jobs in a real Spark session, with small data."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def test_a_topic_is_archived_compacted_and_replayed_each_record_once(
     manifest = Manifest(spark, str(folder))
     assert [entry.records for entry in manifest.entries() if entry.records] == [40, 60]
 
-    # the job dies after it wrote a batch's data, before it said so
+    # imitate a job that died after it wrote a batch's data and before it wrote the manifest
     last = manifest.entries()[-1]
     (folder / "manifest" / f"{last.name}.json").unlink()
     for name in (str(last.first), f".{last.first}.crc"):
         (folder / "checkpoint" / "commits" / name).unlink()
-    with pytest.raises(InvalidOptionError):  # nobody else goes on there
+    with pytest.raises(InvalidOptionError):  # a query with another checkpoint must not continue the archive
         archive(spark, replace(settings, checkpoint=str(tmp_path / "other")), Stop())
     assert archive(spark, settings, Stop()) == EXIT_OK
     assert archived(spark, folder) == expected
@@ -68,7 +68,7 @@ def test_a_topic_is_archived_compacted_and_replayed_each_record_once(
     assert compact(spark, str(folder), Stop()) == EXIT_OK
     assert len(manifest.entries()) == 1
     assert archived(spark, folder) == expected
-    assert len(list((folder / "data").iterdir())) > 1  # for those who still read
+    assert len(list((folder / "data").iterdir())) > 1  # readers may still use the old data
     assert compact(spark, str(folder), Stop()) == EXIT_OK
     assert len(manifest.entries()) == 1
     assert len(list((folder / "data").iterdir())) == 1
@@ -79,7 +79,7 @@ def test_a_topic_is_archived_compacted_and_replayed_each_record_once(
     )
     assert replay(spark, back, Stop()) == EXIT_OK
     assert content(read_all(servers, target)) == expected
-    (tmp_path / "replay" / DONE).unlink()  # it died before it noted what it had done
+    (tmp_path / "replay" / DONE).unlink()  # imitate a job that died before it recorded its completion
     (tmp_path / "replay" / f".{DONE}.crc").unlink(missing_ok=True)
     assert replay(spark, back, Stop()) == EXIT_OK
     assert content(read_all(servers, target)) == expected
@@ -101,7 +101,7 @@ def report(output: str) -> dict[str, Any]:
     return found
 
 
-def test_an_audit_finds_what_is_wrong_and_goes_on_where_it_ended(
+def test_an_audit_finds_violations_and_continues_after_the_last_audit(
     spark: Spark,
     servers: str,
     topic: Callable[..., str],
@@ -121,7 +121,7 @@ def test_an_audit_finds_what_is_wrong_and_goes_on_where_it_ended(
 
     produce(producer, name, 41, 42, partitions=2)
     produce(producer, name, 41, 42, partitions=2)  # again
-    producer.send(name, key=b"k1", headers=[("id", b"40")], partition=1).result(30)  # behind 41
+    producer.send(name, key=b"k1", headers=[("id", b"40")], partition=1).result(30)  # after 41
     assert audit(spark, settings, Stop()) == EXIT_VIOLATION
     found = report(capsys.readouterr().out)
     assert (found["records"], found["violations"]) == (3, {"duplicates": 1, "out_of_order": 1})
@@ -193,17 +193,17 @@ def test_a_job_that_is_asked_to_stop_cancels_what_spark_is_doing(spark: Spark):
     asker = threading.Thread(target=ask_when_it_runs)
     asker.start()
     with pytest.raises(Exception, match="cancelled") as ended, stop.cancels(spark):
-        spark.range(0, 1 << 62, 1, 2).selectExpr("sum(id % 7)").collect()  # would take years
+        spark.range(0, 1 << 62, 1, 2).selectExpr("sum(id % 7)").collect()  # it would take years
     asker.join()
     assert stop.is_cancelled(ended.value)
     assert not Stop().is_cancelled(ended.value)
 
 
-def test_a_job_runs_the_source_with_the_python_that_was_named_for_executors(spark: Spark, monkeypatch):
-    """The driver's own goes before it, and is not where executors are."""
+def test_a_job_runs_the_source_with_the_python_of_the_executors(spark: Spark, monkeypatch):
+    """PYSPARK_DRIVER_PYTHON would override it, and the driver's interpreter does not exist where executors run."""
     monkeypatch.setenv("PYSPARK_PYTHON", "environment/bin/python")
     monkeypatch.delenv("PYSPARK_DRIVER_PYTHON", raising=False)
-    open_session("job", "spark://elsewhere:7077", {})  # the session that is there
+    open_session("job", "spark://elsewhere:7077", {})  # returns the existing session
     assert os.environ["PYSPARK_PYTHON"] == "environment/bin/python"
     assert "PYSPARK_DRIVER_PYTHON" not in os.environ
 
@@ -213,7 +213,7 @@ def test_a_job_runs_the_source_with_the_python_that_was_named_for_executors(spar
 
 
 @pytest.mark.long
-def test_a_job_from_the_command_line_ends_cleanly_when_it_is_told_to(
+def test_a_job_from_the_command_line_ends_cleanly_on_sigterm(
     servers: str, topic: Callable[..., str], producer: sync.Producer, tmp_path: Path
 ):
     name, folder = topic(partitions=1), tmp_path / "archive"
@@ -258,5 +258,5 @@ def test_spark_submit_runs_a_job_and_ends_with_its_exit_code(
         [*submit, *words, "--duplicates-by", "header:id"], capture_output=True, text=True, check=False
     )
     assert done.returncode == EXIT_VIOLATION, done.stderr[-5000:]
-    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]  # Spark puts standard error among them
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]  # Spark mixes them with standard error
     assert report("\n".join(lines))["violations"] == {"duplicates": 1}

@@ -1,4 +1,4 @@
-"""Jobs that are killed (-9: the job, its JVM, its Python workers) in the middle, twice, and started again: each record is there once."""
+"""Jobs that are killed with their JVM and Python workers while they run, and started again: each record exists once."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ def filled(topic: Callable[..., str], producer: sync.Producer) -> str:
 
 
 def names(folder: Path) -> set[str]:
-    """Of entries, or of data: first and last batch."""
+    """Return the names of manifest entries or of data, which consist of the first and the last batch."""
     paths = folder.iterdir() if folder.exists() else ()
     found = (re.fullmatch(r"(?:batches=)?(\d+-\d+)(?:\.json)?", path.name) for path in paths)
     return {match[1] for match in found if match}
 
 
 def half_written(folder: Path) -> set[str]:
-    """Data of batches that the manifest does not know: being written, or left by a job that died."""
+    """Return data that the manifest does not list: a job is writing them, or a dead job left them."""
     return names(folder / DATA) - names(folder / MANIFEST)
 
 
 def is_amid(folder: Path, batches: int, known: set[str]) -> bool:
-    """After so many batches, in the middle of another."""
+    """Return whether the job has finished this many batches and is writing another one."""
     return len(names(folder / MANIFEST)) >= batches and not half_written(folder) <= known
 
 
@@ -53,7 +53,9 @@ def has_written(written: Callable[[], int], least: int) -> bool:
 
 
 @needs_cap
-def test_a_killed_archive(spark: Spark, servers: str, filled: str, tmp_path: Path) -> None:
+def test_a_killed_archive_continues_and_archives_each_record_once(
+    spark: Spark, servers: str, filled: str, tmp_path: Path
+) -> None:
     folder = tmp_path / "archive"
     where = ("--bootstrap-servers", servers, "--topics", filled, "--to", str(folder))
     job = Job(tmp_path, "archive", *where, "--option", "maxOffsetsPerTrigger=60")
@@ -78,7 +80,7 @@ def archive_of(spark: Spark, servers: str, tmp_path: Path) -> Callable[[str], Pa
     return make
 
 
-def test_a_killed_compaction(
+def test_a_killed_compaction_keeps_each_record_once(
     spark: Spark,
     servers: str,
     filled: str,
@@ -101,7 +103,7 @@ def test_a_killed_compaction(
     assert len(names(folder / DATA)) == len(names(folder / MANIFEST)) == 1
 
 
-def test_a_killed_replay(
+def test_a_killed_replay_continues_and_writes_each_record_once(
     servers: str, filled: str, topic: Callable[..., str], archive_of: Callable[[str], Path], tmp_path: Path
 ) -> None:
     target, folder = topic(partitions=3), archive_of(filled)
@@ -118,7 +120,9 @@ def test_a_killed_replay(
 
 
 @needs_cap
-def test_a_killed_mirror(servers: str, filled: str, admin: sync.Admin, tmp_path: Path) -> None:
+def test_a_killed_mirror_continues_and_copies_each_record_once(
+    servers: str, filled: str, admin: sync.Admin, tmp_path: Path
+) -> None:
     copy = f"copy-{filled}"
     where = ("--from", servers, "--to", servers, "--topics", filled, "--prefix", "copy-")
     job = Job(tmp_path, "mirror", *where, "--checkpoint", str(tmp_path / "c"), "--option", "maxOffsetsPerTrigger=60")
@@ -135,7 +139,9 @@ def test_a_killed_mirror(servers: str, filled: str, admin: sync.Admin, tmp_path:
         admin.delete_topic(copy)
 
 
-def test_a_killed_audit(servers: str, filled: str, producer: sync.Producer, tmp_path: Path) -> None:
+def test_a_killed_audit_repeats_the_whole_audit(
+    servers: str, filled: str, producer: sync.Producer, tmp_path: Path
+) -> None:
     where = ("--bootstrap-servers", servers, "--topics", filled, "--checkpoint", str(tmp_path / "audit"))
     job = Job(tmp_path, "audit", *where, "--duplicates-by", "header:id")
 
@@ -148,8 +154,8 @@ def test_a_killed_audit(servers: str, filled: str, producer: sync.Producer, tmp_
         return code, found["records"], found["violations"]
 
     job.kill_when(has_checked)
-    assert audited() == (EXIT_OK, COUNT, {})  # from the beginning
+    assert audited() == (EXIT_OK, COUNT, {})  # it audits everything again
     produce(producer, filled, COUNT + 1, COUNT + 2)
     produce(producer, filled, COUNT + 1, COUNT + 2)
     job.kill_when(has_checked)
-    assert audited() == (EXIT_VIOLATION, 2, {"duplicates": 1})  # what is new, all of it
+    assert audited() == (EXIT_VIOLATION, 2, {"duplicates": 1})  # it audits all new records

@@ -1,4 +1,4 @@
-"""What the jobs compute without Spark."""
+"""The parts of the jobs that need no Spark: entries of a manifest, merging, options and error messages."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def entry(first: int, last: int | None = None, data_bytes: int = 1) -> Entry:
     return Entry(first, first if last is None else last, "q", records=1, data_bytes=data_bytes)
 
 
-def test_an_entry_that_another_covers_does_not_count():
-    """A compaction died after it had written its entry, before it deleted those that it replaces."""
+def test_an_entry_that_another_one_covers_is_ignored():
+    """A compaction died after it wrote its entry and before it deleted the replaced entries."""
     found = [entry(4), entry(0, 3), entry(2), entry(1), entry(5, 9), entry(0, 1)]
     assert current(found) == [entry(0, 3), entry(4), entry(5, 9)]
 
@@ -33,7 +33,7 @@ def test_an_entry_that_another_covers_does_not_count():
     ("name", "expected"),
     [
         ("000000000002-000000000002", True),
-        ("000000000001-000000000005", False),  # the entry's own
+        ("000000000001-000000000005", False),  # the entry's own data
         ("000000000001-000000000004", True),
         ("000000000006-000000000006", False),  # a batch that is being written
         ("000000000005-000000000006", False),
@@ -82,7 +82,7 @@ def test_small_neighbours_are_merged():
         ),
     ],
 )
-def test_gaps_and_repetitions_are_told_apart(row, start, end, expected):
+def test_missing_and_repeated_offsets_are_counted_separately(row, start, end, expected):
     assert _offset_violations(row, start, end) == expected
 
 
@@ -94,10 +94,10 @@ def test_each_job_has_help(job, capsys):
     said = capsys.readouterr().out
     assert "--master" in said
     options = re.split(r"\n  (?=-)", said.partition("options:\n")[2])
-    assert [option for option in options if len(option.split("  ")) < 2] == []  # each says what it is for
+    assert [option for option in options if len(option.split("  ")) < 2] == []  # each option has a description
 
 
-def test_settings_are_pairs():
+def test_spark_settings_are_given_as_name_and_value():
     found = parser().parse_args(["compact", "--archive", "a", "--conf", "x=1", "--conf", "y=a=b"])
     assert dict(found.conf) == {"x": "1", "y": "a=b"}
     with pytest.raises(SystemExit):
@@ -114,7 +114,7 @@ def test_settings_are_pairs():
         ["archive", "--bootstrap-servers", "s", "--topics", "t", "--to", "a", "--continuous", "often"],
     ],
 )
-def test_numbers_that_mean_nothing_are_refused(words, capsys):
+def test_numbers_that_are_invalid_or_out_of_range_are_refused(words, capsys):
     with pytest.raises(SystemExit) as ended:
         parser().parse_args(words)
     assert ended.value.code == 2
@@ -139,7 +139,7 @@ def test_an_option_that_the_job_sets_itself_is_refused(words, option, capsys):
     assert parser().parse_args([*words, "--option", "requestTimeoutMs=x"]).option == [("requestTimeoutMs", "x")]
 
 
-def test_topics_are_named_once_each_and_blanks_do_not_count():
+def test_repeated_and_blank_topic_names_are_ignored():
     assert names_of(" a,b, ,a") == ("a", "b")
     with pytest.raises(InvalidOptionError):
         names_of(" ,")
@@ -175,14 +175,14 @@ Caused by: java.lang.IllegalStateException: closed
         (ValueError("x" * 5000), 1, "ValueError: xxx"),
     ],
 )
-def test_what_ended_a_job_is_a_sentence_and_an_exit_code(error, code, words):
+def test_the_error_that_ended_a_job_becomes_a_sentence_and_an_exit_code(error, code, words):
     found, sentence = explain(error)
     assert found == code
     assert sentence.startswith(words)
     assert len(sentence) <= MESSAGE_CHARACTERS_MAX
 
 
-def test_a_job_that_gets_no_session_says_so_and_ends(monkeypatch, capsys):
+def test_a_job_without_a_session_reports_the_error_and_ends(monkeypatch, capsys):
     def refuse(*_):
         raise RuntimeError("no such cluster")
 

@@ -1,4 +1,4 @@
-"""Polling finds the leader, whoever that is by now, over real gRPC against a fake cluster."""
+"""Polling finds the current leader, over real gRPC to a fake cluster."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -36,7 +36,7 @@ def fill(cluster: FakeCluster, topic: str, batches: int) -> None:
     cluster.changed()
 
 
-async def test_batches_come_from_the_one_that_holds_the_offset(cluster: FakeCluster, resolver: Resolver) -> None:
+async def test_the_first_batch_is_the_one_that_holds_the_offset(cluster: FakeCluster, resolver: Resolver) -> None:
     topic_id = cluster.create_topic("t").topic_id
     fill(cluster, "t", 3)
     found = await poll_leader(resolver, "t", topic_id, 0, 15, WAIT_SECONDS)
@@ -48,12 +48,12 @@ async def test_a_leader_that_moved_is_followed(cluster: FakeCluster, resolver: R
     topic_id = cluster.create_topic("t").topic_id
     fill(cluster, "t", 1)
     await poll_leader(resolver, "t", topic_id, 0, 0, WAIT_SECONDS)
-    cluster.move_leader("t", 0, broker=2, is_announced=False)  # only the refusal says so
+    cluster.move_leader("t", 0, broker=2, is_announced=False)  # only the old leader's refusal reveals it
     assert (await poll_leader(resolver, "t", topic_id, 0, 0, WAIT_SECONDS)).base_offsets == (0,)
     assert [broker for broker, _ in cluster.poll_requests] == [1, 1, 2]
 
 
-async def test_a_node_that_comes_back_is_asked_again(cluster: FakeCluster, resolver: Resolver) -> None:
+async def test_a_broker_that_returns_is_asked_again(cluster: FakeCluster, resolver: Resolver) -> None:
     topic_id = cluster.create_topic("t").topic_id
     fill(cluster, "t", 1)
     await poll_leader(resolver, "t", topic_id, 0, 0, WAIT_SECONDS)
@@ -64,7 +64,7 @@ async def test_a_node_that_comes_back_is_asked_again(cluster: FakeCluster, resol
     assert (await asking).base_offsets == (0,)
 
 
-async def test_records_that_are_not_there_yet_are_waited_for(cluster: FakeCluster, resolver: Resolver) -> None:
+async def test_a_poll_waits_for_records_that_are_not_written_yet(cluster: FakeCluster, resolver: Resolver) -> None:
     topic_id = cluster.create_topic("t").topic_id
     asking = asyncio.create_task(poll_leader(resolver, "t", topic_id, 0, 0, WAIT_SECONDS))
     async with cluster.polled:
@@ -75,7 +75,7 @@ async def test_records_that_are_not_there_yet_are_waited_for(cluster: FakeCluste
         await poll_leader(resolver, "t", topic_id, 0, 10, 0.05)
 
 
-async def test_nobody_leads(cluster: FakeCluster, resolver: Resolver) -> None:
+async def test_a_poll_without_a_leader_times_out(cluster: FakeCluster, resolver: Resolver) -> None:
     topic = cluster.create_topic("t")
     topic.partitions[0].leader = 9
     topic.partitions[0].leader_epoch += 1
@@ -85,17 +85,17 @@ async def test_nobody_leads(cluster: FakeCluster, resolver: Resolver) -> None:
     assert caught.value.__cause__ is None or isinstance(caught.value.__cause__, NoLeaderError)
 
 
-async def test_a_partition_that_the_driver_knows_already_is_waited_for(
+async def test_a_poll_waits_for_a_partition_that_only_the_driver_knows(
     cluster: FakeCluster, resolver: Resolver
 ) -> None:
-    """The task's process was not told yet of what the driver planned: nothing of it is gone."""
+    """The driver planned a partition that the task's process does not know yet. It is not lost."""
     topic = cluster.create_topic("t")
     await resolver.topic("t", WAIT_SECONDS)
     async with cluster.silence():
         cluster.add_partitions("t", 2)
         topic.partitions[1].append(encode_body([b"v"], None, 0).seal(), 0)
         assert (await poll_leader(resolver, "t", topic.topic_id, 1, 0, WAIT_SECONDS)).base_offsets == (0,)
-        with pytest.raises(RequestTimedOutError) as caught:  # a broker that is behind for longer
+        with pytest.raises(RequestTimedOutError) as caught:  # the broker lags for longer than the timeout
             await poll_leader(resolver, "t", topic.topic_id, 2, 0, 0.3)
         assert "do not know t/2 yet" in str(caught.value.__cause__)
         with pytest.raises(RequestTimedOutError) as caught:
@@ -103,7 +103,7 @@ async def test_a_partition_that_the_driver_knows_already_is_waited_for(
         assert "do not know t/0 yet" in str(caught.value.__cause__)
 
 
-async def test_the_cause_is_what_was_found_although_the_last_question_ran_out_of_time(
+async def test_the_cause_of_a_timeout_is_the_last_answer_although_a_later_request_timed_out(
     cluster: FakeCluster, resolver: Resolver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic_id = cluster.create_topic("t").topic_id
@@ -122,7 +122,7 @@ async def test_the_cause_is_what_was_found_although_the_last_question_ran_out_of
     assert "do not know t/2 yet" in str(caught.value.__cause__)
 
 
-async def test_what_is_certain_is_raised_at_once(cluster: FakeCluster, resolver: Resolver) -> None:
+async def test_lost_records_and_deleted_topics_are_raised_immediately(cluster: FakeCluster, resolver: Resolver) -> None:
     topic = cluster.create_topic("t")
     fill(cluster, "t", 5)
     topic.partitions[0].log_start = 20

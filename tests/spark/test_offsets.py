@@ -1,4 +1,4 @@
-"""Offsets as Spark keeps them."""
+"""Offsets as Spark stores them in checkpoints."""
 
 import json
 
@@ -24,8 +24,8 @@ def test_positions_survive_json(position: Position) -> None:
 
 
 @given(POSITIONS, st.randoms())
-def test_equal_positions_are_equal_text(position: Position, random) -> None:
-    """Spark compares texts: another order of the same offsets would be new data for ever."""
+def test_equal_positions_have_equal_text(position: Position, random) -> None:
+    """Spark compares the texts: the same offsets in another order would count as new data endlessly."""
     items = list(position.topics.items())
     random.shuffle(items)
     shuffled = Position(
@@ -43,12 +43,12 @@ def test_partitions_are_in_the_order_of_their_numbers() -> None:
     assert json.dumps(position.to_json()) == '{"a": {"topic_id": 1}, "b": {"9": 2, "10": 1, "topic_id": 2}}'
 
 
-def test_what_is_no_position_is_refused() -> None:
+def test_json_that_is_not_a_position_is_refused() -> None:
     with pytest.raises(ValueError, match="not a topic's offsets"):
         position_from_json({"t": 5})
 
 
-def test_another_incarnation_of_a_topic_has_no_offsets_here() -> None:
+def test_a_topic_that_was_created_again_has_no_offsets_in_an_old_position() -> None:
     position = Position({"t": TopicOffsets(7, {0: 12})})
     assert position.get("t", 7, 0) == 12
     assert position.get("t", 8, 0) is None

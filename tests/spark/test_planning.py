@@ -1,4 +1,4 @@
-"""Shares, caps and splits: the arithmetic has properties, not cases."""
+"""Properties of the arithmetic of shares, caps and splits."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,7 +19,7 @@ def test_shares_add_up_and_none_exceeds_its_size(sizes: list[int], total: int, t
 
 
 @given(SIZES, st.integers(0, 50_000))
-def test_everybody_with_something_gets_one_while_there_are_shares(sizes: list[int], total: int) -> None:
+def test_every_partition_with_records_gets_a_share_if_there_are_enough(sizes: list[int], total: int) -> None:
     shares = apportion(sizes, total)
     if total >= sum(size > 0 for size in sizes):
         assert all(share > 0 for share, size in zip(shares, sizes, strict=True) if size > 0)
@@ -27,7 +27,7 @@ def test_everybody_with_something_gets_one_while_there_are_shares(sizes: list[in
 
 @given(SIZES, st.integers(1, 50_000))
 def test_shares_are_in_proportion(sizes: list[int], total: int) -> None:
-    """Beyond the one that each gets, a share differs from the exact proportion of the rest by less than one."""
+    """Each partition gets one record. The rest of a share differs from its exact proportion by less than one."""
     filled = [size for size in sizes if size > 0]
     if not len(filled) < total < sum(filled):
         return
@@ -38,7 +38,7 @@ def test_shares_are_in_proportion(sizes: list[int], total: int) -> None:
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=12), st.integers(1, 12))
-def test_with_fewer_records_per_trigger_than_partitions_everybodys_turn_comes(sizes: list[int], rows: int) -> None:
+def test_every_record_is_read_in_as_few_triggers_as_the_cap_allows(sizes: list[int], rows: int) -> None:
     left = ranges_of(sizes)
     triggers = 0
     while any(range_.count for range_ in left):
@@ -50,7 +50,7 @@ def test_with_fewer_records_per_trigger_than_partitions_everybodys_turn_comes(si
 
 
 def test_a_small_partition_is_not_starved_by_large_ones() -> None:
-    """Three partitions grow as fast as they are read, and one record per trigger is read: the fourth is read within four triggers."""
+    """One record is read per trigger, and three partitions grow as fast. The fourth partition is read within four triggers."""
     starts, ends = [0, 0, 0, 0], [100, 100, 100, 1]
     for _ in range(4):
         capped = cap([OffsetRange("t", 1, n, starts[n], ends[n]) for n in range(4)], 1)
@@ -60,7 +60,7 @@ def test_a_small_partition_is_not_starved_by_large_ones() -> None:
 
 
 @given(SIZES, st.one_of(st.none(), st.integers(1, 200)))
-def test_pieces_are_the_ranges_again(sizes: list[int], minimum: int | None) -> None:
+def test_pieces_cover_the_ranges_exactly(sizes: list[int], minimum: int | None) -> None:
     pieces = split(ranges_of(sizes), minimum)
     assert all(piece.count > 0 for piece in pieces)
     for range_ in ranges_of(sizes):

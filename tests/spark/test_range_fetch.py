@@ -1,4 +1,4 @@
-"""Fetching one range: what is asked for, in which order, and what happens when it is gone."""
+"""Fetching one range: the order of requests, gaps, and lost records."""
 
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
@@ -21,16 +21,16 @@ BATCH = encode_body([b"v"] * 10, None, 5).seal()
 
 
 class FakeCluster:
-    """A partition of batches of ten records, two in each answer; `start` answers at once, so nothing waits."""
+    """A partition with batches of ten records, two in each answer. `start` answers immediately, so nothing waits."""
 
     def __init__(self, log_start: int = 0, end: int = 100) -> None:
         self.log_start, self.end = log_start, end
         self.asked: list[int] = []
         self.error: Exception | None = None
         self.script: list[Polled] = []
-        """Answers instead of the partition's, for as long as there are any."""
+        """Answers that are given instead of the partition's until the list is empty."""
         self.hangs_after: int | None = None
-        """So many polls are answered."""
+        """Number of polls that are answered, if later ones hang."""
         self.hanging: Future[Polled] = Future()
 
     def start(self, coroutine_of: Callable[[], Coroutine[object, object, Polled]]) -> Future[Polled]:
@@ -69,11 +69,11 @@ def offsets(batches: list[FetchedBatch]) -> list[int]:
 
 
 @pytest.mark.parametrize(("start", "end"), [(0, 100), (0, 1), (5, 6), (9, 11), (10, 20), (13, 57), (99, 100), (4, 4)])
-def test_exactly_the_range_comes(start: int, end: int) -> None:
+def test_exactly_the_requested_range_is_fetched(start: int, end: int) -> None:
     assert offsets(fetch(FakeCluster(), start, end)) == list(range(start, end))
 
 
-def test_the_next_answer_is_asked_for_before_this_one_is_handed_out() -> None:
+def test_the_next_answer_is_requested_before_the_current_one_is_returned() -> None:
     cluster = FakeCluster()
     batches = fetch_range(cluster, OffsetRange("t", 7, 3, 5, 50), timeout_ms=1500, fail_on_data_loss=True)
     assert cluster.asked == []
@@ -83,7 +83,7 @@ def test_the_next_answer_is_asked_for_before_this_one_is_handed_out() -> None:
     assert cluster.asked == [5, 20, 40]
 
 
-def test_a_task_that_is_given_up_leaves_no_poll_behind() -> None:
+def test_closing_the_iterator_cancels_the_open_poll() -> None:
     cluster = FakeCluster()
     cluster.hangs_after = 1
     batches = fetch_range(cluster, OffsetRange("t", 7, 3, 0, 50), timeout_ms=1500, fail_on_data_loss=True)
@@ -92,7 +92,7 @@ def test_a_task_that_is_given_up_leaves_no_poll_behind() -> None:
     assert cluster.hanging.cancelled()
 
 
-def test_trimmed_meanwhile() -> None:
+def test_records_trimmed_before_they_are_read_are_an_error_or_are_skipped() -> None:
     with pytest.raises(RecordsLostError, match="t/3: offsets 5 to 29 were deleted"):
         fetch(FakeCluster(log_start=30), 5, 50)
     with pytest.warns(RaftMQSparkWarning, match="offsets 5 to 29 were deleted"):
@@ -101,7 +101,7 @@ def test_trimmed_meanwhile() -> None:
         assert fetch(FakeCluster(log_start=30), 5, 20, fail=False) == []
 
 
-def test_deleted_meanwhile() -> None:
+def test_a_topic_deleted_before_it_is_read_is_an_error_or_is_skipped() -> None:
     cluster = FakeCluster()
     cluster.error = UnknownTopicError("t")
     with pytest.raises(RecordsLostError, match="offsets 5 to 49 are gone with their topic"):
@@ -112,7 +112,7 @@ def test_deleted_meanwhile() -> None:
 
 @pytest.mark.parametrize("error", [RequestTimedOutError("late"), OffsetOutOfRangeError("above", high_watermark=3)])
 @pytest.mark.parametrize("fail", [True, False])
-def test_what_is_no_loss_is_an_error_in_any_case(error: Exception, fail: bool) -> None:
+def test_errors_other_than_losses_are_always_raised(error: Exception, fail: bool) -> None:
     cluster = FakeCluster()
     cluster.error = error
     with pytest.raises(type(error)):
@@ -126,8 +126,8 @@ def test_a_damaged_batch_is_named() -> None:
         fetch(cluster, 10, 20)
 
 
-def test_a_hole_is_asked_for_again() -> None:
-    """An answer that begins behind the offset asked for must not make records vanish."""
+def test_a_gap_in_an_answer_is_requested_again() -> None:
+    """An answer that begins after the requested offset must not skip records."""
     cluster = FakeCluster()
     two = (BATCH, BATCH)
     cluster.script = [Polled((20,), (BATCH,)), Polled((0,), (BATCH,)), Polled((10, 30), two), Polled((20,), (BATCH,))]

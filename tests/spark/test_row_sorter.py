@@ -21,7 +21,7 @@ def sorted_by(rows: list[tuple[bytes, int, bool]], memory_bytes: int) -> tuple[l
 
 
 @given(rows=rows_lists, memory_bytes=st.sampled_from([1, 2000, 10**9]), seed=st.randoms())
-def test_rows_come_out_sorted_and_their_digest_does_not_depend_on_order_or_memory(rows, memory_bytes, seed):
+def test_rows_are_sorted_and_their_digest_does_not_depend_on_order_or_memory(rows, memory_bytes, seed):
     shuffled = rows.copy()
     seed.shuffle(shuffled)
     found, digest, _ = sorted_by(rows, 10**9)
@@ -30,11 +30,11 @@ def test_rows_come_out_sorted_and_their_digest_does_not_depend_on_order_or_memor
 
 
 @given(rows=rows_lists, other=rows_lists)
-def test_other_rows_have_another_digest(rows, other):
+def test_digests_are_equal_exactly_if_the_rows_are(rows, other):
     assert (sorted_by(rows, 10**9)[1] == sorted_by(other, 10**9)[1]) == (sorted(rows) == sorted(other))
 
 
-def test_memory_beyond_the_limit_is_on_disk():
+def test_rows_beyond_the_memory_limit_are_spilled_to_disk():
     rows = [(random.randbytes(8), n, False) for n in range(5000)]
     found, _, runs = sorted_by(rows, 200_000)
     assert runs == 10  # 410 bytes a row
@@ -57,6 +57,6 @@ def test_the_digest_is_the_same_in_another_process():
 
 
 @pytest.mark.parametrize("memory_bytes", [1, 10**9])
-def test_no_rows_are_none(memory_bytes):
+def test_a_sorter_without_rows_is_empty_and_has_a_zero_digest(memory_bytes):
     found, digest, runs = sorted_by([], memory_bytes)
     assert (found, digest, runs) == ([], bytes(24), 0)

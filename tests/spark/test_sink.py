@@ -1,4 +1,4 @@
-"""The sink in a real Spark: batch writes, streaming writes, and what is refused."""
+"""The sink in a real Spark session: batch writes, streaming writes, and refused writes."""
 
 from __future__ import annotations
 
@@ -45,9 +45,7 @@ def test_a_frame_is_written_with_keys_headers_and_nulls(spark: Spark, servers: s
     assert all(record.partition == crc32_partition(record.key or b"", 3) for record in records)
 
 
-def test_rows_go_to_the_partitions_and_topics_that_their_columns_say(
-    spark: Spark, servers: str, topic: Callable[..., str]
-):
+def test_rows_go_to_the_topics_and_partitions_in_their_columns(spark: Spark, servers: str, topic: Callable[..., str]):
     names = [topic(partitions=3), topic(partitions=3)]
     frame = spark.range(30).selectExpr(
         "CAST(id AS STRING) AS value",
@@ -61,7 +59,7 @@ def test_rows_go_to_the_partitions_and_topics_that_their_columns_say(
     assert len(read_all(servers, names[0])) == 30
 
 
-def test_an_order_and_times_of_the_callers_are_kept(spark: Spark, servers: str, topic: Callable[..., str]):
+def test_the_order_column_and_the_timestamp_column_are_respected(spark: Spark, servers: str, topic: Callable[..., str]):
     name = topic()
     frame = spark.range(100).selectExpr(
         "CAST(99 - id AS STRING) AS value", "id AS at_offset", "timestamp_millis(1700000000000 + id * 10) AS at"
@@ -82,7 +80,7 @@ def test_an_order_and_times_of_the_callers_are_kept(spark: Spark, servers: str, 
         (["CAST(id AS STRING) AS value", "7 AS partition"], {}, "UnknownPartitionError"),
     ],
 )
-def test_what_cannot_be_written_is_refused_with_its_reason(
+def test_frames_that_cannot_be_written_are_refused_with_the_reason(
     spark: Spark, servers: str, topic: Callable[..., str], columns, options, says
 ):
     name = topic()
@@ -107,16 +105,16 @@ def test_a_named_write_is_written_once_and_other_rows_under_its_name_are_refused
     write(frame, servers, name, **options)
     expected = Counter(b"%d" % n for n in range(1000))
     assert value_counts(servers, name) == expected
-    with pytest.raises(Exception, match="ReplayMismatchError"):  # a plan that is not deterministic
+    with pytest.raises(Exception, match="ReplayMismatchError"):  # the plan is not deterministic
         write(frame.selectExpr("CAST(rand() AS STRING) AS value"), servers, name, **options)
-    with pytest.raises(Exception, match="ReplayMismatchError"):  # the same rows in other tasks
+    with pytest.raises(Exception, match="ReplayMismatchError"):  # the same rows are in other tasks
         write(frame.repartition(3), servers, name, **options)
     assert value_counts(servers, name) == expected
     write(frame, servers, name, **(options | {"writerEpoch": "4"}))
     assert sum(value_counts(servers, name).values()) == 2000
 
 
-def test_a_stream_is_written_once_over_restarts(
+def test_a_stream_is_written_once_across_restarts(
     spark: Spark, servers: str, topic: Callable[..., str], checkpoint: str, tmp_path: Path, admin: sync.Admin
 ):
     name = topic(partitions=2)

@@ -47,7 +47,7 @@ def options(**given: str) -> SinkOptions:
 
 @dataclass
 class Column:
-    """What the check needs of a field of Spark's and of its type; Spark parses DDL with a session only."""
+    """The parts of a field of Spark and of its type that the check needs, because Spark parses DDL only with a session."""
 
     name: str
     type_name: str
@@ -93,7 +93,7 @@ def test_columns_are_found_by_name_in_any_case_and_order():
         ("value string", {"topic": "t", "orderColumn": "n"}, "orderColumn names 'n'"),
     ],
 )
-def test_a_schema_that_cannot_be_written_says_why(ddl, given, says):
+def test_a_schema_that_cannot_be_written_is_refused_with_the_reason(ddl, given, says):
     with pytest.raises(InvalidSchemaError) as raised:
         columns_of(ddl, options(**given))
     assert says in str(raised.value)
@@ -112,7 +112,7 @@ def test_a_schema_that_cannot_be_written_says_why(ddl, given, says):
         {"kafka.security.protocol": "SSL"},
     ],
 )
-def test_options_that_cannot_be_meant_are_refused(given):
+def test_invalid_or_incomplete_options_are_refused(given):
     with pytest.raises(InvalidOptionError):
         options(**given)
 
@@ -146,7 +146,7 @@ def test_the_topic_option_overrides_the_column_and_a_null_topic_is_refused():
 
 
 @pytest.mark.parametrize("partition", [-1, 4])
-def test_a_partition_that_is_not_there_is_refused(partition):
+def test_a_partition_that_does_not_exist_is_refused(partition):
     batch = pa.record_batch({"value": pa.array(["a"]), "partition": pa.array([partition])})
     with pytest.raises(UnknownPartitionError):
         rows_of(batch, "value string, partition bigint", options(topic="t"))
@@ -162,8 +162,8 @@ def test_a_row_above_the_limit_of_its_topic_is_refused(ddl):
     assert len(rows_of(batch, ddl, options(topic="t"), record_bytes_max=2 << 20)) == 1
 
 
-def test_rows_and_arrow_batches_give_the_same():
-    """PySpark 4.0 hands a stream's sink rows, later ones Arrow: a query that moves on must meet the same digests."""
+def test_rows_and_arrow_batches_give_the_same_records():
+    """PySpark 4.0 gives a stream's sink rows, and later versions give it Arrow. A query that is upgraded must get the same digests."""
     source = random.Random(5)
     ddl = "value binary, key string, headers array<struct<key:string,value:binary>>, at timestamp, n bigint"
     at = [None, 0, 1_700_000_000_123_456]
@@ -205,7 +205,7 @@ def test_rows_and_arrow_batches_give_the_same():
     assert {row[8] for row in expected} == {0, 1_700_000_000_123}
 
 
-def test_headers_come_back_as_they_were():
+def test_packed_headers_unpack_to_the_same_headers():
     pairs = [("a", b"1"), ("", None), ("ü" * 300, b""), ("a", b"2")]
     packed = pack_headers([{"key": name, "value": value} for name, value in pairs])
     assert unpack_headers(packed) == tuple(pairs)
@@ -214,7 +214,7 @@ def test_headers_come_back_as_they_were():
         pack_headers([{"key": None, "value": b""}])
 
 
-def test_spark_names_types_as_the_check_expects():
+def test_the_names_of_types_equal_those_of_spark():
     pair = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
     assert ArrayType(pair).simpleString() == HEADERS_TYPE
     assert {kind().simpleString() for kind in (ByteType, ShortType, IntegerType, LongType)} == WHOLE

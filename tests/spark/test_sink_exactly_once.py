@@ -1,4 +1,4 @@
-"""Exactly once when processes are killed in the middle of a batch: the Python workers of the executors, and the driver."""
+"""Each row is written exactly once although Python workers or the driver are killed in the middle of a batch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.spark.reading import counting, value_counts
 from tests.support.spark.sink_run import EXPECTED, LOG_TAIL, ROWS, driver, fill, kill_session, wait_end, wait_held
 
 pytestmark = pytest.mark.timeout(1800)
-"""Each driver is a JVM of its own."""
+"""Each driver is a separate JVM."""
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_killed_workers_leave_no_duplicate_and_no_gap(servers: str, topic: Callable[..., str], folder: Path):
-    """Every task is killed in the middle, twice."""
+    """Every task is killed twice while it writes."""
     name = topic(partitions=3)
     with driver(servers, name, folder, 2, holds=4) as process:
         for numbers in ((0, 1), (2, 3)):
@@ -33,7 +33,7 @@ def test_killed_workers_leave_no_duplicate_and_no_gap(servers: str, topic: Calla
 
 
 @pytest.mark.long
-def test_a_killed_driver_goes_on_from_its_checkpoint_and_only_as_it_was(
+def test_a_killed_driver_continues_from_its_checkpoint_only_with_the_same_tasks(
     servers: str, topic: Callable[..., str], folder: Path
 ):
     name = topic(partitions=3)
@@ -43,7 +43,7 @@ def test_a_killed_driver_goes_on_from_its_checkpoint_and_only_as_it_was(
             kill_session(process)
         assert 0 < written() < ROWS
 
-        with driver(servers, name, folder, 3) as process:  # the rows in other tasks
+        with driver(servers, name, folder, 3) as process:  # the rows are in other tasks
             output = wait_end(process, folder)
             assert process.returncode != 0
             assert "ReplayMismatchError" in output, output[-LOG_TAIL:]

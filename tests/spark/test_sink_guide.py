@@ -1,4 +1,4 @@
-"""The guide to the sink says what the code does: its options, and the jobs' command lines."""
+"""The guide to the sink agrees with the code: its options, its programs, and the command lines of the jobs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def section(title: str) -> str:
     return GUIDE.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
 
 
-def test_every_option_of_the_sink_is_in_the_guide_and_no_other(monkeypatch):
+def test_the_guide_lists_exactly_the_options_of_the_sink(monkeypatch):
     readers: list[OptionReader] = []
 
     def remember(options):
@@ -36,7 +36,7 @@ def test_every_option_of_the_sink_is_in_the_guide_and_no_other(monkeypatch):
     assert sorted(named) == sorted(readers[0].asked)
 
 
-def test_the_jobs_in_the_guide_are_those_there_are_and_their_command_lines_are_understood():
+def test_the_guide_lists_every_job_with_a_valid_command_line():
     jobs = re.findall(r"^\| `(\w+)` \|", section("Jobs"), re.MULTILINE)
     (commands,) = re.findall(r"```sh\n(.*?)```", section("Jobs"), re.DOTALL)
     lines = [shlex.split(line) for line in commands.splitlines()]

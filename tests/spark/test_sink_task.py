@@ -1,4 +1,4 @@
-"""Tasks of a write against a real cluster, without Spark: repeated, beside each other, in other numbers, killed in the middle."""
+"""Tasks of a write on a real cluster, without Spark: repeated, in parallel, in other numbers, and killed while they write."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def run(options: SinkOptions, identity: WriteIdentity | None, task: int, values:
 
 
 def wait_partitions(options: SinkOptions, count: int) -> None:
-    """Until this process's connection knows that the topic has so many partitions."""
+    """Wait until this process's connection knows that the topic has this number of partitions."""
     cluster = cluster_of(options.client)
 
     async def wait() -> None:
@@ -90,7 +90,7 @@ def test_speculative_copies_beside_each_other_write_once(servers, options):
     check_once(servers, options, expected)
 
 
-def test_many_tasks_enter_the_ledger_at_once(servers, options):
+def test_many_tasks_can_enter_the_ledger_simultaneously(servers, options):
     identity = WriteIdentity(name(), 0, 1)
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda task: run(options, identity, task, rows(task * 10, task * 10 + 10)), range(16)))
@@ -98,7 +98,7 @@ def test_many_tasks_enter_the_ledger_at_once(servers, options):
 
 
 class DiedError(Exception):
-    """The driver and its tasks are gone."""
+    """The driver and its tasks died."""
 
 
 def run_until(options: SinkOptions, identity: WriteIdentity, task: int, values: Sequence[bytes], sent: int) -> None:
@@ -118,7 +118,7 @@ def run_until(options: SinkOptions, identity: WriteIdentity, task: int, values: 
         found.run([[values]])
 
 
-def test_a_batch_goes_on_where_its_driver_died(servers, options):
+def test_a_batch_continues_after_the_death_of_its_driver_and_writes_nothing_twice(servers, options):
     identity = WriteIdentity(name(), 7, 1)
     small = made_options(servers, options.topic, batchRecords="10")
     run(small, identity, 0, rows(0, 500))
@@ -130,8 +130,8 @@ def test_a_batch_goes_on_where_its_driver_died(servers, options):
     check_once(servers, options, rows(0, 3100))
 
 
-def test_a_batch_that_comes_back_with_other_tasks_is_refused_before_it_writes(servers, options):
-    """Two tasks of which one had written become four: none of the four may write, not even those nobody has seen before."""
+def test_a_batch_that_is_repeated_with_other_tasks_is_refused_before_it_writes(servers, options):
+    """Two tasks, one of which has written, become four. None of the four may write, not even the new ones."""
     identity = WriteIdentity(name(), 0, 1)
     run(options, identity, 1, rows(50, 100))
     again = WriteIdentity(identity.name, 0, 2)
@@ -139,13 +139,13 @@ def test_a_batch_that_comes_back_with_other_tasks_is_refused_before_it_writes(se
         with pytest.raises(ReplayMismatchError):
             run(options, again, task, rows(25 * task, 25 * task + 25))
     check_once(servers, options, rows(50, 100))
-    third = WriteIdentity(identity.name, 0, 3)  # as it was: goes on
+    third = WriteIdentity(identity.name, 0, 3)  # with the original tasks the batch continues
     run(options, third, 1, rows(50, 100))
     run(options, third, 0, rows(0, 50))
     check_once(servers, options, rows(0, 100))
 
 
-def test_a_task_that_has_no_rows_any_more_is_refused(servers, options):
+def test_a_task_that_lost_its_rows_is_refused(servers, options):
     identity = WriteIdentity(name(), 0, 1)
     assert run(options, identity, 3, []) == Written({}, is_replay=False)
     run(options, identity, 0, rows(0, 5))
@@ -196,7 +196,7 @@ def test_a_batch_keeps_its_partitions_when_the_topic_gets_more(servers: str, opt
     }
 
 
-def test_at_least_once_writes_each_time(servers, options):
+def test_at_least_once_writes_the_rows_in_each_run(servers, options):
     loose = made_options(servers, options.topic, delivery="at-least-once")
     for _ in range(2):
         run(loose, None, 0, rows(0, 5))
@@ -213,6 +213,6 @@ def test_nothing_is_written_when_reading_the_rows_fails(servers, options):
     check_once(servers, options, [])
 
 
-def test_an_unknown_topic_is_said(servers):
+def test_a_write_to_an_unknown_topic_is_refused(servers):
     with pytest.raises(UnknownTopicError):
         run(made_options(servers, "nowhere"), WriteIdentity(name(), 0, 1), 0, rows(0, 1))

@@ -1,4 +1,4 @@
-"""What each option means, and what is refused."""
+"""The meaning of each option of the source, and the options that are refused."""
 
 import warnings
 
@@ -53,7 +53,7 @@ def test_case_of_names_does_not_matter() -> None:
     assert found.include_headers
 
 
-def test_defaults_are_the_connectors() -> None:
+def test_defaults_equal_those_of_the_kafka_connector() -> None:
     assert batch().starting == Everywhere(EARLIEST_TIME)
     assert stream().starting == Everywhere(LATEST_TIME)
     assert batch().ending == Everywhere(LATEST_TIME)
@@ -63,7 +63,7 @@ def test_defaults_are_the_connectors() -> None:
     assert stream().poll_timeout_ms == 120_000
 
 
-def test_a_time_for_all_goes_before_times_and_times_before_offsets() -> None:
+def test_a_common_time_overrides_times_of_partitions_which_override_offsets() -> None:
     everything = {
         "startingTimestamp": "5",
         "startingOffsetsByTimestamp": '{"t": {"0": 6}}',
@@ -76,15 +76,15 @@ def test_a_time_for_all_goes_before_times_and_times_before_offsets() -> None:
     assert batch(**everything).starting == AtOffsets({TopicPartition("t", 0): -2})
 
 
-def test_offsets_copied_from_a_querys_progress_are_taken() -> None:
-    """A query's first batch also says where it began."""
+def test_offsets_copied_from_a_querys_progress_are_accepted() -> None:
+    """The progress of a query's first batch also contains its initial offsets."""
     progress = '"t": {"0": 3, "topic_id": 9}}'
     for begin in ("{", '{"@initial": {"t": {"0": 1, "topic_id": 9}}, '):
         found = batch(startingOffsets=begin + progress)
         assert found.starting == AtOffsets({TopicPartition("t", 0): 3})
 
 
-def test_the_three_ways_to_say_what_is_read() -> None:
+def test_topics_are_selected_by_names_by_pattern_or_by_partitions() -> None:
     servers = {"bootstrap.servers": "a:1"}
     found, _ = read_source_options({**servers, "subscribePattern": "f.*"}, is_streaming=False)
     assert found.subscription == Matching("f.*")
@@ -127,12 +127,12 @@ def test_the_three_ways_to_say_what_is_read() -> None:
         ({"startingOffsets": "latest"}, "always be empty"),
     ],
 )
-def test_what_is_refused_in_a_batch_read(options: dict[str, str], reason: str) -> None:
+def test_invalid_options_of_a_batch_read_are_refused_with_the_reason(options: dict[str, str], reason: str) -> None:
     with pytest.raises(InvalidOptionError, match=reason):
         batch(**options)
 
 
-def test_a_stream_has_no_end() -> None:
+def test_ending_offsets_of_a_stream_are_refused() -> None:
     for name, value in {"endingTimestamp": "5", "endingOffsets": "latest"}.items():
         with pytest.raises(InvalidOptionError, match="no end"):
             stream(**{name: value})
@@ -141,11 +141,11 @@ def test_a_stream_has_no_end() -> None:
 @pytest.mark.parametrize(
     ("text", "milliseconds"), [("250", 250), ("250ms", 250), ("3 s", 3000), ("15m", 900_000), ("2h", 7_200_000)]
 )
-def test_durations(text: str, milliseconds: int) -> None:
+def test_a_duration_may_have_a_unit(text: str, milliseconds: int) -> None:
     assert stream(maxTriggerDelay=text).trigger_delay_max_ms == milliseconds
 
 
-def test_options_without_effect_are_named_once_and_with_a_guess() -> None:
+def test_options_without_effect_are_named_with_a_suggestion() -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         batch(**{"maxOfsetsPerTrigger": "5", "kafka.fetch.max.bytes": "1", "path": "x", "checkpointLocation": "y"})
@@ -158,9 +158,9 @@ def test_options_without_effect_are_named_once_and_with_a_guess() -> None:
 
 
 def test_an_option_without_effect_is_named_once_per_process() -> None:
-    """As often as Spark makes a reader of the options."""
+    """Spark creates several readers from the same options."""
     with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("default")  # Python's, which Spark's worker processes have
+        warnings.simplefilter("default")  # Python's default, which Spark's worker processes use
         for _ in range(3):
             batch(**{"kafka.max.poll.records": "5"})
             stream(**{"kafka.max.poll.records": "5"})
@@ -168,7 +168,7 @@ def test_an_option_without_effect_is_named_once_per_process() -> None:
 
 
 def test_names_of_groups_and_clients_are_accepted_as_the_connector_does() -> None:
-    """It ignores the prefix beside a group's name."""
+    """The Kafka connector ignores the prefix if a group is named."""
     names = {"kafka.group.id": "g", "groupIdPrefix": "p", "kafka.client.id": "c"}
     with warnings.catch_warnings():
         warnings.simplefilter("error")

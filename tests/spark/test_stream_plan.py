@@ -1,4 +1,4 @@
-"""What each trigger of a query reads, planned against a cluster in a dictionary."""
+"""The ranges that each trigger of a query reads, planned for a cluster in a dictionary."""
 
 import json
 from copy import deepcopy
@@ -23,7 +23,7 @@ def options(**given: str) -> SourceOptions:
 
 
 def position(**topics: dict[int, int]) -> Position:
-    """Of topics whose ids are 1, 2, … in the order given."""
+    """Return a position in topics whose ids are 1, 2, … in the given order."""
     return Position({name: TopicOffsets(number, offsets) for number, (name, offsets) in enumerate(topics.items(), 1)})
 
 
@@ -32,11 +32,11 @@ def spans(ranges: list[OffsetRange]) -> set[tuple[str, int, int, int]]:
 
 
 def again(value: Position) -> Position:
-    """As Spark hands it back."""
+    """Return the position as Spark returns it from a checkpoint."""
     return position_from_json(json.loads(json.dumps(value.to_json())))
 
 
-def test_a_new_query_begins_at_the_end_and_reads_what_comes() -> None:
+def test_a_new_query_begins_at_the_end_and_reads_new_records() -> None:
     view = FakeView()
     view.create("t", 5, 7)
     plan = StreamPlan(view, options())
@@ -44,14 +44,14 @@ def test_a_new_query_begins_at_the_end_and_reads_what_comes() -> None:
     assert start == position(t={0: 5, 1: 7})
     assert plan.next_end(start, UNLIMITED) is start
     view.grow("t", 0, 8)
-    assert plan.initial() == start  # asked again until the first batch is logged
+    assert plan.initial() == start  # Spark asks again until the first batch is logged
     end = plan.next_end(start, UNLIMITED)
     assert spans(plan.ranges(start, end)) == {("t", 0, 5, 8)}
     assert plan.next_end(end, UNLIMITED) is end
 
 
 def test_a_crash_in_the_first_batch_loses_nothing() -> None:
-    """`latest` is another offset at the restart, so the end of the first batch says where it began."""
+    """At the restart `latest` is another offset, so the end of the first batch contains its start."""
     view = FakeView()
     view.create("t", 5)
     first = StreamPlan(view, options())
@@ -67,8 +67,8 @@ def test_a_crash_in_the_first_batch_loses_nothing() -> None:
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_spark_before_4_2_does_not_tell_the_start(known: bool) -> None:
-    """A query that goes on is told by `partitions(offset, offset)`; a new one asks for the latest offset first."""
+def test_the_start_is_found_although_spark_before_4_2_does_not_pass_it(known: bool) -> None:
+    """A continued query learns its start from `partitions(offset, offset)`. A new query asks for the latest offset first."""
     view = FakeView()
     view.create("t", 5)
     plan = StreamPlan(view, options(startingOffsets="earliest"))
@@ -86,7 +86,7 @@ def test_new_partitions_are_read_from_their_first_record() -> None:
     plan = StreamPlan(view, options())
     start = plan.initial()
     view.grow("t", 1, 0)
-    assert plan.next_end(start, UNLIMITED) is start  # nothing in it yet: no batch
+    assert plan.next_end(start, UNLIMITED) is start  # the partition is empty, so there is no batch
     view.grow("t", 1, 3)
     end = plan.next_end(start, UNLIMITED)
     assert spans(plan.ranges(start, end)) == {("t", 1, 0, 3)}
@@ -98,7 +98,7 @@ def test_new_topics_of_a_pattern_are_read_from_their_first_record() -> None:
     plan = StreamPlan(view, options(subscribePattern="t."))
     start = plan.initial()
     view.create("t2", 4)
-    view.trim("t2", 0, 1)  # before anybody knew the topic
+    view.trim("t2", 0, 1)  # before the query knew the topic
     view.create("other", 4)
     end = plan.next_end(start, UNLIMITED)
     assert spans(plan.ranges(start, end)) == {("t2", 0, 1, 4)}
@@ -112,14 +112,14 @@ def test_a_cap_is_divided_in_proportion() -> None:
     assert end.topics == position(t={0: 450, 1: 50}).topics
 
 
-def test_a_minimum_waits_and_a_delay_ends_the_wait() -> None:
+def test_a_trigger_waits_for_the_minimum_and_at_most_for_the_delay() -> None:
     view, now = FakeView(), [0.0]
     view.create("t", 0)
     plan = StreamPlan(view, options(minOffsetsPerTrigger="10", maxTriggerDelay="60s"), lambda: now[0])
     limits = Limits(rows_min=10)
     view_start = plan.initial()
     view.grow("t", 0, 3)
-    first = plan.next_end(view_start, limits)  # nothing was triggered yet, so nothing is waited for
+    first = plan.next_end(view_start, limits)  # the first trigger does not wait
     assert first.topics == position(t={0: 3}).topics
     view.grow("t", 0, 12)
     assert plan.next_end(first, limits) is first
@@ -140,10 +140,10 @@ def test_a_minimum_waits_and_a_delay_ends_the_wait() -> None:
     st.integers(1, 25),
     st.lists(st.tuples(st.integers(0, 5), st.integers(1, 40)), max_size=10),
 )
-def test_available_now_reads_what_was_there_and_ends(
+def test_available_now_reads_the_records_of_its_start_and_ends(
     counts: list[int], rows_max: int, growth: list[tuple[int, int]]
 ) -> None:
-    """Whatever is written meanwhile, new partitions included."""
+    """Records that are written during the query do not extend it, even in new partitions."""
     view = FakeView()
     view.create("t", *counts)
     plan = StreamPlan(view, options(startingOffsets="earliest", minOffsetsPerTrigger="5"))
@@ -164,8 +164,8 @@ def test_available_now_reads_what_was_there_and_ends(
     assert triggers == -(-sum(counts) // rows_max)
 
 
-def test_an_offset_never_goes_back() -> None:
-    """A new leader may know of a lower end for a moment."""
+def test_an_offset_never_decreases() -> None:
+    """A new leader may briefly report a lower end."""
     view = FakeView()
     view.create("t", 3, 4)
     plan = StreamPlan(view, options())
@@ -174,7 +174,7 @@ def test_an_offset_never_goes_back() -> None:
     assert end == position(t={0: 5, 1: 4})
 
 
-def test_trimmed_records_are_an_error_or_a_jump() -> None:
+def test_trimmed_records_are_an_error_or_are_skipped() -> None:
     view = FakeView()
     view.create("t", 10)
     view.trim("t", 0, 6)
@@ -188,7 +188,7 @@ def test_trimmed_records_are_an_error_or_a_jump() -> None:
         assert spans(lenient.ranges(start, lenient.next_end(start, UNLIMITED))) == {("t", 0, 6, 10)}
 
 
-def test_records_that_are_gone_do_not_use_up_a_cap() -> None:
+def test_trimmed_records_do_not_count_for_a_cap() -> None:
     view = FakeView()
     view.create("t", 1_000)
     view.trim("t", 0, 900)
@@ -196,7 +196,7 @@ def test_records_that_are_gone_do_not_use_up_a_cap() -> None:
     assert plan.next_end(position(t={0: 0}), Limits(rows_max=10)) == position(t={0: 910})
 
 
-def test_a_deleted_topic_is_an_error_or_is_forgotten() -> None:
+def test_a_deleted_topic_is_an_error_or_is_dropped() -> None:
     view = FakeView()
     view.create("t", 10)
     view.create("u", 10)
@@ -212,7 +212,7 @@ def test_a_deleted_topic_is_an_error_or_is_forgotten() -> None:
     assert lenient.ranges(start, end) == []
     with pytest.warns(RaftMQSparkWarning, match="there is no topic t"):
         assert lenient.next_end(end, UNLIMITED) is end
-    view.create("t", 3)  # back again, as another topic: all of it is new
+    view.create("t", 3)  # the name returns as another topic, all of which is new
     after = lenient.next_end(end, UNLIMITED)
     assert spans(lenient.ranges(end, after)) == {("t", 0, 0, 3)}
 
@@ -231,7 +231,7 @@ def test_a_topic_that_was_created_again_is_not_taken_for_the_old_one() -> None:
     assert spans(lenient.ranges(start, end)) == {("t", 0, 0, 20)}
 
 
-def test_a_batch_that_is_repeated_after_its_topic_went() -> None:
+def test_a_repeated_batch_of_a_deleted_topic_is_an_error_or_is_skipped() -> None:
     view = FakeView()
     view.create("t", 10)
     start, end = position(t={0: 4}), position(t={0: 9})
@@ -243,8 +243,8 @@ def test_a_batch_that_is_repeated_after_its_topic_went() -> None:
 
 
 @pytest.mark.parametrize("fails", ["true", "false"])
-def test_a_look_that_is_behind_loses_nothing(fails: str) -> None:
-    """The driver is a new one, and hears of topics from a broker that does not know the last changes yet."""
+def test_a_stale_view_of_topics_is_refreshed_and_loses_nothing(fails: str) -> None:
+    """A new driver learns of topics from a broker that does not know the last changes yet."""
     view = FakeView()
     view.create("t", 10)
     old = deepcopy(view.by_name)
@@ -261,7 +261,7 @@ def test_a_look_that_is_behind_loses_nothing(fails: str) -> None:
 
 
 @pytest.mark.parametrize("fails", ["true", "false"])
-def test_a_batch_that_is_repeated_where_its_new_partition_is_not_known_yet(fails: str) -> None:
+def test_a_repeated_batch_finds_a_partition_that_is_not_known_yet(fails: str) -> None:
     view = FakeView()
     view.create("t", 10)
     view.hold()
@@ -270,7 +270,7 @@ def test_a_batch_that_is_repeated_where_its_new_partition_is_not_known_yet(fails
     assert spans(plan.ranges(position(t={0: 10}), position(t={0: 10, 1: 5}))) == {("t", 1, 0, 5)}
 
 
-def test_brokers_that_stay_behind_are_an_error_that_passes_and_no_loss() -> None:
+def test_brokers_that_stay_stale_are_a_retriable_error_and_not_a_loss() -> None:
     view = FakeView()
     view.create("t", 10)
     start = Position({"t": TopicOffsets(2, {0: 5})})
@@ -281,8 +281,8 @@ def test_brokers_that_stay_behind_are_an_error_that_passes_and_no_loss() -> None
         plan.ranges(start, Position({"t": TopicOffsets(2, {0: 7})}))
 
 
-def test_what_was_deleted_a_moment_ago_is_looked_at_again() -> None:
-    """The table still shows the topic, and the leader that is asked for its end knows better."""
+def test_a_topic_that_was_just_deleted_is_looked_up_again() -> None:
+    """The client's table still contains the topic, but the leader of its partition knows that it was deleted."""
     view = FakeView()
     view.create("t", 10)
     view.create("u", 10)
@@ -295,7 +295,7 @@ def test_what_was_deleted_a_moment_ago_is_looked_at_again() -> None:
     assert end == Position({"u": TopicOffsets(2, {0: 10})})
 
 
-def test_available_now_ends_with_what_was_there_and_not_with_what_was_known() -> None:
+def test_available_now_ends_with_the_existing_records_and_not_with_a_stale_view() -> None:
     view = FakeView()
     view.create("t", 3)
     view.hold()
@@ -306,7 +306,7 @@ def test_available_now_ends_with_what_was_there_and_not_with_what_was_known() ->
     assert end.topics == position(t={0: 3, 1: 4}).topics
 
 
-def test_a_new_topic_that_is_gone_before_it_was_read_is_a_loss() -> None:
+def test_a_new_topic_that_was_deleted_before_it_was_read_is_a_loss() -> None:
     view = FakeView()
     view.create("t1", 1)
     plan = StreamPlan(view, options(subscribePattern="t."))
@@ -318,7 +318,7 @@ def test_a_new_topic_that_is_gone_before_it_was_read_is_a_loss() -> None:
         plan.ranges(start, end)
 
 
-def test_a_topic_that_is_not_subscribed_to_any_more_keeps_its_offsets() -> None:
+def test_a_topic_that_is_no_longer_subscribed_to_keeps_its_offsets() -> None:
     view = FakeView()
     view.create("t", 10)
     view.create("u", 10)
@@ -332,7 +332,7 @@ def test_a_topic_that_is_not_subscribed_to_any_more_keeps_its_offsets() -> None:
     assert spans(again_with.ranges(end, again_with.next_end(end, UNLIMITED))) == {("t", 0, 4, 10)}
 
 
-def test_ranges_are_split() -> None:
+def test_ranges_are_split_into_the_minimum_number_of_partitions() -> None:
     view = FakeView()
     view.create("t", 100)
     plan = StreamPlan(view, options(startingOffsets="earliest", minPartitions="4"))
@@ -341,7 +341,7 @@ def test_ranges_are_split() -> None:
     assert spans(ranges) == {("t", 0, n, n + 25) for n in (0, 25, 50, 75)}
 
 
-def test_starting_times() -> None:
+def test_a_query_can_start_at_an_append_time() -> None:
     view = FakeView()
     view.create("t", 5, 3)
     assert StreamPlan(view, options(startingTimestamp="1002")).initial() == position(t={0: 2, 1: 2})
@@ -351,7 +351,7 @@ def test_starting_times() -> None:
     assert StreamPlan(view, lenient).initial() == position(t={0: 4, 1: 3})
 
 
-def test_starting_offsets_name_exactly_what_is_read() -> None:
+def test_starting_offsets_must_name_exactly_the_subscribed_partitions() -> None:
     view = FakeView()
     view.create("t", 5, 3)
     given = '{"t": {"0": 1, "1": -1}}'
@@ -362,8 +362,8 @@ def test_starting_offsets_name_exactly_what_is_read() -> None:
         StreamPlan(view, options(startingOffsets='{"t": {"0": 1, "1": 1}, "u": {"0": 0}}')).initial()
 
 
-def test_an_offset_that_a_partition_has_not_reached_is_refused() -> None:
-    """The query would wait for it without a word, and leave out all before it."""
+def test_a_starting_offset_beyond_the_end_is_refused() -> None:
+    """The query would silently wait for it and skip all earlier records."""
     view = FakeView()
     view.create("t", 5)
     assert StreamPlan(view, options(startingOffsets='{"t": {"0": 5}}')).initial() == position(t={0: 5})
@@ -371,7 +371,7 @@ def test_an_offset_that_a_partition_has_not_reached_is_refused() -> None:
         StreamPlan(view, options(startingOffsets='{"t": {"0": 6}}')).initial()
 
 
-def test_a_new_query_needs_its_topics() -> None:
+def test_a_new_query_is_refused_if_its_topics_do_not_exist() -> None:
     view = FakeView()
     view.create("t", 5)
     with pytest.raises(UnknownTopicError, match="'u'"):
@@ -380,7 +380,7 @@ def test_a_new_query_needs_its_topics() -> None:
         StreamPlan(view, options(assign='{"t": [0, 3]}')).initial()
 
 
-def test_a_cap_without_admission_control_is_asked_for_twice() -> None:
+def test_a_cap_without_admission_control_needs_a_second_option() -> None:
     check_blind_cap(options())
     check_blind_cap(options(maxOffsetsPerTrigger="5", allowCapWithoutAdmissionControl="true"))
     for name in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger"):

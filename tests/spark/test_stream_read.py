@@ -1,4 +1,4 @@
-"""``spark.readStream.format("raftmq")``: queries with checkpoints against real brokers."""
+"""`spark.readStream.format("raftmq")`: queries with checkpoints and real brokers."""
 
 import json
 import threading
@@ -18,7 +18,7 @@ QUERY_SECONDS = 600
 
 
 class Run:
-    """One query that writes what it reads to Parquet, and can be started again from its checkpoint."""
+    """A query that writes its records to Parquet and can be started again from its checkpoint."""
 
     def __init__(self, spark: Any, servers: str, folder: Path, options: dict[str, object]) -> None:
         self.spark = spark
@@ -36,7 +36,7 @@ class Run:
         return self
 
     def to_end(self, **more: object) -> list[int]:
-        """Run until everything is read (AvailableNow); the rows of each batch that had any."""
+        """Run until everything is read (AvailableNow), and return the number of rows of each batch that has rows."""
         self.start({"availableNow": True}, **more)
         assert self.query.awaitTermination(QUERY_SECONDS)
         return [batch["numInputRows"] for batch in self.progress() if batch["numInputRows"]]
@@ -85,7 +85,7 @@ def fill(producer: sync.Producer, topic: str, partition: int, count: int) -> Non
     producer.send_many(topic, [(None, b"%d" % number) for number in range(count)], partition=partition).result()
 
 
-def test_a_query_goes_on_where_its_checkpoint_stands(
+def test_a_query_continues_from_its_checkpoint(
     run: Callable[..., Run], producer: sync.Producer, topic: Callable[..., str]
 ) -> None:
     name = topic(partitions=2)
@@ -93,7 +93,7 @@ def test_a_query_goes_on_where_its_checkpoint_stands(
     fill(producer, name, 1, 10)
     one = run(subscribe=name)
     assert one.to_end() == [40]
-    assert one.to_end() == []  # nothing new: no batch
+    assert one.to_end() == []  # without new records there is no batch
     fill(producer, name, 1, 5)
     assert one.to_end() == [5]
     assert one.offsets() == {(name, 0): list(range(30)), (name, 1): list(range(15))}
@@ -116,7 +116,7 @@ def test_a_cap_divides_the_backlog_and_available_now_reads_all_of_it(
 
 
 @pytest.mark.skipif(not HAS_ADMISSION_CONTROL, reason="before Spark 4.2 a minimum is refused as a cap is")
-def test_a_minimum_is_waited_for_and_no_longer_than_the_delay(
+def test_a_query_waits_for_the_minimum_and_at_most_for_the_delay(
     run: Callable[..., Run], producer: sync.Producer, topic: Callable[..., str]
 ) -> None:
     name = topic()
@@ -124,21 +124,21 @@ def test_a_minimum_is_waited_for_and_no_longer_than_the_delay(
     one = run(subscribe=name, minOffsetsPerTrigger=10)
     one.start({"processingTime": "50 milliseconds"}).query.processAllAvailable()  # the first trigger does not wait
     fill(producer, name, 0, 3)
-    one.query.processAllAvailable()  # until a trigger finds nothing to do
+    one.query.processAllAvailable()  # returns when a trigger finds nothing to do
     fill(producer, name, 0, 7)
     one.query.processAllAvailable()
     assert [batch["numInputRows"] for batch in one.progress() if batch["numInputRows"]] == [5, 10]
     one.stop()
     one.start({"processingTime": "50 milliseconds"}, maxTriggerDelay="1s").query.processAllAvailable()
-    for _ in range(2):  # at once, as it is the first; then after a second
+    for _ in range(2):  # the first trigger does not wait, and the second one waits for a second
         fill(producer, name, 0, 3)
         one.wait_rows(len(one.rows()) + 3)
     assert len(one.rows()) == 21
     one.stop()
 
 
-def test_wrong_options_say_what_is_wrong(run: Callable[..., Run]) -> None:
-    """By the last line of the traceback, which is all that many look at."""
+def test_wrong_options_are_refused_with_the_reason(run: Callable[..., Run]) -> None:
+    """The reason is in the last line of the traceback, which is all that many users read."""
     one = run(subscribe="t", **{"kafka.ssl.truststore.location": "x"})
     with pytest.raises(Exception, match=r"InvalidOptionError: kafka\.ssl\.truststore\.location: this release") as ended:
         one.to_end()
@@ -163,7 +163,7 @@ def test_new_partitions_and_topics_are_found_while_a_query_runs(
     assert one.offsets() == {(name, 0): [0, 1, 2], (name, 1): [0, 1, 2, 3], (f"{name}-second", 0): list(range(5))}
 
 
-def test_trimmed_under_the_query(
+def test_records_trimmed_during_a_query_are_an_error_or_are_skipped(
     run: Callable[..., Run], producer: sync.Producer, admin: sync.Admin, topic: Callable[..., str]
 ) -> None:
     name = topic()
@@ -178,7 +178,7 @@ def test_trimmed_under_the_query(
     assert one.offsets() == {(name, 0): [0, 1, 2, 3, 4, *range(8, 15)]}
 
 
-def test_deleted_and_created_again_under_the_query(
+def test_a_topic_created_again_during_a_query_is_an_error_or_is_read_from_its_first_record(
     run: Callable[..., Run], producer: sync.Producer, admin: sync.Admin, topic: Callable[..., str]
 ) -> None:
     name = topic()
@@ -189,20 +189,20 @@ def test_deleted_and_created_again_under_the_query(
     with pytest.raises(Exception, match=f"topic {name} was deleted while a query reads it"):
         one.to_end()
     admin.create_topic(name, partitions=1, replication_factor=1)
-    fill(producer, name, 0, 7)  # more than before: by offsets alone nobody could tell
+    fill(producer, name, 0, 7)  # more records than before, so offsets alone do not show the difference
     with pytest.raises(Exception, match="was deleted and created again"):
         one.to_end()
     one.to_end(failOnDataLoss="false")
     assert one.offsets() == {(name, 0): [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 6]}
 
 
-def test_latest_is_where_the_query_began_and_headers_and_columns_are_as_asked(
+def test_latest_is_the_end_at_the_start_of_the_query_and_only_chosen_columns_are_read(
     run: Callable[..., Run], producer: sync.Producer, topic: Callable[..., str]
 ) -> None:
     name = topic()
     fill(producer, name, 0, 5)
     one = run(subscribe=name, startingOffsets="latest", includeHeaders="true", columns="topic,partition,offset,key")
-    one.start({"processingTime": "200 milliseconds"})  # when it returns, the query knows where it began
+    one.start({"processingTime": "200 milliseconds"})  # when it returns, the query has fixed its start
     producer.send_and_wait(name, b"v", b"k", headers=(("h", b"1"),))
     one.wait_rows(1)
     one.stop()
@@ -212,7 +212,7 @@ def test_latest_is_where_the_query_began_and_headers_and_columns_are_as_asked(
 
 
 @pytest.mark.skipif(HAS_ADMISSION_CONTROL, reason="since Spark 4.2 a cap needs no second word")
-def test_a_cap_is_refused_where_spark_would_end_early(
+def test_a_cap_needs_a_second_option_if_spark_would_end_early(
     run: Callable[..., Run], producer: sync.Producer, topic: Callable[..., str]
 ) -> None:
     name = topic()
