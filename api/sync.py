@@ -28,7 +28,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, Self, TypeVar
 
 from raftmq.client.admin.admin import Admin as _AsyncAdmin
-from raftmq.client.admin.admin import BrokerRemoval, ClusterDescription, NewTopic, TopicDescription
+from raftmq.client.admin.descriptions import BrokerRemoval, ClusterDescription, NewTopic, TopicDescription
 from raftmq.client.admin.group_admin import GroupDescription, GroupListing, OffsetChange
 from raftmq.client.base import settings
 from raftmq.client.base.fork_guard import check_not_forked, current_generation
