@@ -169,7 +169,7 @@ class Harness:
         locator = Locator(self, self.partitions)
         leader = MetadataLeader(self, self.forwarder)
         self.producer_ids = ProducerIds(self, leader)
-        self.queue = LogService(self, self.partitions, self.producer_ids)
+        self.log = LogService(self, self.partitions, self.producer_ids)
         calls = NodeCalls(self, self.forwarder)
         self.health = HealthService(self, locator)
         self.admin = AdminService(self, locator, leader, ClusterHealth(self, calls, self.health))
@@ -394,7 +394,7 @@ class Harness:
 
     async def append(self, topic: pb.Topic, *batches: bytes, seconds: float = 10.0) -> pb.PartitionAppendResult:
         request = append_request(topic, *batches)
-        return (await self.queue.append(request, self.call(seconds))).partitions[0]
+        return (await self.log.append(request, self.call(seconds))).partitions[0]
 
 
 @contextlib.asynccontextmanager
