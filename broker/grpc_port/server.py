@@ -31,6 +31,7 @@ from raftmq.broker.grpc_port.security import Authenticate, SecurityInterceptor, 
 from raftmq.broker.partitions.log import PartitionLog
 from raftmq.broker.services.admin import AdminService
 from raftmq.broker.services.cluster_health import ClusterHealth
+from raftmq.broker.services.committed_offsets import OffsetsService
 from raftmq.broker.services.data_tokens import DataTokens
 from raftmq.broker.services.forwarder import Forwarder, GrpcForwarder
 from raftmq.broker.services.health import HealthService
@@ -41,7 +42,6 @@ from raftmq.broker.services.metadata_leader import MetadataLeader
 from raftmq.broker.services.node_calls import NodeCalls
 from raftmq.broker.services.node_removal import NodeRemovalService
 from raftmq.broker.services.nodes import NodesService
-from raftmq.broker.services.offsets import OffsetsService
 from raftmq.broker.services.producer_ids import ProducerIds
 from raftmq.broker.services.request_metrics import RequestMetrics
 from raftmq.broker.services.topology import TopologyService

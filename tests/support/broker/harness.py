@@ -34,6 +34,7 @@ from raftmq.broker.replica.replica_log import ReplicaLog
 from raftmq.broker.services.admin import AdminService
 from raftmq.broker.services.call import Call
 from raftmq.broker.services.cluster_health import ClusterHealth
+from raftmq.broker.services.committed_offsets import OffsetsService
 from raftmq.broker.services.health import HealthService
 from raftmq.broker.services.locator import Locator
 from raftmq.broker.services.log import LogService
@@ -41,7 +42,6 @@ from raftmq.broker.services.metadata_leader import MetadataLeader
 from raftmq.broker.services.node_calls import NodeCalls
 from raftmq.broker.services.node_removal import NodeRemovalService
 from raftmq.broker.services.nodes import NodesService
-from raftmq.broker.services.offsets import OffsetsService
 from raftmq.broker.services.producer_ids import ProducerIds
 from raftmq.broker.services.topology import TopologyService
 from raftmq.fsm.log_partition import LogPartition
