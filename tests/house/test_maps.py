@@ -17,6 +17,8 @@ MAPPED = (
     "cli",
     "client",
     "client/connection",
+    "client/consumer",
+    "client/producer",
     "client/transformer",
     "client/worker",
     "fsm",
