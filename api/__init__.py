@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from raftmq import serializers as serializers
     from raftmq import sync as sync
     from raftmq.client.admin.admin import Admin as Admin
-    from raftmq.client.admin.admin import BrokerDescription as BrokerDescription
-    from raftmq.client.admin.admin import BrokerRemoval as BrokerRemoval
-    from raftmq.client.admin.admin import ClusterDescription as ClusterDescription
-    from raftmq.client.admin.admin import NewTopic as NewTopic
-    from raftmq.client.admin.admin import PartitionDescription as PartitionDescription
-    from raftmq.client.admin.admin import TopicDescription as TopicDescription
     from raftmq.client.admin.cluster_health import BrokerHealth as BrokerHealth
     from raftmq.client.admin.cluster_health import ClusterHealth as ClusterHealth
     from raftmq.client.admin.cluster_health import PartitionNames as PartitionNames
     from raftmq.client.admin.cluster_health import PartitionState as PartitionState
+    from raftmq.client.admin.descriptions import BrokerDescription as BrokerDescription
+    from raftmq.client.admin.descriptions import BrokerRemoval as BrokerRemoval
+    from raftmq.client.admin.descriptions import ClusterDescription as ClusterDescription
+    from raftmq.client.admin.descriptions import NewTopic as NewTopic
+    from raftmq.client.admin.descriptions import PartitionDescription as PartitionDescription
+    from raftmq.client.admin.descriptions import TopicDescription as TopicDescription
     from raftmq.client.admin.group_admin import GroupDescription as GroupDescription
     from raftmq.client.admin.group_admin import GroupListing as GroupListing
     from raftmq.client.admin.group_admin import GroupMemberDescription as GroupMemberDescription
@@ -64,9 +64,9 @@ _HOMES = {
     "Admin": "raftmq.client.admin.admin",
     "AppendedSpan": "raftmq.client.producer.batch",
     "Attempt": "raftmq.client.worker.handlers",
-    "BrokerRemoval": "raftmq.client.admin.admin",
+    "BrokerRemoval": "raftmq.client.admin.descriptions",
     "BulkDelivery": "raftmq.client.producer.batch",
-    "ClusterDescription": "raftmq.client.admin.admin",
+    "ClusterDescription": "raftmq.client.admin.descriptions",
     "ClusterHealth": "raftmq.client.admin.cluster_health",
     "Consumer": "raftmq.client.consumer.consumer",
     "ConsumerMetrics": "raftmq.client.base.metrics",
@@ -77,14 +77,14 @@ _HOMES = {
     "GroupMemberDescription": "raftmq.client.admin.group_admin",
     "GroupOffset": "raftmq.client.admin.group_admin",
     "HandlerFailure": "raftmq.client.worker.failure_reports",
-    "NewTopic": "raftmq.client.admin.admin",
-    "BrokerDescription": "raftmq.client.admin.admin",
+    "NewTopic": "raftmq.client.admin.descriptions",
+    "BrokerDescription": "raftmq.client.admin.descriptions",
     "BrokerHealth": "raftmq.client.admin.cluster_health",
     "OffsetAndTimestamp": "raftmq.client.connection.leader_calls",
     "OffsetChange": "raftmq.client.admin.group_admin",
     "Outcome": "raftmq.errors",
     "Output": "raftmq.client.transformer.output",
-    "PartitionDescription": "raftmq.client.admin.admin",
+    "PartitionDescription": "raftmq.client.admin.descriptions",
     "PartitionNames": "raftmq.client.admin.cluster_health",
     "PartitionState": "raftmq.client.admin.cluster_health",
     "Partitioner": "raftmq.client.producer.partitioner",
@@ -96,7 +96,7 @@ _HOMES = {
     "RecordMetadata": "raftmq.types",
     "Reject": "raftmq.client.worker.signals",
     "Retry": "raftmq.client.worker.signals",
-    "TopicDescription": "raftmq.client.admin.admin",
+    "TopicDescription": "raftmq.client.admin.descriptions",
     "TopicPartition": "raftmq.types",
     "Transformer": "raftmq.client.transformer.transformer",
     "Worker": "raftmq.client.worker.worker",

@@ -25,7 +25,7 @@ from raftmq.cluster_addresses import DEFAULT_BOOTSTRAP
 from raftmq.errors import UnknownBrokerError
 
 if TYPE_CHECKING:
-    from raftmq.client.admin.admin import BrokerDescription, BrokerRemoval, ClusterDescription
+    from raftmq.client.admin.descriptions import BrokerDescription, BrokerRemoval, ClusterDescription
 
 app = typer.Typer(
     help="Show the cluster, and remove brokers from it.",

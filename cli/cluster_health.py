@@ -9,8 +9,8 @@ from raftmq.cli.exit_codes import ExitCode
 from raftmq.cli.output import counted
 
 if TYPE_CHECKING:
-    from raftmq.client.admin.admin import BrokerDescription, ClusterDescription
     from raftmq.client.admin.cluster_health import BrokerHealth, PartitionNames
+    from raftmq.client.admin.descriptions import BrokerDescription, ClusterDescription
 
 _NAMED_MAX = 10
 """Maximum number of partitions named in a sentence; JSON has more."""

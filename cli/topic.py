@@ -28,7 +28,8 @@ from raftmq.cluster_addresses import DEFAULT_BOOTSTRAP
 from raftmq.errors import TopicAlreadyExistsError
 
 if TYPE_CHECKING:
-    from raftmq.client.admin.admin import Admin, PartitionDescription, TopicDescription
+    from raftmq.client.admin.admin import Admin
+    from raftmq.client.admin.descriptions import PartitionDescription, TopicDescription
     from raftmq.types import TopicPartition
 
 app = typer.Typer(

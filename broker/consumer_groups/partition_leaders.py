@@ -10,9 +10,9 @@ from collections.abc import Iterable
 
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.services.call import Call
+from raftmq.broker.services.committed_offsets import OffsetsService
 from raftmq.broker.services.host import ServiceHost
 from raftmq.broker.services.node_calls import NodeCalls, failed_part
-from raftmq.broker.services.offsets import OffsetsService
 from raftmq.fsm.consumer_groups import PartitionId
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import NodeId

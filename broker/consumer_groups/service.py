@@ -18,11 +18,11 @@ from raftmq.broker.consumer_groups.planner import assignor_names
 from raftmq.broker.consumer_groups.topic_pattern import TopicPattern, TopicPatternError
 from raftmq.broker.replica.commands import refused
 from raftmq.broker.services.call import Call
+from raftmq.broker.services.committed_offsets import check_group_name
 from raftmq.broker.services.host import ServiceHost
 from raftmq.broker.services.locator import check_partitions
 from raftmq.broker.services.messages import node_message
 from raftmq.broker.services.metadata_leader import MetadataLeader, on_metadata_leader
-from raftmq.broker.services.offsets import check_group_name
 from raftmq.fsm.consumer_groups import ConsumerGroup, PartitionId, is_group_text
 from raftmq.fsm.heartbeat_validator import MemberHeartbeat, MemberSubscription, validate_heartbeat
 from raftmq.fsm.metadata import Metadata

@@ -17,12 +17,12 @@ from raftmq.broker.consumer_groups.service import GroupsService
 from raftmq.broker.grpc_port.admission import Slots
 from raftmq.broker.services.admin import AdminService
 from raftmq.broker.services.call import Call, Right
+from raftmq.broker.services.committed_offsets import OffsetsService
 from raftmq.broker.services.data_tokens import DataTokens
 from raftmq.broker.services.health import HealthService
 from raftmq.broker.services.log import LogService
 from raftmq.broker.services.node_removal import NodeRemovalService
 from raftmq.broker.services.nodes import NodesService
-from raftmq.broker.services.offsets import OffsetsService
 from raftmq.broker.services.topology import TopologyService
 from raftmq.methods import Method, RequestT, ResponseStreamMethod, ResponseT, StreamMethod, UnaryMethod
 from raftmq.proto import queue_pb2 as pb

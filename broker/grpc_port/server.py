@@ -31,6 +31,7 @@ from raftmq.broker.grpc_port.security import Authenticate, SecurityInterceptor, 
 from raftmq.broker.partitions.log import PartitionLog
 from raftmq.broker.services.admin import AdminService
 from raftmq.broker.services.cluster_health import ClusterHealth
+from raftmq.broker.services.committed_offsets import OffsetsService
 from raftmq.broker.services.data_tokens import DataTokens
 from raftmq.broker.services.forwarder import Forwarder, GrpcForwarder
 from raftmq.broker.services.health import HealthService
@@ -41,7 +42,6 @@ from raftmq.broker.services.metadata_leader import MetadataLeader
 from raftmq.broker.services.node_calls import NodeCalls
 from raftmq.broker.services.node_removal import NodeRemovalService
 from raftmq.broker.services.nodes import NodesService
-from raftmq.broker.services.offsets import OffsetsService
 from raftmq.broker.services.producer_ids import ProducerIds
 from raftmq.broker.services.request_metrics import RequestMetrics
 from raftmq.broker.services.topology import TopologyService
@@ -76,7 +76,7 @@ class GrpcServer:
         self.forwarder = forwarder or GrpcForwarder(lambda: host.cluster_id, host.limits.peer_connections_max // 3)
         locator = Locator(host, host.partitions)
         leader = MetadataLeader(host, self.forwarder)
-        self.queue = LogService(host, host.partitions, ProducerIds(host, leader), self.metrics)
+        self.log = LogService(host, host.partitions, ProducerIds(host, leader), self.metrics)
         calls = NodeCalls(host, self.forwarder)
         self.health = HealthService(host, locator)
         self.admin = AdminService(host, locator, leader, ClusterHealth(host, calls, self.health))
@@ -88,7 +88,7 @@ class GrpcServer:
         self.groups = GroupsService(host, leader, self.coordinator, PartitionLeaders(host, calls, self.offsets))
         self.data_tokens = DataTokens(host.loop)
         self.services = Services(
-            self.queue,
+            self.log,
             self.offsets,
             self.topology,
             self.admin,
@@ -145,7 +145,7 @@ class GrpcServer:
     async def stop(self, grace_seconds: float) -> None:
         """Accept no new calls, answer waiting ones, and close within the grace period."""
         self.coordinator.close()
-        self.queue.begin_shutdown()
+        self.log.begin_shutdown()
         self.topology.begin_shutdown()
         if self._health_task is not None:
             self._health_task.cancel()

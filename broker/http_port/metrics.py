@@ -167,20 +167,20 @@ def _node_values(host: MetricsHost) -> dict[str, Value]:
 
 
 def _request_values(host: MetricsHost) -> dict[str, Value]:
-    counted, queue, admission = host.grpc.metrics, host.grpc.queue, host.grpc.admission
+    counted, log, admission = host.grpc.metrics, host.grpc.log, host.grpc.admission
     return {
         "raftmq_requests_total": [*counted.requests.items()],
         "raftmq_request_seconds": [((kind,), seconds.copy()) for kind, seconds in counted.seconds.items()],
         "raftmq_partition_refusals_total": [*counted.refusals.items()],
         "raftmq_streams": [((method,), float(count)) for method, count in counted.streams.items()],
-        "raftmq_parked_polls": float(queue.parked_polls),
+        "raftmq_parked_polls": float(log.parked_polls),
         "raftmq_topology_watchers": float(host.grpc.topology.watchers),
         "raftmq_client_received_bytes_total": float(admission.received_bytes + host.data_port.received_bytes),
         "raftmq_client_sent_bytes_total": float(admission.sent_bytes + host.data_port.sent_bytes),
-        "raftmq_appended_batches_total": float(queue.appended_batches_total),
-        "raftmq_appended_bytes_total": float(queue.appended_bytes_total),
-        "raftmq_polled_batches_total": float(queue.polled_batches_total),
-        "raftmq_polled_bytes_total": float(queue.polled_bytes_total),
+        "raftmq_appended_batches_total": float(log.appended_batches_total),
+        "raftmq_appended_bytes_total": float(log.appended_bytes_total),
+        "raftmq_polled_batches_total": float(log.polled_batches_total),
+        "raftmq_polled_bytes_total": float(log.polled_bytes_total),
         "raftmq_evictions_total": [
             ((name,), float(budget.evictions)) for name, budget in _shared_budgets(host).items()
         ],

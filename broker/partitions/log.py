@@ -1,4 +1,4 @@
-"""Serve one log partition: read, find and trim records. `appends`, `offsets` and `retention` serve its other requests.
+"""Serve one log partition: read, find and trim records. `appends`, `committed_offsets` and `retention` serve its other requests.
 
 Records are never looked into: batches are served as they were stored, from memory or by a reader thread. Only committed
 records are served. Source: Ongaro's thesis 6.4 (read-only queries).
@@ -13,8 +13,8 @@ from typing import TypeVar
 import structlog
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.partitions.appends import PartitionAppends
+from raftmq.broker.partitions.committed_offsets import PartitionOffsets
 from raftmq.broker.partitions.host import PartitionHost
-from raftmq.broker.partitions.offsets import PartitionOffsets
 from raftmq.broker.partitions.producer_fence import ProducerFence
 from raftmq.broker.partitions.retention import PartitionRetention
 from raftmq.broker.replica.commands import execute

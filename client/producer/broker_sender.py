@@ -21,7 +21,7 @@ from raftmq.client.base.logs import log
 from raftmq.client.base.metrics import ProducerCounters
 from raftmq.client.connection.append_stream import AppendStream, SerializedAppend
 from raftmq.client.connection.resolver import Resolver
-from raftmq.client.producer.append_frame import PartitionBatches, serialize_append
+from raftmq.client.producer.append_request import PartitionBatches, serialize_append
 from raftmq.client.producer.partition_queue import Attempt, PartitionQueue
 from raftmq.errors import BrokenConnectionError, RaftMQError
 from raftmq.proto import queue_pb2 as pb

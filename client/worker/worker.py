@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Generic, get_args
 
-from raftmq.client.admin.admin import Admin, TopicDescription
+from raftmq.client.admin.admin import Admin
+from raftmq.client.admin.descriptions import TopicDescription
 from raftmq.client.base import settings
 from raftmq.client.base.arguments import LONG_MAX, check_at_least, check_not_negative, check_positive, check_whole
 from raftmq.client.base.background import done_before

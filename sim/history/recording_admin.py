@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from raftmq.client.admin.admin import Admin, TopicDescription
+from raftmq.client.admin.admin import Admin
+from raftmq.client.admin.descriptions import TopicDescription
 from raftmq.types import TopicPartition
 
 from sim.history.recorder import Recorder

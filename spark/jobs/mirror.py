@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pyspark.sql import SparkSession
-    from raftmq.client.admin.admin import TopicDescription
+    from raftmq.client.admin.descriptions import TopicDescription
     from raftmq.sync import Admin
 
 

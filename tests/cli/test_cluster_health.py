@@ -6,8 +6,8 @@ import pytest
 from raftmq.cli.cluster import print_cluster
 from raftmq.cli.cluster_health import exit_code, problems_of
 from raftmq.cli.exit_codes import ExitCode
-from raftmq.client.admin.admin import BrokerDescription, ClusterDescription
 from raftmq.client.admin.cluster_health import BrokerHealth, ClusterHealth, PartitionNames
+from raftmq.client.admin.descriptions import BrokerDescription, ClusterDescription
 from raftmq.types import TopicPartition
 
 NONE = PartitionNames(0, ())

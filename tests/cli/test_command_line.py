@@ -22,7 +22,7 @@ from raftmq.cli import cluster, consume, dev, exit_codes, input_lines, input_rec
 from raftmq.cli.main import app
 from raftmq.cli.record_filter import record_filter
 from raftmq.cli.record_format import RecordFormat
-from raftmq.client.admin.admin import BrokerRemoval
+from raftmq.client.admin.descriptions import BrokerRemoval
 from raftmq.fsm.metadata_topics import PARTITIONS_PER_TOPIC_MAX
 from raftmq.testing import LocalCluster
 from raftmq.types import Record, TopicPartition

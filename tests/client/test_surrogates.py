@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from raftmq import serializers
 from raftmq.cli.input_records import parse_headers
-from raftmq.client.admin.admin import Admin, NewTopic
+from raftmq.client.admin.admin import Admin
+from raftmq.client.admin.descriptions import NewTopic
 from raftmq.client.consumer.consumer import Consumer
 from raftmq.client.producer.producer import Producer
 from raftmq.client.worker.worker import Worker

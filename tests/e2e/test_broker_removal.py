@@ -12,7 +12,7 @@ import urllib.request
 import pytest
 from raftmq import Admin, Producer, errors
 from raftmq.broker.base.limits import Limits
-from raftmq.client.admin.admin import ClusterDescription
+from raftmq.client.admin.descriptions import ClusterDescription
 from raftmq.testing import LocalCluster
 
 from tests.support.e2e.helpers import cluster_with_topic, eventually, gauge

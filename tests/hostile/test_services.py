@@ -51,7 +51,7 @@ async def test_a_hostile_request_is_answered_or_refused_by_name():
         topic = await node.topic(partitions=2)
         services = (node.admin, node.nodes, node.removal, node.health)
         by_name = {
-            **{name: getattr(node.queue, name) for name in queue_requests(topic.topic_id)},
+            **{name: getattr(node.log, name) for name in queue_requests(topic.topic_id)},
             **{
                 name: next(method for one in services if (method := getattr(one, name, None)) is not None)
                 for name in admin_requests()

@@ -16,7 +16,6 @@ import pytest
 import raftmq
 import typer
 from raftmq.cli.main import app
-from raftmq.client.admin import admin
 from raftmq.client.producer.partitioner import PARTITIONERS
 from raftmq.fsm.topic_config import CONFIG_KEYS
 
@@ -61,7 +60,7 @@ def found_object(path: str) -> object:
                 continue
         rest = whole[end:]
     else:
-        homes = (raftmq, raftmq.errors, admin)
+        homes = (raftmq, raftmq.errors)
         found = next((getattr(home, first) for home in homes if hasattr(home, first)), None)
         if found is None:
             raise AttributeError(first)

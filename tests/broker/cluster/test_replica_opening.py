@@ -32,7 +32,7 @@ async def append(node, topic, sequence):
     request = append_request(topic, batch(sequence=sequence))
     async with asyncio.timeout(WAIT_SECONDS):
         while True:
-            answer = await node.grpc.queue.append(request, Call(node.loop.time() + WAIT_SECONDS))
+            answer = await node.grpc.log.append(request, Call(node.loop.time() + WAIT_SECONDS))
             if not answer.partitions[0].HasField("error"):
                 return answer.partitions[0].base_offsets[0]
             await asyncio.sleep(0.02)

@@ -214,10 +214,10 @@ async def test_a_cancelled_poll_is_not_answered():
         topic = await broker.node.topic()
         client = await broker.client()
         poll = client.call(POLL, poll_request(topic, 0, max_wait_ms=60_000))
-        while not broker.grpc.queue.parked_polls:
+        while not broker.grpc.log.parked_polls:
             await asyncio.sleep(0.001)
         client.send(FrameType.CANCEL, correlation_id=poll)
-        while broker.grpc.queue.parked_polls:
+        while broker.grpc.log.parked_polls:
             await asyncio.sleep(0.001)
         appended = client.call(APPEND, append_request(topic, batch(1)))
         assert (await client.frame()).correlation_id == appended
@@ -231,10 +231,10 @@ async def test_a_connection_that_ends_ends_its_polls_and_gives_everything_back()
         client.call(POLL, poll_request(topic, 0, max_wait_ms=60_000))
         broker.node.hold_commits = True
         client.call(APPEND, append_request(topic, batch(1)))
-        while not broker.grpc.queue.parked_polls:
+        while not broker.grpc.log.parked_polls:
             await asyncio.sleep(0.001)
         client.writer.transport.abort()
-        while broker.grpc.queue.parked_polls or broker.port.connections.size:
+        while broker.grpc.log.parked_polls or broker.port.connections.size:
             await asyncio.sleep(0.001)
         broker.node.hold_commits = False
 
@@ -247,7 +247,7 @@ async def test_more_calls_than_may_be_unanswered_are_not_read(monkeypatch):
         for _ in range(10):
             client.call(POLL, poll_request(topic, 0, max_wait_ms=200))
         await asyncio.sleep(0.05)
-        assert broker.grpc.queue.parked_polls == 4
+        assert broker.grpc.log.parked_polls == 4
         for _ in range(10):
             assert (await client.frame()).type is FrameType.ANSWER
 

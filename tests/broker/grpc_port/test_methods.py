@@ -160,7 +160,7 @@ def _request(method: Method[Any, Any]) -> object:
 
 def _services(node: Harness) -> Services:
     return Services(
-        node.queue,
+        node.log,
         node.offsets,
         node.topology,
         node.admin,

@@ -243,7 +243,7 @@ async def test_stop_does_not_wait_for_parked_polls():
     async with serving() as (node, server, channel, _address):
         topic = await node.topic()
         call = asyncio.ensure_future(_poll(channel, topic))
-        while not server.queue.parked_polls:
+        while not server.log.parked_polls:
             await asyncio.sleep(0)
         await asyncio.wait_for(server.stop(30), 5)
         assert not (await call).partitions

@@ -24,7 +24,7 @@ async def commit(node: Harness, topic: pb.Topic, group: str, offset: int, number
 
 async def append(node: Harness, topic: pb.Topic, number: int, count: int, sequence: int = 0) -> None:
     part = pb.PartitionAppend(topic_id=topic.topic_id, partition=number, batches=[batch(count, sequence=sequence)])
-    answer = await node.queue.append(pb.AppendRequest(partitions=[part]), node.call())
+    answer = await node.log.append(pb.AppendRequest(partitions=[part]), node.call())
     assert not answer.partitions[0].HasField("error")
 
 

@@ -76,7 +76,7 @@ async def append(topic: pb.Topic, number: int, *nodes: Node) -> Node:
         while True:
             for node in nodes:
                 request = append_request(topic, batch(1, sequence=number))
-                answer = await node.grpc.queue.append(request, Call(node.loop.time() + 10))
+                answer = await node.grpc.log.append(request, Call(node.loop.time() + 10))
                 if not answer.partitions[0].HasField("error"):
                     return node
                 assert answer.partitions[0].error.retriable

@@ -119,10 +119,10 @@ async def test_unknown_paths_and_methods_are_refused():
 async def test_metrics_show_the_node_in_base_units():
     async with serving() as (node, port):
         topic = await node.topic("flights", partitions=2)
-        node.queue = node.grpc.queue
+        node.log = node.grpc.log
         node.engine.map_used_fraction_max = 0.25
         await node.append(topic, batch(3))
-        await node.queue.poll(poll_request(topic, 0), node.call())
+        await node.log.poll(poll_request(topic, 0), node.call())
         node.grpc.metrics.observe("Append", "OK", 0.003)
         status, headers, body = await get(port, "/metrics")
         assert status == 200

@@ -215,7 +215,7 @@ async def test_a_timeout_after_proposing_is_an_unknown_outcome():
         node.hold_commits = True
         request = append_request(topic, batch(1, sequence=0))
         request.timeout_ms = 200  # long enough to be processed on a busy machine
-        result = (await node.queue.append(request, node.call())).partitions[0]
+        result = (await node.log.append(request, node.call())).partitions[0]
         assert result.error.code == pb.REQUEST_TIMED_OUT
         assert result.error.outcome == pb.UNKNOWN_OUTCOME
         node.release_commits()
@@ -229,7 +229,7 @@ async def test_a_request_whose_deadline_has_passed_is_dropped_before_proposing()
         log = node.partition(topic)
         last = log.replica.core.last_index
         with pytest.raises(RequestError) as raised:
-            await node.queue.append(append_request(topic, batch(1)), node.call(-1))
+            await node.log.append(append_request(topic, batch(1)), node.call(-1))
         assert raised.value.code == pb.REQUEST_TIMED_OUT
         assert raised.value.detail.outcome == pb.NOT_APPLIED
         assert log.appends.begin([batch(1)], node.loop.time() - 1).result(0).error.outcome == pb.NOT_APPLIED

@@ -16,11 +16,11 @@ from tests.support.broker.harness import Harness, append_request, batch, running
 
 
 async def init(node: Harness, **fields: Any) -> pb.InitProducerResponse:
-    return await node.queue.init_producer(pb.InitProducerRequest(name="job", **fields), node.call())
+    return await node.log.init_producer(pb.InitProducerRequest(name="job", **fields), node.call())
 
 
 async def append(node: Harness, topic: pb.Topic, *batches: bytes) -> pb.PartitionAppendResult:
-    answer = await node.queue.append(append_request(topic, *batches), node.call())
+    answer = await node.log.append(append_request(topic, *batches), node.call())
     return answer.partitions[0]
 
 
@@ -28,7 +28,7 @@ async def fence(node: Harness, answer: pb.InitProducerResponse, seconds: float =
     request = pb.FenceProducerRequest(
         producer_id=answer.producer_id, epoch=answer.epoch << 32, metadata_revision=answer.metadata_revision
     )
-    return await node.queue.fence_producer(request, node.call(seconds))
+    return await node.log.fence_producer(request, node.call(seconds))
 
 
 def grow_old(node: Harness, seconds: float = METADATA_AGE_SECONDS_MAX + 1) -> float:

@@ -37,7 +37,7 @@ async def test_a_stream_answers_every_request_by_its_correlation_id():
         for number in range(10):
             requests.send(append_request(topic, batch(1, sequence=number), correlation_id=100 + number))
         requests.send(None)
-        answers = {a.correlation_id: a async for a in node.queue.append_stream(requests.__aiter__(), node.call())}
+        answers = {a.correlation_id: a async for a in node.log.append_stream(requests.__aiter__(), node.call())}
         assert {i: list(a.partitions[0].base_offsets) for i, a in answers.items()} == {100 + n: [n] for n in range(10)}
 
 
@@ -46,7 +46,7 @@ async def test_requests_of_a_stream_take_effect_in_order_before_any_commit():
         topic = await node.topic()
         node.hold_commits = True
         requests = Requests()
-        answers = node.queue.append_stream(requests.__aiter__(), node.call())
+        answers = node.log.append_stream(requests.__aiter__(), node.call())
         for number in range(5):
             requests.send(append_request(topic, batch(2, sequence=2 * number), correlation_id=number))
         requests.send(append_request(topic, batch(2, sequence=100), correlation_id=9))
@@ -70,7 +70,7 @@ async def test_a_bad_request_does_not_end_a_stream():
         requests.send(pb.AppendRequest(correlation_id=1))
         requests.send(append_request(topic, batch(1), correlation_id=2))
         requests.send(None)
-        answers = {a.correlation_id: a async for a in node.queue.append_stream(requests.__aiter__(), node.call())}
+        answers = {a.correlation_id: a async for a in node.log.append_stream(requests.__aiter__(), node.call())}
         assert answers[1].error.code == pb.INVALID_ARGUMENT
         assert list(answers[2].partitions[0].base_offsets) == [0]
 
@@ -81,11 +81,11 @@ async def test_shutdown_ends_a_stream_after_requests_in_flight_are_answered():
         node.hold_commits = True
         requests = Requests()
         requests.send(append_request(topic, batch(1), correlation_id=1))
-        answers = node.queue.append_stream(requests.__aiter__(), node.call())
+        answers = node.log.append_stream(requests.__aiter__(), node.call())
         first = asyncio.ensure_future(anext(answers))
         for _ in range(10):
             await asyncio.sleep(0)
-        node.queue.begin_shutdown()
+        node.log.begin_shutdown()
         node.release_commits()
         assert (await first).partitions[0].base_offsets == [0]
         assert [answer async for answer in answers] == []
@@ -96,7 +96,7 @@ async def test_a_stream_that_its_client_leaves_leaves_no_task():
         await node.topic()
         before = asyncio.all_tasks()
         requests = Requests()
-        answers = node.queue.append_stream(requests.__aiter__(), node.call())
+        answers = node.log.append_stream(requests.__aiter__(), node.call())
         waiting = asyncio.ensure_future(anext(answers))
         await asyncio.sleep(0)
         waiting.cancel()
@@ -113,7 +113,7 @@ async def test_unknown_topics_and_partitions_have_their_own_errors_and_spare_the
         request = append_request(topic, batch(1))
         request.partitions.add(topic_id=999, partition=0, batches=[batch(1)])
         request.partitions.add(topic_id=topic.topic_id, partition=7, batches=[batch(1)])
-        results = (await node.queue.append(request, node.call())).partitions
+        results = (await node.log.append(request, node.call())).partitions
         assert [r.error.code for r in results] == [pb.OK, pb.UNKNOWN_TOPIC, pb.UNKNOWN_PARTITION]
         assert list(results[0].base_offsets) == [0]
 
@@ -123,11 +123,11 @@ async def test_a_request_that_names_too_much_is_refused_before_anything_is_looke
         topic = await node.topic()
         crowd = [pb.PartitionAppend(topic_id=1) for _ in range(PARTITIONS_PER_REQUEST_MAX + 1)]
         for coroutine in (
-            node.queue.append(pb.AppendRequest(partitions=crowd), node.call()),
-            node.queue.append(pb.AppendRequest(), node.call()),
-            node.queue.poll(pb.PollRequest(), node.call()),
-            node.queue.list_offsets(pb.ListOffsetsRequest(), node.call()),
-            node.queue.delete_records(pb.DeleteRecordsRequest(), node.call()),
+            node.log.append(pb.AppendRequest(partitions=crowd), node.call()),
+            node.log.append(pb.AppendRequest(), node.call()),
+            node.log.poll(pb.PollRequest(), node.call()),
+            node.log.list_offsets(pb.ListOffsetsRequest(), node.call()),
+            node.log.delete_records(pb.DeleteRecordsRequest(), node.call()),
         ):
             with pytest.raises(RequestError) as raised:
                 await coroutine
@@ -141,14 +141,14 @@ async def test_extreme_numbers_are_ordinary_positions():
     async with running() as node:
         topic = await node.topic()
         await node.append(topic, batch(1))
-        answer = await node.queue.poll(poll_request(topic, (1 << 64) - 1, max_wait_ms=4_000_000_000), node.call())
+        answer = await node.log.poll(poll_request(topic, (1 << 64) - 1, max_wait_ms=4_000_000_000), node.call())
         assert answer.partitions[0].error.code == pb.OFFSET_OUT_OF_RANGE
         assert (await _offset(node, topic, (1 << 63) - 1)).offset == -1
         request = pb.DeleteRecordsRequest()
         request.partitions.add(topic_id=topic.topic_id, partition=0, before_offset=(1 << 63) - 1)
         request.partitions.add(topic_id=topic.topic_id, partition=0, before_offset=-(1 << 63))
         request.partitions.add(topic_id=(1 << 64) - 1, partition=(1 << 32) - 1)
-        refused = await node.queue.delete_records(request, node.call())
+        refused = await node.log.delete_records(request, node.call())
         assert [r.error.code for r in refused.partitions] == [
             pb.OFFSET_OUT_OF_RANGE, pb.OFFSET_OUT_OF_RANGE, pb.UNKNOWN_TOPIC,
         ]  # fmt: skip
@@ -158,7 +158,7 @@ async def test_an_unknown_topic_is_denied_only_when_metadata_can_be_confirmed():
     async with running() as node:
         node.lose_leadership(METADATA_GROUP_ID)
         request = pb.AppendRequest(partitions=[pb.PartitionAppend(topic_id=999, batches=[batch(1)])])
-        (result,) = (await node.queue.append(request, node.call())).partitions
+        (result,) = (await node.log.append(request, node.call())).partitions
         assert result.error.code in (pb.NO_LEADER, pb.NOT_LEADER)
         assert result.error.retriable
 
@@ -180,7 +180,7 @@ async def test_a_request_waits_for_the_metadata_revision_it_names():
         topic = await node.topic()
         request = append_request(topic, batch(1))
         request.metadata_revision = node.metadata.state_machine.applied_index + 1
-        pending = asyncio.create_task(node.queue.append(request, node.call()))
+        pending = asyncio.create_task(node.log.append(request, node.call()))
         for _ in range(5):
             await asyncio.sleep(0)
         assert not pending.done()
@@ -191,7 +191,7 @@ async def test_a_request_waits_for_the_metadata_revision_it_names():
 async def _offset(node, topic, time_ms):
     request = pb.ListOffsetsRequest()
     request.partitions.add(topic_id=topic.topic_id, partition=0, time_ms=time_ms)
-    return (await node.queue.list_offsets(request, node.call())).partitions[0]
+    return (await node.log.list_offsets(request, node.call())).partitions[0]
 
 
 async def test_positions_are_found_by_name_and_by_append_time():
@@ -210,7 +210,7 @@ async def test_positions_are_found_by_name_and_by_append_time():
         assert (await _offset(node, topic, -3)).error.code == pb.INVALID_ARGUMENT
         request = pb.DeleteRecordsRequest()
         request.partitions.add(topic_id=topic.topic_id, partition=0, before_offset=3)
-        (trimmed,) = (await node.queue.delete_records(request, node.call())).partitions
+        (trimmed,) = (await node.log.delete_records(request, node.call())).partitions
         assert trimmed.log_start_offset == 3
         assert (await _offset(node, topic, EARLIEST)).offset == 3
         assert (await _offset(node, topic, 0)).offset == 3
@@ -228,7 +228,7 @@ async def test_anonymous_producer_ids_come_from_one_block_and_are_distinct():
     async with running() as node:
         before = node.metadata.state_machine.applied_index
         answers = await asyncio.gather(
-            *(node.queue.init_producer(pb.InitProducerRequest(), node.call()) for _ in range(50))
+            *(node.log.init_producer(pb.InitProducerRequest(), node.call()) for _ in range(50))
         )
         ids = {answer.producer_id for answer in answers}
         assert len(ids) == 50
@@ -241,7 +241,7 @@ async def test_a_named_producer_fences_its_predecessor_and_keeps_its_id():
     async with running() as node:
 
         async def init(**fields):
-            return await node.queue.init_producer(pb.InitProducerRequest(**fields), node.call())
+            return await node.log.init_producer(pb.InitProducerRequest(**fields), node.call())
 
         first, second = await init(name="job"), await init(name="job")
         assert second.producer_id == first.producer_id
@@ -262,7 +262,7 @@ async def test_producers_that_share_a_named_epoch_agree_on_its_stamp():
     async with running() as node:
 
         async def init(**fields):
-            return await node.queue.init_producer(pb.InitProducerRequest(**fields), node.call())
+            return await node.log.init_producer(pb.InitProducerRequest(**fields), node.call())
 
         assert (await init(name="job", epoch=1, stamp=b"a")).stamp == b"a"
         assert (await init(name="job", epoch=1, stamp=b"b")).stamp == b"a"
@@ -278,9 +278,9 @@ async def test_a_node_that_does_not_lead_asks_the_metadata_leader_for_producer_i
     async with running() as node:
         node.lose_leadership(METADATA_GROUP_ID, NodeId(2))
         node.forwarder.answer = pb.InitProducerResponse(producer_id=77)
-        assert (await node.queue.init_producer(pb.InitProducerRequest(), node.call())).producer_id == 77
+        assert (await node.log.init_producer(pb.InitProducerRequest(), node.call())).producer_id == 77
         ((address, path, _),) = node.forwarder.calls
         assert (address, path) == ("node-2:9400", "/raftmq.v1.Log/InitProducer")
         with pytest.raises(RequestError) as raised:
-            await node.queue.init_producer(pb.InitProducerRequest(), node.call(is_forwarded=True))
+            await node.log.init_producer(pb.InitProducerRequest(), node.call(is_forwarded=True))
         assert raised.value.code == pb.NOT_LEADER

@@ -15,7 +15,7 @@ from tests.support.broker.harness import batch, poll_request, running
 
 
 async def _parked(node, count=1):
-    while node.queue.parked_polls < count:
+    while node.log.parked_polls < count:
         await asyncio.sleep(0)
 
 
@@ -24,7 +24,7 @@ async def test_available_records_are_answered_immediately():
         topic = await node.topic()
         data = batch(3, sequence=0)
         await node.append(topic, data)
-        answer = await node.queue.poll(poll_request(topic, 0, max_wait_ms=60_000), node.call())
+        answer = await node.log.poll(poll_request(topic, 0, max_wait_ms=60_000), node.call())
         (result,) = answer.partitions
         assert list(result.batches) == [data]
         assert list(result.base_offsets) == [0]
@@ -36,18 +36,18 @@ async def test_available_records_are_answered_immediately():
 async def test_a_poll_at_the_end_waits_and_the_next_record_wakes_it():
     async with running() as node:
         topic = await node.topic()
-        poll = asyncio.create_task(node.queue.poll(poll_request(topic, 0, max_wait_ms=60_000), node.call(60)))
+        poll = asyncio.create_task(node.log.poll(poll_request(topic, 0, max_wait_ms=60_000), node.call(60)))
         await _parked(node)
         await node.append(topic, batch(1, sequence=0))
         answer = await asyncio.wait_for(poll, 1)
         assert list(answer.partitions[0].base_offsets) == [0]
-        assert node.queue.parked_polls == 0
+        assert node.log.parked_polls == 0
 
 
 async def test_an_uncommitted_record_wakes_no_poll():
     async with running() as node:
         topic = await node.topic()
-        poll = asyncio.create_task(node.queue.poll(poll_request(topic, 0, max_wait_ms=60_000), node.call(60)))
+        poll = asyncio.create_task(node.log.poll(poll_request(topic, 0, max_wait_ms=60_000), node.call(60)))
         await _parked(node)
         node.hold_commits = True
         pending = asyncio.create_task(node.append(topic, batch(1, sequence=0)))
@@ -62,15 +62,15 @@ async def test_an_uncommitted_record_wakes_no_poll():
 async def test_an_empty_poll_ends_with_an_empty_answer():
     async with running() as node:
         topic = await node.topic()
-        answer = await node.queue.poll(poll_request(topic, 0, max_wait_ms=5), node.call())
+        answer = await node.log.poll(poll_request(topic, 0, max_wait_ms=5), node.call())
         assert not answer.partitions
-        assert not (await node.queue.poll(poll_request(topic, 0, max_wait_ms=0), node.call())).partitions
+        assert not (await node.log.poll(poll_request(topic, 0, max_wait_ms=0), node.call())).partitions
 
 
 async def test_a_poll_ends_before_its_calls_deadline():
     async with running() as node:
         topic = await node.topic()
-        answer = await node.queue.poll(poll_request(topic, 0, max_wait_ms=60_000), node.call(0.06))
+        answer = await node.log.poll(poll_request(topic, 0, max_wait_ms=60_000), node.call(0.06))
         assert not answer.partitions
 
 
@@ -79,7 +79,7 @@ async def test_a_poll_waits_for_as_many_bytes_as_it_asks_for():
         topic = await node.topic()
         size = len(batch(1, body=b"x" * 100))
         request = poll_request(topic, 0, max_wait_ms=60_000, min_bytes=2 * size)
-        poll = asyncio.create_task(node.queue.poll(request, node.call(60)))
+        poll = asyncio.create_task(node.log.poll(request, node.call(60)))
         await node.append(topic, batch(1, sequence=0, body=b"x" * 100))
         await _parked(node)
         assert not poll.done()
@@ -97,17 +97,17 @@ async def test_one_partition_of_many_wakes_the_poll_and_the_others_keep_no_callb
         for round_number in range(5):
             for part in request.partitions:
                 part.offset = node.partition(topic, part.partition).high_watermark
-            poll = asyncio.create_task(node.queue.poll(request, node.call(60)))
+            poll = asyncio.create_task(node.log.poll(request, node.call(60)))
             await _parked(node)
             appended = pb.PartitionAppend(
                 topic_id=topic.topic_id, partition=1, batches=[batch(1, sequence=round_number)]
             )
-            await node.queue.append(pb.AppendRequest(partitions=[appended]), node.call())
+            await node.log.append(pb.AppendRequest(partitions=[appended]), node.call())
             answer = await asyncio.wait_for(poll, 1)
             assert [p.partition for p in answer.partitions] == [1]
         assert not idle.done()
         assert not idle._callbacks  # the ended polls removed theirs
-        assert not node.queue.parked_polls
+        assert not node.log.parked_polls
 
 
 async def test_each_full_answer_begins_with_another_partition():
@@ -116,11 +116,11 @@ async def test_each_full_answer_begins_with_another_partition():
         request = pb.PollRequest(max_bytes=1)
         for number in range(2):
             part = pb.PartitionAppend(topic_id=topic.topic_id, partition=number, batches=[batch(1, sequence=0)])
-            await node.queue.append(pb.AppendRequest(partitions=[part]), node.call())
+            await node.log.append(pb.AppendRequest(partitions=[part]), node.call())
             request.partitions.add(topic_id=topic.topic_id, partition=number)
         seen = set()
         for _ in range(2):
-            answer = await node.queue.poll(request, node.call())
+            answer = await node.log.poll(request, node.call())
             assert len(answer.partitions) == 1
             assert len(answer.partitions[0].batches) == 1
             seen.add(answer.partitions[0].partition)
@@ -130,22 +130,22 @@ async def test_each_full_answer_begins_with_another_partition():
 async def test_more_polls_than_may_wait_are_throttled():
     async with running(Limits(parked_polls_max=1)) as node:
         topic = await node.topic()
-        first = asyncio.create_task(node.queue.poll(poll_request(topic, 0, max_wait_ms=60_000), node.call(60)))
+        first = asyncio.create_task(node.log.poll(poll_request(topic, 0, max_wait_ms=60_000), node.call(60)))
         await _parked(node)
         with pytest.raises(RequestError) as raised:
-            await node.queue.poll(poll_request(topic, 0, max_wait_ms=60_000), node.call(60))
+            await node.log.poll(poll_request(topic, 0, max_wait_ms=60_000), node.call(60))
         assert raised.value.code == pb.THROTTLED
         assert raised.value.detail.retry_after_ms > 0
         first.cancel()
         with pytest.raises(asyncio.CancelledError):
             await first
-        assert node.queue.parked_polls == 0
+        assert node.log.parked_polls == 0
 
 
 async def test_a_leader_that_steps_down_refers_waiting_polls_to_its_successor():
     async with running() as node:
         topic = await node.topic()
-        poll = asyncio.create_task(node.queue.poll(poll_request(topic, 0, max_wait_ms=60_000), node.call(60)))
+        poll = asyncio.create_task(node.log.poll(poll_request(topic, 0, max_wait_ms=60_000), node.call(60)))
         await _parked(node)
         node.leadership.claim(GroupId(topic.partitions[0].group_id), Term(9), NodeId(2))
         node.lose_leadership(GroupId(topic.partitions[0].group_id), NodeId(2))
@@ -159,7 +159,7 @@ async def test_a_follower_serves_records_that_it_knows_to_be_committed():
         topic = await node.topic()
         await node.append(topic, batch(1, sequence=0))
         node.lose_leadership(GroupId(topic.partitions[0].group_id))
-        answer = await node.queue.poll(poll_request(topic, 0), node.call())
+        answer = await node.log.poll(poll_request(topic, 0), node.call())
         assert list(answer.partitions[0].base_offsets) == [0]
 
 
@@ -167,12 +167,12 @@ async def test_above_the_end_a_confirmed_leader_answers_out_of_range_and_others_
     async with running() as node:
         topic = await node.topic()
         await node.append(topic, batch(1, sequence=0))
-        answer = await node.queue.poll(poll_request(topic, 5, max_wait_ms=60_000), node.call())
+        answer = await node.log.poll(poll_request(topic, 5, max_wait_ms=60_000), node.call())
         error = answer.partitions[0].error
         assert error.code == pb.OFFSET_OUT_OF_RANGE
         assert error.high_watermark == 1
         node.lose_leadership(GroupId(topic.partitions[0].group_id))
-        answer = await node.queue.poll(poll_request(topic, 5, max_wait_ms=5), node.call())
+        answer = await node.log.poll(poll_request(topic, 5, max_wait_ms=5), node.call())
         assert answer.partitions[0].error.code == pb.OFFSET_NOT_AVAILABLE
         assert answer.partitions[0].error.retriable
 
@@ -187,7 +187,7 @@ async def test_a_leader_that_cannot_confirm_its_end_reports_no_offset_out_of_ran
             raise RequestError(pb.NOT_LEADER, "a quorum did not confirm")
 
         monkeypatch.setattr(replica, "read_index", deposed)
-        answer = await node.queue.poll(poll_request(topic, 5, max_wait_ms=60_000), node.call())
+        answer = await node.log.poll(poll_request(topic, 5, max_wait_ms=60_000), node.call())
         assert answer.partitions[0].error.code == pb.NOT_LEADER
 
 
@@ -197,7 +197,7 @@ async def test_below_the_start_every_replica_returns_the_log_start():
         await node.append(topic, batch(4, sequence=0))
         await node.partition(topic).delete_records(2, node.loop.time() + 5)
         node.lose_leadership(GroupId(topic.partitions[0].group_id))
-        answer = await node.queue.poll(poll_request(topic, 1, max_wait_ms=60_000), node.call())
+        answer = await node.log.poll(poll_request(topic, 1, max_wait_ms=60_000), node.call())
         assert answer.partitions[0].error.code == pb.OFFSET_OUT_OF_RANGE
         assert answer.partitions[0].error.log_start_offset == 2
 
@@ -205,7 +205,7 @@ async def test_below_the_start_every_replica_returns_the_log_start():
 async def test_a_deleted_topic_ends_its_polls_as_unknown():
     async with running() as node:
         topic = await node.topic()
-        poll = asyncio.create_task(node.queue.poll(poll_request(topic, 0, max_wait_ms=60_000), node.call(60)))
+        poll = asyncio.create_task(node.log.poll(poll_request(topic, 0, max_wait_ms=60_000), node.call(60)))
         await _parked(node)
         await node.admin.delete_topic(pb.DeleteTopicRequest(name="flights"), node.call())
         answer = await asyncio.wait_for(poll, 1)
@@ -215,9 +215,9 @@ async def test_a_deleted_topic_ends_its_polls_as_unknown():
 async def test_shutdown_answers_waiting_polls_immediately():
     async with running() as node:
         topic = await node.topic()
-        poll = asyncio.create_task(node.queue.poll(poll_request(topic, 0, max_wait_ms=60_000), node.call(60)))
+        poll = asyncio.create_task(node.log.poll(poll_request(topic, 0, max_wait_ms=60_000), node.call(60)))
         await _parked(node)
-        node.queue.begin_shutdown()
+        node.log.begin_shutdown()
         assert not (await asyncio.wait_for(poll, 1)).partitions
 
 
@@ -227,7 +227,7 @@ async def test_a_batch_larger_than_asked_for_comes_alone():
         await node.append(topic, batch(1, sequence=0, body=b"x" * 5000), batch(1, sequence=1))
         request = poll_request(topic, 0)
         request.max_bytes = request.partitions[0].max_bytes = 10
-        answer = await node.queue.poll(request, node.call())
+        answer = await node.log.poll(request, node.call())
         assert list(answer.partitions[0].base_offsets) == [0]
 
 
@@ -237,7 +237,7 @@ async def test_a_poll_waits_for_its_metadata_revision_until_its_deadline():
         request = poll_request(topic, 0)
         request.metadata_revision = 1 << 40
         with pytest.raises(RequestError) as raised:
-            await node.queue.poll(request, node.call(0.01))
+            await node.log.poll(request, node.call(0.01))
         assert raised.value.code == pb.NOT_READY
 
 

@@ -86,7 +86,7 @@ async def test_changes_invisible_to_clients_are_not_sent():
         watch = node.topology.watch(pb.WatchRequest(), node.call())
         await _next(watch)
         node.bump()
-        await node.queue.init_producer(pb.InitProducerRequest(), node.call())
+        await node.log.init_producer(pb.InitProducerRequest(), node.call())
         await node.topic("next")
         assert [t.name for t in (await _next(watch)).topics] == ["next"]
         await watch.aclose()

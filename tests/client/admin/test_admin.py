@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 from raftmq import errors
-from raftmq.client.admin.admin import Admin, NewTopic
+from raftmq.client.admin.admin import Admin
 from raftmq.client.admin.cluster_health import PartitionState
+from raftmq.client.admin.descriptions import NewTopic
 from raftmq.client.codec.batch import encode_body
 from raftmq.client.producer.producer import Producer
 from raftmq.proto import queue_pb2 as pb

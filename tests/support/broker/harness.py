@@ -34,6 +34,7 @@ from raftmq.broker.replica.replica_log import ReplicaLog
 from raftmq.broker.services.admin import AdminService
 from raftmq.broker.services.call import Call
 from raftmq.broker.services.cluster_health import ClusterHealth
+from raftmq.broker.services.committed_offsets import OffsetsService
 from raftmq.broker.services.health import HealthService
 from raftmq.broker.services.locator import Locator
 from raftmq.broker.services.log import LogService
@@ -41,7 +42,6 @@ from raftmq.broker.services.metadata_leader import MetadataLeader
 from raftmq.broker.services.node_calls import NodeCalls
 from raftmq.broker.services.node_removal import NodeRemovalService
 from raftmq.broker.services.nodes import NodesService
-from raftmq.broker.services.offsets import OffsetsService
 from raftmq.broker.services.producer_ids import ProducerIds
 from raftmq.broker.services.topology import TopologyService
 from raftmq.fsm.log_partition import LogPartition
@@ -169,7 +169,7 @@ class Harness:
         locator = Locator(self, self.partitions)
         leader = MetadataLeader(self, self.forwarder)
         self.producer_ids = ProducerIds(self, leader)
-        self.queue = LogService(self, self.partitions, self.producer_ids)
+        self.log = LogService(self, self.partitions, self.producer_ids)
         calls = NodeCalls(self, self.forwarder)
         self.health = HealthService(self, locator)
         self.admin = AdminService(self, locator, leader, ClusterHealth(self, calls, self.health))
@@ -394,7 +394,7 @@ class Harness:
 
     async def append(self, topic: pb.Topic, *batches: bytes, seconds: float = 10.0) -> pb.PartitionAppendResult:
         request = append_request(topic, *batches)
-        return (await self.queue.append(request, self.call(seconds))).partitions[0]
+        return (await self.log.append(request, self.call(seconds))).partitions[0]
 
 
 @contextlib.asynccontextmanager

@@ -73,8 +73,8 @@ class BrokerConnection:
             "OpenPartitions": broker.offsets.open_partitions,
             "CommitOffsets": broker.offsets.commit_offsets,
             "FetchOffsets": broker.offsets.fetch_offsets,
-            "Poll": broker.queue.poll,
-            "ListOffsets": broker.queue.list_offsets,
+            "Poll": broker.log.poll,
+            "ListOffsets": broker.log.list_offsets,
             "DescribeTopic": broker.admin.describe_topic,
         }
         sent = type(request).FromString(request.SerializeToString())
@@ -101,6 +101,6 @@ async def produce(broker: Harness, topic: pb.Topic, partition: int, count: int, 
     part = pb.PartitionAppend(
         topic_id=topic.topic_id, partition=partition, batches=[encode_body(values, None, 1).seal()]
     )
-    answer = await broker.queue.append(pb.AppendRequest(partitions=[part]), broker.call())
+    answer = await broker.log.append(pb.AppendRequest(partitions=[part]), broker.call())
     assert not answer.partitions[0].HasField("error"), answer
     return values

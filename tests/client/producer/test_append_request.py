@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from raftmq.client.producer.append_frame import PartitionBatches, serialize_append
+from raftmq.client.producer.append_request import PartitionBatches, serialize_append
 from raftmq.proto import queue_pb2 as pb
 
 uint64 = st.integers(0, 2**64 - 1)

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from raftmq.broker.base.request_error import RequestError
-from raftmq.broker.partitions import offsets as partition_offsets
+from raftmq.broker.partitions import committed_offsets
 from raftmq.broker.partitions.log import PartitionLog
 from raftmq.fsm.log_commands import CommitOffset, OpenPartition
 from raftmq.offset_ranges import encode_ranges
@@ -100,7 +100,7 @@ async def test_a_cancelled_commit_stops_no_other(node: Harness, partition: Parti
 async def test_waiting_owners_are_bounded(
     node: Harness, partition: PartitionLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(partition_offsets, "COMMITS_GATHERED_MAX", 3)
+    monkeypatch.setattr(committed_offsets, "COMMITS_GATHERED_MAX", 3)
     node.hold_commits = True
     tasks = [commit(node, partition, 1, f"g{number}") for number in range(5)]
     await turn()
@@ -174,7 +174,7 @@ async def test_ranges_are_validated_before_anything_is_proposed(node: Harness, p
 async def test_the_bytes_of_one_entry_of_commits_are_bounded(
     node: Harness, partition: PartitionLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(partition_offsets, "ENTRY_BYTES_MAX", 100)
+    monkeypatch.setattr(committed_offsets, "ENTRY_BYTES_MAX", 100)
     node.hold_commits = True
     first = commit(node, partition, 1)
     await turn()
@@ -192,7 +192,7 @@ async def test_the_bytes_of_one_entry_of_commits_are_bounded(
 async def test_a_repeatedly_committed_offset_counts_as_used(node: Harness, partition: PartitionLog) -> None:
     await commit(node, partition, 7)
     index = partition.replica.core.last_index
-    node.clock_ms += int(partition_offsets.TOUCH_SECONDS_MAX * 1000) + 1
+    node.clock_ms += int(committed_offsets.TOUCH_SECONDS_MAX * 1000) + 1
     await commit(node, partition, 7)
     assert partition.replica.core.last_index == index + 1
     assert partition.offsets.of("g").touched_time_ms == node.clock_ms

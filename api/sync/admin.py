@@ -1,0 +1,156 @@
+"""Manage topics, consumer groups and the cluster from synchronous code: `Admin`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Literal, Self
+
+from raftmq.client.admin.admin import Admin as AsyncAdmin
+from raftmq.client.admin.descriptions import BrokerRemoval, ClusterDescription, NewTopic, TopicDescription
+from raftmq.client.admin.group_admin import GroupDescription, GroupListing, OffsetChange
+from raftmq.client.connection.transport import Transport
+from raftmq.sync.client import SyncClient
+from raftmq.types import TopicPartition
+
+
+class Admin(SyncClient):
+    """`raftmq.Admin` for synchronous code. Any number of threads may share one. It connects when it is created."""
+
+    _name = "admin"
+
+    def __init__(
+        self,
+        *,
+        bootstrap_servers: str | Sequence[str] = "localhost:9400",
+        cluster_id: str = "",
+        client_id: str = "raftmq",
+        request_timeout_ms: float = 30_000,
+        transport: Transport | None = None,
+    ) -> None:
+        super().__init__()
+        self._client = self._make(
+            lambda: AsyncAdmin(
+                bootstrap_servers=bootstrap_servers,
+                cluster_id=cluster_id,
+                client_id=client_id,
+                request_timeout_ms=request_timeout_ms,
+                transport=transport,
+            )
+        )
+        self._run(self._client.start)
+        self._record_open(self._client.close)
+
+    def __enter__(self) -> Self:
+        self._check()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections. See `raftmq.Admin.close`."""
+        self._record_closed()
+        self._run(self._client.close)
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int | None = None,
+        replication_factor: int | None = None,
+        config: Mapping[str, str | int] | None = None,
+        *,
+        if_not_exists: bool = False,
+    ) -> TopicDescription:
+        """Create a topic. See `raftmq.Admin.create_topic`."""
+        return self._run(
+            lambda: self._client.create_topic(name, partitions, replication_factor, config, if_not_exists=if_not_exists)
+        )
+
+    def create_topics(self, topics: Iterable[NewTopic], *, if_not_exists: bool = False) -> dict[str, TopicDescription]:
+        """Create several topics. See `raftmq.Admin.create_topics`."""
+        wanted = list(topics)
+        return self._run(lambda: self._client.create_topics(wanted, if_not_exists=if_not_exists))
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic. See `raftmq.Admin.delete_topic`."""
+        self._run(lambda: self._client.delete_topic(name))
+
+    def list_topics(self) -> list[TopicDescription]:
+        """Return all topics. See `raftmq.Admin.list_topics`."""
+        return self._run(self._client.list_topics)
+
+    def describe_topic(self, name: str, *, ask_leaders: bool = False) -> TopicDescription:
+        """Describe a topic. See `raftmq.Admin.describe_topic`."""
+        return self._run(lambda: self._client.describe_topic(name, ask_leaders=ask_leaders))
+
+    def alter_topic_config(
+        self,
+        name: str,
+        set: Mapping[str, str | int] | None = None,  # noqa: A002 - reads as what it does
+        unset: Sequence[str] = (),
+    ) -> None:
+        """Change a topic's configuration. See `raftmq.Admin.alter_topic_config`."""
+        self._run(lambda: self._client.alter_topic_config(name, set, unset))
+
+    def add_partitions(self, name: str, total: int) -> TopicDescription:
+        """Add partitions to a topic. See `raftmq.Admin.add_partitions`."""
+        return self._run(lambda: self._client.add_partitions(name, total))
+
+    def delete_records(self, before_offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Delete records below given offsets. See `raftmq.Admin.delete_records`."""
+        return self._run(lambda: self._client.delete_records(before_offsets))
+
+    def list_groups(self) -> list[GroupListing]:
+        """Return all consumer groups. See `raftmq.Admin.list_groups`."""
+        return self._run(self._client.list_groups)
+
+    def describe_group(self, group: str) -> GroupDescription:
+        """Describe a consumer group. See `raftmq.Admin.describe_group`."""
+        return self._run(lambda: self._client.describe_group(group))
+
+    def reset_group_offsets(
+        self,
+        group: str,
+        *,
+        to: Literal["earliest", "latest"] | None = None,
+        time_ms: int | None = None,
+        shift: int | None = None,
+        offsets: Mapping[TopicPartition, int] | None = None,
+        topics: Iterable[str] = (),
+        partitions: Iterable[TopicPartition] = (),
+        dry_run: bool = False,
+        fence_members: bool = False,
+    ) -> list[OffsetChange]:
+        """Reset a group's offsets. See `raftmq.Admin.reset_group_offsets`."""
+        return self._run(
+            lambda: self._client.reset_group_offsets(
+                group,
+                to=to,
+                time_ms=time_ms,
+                shift=shift,
+                offsets=offsets,
+                topics=topics,
+                partitions=partitions,
+                dry_run=dry_run,
+                fence_members=fence_members,
+            )
+        )
+
+    def delete_group(self, group: str) -> int:
+        """Delete a consumer group. See `raftmq.Admin.delete_group`."""
+        return self._run(lambda: self._client.delete_group(group))
+
+    def remove_group_member(self, group: str, *, member_id: str = "", instance_id: str = "") -> None:
+        """Remove a member from its group. See `raftmq.Admin.remove_group_member`."""
+        self._run(lambda: self._client.remove_group_member(group, member_id=member_id, instance_id=instance_id))
+
+    def describe_cluster(self, *, ask_brokers: bool = False) -> ClusterDescription:
+        """Describe the cluster. See `raftmq.Admin.describe_cluster`."""
+        return self._run(lambda: self._client.describe_cluster(ask_brokers=ask_brokers))
+
+    def remove_broker(self, broker_id: int, *, force: bool = False) -> BrokerRemoval:
+        """Remove a broker from the cluster. See `raftmq.Admin.remove_broker`."""
+        return self._run(lambda: self._client.remove_broker(broker_id, force=force))
