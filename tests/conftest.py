@@ -1,4 +1,4 @@
-"""What every test runs under."""
+"""Configure all test runs: Hypothesis, timeouts, and the distribution of tests over processes."""
 
 import asyncio
 import functools
@@ -8,14 +8,14 @@ from collections.abc import Awaitable, Callable
 import pytest
 from hypothesis import settings
 
-# A property is about what is computed, not about how fast a busy machine computes it.
+# Properties check results. Their time depends on the load of the machine.
 settings.register_profile("raftmq", deadline=None)
 settings.load_profile("raftmq")
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """Several processes share the run as `sharing.py` says."""
+    """Distribute the tests over several processes with `sharing.py`."""
     from tests.sharing import UnitScheduling
 
     return UnitScheduling(config, log)
@@ -38,13 +38,13 @@ def _within_its_timeout(item: pytest.Function) -> Callable[..., Awaitable[None]]
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """A coroutine that waits for ever is ended by its loop: uvloop drops what the signal handler of pytest-timeout raises."""
+    """Let the event loop end a coroutine that hangs, because uvloop drops the exception that pytest-timeout's signal handler raises."""
     if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
         item.obj = _within_its_timeout(item)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With several processes the long ones begin: what comes last is short, and all processes end at about the same time."""
+    """Run long tests first when several processes share the run, so that all processes end at about the same time."""
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: not _is_long_lasting(item))  # stable: random order otherwise
+        items.sort(key=lambda item: not _is_long_lasting(item))  # stable: the order is random otherwise

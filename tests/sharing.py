@@ -1,6 +1,6 @@
-"""Which tests stay together when several processes share a run (pytest-xdist), as a function of their node ids.
+"""Choose the tests that stay together when several processes share a run (pytest-xdist), as a function of their node ids.
 
-Not the mark `xdist_group`: with pytest 9.2 and pytest-xdist 3.8 it has no effect (pytest-xdist issue 1386).
+The mark `xdist_group` has no effect with pytest 9.2 and pytest-xdist 3.8 (pytest-xdist issue 1386).
 """
 
 from pathlib import PurePosixPath
@@ -10,9 +10,9 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 FOLDERS = ("tests/hostile",)
-"""Kept whole: their tests share a broker and add up what they did."""
+"""Folders whose tests share a broker and add up counts: each stays in one process."""
 SPREAD = ("tests/e2e", "tests/sim/cluster", "tests/sim/core/test_seeds.py", "tests/api/test_testing.py")
-"""Long tests that share nothing: each goes where there is room."""
+"""Files and folders with long tests that share nothing: each test goes to any free process."""
 TOGETHER = (
     "tests/e2e/test_cli.py",
     "tests/e2e/test_cli_dlq.py",
@@ -30,11 +30,11 @@ TOGETHER = (
     "tests/e2e/test_worker.py",
     "tests/e2e/test_worker_command.py",
 )
-"""Modules among them whose tests share a cluster."""
+"""Modules among `SPREAD` whose tests share a cluster."""
 
 
 def unit_of(node_id: str) -> str:
-    """The tests with the same answer run in one process, one after the other: mostly those of a module."""
+    """Return the unit of a test, mostly its module. The tests of one unit run one after the other in one process."""
     path = PurePosixPath(node_id.partition("::")[0])
     for folder in FOLDERS:
         if path.is_relative_to(folder):
@@ -44,10 +44,10 @@ def unit_of(node_id: str) -> str:
 
 
 class UnitScheduling(LoadScopeScheduling):  # type: ignore[misc]  # pytest-xdist does not publish its types
-    """Hands out one unit after the other, in the order of collection."""
+    """Assigns one unit after the other to the processes, in the order of collection."""
 
     def __init__(self, config: pytest.Config, log: Producer | None = None) -> None:
-        config.option.loadscopereorder = False  # the long ones begin: see `conftest.py`
+        config.option.loadscopereorder = False  # `conftest.py` has put long tests first
         super().__init__(config, log)
 
     def _split_scope(self, nodeid: str) -> str:

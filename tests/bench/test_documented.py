@@ -1,4 +1,4 @@
-"""docs/internals/performance.md has the targets and the counts that the code has."""
+"""Check that docs/internals/performance.md has the targets and counts of the code."""
 
 import re
 from pathlib import Path

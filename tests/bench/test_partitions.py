@@ -1,4 +1,4 @@
-"""What is computed from terms, and from /proc."""
+"""Check the figures that are computed from terms and from /proc."""
 
 import os
 import threading
@@ -12,19 +12,19 @@ from bench.partitions import Leadership, term_rise
 BEFORE = {1: Leadership(1, 5), 2: Leadership(1, 7), 3: Leadership(2, 2), 4: Leadership(1, 1)}
 
 
-def test_a_rise_by_one_everywhere_is_a_hundred_percent() -> None:
+def test_a_term_rise_by_one_in_every_group_is_a_hundred_percent() -> None:
     after = {1: Leadership(2, 6), 2: Leadership(3, 8), 3: Leadership(2, 2), 4: Leadership(2, 2)}
     assert term_rise(BEFORE, after, killed=1) == partitions.TermRise(100.0, 1, 0)
 
 
-def test_only_groups_of_the_killed_broker_count_for_the_share_and_all_for_the_maximum() -> None:
+def test_the_share_counts_groups_of_the_killed_broker_and_the_maximum_all_groups() -> None:
     after = {1: Leadership(2, 6), 2: Leadership(3, 9), 3: Leadership(3, 5), 4: Leadership(2, 2)}
     rise = term_rise(BEFORE, after, killed=1)
     assert rise.by_one_percent == pytest.approx(200 / 3)
     assert (rise.maximum, rise.bystanders) == (3, 1)
 
 
-def test_a_kill_that_affects_nobody_is_no_measurement() -> None:
+def test_the_kill_of_a_broker_without_leadership_is_no_measurement() -> None:
     with pytest.raises(ValueError, match="broker 9 led nothing"):
         term_rise(BEFORE, BEFORE, killed=9)
 
@@ -36,7 +36,7 @@ def test_the_target_of_idle_processors_is_for_a_thousand_partitions() -> None:
     assert (target(300), target(1000)) == (None, 5.0)
 
 
-def test_a_process_is_seen_as_it_is() -> None:
+def test_the_counts_of_a_process_follow_its_threads_and_descriptors() -> None:
     pid = os.getpid()
     started = partitions.cpu_seconds(pid)
     sum(range(3_000_000))

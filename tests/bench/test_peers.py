@@ -1,4 +1,4 @@
-"""A peer that is not there says what to do; one that is there is configured as the documents say."""
+"""Check that a missing peer system is reported with instructions, and that an installed one is configured as documented."""
 
 import zipfile
 from pathlib import Path
@@ -24,7 +24,7 @@ def program(folder: Path, name: str) -> str:
     return str(path)
 
 
-def test_kafka_says_what_is_missing_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_missing_requirement_of_kafka_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafka_cluster, "find_spec", lambda name: None)
     with pytest.raises(UnavailableError, match="set KAFKA_HOME"):
         kafka_cluster.find_installation({})
@@ -57,7 +57,7 @@ def test_kafka_is_started_without_its_scripts(tmp_path: Path, monkeypatch: pytes
         kafka.command("StorageTool")
 
 
-def test_kafka_keeps_three_replicas_and_two_acknowledge(tmp_path: Path) -> None:
+def test_kafka_has_three_replicas_and_needs_two_acknowledgements(tmp_path: Path) -> None:
     properties = dict(
         line.split("=", 1) for line in kafka_cluster.broker_properties(2, [(1, 4), (2, 5), (3, 6)], tmp_path).split()
     )
@@ -70,7 +70,7 @@ def test_kafka_keeps_three_replicas_and_two_acknowledge(tmp_path: Path) -> None:
     assert kafka_cluster.FLUSHES == {"default": {}, "fsync": {"flush.messages": "1"}}
 
 
-def test_the_rate_of_kafkas_own_benchmark_is_that_of_all_records() -> None:
+def test_the_rate_of_kafkas_own_benchmark_is_its_total() -> None:
     output = (
         "4000 records sent, 800.0 records/sec (0.08 MB/sec), 1.0 ms avg latency\n"
         "5000 records sent, 1234.5 records/sec (0.12 MB/sec), 25.0 ms avg latency, 40 ms 50th\n"
@@ -80,7 +80,7 @@ def test_the_rate_of_kafkas_own_benchmark_is_that_of_all_records() -> None:
         kafka_cluster.records_per_second(output, 9000)
 
 
-def test_nats_says_what_is_missing_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_missing_requirement_of_nats_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nats_cluster, "find_spec", lambda name: None)
     with pytest.raises(UnavailableError, match="set NATS_SERVER"):
         nats_cluster.find_server({})
@@ -93,7 +93,7 @@ def test_nats_says_what_is_missing_one_after_the_other(tmp_path: Path, monkeypat
     assert nats_cluster.find_server({"NATS_SERVER": server}) == server
 
 
-def test_nats_servers_know_each_other_and_when_to_sync(tmp_path: Path) -> None:
+def test_nats_servers_have_routes_and_a_sync_interval(tmp_path: Path) -> None:
     always = nats_cluster.server_configuration(3, [(1, 4), (2, 5), (3, 6)], tmp_path, nats_cluster.SYNCS["always"])
     assert "sync_interval: always" in always
     assert 'listen: "127.0.0.1:3"' in always

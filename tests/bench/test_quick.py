@@ -1,4 +1,4 @@
-"""`make bench ARGS=--quick`: the whole of it on a real cluster, so that it cannot rot. No figure is judged."""
+"""Run `make bench ARGS=--quick` on a real cluster. No figure is judged."""
 
 import json
 import math
@@ -53,7 +53,7 @@ def test_everything_is_measured_unless_chosen_otherwise() -> None:
 
 
 @pytest.mark.parametrize("words", [["--only", "speed"], ["--peers", "rabbit"], ["--rounds", "-1"]])
-def test_what_is_not_known_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_workloads_peers_and_rounds_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parse(words)
     assert "error:" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Medians, spreads, targets and ratios are what the samples say."""
+"""Check medians, spreads, targets and ratios of the report."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def sample(workload: str, system: str, **values: float) -> Sample:
     return Sample(workload, system, 1, 0.0, 50.0, 1.0, {name: [value] for name, value in values.items()})
 
 
-def test_the_median_and_the_spread_are_of_all_rounds() -> None:
+def test_the_median_and_the_spread_cover_all_rounds() -> None:
     rounds = [sample("produce", RAFTMQ, rate=rate) for rate in (900.0, 1300.0, 1100.0)]
     (row,) = rows_of(FIGURES, rounds)
     assert (row.median, row.minimum, row.maximum) == (1100, 900, 1300)
@@ -34,7 +34,7 @@ def test_the_median_and_the_spread_are_of_all_rounds() -> None:
         ("idle", "cpu", 90.0, None),
     ],
 )
-def test_a_target_is_a_least_rate_or_a_longest_time(
+def test_a_target_is_a_minimum_rate_or_a_maximum_time(
     workload: str, figure: str, value: float, is_met: bool | None
 ) -> None:
     (row,) = rows_of(FIGURES, [sample(workload, RAFTMQ, **{figure: value})])
@@ -74,5 +74,5 @@ def test_the_table_shows_each_row_once() -> None:
 @pytest.mark.parametrize(
     ("value", "text"), [(1234567.8, "1,234,568"), (12.34, "12.3"), (1.234, "1.23"), (0.0, "0"), (3.0, "3")]
 )
-def test_a_number_has_the_digits_that_matter(value: float, text: str) -> None:
+def test_a_number_has_about_three_significant_digits(value: float, text: str) -> None:
     assert number(value) == text

@@ -1,4 +1,4 @@
-"""Rounds go round the systems, the warm-up counts for nothing, and a system that fails takes nobody with it."""
+"""Check that rounds are interleaved, the warm-up does not count, and a failing system does not stop the others."""
 
 from functools import partial
 
@@ -33,7 +33,7 @@ WORKLOAD = Workload("work", "work", (Figure("rate", "1/s", True),), work)
 
 
 class Systems:
-    """Two systems that do the workload and one that does not."""
+    """Two systems that support the workload and one that does not."""
 
     def __init__(self) -> None:
         self.done: list[tuple[str, Scale]] = []
@@ -59,7 +59,7 @@ def test_rounds_are_interleaved_after_a_warm_up_that_does_not_count() -> None:
     assert failures == []
 
 
-def test_each_round_has_a_topic_of_its_own_and_deletes_it() -> None:
+def test_each_round_creates_and_deletes_its_own_topic() -> None:
     systems = Systems()
     run_interleaved(WORKLOAD, systems.all, QUICK, 2, lambda text: None)
     made = systems.topics[::2]
@@ -67,7 +67,7 @@ def test_each_round_has_a_topic_of_its_own_and_deletes_it() -> None:
     assert systems.topics[1::2] == [f"-{topic[1:]}" for topic in made]
 
 
-def test_a_system_that_fails_is_told_and_left_out_while_the_others_go_on() -> None:
+def test_a_failing_system_is_reported_and_left_out() -> None:
     systems = Systems()
     systems.fails_at["a"] = 0
     told: list[str] = []

@@ -1,4 +1,4 @@
-"""What a peer's servers leave behind: nothing."""
+"""Check that the servers of a peer system leave no process and no directory."""
 
 import os
 import sys
@@ -17,7 +17,7 @@ while True:
 """
 
 
-def test_when_the_context_ends_no_process_runs_and_the_directory_is_gone() -> None:
+def test_the_context_ends_every_process_and_removes_the_directory() -> None:
     (port,) = free_ports(1)
     with Servers("test") as servers:
         servers.start("one", [sys.executable, "-c", LISTENER, str(port)])
@@ -30,7 +30,7 @@ def test_when_the_context_ends_no_process_runs_and_the_directory_is_gone() -> No
         os.kill(pid, 0)
 
 
-def test_a_server_that_ends_is_told_with_its_last_lines() -> None:
+def test_a_server_that_ends_is_reported_with_its_last_lines() -> None:
     (port,) = free_ports(1)
     with Servers("test") as servers:
         servers.start("one", [sys.executable, "-c", "print('no licence'); raise SystemExit(3)"])

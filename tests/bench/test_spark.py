@@ -1,4 +1,4 @@
-"""Spark's rows: every way runs, and processor time is counted where it is spent."""
+"""Check the Spark rows: every way runs, and processor time is attributed to the process that spent it."""
 
 import os
 import subprocess
@@ -13,8 +13,8 @@ from bench.spark.runs import figures, measure
 BURN = "sum(range(30_000_000))"
 
 
-def test_processor_time_is_counted_where_it_is_spent() -> None:
-    # stands for the JVM: does nothing itself, and has a child that works and lives on
+def test_processor_time_is_attributed_to_the_process_that_spent_it() -> None:
+    # the parent represents the JVM: it does nothing itself, and its child works and stays alive
     code = (
         "import subprocess, sys; worker = subprocess.Popen([sys.executable, '-c', sys.argv[1] +"
         " '; print(1, flush=True); input()'], stdin=subprocess.PIPE); input(); worker.communicate(b'')"

@@ -1,4 +1,4 @@
-"""``make chaos``: the long form. Runs with seeds one after the other until the time is over; ends with code 1 at the first finding."""
+"""``make chaos``: start chaos runs with random seeds until the time is up, and exit with code 1 at the first finding."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.chaos.proxies import Proxies
 from tests.chaos.run import chaos_run
 
 RUN_SECONDS = 60.0
-"""Of faults in one run; then everything is healed and judged, and a new cluster begins."""
+"""Duration of the faults in one run. Then the cluster is healed, the history is judged, and a new cluster starts."""
 
 
 def possible_families() -> tuple[list[str], list[str]]:
-    """What this machine lets us do, and a sentence for each thing that it does not."""
+    """Return the families that this machine permits, and a sentence about each restriction."""
     missing = missing_for_families()
     said = [f"no faults of {family}: {why}" for family, why in missing.items() if why]
     if why := missing_for_namespaces():
@@ -30,29 +30,31 @@ def possible_families() -> tuple[list[str], list[str]]:
 
 
 def parsed(arguments: list[str]) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="make chaos", description=__doc__)
-    parser.add_argument("--seed", type=int, help="run this one once; without it seeds are drawn")
-    parser.add_argument("--minutes", type=float, default=10.0, help="begin new runs for so long (default: 10)")
-    parser.add_argument("--run-seconds", type=float, default=RUN_SECONDS, help="of faults in one run")
-    parser.add_argument("--families", default="", help=f"comma-separated, of {', '.join(families())}; default: all")
-    parser.add_argument("--default-timing", action="store_true", help="production's timers instead of fast ones")
+    parser.add_argument("--seed", type=int, help="run this seed once (default: random seeds)")
+    parser.add_argument("--minutes", type=float, default=10.0, help="start new runs for N minutes (default: 10)")
+    parser.add_argument("--run-seconds", type=float, default=RUN_SECONDS, help="duration of the faults in one run")
     parser.add_argument(
-        "--proxies", action="store_true", help="links through proxies, also where name spaces are permitted"
+        "--families", default="", help=f"comma-separated list of {', '.join(families())} (default: all)"
     )
-    parser.add_argument("--keep", type=Path, help="directory for histories and schedules; a temporary one by default")
+    parser.add_argument("--default-timing", action="store_true", help="use production timers instead of fast ones")
+    parser.add_argument(
+        "--proxies", action="store_true", help="use proxies for links even where name spaces are permitted"
+    )
+    parser.add_argument("--keep", type=Path, help="directory for histories and schedules (default: a temporary one)")
     return parser.parse_args(arguments)
 
 
 def circumstances(options: argparse.Namespace) -> str:
-    """What a run again must be given beside seed and families, to be the same."""
+    """Return the arguments, beside seed and families, that repeat a run."""
     parts = ["--default-timing"] * options.default_timing + ["--proxies"] * options.proxies
     parts += [f"--run-seconds {options.run_seconds:g}"] * (options.run_seconds != RUN_SECONDS)
     return "".join(f" {part}" for part in parts)
 
 
 async def one_run(seed: int, wanted: list[str], options: argparse.Namespace, directory: Path) -> bool:
-    """Whether it was clean."""
+    """Run one seed on a new cluster and return whether nothing was found."""
     async with ChaosCluster(
         links=Proxies if options.proxies else best_links,
         has_disk_orders=missing_for_shim() is None,
@@ -70,7 +72,7 @@ async def one_run(seed: int, wanted: list[str], options: argparse.Namespace, dir
 
 
 def main(arguments: list[str]) -> int:
-    """Run; returns the exit code."""
+    """Run the command and return its exit code."""
     options = parsed(arguments)
     possible, said = possible_families()
     print(*said, sep="\n", end="\n" if said else "", flush=True)

@@ -1,6 +1,6 @@
-"""Faults of wall clocks. A time that is wrong on one machine, or leaps on all, deletes nothing, expires nobody and reorders nothing.
+"""Faults of wall clocks: a wrong clock on one machine, or a leap on all, must delete no record, expire no client and reorder nothing.
 
-They are light: they stop no process and touch no file.
+They are light faults: they stop no process and touch no file.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from tests.chaos.fault import Target, fault
 
 HOUR_SECONDS = 3600.0
 DAY_AHEAD_SECONDS = 25 * HOUR_SECONDS
-"""More than the time after which an idle producer is forgotten."""
+"""Longer than an idle producer is remembered."""
 WEEK_AHEAD_SECONDS = 200 * HOUR_SECONDS
-"""More than the retention of records and of offsets by default, seven days."""
+"""Longer than the default retention of records and offsets, seven days."""
 
 
 @contextmanager
@@ -32,7 +32,7 @@ def _off(target: Target, seconds: float, *victims: int) -> Iterator[None]:
 
 @fault("clock", (7.0, 10.0), is_light=True)
 def leader_a_week_ahead(target: Target) -> Iterator[str]:
-    """It holds for longer than housekeeping takes to look at every replica: what it takes for old would be gone everywhere."""
+    """Hold the offset for longer than housekeeping needs for all replicas: records that the leader takes for old would be deleted everywhere."""
     leader = busiest_leader(target.cluster, target.topic)
     with _off(target, WEEK_AHEAD_SECONDS, leader):
         yield f"the clock of {leader} is 200 h ahead"
@@ -67,6 +67,6 @@ def leaping_clock(target: Target) -> Iterator[str]:
 
 @fault("clock", (2.0, 5.0), is_light=True)
 def all_a_day_ahead(target: Target) -> Iterator[str]:
-    """As machines that were suspended together: nobody can tell that no time went by for the clients."""
+    """Act like machines that were suspended together: no broker can tell that no time passed for the clients."""
     with _off(target, DAY_AHEAD_SECONDS, *target.cluster.broker_ids):
         yield "all clocks are 25 h ahead"

@@ -1,8 +1,8 @@
-/* A wrong clock, between Python and the C library (LD_PRELOAD); ordered by a shared page, the struct below.
+/* A wrong clock between Python and the C library (LD_PRELOAD), controlled by a shared page: the struct below.
  *
- * Only the wall clock is touched, and only for calls that come from Python itself (the main program and libpython): that is the clock
- * that the program under test asks. Libraries with waits of their own give the kernel absolute times, and the kernel's clock is right:
- * shifted ones would make them wait for days, which no wrong clock does. Monotonic clocks stay as they are.
+ * Only the wall clock is shifted, and only for calls from Python itself (the main program and libpython): the program under test reads
+ * that clock. Libraries with their own waits pass absolute times to the kernel, whose clock is right: shifted times would make them wait
+ * for days, which no wrong clock does. Monotonic clocks are not shifted.
  *
  * Invariant: with a page of zeros the process behaves as it would without this library.
  * clock_shim.py has the same layout.

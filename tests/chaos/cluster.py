@@ -1,7 +1,7 @@
-"""`ChaosCluster`: a `LocalCluster` whose links, disks and volumes can be made to fail.
+"""Provide `ChaosCluster`, a `LocalCluster` whose links, disks, clocks and volumes can be made to fail.
 
-Its brokers are started through `launch.py`, each in its place. Invariants: when the context ends, however it ends, no broker runs, and no
-name space, mount, loop device or temporary file of it is left.
+`launch.py` starts each broker in its place. Invariant: after the context has ended, in whatever way, no broker, name space, mount, loop
+device or temporary file of the cluster is left.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ Orders = TypeVar("Orders", bound=ShimOrders)
 LAUNCHER = Path(__file__).with_name("launch.py")
 PLACES = "places.json"
 CLONE_PORTS = 5000
-"""The ports of a clone are so much higher than those of whom it is a clone, or lower where there are none."""
+"""The distance between a broker's ports and those of its clone, upwards if such ports exist, otherwise downwards."""
 PORTS = 1 << 16
 VOLUME_BYTES = 1 << 30
 START_SECONDS = 60.0
 FAST = ("data_tick_seconds=0.2", "data_election_ticks=8", "metadata_tick_seconds=0.1", "controller_seconds=0.3")
-"""Elections after 1.6 to 3.2 s: a short run sees several. Still slower than a busy machine is late."""
+"""Elections start after 1.6 to 3.2 s, so a short run sees several. Delays on a busy machine are still shorter."""
 
 
 def best_links(brokers: int) -> Links:
-    """Name spaces where they are permitted, else proxies."""
+    """Create links of name spaces where they are permitted, otherwise of proxies."""
     return Proxies(brokers) if missing_for_namespaces() else Namespaces(brokers)
 
 
 def _launcher(path: Path, places: Mapping[str, object]) -> list[str]:
-    """The command `raftmq`, started in its place by `launch.py`; the places go into a file."""
+    """Write the places into a file and return the command that starts `raftmq` through `launch.py`."""
     path.write_text(json.dumps(places))
     return [sys.executable, "-I", "-S", str(LAUNCHER), str(path), sys.executable, "-m", "raftmq"]
 
@@ -63,15 +63,15 @@ def _port_of_clone(port: int) -> int:
 
 
 class ChaosCluster(LocalCluster):
-    """A `LocalCluster` with handles on what can fail.
+    """A `LocalCluster` with fault injection.
 
     Args:
-        brokers: How many.
-        links: Makes the links; `best_links` or one of the two kinds it chooses from. None: plain loopback.
-        has_disk_orders: Whether each broker's disk is under orders (`disk`). Needs a compiler.
-        has_clock_orders: Whether each broker's wall clock is under orders (`clock`). Needs a compiler.
-        has_volumes: Whether each broker's data is on a volume of its own (`volume`). Needs root.
-        settings: ``key=value`` for every broker.
+        brokers: Number of brokers.
+        links: Creates the links: `best_links`, `Namespaces` or `Proxies`. None means plain loopback.
+        has_disk_orders: Whether `disk` controls each broker's disk. Needs a compiler.
+        has_clock_orders: Whether `clock` controls each broker's wall clock. Needs a compiler.
+        has_volumes: Whether each broker has its data on its own `volume`. Needs root.
+        settings: ``key=value`` settings for every broker.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class ChaosCluster(LocalCluster):
         self.root = Path(tempfile.mkdtemp(prefix="raftmq-chaos-"))
         try:
             self._stack.callback(shutil.rmtree, self.root, ignore_errors=True)
-            # Tried again while volumes in it, which hang on leashes of their own, are still mounted.
+            # Volumes in the directory have their own leashes: removal is retried while one is still mounted.
             release = f"for attempt in 1 2 3 4 5; do rm -rf {self.root} && break; sleep 0.5; done"
             self._stack.callback(Leash(release=release).close)
             self.links: Links = links(brokers) if links else NoLinks()
@@ -116,7 +116,7 @@ class ChaosCluster(LocalCluster):
             raise
 
     def _ordered(self, kind: type[Orders], broker_ids: Sequence[int]) -> dict[int, Orders]:
-        """A shim of one kind under each broker."""
+        """Create a shim of one kind for each broker."""
         library = kind.build(self.root)
         made = {n: kind(self.root, library, f"{kind.SOURCE.stem}-{n}") for n in broker_ids}
         for orders in made.values():
@@ -128,7 +128,7 @@ class ChaosCluster(LocalCluster):
         return _launcher(self.root / PLACES, self._places)
 
     def _place(self, broker_id: int) -> dict[str, object]:
-        """What `launch.py` is told of a broker."""
+        """Return the place of a broker as `launch.py` reads it."""
         place = self.links.place(broker_id)
         shims = [orders[broker_id].environment for orders in (self._disks, self._clocks) if broker_id in orders]
         environment = {**place.environment}
@@ -147,7 +147,7 @@ class ChaosCluster(LocalCluster):
         return f"{self.links.place(broker_id).seen_host or host}:{port}"
 
     def close(self) -> None:
-        """Kill every broker and give back everything; `with` does this. Safe to call again."""
+        """Kill every broker and release everything. `with` calls this. Safe to call again."""
         super().close()
         self._stack.close()
 
@@ -163,28 +163,28 @@ class ChaosCluster(LocalCluster):
     # ------------------------------------------------------------------------------------------------------- faults
 
     def disk(self, broker_id: int) -> DiskOrders:
-        """The orders of the broker's disk."""
+        """Return the controls of the broker's disk."""
         return self._disks[broker_id]
 
     def volume(self, broker_id: int) -> Volume:
-        """The volume with the broker's data."""
+        """Return the volume with the broker's data."""
         return self._volumes[broker_id]
 
     def clock(self, broker_id: int) -> ClockOrders:
-        """The orders of the broker's wall clock."""
+        """Return the controls of the broker's wall clock."""
         return self._clocks[broker_id]
 
     def limit(self, broker_id: int, limits: Mapping[str, int]) -> None:
-        """From its next start on the broker has these resource limits (`RLIMIT_…`), soft and hard, and no others."""
+        """Set the soft and hard resource limits (`RLIMIT_…`) that the broker has from its next start on, in place of earlier ones."""
         self._places[str(broker_id)]["limits"] = dict(limits)
         (self.root / PLACES).write_text(json.dumps(self._places))
 
     def addresses_of(self, broker_id: int) -> tuple[str, ...]:
-        """Where the broker listens: for clients, peers and HTTP."""
+        """Return the broker's addresses for clients, peers and HTTP."""
         return tuple(self._broker(broker_id).addresses)
 
     def exit_code(self, broker_id: int) -> int:
-        """What a broker that does not run ended with; a signal's number, negative, when one ended it."""
+        """Return the exit code of a broker that does not run: the negative number of the signal if a signal ended it."""
         process = self._broker(broker_id).process
         assert process is not None
         code = process.poll()
@@ -192,14 +192,14 @@ class ChaosCluster(LocalCluster):
         return code
 
     def replace_data(self, broker_id: int, copy: Path) -> None:
-        """The data of a broker that does not run becomes this copy."""
+        """Replace the data of a broker that does not run with a copy."""
         data_dir = self.data_dir(broker_id).resolve()
         wipe(data_dir)
         shutil.copytree(copy, data_dir)
 
     @contextmanager
     def clone(self, broker_id: int) -> Iterator[None]:
-        """Another broker, at addresses of its own, on a copy of the data of one that does not run now; killed in the end."""
+        """Run a second broker, with its own addresses, on a copy of the data of a broker that does not run now. Kill it at the end."""
         directory = self.root / "clone"
         data_dir = directory / f"broker-{broker_id}"
         try:
@@ -230,7 +230,7 @@ class ChaosCluster(LocalCluster):
         return bool(self._disks)
 
     def lose_power(self, *broker_ids: int) -> None:
-        """These machines lose power at one moment: nothing reaches their disks any more, then their processes end."""
+        """Cut the power of these machines simultaneously: first nothing more reaches their disks, then their processes end."""
         for broker_id in broker_ids:
             self._volumes[broker_id].lose_power()
         for broker_id in broker_ids:
@@ -240,20 +240,20 @@ class ChaosCluster(LocalCluster):
             self._volumes[broker_id].come_back()
 
     def wipe(self, broker_id: int) -> None:
-        """The disk of a broker that does not run is replaced by an empty one."""
+        """Replace the disk of a broker that does not run with an empty one."""
         data_dir = self.data_dir(broker_id)
         wipe(data_dir.resolve())
         if broker_id in self._volumes:
-            data_dir.unlink()  # the launcher makes it again; until then the cluster sees that there is no data
+            data_dir.unlink()  # the launcher creates the link again: until then the cluster sees no data
 
     def leader_epochs(self, topic: str) -> dict[int, int]:
-        """Group → epoch of its leader, as a running broker sees it now."""
+        """Return the leader epoch of each group, as a running broker sees it now."""
         request = queue_pb2.DescribeTopicRequest(name=topic)
         answer = self._ask(DESCRIBE_TOPIC, request)
         return {leader.group_id: leader.leader_epoch for leader in answer.leaders}
 
     def restart_all(self) -> None:
-        """Start every broker that is down; they serve once a majority of them runs."""
+        """Start every broker that is down and wait until each is ready."""
         down = [broker_id for broker_id in self.broker_ids if not self.is_running(broker_id)]
         for broker_id in down:
             self.restart(broker_id, wait=False)

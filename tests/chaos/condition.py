@@ -1,4 +1,4 @@
-"""How a cluster of processes is, seen from outside: who leads, what is whole. Every function blocks; none changes anything."""
+"""Observe a cluster of processes from outside. Every function blocks and changes nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SAMPLE = re.compile(r"^(raftmq_\w+)(\{[^}]*\})? (\S+)$", re.MULTILINE)
 
 
 def metrics(cluster: ChaosCluster, broker_id: int) -> dict[str, float]:
-    """The broker's metrics, summed over their labels; empty when it does not answer."""
+    """Return the broker's metrics, summed over their labels (empty if it does not answer)."""
     try:
         with urllib.request.urlopen(f"http://{cluster.http_address(broker_id)}/metrics", timeout=ASK_SECONDS) as answer:
             text = answer.read().decode()
@@ -35,12 +35,12 @@ def metrics(cluster: ChaosCluster, broker_id: int) -> dict[str, float]:
 
 
 def is_ready(cluster: ChaosCluster, broker_id: int) -> bool:
-    """The broker says that it is ready."""
+    """Return whether the broker reports that it is ready."""
     return metrics(cluster, broker_id).get("raftmq_ready") == 1.0
 
 
 def is_led(cluster: ChaosCluster, topic: str) -> bool:
-    """Every partition has a leader that runs."""
+    """Return whether every partition has a running leader."""
     try:
         leaders = cluster.leaders(topic)
     except (grpc.RpcError, LocalClusterError):
@@ -49,8 +49,9 @@ def is_led(cluster: ChaosCluster, topic: str) -> bool:
 
 
 def what_is_not_whole(cluster: ChaosCluster, topic: str) -> str:
-    """Empty when every broker answers, every partition of the topic (empty: none is asked for) is led, and every replica that is wanted
-    is served, votes and keeps up; else what is wrong.
+    """Describe the problems of the cluster: brokers that do not answer, replicas that are not served or lag, partitions without a leader.
+
+    The text is empty for a healthy cluster. An empty topic asks for no partition's leader.
     """
     problems = []
     for broker_id in cluster.broker_ids:
@@ -74,11 +75,11 @@ def what_is_not_whole(cluster: ChaosCluster, topic: str) -> str:
 
 
 class StoppedError(Exception):
-    """Whoever waits is no longer wanted."""
+    """Raised when the run ends during a wait."""
 
 
 def wait_until(condition: Callable[[], bool], seconds: float, stop: threading.Event | None = None) -> bool:
-    """Poll until it holds (True) or the time is over (False). Raises StoppedError once `stop` is set."""
+    """Poll until the condition holds (True) or the time is up (False). Raise StoppedError once `stop` is set."""
     deadline = time.monotonic() + seconds
     while not condition():
         if stop is not None and stop.is_set():
@@ -90,7 +91,7 @@ def wait_until(condition: Callable[[], bool], seconds: float, stop: threading.Ev
 
 
 def busiest_leader(cluster: ChaosCluster, topic: str) -> int:
-    """The broker that leads most of the topic's partitions; the first running one when nobody is known to lead."""
+    """Return the broker that leads most partitions of the topic, or the first running one if no leader is known."""
     running = [broker_id for broker_id in cluster.broker_ids if cluster.is_running(broker_id)]
     try:
         led = Counter(broker for broker in cluster.leaders(topic).values() if broker in running)

@@ -1,4 +1,4 @@
-"""The cluster that the tests of a module share, and what some of them need of the machine."""
+"""Fixtures: the cluster that a module's tests share, and the requirements that some tests have of the machine."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ from tests.chaos.shared import SharedCluster
 
 @pytest.fixture(scope="module")
 def shared_cluster() -> Iterator[SharedCluster]:
-    """Closed when the module is done, and on Ctrl-C."""
+    """Close the cluster after the module, also on Ctrl-C."""
     shared = SharedCluster()
     yield shared
     shared.close()
@@ -19,19 +19,19 @@ def shared_cluster() -> Iterator[SharedCluster]:
 
 @pytest.fixture
 def cluster(shared_cluster: SharedCluster) -> ChaosCluster:
-    """Three brokers that are whole, with everything failing on demand that this machine permits."""
+    """Return three healthy brokers with every kind of fault injection that this machine permits."""
     return shared_cluster.get()
 
 
 @pytest.fixture
 def volumes() -> None:
-    """Skips a test that needs them where they are not permitted; only then is it tried, not while tests are collected."""
+    """Skip the test where volumes are not permitted. Permission is tried here and not during collection."""
     if missing := missing_for_volumes():
         pytest.skip(f"{missing}; the model with crashes in tests/storage/ drops unsynchronised writes instead")
 
 
 @pytest.fixture
 def shim() -> None:
-    """Skips a test that needs the shim of disks where it cannot be made."""
+    """Skip the test where the shims cannot be compiled."""
     if missing := missing_for_shim():
         pytest.skip(f"{missing}; tests/e2e/test_failures.py makes a commit fail by a limit of file sizes instead")

@@ -1,7 +1,7 @@
-"""Copies of a data directory: an old one that was put back, and two brokers on the same one. No record acknowledged since is lost.
+"""Faults with copies of a data directory: an old copy is restored, or two brokers run on the same data. No acknowledged record is lost.
 
-Where a copy was restored, or a cloned machine started, one broker's memory is wrong about what it promised. The others must not
-believe it. It may say so and serve nothing: then it is started on an empty disk, as the operations guide says.
+A broker with restored or cloned data has forgotten votes and acknowledgements, so the others must not believe it. It may report this and
+serve nothing. The fault then starts it on an empty disk, as the operations guide says.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from tests.chaos.condition import is_ready, wait_until, what_is_not_whole
 from tests.chaos.fault import START_SECONDS, FaultError, Target, fault
 
 SETTLE_SECONDS = 45.0
-"""A broker that has not made its way back by then, and said why, gets a new disk."""
+"""A broker that has not recovered by then gets an empty disk."""
 OTHERS_SECONDS = 90.0
-"""Both were down as well, one of them for long."""
+"""The other brokers must be ready by then. Both may have been down, too, one of them for long."""
 LAG_SECONDS = (2.0, 4.0)
-"""For so long records are acknowledged that the copy and the broker that lags have not seen."""
+"""How long records are acknowledged that neither the copy nor the lagging broker has."""
 TOGETHER_SECONDS = (5.0, 8.0)
-"""For so long the two of them are alone: longer than an election."""
+"""How long these two run alone: longer than an election."""
 
 
 def _settle(target: Target, victim: int) -> None:
-    """The others serve; the victim serves, too, or is started on an empty disk."""
+    """Wait until the other brokers serve. Start the victim on an empty disk if it does not serve, too."""
     cluster = target.cluster
     for broker_id in cluster.broker_ids:
         if not cluster.is_running(broker_id):
@@ -43,7 +43,7 @@ def _settle(target: Target, victim: int) -> None:
 
 @contextmanager
 def _copied(target: Target, victim: int) -> Iterator[Callable[[], None]]:
-    """Copy a broker's data and start it again. The yielded call kills it, puts the copy back and starts it with that."""
+    """Copy a broker's data and restart it. The yielded call kills it, restores the copy and starts it again."""
     cluster = target.cluster
     copy = cluster.root / "copy"
 
@@ -67,7 +67,7 @@ def _copied(target: Target, victim: int) -> Iterator[Callable[[], None]]:
 
 @fault("copies", (0.0, 0.5), needs_whole=True)
 def old_copy_and_one_that_lags(target: Target) -> Iterator[str]:
-    """Together they are a majority, and neither has seen the newest records. The third, which has, is down in the meantime."""
+    """Leave a majority without the newest records: a broker with an old copy and one that lags. The third, which has them, is down."""
     cluster = target.cluster
     copied, lagging, knowing = target.chance.sample(cluster.broker_ids, 3)
     with _copied(target, copied) as put_back:

@@ -1,6 +1,6 @@
-"""Damage to the files of a broker that does not run: bytes that flipped, ends that are missing, a directory that is empty.
+"""Damage the files of a broker that does not run: flip bits, cut files off, remove a directory.
 
-Must be handed its choices: the same generator damages the same bytes of the same file.
+The caller passes the random generator: the same generator damages the same bytes of the same file.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _HIGH_BIT = 1 << 40
 
 
 def replica_files(data_dir: Path, *, metadata: bool = False) -> list[Path]:
-    """The files of partitions' replicas, or of the metadata's."""
+    """Return the files of the partitions' replicas, or of the metadata replica."""
     return sorted(path for path in (data_dir / "groups").glob("*.mdb") if path.name.startswith("0-") == metadata)
 
 
 def flip_bytes(path: Path, chance: random.Random, count: int = 1) -> list[int]:
-    """Flip one bit in each of so many bytes anywhere in the file, the databases' own pages included; returns where."""
+    """Flip one bit in each of `count` bytes anywhere in the file, also in the database's own pages. Return their positions."""
     places = sorted(chance.sample(range(path.stat().st_size), count))
     with path.open("r+b") as file:
         for place in places:
@@ -34,7 +34,7 @@ def flip_bytes(path: Path, chance: random.Random, count: int = 1) -> list[int]:
 
 
 def flip_in_newest_row(path: Path) -> int:
-    """Flip one bit in the middle of the newest row of the log, in every copy of it that the file holds; returns how many."""
+    """Flip one bit in the middle of the newest log row, in each of its copies in the file. Return the number of copies."""
     row = _newest_row(path)
     content = bytearray(path.read_bytes())
     flipped, at = 0, content.find(row)
@@ -56,7 +56,7 @@ def _newest_row(path: Path) -> bytes:
 
 
 def truncate(path: Path, chance: random.Random) -> int:
-    """Cut the file off somewhere behind its two first pages, as a lost write of its length does; returns the new size."""
+    """Cut the file off somewhere after its first two pages, as a lost write of its length does. Return the new size."""
     size = path.stat().st_size
     kept = chance.randrange(2 * PAGE_BYTES, max(size, 2 * PAGE_BYTES + 1))
     with path.open("r+b") as file:
@@ -65,9 +65,9 @@ def truncate(path: Path, chance: random.Random) -> int:
 
 
 def turn_back(path: Path) -> None:
-    """Flip one bit in the older of the two first pages of a database, so that LMDB takes it for the newer one: the last commit is undone.
+    """Undo the last commit of a database: flip one bit in the older of its two meta pages, so that LMDB takes it for the newer one.
 
-    The transaction id is 144 bytes into each: a page header of 16, then magic, version, address, map size, two tables and the last page.
+    The transaction id is at byte 144 of each: after a page header of 16 bytes, magic, version, address, map size, two tables and last page.
     """
     with path.open("r+b") as file:
         ids: list[int] = []
@@ -80,5 +80,5 @@ def turn_back(path: Path) -> None:
 
 
 def wipe(data_dir: Path) -> None:
-    """The disk is new and empty."""
+    """Remove the data directory."""
     shutil.rmtree(data_dir)

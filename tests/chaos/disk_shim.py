@@ -1,7 +1,7 @@
-"""Slow, hanging, failing and lying disks: `disk_shim.c`, compiled when needed, and the page by which it is ordered.
+"""Make a broker's disk slow, hanging, failing or lying: compile `disk_shim.c` and control it through a shared page.
 
-Second best, where there is no compiler: `tests/e2e/test_failures.py` makes a commit fail by a limit of file sizes, and a frozen process
-stands for a disk that hangs.
+Substitutes without a compiler: `tests/e2e/test_failures.py` makes a commit fail with a limit on file sizes, and a frozen process stands for
+a hanging disk.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from pathlib import Path
 from tests.chaos.shim import ShimOrders
 
 ORDERS = struct.Struct("<IIiiI")
-"""As in `disk_shim.c`: swallow_syncs, delay_millis, sync_errno, write_errno, hang."""
+"""The layout of `disk_shim.c`: swallow_syncs, delay_millis, sync_errno, write_errno, hang."""
 COUNTS = struct.Struct("<IIII")
-"""After the orders: synced, swallowed, delayed, failed."""
+"""The counters after the orders: synced, swallowed, delayed, failed."""
 
 
 class DiskOrders(ShimOrders):
-    """The disk of one broker, as its process sees it; outlives the process. Faults hold until `work`."""
+    """The disk of one broker, as its process sees it. A fault holds until `work`, also across restarts of the broker."""
 
     SOURCE = Path(__file__).with_name("disk_shim.c")
     VARIABLE = "CHAOS_DISK_ORDERS"
@@ -36,30 +36,30 @@ class DiskOrders(ShimOrders):
         ORDERS.pack_into(self._page, 0, swallow, delay_millis, sync_errno, write_errno, hang)
 
     def work(self) -> None:
-        """As a disk should."""
+        """End the fault."""
         self._order()
 
     def swallow_syncs(self) -> None:
-        """Say that everything is on disk, and put nothing there: as an fsync that was forgotten."""
+        """Report every synchronisation as done without doing it, like a forgotten fsync."""
         self._order(swallow=True)
 
     def be_slow(self, milliseconds: int) -> None:
-        """So long for each synchronisation."""
+        """Delay each synchronisation."""
         self._order(delay_millis=milliseconds)
 
     def hang(self) -> None:
-        """No synchronisation returns."""
+        """Let no synchronisation return."""
         self._order(hang=True)
 
     def fail_syncs(self, code: int = errno.EIO) -> None:
-        """Every synchronisation fails."""
+        """Let every synchronisation fail."""
         self._order(sync_errno=code)
 
     def fail_writes(self, code: int = errno.EIO) -> None:
-        """Every pwrite fails."""
+        """Let every pwrite fail."""
         self._order(write_errno=code)
 
     def counts(self) -> tuple[int, int, int, int]:
-        """How often it synchronised, swallowed, delayed, failed."""
+        """Return how many calls were synchronised, swallowed, delayed and failed."""
         synced, swallowed, delayed, failed = COUNTS.unpack_from(self._page, ORDERS.size)
         return synced, swallowed, delayed, failed

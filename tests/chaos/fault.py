@@ -1,7 +1,7 @@
-"""What a fault is: begun when its context is entered, undone when it is left. And what several kinds of faults need.
+"""Define a fault, which begins when its context is entered and is undone when it is left, and helpers that several kinds of faults share.
 
-A fault must undo itself whatever happens in the meantime, must leave every broker that it stopped started again (not necessarily ready), and must
-damage no data unless all replicas are whole (`needs_whole`): losing more than a minority is not promised to be survived.
+A fault must undo itself in every case. It must restart every broker that it stopped, without waiting for readiness. It may damage data only
+while all replicas are whole (`needs_whole`), because RaftMQ survives the loss of a minority and no more.
 """
 
 from __future__ import annotations
@@ -17,37 +17,37 @@ from tests.chaos.cluster import ChaosCluster
 from tests.chaos.condition import busiest_leader, is_ready, wait_until
 
 STARTS_MAX = 4
-"""So often a broker may die of a damaged file before it serves without it."""
+"""The starts after which a broker must serve, since a damaged file may end it a few times."""
 START_SECONDS = 60.0
 LAST_LINES = 8
-"""Of a broker's log, in a finding."""
+"""Lines of a broker's log in a finding."""
 
 
 class FaultError(AssertionError):
-    """A broker did not react to a fault as it must."""
+    """Raised when a broker did not react to a fault as it must."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """What faults are done to, and the choice of it."""
+    """The cluster and topic that a fault hits, and the random generator for its choices."""
 
     cluster: ChaosCluster
     topic: str
     chance: random.Random
     stop: threading.Event = field(default_factory=threading.Event)
-    """Set when the run is to end now."""
+    """Set when the run must end now."""
 
     def any_broker(self, *but: int) -> int:
         return self.chance.choice([broker_id for broker_id in self.cluster.broker_ids if broker_id not in but])
 
     def leader_or_any(self) -> int:
-        """Mostly the busiest leader, since that is where faults hurt."""
+        """Return the busiest leader in 70 % of cases, since faults hurt most there, otherwise any broker."""
         wants_leader, other = self.chance.random() < 0.7, self.any_broker()
         return busiest_leader(self.cluster, self.topic) if wants_leader else other
 
 
 Act = Callable[[Target], AbstractContextManager[str]]
-"""Enters the fault, says what it did to whom."""
+"""Begins the fault and yields a description of it and its victims."""
 
 
 @dataclass(frozen=True)
@@ -58,12 +58,13 @@ class Fault:
     family: str
     act: Act
     hold_seconds: tuple[float, float]
-    """It holds for a time in this range."""
+    """Shortest and longest duration."""
     needs_whole: bool = False
-    """Only when every replica is whole before, and the next fault only when it is again. For faults that damage data, and those that ask
-    something of every broker, which no other fault may then keep from hearing of it."""
+    """Whether every replica must be whole before this fault and before the next one.
+
+    Needed by faults that damage data, and by faults during which every broker must be reachable."""
     is_light: bool = False
-    """It stops no process and touches no file, so another fault can happen in the meantime."""
+    """Whether another fault may overlap, because this one stops no process and touches no file."""
 
 
 FAULTS: dict[str, Fault] = {}
@@ -72,7 +73,7 @@ FAULTS: dict[str, Fault] = {}
 def fault(
     family: str, hold_seconds: tuple[float, float], *, needs_whole: bool = False, is_light: bool = False
 ) -> Callable[[Callable[[Target], Iterator[str]]], Act]:
-    """Register a generator that begins the fault, yields what it did, and undoes it."""
+    """Register a generator that begins the fault, yields its description, and undoes it."""
 
     def register(function: Callable[[Target], Iterator[str]]) -> Act:
         act = contextmanager(function)
@@ -84,17 +85,17 @@ def fault(
 
 
 def families() -> list[str]:
-    """Every family, in the order in which their files are imported."""
+    """Return every family, in the order in which their files are imported."""
     return list(dict.fromkeys(one.family for one in FAULTS.values()))
 
 
 def last_lines(target: Target, broker_id: int) -> str:
-    """What the broker logged last, for a finding."""
+    """Return the last lines of the broker's log, for a finding."""
     return "\n".join(target.cluster.logs(broker_id).splitlines()[-LAST_LINES:])
 
 
 def served_or_ended(target: Target, broker_id: int, why: str) -> bool:
-    """Wait until a broker that was started serves or ends; whether it serves (the run may have stopped the wait)."""
+    """Wait until a started broker serves or ends, or the run stops. Return whether the broker still runs."""
     cluster = target.cluster
     if not wait_until(
         lambda: not cluster.is_running(broker_id) or is_ready(cluster, broker_id), START_SECONDS, target.stop
@@ -107,11 +108,11 @@ def served_or_ended(target: Target, broker_id: int, why: str) -> bool:
 
 
 def damaged(target: Target, damage: Callable[[int], str]) -> Iterator[str]:
-    """Damage files of a broker that is down, then start it until it serves: a damaged page may kill it, but not for ever."""
+    """Damage files of a stopped broker, then start it until it serves: a damaged page may end the first starts, but not every one."""
     victim = target.any_broker()
     target.cluster.kill(victim)
     try:
-        time.sleep(target.chance.uniform(0.0, 1.0))  # the others go on
+        time.sleep(target.chance.uniform(0.0, 1.0))  # the others continue without it
         said = damage(victim)
     finally:
         for _ in range(STARTS_MAX):

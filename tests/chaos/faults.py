@@ -1,4 +1,4 @@
-"""Every fault that the nemesis knows: those of processes, links, disks, power and data are here, and the others' files are imported."""
+"""Register every fault that the nemesis knows: faults of processes, links, disks, power and data. Imports register the others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.chaos.links import CLIENTS, partition
 __all__ = ["FAULTS", "families"]
 
 EXIT_SECONDS = 40.0
-"""Within it a broker whose disk fails must have ended."""
+"""A broker must have ended this long after its disk failed."""
 
 
 # ------------------------------------------------------------------------------------------------------------- processes
@@ -44,7 +44,7 @@ def kill_all(target: Target) -> Iterator[str]:
 
 @fault("kill", (0.2, 1.0))
 def kill_while_starting(target: Target) -> Iterator[str]:
-    """The replay of the log is interrupted, again and again, each time a little later."""
+    """Interrupt the replay of the log three times, at random moments."""
     victim = target.any_broker()
     moments = [target.chance.uniform(0.2, 1.5) for _ in range(3)]
     try:
@@ -95,7 +95,7 @@ def freeze_one_and_kill_another(target: Target) -> Iterator[str]:
 
 @fault("freeze", (0.5, 2.0))
 def stutter(target: Target) -> Iterator[str]:
-    """Stopped and let go many times, each shorter than an election: it never quite dies."""
+    """Stop and resume a broker several times, each time for less than an election timeout."""
     victim = target.leader_or_any()
     times = target.chance.randint(3, 6)
     for _ in range(times):
@@ -159,7 +159,7 @@ def isolated(target: Target) -> Iterator[str]:
 
 @fault("links", (2.0, 5.0), is_light=True)
 def bridge(target: Target) -> Iterator[str]:
-    """Two brokers, each with a majority by way of the third, disagree about who is alive."""
+    """Cut the link between two brokers that both reach the third: each has a majority and takes the other for dead."""
     one = busiest_leader(target.cluster, target.topic)
     other = target.any_broker(one)
     with _cut(target, (one, other), (other, one)):
@@ -168,7 +168,7 @@ def bridge(target: Target) -> Iterator[str]:
 
 @fault("links", (1.0, 4.0), is_light=True)
 def clients_hear_nothing(target: Target) -> Iterator[str]:
-    """Requests arrive and are carried out, answers are lost."""
+    """Let requests arrive and be carried out, but lose every answer."""
     leader = busiest_leader(target.cluster, target.topic)
     with _cut(target, (leader, CLIENTS)):
         yield f"nothing from {leader} reaches a client"
@@ -193,7 +193,7 @@ def slow_link(target: Target) -> Iterator[str]:
 
 @fault("links", (1.0, 3.0))
 def cut_off_and_killed(target: Target) -> Iterator[str]:
-    """Cut off with records that nobody else has, then killed; it comes back into a cluster that went on without it."""
+    """Cut off a leader with records that no other broker has, then kill it. It returns to a cluster that continued without it."""
     victim = busiest_leader(target.cluster, target.topic)
     try:
         partition(target.cluster.links, [victim], _others(target, victim))

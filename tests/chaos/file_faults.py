@@ -1,4 +1,4 @@
-"""Files that are missing after a second crash, and databases whose own first pages are damaged: found at the start, and said."""
+"""Faults of files: one is missing after a second crash, or a database's own first pages are damaged. A start must find and report it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from tests.chaos.damage import replica_files, turn_back
 from tests.chaos.fault import FaultError, Target, damaged, fault, served_or_ended
 
 CRASHED_SECONDS = (0.5, 1.5)
-"""After so much of a start it is killed again: it has begun to use its files."""
+"""How long after a start the broker is killed again: it has begun to use its files."""
 
 
 @fault("files", (0.0, 1.0), needs_whole=True)
 def missing_file_after_two_kills(target: Target) -> Iterator[str]:
-    """Two crashes in a row have every file looked at before it is opened; that one is missing must not end the look, or every start."""
+    """After two crashes in a row every file is inspected before it is opened. A missing file must not end the inspection, and thus every start."""
 
     def damage(victim: int) -> str:
         for _ in range(2):
@@ -30,7 +30,7 @@ def missing_file_after_two_kills(target: Target) -> Iterator[str]:
 
 @fault("files", (0.0, 1.0), needs_whole=True)
 def turned_back_replica(target: Target) -> Iterator[str]:
-    """One flipped bit makes the last commit but one the last: whole in itself, and behind what the replica has acknowledged."""
+    """Undo the last commit by one flipped bit: the file is intact, but older than the acknowledged log of the replica."""
     logged: dict[int, int] = {}
     group: list[str] = []
 
@@ -52,7 +52,7 @@ def turned_back_replica(target: Target) -> Iterator[str]:
 
 
 def _registry(target: Target, damage: Callable[[bytes], bytes]) -> Iterator[str]:
-    """A broker without its memory ends in words. It gets it back afterwards."""
+    """Damage `node.mdb`: the broker must end with an error that names the file. Restore the file afterwards."""
     cluster = target.cluster
     victim = target.any_broker()
     cluster.kill(victim)
@@ -78,7 +78,7 @@ def _registry(target: Target, damage: Callable[[bytes], bytes]) -> Iterator[str]
 
 @fault("files", (0.0, 1.0), needs_whole=True)
 def truncated_registry(target: Target) -> Iterator[str]:
-    """A page beyond the end of a mapped file ends the process that touches it by a signal."""
+    """Cut the registry off: the kernel kills a process that touches a mapped page beyond the end of its file."""
     yield from _registry(target, lambda kept: kept[: target.chance.choice((0, 100, 4096, 8192, 8192 + 4096))])
 
 

@@ -1,7 +1,8 @@
-"""Starts one broker in its place: program of the clusters in these tests, run in front of ``raftmq``.
+"""Start one broker in its place: the program that `ChaosCluster` runs in front of ``raftmq``.
 
 ``python launch.py PLACES COMMAND... broker start --broker-id N ...`` reads the place of broker N from a JSON file, changes the command
-accordingly and becomes it, so that the process that was started is the broker. Must not import anything of ours: it runs before each start.
+accordingly and executes it in this process, so the started process is the broker. Invariant: it imports only the standard library, because
+it precedes each start.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ LISTEN = ("--listen", "--peer-listen", "--http-listen")
 
 
 def placed(command: list[str], place: dict[str, object]) -> list[str]:
-    """The command with its listen addresses and arguments as the place wants them."""
+    """Return the command with the listen addresses and arguments of the place."""
     host = place["bind_host"]
     changed = [
         f"{host}:{word.rpartition(':')[2]}" if host and before in LISTEN else word
@@ -26,14 +27,14 @@ def placed(command: list[str], place: dict[str, object]) -> list[str]:
 
 
 def main() -> None:
-    """Become the broker."""
+    """Replace this process with the broker."""
     places_path, *command = sys.argv[1:]
     broker_id = command[command.index("--broker-id") + 1]
     place = json.loads(Path(places_path).read_bytes())[broker_id]
     for name, value in place["limits"].items():
         resource.setrlimit(getattr(resource, name), (value, value))
     os.environ.update(place["environment"])
-    if place["data_dir"]:  # on a volume; the cluster knows it by a link
+    if place["data_dir"]:  # on a volume: a link leads there from the cluster's directory
         data_dir = Path(command[command.index("--data-dir") + 1])
         Path(place["data_dir"]).mkdir(exist_ok=True)
         if not data_dir.is_symlink():

@@ -1,7 +1,7 @@
-"""A process that holds something of the machine (a name space, a mount) and gives it back when its owner is gone, however that went.
+"""Hold a resource of the machine (a name space, a mount) in a child process that releases it when its owner has ended in any way.
 
-It waits for the end of its standard input, which comes with `close`, with Ctrl-C and with SIGKILL of the owner alike, then runs a shell
-command. Must not outlive that command.
+The child waits for the end of its standard input, which `close`, Ctrl-C and SIGKILL of the owner all cause. Then it runs a shell command and
+ends.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ READY_SECONDS = 10.0
 
 
 class LeashError(RuntimeError):
-    """What should have been held could not be made; the message says why."""
+    """Raised when the resource could not be created. The message says why."""
 
 
 class Leash:
-    """Holds until closed.
+    """A resource that is held until `close` or the end of this process.
 
     Args:
-        prefix: A command that runs the shell in another place (``unshare --net``).
-        release: What the shell runs when the owner is gone.
+        prefix: A command that runs the shell with the resource (``unshare --net``).
+        release: Shell command that releases the resource.
     """
 
     def __init__(self, prefix: Sequence[str] = (), release: str = "") -> None:
@@ -31,7 +31,7 @@ class Leash:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C goes to the owner, whose end is what counts
+            start_new_session=True,  # Ctrl-C must reach only the owner: its end releases the resource
         )
         assert self._process.stdout is not None
         if self._process.stdout.readline() != b"held\n":
@@ -40,11 +40,11 @@ class Leash:
 
     @property
     def pid(self) -> int:
-        """Of the process that holds."""
+        """The id of the holding process."""
         return self._process.pid
 
     def close(self) -> None:
-        """Release and wait until it is done. Safe to call again."""
+        """Release the resource and wait until that is done. Safe to call again."""
         process = self._process
         if process.stdin is not None and not process.stdin.closed:
             process.communicate(timeout=READY_SECONDS)

@@ -1,4 +1,4 @@
-"""Faults of what the operating system gives a process: few descriptors, little memory. Refused in words, or served with."""
+"""Faults of a process's resource limits: few descriptors, little memory. The broker must serve anyway or end with a clear error."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.chaos.fault import START_SECONDS, FaultError, Target, fault, last_lin
 
 FEW_DESCRIPTORS = (600, 1024)
 IDLE_CONNECTIONS = 1200
-"""To each of a broker's ports, of clients, peers and HTTP: more than it may have files open."""
+"""Connections to each port of a broker (clients, peers, HTTP): more than its limit of open files."""
 TOO_FEW_DESCRIPTORS = (48, 200)
 TOO_LITTLE_MEMORY_BYTES = (1 << 30, 3 << 30)
 CONNECT_SECONDS = 2.0
@@ -19,7 +19,7 @@ CONNECT_SECONDS = 2.0
 
 @contextmanager
 def _limited(target: Target, victim: int, **limits: int) -> Iterator[None]:
-    """The broker starts under the limits; afterwards it starts without them."""
+    """Start the broker under the limits, and restart it without them at the end."""
     cluster = target.cluster
     cluster.kill(victim)
     cluster.limit(victim, limits)
@@ -32,7 +32,7 @@ def _limited(target: Target, victim: int, **limits: int) -> Iterator[None]:
 
 
 def _starved(target: Target, victim: int, limit: str, value: int) -> Iterator[str]:
-    """Start under a limit that is too low. It serves, or it ends with words about the limit: by no signal, without a traceback."""
+    """Start a broker under a limit that is too low. It must serve or end with a message that names the limit, without a traceback."""
     cluster = target.cluster
     logged = len(cluster.logs(victim))
     with _limited(target, victim, **{limit: value}):
@@ -57,7 +57,7 @@ def too_little_memory(target: Target) -> Iterator[str]:
 
 @fault("limits", (1.0, 4.0))
 def idle_connections(target: Target) -> Iterator[str]:
-    """More than there are descriptors for: a client that connects and says nothing must not end a broker."""
+    """Open more idle connections than the broker has descriptors: clients that connect and send nothing must not end a broker."""
     victim, count = target.any_broker(), target.chance.randint(*FEW_DESCRIPTORS)
     cluster = target.cluster
     with _limited(target, victim, RLIMIT_NOFILE=count), ExitStack() as connections:
@@ -72,7 +72,7 @@ def idle_connections(target: Target) -> Iterator[str]:
 
 
 def _connect(connections: ExitStack, address: str) -> int:
-    """As many as it takes, at most `IDLE_CONNECTIONS`; returns how many."""
+    """Open connections until one is refused, at most `IDLE_CONNECTIONS`. Return how many were opened."""
     host, _, port = address.rpartition(":")
     for made in range(IDLE_CONNECTIONS):
         try:

@@ -1,4 +1,4 @@
-"""The links between the brokers of a cluster, each direction on its own: what both ways of cutting them have in common."""
+"""Define the directed links between the brokers of a cluster, which `Namespaces` and `Proxies` implement."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ CLIENTS = 0
 
 @dataclass(frozen=True)
 class Place:
-    """Where a broker's process is started; what `launch.py` is told of it."""
+    """The environment in which `launch.py` starts a broker."""
 
     bind_host: str = ""
-    """Takes the place of the loopback address in its listen options; empty: nothing does."""
+    """Replaces the host in its listen options (empty: unchanged)."""
     seen_host: str = ""
-    """Where the others find it; empty: on loopback."""
+    """Host under which the others reach it (empty: loopback)."""
     enter: tuple[str, ...] = ()
-    """Command in front of the broker's."""
+    """Command in front of the broker's command."""
     arguments: tuple[str, ...] = ()
-    """More arguments of ``broker start``."""
+    """Additional arguments of ``broker start``."""
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
 class Links(Protocol):
-    """Directed links. Every method takes effect before it returns; `cut` is silent: nothing is refused, nothing arrives."""
+    """Directed links. Every method takes effect before it returns."""
 
     first_port: int
-    """What the cluster must be told as its first port; 0: any will do."""
+    """First port of the cluster (0: any)."""
 
     def place(self, broker_id: int) -> Place:
-        """Where this broker's broker belongs."""
+        """Return the place of a broker."""
         ...
 
     def cut(self, source: int, target: int) -> None:
-        """Nothing that `source` sends reaches `target` any more; the other direction is as it was."""
+        """Let nothing from `source` reach `target`, silently: no connection is refused. The other direction is unchanged."""
         ...
 
     def restore(self, source: int, target: int) -> None:
@@ -44,7 +44,7 @@ class Links(Protocol):
         ...
 
     def slow(self, broker_id: int) -> None:
-        """What the broker sends to others trickles."""
+        """Throttle everything that the broker sends."""
         ...
 
     def hurry(self, broker_id: int) -> None:
@@ -52,16 +52,16 @@ class Links(Protocol):
         ...
 
     def heal(self) -> None:
-        """Undo everything."""
+        """Undo every `cut` and `slow`."""
         ...
 
     def close(self) -> None:
-        """Give everything back. Safe to call again."""
+        """Release everything. Safe to call again."""
         ...
 
 
 class NoLinks:
-    """Loopback as it is: for clusters whose links nobody touches."""
+    """Plain loopback, for clusters whose links never fail."""
 
     first_port = 0
 
@@ -79,7 +79,7 @@ class NoLinks:
     hurry = slow
 
     def heal(self) -> None:
-        """Nothing to undo."""
+        """Do nothing, since nothing was cut."""
 
     close = heal
 

@@ -1,6 +1,6 @@
-"""What this machine lets a test do, found out by trying, once.
+"""Find out, once and by trying, which faults this machine permits.
 
-Each `missing_for_…` answers None, or the sentence with which a test is skipped.
+Each `missing_for_…` returns None, or the reason with which a test is skipped.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tests.chaos.tools import ToolError, run_tool
 from tests.chaos.volume import Volume
 
 TRIED_BYTES = 8 << 20
-"""Of the volume that shows whether volumes are possible."""
+"""Size of the volume that shows whether volumes are possible."""
 
 
 def missing_tools(*names: str) -> str | None:
@@ -25,7 +25,7 @@ def missing_tools(*names: str) -> str | None:
 
 @functools.cache
 def missing_for_namespaces() -> str | None:
-    """Why brokers cannot have a network each."""
+    """Return why brokers cannot have separate networks."""
     absent = missing_tools("unshare", "nsenter", "ip", "tc")
     if absent:
         return absent
@@ -43,7 +43,7 @@ def missing_for_namespaces() -> str | None:
 
 @functools.cache
 def missing_for_volumes() -> str | None:
-    """Why a file cannot be mounted as a volume of its own, and lose power: root may do neither in many a container."""
+    """Return why a file cannot be mounted as a volume that loses power. In many containers even root may not do that."""
     absent = missing_tools("mkfs.ext4", "mount", "umount")
     if absent:
         return absent
@@ -62,11 +62,11 @@ def missing_for_volumes() -> str | None:
 
 @functools.cache
 def missing_for_shim() -> str | None:
-    """Why the C library's file functions cannot be replaced."""
+    """Return why functions of the C library cannot be replaced."""
     return missing_tools("cc")
 
 
 def missing_for_families() -> dict[str, str | None]:
-    """Why the faults of a family are not possible, of those that need something."""
+    """Return, for each family with requirements, why its faults are not possible (None if they are)."""
     shim, volumes = missing_for_shim(), missing_for_volumes()
     return {"disk": shim, "clock": shim, "power": volumes, "full": volumes}

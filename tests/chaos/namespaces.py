@@ -1,8 +1,8 @@
-"""Links in the kernel: a network name space for each broker, one bridge between them, neighbours by hand.
+"""Links in the kernel: a network name space for each broker, one bridge between them, and a static neighbour table in each.
 
-A direction is cut by giving the target a hardware address at the source that nobody has: frames are sent and reach nobody, which is what a
-link does that died. No packet filter is needed (many kernels lack them), and the way back stays untouched. All of it is in name spaces that
-die with their last process, but for one interface here, over which the clients come, and which dies with its twin.
+To cut a direction, the source's neighbour table gets a hardware address for the target that no interface has: frames are sent and reach no
+broker, as on a dead link. This needs no packet filter (many kernels lack them) and does not affect the other direction. The kernel removes
+the name spaces after their last process. The only interface in the host's name space serves the clients and is removed with its peer.
 
 Source: ip-neighbour(8), tc-tbf(8), network_namespaces(7).
 """
@@ -18,13 +18,13 @@ from tests.chaos.tools import ToolError, run_tool
 
 NOBODY = "02:00:00:00:ff:ff"
 SLOW_KILOBITS = 400
-"""50 kB/s: heartbeats pass, a load of clients does not."""
+"""50 kB/s: enough for heartbeats, not for the load of clients."""
 SUBNETS = 256
 _numbers = itertools.count()
 
 
 class Namespaces:
-    """`Links` of so many brokers, and where their brokers run. Needs root."""
+    """`Links` between brokers in network name spaces. Needs root."""
 
     first_port = 0
 
@@ -70,7 +70,7 @@ class Namespaces:
         )
 
     def _free_subnet(self) -> int:
-        """Of 198.18.0.0/15, which is set aside for tests of networks (RFC 2544), one that no interface here has."""
+        """Return a subnet of 198.18.0.0/15, the range for network tests (RFC 2544), that no interface here has."""
         taken = run_tool(["ip", "-4", "address"])
         for attempt in range(SUBNETS):
             subnet = (os.getpid() + attempt) % SUBNETS
@@ -98,15 +98,14 @@ class Namespaces:
         )
 
     def address(self, broker_id: int) -> str:
-        """The broker's host address."""
+        """Return the broker's host address."""
         return self._address[broker_id]
 
     def net_of(self, broker_id: int) -> str:
-        """The file that stands for the broker's name space."""
+        """Return the file that represents the broker's name space."""
         return f"/proc/{self._leashes[broker_id].pid if broker_id != CLIENTS else 'self'}/ns/net"
 
     def place(self, broker_id: int) -> Place:
-        """See `Links`."""
         return Place(
             bind_host=self._address[broker_id],
             seen_host=self._address[broker_id],
@@ -115,24 +114,20 @@ class Namespaces:
         )
 
     def cut(self, source: int, target: int) -> None:
-        """See `Links`."""
         self._point(source, target, NOBODY)
         self._cut.add((source, target))
 
     def restore(self, source: int, target: int) -> None:
-        """See `Links`."""
         self._point(source, target, self._hardware[target])
         self._cut.discard((source, target))
 
     def slow(self, broker_id: int) -> None:
-        """See `Links`."""
         self._traffic_control(
             broker_id, "replace", "tbf", "rate", f"{SLOW_KILOBITS}kbit", "burst", "8kb", "latency", "400ms"
         )
         self._slow.add(broker_id)
 
     def hurry(self, broker_id: int) -> None:
-        """See `Links`."""
         if broker_id in self._slow:
             self._traffic_control(broker_id, "delete")
             self._slow.discard(broker_id)
@@ -142,14 +137,12 @@ class Namespaces:
         run_tool([*self._enter(self._leashes[broker_id]), "tc", "qdisc", action, *device, *discipline])
 
     def heal(self) -> None:
-        """See `Links`."""
         for source, target in sorted(self._cut):
             self.restore(source, target)
         for broker_id in sorted(self._slow):
             self.hurry(broker_id)
 
     def close(self) -> None:
-        """See `Links`."""
         for leash in self._leashes.values():
             leash.close()
         if self._switch is not None:

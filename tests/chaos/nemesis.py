@@ -1,7 +1,7 @@
-"""`Nemesis`: a schedule of faults drawn from a seed, carried out on a cluster in a thread of its own.
+"""Draw a schedule of faults from a seed, and carry it out on a cluster in a separate thread (`Nemesis`).
 
-The schedule (which faults, for how long, with which generator for their choices) depends on nothing but seed and families; whom a fault hits
-may depend on who leads, and is logged. Bounded in count and time. Must leave the cluster healed, however it ends.
+The schedule (the faults, their durations and their random generators) depends on seed and families alone. The broker that a fault hits may
+depend on who leads, and is logged. Count and time are bounded. Invariant: the cluster is healed in the end, in every case.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from tests.chaos.faults import FAULTS
 
 STEPS_MAX = 10_000
 BACKGROUND_CHANCE = 0.35
-"""So often a light fault goes on while another one happens."""
+"""The probability that a light fault overlaps with another one."""
 WAIT_CHANCE = 0.5
-"""So often the next fault waits until every partition is led again; else it hits a cluster that still recovers."""
+"""The probability that the next fault waits until every partition is led again. Otherwise it hits a recovering cluster."""
 LED_SECONDS = 90.0
 WHOLE_SECONDS = 120.0
 GAP_SECONDS = (0.2, 1.5)
@@ -38,22 +38,22 @@ class Step:
 
     name: str
     seed: int
-    """Of the generator that the fault draws its choices from."""
+    """Seed of the fault's random generator."""
     hold_seconds: float
     gap_seconds: float
     background: str = ""
-    """A light fault that goes on meanwhile; empty: none."""
+    """Name of a light fault that overlaps (empty: none)."""
     waits: bool = False
-    """Whether the cluster is let recover afterwards."""
+    """Whether the next step waits until the cluster has recovered."""
 
 
 def schedule(seed: int, families: Sequence[str], count: int) -> list[Step]:
-    """The first `count` steps: every kind of fault once, in some order, then any."""
+    """Return the first `count` steps: every kind of fault once, in random order, then random ones."""
     chance = random.Random(f"{seed} {' '.join(families)}")
     kinds = [one for one in FAULTS.values() if one.family in families]
     light = [one.name for one in kinds if one.is_light]
     chosen = chance.sample(kinds, len(kinds)) + chance.choices(kinds, k=max(0, count - len(kinds)))
-    # A generator for each step: a longer schedule begins like a shorter one.
+    # Each step has its own generator, so a longer schedule begins like a shorter one.
     return [_step(one, light, random.Random(f"{seed} {at}")) for at, one in enumerate(chosen[:count])]
 
 
@@ -72,35 +72,35 @@ def _step(one: Fault, light: Sequence[str], chance: random.Random) -> Step:
 
 @dataclass
 class Nemesis:
-    """Carries out a schedule. `findings` holds what brokers did that no fault explains; empty when all is well."""
+    """Carries out a schedule. `findings` lists unexpected behaviour of brokers and is empty after a clean run."""
 
     cluster: ChaosCluster
     topic: str
     steps: Sequence[Step]
     seconds: float
-    """After so long no new step begins."""
+    """No step starts after this time."""
     log_path: Path
     findings: list[str] = field(default_factory=list)
     done: list[str] = field(default_factory=list)
-    """Names of the faults that were carried out."""
+    """Names of the completed faults."""
 
     def __post_init__(self) -> None:
         self._stop = threading.Event()
         self._began_at = time.monotonic()
 
     def stop(self) -> None:
-        """Begin no further step; `run` returns after the present one."""
+        """Start no further step: `run` returns after the current one."""
         self._stop.set()
 
     def note(self, event: str, **more: object) -> None:
-        """A line in the log of what was done, with its time since the beginning and on the machine's clock."""
+        """Write an event to the log, with the time since the beginning and on the monotonic clock."""
         now = time.monotonic()
         line = {"seconds": round(now - self._began_at, 2), "time": time.monotonic_ns(), "event": event, **more}
         with self.log_path.open("a") as file:
             file.write(json.dumps(line) + "\n")
 
     def run(self) -> None:
-        """Until the schedule or the time is over, or `stop`. Blocks. Heals the cluster at the end."""
+        """Carry out the schedule to its end, to the end of the time, or until `stop`. Blocks, and heals the cluster at the end."""
         self._began_at = time.monotonic()
         try:
             for step in self.steps[:STEPS_MAX]:
@@ -147,7 +147,7 @@ class Nemesis:
         return False
 
     def _supervise(self) -> None:
-        """Between faults every broker must run: one that does not has ended by itself."""
+        """Check that every broker runs between faults. Report and restart a broker that has ended by itself."""
         for broker_id in self.cluster.broker_ids:
             if not self.cluster.is_running(broker_id):
                 tail = "\n".join(self.cluster.logs(broker_id).splitlines()[-5:])

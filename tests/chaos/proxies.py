@@ -1,8 +1,8 @@
-"""Links without rights: a proxy in front of each broker, in a thread of ours, that knows the direction of every byte.
+"""Links without special permissions: a proxy in front of each broker, in a thread of the test, that knows the direction of every byte.
 
-Brokers listen on 127.0.1.N and announce 127.0.2.N, where the proxy is. It reads the HELLO of a peer's connection to learn who sends.
-Second best to name spaces: the kernel acknowledges what the proxy holds back, so no connection times out, and a killed broker's port does
-not refuse (its followers elect after their timeout instead of at once).
+Brokers listen on 127.0.1.N and advertise 127.0.2.N, the address of the proxy. The proxy reads the HELLO of a peer's connection to learn the
+sender. Name spaces are more realistic: here the kernel acknowledges bytes that the proxy holds back, so no connection times out, and the
+port of a killed broker refuses nothing, so its followers start an election after their timeout instead of immediately.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from tests.chaos.links import CLIENTS, Place
 
 CHUNK_BYTES = 16 * 1024
 SLOW_BYTES_PER_SECOND = 50_000
-"""Heartbeats pass, a load of clients does not."""
+"""Enough for heartbeats, not for the load of clients."""
 PORTS_PER_BROKER = 3
 PORT_STEP = 10
-"""How `LocalCluster` numbers ports: clients, peers, HTTP, then the next broker ten higher."""
+"""The numbering of `LocalCluster`: ports for clients, peers and HTTP, with the next broker's ports ten higher."""
 PORTS = range(20_000, 32_000)
-"""Below those that the kernel gives to outgoing connections: brokers get them again at each restart."""
+"""Ports below the kernel's range for outgoing connections, so that they are still free when a broker restarts."""
 FIRST_PORTS_TRIED = 100
 START_SECONDS = 10.0
 
 
 class Proxies:
-    """`Links` of so many brokers. Needs no rights."""
+    """`Links` between brokers behind proxies. Needs no special permissions."""
 
     def __init__(self, brokers: int) -> None:
         self._brokers = brokers
@@ -72,7 +72,7 @@ class Proxies:
             try:
                 await self._carry(broker_id, port, reader, writer, is_peers=is_peers)
             except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError, msgspec.DecodeError):
-                pass  # either end went away, which the other end is told by closing
+                pass  # one end closed the connection: `abort` closes the other
             finally:
                 self._connections.discard(task)
                 writer.transport.abort()
@@ -114,19 +114,18 @@ class Proxies:
             chunk = await reader.read(CHUNK_BYTES)
             if source in self._slow:
                 await asyncio.sleep(len(chunk) / SLOW_BYTES_PER_SECOND)
-            await gate.wait()  # also before an end is passed on: who is cut off does not hear of it
+            await gate.wait()  # also before a close is passed on: a cut link does not carry it
             if not chunk:
                 return
             writer.write(chunk)
             await writer.drain()
 
     def place(self, broker_id: int) -> Place:
-        """See `Links`."""
         seen_host = f"127.0.2.{broker_id}"
         return Place(bind_host=f"127.0.1.{broker_id}", seen_host=seen_host, arguments=("--advertise", seen_host))
 
     def _do(self, action: Callable[[], object]) -> None:
-        """Run it in the proxies' thread and wait until it is done."""
+        """Run an action in the proxies' thread and wait for its end."""
 
         async def act() -> None:
             action()
@@ -134,23 +133,18 @@ class Proxies:
         asyncio.run_coroutine_threadsafe(act(), self._loop).result(START_SECONDS)
 
     def cut(self, source: int, target: int) -> None:
-        """See `Links`."""
         self._do(lambda: self._gates[source, target].clear())
 
     def restore(self, source: int, target: int) -> None:
-        """See `Links`."""
         self._do(lambda: self._gates[source, target].set())
 
     def slow(self, broker_id: int) -> None:
-        """See `Links`."""
         self._do(lambda: self._slow.add(broker_id))
 
     def hurry(self, broker_id: int) -> None:
-        """See `Links`."""
         self._do(lambda: self._slow.discard(broker_id))
 
     def heal(self) -> None:
-        """See `Links`."""
 
         def open_all() -> None:
             self._slow.clear()
@@ -160,7 +154,6 @@ class Proxies:
         self._do(open_all)
 
     def close(self) -> None:
-        """See `Links`."""
         if self._loop.is_closed():
             return
         with contextlib.suppress(TimeoutError):
@@ -185,7 +178,7 @@ def _open_gate() -> asyncio.Event:
 
 
 def _free_ports(brokers: int) -> int:
-    """A first port such that every port of every broker is free, on the addresses of the brokers and of the proxies."""
+    """Return a first port such that every broker's ports are free, on the addresses of the brokers and of the proxies."""
     span = PORT_STEP * brokers
     for attempt in range(FIRST_PORTS_TRIED):
         first = PORTS.start + (os.getpid() * 100 + attempt * span) % (len(PORTS) - span)

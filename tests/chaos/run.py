@@ -1,4 +1,4 @@
-"""One run: a cluster, clients at work, a nemesis; then everything is healed, must be whole again and serve, is read back, and judged."""
+"""Carry out one run: a cluster with clients and a nemesis is healed, checked for liveness, read back, and its history is judged."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from tests.chaos.workload import Workload
 
 PARTITIONS = 3
 STEPS_PER_SECOND = 1
-"""More than fit: the time ends a run."""
+"""More steps than fit, so that the time ends a run."""
 FIRST_RECORDS = 100
 HEALED_SECONDS = 120.0
-"""After the last fault was undone the cluster must be whole within it."""
+"""The time after the last fault within which the cluster must be whole."""
 PROGRESS_SECONDS = 60.0
 FINISH_SECONDS = 150.0
-"""For every answer, and again to read everything twice; above the patience of the most patient writer."""
+"""The time for all answers, and again for reading everything twice. It is longer than the longest delivery timeout of a writer."""
 
 
 @dataclass
 class Report:
-    """What a run did and found."""
+    """The result of a run."""
 
     seed: int
     families: Sequence[str]
@@ -44,10 +44,10 @@ class Report:
     read: int = 0
     findings: list[str] = field(default_factory=list)
     circumstances: str = ""
-    """More arguments of the command that runs it again."""
+    """Additional arguments of the command that repeats the run."""
 
     def text(self) -> str:
-        """For people."""
+        """Return the report for people."""
         head = (
             f"seed {self.seed}, {'+'.join(self.families)}: {len(self.faults)} faults in {self.seconds:.0f} s, "
             f"{self.acknowledged} acknowledged, {self.read} read, failures {self.failed}"
@@ -62,9 +62,10 @@ class Report:
 
 
 class Trial:
-    """Clients at work on a new topic. Leaving it without an error demands that the cluster serves again, and judges the history.
+    """An async context manager that runs clients on a new topic.
 
-    An async context manager; `findings` is complete after it. It raises nothing for findings: `demand_clean` does.
+    After a block without an error it checks that the cluster serves again and judges the history. `findings` is complete then. The exit
+    raises nothing for findings: `demand_clean` does.
     """
 
     def __init__(
@@ -118,7 +119,7 @@ class Trial:
                 await admin.delete_topic(self.topic)
 
     async def _finish(self) -> None:
-        """Liveness: once nothing is broken any more, the cluster becomes whole by itself, and clients get on and get their answers."""
+        """Check liveness: without faults the cluster becomes whole by itself, clients make progress, and every call is answered."""
         cluster, topic = self.cluster, self.topic
         if not await asyncio.to_thread(wait_until, lambda: not what_is_not_whole(cluster, topic), HEALED_SECONDS):
             self.findings.append(f"{HEALED_SECONDS:.0f} s after healing: {what_is_not_whole(cluster, topic)}")
@@ -131,14 +132,14 @@ class Trial:
             self.findings.append(f"not every answer and record came within {FINISH_SECONDS:.0f} s after healing")
 
     def demand_clean(self) -> None:
-        """Raises AssertionError with everything that was found."""
+        """Raise AssertionError with all findings."""
         assert not self.findings, "\n".join(self.findings)
 
 
 async def chaos_run(
     cluster: ChaosCluster, seed: int, families: Sequence[str], seconds: float, directory: Path
 ) -> Report:
-    """Do it on a cluster that runs; it is left whole when nothing was found. History and schedule go to the directory."""
+    """Carry out one run on a running cluster, which is whole afterwards unless something is found. Write history and schedule to `directory`."""
     report = Report(seed, families, directory)
     began_at = time.monotonic()
     steps = schedule(seed, families, max(1, int(seconds * STEPS_PER_SECOND)))

@@ -1,4 +1,4 @@
-"""`SharedCluster`: one cluster for the tests of a module, since starting one costs more than most tests; replaced when one left it broken."""
+"""Share one cluster between the tests of a module, since its start takes longer than most tests. Replace it after a test left it broken."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ RECOVERY_SECONDS = 20.0
 
 
 class SharedCluster:
-    """Holds at most one cluster; made when first asked for, with everything that this machine permits."""
+    """Holds at most one cluster, which the first use creates with all fault injection that this machine permits."""
 
     def __init__(self) -> None:
         self._cluster: ChaosCluster | None = None
 
     def get(self) -> ChaosCluster:
-        """A cluster that is whole."""
+        """Return a healthy cluster."""
         cluster = self._cluster
         if cluster is not None:
             cluster.links.heal()
@@ -34,7 +34,7 @@ class SharedCluster:
         return cluster
 
     def close(self) -> None:
-        """Give the cluster back."""
+        """Close the cluster."""
         cluster, self._cluster = self._cluster, None
         if cluster is not None:
             cluster.close()

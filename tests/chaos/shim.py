@@ -1,4 +1,4 @@
-"""What the shims of disks and clocks share: a library between Python and the C library (LD_PRELOAD), and the page that orders it."""
+"""Base of the disk and clock shims: a library between Python and the C library (LD_PRELOAD), and the page that controls it."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ PAGE_BYTES = 4096
 
 
 class ShimOrders:
-    """One broker's page of orders. It outlives the broker's process; a page of zeros orders nothing.
+    """The page that controls one broker's shim. It outlives the broker's process, and a page of zeros changes nothing.
 
     Args:
-        directory: Where the page's file is made.
-        library: What `build` compiled.
-        name: Of the page's file.
+        directory: Directory of the page's file.
+        library: Library that `build` compiled.
+        name: Name of the page's file.
     """
 
     SOURCE: ClassVar[Path]
     """The shim in C."""
     VARIABLE: ClassVar[str]
-    """The environment variable by which the shim finds its page."""
+    """The environment variable with the path of the page."""
 
     @classmethod
     def build(cls, directory: Path) -> Path:
@@ -40,6 +40,6 @@ class ShimOrders:
         self.environment = {"LD_PRELOAD": str(library), self.VARIABLE: str(self._path)}
 
     def close(self) -> None:
-        """Unmap the page; a running broker keeps its own."""
+        """Unmap and remove the page. A running broker keeps its own mapping."""
         self._page.close()
         self._path.unlink(missing_ok=True)

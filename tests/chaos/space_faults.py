@@ -1,4 +1,4 @@
-"""Volumes that are really full: nothing but the deletion of records or topics makes room, as where nobody else writes to the disk."""
+"""Fill volumes so that only the deletion of records or topics frees space, as on a disk with no other writer."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tests.chaos.fault import FaultError, Target, fault
 
 BALLAST_RECORDS = 160
 BALLAST_RECORD_BYTES = 512 * 1024
-"""80 MiB in all: much beside `SHORT_BYTES`, and written in seconds."""
+"""80 MiB in all: much more than `SHORT_BYTES`, but written within seconds."""
 SHORT_BYTES = 8 << 20
-"""What is missing to the reserve once the filler is there: a tenth of what deletion gives back."""
+"""The free space falls short of the reserve by this much: a tenth of the space that deletion frees."""
 REFUSED_SECONDS = 30.0
 FREED_SECONDS = 90.0
-"""Within it what was deleted is room again: a minute, and a busy machine's share."""
+"""The time within which deleted bytes are free again: a minute, and a margin for a busy machine."""
 ADMIN_MS = 60_000
 
 
@@ -53,7 +53,7 @@ async def _delete_topic(bootstrap_servers: str, topic: str) -> None:
 
 
 def _fill(target: Target, victim: int) -> Path:
-    """A file that leaves a little less than the reserve."""
+    """Create a file that leaves slightly less free space than the reserve."""
     seen = metrics(target.cluster, victim)
     filler = target.cluster.volume(victim).path / "filler"
     free_bytes, reserve_bytes = (int(seen[f"raftmq_disk_{name}_bytes"]) for name in ("free", "reserve"))

@@ -1,4 +1,4 @@
-"""`cases.md` names tests that exist, and every test of `test_cases.py` and `test_own_failures.py` is in it."""
+"""Check that `cases.md` names existing tests and lists every test of `test_cases.py` and `test_own_failures.py`."""
 
 import ast
 import re
@@ -8,11 +8,11 @@ ROOT = Path(__file__).resolve().parents[2]
 TABLE = Path(__file__).with_name("cases.md")
 NAMED = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 WITHOUT_TEST = ("there are no transactions", "there are no leases")
-"""How a row without a test may end: what RaftMQ does not have cannot fail. One that comes to be takes its phrase from here."""
+"""The endings of rows without a test, since RaftMQ lacks the feature. A phrase leaves this list when its feature is added."""
 
 
 def rows(text: str) -> list[str]:
-    """The lines of the table below its head."""
+    """Return the rows of the table without its head."""
     return [line for line in text.splitlines() if line.startswith("|")][2:]
 
 
@@ -25,7 +25,7 @@ def named_tests(path: Path) -> set[str]:
 
 
 def problems_of(text: str) -> list[str]:
-    """Rows without a test, and tests that do not exist."""
+    """Return the rows without a test, and the named tests that do not exist."""
     problems = []
     for row in rows(text):
         named = NAMED.findall(row)
@@ -40,7 +40,7 @@ def test_every_case_has_a_test_that_exists() -> None:
     assert problems_of(TABLE.read_text()) == []
 
 
-def test_what_does_not_exist_is_said_of_one_case_each() -> None:
+def test_each_phrase_for_a_missing_feature_is_used_once() -> None:
     without = [row.rstrip("| ").rpartition("| ")[2] for row in rows(TABLE.read_text()) if not NAMED.search(row)]
     assert sorted(without) == sorted(WITHOUT_TEST)
 
@@ -51,7 +51,7 @@ def test_every_test_of_a_case_is_in_the_table() -> None:
         assert named_tests(Path(__file__).with_name(file)) == named
 
 
-def test_a_row_without_a_test_and_a_test_that_is_gone_are_found() -> None:
+def test_a_row_without_a_test_and_a_removed_test_are_reported() -> None:
     text = (
         "| class | who | test |\n|---|---|---|\n| a | b | nothing |\n| c | d | `tests/chaos/test_cases.py::test_gone` |"
     )

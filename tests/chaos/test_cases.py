@@ -1,6 +1,6 @@
-"""The cases at which other systems failed: each test is named after the fact it proves, and says who failed at it and how.
+"""Failures of other systems: each docstring tells which system failed and how.
 
-`cases.md` is the table of all of them, with those that other tests cover already.
+The table in `cases.md` also lists the failures that tests elsewhere cover.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.chaos.workload import Workload
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 LONGER_THAN_ELECTIONS_SECONDS = 5.0
-"""With the clusters' fast timers an election begins 1.6 to 3.2 s after the last beat."""
+"""With the fast timers of these clusters an election starts 1.6 to 3.2 s after the last heartbeat."""
 WAIT_SECONDS = 90.0
 RECORDS = 100
 
@@ -57,7 +57,7 @@ async def test_power_loss_of_every_machine_at_once_loses_nothing_acknowledged(
 ) -> None:
     """NATS JetStream 2.12.1 lost 14 % of the acknowledged records: it acknowledged from the page cache and flushed every two minutes.
 
-    Source: Jepsen, NATS 2.12.1 (2025); nats-server #7564.
+    Source: Jepsen, NATS 2.12.1 (2025), nats-server #7564.
     """
     async with Trial(cluster, tmp_path) as trial:
         await asyncio.to_thread(cluster.lose_power, *cluster.broker_ids)
@@ -68,8 +68,8 @@ async def test_power_loss_of_every_machine_at_once_loses_nothing_acknowledged(
 
 @needs_volumes
 @needs_shim
-async def test_the_same_power_loss_is_found_to_lose_records_when_fsync_does_nothing(tmp_path: Path) -> None:
-    """The control: were records acknowledged before they are on disk, as in nats-server #7564, the tests here would say so."""
+async def test_a_power_loss_with_fsync_disabled_is_found_to_lose_records(tmp_path: Path) -> None:
+    """This is the control: these tests would notice records that are acknowledged before they are on disk, as in nats-server #7564."""
     topic, history = "control", tmp_path / "history.jsonl"
     async with ChaosCluster(has_disk_orders=True, has_volumes=True) as own:
         async with Admin(bootstrap_servers=own.bootstrap_servers) as admin:
@@ -96,11 +96,11 @@ async def test_the_same_power_loss_is_found_to_lose_records_when_fsync_does_noth
 async def test_power_loss_of_one_machine_while_another_is_frozen_splits_nothing(
     cluster: ChaosCluster, tmp_path: Path
 ) -> None:
-    """NATS JetStream 2.12.1: one machine's power loss and well-timed pauses left replicas that disagreed for good.
+    """In NATS JetStream 2.12.1 one machine's power loss and well-timed pauses left replicas that disagreed permanently.
 
-    As reported: two are paused in turn, so that the one that forgot is in the first majority afterwards.
+    As in the report, two brokers are paused in turn, so that the broker that lost power is in the first majority afterwards.
 
-    Source: Jepsen, NATS 2.12.1 (2025); nats-server #7567.
+    Source: Jepsen, NATS 2.12.1 (2025), nats-server #7567.
     """
     async with Trial(cluster, tmp_path) as trial:
         leader = busiest_leader(cluster, trial.topic)
@@ -119,11 +119,11 @@ async def test_power_loss_of_one_machine_while_another_is_frozen_splits_nothing(
 
 @needs_shim
 async def test_a_failed_fsync_is_not_tried_again(cluster: ChaosCluster, tmp_path: Path) -> None:
-    """PostgreSQL repeated a failed fsync and believed the second answer, although the kernel had dropped the pages («fsyncgate», 2018).
+    """PostgreSQL repeated a failed fsync and believed the second answer, although the kernel had dropped the pages ("fsyncgate", 2018).
 
-    Here the process ends. The disk works again at once, so that a repetition would succeed.
+    RaftMQ's process ends. The disk works again immediately, so a repeated fsync would succeed.
 
-    Source: Rebello and others, «Can Applications Recover from fsync Failures?», USENIX ATC 2020.
+    Source: Rebello and others, "Can Applications Recover from fsync Failures?", USENIX ATC 2020.
     """
     async with Trial(cluster, tmp_path) as trial:
         victim = busiest_leader(cluster, trial.topic)
@@ -140,10 +140,10 @@ async def test_a_failed_fsync_is_not_tried_again(cluster: ChaosCluster, tmp_path
 
 
 @needs_shim
-async def test_a_leader_whose_disk_hangs_gives_way(cluster: ChaosCluster, tmp_path: Path) -> None:
-    """A broker that answers heartbeats while its disk does nothing keeps its leadership, and everybody waits: gray failure.
+async def test_a_leader_whose_disk_hangs_loses_its_leadership(cluster: ChaosCluster, tmp_path: Path) -> None:
+    """In a gray failure a broker answers heartbeats while its disk hangs: it stays leader, and every client waits.
 
-    Source: Huang and others, «Gray Failure: The Achilles' Heel of Cloud-Scale Systems», HotOS 2017.
+    Source: Huang and others, "Gray Failure: The Achilles' Heel of Cloud-Scale Systems", HotOS 2017.
     """
     async with Trial(cluster, tmp_path) as trial:
         victim = busiest_leader(cluster, trial.topic)
@@ -162,11 +162,12 @@ async def test_a_leader_whose_disk_hangs_gives_way(cluster: ChaosCluster, tmp_pa
 # ---------------------------------------------------------------------------------------------------------------- damage
 
 
-async def test_truncated_and_flipped_files_of_a_minority_cost_nothing(cluster: ChaosCluster, tmp_path: Path) -> None:
-    """NATS JetStream 2.12.1: truncated or flipped block files of a minority lost up to half of the acknowledged records, even with fsync
-    always, because damaged brokers could lead.
+async def test_truncated_and_flipped_files_of_a_minority_lose_nothing(cluster: ChaosCluster, tmp_path: Path) -> None:
+    """NATS JetStream 2.12.1 lost up to half of the acknowledged records when block files of a minority were truncated or had flipped bits.
 
-    Source: Jepsen, NATS 2.12.1 (2025); nats-server #7549.
+    This happened even with fsync on every write, because damaged brokers could lead.
+
+    Source: Jepsen, NATS 2.12.1 (2025), nats-server #7549.
     """
     chance = random.Random(7549)
     async with Trial(cluster, tmp_path) as trial:
@@ -179,19 +180,19 @@ async def test_truncated_and_flipped_files_of_a_minority_cost_nothing(cluster: C
         await asyncio.to_thread(started_in_the_end, cluster, victim)
         await whole(cluster, trial.topic)
         survivor = next(broker_id for broker_id in cluster.broker_ids if broker_id != victim)
-        cluster.kill(survivor)  # from now on nothing works without what was rebuilt
+        cluster.kill(survivor)  # from now on a majority needs the rebuilt replicas
         await progress(trial)
         cluster.restart(survivor, wait=False)
     trial.demand_clean()
 
 
 def started_in_the_end(cluster: ChaosCluster, broker_id: int) -> None:
-    """A damaged page may kill the process that reads it, but not for ever."""
+    """Start a broker with damaged pages, which may end its first starts."""
     for _ in range(4):
         cluster.restart(broker_id, wait=False)
         try:
             cluster.wait_ready(broker_id)
-        except Exception:  # noqa: BLE001 -- it is looked at again in the last turn
+        except Exception:  # noqa: BLE001 -- the last attempt, after the loop, raises
             continue
         return
     cluster.wait_ready(broker_id)
@@ -203,9 +204,9 @@ def started_in_the_end(cluster: ChaosCluster, broker_id: int) -> None:
 async def test_a_leader_alone_acknowledges_nothing_and_its_successors_lose_nothing(
     cluster: ChaosCluster, tmp_path: Path
 ) -> None:
-    """Kafka 0.8 shrank the set of replicas in sync to the leader alone, acknowledged, and then let another one lead without those records.
+    """Kafka 0.8 shrank the in-sync set to the leader alone, acknowledged records, and then elected a leader without them.
 
-    Source: Kingsbury, «Call me maybe: Kafka» (2013); KIP-966 on the last replica standing.
+    Source: Kingsbury, "Call me maybe: Kafka" (2013), and KIP-966 on the last replica standing.
     """
     async with Trial(cluster, tmp_path) as trial:
         leader = busiest_leader(cluster, trial.topic)
@@ -223,20 +224,19 @@ async def test_a_leader_alone_acknowledges_nothing_and_its_successors_lose_nothi
         await progress(trial)
         await eventually(lambda: is_led(cluster, trial.topic), "the two others lead everything")
         cluster.restart(leader, wait=False)
-    trial.demand_clean()  # «never_sent» would be one of the records that nobody acknowledged
+    trial.demand_clean()  # the finding "never_sent" would mean that a reader got an unacknowledged record of `producer`
 
 
 async def test_a_partition_with_clients_on_both_sides_loses_nothing(cluster: ChaosCluster, tmp_path: Path) -> None:
-    """RabbitMQ's mirrored queues accepted writes on both sides of a partition and threw one side away: about a third of what was
-    acknowledged.
+    """RabbitMQ's mirrored queues accepted writes on both sides of a partition and discarded one side: a third of the acknowledged messages.
 
-    Source: Kingsbury, «Call me maybe: RabbitMQ» (2014).
+    Source: Kingsbury, "Call me maybe: RabbitMQ" (2014).
     """
     async with Trial(cluster, tmp_path) as trial:
         leader = busiest_leader(cluster, trial.topic)
         others = [broker_id for broker_id in cluster.broker_ids if broker_id != leader]
         partition(cluster.links, [leader], others)  # clients still reach all three
-        cluster.pause(leader)  # so that the others are asked who leads
+        cluster.pause(leader)  # so that `cluster.leaders` asks the others
         await eventually(
             lambda: leader not in cluster.leaders(trial.topic).values() and is_led(cluster, trial.topic), "others lead"
         )
@@ -246,12 +246,12 @@ async def test_a_partition_with_clients_on_both_sides_loses_nothing(cluster: Cha
     trial.demand_clean()
 
 
-async def test_a_follower_that_was_cut_off_comes_back_without_disturbing_its_leader(
+async def test_a_follower_that_was_cut_off_returns_without_deposing_its_leader(
     cluster: ChaosCluster, tmp_path: Path
 ) -> None:
-    """Redpanda: a follower that was cut off raised its term meanwhile, and its return made a healthy leader step down.
+    """In Redpanda a follower raised its term while it was cut off, and its return made a healthy leader step down.
 
-    Source: Redpanda's post on availability under faults; Ongaro's thesis 9.6 (pre-vote).
+    Source: Redpanda's post on availability under faults, and Ongaro's thesis 9.6 (pre-vote).
     """
     async with Trial(cluster, tmp_path, partitions=1) as trial:
         await whole(cluster, trial.topic)
@@ -268,12 +268,12 @@ async def test_a_follower_that_was_cut_off_comes_back_without_disturbing_its_lea
 
 
 @pytest.mark.parametrize("is_leader_the_source", [True, False])
-async def test_one_dead_direction_causes_at_most_one_election_and_work_goes_on(
+async def test_a_link_dead_in_one_direction_causes_at_most_one_election(
     cluster: ChaosCluster, tmp_path: Path, is_leader_the_source: bool
 ) -> None:
-    """A switch that forwarded some directions and not others kept an etcd cluster in elections, and with it a control plane down for hours.
+    """A switch that forwarded some directions and not others kept an etcd cluster in elections and a control plane down for hours.
 
-    Source: Cloudflare, «A Byzantine failure in the real world» (2020).
+    Source: Cloudflare, "A Byzantine failure in the real world" (2020).
     """
     async with Trial(cluster, tmp_path, partitions=1) as trial:
         await whole(cluster, trial.topic)
@@ -290,15 +290,13 @@ async def test_one_dead_direction_causes_at_most_one_election_and_work_goes_on(
     trial.demand_clean()
 
 
-async def test_answers_that_are_lost_with_their_leader_make_no_duplicates(
-    cluster: ChaosCluster, tmp_path: Path
-) -> None:
+async def test_answers_lost_with_their_leader_cause_no_duplicates(cluster: ChaosCluster, tmp_path: Path) -> None:
     """Redpanda 21.10.1 wrote records of idempotent producers twice when a request was repeated to a new leader.
 
-    The answers of a leader are lost, then it is killed, so that everything under way is repeated to its successors; then one whose state
-    of producers came by snapshot is among them.
+    The answers of a leader are lost before it is killed, so the producers repeat all requests in flight to its successors. In the second
+    round one broker has its producer state from a snapshot.
 
-    Source: Jepsen, Redpanda 21.10.1 (2022); redpanda #3039.
+    Source: Jepsen, Redpanda 21.10.1 (2022), redpanda #3039.
     """
     async with Trial(cluster, tmp_path) as trial:
         for _ in range(2):
@@ -309,15 +307,15 @@ async def test_answers_that_are_lost_with_their_leader_make_no_duplicates(
             cluster.kill(leader)
             cluster.links.heal()
             await progress(trial)
-            await asyncio.to_thread(cluster.wipe, leader)  # it comes back with snapshots of the producers' state
+            await asyncio.to_thread(cluster.wipe, leader)  # it returns with the producers' state from snapshots
             cluster.restart(leader, wait=False)
     trial.demand_clean()
 
 
-async def test_a_send_that_failed_for_certain_is_never_read(cluster: ChaosCluster, tmp_path: Path) -> None:
+async def test_a_record_whose_send_definitely_failed_is_never_read(cluster: ChaosCluster, tmp_path: Path) -> None:
     """Redpanda 21.10.1 showed consumers records whose sends it had reported as failed (aborted reads), and Bufstream 0.1.0 lost others.
 
-    Source: Jepsen, Redpanda 21.10.1 (2022), redpanda #3036; Jepsen, Bufstream 0.1.0 (2024).
+    Source: Jepsen, Redpanda 21.10.1 (2022), redpanda #3036, and Jepsen, Bufstream 0.1.0 (2024).
     """
     async with Trial(cluster, tmp_path) as trial:
         leader = busiest_leader(cluster, trial.topic)
@@ -325,7 +323,7 @@ async def test_a_send_that_failed_for_certain_is_never_read(cluster: ChaosCluste
         dead = [broker_id for broker_id in cluster.broker_ids if broker_id != alone]
         for broker_id in dead:
             cluster.kill(broker_id)
-        await asyncio.sleep(3.0)  # twice the patience of the impatient writer
+        await asyncio.sleep(3.0)  # twice the delivery timeout of the impatient writer
         for broker_id in dead:
             cluster.restart(broker_id, wait=False)
         await progress(trial)
@@ -339,10 +337,11 @@ async def test_a_send_that_failed_for_certain_is_never_read(cluster: ChaosCluste
 async def test_ends_and_positions_never_read_as_zero_or_go_back_while_leaders_change(
     cluster: ChaosCluster, tmp_path: Path
 ) -> None:
-    """Bufstream 0.1.0 answered offset 0 for partitions with records, so that consumers began again or lost their place; Redpanda 21.10.1
-    gave inconsistent offsets after leaders changed.
+    """Bufstream 0.1.0 answered offset 0 for partitions with records, so consumers started again or lost their position.
 
-    Source: Jepsen, Bufstream 0.1.0 (2024); Jepsen, Redpanda 21.10.1 (2022), redpanda #3003.
+    Redpanda 21.10.1 answered inconsistent offsets after leader changes.
+
+    Source: Jepsen, Bufstream 0.1.0 (2024), and Jepsen, Redpanda 21.10.1 (2022), redpanda #3003.
     """
     async with Trial(cluster, tmp_path) as trial:
         targets = [TopicPartition(trial.topic, n) for n in range(trial.partitions)]
@@ -359,7 +358,7 @@ async def test_ends_and_positions_never_read_as_zero_or_go_back_while_leaders_ch
 
 
 async def watch_ends(servers: str, targets: list[TopicPartition]) -> None:
-    """Until cancelled. Raises AssertionError for an end before one that was told already."""
+    """Ask for end offsets until cancelled. Raise AssertionError if one goes back."""
     ends = dict.fromkeys(targets, 0)
     answers = 0
     try:
@@ -382,10 +381,9 @@ async def watch_ends(servers: str, targets: list[TopicPartition]) -> None:
 async def test_committed_offsets_never_go_back_or_read_as_zero_while_leaders_change(
     cluster: ChaosCluster, tmp_path: Path
 ) -> None:
-    """Bufstream 0.1.0 answered committed offset 0 to groups that had progress, and stuck consumers; so groups began again, or lost their
-    place.
+    """Bufstream 0.1.0 answered committed offset 0 to groups with progress, so they started again or lost their position.
 
-    Leaders are killed and frozen under a member that commits and a stranger that asks what is committed.
+    Its consumers also hung. Here leaders are killed and frozen while a member commits and another consumer asks for the committed offsets.
 
     Source: Jepsen, Bufstream 0.1.0 (2024).
     """
@@ -404,7 +402,7 @@ async def test_committed_offsets_never_go_back_or_read_as_zero_while_leaders_cha
 
 
 class GroupProgress:
-    """What a group was told is committed, in each partition: nobody may hear of less from then on."""
+    """The committed offsets of a group as answered so far: no later answer may be lower."""
 
     def __init__(self, partitions: list[TopicPartition]) -> None:
         self._floors = dict.fromkeys(partitions, 0)
@@ -415,7 +413,7 @@ class GroupProgress:
         self._jobs = [asyncio.create_task(job(servers)) for job in (self._commit_all, self._watch)]
 
     async def stop(self) -> None:
-        """Raises what ended a job before."""
+        """Stop both jobs, and raise the error of a job that ended before."""
         for job in self._jobs:
             job.cancel()
         for end in await asyncio.gather(*self._jobs, return_exceptions=True):
@@ -424,14 +422,14 @@ class GroupProgress:
         assert self._answers > 10
 
     async def wait_more(self, records: int) -> None:
-        """Until so many more are committed in all partitions together: nobody sticks."""
+        """Wait until `records` more are committed in all partitions together."""
         wanted = sum(self._floors.values()) + records
         async with asyncio.timeout(WAIT_SECONDS):
             while sum(self._floors.values()) < wanted and not any(job.done() for job in self._jobs):
                 await asyncio.sleep(0.1)
 
     async def _commit_all(self, servers: str) -> None:
-        """A member reads and commits."""
+        """Read and commit as a member."""
         (topic,) = {partition.topic for partition in self._floors}
         async with Consumer(
             topic, bootstrap_servers=servers, group_id=topic, auto_offset_reset="earliest", enable_auto_commit=False
@@ -449,7 +447,7 @@ class GroupProgress:
                     self._floors[partition] = offset
 
     async def _watch(self, servers: str) -> None:
-        """Somebody else asks again and again. Raises AssertionError when less is committed than before."""
+        """Ask repeatedly from another client. Raise AssertionError if a committed offset goes back."""
         (topic,) = {partition.topic for partition in self._floors}
         async with Consumer(bootstrap_servers=servers, group_id=topic, request_timeout_ms=2_000) as consumer:
             while True:
@@ -467,25 +465,28 @@ class GroupProgress:
                 await asyncio.sleep(0.05)
 
 
-async def test_a_leader_frozen_while_another_is_killed_loses_nothing_that_only_they_have(
+async def test_a_frozen_leader_and_a_killed_follower_lose_no_record_that_only_they_have(
     cluster: ChaosCluster, tmp_path: Path
 ) -> None:
-    """NATS JetStream 2.12.1: pauses and the crash of a single machine were enough to lose acknowledged records.
+    """In NATS JetStream 2.12.1 pauses and the crash of one machine were enough to lose acknowledged records.
 
-    The leader and one follower have records that the other follower, which was down, has not; then the leader is frozen and the one killed.
-    The other is back, alone, and wants to lead; with the killed one, when it is back, it is a majority, of which only that one may lead.
-    Then the leader goes on, too, and believes for a moment that it still is one. A wrong leader would be stopped by its own invariants
-    before it loses anything: that is a defect as well.
+    1. The leader and follower A have records that follower B lacks, because B was down.
+    2. The leader is frozen, and A is killed.
+    3. B returns alone and starts elections.
+    4. A returns. It forms a majority with B, but only A may lead.
+    5. The leader resumes and believes for a moment that it still leads.
 
-    Source: Jepsen, NATS 2.12.1 (2025); nats-server #7567.
+    The invariants of a wrong leader would stop it before it loses a record. That is a defect, too.
+
+    Source: Jepsen, NATS 2.12.1 (2025), nats-server #7567.
     """
     logged = {broker_id: len(cluster.logs(broker_id)) for broker_id in cluster.broker_ids}
-    # Eight partitions are as many elections, each of which the wrong one may begin.
+    # Eight partitions hold eight elections, and the wrong broker may start each of them.
     async with Trial(cluster, tmp_path, partitions=8) as trial:
         await whole(cluster, trial.topic)
         leader = busiest_leader(cluster, trial.topic)
         killed, behind = (broker_id for broker_id in cluster.broker_ids if broker_id != leader)
-        cluster.kill(behind)  # what is sent to one that is frozen, it finds in its sockets when it goes on
+        cluster.kill(behind)  # a frozen broker would find the records in its sockets when it resumes
         await progress(trial)
         cluster.pause(leader)
         cluster.kill(killed)
@@ -502,9 +503,9 @@ async def test_a_leader_frozen_while_another_is_killed_loses_nothing_that_only_t
 async def test_replicas_are_byte_equal_after_being_killed_while_they_replayed(
     cluster: ChaosCluster, tmp_path: Path
 ) -> None:
-    """etcd 3.5 wrote its applied index apart from what was applied, so that a kill at the wrong moment made replicas differ for good.
+    """etcd 3.5 wrote its applied index and the applied data separately, so a kill at the wrong moment made replicas differ permanently.
 
-    Source: etcd's post-mortem on data inconsistency in v3.5 (2022); etcd #13766.
+    Source: etcd's post-mortem on data inconsistency in v3.5 (2022), etcd #13766.
     """
     async with Trial(cluster, tmp_path, keeps_topic=True) as trial:
         for broker_id in cluster.broker_ids:
@@ -530,7 +531,7 @@ def rows_of(path: Path) -> dict[bytes, bytes]:
 
 
 def compare_logs(cluster: ChaosCluster) -> int:
-    """Rows that replicas of one group have in common must be equal; returns how many were compared. Brokers must not run."""
+    """Check that common rows of a group's replicas are equal, and return how many were compared. No broker may run."""
     groups: dict[str, list[dict[bytes, bytes]]] = {}
     for broker_id in cluster.broker_ids:
         for path in replica_files(cluster.data_dir(broker_id)):
@@ -544,10 +545,10 @@ def compare_logs(cluster: ChaosCluster) -> int:
     return compared
 
 
-async def test_clients_of_a_healthy_cluster_get_everything_and_never_stick(
+async def test_clients_of_a_healthy_cluster_read_every_record_and_never_hang(
     cluster: ChaosCluster, tmp_path: Path
 ) -> None:
-    """Bufstream 0.1.0 lost acknowledged records and left producers and consumers stuck in clusters in which nothing had failed.
+    """Bufstream 0.1.0 lost acknowledged records, and its producers and consumers hung, in clusters without any fault.
 
     Source: Jepsen, Bufstream 0.1.0 (2024).
     """
@@ -560,11 +561,11 @@ async def test_clients_of_a_healthy_cluster_get_everything_and_never_stick(
 
 
 async def test_a_replica_is_replaced_while_another_is_cut_off_and_killed(cluster: ChaosCluster, tmp_path: Path) -> None:
-    """NATS JetStream 2.12.1 lost acknowledged records, or whole streams, when membership changed among partitions and kills.
+    """NATS JetStream 2.12.1 lost acknowledged records or whole streams when membership changed during partitions and kills.
 
-    A replica is replaced (its disk is new) while another broker is cut off and killed.
+    Here a replica is rebuilt on an empty disk while another broker is cut off and killed.
 
-    Source: Jepsen, NATS 2.12.1 (2025); nats-server #7545.
+    Source: Jepsen, NATS 2.12.1 (2025), nats-server #7545.
     """
     async with Trial(cluster, tmp_path) as trial:
         await whole(cluster, trial.topic)
@@ -572,7 +573,7 @@ async def test_a_replica_is_replaced_while_another_is_cut_off_and_killed(cluster
         cluster.kill(replaced)
         await asyncio.to_thread(cluster.wipe, replaced)
         cluster.restart(replaced, wait=False)
-        await asyncio.sleep(1.5)  # somewhere in the middle of it
+        await asyncio.sleep(1.5)  # in the middle of the rebuild
         partition(cluster.links, [cut_off], [broker_id for broker_id in cluster.broker_ids if broker_id != cut_off])
         await asyncio.sleep(1.0)
         cluster.kill(cut_off)

@@ -1,4 +1,4 @@
-"""The shim of clocks does what it says: the wall clock of a Python process is wrong on order, and nothing else of it."""
+"""Check the clock shim: it shifts the wall clock of a Python process on request, and nothing else."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DAY = 86_400.0
 
 
 class Reader:
-    """A process that says what time it is for it."""
+    """A process that reports its clocks."""
 
     def __init__(self, environment: dict[str, str]) -> None:
         self._process = subprocess.Popen(
@@ -43,7 +43,7 @@ class Reader:
         )
 
     def times(self) -> tuple[list[float], float, float]:
-        """The wall clock by three ways, the monotonic clock, and how long two waits of 50 ms took."""
+        """Return the wall clock read in three ways, the monotonic clock, and the duration of two waits of 50 ms."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write("\n")
@@ -65,7 +65,7 @@ def orders(tmp_path: Path) -> Iterator[ClockOrders]:
     made.close()
 
 
-def test_only_the_wall_clock_is_wrong_and_only_while_it_is_ordered(orders: ClockOrders) -> None:
+def test_only_the_wall_clock_is_shifted(orders: ClockOrders) -> None:
     reader = Reader(orders.environment)
     try:
         for offset in (0.0, 200 * DAY, -3.7, 0.25, -40 * DAY, 0.0):
@@ -80,7 +80,7 @@ def test_only_the_wall_clock_is_wrong_and_only_while_it_is_ordered(orders: Clock
         reader.end()
 
 
-def test_what_was_shifted_is_counted_and_nothing_is_without_an_order(orders: ClockOrders) -> None:
+def test_shifted_calls_are_counted(orders: ClockOrders) -> None:
     reader = Reader(orders.environment)
     try:
         reader.times()

@@ -1,4 +1,4 @@
-"""The disk faults do what they say, on files of our own: no broker is needed to see it."""
+"""Check the disk faults on plain files, without brokers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ for line in sys.stdin:
 
 
 class Writer:
-    """A process of its own that commits a key to LMDB for each line, as the storage of a broker does."""
+    """A separate process that commits a key to LMDB for each line, as the storage of a broker does."""
 
     def __init__(self, path: Path, environment: dict[str, str]) -> None:
         self._process = subprocess.Popen(
@@ -112,9 +112,7 @@ def test_a_disk_without_orders_synchronises_both_the_pages_and_the_root_of_each_
     assert keys_in(tmp_path / "file.mdb") == [b"a"]
 
 
-def test_a_number_that_a_synchronised_file_had_means_nothing_for_the_socket_that_has_it_next(
-    orders: DiskOrders,
-) -> None:
+def test_a_socket_may_reuse_the_descriptor_of_a_synchronised_file(orders: DiskOrders) -> None:
     program = (
         "import os, socket; fd = os.open('/proc/self/comm', os.O_RDONLY | os.O_DSYNC); os.close(fd); "
         "one, two = socket.socketpair(); assert fd in (one.fileno(), two.fileno()); "
@@ -123,7 +121,7 @@ def test_a_number_that_a_synchronised_file_had_means_nothing_for_the_socket_that
     subprocess.run([sys.executable, "-c", program], env=os.environ | orders.environment, check=True)
 
 
-def test_a_slow_disk_takes_its_time_and_loses_nothing(tmp_path: Path, orders: DiskOrders) -> None:
+def test_a_slow_disk_delays_commits_and_loses_nothing(tmp_path: Path, orders: DiskOrders) -> None:
     writer = Writer(tmp_path / "file.mdb", orders.environment)
     orders.be_slow(200)
     start = time.monotonic()
@@ -146,7 +144,7 @@ def test_a_hanging_disk_answers_when_it_works_again(tmp_path: Path, orders: Disk
 
 
 @pytest.mark.parametrize("fault", ["fail_syncs", "fail_writes"])
-def test_a_failing_disk_says_so(tmp_path: Path, orders: DiskOrders, fault: str) -> None:
+def test_commits_on_a_failing_disk_fail(tmp_path: Path, orders: DiskOrders, fault: str) -> None:
     writer = Writer(tmp_path / "file.mdb", orders.environment)
     getattr(orders, fault)()
     assert writer.put("a").startswith("failed")
@@ -154,7 +152,7 @@ def test_a_failing_disk_says_so(tmp_path: Path, orders: DiskOrders, fault: str) 
     writer.kill()
 
 
-def test_without_power_what_was_synchronised_is_kept_and_what_was_not_is_gone(volume: Volume) -> None:
+def test_a_power_loss_keeps_synchronised_files_and_loses_others(volume: Volume) -> None:
     kept, lost = volume.path / "kept", volume.path / "lost"
     with kept.open("wb") as file:
         file.write(b"kept")
@@ -169,10 +167,8 @@ def test_without_power_what_was_synchronised_is_kept_and_what_was_not_is_gone(vo
     assert not lost.exists()
 
 
-def test_a_commit_survives_the_loss_of_power_and_with_swallowed_syncs_it_does_not(
-    volume: Volume, orders: DiskOrders
-) -> None:
-    """The control of every test with power: the same loss finds what was not synchronised."""
+def test_a_power_loss_loses_only_commits_with_swallowed_syncs(volume: Volume, orders: DiskOrders) -> None:
+    """This is the control of every test with a power loss: such a test would notice a missing fsync."""
     path = volume.path / "file.mdb"
     writer = Writer(path, orders.environment)
     assert writer.put("synchronised") == "done"
@@ -205,7 +201,7 @@ def test_a_volume_is_unmounted_when_its_owner_is_killed(tmp_path: Path) -> None:
     assert not (tmp_path / "volume.image").exists()
 
 
-def test_damage_changes_exactly_what_it_says(tmp_path: Path) -> None:
+def test_damage_changes_exactly_the_reported_bytes(tmp_path: Path) -> None:
     path = tmp_path / "file"
     content = random.Random(1).randbytes(100_000)
     path.write_bytes(content)
@@ -216,7 +212,7 @@ def test_damage_changes_exactly_what_it_says(tmp_path: Path) -> None:
     assert path.stat().st_size == size < len(content)
 
 
-def test_the_newest_row_is_the_one_that_is_damaged(tmp_path: Path) -> None:
+def test_flip_in_newest_row_damages_only_that_row(tmp_path: Path) -> None:
     path = tmp_path / "file.mdb"
     rows = {bytes([n]): bytes([n]) * 50 for n in range(1, 5)}
     with lmdb.open(str(path), subdir=False, max_dbs=1) as environment:

@@ -1,4 +1,4 @@
-"""The short form of chaos: each family of faults for some seconds under load with a fixed seed, everything judged afterwards."""
+"""The short form of chaos: run each family of faults for some seconds under load, with a fixed seed, and judge the history."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tests.chaos.run import Report, chaos_run
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 SEED = 11
-"""Its first links to die are those between brokers, its first damage is in the newest rows."""
+"""With this seed the first cut links are those between brokers, and the first damage is in the newest rows."""
 SECONDS = 4.0
 LONG_FAMILIES = frozenset({"copies"})
-"""They take a minute each."""
+"""Families that take a minute each."""
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ LONG_FAMILIES = frozenset({"copies"})
 async def test_a_family_of_faults_breaks_no_promise(cluster: ChaosCluster, family: str, tmp_path: Path) -> None:
     missing = missing_for_families().get(family)
     if missing:
-        pytest.skip(f"{missing}; tests/chaos/README.md names what stands in")
+        pytest.skip(f"{missing}; tests/chaos/README.md names the substitute")
     report = await chaos_run(cluster, SEED, [family], SECONDS, tmp_path)
     assert not report.findings, report.text()
     assert report.faults
@@ -37,7 +37,7 @@ async def test_a_family_of_faults_breaks_no_promise(cluster: ChaosCluster, famil
     assert report.read
 
 
-def test_a_finding_is_run_again_under_the_same_circumstances() -> None:
+def test_the_command_of_a_finding_repeats_its_options() -> None:
     options = parsed(["--seed", "9", "--default-timing", "--proxies", "--run-seconds", "4"])
     report = Report(9, ["kill", "links"], Path("kept"), findings=["something"], circumstances=circumstances(options))
     again = re.search(r"again: make chaos SEED=9 ARGS='(.*)'", report.text())
@@ -48,14 +48,14 @@ def test_a_finding_is_run_again_under_the_same_circumstances() -> None:
     assert circumstances(parsed([])) == ""
 
 
-def test_a_seed_gives_the_same_schedule_and_another_seed_another() -> None:
+def test_a_schedule_depends_on_its_seed_alone() -> None:
     steps = schedule(7, families(), 200)
     assert steps == schedule(7, families(), 200)
     assert steps != schedule(8, families(), 200)
     assert steps[:20] == schedule(7, families(), 20), "a shorter run is the beginning of a longer one"
 
 
-def test_the_short_form_cuts_brokers_off_from_each_other_within_its_time() -> None:
+def test_the_short_form_isolates_brokers_within_its_time() -> None:
     first, second, *_ = schedule(SEED, ["links"], 4)
     assert [first.name, second.name] == ["leader_does_not_hear", "isolated"]
     assert first.hold_seconds + first.gap_seconds < 0.9 * SECONDS
@@ -67,7 +67,7 @@ def test_a_schedule_has_every_kind_of_fault_once_before_it_repeats_one() -> None
 
 
 def test_faults_of_data_never_overlap_with_others() -> None:
-    """Losing more than a minority of a group's disks at a time is not promised to be survived."""
+    """RaftMQ does not promise to survive the loss of more than a minority of a group's disks."""
     for step in schedule(1, families(), 500):
         assert not (FAULTS[step.name].needs_whole and step.background)
         assert not FAULTS[step.name].needs_whole or step.waits

@@ -1,4 +1,4 @@
-"""Both kinds of links do what they say: one direction is cut and the other is not, silently, for new and for open connections."""
+"""Check both kinds of links: each direction is cut on its own and silently."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CLONE_NEWNET = 0x40000000
 SILENCE_SECONDS = 0.3
 ANSWER_SECONDS = 20.0
 SLOW_BYTES = 100_000
-"""Two seconds at the speed of a slow link."""
+"""Bytes that take two seconds on a slow link."""
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def namespaces() -> Iterator[Namespaces]:
 
 @contextmanager
 def inside(links: Namespaces, broker_id: int) -> Iterator[None]:
-    """Sockets made here belong to the broker."""
+    """Enter the broker's name space: sockets created inside belong to it."""
     libc = ctypes.CDLL(None, use_errno=True)
     with Path("/proc/thread-self/ns/net").open() as here, Path(links.net_of(broker_id)).open() as there:
         if libc.setns(there.fileno(), CLONE_NEWNET):
@@ -64,7 +64,7 @@ def mailbox(links: Namespaces, broker_id: int) -> socket.socket:
 
 def arrives(source: socket.socket, target: socket.socket) -> bool:
     target.settimeout(SILENCE_SECONDS)
-    source.sendto(b"x", target.getsockname())  # a cut link takes it without an error
+    source.sendto(b"x", target.getsockname())  # a cut link accepts it without an error
     try:
         return target.recv(1) == b"x"
     except TimeoutError:
@@ -87,7 +87,7 @@ def test_each_direction_between_name_spaces_is_cut_on_its_own(namespaces: Namesp
 
 
 def seconds_for(source: socket.socket, target: socket.socket, count: int) -> float:
-    """How long so many bytes take."""
+    """Return how long the transfer of `count` bytes takes."""
     source.settimeout(ANSWER_SECONDS)
     target.settimeout(ANSWER_SECONDS)
     start = time.monotonic()
@@ -97,7 +97,7 @@ def seconds_for(source: socket.socket, target: socket.socket, count: int) -> flo
     return time.monotonic() - start
 
 
-def test_a_slow_node_sends_slowly_and_hears_fast(namespaces: Namespaces) -> None:
+def test_only_the_sending_direction_of_a_slow_broker_is_throttled(namespaces: Namespaces) -> None:
     with inside(namespaces, 1), socket.create_server((namespaces.address(1), 0)) as server:
         with inside(namespaces, 2):
             two = socket.create_connection(server.getsockname())
@@ -118,7 +118,7 @@ def test_the_name_spaces_leave_nothing_behind(namespaces: Namespaces) -> None:
     namespaces.close()
     namespaces.close()
     deadline = time.monotonic() + ANSWER_SECONDS
-    while any(name == interface for _, name in socket.if_nameindex()):  # the kernel tears down in its own time
+    while any(name == interface for _, name in socket.if_nameindex()):  # the kernel removes it asynchronously
         assert time.monotonic() < deadline
         time.sleep(0.01)
     assert not [pid for pid in holders if Path(f"/proc/{pid}").exists()]
@@ -130,7 +130,7 @@ def test_the_name_spaces_leave_nothing_behind(namespaces: Namespaces) -> None:
 
 @contextmanager
 def proxied(origin: int) -> Iterator[tuple[Proxies, socket.socket, socket.socket]]:
-    """A connection of broker `origin` (or of a client) to broker 2: the proxies, its end, the broker's end."""
+    """Connect broker `origin` (or a client) to broker 2. Yield the proxies and both ends of the connection, the broker's last."""
     links = Proxies(2)
     try:
         port = links.first_port + 10 + (origin != CLIENTS)
@@ -154,7 +154,7 @@ def proxied(origin: int) -> Iterator[tuple[Proxies, socket.socket, socket.socket
 
 
 def passes(source: socket.socket, target: socket.socket) -> bool:
-    """It must arrive, however busy the machine is."""
+    """Send a byte and wait until it arrives, for long enough on a busy machine."""
     source.sendall(b"x")
     target.settimeout(ANSWER_SECONDS)
     return target.recv(1) == b"x"
@@ -188,7 +188,7 @@ def test_each_direction_through_a_proxy_is_cut_on_its_own(origin: int) -> None:
         assert near.recv(1) == b"x"
 
 
-def test_a_slow_node_sends_slowly_through_a_proxy() -> None:
+def test_a_proxy_throttles_the_sending_direction_of_a_slow_broker() -> None:
     with proxied(1) as (links, near, far):
         links.slow(1)
         slow = seconds_for(near, far, SLOW_BYTES)
@@ -199,7 +199,7 @@ def test_a_slow_node_sends_slowly_through_a_proxy() -> None:
 
 
 def test_a_leash_releases_when_its_owner_is_killed(tmp_path: Path) -> None:
-    """The owner gets SIGKILL, so nothing of its own can clean up."""
+    """The owner gets SIGKILL and cannot clean up itself."""
     mark = tmp_path / "released"
     program = (
         f"import sys, time; sys.path.insert(0, '.'); from tests.chaos.leash import Leash; "

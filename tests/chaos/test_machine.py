@@ -1,4 +1,4 @@
-"""What a machine permits is what it lets be done, not what it seems to permit."""
+"""Permissions are found by trying and not by the user id."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from tests.chaos.machine import missing_tools
 
 WITHOUT_MOUNTING = ("setpriv", "--bounding-set", "-sys_admin")
-"""Root, as in a container without privileges."""
+"""Runs a command as root without the right to mount, as in an unprivileged container."""
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def root_without_mounting() -> tuple[str, ...]:
     return WITHOUT_MOUNTING
 
 
-def test_root_that_may_not_mount_is_told_so_and_nothing_is_left_behind(
+def test_root_without_the_right_to_mount_gets_a_reason_and_leaves_no_file(
     tmp_path: Path, root_without_mounting: tuple[str, ...]
 ) -> None:
     program = "from tests.chaos.machine import missing_for_volumes; print(missing_for_volumes())"

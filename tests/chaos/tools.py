@@ -1,4 +1,4 @@
-"""Running the system's tools."""
+"""Run the system's tools."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ TOOL_SECONDS = 30.0
 
 
 class ToolError(RuntimeError):
-    """A tool of the system failed; the message holds its command and what it said."""
+    """Raised when a tool failed. The message has its command and its error output."""
 
 
 def run_tool(arguments: Sequence[str], text: str = "") -> str:
-    """Run a tool to its end and return what it printed.
+    """Run a tool to its end and return its output.
 
     Raises:
-        ToolError: It ended with a code other than 0.
+        ToolError: The exit code is not 0.
     """
     done = subprocess.run(list(arguments), input=text.encode(), capture_output=True, check=False, timeout=TOOL_SECONDS)
     if done.returncode:

@@ -1,11 +1,10 @@
-"""A volume that can lose power: a file with an ext4 file system, mounted by a loop device.
+"""Provide a volume that can lose power: a file with an ext4 file system, mounted through a loop device.
 
-`lose_power` stops the file system at once, without writing anything more, not even its journal: what was only in the page cache is gone, and
-what a process writes from then on fails. The next `mount` finds what was on the device, and replays the journal, as a machine does when it
-comes back. What the file system had handed to the device counts as kept, also when no flush followed: a device with a cache that loses that
-is harsher than this.
+`lose_power` stops the file system immediately and without further writes, not even of its journal. Data in the page cache alone are lost,
+and later writes of processes fail. The next `mount` reads the contents of the device and replays the journal, as a machine does after power
+returns. Data that the file system had passed to the device are kept even without a flush: a device that loses its cache is harsher.
 
-Source: EXT4_IOC_SHUTDOWN in ext4's ioctl.c, which is how xfstests («godown -f») tests file systems for the same.
+Source: EXT4_IOC_SHUTDOWN in ext4's ioctl.c. xfstests ("godown -f") tests file systems with it.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ GOING_DOWN_WITHOUT_FLUSHING_THE_LOG = 2
 
 
 class Volume:
-    """One volume; mounted when made. Needs root.
+    """A volume that is mounted on creation. Needs root.
 
     Args:
-        directory: Holds the image and the mount point, both named after `name`; they are removed at the end.
-        name: Of both.
-        size_bytes: What the volume can hold; the image is sparse.
+        directory: Directory of the image and the mount point. `close` removes both.
+        name: Name of image and mount point.
+        size_bytes: Capacity. The image is sparse.
     """
 
     def __init__(self, directory: Path, name: str, size_bytes: int) -> None:
@@ -39,7 +38,7 @@ class Volume:
         with self.image.open("wb") as file:
             file.truncate(size_bytes)
         run_tool(["mkfs.ext4", "-q", "-F", "-E", "nodiscard", str(self.image)])
-        # It unmounts, and frees the loop device with it, also when we are killed.
+        # The leash unmounts, which frees the loop device, even if this process is killed.
         path, image = shlex.quote(str(self.path)), shlex.quote(str(self.image))
         release = f"while umount -l {path} 2>/dev/null; do :; done; rm -f {image}; rmdir {path} 2>/dev/null || :"
         self._leash = Leash(release=release)
@@ -50,15 +49,15 @@ class Volume:
             raise
 
     def mount(self) -> None:
-        """Mount it, replaying the journal."""
+        """Mount the volume, which replays the journal."""
         run_tool(["mount", "-o", "loop,noatime", str(self.image), str(self.path)])
 
     def unmount(self) -> None:
-        """Unmount it; no process may use it."""
+        """Unmount the volume, which no process may use."""
         run_tool(["umount", str(self.path)])
 
     def lose_power(self) -> None:
-        """Stop the file system; everything that was not written out is lost with the next `unmount`."""
+        """Stop the file system: the next `unmount` loses all data that are not on the device."""
         fd = os.open(self.path, os.O_RDONLY)
         try:
             fcntl.ioctl(fd, EXT4_IOC_SHUTDOWN, struct.pack("I", GOING_DOWN_WITHOUT_FLUSHING_THE_LOG))
@@ -66,7 +65,7 @@ class Volume:
             os.close(fd)
 
     def come_back(self) -> None:
-        """Mount again what was on the device when it lost power."""
+        """Mount the volume again, with the contents of the device at the loss of power."""
         self.unmount()
         self.mount()
 

@@ -1,8 +1,9 @@
-"""Writers and readers that work through faults and write down what they were told, for the judge.
+"""Run writers and readers through faults, and record their calls and answers for the checker.
 
-Three writers of different tempers: a patient one that waits for minutes, an impatient one whose records expire (so that there are failures
-and unknowns to judge), and a mortal one that is abandoned with records under way and comes again under a new name. Two readers: one reads
-on and on, one goes back to the beginning now and then. An operator creates, changes and deletes other topics. Each client names its records, so a record tells who wrote it.
+There are three writers. The patient one waits for minutes. The records of the impatient one expire, so there are failures and unknown
+outcomes to judge. The mortal one is abandoned with records in flight and replaced under a new name. One of the two readers only reads
+forwards, and the other seeks to the beginning now and then. An operator creates, changes and deletes other topics. Each record names its
+writer.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from sim.history.recording_producer import RecordedDelivery, RecordingProducer
 KEYS = 16
 IN_FLIGHT_MAX = 60
 PAUSE_SECONDS = 0.008
-"""Between the records of a writer: some hundred a second leave the machine to the brokers."""
+"""The pause between a writer's records: about a hundred per second leave the processor to the brokers."""
 PATIENT_MS = 120_000.0
 IMPATIENT_MS = 1_500.0
 LIFE_SECONDS = (2.0, 5.0)
@@ -36,14 +37,14 @@ PADDING = b" " + b"." * 60
 
 
 class Workload:
-    """Runs from entering to `finish`. An async context manager.
+    """An async context manager that runs the clients until `stop`.
 
     Args:
-        bootstrap_servers: of the cluster.
-        topic: to write and read; it exists.
-        partitions: of the topic.
-        history_path: the history goes there.
-        seed: of the choices the clients make.
+        bootstrap_servers: Addresses of the cluster.
+        topic: Existing topic to write and read.
+        partitions: Number of its partitions.
+        history_path: File for the history.
+        seed: Seed of the clients' choices.
     """
 
     def __init__(self, bootstrap_servers: str, topic: str, partitions: int, history_path: Path, seed: int) -> None:
@@ -57,7 +58,7 @@ class Workload:
         self._is_stopping = asyncio.Event()
         self.acknowledged = 0
         self.failed: dict[str, int] = {}
-        """Error → how many sends ended with it."""
+        """Number of failed calls, by error class."""
         self.read = 0
 
     async def __aenter__(self) -> Self:
@@ -113,7 +114,7 @@ class Workload:
             producer = self._producer(f"{name}-{life}", PATIENT_MS)
             try:
                 await producer.start()
-            except RaftMQError as error:  # nobody to ask while nobody leads
+            except RaftMQError as error:  # no broker may answer while there is no leader
                 self._count(error)
                 continue
             try:
@@ -123,11 +124,11 @@ class Workload:
 
     @staticmethod
     async def _drop(producer: RecordingProducer) -> None:
-        """As if its process had died: what is under way stays unknown."""
+        """Drop a producer as if its process had died: the outcome of records in flight stays unknown."""
         await producer.abandon()
         closing = asyncio.create_task(producer.producer.close())
         await asyncio.wait([closing], timeout=0.05)
-        closing.cancel()  # then it closes at once
+        closing.cancel()  # a cancelled close is immediate
         await asyncio.gather(closing, return_exceptions=True)
 
     async def _send_until(self, producer: RecordingProducer, name: str, is_over: Callable[[], bool]) -> None:
@@ -139,7 +140,7 @@ class Workload:
                 async with asyncio.timeout(0.2):
                     await room.acquire()
             except TimeoutError:
-                continue  # to see whether it is over
+                continue  # check `is_over` again
             value = b"%s-%d" % (name.encode(), number)
             key = b"%s-key-%d" % (name.encode(), self._chance.randrange(KEYS))
             number += 1
@@ -187,7 +188,7 @@ class Workload:
     # --------------------------------------------------------------------------------------------------------- metadata
 
     async def _change_topics(self, name: str) -> None:
-        """Somebody who creates, changes, looks at and deletes topics that nobody writes to."""
+        """Create, change, describe and delete topics without records."""
         stopping = asyncio.ensure_future(self._is_stopping.wait())
         number = 0
         while not self._is_stopping.is_set():
@@ -210,13 +211,13 @@ class Workload:
     # ------------------------------------------------------------------------------------------------------------- end
 
     def check_alive(self) -> None:
-        """A client that ended with something else than an error of the SDK is a defect."""
+        """Raise the error of a client that ended with anything but an error of the SDK, which is a defect."""
         for task in self._tasks:
             if task.done() and not task.cancelled():
                 task.result()
 
     async def wait_progress(self, records: int, seconds: float) -> bool:
-        """Whether so many more records were acknowledged, and so many more read, within this time."""
+        """Return whether `records` more were acknowledged, and as many more read, within the time."""
         acknowledged, read = self.acknowledged + records, self.read + records
         deadline = time.monotonic() + seconds
         while self.acknowledged < acknowledged or self.read < read:
@@ -230,7 +231,7 @@ class Workload:
         """Stop writing and reading, and wait for every answer.
 
         Raises:
-            TimeoutError: Not within this time; the history is what it is.
+            TimeoutError: Answers are missing after this time. The history is incomplete.
         """
         self._is_stopping.set()
         async with asyncio.timeout(seconds):
@@ -238,7 +239,7 @@ class Workload:
                 await task
 
     async def read_back(self, seconds: float) -> None:
-        """Read everything from the beginning, twice. Raises TimeoutError as `stop`."""
+        """Read everything from the beginning, twice. Raise TimeoutError if that takes longer."""
         async with asyncio.timeout(seconds):
             for name in ("final-1", "final-2"):
                 await self._read_all(name, self._partitions)

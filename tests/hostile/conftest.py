@@ -1,4 +1,4 @@
-"""One broker process for all attacks: it must outlive every one of them, with the same pid."""
+"""Start one broker process for all attacks. It must survive each of them with the same pid."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from tests.support.hostile.neighbour import Neighbour
 from tests.support.hostile.samples import append_request, hello_frame, opaque_batch
 
 MARGIN_BYTES = 64 * MIB
-"""Beyond a budget: what allocators round up and keep in pieces, and the neighbour's own work."""
+"""Memory beyond a budget: rounding and fragmentation of allocators, and the work for the neighbour."""
 LONG_SECONDS = 5.0
-"""An attack in which others must get on, not only after it."""
+"""The duration from which the neighbour must make progress during the attack, not only after it."""
 LOG_BYTES_MAX = MIB // 4
-"""Of log for one attack."""
+"""Limit of the log output during one attack."""
 LIMITS = Limits()
 
 
@@ -38,9 +38,9 @@ class Victim:
     cluster: LocalCluster
     pid: int
     topic_id: int
-    """Of the topic that attackers may write to; it holds 8 MiB."""
+    """Id of the topic that attackers may write to. It holds 8 MiB."""
     neighbour_topic_id: int
-    """Of the one they may not: a mutation that comes upon it is left out."""
+    """Id of the topic that they may not write to. A mutation with this id is skipped."""
     cluster_id: str
     resident_at_first: int
     """Its memory before any attack."""
@@ -82,7 +82,7 @@ def victim() -> Iterator[Victim]:
 
 
 def greet(address: str, cluster_id: str) -> None:
-    """Have the boot of the node that attackers claim to be remembered: from then on WELCOME follows HELLO without a write."""
+    """Let the broker store the boot of the attackers' node, so that later it answers HELLO with WELCOME without a write."""
     with dial(address) as sock:
         sock.sendall(hello_frame(cluster_id=cluster_id, target_node_id=1, node_id=77))
         assert FRAME_HEADER.unpack(sock.recv(FRAME_HEADER.size, socket.MSG_WAITALL))[1] == FrameType.WELCOME
@@ -93,8 +93,10 @@ Siege = Callable[[str, int], AbstractAsyncContextManager[Neighbour]]
 
 @pytest.fixture
 def siege(victim: Victim, record_property: Callable[[str, object], None]) -> Siege:
-    """`async with siege(name, budget)`: a neighbour works beside the block's attack; afterwards the broker is the same
-    process, serves, and has at no time taken more than the named budget and the margin beyond what it had before."""
+    """Run a neighbour beside the attack in the block of `async with siege(name, budget)`.
+
+    Check afterwards that the broker serves, is the same process, and never used more memory than before plus budget and margin.
+    """
 
     @contextlib.asynccontextmanager
     async def besieged(budget: str, budget_bytes: int) -> AsyncIterator[Neighbour]:
@@ -106,9 +108,7 @@ def siege(victim: Victim, record_property: Callable[[str, object], None]) -> Sie
             began_at, acknowledged = time.monotonic(), len(neighbour.acknowledged_seconds)
             yield neighbour
             if time.monotonic() - began_at > LONG_SECONDS:
-                assert len(neighbour.acknowledged_seconds) > acknowledged, (
-                    "nothing was written while the attack went on"
-                )
+                assert len(neighbour.acknowledged_seconds) > acknowledged, "nothing was written during the attack"
         peak, after = peak_bytes(victim.pid), resident_bytes(victim.pid)
         bound = before + budget_bytes + MARGIN_BYTES
         record_property("peak_mib", peak // MIB)
@@ -119,7 +119,7 @@ def siege(victim: Victim, record_property: Callable[[str, object], None]) -> Sie
         log = victim.cluster.logs(1)[log_before:]
         failure_at = log.find("Traceback")
         assert failure_at < 0, log[max(0, failure_at - 500) : failure_at + 3000]
-        assert len(log) < LOG_BYTES_MAX, "whoever attacks must not fill the log"
+        assert len(log) < LOG_BYTES_MAX, "attackers must not fill the log"
         assert victim.cluster.pid(1) == victim.pid
         assert victim.cluster.is_running(1)
         assert peak < bound, f"the broker took {peak // MIB} MiB, more than {bound // MIB} MiB ({budget})"
@@ -129,5 +129,5 @@ def siege(victim: Victim, record_property: Callable[[str, object], None]) -> Sie
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What adds up what the others did comes after them, in random order too."""
+    """Run the totals after the other tests, also in random order."""
     items.sort(key=lambda item: item.path.name == "test_totals.py")  # stable

@@ -1,4 +1,4 @@
-"""The client port of a real broker under attack, over gRPC and over HTTP/2 by hand."""
+"""Attack the client port of a real broker, over gRPC and over handwritten HTTP/2."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ WIRE_CONCURRENCY = 64
 
 @contextlib.asynccontextmanager
 async def channel_to(address):
-    """A connection of its own: channels to one address otherwise share one."""
+    """Open a channel with its own connection, since channels to one address share one by default."""
     async with grpc.aio.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
         yield channel
 
@@ -56,7 +56,7 @@ def detail_of(error: grpc.aio.AioRpcError) -> pb.ErrorDetail | None:
 
 async def test_mutated_requests_over_the_wire_are_answered_or_refused_by_name(victim, siege):
     requests = queue_requests(victim.topic_id)
-    requests.pop("delete_records")  # what the slow readers of other tests read
+    requests.pop("delete_records")  # the slow readers of other tests need the records
     samples = {name: [message.SerializeToString() for message in messages] for name, messages in requests.items()}
     outcomes: Counter[str] = Counter()
     numbers = iter(range(WIRE_CASES))
@@ -76,7 +76,7 @@ async def test_mutated_requests_over_the_wire_are_answered_or_refused_by_name(vi
             outcomes["answered"] += 1
             return
         if status is grpc.StatusCode.DEADLINE_EXCEEDED and detail is None:
-            outcomes["waited"] += 1  # for a revision or records that will not come: our own deadline
+            outcomes["waited"] += 1  # the deadline ended a wait for a revision or records that never come
             return
         assert detail is not None, f"case {number} (HOSTILE_SEED={SEED}): {status} without a detail"
         assert detail.code not in (pb.OK, pb.INTERNAL), f"case {number} (HOSTILE_SEED={SEED}): {detail}"
@@ -94,7 +94,7 @@ async def test_mutated_requests_over_the_wire_are_answered_or_refused_by_name(vi
 
 
 def _writes_to(topic_id: int, data: bytes) -> bool:
-    """Whether what began as an append to another topic became one to this."""
+    """Return whether a mutation turned an append to another topic into one to this topic."""
     try:
         return any(part.topic_id == topic_id for part in pb.AppendRequest.FromString(data).partitions)
     except DecodeError:
@@ -105,7 +105,7 @@ STREAM_CASES = 4_000
 
 
 def _stream_request(rng: Random, number: int, victim: Victim, samples: list[bytes]) -> bytes:
-    """An append that can be told from others by its number and is answered soon, and of which nothing else is right."""
+    """Return a hostile append with a valid correlation id and a short timeout."""
     request = pb.AppendRequest()
     while True:
         if rng.random() < 0.5:
@@ -114,7 +114,7 @@ def _stream_request(rng: Random, number: int, victim: Victim, samples: list[byte
                 request.ParseFromString(data)
                 if not _writes_to(victim.neighbour_topic_id, data):
                     break
-        else:  # sound as a message and as a batch: its claims lie
+        else:  # a valid message and a valid batch with false claims
             batch = opaque_batch(
                 rng.choice((1, 2, 2**20 + 1, 2**32 - 1)),
                 producer=rng.choice((0, 901, 902)),
@@ -131,8 +131,10 @@ def _stream_request(rng: Random, number: int, victim: Victim, samples: list[byte
 
 
 async def test_each_hostile_request_on_a_stream_gets_its_answer(victim, siege):
-    """Claims of batches, sequences that come again, that are old or far ahead, epochs that are over: each is refused by
-    its own name or written, and the stream goes on. Only what is no message ends it, and says so."""
+    """Batches with false claims, with repeated, old or future sequences, and with old epochs are written or refused with their own code.
+
+    The stream continues after a refusal. Only bytes that are no message end it, with a reason.
+    """
     requests = [message.SerializeToString() for message in queue_requests(victim.topic_id)["append"]]
     outcomes: Counter[str] = Counter()
     missing = set(range(STREAM_CASES))
@@ -181,7 +183,7 @@ STREAM_REFUSALS = (
 
 
 async def test_other_protocols_are_closed(victim, siege):
-    """Those of the other two ports, TLS, noise; 20 of each."""
+    """The attack opens 20 connections each with the protocols of the HTTP and peer ports, TLS and noise."""
     openings = (
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
         b"POST /raftmq.v1.Log/Append HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n\0\0\0\0\0",
@@ -199,8 +201,8 @@ async def test_other_protocols_are_closed(victim, siege):
             assert await asyncio.to_thread(wait_closed, socks, len(socks), 20) == len(socks)
 
 
-async def test_mutated_http2_ends_a_connection_and_nothing_else(victim, siege):
-    """Frames of HTTP/2 and gRPC's own framing, mutated: 300 connections of 10 calls."""
+async def test_mutated_http2_ends_only_its_connection(victim, siege):
+    """The attack mutates HTTP/2 frames and gRPC's framing on 300 connections with 10 calls each."""
     calls = [
         http2.unary(2 * number + 1, RPC_NAMES[name], message.SerializeToString())
         for number, (name, messages) in enumerate(queue_requests(victim.topic_id).items())
@@ -237,8 +239,8 @@ async def test_mutated_http2_ends_a_connection_and_nothing_else(victim, siege):
         await asyncio.to_thread(attack)
 
 
-async def test_messages_that_are_too_large_or_compressed_are_refused_unopened(victim, siege):
-    """gRPC limits the compressed size only: 60 KiB of zeros had become 60 MiB in the broker, 4 MiB would become 4 GiB."""
+async def test_messages_that_are_too_large_or_compressed_are_refused_without_decompression(victim, siege):
+    """gRPC limits only the compressed size: 60 KiB of zeros grew to 60 MiB in the broker, and 4 MiB would grow to 4 GiB."""
     bomb = gzip.compress(bytes(64 * MIB), 9)
     assert len(bomb) < MIB
 
@@ -266,7 +268,7 @@ async def test_messages_that_are_too_large_or_compressed_are_refused_unopened(vi
 
 
 def _status_of(address: str, message: bytes) -> bytes:
-    """The grpc-status of an Append whose one message is these bytes, said to be gzip."""
+    """Return the grpc-status of an Append whose only message is these bytes, declared as gzip."""
     with dial(address) as sock:
         headers = http2.call_headers(1, APPEND, ((b"grpc-encoding", b"gzip"),))
         sock.sendall(http2.greeting() + headers + http2.data(1, message, is_last=True))
@@ -277,8 +279,8 @@ def _status_of(address: str, message: bytes) -> bytes:
         return received[at + 1 : at + 1 + received[at]]
 
 
-async def test_batches_that_lie_and_sequences_that_repeat_are_refused_by_name(victim):
-    """Each refusal by its own code, nothing of it in the log; a batch repeated a hundred times is there once."""
+async def test_false_batches_are_refused_and_repeated_batches_are_written_once(victim):
+    """Each refusal has its own code, and the log has none of the refused batches."""
     async with channel_to(victim.client_address) as channel:
         queue = pb_grpc.LogStub(channel)
         admin = pb_grpc.AdminStub(channel)
@@ -293,7 +295,7 @@ async def test_batches_that_lie_and_sequences_that_repeat_are_refused_by_name(vi
                 while True:
                     answer = await queue.Append(append_request(topic.topic_id, *batches), timeout=10)
                     error = answer.partitions[0].error
-                    if error.code != pb.NO_LEADER:  # a new leader has its first round of heartbeats to wait for
+                    if error.code != pb.NO_LEADER:  # a new leader must first complete a round of heartbeats
                         return answer.partitions[0]
                     await asyncio.sleep(error.retry_after_ms / 1000)
 
@@ -333,7 +335,7 @@ async def test_batches_that_lie_and_sequences_that_repeat_are_refused_by_name(vi
 
 
 async def test_half_sent_requests_are_bounded_and_the_slowest_are_evicted(victim, siege):
-    """500 calls of which 4 MiB each are sent but for the last bytes took 2 GiB, and had no end but the disk's."""
+    """500 calls, each with 4 MiB but for its last bytes, took 2 GiB, without any limit."""
     message = http2.message(bytes(LIMITS.grpc_message_bytes_max - 4096), LIMITS.grpc_message_bytes_max - 64)
     uploaders: list[HalfUploader] = []
 
@@ -344,7 +346,7 @@ async def test_half_sent_requests_are_bounded_and_the_slowest_are_evicted(victim
     def attack() -> None:
         uploaders.extend(HalfUploader(victim.client_address, APPEND, 100, message) for _ in range(5))
         began_at = time.monotonic()
-        end = began_at + 3.5  # some of those that were let in made room for others
+        end = began_at + 3.5  # by then some admitted calls were evicted for others
         while time.monotonic() < end or (not has_enough() and time.monotonic() < began_at + 60):
             moved = [uploader.step() for uploader in uploaders]
             if not any(moved):
@@ -352,13 +354,13 @@ async def test_half_sent_requests_are_bounded_and_the_slowest_are_evicted(victim
 
     try:
         async with (
-            # twice: the allocator keeps what calls before have left in pieces
+            # twice the budget: the allocator keeps fragments of earlier calls
             siege("receiving_bytes_max", LIMITS.receiving_bytes_max * 2),
             channel_to(victim.client_address) as channel,
         ):
             await asyncio.to_thread(attack)
             refused = [status for uploader in uploaders for status in uploader.statuses.values()]
-            # the half-sent are older than a second now, so a call that comes takes the place of one
+            # the half-sent calls have been idle for over a second, so a new call evicts one
             await channel.unary_unary(APPEND)(
                 append_request(victim.topic_id, opaque_batch()).SerializeToString(), timeout=10
             )
@@ -371,8 +373,8 @@ async def test_half_sent_requests_are_bounded_and_the_slowest_are_evicted(victim
     assert any(b"limit of bytes of incoming requests" in status for status in refused)
 
 
-async def test_answers_that_nobody_reads_are_bounded_and_their_connections_are_cut(victim, siege):
-    """500 polls whose answers of 3 MiB are not read took 3.3 GiB. Whoever reads gets as large answers meanwhile."""
+async def test_unread_answers_are_bounded_and_their_connections_are_cut(victim, siege):
+    """500 polls with unread answers of 3 MiB took 3.3 GiB. A client that reads still gets answers of that size."""
     request = poll_request(victim.topic_id, 0)
     request.max_bytes = request.partitions[0].max_bytes = LIMITS.poll_bytes_max
     body = request.SerializeToString()
@@ -397,7 +399,7 @@ async def test_answers_that_nobody_reads_are_bounded_and_their_connections_are_c
 
 
 async def _until_answered(call, body: bytes):
-    """As the SDK does: THROTTLED is asked again after the delay it names, a broken connection at once."""
+    """Retry like the SDK: after the delay in a THROTTLED answer, or immediately on a broken connection."""
     async with asyncio.timeout(60):
         while True:
             try:
@@ -405,15 +407,15 @@ async def _until_answered(call, body: bytes):
             except grpc.aio.AioRpcError as error:
                 detail = detail_of(error)
                 if detail is None and error.code() is grpc.StatusCode.UNAVAILABLE:
-                    continue  # on a busy machine we may be the slow reader
+                    continue  # on a busy machine this client may be the slow reader
                 if detail is None or detail.code != pb.THROTTLED or not detail.retriable:
                     raise
                 await asyncio.sleep(detail.retry_after_ms / 1000)
 
 
-async def test_an_append_stream_whose_answers_are_not_read_is_not_read_either(victim, siege):
-    """The queue of its answers grew with every request."""
-    request = append_request(victim.topic_id + 10**6, opaque_batch()).SerializeToString()  # refused at once: no write
+async def test_the_broker_stops_reading_an_append_stream_with_unread_answers(victim, siege):
+    """The queue of unread answers grew with every request."""
+    request = append_request(victim.topic_id + 10**6, opaque_batch()).SerializeToString()  # refused without a write
     stream = http2.message(request) * (16 * MIB // len(request))
 
     def attack() -> int:
@@ -427,14 +429,14 @@ async def test_an_append_stream_whose_answers_are_not_read_is_not_read_either(vi
 
     async with siege("one stream", 32 * MIB):
         sent = await asyncio.to_thread(attack)
-    assert sent < MIB, "the broker reads on"
+    assert sent < MIB, "the broker continued to read"
 
 
 # ------------------------------------------------------------------------------------------------------------ too many
 
 
-async def test_parked_polls_beyond_the_places_are_throttled_and_others_are_served(victim, siege):
-    """4096 polls took all places of all calls: everybody else got a RESOURCE_EXHAUSTED without a reason."""
+async def test_polls_beyond_the_parking_limit_are_throttled_and_other_calls_served(victim, siege):
+    """4,096 polls took the slots of all calls: every other client got RESOURCE_EXHAUSTED without a reason."""
     places = min(LIMITS.parked_polls_max, LIMITS.concurrent_rpcs_max // 2)
     excess = 500
     body = poll_request(victim.topic_id, 0, max_wait_ms=60_000)
@@ -449,7 +451,7 @@ async def test_parked_polls_beyond_the_places_are_throttled_and_others_are_serve
             if len(refusals) >= excess:
                 enough.set()
 
-    async with siege("4096 parked polls of 32 KiB", places * 32 * 1024):  # noqa: SIM117 -- the polls end before
+    async with siege("4096 parked polls of 32 KiB", places * 32 * 1024):  # noqa: SIM117 -- the polls must end before the siege
         async with channel_to(victim.client_address) as channel:
             body.partitions[0].offset = await _end_offset(channel, victim.topic_id)
             parked = body.SerializeToString()
@@ -474,8 +476,8 @@ async def _end_offset(channel, topic_id: int):
     return (await pb_grpc.LogStub(channel).ListOffsets(request, timeout=10)).partitions[0].offset
 
 
-async def test_calls_that_wait_for_what_never_comes_make_room_for_those_that_do_not(victim, siege):
-    """A revision that does not exist makes a call wait until its deadline: thousands of them took all places."""
+async def test_calls_that_wait_for_a_future_revision_leave_slots_for_others(victim, siege):
+    """A revision that does not exist makes a call wait until its deadline, and thousands of such calls took all slots."""
     stuck = pb.ListTopicsRequest(metadata_revision=2**63).SerializeToString()
     count = UNARY_CALLS_MAX + 300
 
@@ -484,7 +486,7 @@ async def test_calls_that_wait_for_what_never_comes_make_room_for_those_that_do_
         waiting = [asyncio.ensure_future(call(stuck, timeout=60)) for _ in range(count)]
         try:
             done, _ = await asyncio.wait(waiting, timeout=5, return_when=asyncio.FIRST_COMPLETED)
-            assert done, "the excess was neither refused nor made to wait its turn"
+            assert done, "no call beyond the limit was refused"
             async with asyncio.timeout(20):
                 assert await _until_answered(call, b"")
             codes = {detail_of(task.exception()).code for task in waiting if task.done()}
@@ -495,7 +497,7 @@ async def test_calls_that_wait_for_what_never_comes_make_room_for_those_that_do_
             await asyncio.gather(*waiting, return_exceptions=True)
 
 
-async def test_watches_that_nobody_reads_are_bounded_and_a_new_one_is_served(victim, siege):
+async def test_unread_watches_are_bounded_and_a_new_one_is_served(victim, siege):
     watch = b"".join(
         http2.unary(2 * number + 1, "/raftmq.v1.Topology/Watch", b"") for number in range(WATCHES_MAX // 2 + 200)
     )
@@ -520,8 +522,8 @@ async def test_watches_that_nobody_reads_are_bounded_and_a_new_one_is_served(vic
             stream.cancel()
 
 
-async def test_thousands_of_idle_connections_cost_little_and_those_that_say_nothing_are_closed(victim, siege):
-    """2,000 that say nothing and 500 that stop after HTTP/2's greeting."""
+async def test_silent_connections_are_closed_and_idle_ones_take_little_memory(victim, siege):
+    """The attack opens 2,000 connections that send nothing and 500 that stop after the HTTP/2 preface."""
     async with siege("2,500 connections of 64 KiB", 2500 * 64 * 1024):
         with (
             connections(victim.client_address, 2000) as silent,
@@ -529,4 +531,4 @@ async def test_thousands_of_idle_connections_cost_little_and_those_that_say_noth
         ):
             closed = await asyncio.to_thread(wait_closed, silent, len(silent), LIMITS.client_handshake_seconds + 15)
             assert closed == len(silent)
-            assert closed_count(greeted) < len(greeted), "idle clients are none that misbehave"
+            assert closed_count(greeted) < len(greeted), "idle clients do not misbehave"

@@ -1,5 +1,6 @@
-"""Every decoder of bytes from outside, fuzzed: a value or the typed refusal, never another exception, never more memory
-than the input is worth. The bulk of the hostile frames is here, because a call costs microseconds.
+"""Fuzz every decoder of bytes from outside: it returns a value or raises its typed refusal, within memory in proportion to the input.
+
+Most of the hostile frames are here, because a call takes only microseconds.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ def _outcome(subject: Subject, data: bytes) -> str:
         value = subject.decode(memoryview(data))
     except FrameError:
         return "refused"
-    # what was taken means exactly these bytes, but for flags that were not 0 or 1
+    # an accepted value encodes to the same bytes, except for flags other than 0 and 1
     again = subject.encode(value)
     assert len(again) == len(data), f"{len(data) - len(again)} bytes were ignored"
     assert subject.decode(memoryview(again)) == value
@@ -95,15 +96,15 @@ def _outcome(subject: Subject, data: bytes) -> str:
 
 
 @pytest.mark.parametrize("name", SUBJECTS)
-def test_a_peer_body_is_understood_to_its_last_byte_or_refused(name):
+def test_a_peer_body_is_decoded_to_its_last_byte_or_refused(name):
     subject = SUBJECTS[name]
     outcomes = fuzz(name, subject.cases, lambda rng: _outcome(subject, hostile(rng, subject.samples)))
     if is_whole_run():
         assert outcomes["refused"] > 0
-        assert outcomes["taken"] > 0, "nothing got past the first check: the fuzzer does not reach the rest"
+        assert outcomes["taken"] > 0, "no input passed the first check: the fuzzer does not reach the rest"
 
 
-def test_a_hello_is_understood_or_refused():
+def test_a_hello_is_decoded_or_refused():
     valid = [samples.hello(), samples.hello(cluster_id="", uuid="é" * 30), samples.hello(node_id=2**64 - 1, channel=-1)]
 
     def case(rng: Random) -> str:
@@ -115,7 +116,7 @@ def test_a_hello_is_understood_or_refused():
         assert isinstance(value, Hello)
         return "taken"
 
-    outcomes = fuzz("test_a_hello_is_understood_or_refused", 8_000, case)
+    outcomes = fuzz("test_a_hello_is_decoded_or_refused", 8_000, case)
     if is_whole_run():
         assert min(outcomes["refused"], outcomes["taken"]) > 0
 
@@ -124,7 +125,7 @@ def test_a_hello_is_understood_or_refused():
 
 
 class Wire(asyncio.Transport):
-    """A socket's end: remembers what was written, and refuses writes after the end as uvloop does."""
+    """One end of a socket that records writes and refuses them after the close, as uvloop does."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -153,7 +154,7 @@ class Wire(asyncio.Transport):
 
 
 def _feed(protocol: _Inbound, wire: Wire, data: bytes, rng: Random | None = None) -> None:
-    """What a socket does: at most as much as the protocol's buffer takes at a time, until it is closed."""
+    """Deliver data like a socket: at most the size of the protocol's buffer at a time, until the close."""
     at = 0
     while at < len(data) and not wire.is_closed:
         room = protocol.get_buffer(-1)
@@ -165,7 +166,7 @@ def _feed(protocol: _Inbound, wire: Wire, data: bytes, rng: Random | None = None
 
 
 def _raw_frame(rng: Random, frame_type: int, body: bytes) -> bytes:
-    """A frame whose header mostly tells the truth."""
+    """Return a frame whose header is mostly correct."""
     length, crc = len(body), crc32c(body)
     match rng.randrange(12):
         case 0:
@@ -186,7 +187,7 @@ async def server():
 
 
 async def test_a_connection_of_hostile_frames_is_served_or_closed(server):
-    """Frames before, instead of and after a handshake, in pieces of any size: no exception leaves the protocol."""
+    """Frames come before, instead of and after a handshake, in pieces of any size. The protocol must not raise."""
     bodies = [(int(kind), body) for kind, body in samples.peer_frames()]
 
     def case(rng: Random) -> str:
@@ -218,9 +219,11 @@ async def test_a_connection_of_hostile_frames_is_served_or_closed(server):
     assert server.handler.frames > 0 or not is_whole_run()
 
 
-async def test_after_a_refusal_nothing_of_the_connection_is_looked_at(server):
-    """What follows in the same segment was taken before: a second HELLO was answered on a closing connection, which
-    raised in uvloop, and one of the right cluster let the frames behind it in."""
+async def test_after_a_refusal_further_frames_are_ignored(server):
+    """Frames in the same segment were once processed after a refusal.
+
+    The answer to a second HELLO on the closing connection raised in uvloop, and a HELLO of the right cluster admitted the frames after it.
+    """
     protocol, wire = _Inbound(server), Wire()
     protocol.connection_made(wire)
     wrong = samples.hello_frame(cluster_id="another")
@@ -234,7 +237,7 @@ async def test_after_a_refusal_nothing_of_the_connection_is_looked_at(server):
 
 
 @pytest.mark.parametrize("channel", [3, -1, 255, 2**63])
-async def test_a_channel_that_does_not_exist_is_a_refusal_and_no_exception(server, channel):
+async def test_a_hello_for_an_unknown_channel_is_refused(server, channel):
     protocol, wire = _Inbound(server), Wire()
     protocol.connection_made(wire)
 
@@ -244,8 +247,8 @@ async def test_a_channel_that_does_not_exist_is_a_refusal_and_no_exception(serve
     assert wire.written[4] == FrameType.REFUSED
 
 
-async def test_a_frame_that_claims_much_takes_memory_only_as_it_comes(server):
-    """The largest frame allowed is claimed by 9 bytes; before, they alone made the buffer 8 MiB."""
+async def test_a_large_frame_takes_memory_only_as_it_arrives(server):
+    """Nine bytes announce the largest frame: they alone once made the buffer 8 MiB."""
     protocol, wire = _Inbound(server), Wire()
     protocol.connection_made(wire)
     _feed(protocol, wire, samples.hello_frame())
@@ -261,7 +264,7 @@ async def test_a_frame_that_claims_much_takes_memory_only_as_it_comes(server):
         tracemalloc.stop()
 
     assert claimed < MIB
-    assert server.handler.frames == 1, "the claim was true in the end"
+    assert server.handler.frames == 1, "the announced length was correct"
 
 
 # -------------------------------------------------------------------------------------------------------------- batches
@@ -276,7 +279,7 @@ def test_a_batch_is_valid_or_refused_by_the_broker():
 
     def case(rng: Random) -> str:
         data = hostile(rng, valid)
-        if len(data) >= HEADER_BYTES and rng.random() < 0.5:  # past the CRC: the claims behind it are what is tested
+        if len(data) >= HEADER_BYTES and rng.random() < 0.5:  # a valid CRC, so that the checks after it are reached
             head = data[: HEADER_BYTES - 4]
             data = head + struct.pack("<I", crc32c(data[HEADER_BYTES:], crc32c(head))) + data[HEADER_BYTES:]
         try:
@@ -329,7 +332,7 @@ def _decoded(data: bytes) -> str:
 
 
 def test_a_batch_from_a_broker_decodes_or_is_refused_by_the_client():
-    """Bodies changed before compression, and after it, under a CRC that is right."""
+    """Bodies are mutated before or after compression, and the CRC is always valid."""
     bodies = samples.record_bodies()
 
     def case(rng: Random) -> str:
@@ -360,7 +363,7 @@ def _peak(act: Callable[[], object]) -> int:
 
 
 BOMB = bytes(RAW_BODY_BYTES_MAX * 2)
-"""Compresses to next to nothing."""
+"""Zeros that compress to a few bytes."""
 
 
 @pytest.mark.parametrize(
@@ -373,7 +376,7 @@ BOMB = bytes(RAW_BODY_BYTES_MAX * 2)
     ],
 )
 @pytest.mark.parametrize("claimed", [len(BOMB), RAW_BODY_BYTES_MAX + 1, 64, 0, MIB])
-def test_a_decompression_bomb_takes_no_more_than_it_claims_and_no_claim_above_the_limit(number, stored, claimed):
+def test_a_decompression_bomb_takes_no_more_than_its_claimed_size_and_the_limit(number, stored, claimed):
     data = seal(stored, codec=number, record_count=1, raw_body_bytes=claimed, base_timestamp_ms=0, max_timestamp_ms=0)
 
     def explode() -> None:
@@ -384,8 +387,8 @@ def test_a_decompression_bomb_takes_no_more_than_it_claims_and_no_claim_above_th
     assert _peak(explode) <= (claimed if claimed <= RAW_BODY_BYTES_MAX else 0) + MIB
 
 
-def test_a_bomb_of_many_records_is_refused_before_its_records_are_made():
-    """2**20 records of nothing in a few bytes: allowed in count, so their cost must be that of the count."""
+def test_a_batch_with_too_many_records_is_refused_before_they_are_created():
+    """A few bytes may hold 2**20 empty records, the largest allowed count."""
     raw = bytes(8)  # all columns null, constant time
     data = seal(
         compress(raw, CODEC_ZSTD), codec=CODEC_ZSTD, record_count=RECORD_COUNT_MAX, raw_body_bytes=len(raw),
@@ -416,7 +419,7 @@ LIES = {
 
 
 @pytest.mark.parametrize("claim", LIES)
-def test_a_count_that_lies_is_refused_without_allocating_for_it(claim):
+def test_a_false_count_is_refused_without_allocating_for_it(claim):
     decode, data = LIES[claim]
 
     def lie() -> None:
@@ -427,7 +430,7 @@ def test_a_count_that_lies_is_refused_without_allocating_for_it(claim):
 
 
 def test_fuzzed_peer_bodies_take_memory_in_proportion_to_their_size():
-    """An object of ours costs a few hundred bytes where the wire has 8 (a row without key and value): no claim may cost more."""
+    """A decoded object takes a few hundred bytes for 8 on the wire (a row without key and value). No claim may take more."""
     generator = Random(5)
     bodies = [hostile(generator, subject.samples) for subject in SUBJECTS.values() for _ in range(150)]
 

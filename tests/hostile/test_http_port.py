@@ -1,4 +1,4 @@
-"""The HTTP port of a real broker under attack: whatever connects, /healthz answers, or the broker is taken for dead."""
+"""Attack the HTTP port of a real broker: /healthz must always answer, since a prober takes a silent broker for dead."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LATENCY_SECONDS_MAX = 5.0
 
 
 def answer(address: str, request: bytes, patience_seconds: float = 5) -> bytes:
-    """All that comes back before the connection is closed, or the other side waits for more."""
+    """Return all bytes received until the connection is closed or the broker waits for more."""
     with dial(address) as sock:
         sock.settimeout(patience_seconds)
         with contextlib.suppress(OSError):
@@ -46,7 +46,7 @@ def check_health(address: str) -> None:
     assert time.monotonic() - started < LATENCY_SECONDS_MAX
 
 
-async def test_what_is_no_request_of_ours_is_refused_with_its_status(victim):
+async def test_an_invalid_request_is_refused_with_its_status(victim):
     for request, status in (
         (b"\xff" * 100 + b"\r\n\r\n", 400),
         (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
@@ -104,7 +104,7 @@ async def test_mutated_requests_are_answered_or_refused(victim, siege):
 
 
 async def test_thousands_of_slow_connections_do_not_keep_health_from_answering(victim, siege):
-    """64 idle connections made every request a 503, so a prober would have the broker killed."""
+    """64 idle connections once made every request a 503, so a prober would have killed the broker."""
     heads = (b"", b"GET /healthz HT", b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Slow: ")
     async with siege("http_connections_max", LIMITS.http_connections_max * 256 * 1024):
         with contextlib.ExitStack() as stack:
@@ -117,8 +117,8 @@ async def test_thousands_of_slow_connections_do_not_keep_health_from_answering(v
             await asyncio.to_thread(check_health, victim.http_address)
 
 
-async def test_answers_that_nobody_reads_and_bodies_that_do_not_end_are_bounded(victim, siege):
-    """Pipelined scrapes without reading; and a body of which more comes than a limit could hold."""
+async def test_unread_answers_and_endless_bodies_are_bounded(victim, siege):
+    """The attack pipelines scrapes without reading, and sends a body larger than any limit."""
     scrapes = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n" * 400
     endless = b"POST /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 9000000000\r\n\r\n"
 

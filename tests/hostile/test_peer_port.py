@@ -1,4 +1,4 @@
-"""The peer port of a real broker under attack: strangers, liars, and one who has the cluster's id."""
+"""Attack the peer port of a real broker, with and without the cluster's id."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ NOBODY = 10**6
 
 
 def hello(victim, **changes: object) -> bytes:
-    """The HELLO of a node that metadata does not know yet: it is let in, as one that joins has to be."""
+    """Return the HELLO of a node that the metadata do not know: the broker accepts it, since it may be joining."""
     return samples.hello_frame(**{"cluster_id": victim.cluster_id, "target_node_id": 1, "node_id": 77} | changes)
 
 
 def read_frames(sock: socket.socket) -> Iterator[tuple[int, bytes]]:
-    """Whole frames until the other side closes."""
+    """Yield whole frames until the other side closes."""
     buffer = b""
     with contextlib.suppress(ConnectionError):
         while received := sock.recv(65536):
@@ -60,7 +60,7 @@ def read_frames(sock: socket.socket) -> Iterator[tuple[int, bytes]]:
 
 
 def answer_to(address: str, data: bytes) -> list[tuple[int, bytes]]:
-    """What comes back before the connection is closed."""
+    """Send data and return the frames received until the connection is closed."""
     with dial(address) as sock:
         sock.sendall(data)
         return list(read_frames(sock))
@@ -83,7 +83,7 @@ async def test_a_stranger_is_refused_with_the_reason(victim):
         assert reason in body.decode()
 
 
-async def test_what_is_no_protocol_of_ours_is_closed_without_an_answer(victim):
+async def test_other_protocols_and_invalid_hellos_are_closed_without_an_answer(victim):
     address = victim.peer_address
     for data in (
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
@@ -100,10 +100,11 @@ async def test_what_is_no_protocol_of_ours_is_closed_without_an_answer(victim):
         assert await asyncio.to_thread(answer_to, address, data) == []
 
 
-async def test_frames_of_a_peer_that_lies_end_its_connection_and_nothing_else(victim, siege):
-    """After a handshake that is right: frames for groups and replicas that do not exist, in any order, again and again, from
-    a source that is somebody else; in a part of the connections one that is truncated, or whose length, type or checksum
-    lies, and which nothing behind it survives."""
+async def test_false_frames_of_a_peer_end_only_its_connection(victim, siege):
+    """After a valid handshake the peer sends frames for groups and replicas that do not exist, from a false source, in any order.
+
+    Most connections also have one frame that is mutated or has a false length, type or checksum. The broker ignores all bytes after it.
+    """
     address = victim.peer_address
     frames = samples.peer_frames(group_id=NOBODY, source=NOBODY, target=NOBODY)
     outcomes: Counter[str] = Counter()
@@ -132,7 +133,9 @@ async def test_frames_of_a_peer_that_lies_end_its_connection_and_nothing_else(vi
             count += 1
             if is_lie:
                 break  # the connection ends here
-        stream += rng.randbytes(rng.choice((0, 5, 500)))  # no frame, or none after what ended the connection
+        stream += rng.randbytes(
+            rng.choice((0, 5, 500))
+        )  # bytes that are no frame, or that follow the end of the connection
         with dial(address) as sock:
             with contextlib.suppress(OSError):  # it may be closed by now
                 sock.sendall(stream)
@@ -151,11 +154,11 @@ async def test_frames_of_a_peer_that_lies_end_its_connection_and_nothing_else(vi
     if is_whole_run():
         assert outcomes["welcomed"] > CONNECTIONS // 4
     log = victim.cluster.logs(1)
-    assert log.count("peer_frame_refused") < CONNECTIONS // 4, "whoever sends garbage must not fill the log"
+    assert log.count("peer_frame_refused") < CONNECTIONS // 4, "peers that send garbage must not fill the log"
 
 
 async def test_claims_of_large_frames_take_no_memory(victim, siege):
-    """200 peers that announce 8 MiB each in nine bytes, after a handshake: 1.6 GiB, were they believed."""
+    """After a handshake 200 peers announce 8 MiB each in nine bytes. Buffers of these sizes would take 1.6 GiB."""
     claim = FRAME_HEADER.pack(LIMITS.frame_bytes_max, FrameType.MESSAGE, 0)
     address = victim.peer_address
     async with siege("claims", 64 * MIB):
@@ -167,7 +170,7 @@ async def test_claims_of_large_frames_take_no_memory(victim, siege):
 
 
 async def test_large_frames_that_never_end_are_bounded_over_all_peers(victim, siege):
-    """60 peers that send 7 of 8 MiB and stop: what exceeds the buffers of all peers together is closed."""
+    """60 peers send 7 of 8 MiB and stop. The broker closes the connections that exceed the buffers of all peers together."""
     address = victim.peer_address
     body = bytes(7 * MIB)
 
@@ -187,7 +190,7 @@ async def test_large_frames_that_never_end_are_bounded_over_all_peers(victim, si
 
 
 async def test_thousands_of_connections_leave_room_for_a_peer(victim, siege):
-    """1,024 silent connections shut every peer out, with 256 KiB of buffer each."""
+    """1,024 silent connections, each with a buffer of 256 KiB, once locked out every peer."""
     address = victim.peer_address
     half = hello(victim)[:20]
     async with siege("handshakes of 4 KiB", 64 * MIB):
@@ -197,11 +200,11 @@ async def test_thousands_of_connections_leave_room_for_a_peer(victim, siege):
                 assert next(read_frames(sock))[0] == FrameType.WELCOME
             everybody = silent + half_open
             closed = await asyncio.to_thread(wait_closed, everybody, len(everybody), 15)
-            assert closed == len(everybody), "silence ends after the handshake's time"
+            assert closed == len(everybody), "silent connections must end after the handshake timeout"
 
 
 async def test_a_node_that_connects_again_replaces_its_connection(victim):
-    """Else one could hold as many as there are places."""
+    """Otherwise one node could hold all connections."""
     address = victim.peer_address
     with dial(address) as first, dial(address) as second:
         greeting = hello(victim, node_id=88)
@@ -214,15 +217,15 @@ async def test_a_node_that_connects_again_replaces_its_connection(victim):
         assert await asyncio.to_thread(wait_closed, [second], 1, 0.2) == 0
 
 
-async def test_numbers_that_no_cluster_reaches_do_not_reach_a_replica(victim, siege):
-    """Terms of 2**64 - 1 for replicas that are there: TimeoutNow with one ended the process, whose next term did not fit."""
+async def test_messages_with_impossible_terms_do_not_reach_a_replica(victim, siege):
+    """A TimeoutNow with the term 2**64 - 1 for an existing replica ended the process, because the next term did not fit."""
     address = victim.peer_address
     high = 2**64 - 1
 
     def tell(kind: FrameType, body: bytes) -> None:
         with dial(address) as sock:
             sock.sendall(hello(victim) + joined(frame(kind, [body])))
-            assert [kind for kind, _ in read_frames(sock)] == [FrameType.WELCOME]  # and then it is closed
+            assert [kind for kind, _ in read_frames(sock)] == [FrameType.WELCOME]  # then the broker closes
 
     async with siege("frames of 1 KiB", 64 * MIB):
         for group_id, replica_id in ((0, 1), (1, 2), (2, 3)):
@@ -232,8 +235,8 @@ async def test_numbers_that_no_cluster_reaches_do_not_reach_a_replica(victim, si
             await asyncio.to_thread(tell, FrameType.HEARTBEATS, columns)
 
 
-async def test_what_an_old_leader_said_is_replayed_in_vain(victim, siege):
-    """Every message of terms that are over, to the replicas that are there, three times: nothing moves, nobody steps down."""
+async def test_replayed_messages_of_an_old_leader_depose_no_leader(victim, siege):
+    """Every kind of message with an old term goes to existing replicas three times."""
     address = victim.peer_address
     with grpc.insecure_channel(victim.client_address) as channel:
         before = _leaders(channel)
@@ -249,7 +252,7 @@ async def test_what_an_old_leader_said_is_replayed_in_vain(victim, siege):
             with dial(address) as sock:
                 sock.sendall(stream)
                 answers = read_frames(sock)
-                assert next(answers)[0] == FrameType.WELCOME  # an end that comes before it would end the greeting
+                assert next(answers)[0] == FrameType.WELCOME  # an earlier shutdown would end the handshake
                 sock.shutdown(socket.SHUT_WR)
                 assert list(answers) == []
 
@@ -260,7 +263,7 @@ async def test_what_an_old_leader_said_is_replayed_in_vain(victim, siege):
 
 
 def _leaders(channel: grpc.Channel) -> dict[int, tuple[int, int]]:
-    """(leader, term) of each data group."""
+    """Return the leader and the term of each data group."""
     admin = pb_grpc.AdminStub(channel)
     topics = admin.ListTopics(pb.ListTopicsRequest(), timeout=10).topics
     return {
@@ -270,8 +273,8 @@ def _leaders(channel: grpc.Channel) -> dict[int, tuple[int, int]]:
     }
 
 
-async def test_snapshots_that_are_begun_and_left_are_forgotten_with_their_connection(victim, siege):
-    """Each of 12 nodes that nobody knows sends 16 MiB of a snapshot and goes: all of it was kept."""
+async def test_an_unfinished_snapshot_is_dropped_with_its_connection(victim, siege):
+    """12 unknown nodes each sent 16 MiB of a snapshot and disconnected, and the broker kept everything."""
     address = victim.peer_address
     rows = joined(codec.encode_snapshot_rows(1, [(b"k%d" % i, bytes(256 * 1024)) for i in range(16)]))
 
@@ -290,8 +293,8 @@ async def test_snapshots_that_are_begun_and_left_are_forgotten_with_their_connec
             await asyncio.to_thread(leave_half, number)
 
 
-async def test_a_peer_that_does_not_read_costs_its_outbox_and_no_more(victim):
-    """Of what a broker sends to a peer: a listener that says WELCOME, and then nothing is read."""
+async def test_a_peer_that_does_not_read_takes_no_more_than_its_outbox(victim):
+    """The listener answers WELCOME and then reads nothing that the broker sends."""
     limits = Limits(peer_outbox_bytes_max=MIB)
     loop = asyncio.get_running_loop()
     welcomed = asyncio.Event()
@@ -314,7 +317,7 @@ async def test_a_peer_that_does_not_read_costs_its_outbox_and_no_more(victim):
         transport.set_peers({NodeId(2): f"127.0.0.1:{server.sockets[0].getsockname()[1]}"})
         async with asyncio.timeout(10):
             await welcomed.wait()
-            while len(held) < len(Channel):  # what is accepted later, nobody would close
+            while len(held) < len(Channel):  # the test closes only connections accepted by now
                 await asyncio.sleep(0.001)
         sent = 0
         for _ in range(1000):
@@ -325,7 +328,7 @@ async def test_a_peer_that_does_not_read_costs_its_outbox_and_no_more(victim):
             assert unsent <= limits.peer_outbox_bytes_max
             await asyncio.sleep(0)
         assert sent > 0
-        assert sent * 64 * 1024 < 64 * MIB, "what kernels keep, and the outbox"
+        assert sent * 64 * 1024 < 64 * MIB, "only socket buffers and the outbox may hold bytes"
         assert not transport.send(NodeId(2), Channel.CONTROL, FrameType.MESSAGE, [bytes(64 * 1024)])
     finally:
         await transport.close()

@@ -1,5 +1,6 @@
-"""Mutated protocol messages to the services as plain objects: an answer or a typed refusal, never a defect, and the log
-stays whole. The same messages reach a real broker over the wire in `test_client_port`.
+"""Pass mutated protocol messages to the services as plain objects: each is answered or refused by type, and the log stays intact.
+
+In `test_client_port` the same messages reach a real broker over the wire.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tests.support.hostile.samples import opaque_batch
 
 CASES = 9_000
 CALL_SECONDS = 0.02
-"""For the few that wait for what will never come."""
+"""Deadline of a call, for the few that would wait forever."""
 
 
 class Method(NamedTuple):
@@ -31,13 +32,13 @@ class Method(NamedTuple):
 
 
 def _problems(message: Any) -> list[int]:
-    """The error codes of an answer's parts."""
+    """Return the error codes of an answer's parts."""
     parts: Any = getattr(message, "partitions", ())
     return [part.error.code for part in parts if "error" in part.DESCRIPTOR.fields_by_name]
 
 
 def _tame(rng: Random, request: Any) -> None:
-    """Most requests must not wait: a test of thousands has no time for them."""
+    """Remove the waits of most requests, since there are thousands of them."""
     fields = request.DESCRIPTOR.fields_by_name
     if rng.random() < 0.99:
         if "metadata_revision" in fields:

@@ -1,4 +1,4 @@
-"""How much hostility the folder's tests amount to. Collected last, whatever the order of the others."""
+"""Count the hostile frames of all tests in this folder. The tests here run last, in any order of the others."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from tests.support.hostile.fuzzing import FRAMES, is_whole_run
 pytestmark = pytest.mark.e2e
 
 PORTS = {"client port": 5_000, "data port": 100_000, "peer port": 30_000, "HTTP port": 1_500}
-"""At least so many frames through real sockets to a real broker."""
+"""Minimum number of frames through real sockets to a real broker."""
 DAILY = "not long"
-"""The marks of `make test`, none of which is here."""
+"""The mark expression of `make test`, which excludes no test of this folder."""
 RESIDENT_BYTES_MAX = LIMITS.receiving_bytes_max + 2 * MARGIN_BYTES
-"""What a broker that has been through everything may have kept of it: allocators hold on to pieces of the largest budget."""
+"""Limit of the memory growth over all attacks: allocators keep fragments of the largest budget."""
 
 
 def _is_folder_complete(request: pytest.FixtureRequest) -> bool:
-    """Whether all of this folder is run: neither chosen by name nor by mark, and not stopped on the way."""
+    """Return whether the run has all tests of this folder, without a selection by name or mark."""
     here = Path(__file__).parent
     ran = {item.path for item in request.session.items if item.path.parent == here}
     option = request.config.option

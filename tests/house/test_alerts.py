@@ -1,7 +1,7 @@
-"""The rules for Prometheus load, and ask only for what brokers export.
+"""Check that the Prometheus rules load and use only metrics that brokers export.
 
-There is no YAML parser among the project's dependencies: the file keeps to a plain subset (mappings and lists by indentation,
-one scalar per line, quotes around everything that is not a word), and the reader here refuses everything else.
+The project has no YAML parser among its dependencies. The rules keep to a plain subset (mappings and lists by indentation, one scalar per
+line, quotes around everything that is not a word), and the reader here refuses everything else.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ WORD = re.compile(r"[A-Za-z0-9_./-]+")
 QUOTED = re.compile(r"'(?:[^']|'')*'|\"[^\"\\]*\"")
 INLINE_LIST = re.compile(r"\[('[^',]*'(?:, '[^',]*')*)\]")
 SCRAPED = {"up", "process_open_fds", "process_max_fds"}
-"""Metrics that Prometheus itself or the process collector has."""
+"""Metrics of Prometheus itself and of the process collector."""
 LABELS_OF_PROMETHEUS = {"job", "instance"}
 
 
 def lines_of(text: str) -> list[Line]:
-    """(indentation, content); a list item's dash counts as indentation of what follows it."""
+    """Return indentation and content of each line that is not empty or a comment."""
     lines: list[Line] = []
     for raw in text.splitlines():
         if raw.strip() and not raw.lstrip().startswith("#"):
@@ -48,7 +48,7 @@ def scalar(text: str) -> str | list[str]:
 
 
 def read(lines: list[Line], indentation: int) -> Any:  # a tree of dict, list and str
-    """The node at this indentation; takes its lines off the list."""
+    """Read the node at this indentation and remove its lines from the list."""
     if lines[0][1].startswith("- "):
         items = []
         while lines and lines[0][0] == indentation and lines[0][1].startswith("- "):
@@ -82,13 +82,13 @@ RULES = parse((FOLDER / "alerts.yml").read_text())["groups"][0]["rules"]
 
 
 def selectors(expression: str) -> Iterator[tuple[str, str]]:
-    """(metric, what is in its braces) of an expression."""
+    """Yield each metric of an expression with the text in its braces."""
     for found in re.finditer(r"\b(raftmq_\w+|process_\w+|up)\b(?:\{([^}]*)\})?", expression):
         yield found[1], found[2] or ""
 
 
 def metric_of(name: str) -> Metric | None:
-    """The catalog's metric that a series belongs to."""
+    """Return the metric of the catalog that a series belongs to."""
     for suffix in ("_bucket", "_sum", "_count"):
         base = CATALOG.get(name.removesuffix(suffix))
         if name.endswith(suffix) and base is not None and base.kind == "histogram":
@@ -98,7 +98,7 @@ def metric_of(name: str) -> Metric | None:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
-def test_a_rule_has_what_prometheus_and_people_need(rule: dict[str, Any]) -> None:
+def test_a_rule_has_every_field_and_a_row_on_the_page(rule: dict[str, Any]) -> None:
     assert set(rule) == {"alert", "expr", "for", "labels", "annotations"}
     assert re.fullmatch(r"RaftMQ[A-Z]\w+", rule["alert"])
     assert re.fullmatch(r"\d+[smh]", rule["for"])
@@ -108,7 +108,7 @@ def test_a_rule_has_what_prometheus_and_people_need(rule: dict[str, Any]) -> Non
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
-def test_a_rule_asks_for_metrics_and_labels_that_exist(rule: dict[str, Any]) -> None:
+def test_a_rule_uses_only_existing_metrics_and_labels(rule: dict[str, Any]) -> None:
     expression = rule["expr"]
     assert expression.count("(") == expression.count(")")
     assert re.search(r" (==|>|<) ", expression)
@@ -131,7 +131,7 @@ def test_a_rule_asks_for_metrics_and_labels_that_exist(rule: dict[str, Any]) -> 
         assert set(re.findall(r"\$labels\.(\w+)", text)) <= labels
 
 
-def test_names_are_used_once_and_every_rule_of_the_page_exists() -> None:
+def test_rule_names_are_unique_and_the_page_names_the_same_rules() -> None:
     names = [rule["alert"] for rule in RULES]
     assert len(set(names)) == len(names) >= 20
     assert set(re.findall(r"`(RaftMQ\w+)`", PAGE.read_text())) == set(names)
@@ -142,7 +142,7 @@ def test_the_page_names_only_metrics_that_exist() -> None:
         assert metric_of(name) is not None or name in CATALOG, name
 
 
-def test_the_configuration_loads_the_rules_for_the_job_they_ask_for() -> None:
+def test_the_configuration_loads_the_rules_and_scrapes_three_brokers() -> None:
     tree = parse((FOLDER / "prometheus.yml").read_text())
     assert tree["rule_files"] == ["alerts.yml"]
     (scrape,) = tree["scrape_configs"]
@@ -153,7 +153,7 @@ def test_the_configuration_loads_the_rules_for_the_job_they_ask_for() -> None:
 @pytest.mark.parametrize(
     "text", ["a:\n  b: c\n d: e", "a: b\na: c", "a: {b: c}", "a: b: c", "a:b", "a:\n", "a: 'b", "\ta: b", "a: x > 1"]
 )
-def test_the_reader_refuses_what_is_not_plain(text: str) -> None:
+def test_the_reader_refuses_text_outside_its_subset(text: str) -> None:
     with pytest.raises(AssertionError):
         parse(text)
 

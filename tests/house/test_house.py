@@ -1,4 +1,4 @@
-"""The checkout keeps its own promises: generated files are fresh, documents agree with the code, no trace of a machine."""
+"""Check the checkout: generated files are fresh, documents agree with the code, and no file has a path of a machine."""
 
 import importlib.metadata
 import re
@@ -37,11 +37,11 @@ def project() -> dict[str, str]:
     return declared
 
 
-def test_protobuf_modules_are_what_protoc_makes_of_the_proto_files() -> None:
+def test_generated_protobuf_modules_are_fresh() -> None:
     assert stale_protobuf() == []
 
 
-def test_reference_pages_are_what_the_code_says() -> None:
+def test_generated_reference_pages_are_fresh() -> None:
     assert stale_docs() == [], "run `make docs`"
 
 
@@ -63,7 +63,7 @@ def test_no_file_names_a_path_of_a_machine_or_a_package_registry() -> None:
 @pytest.mark.parametrize(
     "line", ["cd /home/jane/raftmq", "see /work/shared", '"/root/.cache"', "--index-url=x", "https://pypi.org/simple"]
 )
-def test_the_search_for_traces_finds_one(line: str) -> None:
+def test_a_machine_path_or_registry_is_found(line: str) -> None:
     assert MACHINE_PATHS.search(line) or REGISTRY_HOSTS.search(line)
 
 
@@ -78,7 +78,7 @@ def test_every_make_command_in_a_document_exists(name: str) -> None:
 
 
 def test_the_first_pages_call_make() -> None:
-    """The test above could not fail on pages without commands."""
+    """Without this the test above could not fail on pages without commands."""
     called = {
         name: set(re.findall(r"make ([a-z]+)", (ROOT / name).read_text())) for name in ("README.md", "CONTRIBUTING.md")
     }
@@ -118,7 +118,7 @@ def test_every_decision_has_its_sections() -> None:
             assert f"## {section}" in text, f"{path.name} lacks {section}"
 
 
-def test_the_version_is_one() -> None:
+def test_the_installed_version_and_the_changelog_agree_with_the_project() -> None:
     version = project()["version"]
     assert importlib.metadata.version("raftmq") == version
     assert re.search(rf"^## \[({re.escape(version)}|Unreleased)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
@@ -133,13 +133,13 @@ def test_the_architecture_is_short_and_names_every_package() -> None:
 
 
 def test_every_folder_with_modules_is_a_declared_package() -> None:
-    """A forgotten entry in `packages` works here, by way of the checkout, and fails for users."""
+    """A missing entry in `packages` works in a checkout and fails for users."""
     with (ROOT / "pyproject.toml").open("rb") as file:
         setuptools = tomllib.load(file)["tool"]["setuptools"]
     roots = setuptools["package-dir"]
 
     def folder_of(package: str) -> str:
-        """The folder of a package: its own, or below that of the nearest parent that has one."""
+        """Return the folder of a package: its declared one, or a subfolder of its parent's."""
         parent, _, name = package.rpartition(".")
         return roots[package] if package in roots else f"{folder_of(parent)}/{name}"
 

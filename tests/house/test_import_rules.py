@@ -1,4 +1,4 @@
-"""The import rules hold, and each of them can fail: a copy of the packages with one bad import breaks exactly the rule meant for it."""
+"""Check that the import rules hold and that each can fail: a copy of the packages with one bad import breaks the intended rule."""
 
 import ast
 import graphlib
@@ -36,7 +36,7 @@ BAD_IMPORTS = {
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """The packages laid out as they are imported, in a folder of their own."""
+    """Copy the packages into a separate folder, laid out as they are imported."""
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / "api", tmp_path / "raftmq", ignore=ignored)
     for package in PACKAGES:
@@ -51,18 +51,18 @@ def broken_rules(copy: Path) -> set[str]:
     command = [str(LINT), "--config", str(ROOT / ".importlinter"), "--no-cache"]
     done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, check=False)
     assert "Contracts:" in done.stdout, done.stdout + done.stderr
-    # after the verdict may stand how many imports the rule lets pass
+    # the number of ignored imports may follow the verdict
     return {line.partition(" BROKEN")[0] for line in done.stdout.splitlines() if " BROKEN" in line}
 
 
-def test_the_rules_hold(copy: Path) -> None:
+def test_the_import_rules_hold(copy: Path) -> None:
     assert broken_rules(copy) == set()
 
 
 @pytest.mark.parametrize("file", BAD_IMPORTS)
 def test_a_bad_import_breaks_its_rule(file: str, copy: Path) -> None:
     statement, rule = BAD_IMPORTS[file]
-    if file == "fsm/bad.py":  # an innocent import of a module that itself reaches for the clock
+    if file == "fsm/bad.py":  # an indirect import: the imported module imports the clock
         (copy / "raftmq" / "raft" / "bad_helper.py").write_text("import time\n")
     target = copy / file if file.startswith("pyspark") else copy / "raftmq" / file
     kept = target.read_text() if target.exists() else ""
@@ -92,7 +92,7 @@ def test_importing_raftmq_loads_nothing_heavy() -> None:
 
 
 def circle_in(*packages: str) -> list[str]:
-    """Return the modules of a circle of imports, imports for the type checker included; empty when there is none."""
+    """Return the modules of a circle of imports, imports for the type checker included (empty if there is none)."""
     graph = grimp.build_graph(*packages, cache_dir=None)
     imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
     try:
@@ -123,9 +123,9 @@ def imported(node: ast.AST) -> list[str]:
     return [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
 
 
-def test_the_product_imports_nothing_that_executes_what_it_decodes() -> None:
-    """PySyncObj unpickled what peers sent."""
-    # What a worker pickles goes to the processes that it started itself, through their own pipes.
+def test_the_product_imports_no_decoder_that_executes_its_input() -> None:
+    """PySyncObj unpickled bytes from its peers."""
+    # A worker pickles only for processes that it started itself, through their own pipes.
     allowed = ["client/worker/process_executor.py: pickle"]
     banned = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "jsonpickle"}
     found = [

@@ -1,6 +1,6 @@
-"""The byte tables of docs/internals say what the code writes: each is compared with bytes made by the code from distinct values.
+"""Compare each byte table of docs/internals with bytes that the code encodes from distinct values.
 
-A table of fields has the columns offset, size, type, field. Rows with a numeric offset are fixed; the others depend on lengths.
+A table of fields has the columns offset, size, type, field. Rows with a numeric offset are fixed. The others depend on lengths.
 """
 
 import dataclasses
@@ -53,7 +53,7 @@ SIZES = {"u8": 1, "u32": 4, "u64": 8}
 
 
 def tables(page: str, heading: str) -> list[list[dict[str, str]]]:
-    """The tables below a heading and above the next one, as rows by column name."""
+    """Return the tables between a heading and the next one, as rows by column name."""
     text = (INTERNALS / page).read_text()
     found = re.search(rf"^#+ {re.escape(heading)}$(.*?)(?=^#+ |\Z)", text, re.MULTILINE | re.DOTALL)
     assert found is not None, f"{page} has no heading {heading!r}"
@@ -69,14 +69,14 @@ def _rows(lines: list[str]) -> list[dict[str, str]]:
 
 
 def table(page: str, heading: str, *columns: str) -> list[dict[str, str]]:
-    """The one table below a heading that has these columns, and no others."""
+    """Return the only table below a heading with exactly these columns."""
     fitting = [rows for rows in tables(page, heading) if tuple(rows[0]) == columns]
     assert len(fitting) == 1, f"{page}, {heading!r}: {len(fitting)} tables with the columns {columns}"
     return fitting[0]
 
 
 def numbers(page: str, heading: str, columns: tuple[str, ...]) -> dict[str, int]:
-    """A table of names and numbers."""
+    """Return a table of names and numbers."""
     rows = table(page, heading, *columns)
     by_name = {row[columns[0]]: int(row["number"]) for row in rows}
     assert len(by_name) == len(rows)
@@ -84,7 +84,7 @@ def numbers(page: str, heading: str, columns: tuple[str, ...]) -> dict[str, int]
 
 
 def layout_of(layout: struct.Struct) -> list[tuple[str, int]]:
-    """Type and size of each field of a struct, in the words of the pages; padding is one field of zeros."""
+    """Return type and size of each field of a struct in the words of the pages. Padding is one field of zeros."""
     order = "be" if layout.format[0] == ">" else ""
     words = {"B": "u8", "H": "u16", "I": "u32", "Q": "u64", "q": "i64"}
     found = []
@@ -97,7 +97,7 @@ def layout_of(layout: struct.Struct) -> list[tuple[str, int]]:
 
 
 def check_layout(page: str, heading: str, data: bytes, values: dict[str, int], layout: struct.Struct) -> None:
-    """The table's fixed fields are those of the struct, follow each other without a hole, and have these values in `data`."""
+    """Check that the table's fixed fields are those of the struct, have no gaps, and have these values in `data`."""
     rows = [row for row in table(page, heading, *FIELDS) if row["offset"].isdigit() and row["size"].isdigit()]
     expected = layout_of(layout)
     if len(rows) == len(expected) + 1:
@@ -119,7 +119,7 @@ def check_layout(page: str, heading: str, data: bytes, values: dict[str, int], l
 
 
 def distinct(*names: str) -> dict[str, int]:
-    """A value of its own for each name, so that fields in the wrong order are seen; times are negative, as they may be."""
+    """Return a different value for each name, so that fields in the wrong order are noticed. Times are negative, as they may be."""
     return {name: -201 - number if name.endswith("_ms") else 201 + number for number, name in enumerate(names)}
 
 
@@ -174,7 +174,7 @@ def test_the_identity_row() -> None:
 
 
 def membership_of(voters: int, learners: int, outgoing: int, learners_next: int) -> Membership:
-    """Replica ids 1, 2, 3 … in the order of the four lists."""
+    """Return a membership with replica ids 1, 2, 3 … in the order of the four lists."""
     ids = iter(range(1, 100))
     lists = [tuple(next(ids) for _ in range(count)) for count in (voters, learners, outgoing, learners_next)]
     return Membership(lists[0], lists[1], lists[2], lists[3], auto_leave=True, revision=212)
@@ -259,7 +259,7 @@ def test_keys_of_state_rows() -> None:
             encode = getattr(source, "_encode_key", None) or getattr(
                 getattr(source, "_table", None), "_encode_key", None
             )
-            if encode is not None:  # the producers' table has no Table inside
+            if encode is not None:  # the producers' table contains no Table
                 encode(source.tag, kinds[row["key"].split(",")[0]])
 
 
@@ -324,7 +324,7 @@ def test_codecs() -> None:
 
 
 def test_the_batch_body() -> None:
-    # two bodies, so that no two modes are equal in both
+    # two bodies, so that each pair of modes differs in one of them
     encoded = batch_codec.encode_body([b"a", None], [b"k", b"l"], 5, [(), (("h", b"v"),)])
     modes_of_first = {"values_mode": 2, "keys_mode": 1, "timestamps_mode": 0, "headers_mode": 1}
     check_layout("storage.md", "Batch body", encoded.body, modes_of_first, batch_codec._PRELUDE)
@@ -389,7 +389,7 @@ def test_the_handshake() -> None:
 
 
 def example_of(message_type: type, kind: int) -> tuple[messages.Message, dict[str, int]]:
-    """A message whose fields all have values of their own, and those values by field name."""
+    """Return a message with a different value in each field, and the values by field name."""
     values: dict[str, int] = {}
     arguments: dict[str, object] = {}
     for number, field in enumerate(dataclasses.fields(message_type)):
@@ -497,7 +497,7 @@ UNITS = {"": 1, "bytes": 1, "s": 1, "KiB": 1024, "MiB": 1024**2}
 BOUNDS = [
     (page.name, row["value"], row["where"])
     for page in sorted(INTERNALS.glob("*.md"))
-    if page.name != "simulation-runs.md"  # a record, written by runs
+    if page.name != "simulation-runs.md"  # written by simulation runs
     for row in table(page.name, "Bounds", "value", "where")
 ]
 
@@ -519,7 +519,7 @@ def test_every_page_of_internals_is_listed() -> None:
     assert [page.name for page in INTERNALS.glob("*.md") if f"(internals/{page.name})" not in index] == []
 
 
-def test_links_of_the_pages_lead_somewhere() -> None:
+def test_links_of_the_pages_lead_to_existing_files() -> None:
     for page in INTERNALS.glob("*.md"):
         for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
             assert (INTERNALS / target).exists(), f"{page.name}: {target}"

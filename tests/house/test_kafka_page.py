@@ -1,7 +1,7 @@
-"""docs/guides/coming-from-kafka.md names what there is: every name of ours on it exists, with that argument and that default.
+"""Check that every RaftMQ name in docs/guides/coming-from-kafka.md exists, with the arguments and defaults that the page shows.
 
-In the columns of ours a name in code quotes is `Class`, `Class.attribute`, either with arguments, `argument=default` where the default
-is part of the statement, or a full path below `raftmq`.
+In the RaftMQ column a name in code quotes is `Class`, `Class.attribute`, either with arguments (`argument=default` where the default is part
+of the statement), or a full path below `raftmq`.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ def rows(text: str) -> list[dict[str, str]]:
 
 
 def our_spans() -> list[str]:
-    """Everything in code quotes that speaks of RaftMQ for certain: our column of each table."""
+    """Return the text in code quotes from the RaftMQ column of each table."""
     return [span for row in rows(PAGE.read_text()) for span in code_spans(row["RaftMQ"])]
 
 
 def found_object(path: str) -> object:
-    """What a dotted name stands for; AttributeError when there is nothing."""
+    """Return the object of a dotted name, or raise AttributeError."""
     first, *rest = path.removeprefix("raftmq.").split(".")
     if path.startswith("raftmq."):
         whole, end = path.split("."), 0
@@ -73,14 +73,14 @@ def found_object(path: str) -> object:
 
 
 def self_attributes(owner: object) -> set[str]:
-    """Attributes that a class documents and sets in its constructor."""
+    """Return the attributes that a class sets on itself."""
     if not inspect.isclass(owner) or owner.__module__.startswith("builtins"):
         return set()
     return set(re.findall(r"self\.([a-z]\w*)(?:: [^=]+)? = ", inspect.getsource(owner)))
 
 
 def problem_of(span: str) -> str:
-    """What is wrong with a span; empty when nothing is."""
+    """Describe the problem of a span (empty: none)."""
     if span in OF_THE_LANGUAGE:
         return ""
     if span.startswith('"'):
@@ -107,7 +107,7 @@ def problem_of(span: str) -> str:
 
 
 @pytest.mark.parametrize("span", sorted(set(our_spans())))
-def test_a_name_of_ours_exists(span: str) -> None:
+def test_a_raftmq_name_on_the_page_exists(span: str) -> None:
     assert problem_of(span) == ""
 
 
@@ -124,12 +124,12 @@ def test_a_name_of_ours_exists(span: str) -> None:
         ("Producer.send(topic, acks)", "no argument acks"),
     ],
 )
-def test_a_name_that_is_not_ours_is_found(span: str, problem: str) -> None:
+def test_an_unknown_name_is_reported(span: str, problem: str) -> None:
     assert problem in problem_of(span)
 
 
-def test_the_page_leaves_nothing_of_ours_out() -> None:
-    """Each argument and each method of the clients has its place, so that a new one is compared with Kafka's, too."""
+def test_the_page_names_every_argument_and_method_of_the_clients() -> None:
+    """A new argument or method must be compared with Kafka's, too."""
     spans = " ".join(our_spans())
     missing: list[str] = []
     for owner, known in CLIENTS.items():
@@ -150,8 +150,8 @@ def test_the_page_leaves_nothing_of_ours_out() -> None:
     assert missing == []
 
 
-def test_what_is_said_outside_our_column_exists_as_well() -> None:
-    """In prose and in the remarks a name of ours is one that begins with a class of ours, or with `raftmq`."""
+def test_raftmq_names_in_prose_and_remarks_exist() -> None:
+    """In prose and remarks a RaftMQ name begins with one of its classes or with `raftmq`."""
     text = re.sub(r"```.*?```", "", PAGE.read_text(), flags=re.DOTALL)
     remarks = [span for row in rows(text) for span in code_spans(row["what differs"])]
     prose = [span for line in text.splitlines() if not line.startswith("|") for span in code_spans(line)]
@@ -177,8 +177,8 @@ def test_topic_settings_and_commands_exist() -> None:
             found = children[word]
 
 
-def test_our_programs_on_the_page_are_programs() -> None:
-    """They are run by tests/e2e/test_examples.py; here, that there are some, and that they are Python."""
+def test_the_programs_on_the_page_compile() -> None:
+    """The test in tests/e2e/test_examples.py runs them."""
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     ours = [block for block in blocks if block.startswith("# RaftMQ")]
     assert len(ours) == 2

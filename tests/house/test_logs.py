@@ -1,4 +1,4 @@
-"""The table of log events is what the code logs: both ways, with fields of a closed vocabulary."""
+"""Check that the table of log events agrees with the code in both directions, with fields of a closed vocabulary."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ FROM_LIBRARIES = {"library_message"}
 SECRETS = re.compile(r"payload|password|secret|token|credential|^keys?$|^values?$|body|headers?$")
 
 
-def test_every_event_of_the_broker_is_documented_and_every_documented_one_is_logged() -> None:
+def test_the_documented_events_of_the_broker_are_those_that_it_logs() -> None:
     assert set(BROKER) | FROM_LIBRARIES == set(log_events.EVENTS)
 
 
-def test_every_event_of_the_sdk_is_documented_and_every_documented_one_is_logged() -> None:
+def test_the_documented_events_of_the_sdk_are_those_that_it_logs() -> None:
     assert set(SDK) == set(logs.EVENTS)
 
 
@@ -34,7 +34,7 @@ def test_fields_of_the_broker_are_of_a_closed_vocabulary() -> None:
     assert used | {"library", "message"} == set(log_events.FIELDS)
 
 
-def test_no_field_can_hold_what_must_not_be_logged() -> None:
+def test_no_field_name_stands_for_payloads_or_secrets() -> None:
     fields = {field for found in (BROKER, SDK) for _, names in found.values() for field in names}
     assert {field for field in fields if SECRETS.search(field)} == set()
     assert SECRETS.search("payload")
@@ -42,6 +42,6 @@ def test_no_field_can_hold_what_must_not_be_logged() -> None:
 
 @pytest.mark.parametrize("event", BROKER)
 def test_an_event_has_one_level(event: str) -> None:
-    """Else nobody can tell how bad it is by its name."""
+    """Otherwise an event's name does not tell its severity."""
     levels, _ = BROKER[event]
     assert len(levels) == 1

@@ -1,4 +1,4 @@
-"""Each package has a map, its README.md: short, naming every module, and nothing that is not there."""
+"""Check the map of each package, its README.md: it is short, names every module, and names only existing files."""
 
 import re
 from pathlib import Path
@@ -34,18 +34,18 @@ FILE = re.compile(r"[\w./-]+\.(?:py|md|proto|toml)")
 
 
 def modules_of(folder: Path) -> set[str]:
-    """The modules right in a folder and the folders that hold modules; package files and test set-up explain themselves."""
+    """Return the modules in a folder and its folders with modules, without package files and test set-up."""
     files = {path.name for path in folder.glob("*.py")} - {"__init__.py", "__main__.py", "conftest.py"}
     return files | {f"{path.name}/" for path in folder.iterdir() if any(path.glob("*.py"))}
 
 
 def names_in(text: str) -> list[str]:
-    """What stands in code quotes."""
+    """Return the texts in code quotes."""
     return re.findall(r"`([^`\n]+)`", text)
 
 
 def missing_modules(text: str, modules: set[str]) -> set[str]:
-    """Those that the map does not name. A folder is named by anything in it, too."""
+    """Return the modules that the map does not name. A path inside a folder also names the folder."""
     names = names_in(text)
     return {
         module
@@ -55,13 +55,13 @@ def missing_modules(text: str, modules: set[str]) -> set[str]:
 
 
 def missing_files(text: str, folder: Path) -> list[str]:
-    """Files that the map names and that are neither in the package nor in the checkout."""
+    """Return the files that the map names and that exist neither in the package nor in the checkout."""
     named = [name for name in names_in(text) if FILE.fullmatch(name)] + re.findall(r"\]\(([^)#:]+)\)", text)
     return [name for name in named if not (folder / name).exists() and not (ROOT / name).exists()]
 
 
 @pytest.mark.parametrize("package", MAPPED)
-def test_a_map(package: str) -> None:
+def test_a_map_is_short_and_complete(package: str) -> None:
     folder = ROOT / package
     text = (folder / "README.md").read_text()
     assert text.startswith(f"# {package}/\n")
@@ -70,7 +70,7 @@ def test_a_map(package: str) -> None:
     assert missing_modules(text, modules_of(folder)) == set()
 
 
-def test_a_forgotten_module_and_a_file_that_is_gone_are_found(tmp_path: Path) -> None:
+def test_a_missing_module_and_a_missing_file_are_reported(tmp_path: Path) -> None:
     for name in ("new.py", "known.py", "__init__.py"):
         (tmp_path / name).touch()
     (tmp_path / "parts").mkdir()

@@ -1,4 +1,4 @@
-"""The rules of one replica in docs/internals/consensus.md: what is named there exists where it says, and no assert of the core is missing."""
+"""Check the rules of one replica in docs/internals/consensus.md: each name exists in its file, and no assertion of the core is missing."""
 
 import ast
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ RULES = {f"L{number}" for number in range(1, 19)}
 
 
 def quoted(cell: str) -> list[str]:
-    """A cell's names: each in code quotes, with commas between them."""
+    """Return a cell's names, which stand in code quotes with commas between them."""
     names = [name.strip() for name in cell.split(",")]
     assert all(name[0] == name[-1] == "`" for name in names), cell
     return [name.strip("`") for name in names]
@@ -24,7 +24,7 @@ NAME_ARGUMENTS = {"invariant": 1, "violated": 0}
 
 
 def asserted_in(source: str) -> set[str]:
-    """Names of the invariants that a module asserts."""
+    """Return the names of the invariants that a module asserts."""
     names = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in NAME_ARGUMENTS:
@@ -35,7 +35,7 @@ def asserted_in(source: str) -> set[str]:
 
 
 def defined_in(source: str) -> set[str]:
-    """Classes, functions and methods of a module."""
+    """Return the classes, functions and methods of a module."""
 
     def walk(body: list[ast.stmt], prefix: str) -> Iterator[str]:
         for node in body:
@@ -48,7 +48,7 @@ def defined_in(source: str) -> set[str]:
 
 
 def demanded_in(source: str) -> set[str]:
-    """Names that a module of the simulation reports."""
+    """Return the names that a module of the simulation reports."""
     calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
     return {str(argument.value) for call in calls for argument in call.args if isinstance(argument, ast.Constant)}
 
@@ -57,7 +57,7 @@ NAMES_OF = {"assert": asserted_in, "construction": defined_in, "simulation": dem
 
 
 def missing(row: dict[str, str], sources: dict[str, str]) -> list[str]:
-    """Names of a row that none of its files has, and files that have none of its names."""
+    """Return a row's names that none of its files has, and its files that have none of its names."""
     names = quoted(row["name"])
     found = {path: NAMES_OF[row["by"]](source) for path, source in sources.items()}
     gone = [name for name in names if not any(name in there for there in found.values())]
@@ -65,16 +65,16 @@ def missing(row: dict[str, str], sources: dict[str, str]) -> list[str]:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['rule']} {row['what it says']}")
-def test_a_rule_is_where_the_page_says(row: dict[str, str]) -> None:
+def test_each_name_of_a_rule_is_in_its_file(row: dict[str, str]) -> None:
     assert row["thesis"]
     assert missing(row, {path: (ROOT / path).read_text() for path in quoted(row["in"])}) == []
 
 
-def test_every_rule_is_there() -> None:
+def test_the_page_has_every_rule() -> None:
     assert {row["rule"] for row in ROWS} == RULES | {"–"}
 
 
-def test_every_assert_of_the_core_is_there_with_its_file() -> None:
+def test_the_page_has_every_assertion_of_the_core_with_its_file() -> None:
     listed = {
         (name, path)
         for row in ROWS
@@ -90,7 +90,7 @@ def test_every_assert_of_the_core_is_there_with_its_file() -> None:
 
 
 @pytest.mark.parametrize("by", NAMES_OF)
-def test_a_name_that_is_gone_and_a_file_without_any_are_found(by: str) -> None:
+def test_a_missing_name_and_a_file_without_any_name_are_reported(by: str) -> None:
     source = "class A:\n    def f(self):\n        violated('A.f')\n        demand(True, 'A.f', '')\n"
     row = {"by": by, "name": "`A.f`, `A.g`"}
     assert missing(row, {"one.py": source, "two.py": "invariant(True, 'x')"}) == ["A.g", "two.py"]

@@ -1,4 +1,4 @@
-"""Tests that share something stay in one process, whatever else is spread; and the table names what is there."""
+"""Check that tests with a shared cluster or broker stay in one process, and that the lists name existing files."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ def test_a_test_belongs_to_a_unit(node_id: str, unit: str) -> None:
     assert unit_of(node_id) == unit
 
 
-def test_the_table_names_what_is_there_and_every_module_that_shares() -> None:
+def test_the_lists_name_existing_files_and_every_module_with_a_shared_fixture() -> None:
     assert all((ROOT / place).exists() for place in (*FOLDERS, *SPREAD))
     modules = [
         path

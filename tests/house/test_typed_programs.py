@@ -1,4 +1,4 @@
-"""What a type checker sees: the tutorial's programs, and the types that the clients give to keys and values, under mypy --strict."""
+"""Check the tutorial's programs, and the types of keys and values of the clients, with mypy --strict."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_the_tutorials_programs_pass_a_strict_type_check(tmp_path: Path) -> None
 
 
 def test_keys_and_values_have_the_types_of_their_serializers(tmp_path: Path) -> None:
-    """An ``ignore`` that nothing needs is an error, so each of them is a mistake that is found."""
+    """Mypy reports an ``ignore`` without an error, so each one marks a mistake that mypy finds."""
     done = check_types(tmp_path, {"typed.py": TYPED.read_text()})
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -54,11 +54,11 @@ PAIRS = [
     (raftmq.Admin, sync.Admin),
 ]
 ASYNC_ONLY = {"start"}
-"""A blocking client is started when it is made."""
+"""Methods that only asynchronous clients have: a blocking client starts on creation."""
 MORE_WHEN_BLOCKING = {"timeout_seconds"}
-"""Where asynchronous code has ``asyncio.timeout``."""
+"""Additional parameters of blocking methods. Asynchronous code uses ``asyncio.timeout``."""
 OWN_TYPES = {"listener", "into"}
-"""Of the module that they are used with."""
+"""Parameters whose types differ between the two modules."""
 
 
 def parameters(function: Callable[..., object]) -> dict[str, tuple[object, object, object]]:
@@ -71,7 +71,7 @@ def parameters(function: Callable[..., object]) -> dict[str, tuple[object, objec
 
 
 @pytest.mark.parametrize(("usual", "blocking"), PAIRS, ids=[usual.__name__ for usual, _ in PAIRS])
-def test_a_blocking_client_takes_what_the_asynchronous_one_takes(usual: type, blocking: type) -> None:
+def test_a_blocking_client_has_the_parameters_of_the_asynchronous_one(usual: type, blocking: type) -> None:
     assert parameters(blocking) == parameters(usual)
     methods = {
         name: member

@@ -1,4 +1,4 @@
-"""The types that serializers give to keys and values; an `ignore` is a mistake that a type checker must find."""
+"""Show the types that serializers give to keys and values. Each `ignore` marks a mistake that a type checker must find."""
 
 from collections.abc import Iterator
 from typing import assert_type

@@ -1,4 +1,4 @@
-"""A client of the data port that writes any bytes: as a client of the SDK, and as one that breaks the rules."""
+"""Provide a client of the data port that sends any bytes, valid ones like the SDK's and invalid ones."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class DataClient:
         return Frame(FrameType(type_number), int.from_bytes(header[12:20], "little"), body)
 
     async def ended(self) -> bool:
-        """Whether the broker has nothing more to say; then close the connection, as a client does."""
+        """Return whether the broker has ended the connection, and close it as a client does."""
         try:
             is_ended = await asyncio.wait_for(self.reader.read(1), 10) == b""
         except ConnectionError:

@@ -1,6 +1,6 @@
-"""The SDK's transport over one real broker in memory (`tests.support.broker.harness`): real services and state machines, no sockets.
+"""Connect the SDK to one real broker in memory (`tests.support.broker.harness`): real services and state machines, no sockets.
 
-Calls can be held, refused and counted, so that a test says when a heartbeat is answered and when a partition is opened.
+A test can hold, refuse and count calls, so it controls the time of a heartbeat's answer or of a partition's opening.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ADDRESS = "node-1:9400"
 
 
 class BrokerTransport:
-    """Give it to clients as `transport`; their `bootstrap_servers` are `ADDRESS`. One for each client process."""
+    """The `transport` of the clients of one process, whose `bootstrap_servers` are `ADDRESS`."""
 
     uses_threads = False
 
@@ -31,11 +31,11 @@ class BrokerTransport:
         self.broker = broker
         self.calls: Counter[str] = Counter()
         self.refusals: dict[str, RaftMQError] = {}
-        """By method: every call fails with this."""
+        """The error that every call of a method raises."""
         self.gates: dict[str, asyncio.Event] = {}
-        """By method: a call waits here before it reaches the broker."""
+        """The event for which each call of a method waits before it reaches the broker."""
         self.waiting: Counter[str] = Counter()
-        """By method: how many wait there."""
+        """The number of calls that wait at the gate of a method."""
         self.is_cut_off = False
 
     def connect(self, address: str) -> BrokerConnection:
@@ -96,7 +96,7 @@ class BrokerConnection:
 
 
 async def produce(broker: Harness, topic: pb.Topic, partition: int, count: int, start: int = 0) -> list[bytes]:
-    """Append one batch of numbered values; returns them."""
+    """Append one batch of numbered values and return the values."""
     values = [b"%d" % number for number in range(start, start + count)]
     part = pb.PartitionAppend(
         topic_id=topic.topic_id, partition=partition, batches=[encode_body(values, None, 1).seal()]

@@ -1,7 +1,7 @@
-"""Cancels a task at exactly one of its await points, so that a test can go through all of them.
+"""Cancel a task at exactly one of its await points, so that a test can try all of them.
 
-An await point is a place where the task really waits. Two moments matter at each: while it waits, and as what it waits for is
-there already and the task has not run yet; at the latter a result can get lost.
+An await point is a place where the task really waits. Two moments matter at each: during the wait, and after the awaited result has arrived
+but before the task runs again. At the second moment a result can get lost.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ T = TypeVar("T")
 
 
 class Moment(Enum):
-    """When a task is cancelled at its await point."""
+    """The moment of the cancellation at an await point."""
 
     WAITING = "while it waits"
-    ANSWERED = "as what it waits for is there"
+    ANSWERED = "when the result has arrived"
 
 
 class CancelledAt(Generic[T]):
-    """``await`` it in place of the coroutine; `was_reached` says whether there was such a point."""
+    """An awaitable that runs the coroutine and cancels it at a point. `was_reached` tells whether the coroutine has that point."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, T], point: int, moment: Moment) -> None:
         self._coroutine = coroutine
@@ -45,7 +45,7 @@ class CancelledAt(Generic[T]):
             error = None
             try:
                 yield waited
-            except BaseException as thrown:  # noqa: BLE001 - handed on to the coroutine
+            except BaseException as thrown:  # noqa: BLE001 - passed on to the coroutine
                 error = thrown
 
     def _cancel(self, waited: asyncio.Future[object] | None) -> None:
@@ -55,11 +55,13 @@ class CancelledAt(Generic[T]):
         if waited is None or self._moment is Moment.WAITING:
             task.cancel()
         else:
-            waited.add_done_callback(lambda _: task.cancel())  # before the task's own, which wakes it: so it meets both
+            waited.add_done_callback(
+                lambda _: task.cancel()
+            )  # runs before the task's own callback, so the task meets both
 
 
 async def cancelled_at(coroutine: Coroutine[Any, Any, object], point: int, moment: Moment) -> bool:
-    """Run it as a task of its own, and cancel it at that point; False when it has fewer. What else it raises is raised."""
+    """Run a coroutine as a task and cancel it at that point. Return whether it has the point. Errors other than the cancellation are raised."""
     attempt = CancelledAt(coroutine, point, moment)
 
     async def run() -> object:
@@ -73,6 +75,6 @@ async def cancelled_at(coroutine: Coroutine[Any, Any, object], point: int, momen
 
 
 async def passes(count: int) -> None:
-    """Let everything that is ready run, `count` times."""
+    """Let all ready callbacks run, `count` times."""
     for _ in range(count):
         await asyncio.sleep(0)

@@ -1,8 +1,8 @@
-# ruff: noqa: N802 - gRPC's servicers name their methods so
-"""A FAKE cluster for the SDK's tests: real grpc.aio servers on loopback over one shared dictionary, no Raft, no disk.
+# ruff: noqa: N802 - the names of gRPC's servicer methods
+"""Provide a FAKE cluster for the SDK's tests: real grpc.aio servers on loopback over one shared dictionary, no Raft, no disk.
 
-It keeps the promises a client relies on (dense offsets, sequences judged as a leader judges them, one leader per partition with
-an epoch, typed errors in the status details) and can be told to misbehave. The real broker is used by ``tests/e2e``.
+It keeps the promises that a client relies on: dense offsets, sequences validated as by a leader, one leader with an epoch per partition, and
+typed errors in the status details. A test can make it misbehave. ``tests/e2e`` uses the real broker.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ async def abort(context, error: pb.ErrorDetail) -> None:
 
 
 class ClusterCheck(grpc.aio.ServerInterceptor):
-    """Refuses calls that are for another cluster, as a broker does."""
+    """An interceptor that refuses calls for another cluster, as a broker does."""
 
     def __init__(self, cluster: FakeCluster) -> None:
         self._cluster = cluster
@@ -96,10 +96,10 @@ class FakePartition:
     batches: list[tuple[int, int, bytes, int]] = field(default_factory=list)  # base offset, count, bytes, append time
     producers: dict[int, ProducerState] = field(default_factory=dict)
     forgotten: set[int] = field(default_factory=set)
-    """Producers of which batches may be here that nobody remembers."""
+    """Producers whose state was expired, although the log may hold their batches."""
 
     def forget_producers(self) -> None:
-        """As after a long time without their batches."""
+        """Forget every producer, as after a long time without batches."""
         self.forgotten |= set(self.producers)
         self.producers.clear()
 
@@ -147,12 +147,12 @@ class FakeTopic:
 
 
 AppendHook = Callable[[int, "FakeTopic", int, bytes], "pb.ErrorDetail | str | None"]
-"""(broker id, topic, partition, batch) → None: go on; an error: refuse; "drop": apply, and never answer the request;
-"swallow": neither apply nor answer."""
+"""Called with broker id, topic, partition and batch. Returns None (append), an error (refuse), "drop" (append, but never answer the request)
+or "swallow" (neither append nor answer)."""
 
 
 class FakeCluster:
-    """``async with FakeCluster(brokers=2) as cluster``. Change it through its methods, so that watchers are told."""
+    """An async context manager: ``async with FakeCluster(brokers=2) as cluster``. Its methods notify watchers of changes."""
 
     def __init__(self, brokers: int = 1, *, has_data_ports: bool = False) -> None:
         self.cluster_id = "fake-cluster"
@@ -161,7 +161,7 @@ class FakeCluster:
         self.topics: dict[str, FakeTopic] = {}
         self.brokers = {n: FakeBroker(self, n) for n in range(1, brokers + 1)}
         self.clusters_called: dict[str, str] = {}
-        """By method: which cluster the last call said that it was for."""
+        """The cluster id in the last call of each method."""
         self.append_hook: AppendHook | None = None
         self.append_gate = asyncio.Event()
         self.append_gate.set()
@@ -176,8 +176,8 @@ class FakeCluster:
         self._next_producer_id = 1000
         self.fence_gate = asyncio.Event()
         self.fence_gate.set()
-        self.fenced: dict[int, int] = {}  # by producer id: the lowest epoch whose batches are still taken
-        self.names: dict[str, tuple[int, int, bytes]] = {}  # of named producers: id, epoch and stamp
+        self.fenced: dict[int, int] = {}  # by producer id: the lowest epoch whose batches are accepted
+        self.names: dict[str, tuple[int, int, bytes]] = {}  # id, epoch and stamp of named producers
         self._watchers: set[asyncio.Queue[None]] = set()
 
     async def __aenter__(self) -> Self:
@@ -224,7 +224,7 @@ class FakeCluster:
 
     @asynccontextmanager
     async def silence(self) -> AsyncIterator[None]:
-        """Within, watchers are told nothing: clients hear of changes only by asking."""
+        """Notify no watcher during the block, so that clients notice changes only by asking."""
         watchers, self._watchers = self._watchers, set()
         try:
             yield
@@ -288,9 +288,9 @@ class FakeBroker(rpc.LogServicer, rpc.TopologyServicer, rpc.AdminServicer):
         self.server: grpc.aio.Server | None = None
         self.data_port = FakeDataPort(self)
         self.open_data_connection = self._open_data_connection
-        """Answers that call. Tests replace it."""
+        """The handler of OpenDataConnection. Tests replace it."""
         self.data_opens = 0
-        """Calls of OpenDataConnection."""
+        """Number of OpenDataConnection calls."""
         self.streams = 0
 
     @property
@@ -611,7 +611,7 @@ class FakeBroker(rpc.LogServicer, rpc.TopologyServicer, rpc.AdminServicer):
 
 
 def records_in(partition: FakePartition) -> list[tuple[bytes | None, bytes | None]]:
-    """(key, value) of every record of a partition, in order."""
+    """Return key and value of every record of a partition, in order."""
     from raftmq.client.codec.batch import decode_records
 
     found = []

@@ -1,6 +1,6 @@
-"""A FAKE data port for the SDK's tests: a real TCP server over `raftmq.frames`, in front of a `FakeBroker`.
+"""Provide a FAKE data port for the SDK's tests: a real TCP server over `raftmq.frames`, in front of a `FakeBroker`.
 
-Each connection can be told to misbehave: `pause` stops its reading, `say` writes any frame, `mute` leaves calls unanswered.
+A test can make each connection misbehave: `pause` stops its reading, `say` writes any frame, `is_mute` leaves calls unanswered.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 
 class FakeDataPort:
-    """Accepts the tokens that it gave out, once each."""
+    """A port that accepts each of its tokens once."""
 
     def __init__(self, broker: FakeBroker) -> None:
         self.broker = broker
         self.port = 0
         self.connections: list[FakeDataConnection] = []
-        """All that were ever accepted."""
+        """All connections so far, open or closed."""
         self.refusal: pb.ErrorDetail | None = None
-        """The answer to HELLO."""
+        """The error that answers HELLO."""
         self.is_silent = False
-        """HELLO is not answered."""
+        """Whether HELLO gets no answer."""
         self.changed = asyncio.Condition()
         self._tokens: set[bytes] = set()
         self._server: asyncio.Server | None = None
@@ -64,7 +64,7 @@ class FakeDataPort:
         self._notifying = task
 
     async def wait(self, is_so: Callable[[], bool]) -> None:
-        """Return when it is so, which is looked at after each frame and each end of a connection."""
+        """Wait for a condition, which is checked after each frame and each end of a connection."""
         async with asyncio.timeout(10), self.changed:
             await self.changed.wait_for(is_so)
 
@@ -77,13 +77,13 @@ class FakeDataConnection(asyncio.BufferedProtocol):
         self._running: dict[int, asyncio.Task[None]] = {}
         self.is_open = False
         self.is_mute = False
-        """Calls are noted and not answered."""
+        """Whether calls are recorded but not answered."""
         self.calls: list[tuple[int, int, bytes]] = []
         """Method number, correlation id and body of each call."""
         self.timeouts_ms: list[int] = []
         self.cancelled: list[int] = []
         self.error_of: Callable[[bytes], pb.ErrorDetail | None] = lambda _: None
-        """Return the error that a call with this body is refused with."""
+        """Returns the error with which a call with this body is refused."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
@@ -107,7 +107,7 @@ class FakeDataConnection(asyncio.BufferedProtocol):
         self._transport.write(frame_header(frame_type, len(body), correlation_id) + body)
 
     def close(self) -> None:
-        """Close after everything written was sent."""
+        """Close after all written bytes were sent."""
         self._transport.close()
 
     def abort(self) -> None:

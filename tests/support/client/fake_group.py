@@ -1,4 +1,4 @@
-"""A consumer in a group without brokers, for what real ones cannot be made to do at a given moment: revoke in the middle, lose, refuse."""
+"""Provide a group consumer without brokers that revokes, loses and refuses at a moment that the test chooses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def partition(number: int) -> TopicPartition:
 
 
 class FakeStore:
-    """What members share: logs, progress, and whose a partition is."""
+    """The state that members share: logs, progress, and the owner of each partition."""
 
     def __init__(self) -> None:
         self.logs: dict[TopicPartition, list[Record]] = {}
@@ -29,7 +29,7 @@ class FakeStore:
 
 
 class FakeConsumer:
-    """Hands records out, from what was committed on, while their partition is assigned and not paused; commits only what is its own."""
+    """A consumer that returns records of its partitions from the committed offset on, and commits only its own partitions."""
 
     def __init__(self, store: FakeStore | None = None) -> None:
         self.store = store or FakeStore()
@@ -49,7 +49,7 @@ class FakeConsumer:
         self.has_polled_idly = asyncio.Event()
         self.has_failed = asyncio.Event()
 
-    # ------------------------------------------------------------------------------------------- what the test does
+    # -------------------------------------------------------------------------------------------- called by the test
 
     def write(self, number: int, *keys: bytes | None, value: bytes | None = b"v") -> None:
         """Append a record for each key."""
@@ -59,7 +59,7 @@ class FakeConsumer:
         self._news.set()
 
     async def assign(self, *numbers: int) -> None:
-        """Partitions come to this member."""
+        """Assign partitions to this member."""
         names = frozenset(map(partition, numbers))
         assert self.listener is not None
         for name in sorted(names):
@@ -69,14 +69,14 @@ class FakeConsumer:
         self._news.set()
 
     async def revoke(self, *numbers: int) -> None:
-        """They go, in order."""
+        """Revoke partitions, which the member releases in order."""
         names = frozenset(map(partition, numbers))
         assert self.listener is not None
         await self.listener.on_revoked(names)
         self._forget(names)
 
     async def lose(self, *numbers: int) -> None:
-        """They are gone."""
+        """Take partitions away without a release."""
         names = frozenset(map(partition, numbers))
         assert self.listener is not None
         self._forget(names)
@@ -88,13 +88,13 @@ class FakeConsumer:
             self.paused.discard(name)
 
     async def wait_committed(self, number: int, offset: int) -> None:
-        """Return when so much of a partition is committed."""
+        """Wait until a partition is committed up to the offset."""
         while self.committed.get(partition(number), 0) < offset:
             self.has_committed.clear()
             await self.has_committed.wait()
 
     async def wait_idle_poll(self) -> None:
-        """Return when a poll that began after now found nothing to hand out."""
+        """Wait until a later poll finds no record."""
         self.has_polled_idly.clear()
         self._news.set()
         await self.has_polled_idly.wait()
@@ -102,7 +102,7 @@ class FakeConsumer:
     def position(self, number: int) -> int:
         return self._positions[partition(number)]
 
-    # ------------------------------------------------------------------------------------------- what the worker calls
+    # ------------------------------------------------------------------------------------------ called by the worker
 
     async def start(self) -> None:
         pass

@@ -1,6 +1,6 @@
-"""The SDK's transport over a `FakeCluster` that is never started: no sockets, no gRPC, every step a pass of the event loop.
+"""Connect the SDK to a `FakeCluster` that is never started: no sockets, no gRPC, every step a pass of the event loop.
 
-A broker can be cut off: what is under way to it fails as a broken connection, what comes later as an unreachable one.
+A test can cut a broker off: calls in flight fail with a broken connection, and later ones with an unreachable broker.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.support.client.fake_broker import FakeBroker, FakeCluster
 
 
 class _Context:
-    """Stands in for gRPC's: aborting raises the error that the client would see."""
+    """Substitute for gRPC's context: `abort` raises the error that the client would see."""
 
     async def abort(self, code, message, trailing_metadata=()):
         detail = pb.ErrorDetail()
@@ -29,7 +29,7 @@ class _Context:
 
 
 class MemoryTransport:
-    """Give it to clients as `transport`; their `bootstrap_servers` are `addresses`."""
+    """The `transport` of clients whose `bootstrap_servers` are `addresses`."""
 
     uses_threads = False
 
@@ -93,7 +93,7 @@ class MemoryConnection:
             raise errors.BrokenConnectionError(f"{self.address}: the connection is closed")
 
     async def _guarded(self, coroutine, timeout_seconds=None, *events: asyncio.Event):
-        """The coroutine's result, unless the connection breaks or closes, one of the events happens, or the time is over."""
+        """Return the coroutine's result, or raise when the connection breaks or closes, an event is set, or the time is up."""
         work = asyncio.ensure_future(coroutine)
         ends = [asyncio.ensure_future(e.wait()) for e in (self._transport.changed, self._closed, *events)]
         try:

@@ -1,7 +1,7 @@
-"""What a `PartitionTransform` meets, in memory: an input partition with a group's offset, output topics, producers' names, and bad luck.
+"""Simulate the surroundings of a `PartitionTransform` in memory: an input partition with a group's offset, output topics and producer names.
 
-Output partitions judge batches as brokers do, with the real judge and the real table of producers; names are those of the real metadata. Every
-call reaches its destination some turns of the loop later, also when its caller is gone by then, and some answers are lost. Time is a number.
+Output partitions use the broker's sequence validator and producer table, and producer names come from the real metadata tables. Every call
+takes some turns of the loop and arrives even after its caller has ended. Some answers are lost. Time is a plain number.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from raftmq.types import LogIndex, Record, TopicPartition
 IN = TopicPartition("in", 3)
 DAY_S = 86_400
 TURNS_MAX = 6
-"""Of the loop, that a call takes."""
+"""Upper limit of the turns of the loop that each direction of a call takes."""
 
 
 class _Clock:
@@ -43,19 +43,19 @@ class _Clock:
 
 
 class OutputPartition:
-    """One partition of an output topic, on a leader that applies at once."""
+    """A partition of an output topic on a leader that applies immediately."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self.applied_index = LogIndex(0)
         self.expiry = _Clock()
         self.producers = ProducerTable(2)
-        self.validate = SequenceValidator(self)  # as much of an `AppliedState` as the validator looks at
+        self.validate = SequenceValidator(self)  # this class has the part of `AppliedState` that the validator uses
         self.records: list[tuple[str, bytes | None, int]] = []
-        """The value, the key and the generation of each."""
+        """Value, key and generation of each record."""
 
     def append(self, batch: bytes) -> pb.ErrorDetail | int:
-        """A base offset, or the refusal."""
+        """Append a batch and return its base offset, or return the refusal."""
         header = parse_header(batch)
         self.expiry.now_ms = self._world.now_s * 1000
         self.producers.expire(self.expiry.now_ms)
@@ -82,7 +82,7 @@ class OutputPartition:
 
 @dataclass
 class OutputTopic:
-    """One incarnation."""
+    """One incarnation of an output topic."""
 
     info: TopicInfo
     partitions: list[OutputPartition]
@@ -90,11 +90,11 @@ class OutputTopic:
 
 @dataclass
 class World:
-    """See the module."""
+    """The simulated surroundings: input, output topics, producer names and time."""
 
     chance: random.Random
     lost_answers: float = 0.1
-    """How many of all answers to appends."""
+    """The share of append answers that are lost."""
     now_s: int = 1_700_000_000
     records: list[Record] = field(default_factory=list)
     append_times_s: list[int] = field(default_factory=list)
@@ -103,7 +103,7 @@ class World:
     owner_epoch: int = 100
     topics: dict[str, OutputTopic] = field(default_factory=dict)
     incarnations: list[OutputTopic] = field(default_factory=list)
-    """All that there ever were."""
+    """All output topics, including deleted ones."""
     handler: Callable[[Record], list[MadeOutput]] = field(default=lambda _: [])
     tasks: set[asyncio.Task[Any]] = field(default_factory=set)
 
@@ -112,7 +112,7 @@ class World:
         self._next_group_id = 1
         self._groups: dict[int, OutputPartition] = {}
 
-    # ------------------------------------------------------------------------------------------------- what happens to it
+    # ------------------------------------------------------------------------------------------------ called by the test
 
     def write(self, count: int) -> None:
         """Append records to the input."""
@@ -123,7 +123,7 @@ class World:
             self.append_times_s.append(self.now_s)
 
     def create(self, name: str, partitions: int) -> None:
-        """Create an output topic, or create it again: the one of the name before is gone."""
+        """Create an output topic, replacing one of the same name."""
         topic = OutputTopic(TopicInfo(name, len(self.incarnations) + 1, ()), [])
         self.topics[name] = topic
         self.incarnations.append(topic)
@@ -139,17 +139,17 @@ class World:
             self._next_group_id += 1
 
     def reset(self, offset: int) -> None:
-        """An operator resets the group's offset."""
+        """Reset the group's offset as an operator does."""
         self.owner_epoch += 1
         self.committed = (offset, "")
 
     def assign(self) -> Owner:
-        """Another member opens the partition."""
+        """Open the partition for a new member."""
         self.owner_epoch += 1
         return Owner(self, self.owner_epoch)
 
     def written(self) -> list[tuple[str, bytes | None, int]]:
-        """All that is in the topics that there are."""
+        """Return all records of the existing topics."""
         return [one for topic in self.topics.values() for part in topic.partitions for one in part.records]
 
     # --------------------------------------------------------------------------------------------------------- services
@@ -162,7 +162,7 @@ class World:
             await asyncio.sleep(0)
 
     async def reach(self, serve: Callable[[], Any], *, may_lose: bool = False) -> Any:
-        """Have a call served in a task of its own, so that it arrives although its caller was cancelled."""
+        """Serve a call in a separate task, so that it arrives even if its caller is cancelled."""
 
         async def arrive() -> Any:
             await self.turns()
@@ -209,7 +209,7 @@ class World:
 
 
 class Owner:
-    """One member that owns the input partition, or believes so: a consumer, a resolver and a connection in one, and its transform."""
+    """A member that owns, or believes that it owns, the input partition: consumer, resolver and connection in one, with its transform."""
 
     def __init__(self, world: World, owner_epoch: int) -> None:
         self.world = world
@@ -231,18 +231,18 @@ class Owner:
         self.failure: BaseException | None = None
 
     def read(self, count: int) -> None:
-        """Be handed so many records more."""
+        """Feed the next `count` records to the transform."""
         end = min(self._position + count, len(self.world.records))
         if end > self._position:
             self.transform.feed(self.world.records[self._position : end])
             self._position = end
 
     def crash(self) -> None:
-        """End at once; what is under way arrives all the same."""
+        """End immediately. Calls in flight still arrive."""
         self.task.cancel()
 
     async def release(self) -> None:
-        """End in order, as when a partition is revoked."""
+        """End with a last commit, as when a partition is revoked."""
         self.task.cancel()
         await asyncio.wait((self.task,))
         last = self.transform.submit_last()
@@ -270,7 +270,7 @@ class Owner:
         return {IN: None if found is None else _At(found.broker_id)}
 
     def submit(self, _: TopicPartition, offset: int, note: str) -> asyncio.Future[None]:
-        """One commit under way at a time, and the last one wins, as `Committer` does it."""
+        """Commit an offset as `Committer` does: one commit is in flight at a time, and the last one wins."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         future.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._commits.append((offset, note, future))
@@ -338,7 +338,7 @@ class Owner:
     # --------------------------------------------------------------------------------------------------------- as a handler
 
     async def handle(self, records: list[Record]) -> Handled:
-        """A chunk of some of them, as time would cut it."""
+        """Handle the first few records, as a time limit would cut a chunk."""
         count = self.world.chance.randint(1, len(records))
         await self.world.turns()
         return Handled([tuple(self.world.handler(record)) for record in records[:count]], None)
@@ -350,17 +350,17 @@ class _At:
 
 
 def made(topic: str, name: str, key: bytes | None = None, partition: int | None = None) -> MadeOutput:
-    """An output whose value is its name."""
+    """Return an output whose value is its name."""
     return MadeOutput(topic, partition, cells_of(name.encode(), key, 1))
 
 
 async def settled(world: World, condition: Callable[[], bool], turns: int = 200_000) -> None:
-    """Let the loop turn until it holds. Raises `AssertionError` when it does not."""
+    """Let the loop turn until the condition holds. Raise `AssertionError` after `turns`."""
     for _ in range(turns):
         if condition():
             return
         await asyncio.sleep(0)
-    raise AssertionError("it does not come about")
+    raise AssertionError(f"the condition does not hold after {turns} turns")
 
 
 Step = Callable[[], Awaitable[None]]

@@ -1,6 +1,6 @@
-"""`raftmq` with a wall clock that a test sets: what the file `<data directory>.clock` says, in hours, is added to it.
+"""Run `raftmq` with a wall clock that a test sets: the file `<data directory>.clock` has the hours to add to it.
 
-Run as a program, with the arguments of `raftmq broker start`. Everything else of the process is the product's.
+This is a program with the arguments of `raftmq broker start`. It changes nothing else of the product.
 """
 
 import runpy
@@ -12,12 +12,12 @@ HOUR_NS = 3_600_000_000_000
 
 
 def clock_file(data_dir: Path) -> Path:
-    """Where the hours of the broker with this data directory are."""
+    """Return the file with the clock's offset for the broker with this data directory."""
     return data_dir.with_name(f"{data_dir.name}.clock")
 
 
 def wrong_clock(path: Path) -> None:
-    """Set this process's wall clock by what the file says, now and later."""
+    """Add the hours in the file, which may change at any time, to this process's wall clock."""
     right = time.time_ns
 
     def time_ns() -> int:
@@ -32,5 +32,5 @@ def wrong_clock(path: Path) -> None:
 if __name__ == "__main__":
     if "--data-dir" in sys.argv:
         wrong_clock(clock_file(Path(sys.argv[sys.argv.index("--data-dir") + 1])))
-    sys.path.pop(0)  # this folder's modules are the tests'
+    sys.path.pop(0)  # this folder's modules must not hide the product's
     runpy.run_module("raftmq", run_name="__main__", alter_sys=True)

@@ -1,4 +1,4 @@
-"""How far a group has come."""
+"""Read the committed offsets of a group."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from raftmq.testing import LocalCluster
 
 
 async def progress(cluster: LocalCluster, topic: str, group: str) -> dict[int, int]:
-    """Partition → offset, where the group has any."""
+    """Return the committed offset of each partition that has one."""
     async with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
         numbers = range(len((await admin.describe_topic(topic)).partitions))
     async with Consumer(bootstrap_servers=cluster.bootstrap_servers, group_id=group) as consumer:

@@ -1,4 +1,4 @@
-"""The programs and commands of a page: extracted in their order, to be run as they stand there."""
+"""Extract the programs and commands of a page in their order, so that tests run them unchanged."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FILE = re.compile(r"# file: (\S+)\n")
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A line of a shell block, and what the page says it prints; None when it says nothing."""
+    """A line of a shell block with the output that the page shows (None: the page shows none)."""
 
     line: str
     output: str | None
@@ -20,14 +20,14 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What a page has to run."""
+    """The programs and commands of a page."""
 
     files: dict[str, str]
     commands: list[Command]
 
 
 def read_page(path: Path) -> Page:
-    """Its files (blocks of Python that begin with ``# file: NAME``) and commands."""
+    """Return the files (Python blocks that begin with ``# file: NAME``) and the commands of a page."""
     files: dict[str, str] = {}
     commands: list[Command] = []
     for kind, text in BLOCK.findall(path.read_text()):

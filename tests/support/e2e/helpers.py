@@ -1,4 +1,4 @@
-"""Looks at the brokers of a `LocalCluster` that several modules take: at their files, their gauges, who leads."""
+"""Inspect the brokers of a `LocalCluster`: their files, gauges, readiness and leadership."""
 
 import asyncio
 import urllib.error
@@ -16,7 +16,7 @@ from tests.support.e2e.raftmq_command import RAFTMQ
 TOPIC = "records"
 """The topic of the fixtures `cluster` and `workload`."""
 PARTITIONS = 3
-"""Of it."""
+"""Number of partitions of `TOPIC`."""
 WAIT_SECONDS = 60.0
 POLL_SECONDS = 0.1
 
@@ -25,7 +25,7 @@ POLL_SECONDS = 0.1
 async def cluster_with_topic(
     topic: str = TOPIC, partitions: int = PARTITIONS, *, brokers: int = 3, command: Sequence[str] = RAFTMQ
 ) -> AsyncIterator[LocalCluster]:
-    """Brokers of the test's own, and one topic of three replicas."""
+    """Start brokers for one test and create a topic with three replicas."""
     async with LocalCluster(brokers=brokers, command=command) as cluster:
         async with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
             await admin.create_topic(topic, partitions=partitions, replication_factor=3)
@@ -33,14 +33,14 @@ async def cluster_with_topic(
 
 
 async def eventually(condition: Callable[[], bool]) -> None:
-    """Poll what may block until it holds."""
+    """Poll a condition, which may block, until it holds."""
     async with asyncio.timeout(WAIT_SECONDS):
         while not await asyncio.to_thread(condition):
             await asyncio.sleep(POLL_SECONDS)
 
 
 def gauge(cluster: LocalCluster, broker_id: int, name: str) -> float:
-    """The value of a metric without labels."""
+    """Return the value of a metric without labels."""
     with urllib.request.urlopen(f"http://{cluster.http_address(broker_id)}/metrics", timeout=5) as answer:
         for line in answer.read().decode().splitlines():
             if line.startswith(f"{name} "):
@@ -49,7 +49,7 @@ def gauge(cluster: LocalCluster, broker_id: int, name: str) -> float:
 
 
 def is_ready(cluster: LocalCluster, broker_id: int) -> bool:
-    """Whether the broker says so on /readyz."""
+    """Return whether /readyz reports that the broker is ready."""
     try:
         with urllib.request.urlopen(f"http://{cluster.http_address(broker_id)}/readyz", timeout=2) as answer:
             return bool(answer.status == 200)
@@ -58,7 +58,7 @@ def is_ready(cluster: LocalCluster, broker_id: int) -> bool:
 
 
 def readiness(cluster: LocalCluster, broker_id: int) -> str:
-    """What the broker says on /readyz, ready or not; nothing while it does not answer."""
+    """Return the text of /readyz, ready or not (empty if the broker does not answer)."""
     try:
         with urllib.request.urlopen(
             f"http://{cluster.http_address(broker_id)}/readyz?format=text", timeout=5
@@ -71,16 +71,16 @@ def readiness(cluster: LocalCluster, broker_id: int) -> str:
 
 
 def busiest_leader(cluster: LocalCluster, topic: str = TOPIC) -> int:
-    """The broker that leads most partitions."""
+    """Return the broker that leads most partitions."""
     return Counter(cluster.wait_leaders(topic).values()).most_common(1)[0][0]
 
 
 def data_files(cluster: LocalCluster, broker_id: int) -> list[Path]:
-    """The broker's files of partitions."""
+    """Return the broker's partition files."""
     return sorted(p for p in (cluster.data_dir(broker_id) / "groups").glob("*.mdb") if not p.name.startswith("0-"))
 
 
 async def restart_all(cluster: LocalCluster) -> None:
-    """Start every broker, none of which runs, one after the other."""
+    """Start all brokers, which must be stopped, one after the other."""
     for broker_id in cluster.broker_ids:
         await asyncio.to_thread(cluster.restart, broker_id)

@@ -1,4 +1,4 @@
-"""The ``raftmq`` command as a process, against a cluster."""
+"""Run the ``raftmq`` command against a cluster."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def environment_of(cluster: LocalCluster) -> dict[str, str]:
 def raftmq(cluster: LocalCluster, *arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
     """Run a command to its end.
 
-    Those that only ask and change metadata run in this process: half a second less each. What reads standard input, waits or gets
-    signals runs in its own.
+    Commands that only read and change metadata run in this process, which saves half a second each. Commands that read standard input, wait
+    or get signals run in a process of their own.
     """
     if arguments[0] in ("topic", "cluster", "group", "dlq"):
         done = CliRunner().invoke(app, list(arguments), input=stdin, env=environment_of(cluster), prog_name="raftmq")
@@ -47,26 +47,26 @@ def started(cluster: LocalCluster, *arguments: str) -> subprocess.Popen[bytes]:
 
 
 def answer(cluster: LocalCluster, *arguments: str) -> object:
-    """What a command says as JSON."""
+    """Run a command and return its JSON output."""
     done = raftmq(cluster, *arguments, "--output", "json")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
 def lines_of(cluster: LocalCluster, *arguments: str) -> list[dict[str, Any]]:
-    """What `consume` prints as JSON."""
+    """Run `consume` and return the JSON objects that it prints."""
     done = raftmq(cluster, "consume", *arguments, "--exit-at-end", "--output", "json")
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def doctor(*arguments: str) -> subprocess.CompletedProcess[bytes]:
-    """Run `raftmq doctor`, which asks no cluster."""
+    """Run `raftmq doctor`, which needs no cluster."""
     return subprocess.run([*RAFTMQ, "doctor", *arguments], capture_output=True, timeout=120, check=False)
 
 
 def assert_one_sentence(done: subprocess.CompletedProcess[bytes], code: int, *words: str) -> None:
-    """It ended with this code, said one sentence on standard error, with these words in it, and nothing else."""
+    """Check the exit code, and that the only output is one sentence on standard error with these words."""
     said = done.stderr.decode()
     assert done.returncode == code, said
     assert said.startswith("raftmq: "), said

@@ -1,9 +1,9 @@
-"""A process with a transformer, or with what one had to write without it; started, and killed, by `test_transformer.py`.
+"""Run a transformer, or its equivalent of consumer and producer, as a process that `test_transformer.py` starts and kills.
 
     python -m tests.support.e2e.transform_member '{"bootstrap_servers": …}'
 
-An input record's value is its number. Its outputs are `number.0`, `number.1` and so on, followed by who wrote them: as many, and for such topics, as
-`outputs_of` says. It ends by SIGTERM like any program with a transformer.
+The value of an input record is its number. The values of its outputs are `number.0`, `number.1` and so on, followed by the writer's name.
+`outputs_of` determines their count and topics. SIGTERM ends the process like any program with a transformer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ OUTPUTS_MAX = 3
 
 
 class Order(msgspec.Struct):
-    """What to do."""
+    """The arguments of the process."""
 
     bootstrap_servers: str
     topic: str
@@ -34,7 +34,7 @@ class Order(msgspec.Struct):
 
 
 def outputs_of(number: int, output_topics: list[str]) -> list[tuple[str, str]]:
-    """The topic and the name of each output of an input record: none to three."""
+    """Return topic and name of each output of an input record: none to three."""
     return [
         (output_topics[(number + nth) % len(output_topics)], f"{number}.{nth}")
         for nth in range(number * 7 % (OUTPUTS_MAX + 1))
@@ -42,7 +42,7 @@ def outputs_of(number: int, output_topics: list[str]) -> list[tuple[str, str]]:
 
 
 def made(record: Record, order: Order) -> Iterator[Output]:
-    """The outputs. Half of them keep the record's key; the others have none, and half of those say where they go."""
+    """Yield the outputs of a record. Outputs without its key may name their partition."""
     for topic, name in outputs_of(int(record.value or b""), order.output_topics):
         value = f"{name} {order.name}".encode()
         if name.endswith("1"):
@@ -72,7 +72,7 @@ def run(order: Order) -> None:
 
 
 async def run_at_least_once(order: Order) -> None:
-    """The same with a consumer and a producer, which is killed before it commits."""
+    """Do the same with a consumer and a producer, which the test kills before a commit."""
     servers = order.bootstrap_servers
     consumer = Consumer(
         order.topic,

@@ -1,8 +1,8 @@
-"""A process with some workers of a group, which writes down what its handlers do; started, and killed, by `test_worker.py`.
+"""Run some workers of a group and record their handlers' work, as a process that `test_worker.py` starts and kills.
 
     python -m tests.support.e2e.worker_member '{"bootstrap_servers": …}'
 
-It says `ready` on standard output when its workers run, and ends by SIGTERM like any program with workers.
+It prints `ready` when its workers run. SIGTERM ends it like any program with workers.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from sim.history.events import HistoryWriter
 from sim.history.recorder import Recorder
 
 POISON = b" poison"
-"""What a value ends with that no handler can do anything with."""
+"""The end of a value that no handler can process."""
 
 
 class Order(msgspec.Struct):
-    """What to do."""
+    """The arguments of the process."""
 
     name: str
-    """Of the process; unique in the run."""
+    """Name of the process, unique in the run."""
     bootstrap_servers: str
     topic: str
     group_id: str
@@ -46,13 +46,13 @@ class Order(msgspec.Struct):
     ordering: Literal["key", "partition", "none"] = "key"
     seed: int = 0
     fails_one_in: int = 20
-    """So many handlers fail, and are tried again."""
+    """One in this many handler calls fails and is retried."""
     handler_ms_max: float = 100.0
     session_timeout_ms: int = 6000
 
 
 class RecordingListener(RebalanceListener):
-    """Passes everything on to the work loop, and writes down who has which partition."""
+    """A listener that passes every call on to the work loop, and records the partitions of the process."""
 
     def __init__(self, loop: WorkLoop, recorder: Recorder, process: str, group_id: str) -> None:
         self._loop = loop
@@ -88,7 +88,7 @@ class RecordingListener(RebalanceListener):
 
 
 class RecordingConsumer:
-    """Passes everything on, and writes commits down."""
+    """A consumer that passes every call on and records commits."""
 
     def __init__(self, consumer: GroupConsumer, recorder: Recorder, process: str, group_id: str) -> None:
         self._consumer = consumer
@@ -116,14 +116,14 @@ class RecordingConsumer:
             await self._consumer.commit_progress(progress)
         except BaseException as error:
             for operation in operations:
-                operation.info(error=type(error).__name__, detail=str(error))  # of several some may be done
+                operation.info(error=type(error).__name__, detail=str(error))  # some of several may have succeeded
             raise
         for operation in operations:
             operation.ok()
 
 
 class RecordingLetters(DeadLetters):
-    """Passes records on to the real one, and writes down what was moved."""
+    """A dead letter writer that passes records on to the real one and records them."""
 
     def __init__(self, letters: DeadLetters, recorder: Recorder, process: str, group_id: str) -> None:
         self._letters = letters
@@ -145,7 +145,7 @@ class RecordingLetters(DeadLetters):
 
 
 class RecordingWorker(Worker):
-    """A worker whose handler, commits and dead letters are in the history."""
+    """A worker whose handler calls, commits and dead letters are in the history."""
 
     def __init__(self, order: Order, number: int, recorder: Recorder) -> None:
         self.process = f"{order.name}.{number}"
@@ -169,7 +169,7 @@ class RecordingWorker(Worker):
         )
 
     async def handle(self, record: Record) -> None:
-        """Take a while, fail now and then."""
+        """Take a random time, and fail now and then."""
         key = record.key.decode() if record.key is not None and self._order.ordering == "key" else None
         operation = self._recorder.invoke(
             self.process,

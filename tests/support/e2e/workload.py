@@ -1,4 +1,4 @@
-"""A producer and a consumer that run through faults; what they do and are told is a history, which the checker judges."""
+"""Run a producer and a consumer through faults, and record their calls and answers in a history that the checker judges."""
 
 import asyncio
 import time
@@ -16,23 +16,23 @@ from sim.history.recording_producer import RecordingProducer
 
 IN_FLIGHT_MAX = 300
 BURST = 20
-"""Records sent at once, so that batches have several."""
+"""Number of records sent without a pause, so that batches have several records."""
 PAUSE_SECONDS = 0.02
-"""Between bursts: a thousand records a second leave the machine to the brokers, and to the tests beside."""
+"""Pause between bursts: a thousand records a second leave the processors to the brokers and other tests."""
 KEYS = 16
 ANSWER_SECONDS = 150.0
 READ_SECONDS = 60.0
 
 
 class Workload:
-    """Runs one producer and one consumer as tasks; `events` fills while it runs. An async context manager."""
+    """An async context manager that runs one producer and one consumer as tasks and collects their `events`."""
 
     def __init__(self, bootstrap_servers: str, topic: str, partitions: int) -> None:
         self.events: list[Event] = []
         self.sent = 0
         self.acknowledged = 0
         self.unsuccessful: list[Event] = []
-        """Sends that failed or whose outcome is unknown."""
+        """Sends that failed or have an unknown outcome."""
         self.read = 0
         self._recorder = Recorder(self._on_event, time.monotonic_ns)
         self._servers = bootstrap_servers
@@ -91,7 +91,7 @@ class Workload:
             await self._consumer.getmany(timeout_ms=500)
 
     async def wait(self, condition: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
-        """Wait until the condition holds; fails naming `what` when it does not, or with the error of a task of ours that died."""
+        """Wait until the condition holds. Fail with `what` after the time, or with the error of a task that died."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while (
@@ -108,14 +108,14 @@ class Workload:
         )
 
     async def wait_progress(self, records: int = 500, seconds: float = 60.0) -> None:
-        """Wait until so many more records are acknowledged and so many more are read."""
+        """Wait until `records` more are acknowledged and as many more are read."""
         acknowledged, read = self.acknowledged + records, self.read + records
         await self.wait(
             lambda: self.acknowledged >= acknowledged and self.read >= read, f"progress of {records} records", seconds
         )
 
     async def finish(self) -> None:
-        """Stop producing, wait for every answer and for everything acknowledged to be read."""
+        """Stop producing, and wait until every send is answered and every acknowledged record is read."""
         self._is_stopping = True
         await asyncio.wait_for(self._producing, 60)
         await self.wait(
@@ -126,13 +126,13 @@ class Workload:
         await self.wait(lambda: self.read >= self.acknowledged, "reading everything acknowledged")
 
     async def read_again(self) -> dict[TopicPartition, list[Record]]:
-        """Everything from the beginning, by a new consumer; part of the history."""
+        """Read everything from the beginning with a new consumer, as part of the history."""
         self._readings += 1
         async with self._new_consumer(f"reader-again-{self._readings}") as consumer, asyncio.timeout(READ_SECONDS):
             return await consumer.read_all(self._partitions)
 
     async def check(self) -> Verdict:
-        """The verdict that a test ends with: everything sent is acknowledged, everything is read again, and the history is clean."""
+        """End the test: check that all sent records are acknowledged and read again, and that the history is clean. Return the verdict."""
         await self.finish()
         assert self.unsuccessful == []
         assert self.acknowledged == self.sent

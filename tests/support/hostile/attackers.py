@@ -1,4 +1,4 @@
-"""Clients that mean harm, over real sockets, and what a broker's process has to show for it."""
+"""Provide hostile clients over real sockets, and measurements of the broker's process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MIB = 1024 * 1024
 
 
 def resident_bytes(pid: int) -> int:
-    """Physical memory of a process now."""
+    """Return the current physical memory of a process."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) * 1024
@@ -25,12 +25,12 @@ def resident_bytes(pid: int) -> int:
 
 
 def reset_peak(pid: int) -> None:
-    """Let `peak_bytes` begin anew."""
+    """Reset the maximum that `peak_bytes` returns."""
     Path(f"/proc/{pid}/clear_refs").write_text("5")
 
 
 def peak_bytes(pid: int) -> int:
-    """The most physical memory the process had since `reset_peak`."""
+    """Return the maximum of the process's physical memory since `reset_peak`."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024
@@ -39,7 +39,7 @@ def peak_bytes(pid: int) -> int:
 
 @contextlib.contextmanager
 def many_descriptors() -> Iterator[None]:
-    """This process may open as many files as the machine lets it."""
+    """Raise this process's limit of open files to the maximum."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     try:
@@ -60,7 +60,7 @@ def dial(address: str, *, receive_buffer: int = 0) -> socket.socket:
 
 @contextlib.contextmanager
 def connections(address: str, count: int, first_bytes: bytes = b"") -> Iterator[list[socket.socket]]:
-    """So many open connections that said so much; the server may close them, that is no error."""
+    """Open `count` connections and send `first_bytes` on each. The server may close them."""
     socks: list[socket.socket] = []
     try:
         for _ in range(count):
@@ -76,7 +76,7 @@ def connections(address: str, count: int, first_bytes: bytes = b"") -> Iterator[
 
 
 def is_closed_by_peer(sock: socket.socket) -> bool:
-    """Whether the other side has ended the connection (what it said before is read and forgotten)."""
+    """Return whether the other side has closed the connection. Received bytes are discarded."""
     sock.setblocking(False)
     try:
         while sock.recv(65536):
@@ -93,7 +93,7 @@ def closed_count(socks: list[socket.socket]) -> int:
 
 
 def wait_closed(socks: list[socket.socket], count: int, seconds: float) -> int:
-    """Wait until the other side has closed at least so many; how many it has closed by then."""
+    """Wait until the other side has closed at least `count` connections. Return how many it has closed by then."""
     poller = select.epoll()
     try:
         by_number = {sock.fileno(): sock for sock in socks}
@@ -112,7 +112,7 @@ def wait_closed(socks: list[socket.socket], count: int, seconds: float) -> int:
 
 
 class HalfUploader:
-    """One HTTP/2 connection that sends calls whose messages lack their last bytes, as fast as flow control lets it."""
+    """An HTTP/2 connection that sends calls without the last bytes of their messages, as fast as flow control permits."""
 
     def __init__(self, address: str, path: str, calls: int, message: bytes, *, answer_window: int = 65535) -> None:
         self._sock = dial(address)
@@ -124,7 +124,7 @@ class HalfUploader:
         self._windows: dict[int, int] = {}
         self._sent: dict[int, int] = {}
         self.statuses: dict[int, bytes] = {}
-        """HEADERS that came back, by stream: a refusal."""
+        """HEADERS of refusals, by stream."""
         for number in range(calls):
             stream = 2 * number + 1
             self._out += http2.call_headers(stream, path)
@@ -143,7 +143,7 @@ class HalfUploader:
         return sum(self._sent.values())
 
     def step(self) -> bool:
-        """Read and write what can be; whether anything was."""
+        """Read and write without blocking. Return whether bytes moved."""
         moved = self._read()
         if len(self._out) < MIB:
             self._fill()

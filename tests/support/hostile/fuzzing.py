@@ -1,6 +1,6 @@
-"""Seeded, replayable fuzzing: every case has its own generator, and one that fails says what runs it alone again.
+"""Fuzz with seeds: every case has its own generator, and a failing case names the command that repeats it alone.
 
-`HOSTILE_SEED` moves all cases; `HOSTILE_CASE` runs only that one of each fuzzed subject.
+`HOSTILE_SEED` changes all cases. `HOSTILE_CASE` runs only the case with that number of each fuzzed subject.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ BOUNDARIES = (
     2**63,
     2**64 - 1,
 )
-"""Where counts, lengths, terms and sequences go wrong."""
+"""Values at the limits of counts, lengths, terms and sequences."""
 FRAMES: Counter[str] = Counter()
-"""Hostile frames, requests and messages that were handed over in this run, by what got them. Of a connection those count
-that came before what ended it, and that."""
+"""Number of hostile frames, requests and messages in this run, by recipient.
+
+A connection's frames count up to the frame that ended it."""
 
 _WIDTHS = ((1, "<B"), (2, "<H"), (4, "<I"), (8, "<Q"))
 
@@ -48,7 +49,7 @@ def _blame(error: BaseException, name: str, number: int) -> None:
 
 
 def fuzz(name: str, count: int, case: Callable[[Random], str]) -> Counter[str]:
-    """Run `case` with `count` generators; how often it said what it said (`name` is that of the test)."""
+    """Run `case` with `count` generators for the test `name`, and count its outcomes."""
     outcomes: Counter[str] = Counter()
     for number in _numbers(count):
         try:
@@ -61,7 +62,7 @@ def fuzz(name: str, count: int, case: Callable[[Random], str]) -> Counter[str]:
 
 
 async def fuzz_async(name: str, count: int, case: Callable[[Random], Awaitable[str]]) -> Counter[str]:
-    """`fuzz` for coroutines, one after the other."""
+    """Do the same as `fuzz` for coroutines, one after the other."""
     outcomes: Counter[str] = Counter()
     for number in _numbers(count):
         try:
@@ -74,7 +75,7 @@ async def fuzz_async(name: str, count: int, case: Callable[[Random], Awaitable[s
 
 
 def is_whole_run() -> bool:
-    """Whether counts of outcomes mean anything: a replay runs one case."""
+    """Return whether all cases run, so that counts of outcomes mean something."""
     return _ONLY is None
 
 
@@ -95,7 +96,7 @@ def _extend(rng: Random, data: bytearray) -> None:
 
 
 def _lie(rng: Random, data: bytearray) -> None:
-    """Put a boundary value where a number may be."""
+    """Put a boundary value at a random position."""
     width, form = rng.choice([pair for pair in _WIDTHS if pair[0] <= len(data)])
     number = rng.choice(BOUNDARIES) + rng.choice((0, 0, 1, -1))
     struct.pack_into(form, data, rng.randrange(len(data) - width + 1), number & (256**width - 1))
@@ -116,7 +117,7 @@ _MUTATIONS = (_flip, _truncate, _extend, _lie, _lie, _remove, _repeat)
 
 
 def mutated(rng: Random, data: bytes) -> bytes:
-    """The data after one to three small acts of malice; at times not even that, or nothing of it."""
+    """Return the data after one to three mutations, or, rarely, random bytes."""
     if rng.random() < 0.03:
         return rng.randbytes(rng.choice((0, 1, 7, 64, 300)))
     changed = bytearray(data)
@@ -128,13 +129,13 @@ def mutated(rng: Random, data: bytes) -> bytes:
 
 
 def spliced(rng: Random, samples: Sequence[bytes]) -> bytes:
-    """The beginning of one sample and the end of another."""
+    """Return the beginning of one sample followed by the end of another."""
     first, second = rng.choice(samples), rng.choice(samples)
     return first[: rng.randint(0, len(first))] + second[rng.randint(0, len(second)) :]
 
 
 def hostile(rng: Random, samples: Sequence[bytes]) -> bytes:
-    """A mutation of one of the samples, or of two spliced."""
+    """Return a mutated sample, or parts of two samples."""
     if rng.random() < 0.1:
         return spliced(rng, samples)
     return mutated(rng, rng.choice(samples))

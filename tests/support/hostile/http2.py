@@ -1,6 +1,6 @@
-"""HTTP/2 by hand, for clients that no library would let us be: half a message, no reading, no window, frames that lie.
+"""Encode HTTP/2 by hand, for behaviour that no library permits: half a message, no reading, no window, false frames.
 
-Source: RFC 9113 (frames), RFC 7541 (headers; only literals without indexing and without Huffman coding are needed).
+Source: RFC 9113 (frames) and RFC 7541 (headers, only as literals without indexing and without Huffman coding).
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
 
 
 def settings(**values: int) -> bytes:
-    """`initial_window_size` is the only one that hostile clients need."""
+    """Encode SETTINGS. Hostile clients need only `initial_window_size`."""
     body = b"".join(struct.pack(">HI", INITIAL_WINDOW_SIZE, value) for value in values.values())
     return frame(SETTINGS, 0, 0, body)
 
 
 def greeting(initial_window_size: int = 65535) -> bytes:
-    """What opens a connection."""
+    """Return the bytes that open a connection."""
     return PREFACE + settings(initial_window_size=initial_window_size)
 
 
@@ -60,12 +60,12 @@ def call_headers(stream: int, path: str, more: tuple[tuple[bytes, bytes], ...] =
 
 
 def message(body: bytes, claimed: int | None = None, *, is_compressed: int = 0) -> bytes:
-    """A gRPC message as it lies in DATA frames."""
+    """Return a gRPC message as DATA frames carry it."""
     return struct.pack(">BI", is_compressed, len(body) if claimed is None else claimed) + body
 
 
 def data(stream: int, payload: bytes, *, is_last: bool = False) -> bytes:
-    """DATA frames of at most 16 KiB."""
+    """Return DATA frames of at most 16 KiB."""
     pieces = [payload[at : at + 16384] for at in range(0, len(payload), 16384)] or [b""]
     return b"".join(
         frame(DATA, END_STREAM if is_last and number == len(pieces) - 1 else 0, stream, piece)
@@ -74,5 +74,5 @@ def data(stream: int, payload: bytes, *, is_last: bool = False) -> bytes:
 
 
 def unary(stream: int, path: str, body: bytes) -> bytes:
-    """A whole call."""
+    """Return the frames of a whole call."""
     return call_headers(stream, path) + data(stream, message(body), is_last=True)

@@ -1,4 +1,4 @@
-"""A client that behaves, beside an attack: what it writes is read exactly once and in order, and nothing takes for ever."""
+"""Run a well-behaved client beside an attack: it must read its records exactly once, in order and within a time limit."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Self
 from raftmq import Consumer, Producer, TopicPartition
 
 LATENCY_SECONDS_MAX = 30.0
-"""Of each record. Generous: the attackers share two cores with the broker, with us, and with whatever else runs."""
+"""Limit for each record. It is generous: attackers, broker, this client and other programs share two cores."""
 LATENCY_SECONDS_MEDIAN_MAX = 10.0
-"""Of most records. Who has to wait for those that stand still waits a second, and again for the next answer."""
+"""Limit for the median. A call that waits for the eviction of an idle one waits a second, and again for the next answer."""
 _PAUSE_SECONDS = 0.005
 _END_SECONDS_MAX = 90.0
 
 
 class Neighbour:
-    """An async context manager: it writes and reads while the block runs, and on leaving proves that all of it arrived."""
+    """An async context manager that writes and reads during its block and checks at the exit that every record arrived."""
 
     def __init__(self, bootstrap_servers: str, topic: str) -> None:
         self._servers = bootstrap_servers
@@ -28,9 +28,9 @@ class Neighbour:
         self._first_offset = -1
         self._sent_at: list[float] = []
         self.acknowledged_seconds: list[float] = []
-        """From sending to acknowledgement, of each record."""
+        """Time from sending to acknowledgement, of each record."""
         self.read_seconds: list[float] = []
-        """From sending to reading it back."""
+        """Time from sending to reading, of each record."""
 
     def __str__(self) -> str:
         return (
@@ -50,7 +50,7 @@ class Neighbour:
         return self
 
     async def settled(self) -> None:
-        """Wait until the first record was written and read: connections and caches are there."""
+        """Wait until the first record was written and read, so that connections and caches exist."""
         await self._first_read.wait()
 
     async def _produce(self) -> None:
@@ -91,7 +91,7 @@ class Neighbour:
 
     async def _verify(self) -> None:
         end = (await self._consumer.end_offsets([self._partition]))[self._partition]
-        assert end == self._first_offset + len(self._sent_at), "nobody else may write there"
+        assert end == self._first_offset + len(self._sent_at), "no other client may write there"
         for seconds in (self.acknowledged_seconds, self.read_seconds):
             assert len(seconds) == len(self._sent_at)
             assert max(seconds) < LATENCY_SECONDS_MAX, str(self)

@@ -1,4 +1,4 @@
-"""A node as its transport sees it, for connections that no broker is behind."""
+"""Provide the node interface of a transport, for connections without a broker."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from raftmq.types import NodeId
 
 
 class Peer:
-    """A node that decodes all it is sent, and believes the cluster `c` only."""
+    """A node that decodes every frame and accepts only the cluster `c`."""
 
     def __init__(self) -> None:
         self.frames = 0
@@ -47,13 +47,13 @@ class Peer:
             decode(body)
 
     def on_peer_up(self, node_id: NodeId) -> None:
-        """Nothing waits for it."""
+        """Do nothing, since nothing waits for a peer."""
 
     def on_peer_down(self, node_id: NodeId) -> None:
-        """Nobody misses it."""
+        """Do nothing, since nothing needs the peer."""
 
     def on_peer_refused(self, node_id: NodeId) -> None:
-        """Nobody draws conclusions."""
+        """Do nothing, since a refusal has no consequences."""
 
     def on_snapshots_lost(self, node_id: NodeId) -> None:
-        """Nothing was kept."""
+        """Do nothing, since no snapshot was kept."""

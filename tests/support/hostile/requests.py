@@ -1,4 +1,4 @@
-"""Valid requests of the client protocol, by the service's method: what hostile ones are made from."""
+"""Provide valid requests of the client protocol, from which fuzzing derives hostile ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RPC_NAMES = {
 
 
 def queue_requests(topic_id: int) -> dict[str, list[Message]]:
-    """By the name of the service's method."""
+    """Return the requests of the log service by method."""
     several = pb.AppendRequest()
     several.CopyFrom(append_request(topic_id, opaque_batch(3), opaque_batch(2, producer=5)))
     several.partitions.append(append_request(topic_id, opaque_batch(1), partition=1).partitions[0])
@@ -48,7 +48,7 @@ def queue_requests(topic_id: int) -> dict[str, list[Message]]:
 
 
 def admin_requests() -> dict[str, list[Message]]:
-    """By the name of the service's method. They change the cluster: for nodes in memory only."""
+    """Return the requests of the admin services by method. They change the cluster, so they are only for nodes in memory."""
     return {
         "create_topic": [
             pb.CreateTopicRequest(name="fresh", partitions=2, config={"max.batch.bytes": "2048"}, timeout_ms=10)

@@ -1,4 +1,4 @@
-"""Valid messages of every kind: what hostile ones are made from."""
+"""Provide valid messages of every kind, from which fuzzing derives hostile ones."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def joined(parts: Parts) -> bytes:
 def opaque_batch(
     count: int = 1, *, producer: int = 0, epoch: int = 0, sequence: int = 0, body: bytes = b"opaque"
 ) -> bytes:
-    """A batch as brokers see it."""
+    """Return a batch as brokers see it, with an opaque body."""
     return seal(
         body,
         record_count=count,
@@ -49,7 +49,7 @@ def opaque_batch(
 
 
 def record_bodies() -> list[tuple[int, int, bytes]]:
-    """(codec, record count, uncompressed body) of batches of every shape."""
+    """Return codec, record count and uncompressed body of batches of every shape."""
     bodies = []
     for number in CODEC_NUMBERS:
         for values, keys, times, headers in (
@@ -67,7 +67,7 @@ def record_bodies() -> list[tuple[int, int, bytes]]:
 
 
 def raft_messages(group_id: int = 7, source: int = 1, target: int = 2, term: int = 3) -> list[bytes]:
-    """One body of a MESSAGE frame for each kind, and appends of several shapes."""
+    """Return a MESSAGE body of each kind, with appends of several shapes."""
     entries = tuple(
         Entry(5 + i, term, kind, 10 + i, int(kind is EntryKind.DATA), 1_700_000_000_000, b"payload" * i)
         for i, kind in enumerate((EntryKind.DATA, EntryKind.COMMAND, EntryKind.DATA, EntryKind.EMPTY))
@@ -131,7 +131,7 @@ def hello_frame(**changes: object) -> bytes:
 
 
 def peer_frames(group_id: int = 7, source: int = 1, target: int = 2, term: int = 3) -> list[tuple[FrameType, bytes]]:
-    """Type and body of every frame that follows a handshake."""
+    """Return type and body of every frame that follows a handshake."""
     return [
         *((FrameType.MESSAGE, body) for body in raft_messages(group_id, source, target, term)),
         (FrameType.HEARTBEATS, heartbeats(group_id, source, target, term)),

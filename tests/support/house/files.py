@@ -1,4 +1,4 @@
-"""The files of the checkout."""
+"""List the files of the checkout."""
 
 import re
 import subprocess
@@ -8,7 +8,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def tracked_files() -> list[Path]:
-    """What git knows or would add; the whole tree where there is no git (an unpacked archive)."""
+    """Return the files that git tracks or would add. Without git (an unpacked archive), return the whole tree."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,

@@ -1,7 +1,7 @@
-"""A Spark program of its own, for the places where a driver runs otherwise than in the tests' process.
+"""Run a Spark program as a separate process, for tests whose driver must not run in the tests' process.
 
-``python -m tests.support.spark.driver_program {MASTER | connect} SERVERS TOPIC TARGET FOLDER`` reads the topic as a batch, and copies it to the target by a
-query; prints one JSON line.
+``python -m tests.support.spark.driver_program {MASTER | connect} SERVERS TOPIC TARGET FOLDER`` reads the topic as a batch, copies it to the
+target with a query, and prints one JSON line.
 """
 
 import json
@@ -30,7 +30,7 @@ def executor_folders(batches: Iterator[Any]) -> Iterator[Any]:
     import pyarrow as pa
 
     rows = sum(batch.num_rows for batch in batches)
-    yield pa.RecordBatch.from_pydict({"folder": [os.getcwd()], "rows": [rows]})  # noqa: PTH109 - a name is enough
+    yield pa.RecordBatch.from_pydict({"folder": [os.getcwd()], "rows": [rows]})  # noqa: PTH109 - a plain name suffices
 
 
 def main(master: str, servers: str, topic: str, target: str, folder: str) -> None:

@@ -1,4 +1,4 @@
-"""A cluster in a dictionary, for planning without Spark or brokers."""
+"""Provide a cluster in a dictionary, for planning without Spark or brokers."""
 
 from collections.abc import Mapping
 from copy import deepcopy
@@ -15,22 +15,22 @@ from raftmq.types import TopicPartition
 class FakeTopic:
     topic_id: int
     logs: dict[int, list[int]]
-    """Partition → append times of its records, by offset."""
+    """Append times of each partition's records, by offset."""
     starts: dict[int, int] = field(default_factory=dict)
 
 
 class FakeView:
-    """See `raftmq.spark.cluster.ClusterView`."""
+    """A `raftmq.spark.cluster.ClusterView` whose topics a test sets."""
 
     def __init__(self) -> None:
         self.by_name: dict[str, FakeTopic] = {}
         self.looks: list[bool] = []
-        """Of each look at topics: whether it was a fresh one."""
+        """The argument `is_fresh` of each call of `topics`."""
         self._last_id = 0
         self._held: dict[str, FakeTopic] | None = None
 
     def create(self, name: str, *counts: int) -> None:
-        """A topic with so many records in each partition; record n was appended at time 1000 + n."""
+        """Create a topic with `counts` records in its partitions. Record n was appended at time 1000 + n."""
         self._last_id += 1
         logs = {number: [1000 + n for n in range(count)] for number, count in enumerate(counts)}
         self.by_name[name] = FakeTopic(self._last_id, logs)
@@ -45,7 +45,7 @@ class FakeView:
         del self.by_name[name]
 
     def hold(self) -> None:
-        """From now on topics are shown as they are, until somebody asks afresh."""
+        """Show the topics as they are now until a fresh read."""
         self._held = deepcopy(self.by_name)
 
     def topics(self, subscription: Subscription, *, is_fresh: bool = False) -> dict[str, TopicView]:

@@ -1,6 +1,6 @@
-"""Spark's daemon of Python workers (`spark.python.daemon.module`), but workers stop in the middle of writing a task, until they are killed.
+"""Run Spark's daemon of Python workers (`spark.python.daemon.module`) with workers that stop in the middle of a task until they are killed.
 
-HOLD_FOLDER is where they say so: the first HOLDS workers that sent REQUESTS requests each leave their pid there, in files 0, 1, …
+The first HOLDS workers that have sent REQUESTS requests stop, and leave their pids in the files 0, 1, … of HOLD_FOLDER.
 """
 
 import os
@@ -14,7 +14,7 @@ from typing import Any
 FOLDER = "HOLD_FOLDER"
 HOLDS = "HOLDS"
 REQUESTS = 3
-"""That many were sent, and all but the last certainly answered, if they went to one partition."""
+"""Requests before a worker stops. If they went to one partition, all but the last were certainly answered."""
 
 
 def may_hold(folder: Path, holds: int) -> bool:
@@ -23,7 +23,7 @@ def may_hold(folder: Path, holds: int) -> bool:
         named.flush()
         for number in range(holds):
             try:
-                os.link(named.name, folder / str(number))  # whole, and only if nobody else has it
+                os.link(named.name, folder / str(number))  # atomic: it fails if another worker has the number
             except FileExistsError:
                 continue
             return True
@@ -31,7 +31,7 @@ def may_hold(folder: Path, holds: int) -> bool:
 
 
 def holding(send: Callable[..., None], folder: Path, holds: int) -> Callable[..., None]:
-    sent = count(1)  # by this process
+    sent = count(1)  # counts the requests of this process
 
     def send_and_hold(*arguments: Any) -> None:
         send(*arguments)

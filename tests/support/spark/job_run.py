@@ -1,4 +1,4 @@
-"""Records for the jobs, what became of them, and jobs as processes that can be killed."""
+"""Produce records for Spark jobs, read their results, and run jobs as processes that can be killed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from raftmq.spark.jobs.manifest import read_archive
 from tests.spark.conftest import SETTINGS, prepare_environment
 from tests.support.spark.sink_run import LOG_TAIL, kill_session
 
-Spark = Any  # a SparkSession; pyspark is imported once Java is there
+Spark = Any  # a SparkSession: pyspark is imported only where Java exists
 
 
 def produce(producer: sync.Producer, topic: str, start: int, end: int, partitions: int = 3) -> None:
@@ -37,7 +37,7 @@ def produce(producer: sync.Producer, topic: str, start: int, end: int, partition
 
 
 def content(records: list[Record]) -> list[tuple[object, ...]]:
-    """All but offsets, partition by partition in order."""
+    """Return all fields but the offset of each record, in the order of the partitions."""
     return [(r.partition, r.key, r.value, r.headers, r.timestamp) for r in records]
 
 
@@ -56,7 +56,7 @@ def archived(spark: Spark, path: Path) -> list[tuple[object, ...]]:
 
 
 def command(folder: Path, *arguments: str) -> list[str]:
-    """One of a job that is frugal. `folder` is for what Spark leaves."""
+    """Return the command of a job with few resources. Spark's files go to `folder`."""
     prepare_environment()
     settings = [part for name, value in SETTINGS.items() for part in ("--conf", f"{name}={value}")]
     local = ["--master", "local[2]", "--conf", f"spark.local.dir={folder}/local"]
@@ -64,7 +64,7 @@ def command(folder: Path, *arguments: str) -> list[str]:
 
 
 class Job:
-    """``python -m raftmq.spark …``, again and again with the same arguments."""
+    """A job ``python -m raftmq.spark …`` that a test starts repeatedly with the same arguments."""
 
     def __init__(self, folder: Path, *arguments: str) -> None:
         self.command = command(folder, *arguments)
@@ -75,18 +75,18 @@ class Job:
             return subprocess.Popen(self.command, stdout=output, stderr=log)
 
     def kill_when(self, is_time: Callable[[], bool]) -> None:
-        """Start it; kill -9 the job, its JVM and its Python workers at that moment, which must come before it ends."""
+        """Start the job, and kill it with its JVM and its Python workers at a moment that must come before its end."""
         process = self._start()
         try:
             while not is_time():
                 if process.poll() is not None:
-                    pytest.fail(f"the job was over\n{self._tail()}")
+                    pytest.fail(f"the job ended too early\n{self._tail()}")
                 time.sleep(0.01)
         finally:
             kill_session(process)
 
     def run(self) -> tuple[int, list[dict[str, Any]]]:
-        """Run it to its end: the exit code, and what it said."""
+        """Run the job to its end and return its exit code and its events."""
         process = self._start()
         try:
             code = process.wait()
@@ -95,7 +95,7 @@ class Job:
         return code, self.events()
 
     def events(self) -> list[dict[str, Any]]:
-        """What it has said; a line that is being written is not there yet."""
+        """Return the job's events so far, without an incomplete last line."""
         *lines, _ = self.output.read_text().split("\n")
         return [json.loads(line) for line in lines]
 

@@ -1,4 +1,4 @@
-"""Spark's processes, found by who started them: tests kill what is theirs and nothing else."""
+"""Find Spark's processes by their parents, so that tests kill only their own processes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def descendants(root: int) -> list[int]:
 
 
 def executor_pids(root: int) -> list[int]:
-    """JVMs of executors below a worker of a standalone cluster."""
+    """Return the executor JVMs below a worker of a standalone cluster."""
     return [pid for pid in descendants(root) if b"CoarseGrainedExecutorBackend" in b" ".join(arguments_of(pid))]
 
 
@@ -54,7 +54,7 @@ def arguments_of(pid: int) -> list[bytes]:
 
 
 def end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Ask them to end, in vain for at most half a minute; then kill what is left of them, children included."""
+    """Terminate the processes, wait half a minute for each, and then kill those that remain with their children."""
     below = [pid for process in processes for pid in descendants(process.pid)]
     for process in processes:
         process.terminate()
@@ -65,5 +65,5 @@ def end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
             process.kill()
             process.wait()
     for pid in below:
-        if b"spark" in b" ".join(arguments_of(pid)):  # not another process that got the number meanwhile
+        if b"spark" in b" ".join(arguments_of(pid)):  # another process may have got the pid in the meantime
             kill(pid)

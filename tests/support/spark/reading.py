@@ -1,4 +1,4 @@
-"""What is in a topic, read by the SDK: the sink's tests must not trust the source."""
+"""Read a topic with the SDK, since the sink's tests must not trust the Spark source."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from raftmq import Record, TopicPartition, sync
 
 
 def read_all(servers: str, topic: str) -> list[Record]:
-    """Every record, partition by partition."""
+    """Return every record, partition by partition."""
     with sync.Admin(bootstrap_servers=servers) as admin:
         partitions = [TopicPartition(topic, n) for n in range(len(admin.describe_topic(topic).partitions))]
     found: list[Record] = []
@@ -27,12 +27,12 @@ def read_all(servers: str, topic: str) -> list[Record]:
 
 @contextmanager
 def counting(servers: str, topic: str) -> Iterator[Callable[[], int]]:
-    """A function that says how many records the topic holds now."""
+    """Yield a function that returns the current number of records in the topic."""
     with sync.Consumer(bootstrap_servers=servers) as consumer, sync.Admin(bootstrap_servers=servers) as admin:
         partitions = [TopicPartition(topic, n) for n in range(len(admin.describe_topic(topic).partitions))]
         yield lambda: sum(consumer.end_offsets(partitions).values())
 
 
 def value_counts(servers: str, topic: str) -> Counter[bytes | None]:
-    """How often each value is there."""
+    """Count the occurrences of each value."""
     return Counter(record.value for record in read_all(servers, topic))

@@ -1,6 +1,7 @@
-"""A driver of its own, to be killed: one streaming query from text files to a topic.
+"""Run one streaming query from text files to a topic in a separate driver, which tests kill.
 
-Usage: sink_driver.py SERVERS TOPIC FOLDER TASKS MASTER. FOLDER has in/ (the files) and gets checkpoint/. Ends when all files are written.
+Usage: sink_driver.py SERVERS TOPIC FOLDER TASKS MASTER. FOLDER has in/ (the files) and gets checkpoint/. The driver ends when all files are
+written.
 """
 
 import os
@@ -14,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def holding() -> dict[str, str]:
-    """Settings: Python workers as `holding_daemon` has them, on executors whose own folder is not this checkout."""
+    """Return settings for Python workers of `holding_daemon` on executors that do not run in this checkout."""
     executors = {name: os.environ[name] for name in (holding_daemon.FOLDER, holding_daemon.HOLDS)}
     executors["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     there = {"spark.executor.extraJavaOptions": QUICK_JAVA} | {
@@ -38,7 +39,7 @@ def main(servers: str, topic: str, folder: str, tasks: str, master: str) -> None
         .writeStream.format("raftmq")
         .option("bootstrap.servers", servers)
         .option("topic", topic)
-        .option("batchRecords", "1")  # a request for every 64 rows: a task has several of them
+        .option("batchRecords", "1")  # a request for every 64 rows, so a task sends several
         .option("replayTimeout", "20s")
         .option("checkpointLocation", f"{folder}/checkpoint")
         .trigger(availableNow=True)

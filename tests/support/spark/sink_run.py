@@ -1,4 +1,4 @@
-"""Runs `sink_driver.py` as a process that can be killed, with workers that wait for it in the middle of the only batch."""
+"""Run `sink_driver.py` as a process that can be killed, with workers that stop in the middle of its only batch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.spark import holding_daemon
 from tests.support.spark.processes import descendants, kill
 
 ROWS = 2_000
-"""In requests of 64: each of two or three tasks has several of them for a partition."""
+"""Enough rows that each of two or three tasks sends several requests of 64 rows to a partition."""
 LOG_TAIL = 3000
 HELD = "held"
 
@@ -26,9 +26,9 @@ HELD = "held"
 def driver(
     servers: str, topic: str, folder: Path, tasks: int, holds: int = 0, master: str = "local[2,4]"
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A driver process with its JVM and workers in a session of their own; whatever is left of it is killed at the end.
+    """Run a driver with its JVM and workers in a separate session. Kill the remaining processes at the end.
 
-    `holds` runs of tasks stop in the middle (`wait_held`).
+    `holds` task runs stop in the middle (`wait_held`).
     """
     (folder / HELD).mkdir(exist_ok=True)
     environment = os.environ | {holding_daemon.FOLDER: str(folder / HELD), holding_daemon.HOLDS: str(holds)}
@@ -47,14 +47,14 @@ def driver(
 
 
 def kill_session(process: subprocess.Popen[bytes]) -> None:
-    for pid in descendants(process.pid):  # the Python daemon leads a group of its own
+    for pid in descendants(process.pid):  # the Python daemon leads a separate process group
         kill(pid)
     kill(process.pid)
     process.wait()
 
 
 def wait_held(process: subprocess.Popen[bytes], folder: Path, *numbers: int) -> list[int]:
-    """Until the runs of tasks with those numbers (from 0) have stopped in the middle; returns their workers' pids."""
+    """Wait until the task runs with those numbers (from 0) have stopped in the middle, and return their workers' pids."""
     files = [folder / HELD / str(number) for number in numbers]
     while not all(file.exists() for file in files):
         if process.poll() is not None:
@@ -68,13 +68,13 @@ def log_tail(folder: Path) -> str:
 
 
 def wait_end(process: subprocess.Popen[bytes], folder: Path) -> str:
-    """The driver's output once it has ended by itself."""
+    """Wait until the driver ends by itself and return its output."""
     process.wait()
     return (folder / "driver.log").read_text(errors="replace")
 
 
 def fill(folder: Path) -> Path:
-    """The rows that the driver writes."""
+    """Create the file with the rows that the driver writes."""
     (folder / "in").mkdir()
     (folder / "in" / "rows.txt").write_text("\n".join(f"row {n}" for n in range(ROWS)))
     return folder

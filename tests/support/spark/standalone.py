@@ -1,4 +1,4 @@
-"""A standalone cluster of Spark's, on loopback."""
+"""Run a standalone Spark cluster on loopback."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Standalone:
 
 @contextmanager
 def running(folder: Path, environment: Mapping[str, str]) -> Iterator[Standalone]:
-    """The cluster, whose processes and executors have that environment; removed at the end, for what executors leave is large."""
+    """Run the cluster with that environment. Remove its folder at the end, since executors leave large files."""
     cluster = Standalone(folder, environment)
     try:
         cluster.start()

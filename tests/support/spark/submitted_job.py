@@ -1,7 +1,7 @@
-"""For `spark-submit`: copies a topic. ``submitted_job.py SERVERS SOURCE TARGET`` prints a JSON line: for each executor its folder, and where its
-Python found RaftMQ.
+"""Copy a topic as a program for `spark-submit`.
 
-It needs of its environment what RaftMQ itself needs, no more.
+``submitted_job.py SERVERS SOURCE TARGET`` prints a JSON line with the folder of each executor and the path of its RaftMQ package. The program
+needs only RaftMQ's own requirements.
 """
 
 import json
