@@ -30,7 +30,7 @@ BOUNDS: dict[str, tuple[int, int, int]] = {
     "sim": (2, 1, 1),
     "spark": (0, 1, 0),
     "storage": (0, 1, 2),
-    "tests": (48, 5, 4),
+    "tests": (4, 1, 1),
 }
 """By area: "what" per 10,000 words, semicolons per 1,000 words, and the percentage of docstrings that begin with a question word."""
 

@@ -112,5 +112,5 @@ async def test_a_stream_ends_after_a_last_request_that_needed_a_decision():
             yield append_request(topic, batch(1, sequence=100), correlation_id=1)
 
         async with asyncio.timeout(5):
-            answers = [answer async for answer in node.queue.append_stream(requests(), node.call())]
+            answers = [answer async for answer in node.log.append_stream(requests(), node.call())]
         assert [answer.partitions[0].error.code for answer in answers] == [pb.OUT_OF_ORDER_SEQUENCE]

@@ -261,7 +261,7 @@ async def test_few_polls_at_once_wait_for_the_disk(monkeypatch):
         data = batch(1, sequence=0)
         for one in (data, batch(1, sequence=1), batch(1, sequence=2)):  # memory keeps the last one
             await node.append(topic, one)
-        polls = [asyncio.create_task(node.queue.poll(poll_request(topic, 0), node.call())) for _ in range(20)]
+        polls = [asyncio.create_task(node.log.poll(poll_request(topic, 0), node.call())) for _ in range(20)]
         polls[3].cancel()
         answers = await asyncio.gather(*polls, return_exceptions=True)
         assert [type(answer) for answer in answers].count(asyncio.CancelledError) == 1
@@ -278,8 +278,8 @@ async def test_an_answer_from_disk_has_the_refusals_of_other_partitions_once():
         request = poll_request(topic, 0)
         for number in (7, 8):
             request.partitions.add(topic_id=topic.topic_id, partition=number, max_bytes=100)
-        answer = await node.queue.poll(request, node.call())
+        answer = await node.log.poll(request, node.call())
         found = {part.partition: part.error.code for part in answer.partitions}
         assert found == {0: pb.OK, 7: pb.UNKNOWN_PARTITION, 8: pb.UNKNOWN_PARTITION}
         assert len(answer.partitions) == 3
-        assert node.queue._metrics.refusals["Poll", "UNKNOWN_PARTITION"] == 2
+        assert node.log._metrics.refusals["Poll", "UNKNOWN_PARTITION"] == 2
