@@ -87,7 +87,8 @@ async def test_mutated_requests_are_answered_or_refused(victim, siege):
         for line in received.splitlines():
             if line.startswith(b"HTTP/1.1 "):
                 status = int(line.split()[1])
-                assert status < 500, f"case {number} (HOSTILE_SEED={SEED}): {received[:800]!r}"
+                is_readiness = status == 503 and b'"status":"not ready"' in received
+                assert status < 500 or is_readiness, f"case {number} (HOSTILE_SEED={SEED}): {received[:800]!r}"
                 outcomes[status] += 1
 
     def attack() -> None:

@@ -15,10 +15,9 @@ pytestmark = pytest.mark.e2e
 PORTS = {"client port": 5_000, "data port": 100_000, "peer port": 30_000, "HTTP port": 1_500}
 """Minimum number of frames through real sockets to a real broker."""
 DAILY = "not long"
-"""The marks of `make test`, none of which is here."""
+"""The mark expression of `make test`, which excludes no test of this folder."""
 RESIDENT_BYTES_MAX = LIMITS.receiving_bytes_max + LIMITS.recent_entries_bytes_max + 2 * MARGIN_BYTES
-"""What a broker that has been through everything may have kept of it: allocators hold on to pieces of the largest budget, and recent
-records stay in memory."""
+"""Limit of the memory growth over all attacks: allocators keep fragments of the largest budget, and recent records stay in memory."""
 
 
 def _is_folder_complete(request: pytest.FixtureRequest) -> bool:
