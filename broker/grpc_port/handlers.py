@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-import uuid
+import traceback
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
+from pathlib import Path
 from typing import Any, TypeVar, cast
+from zlib import crc32
 
 import grpc
 import grpc.aio
@@ -31,8 +33,12 @@ ArgumentT = TypeVar("ArgumentT")
 
 
 def internal_error(method: str, failure: BaseException) -> RequestError:
-    """Return the error for a defect. Its log event and the caller's message share an id."""
-    error_id = uuid.uuid4().hex[:12]
+    """Return the error for a defect. Its log event and the caller's message share an id, which names the place of the defect."""
+    places = [
+        f"{Path(frame.f_code.co_filename).name}:{line}" for frame, line in traceback.walk_tb(failure.__traceback__)
+    ]
+    # not by chance: a simulation must have one trace
+    error_id = f"{crc32(' '.join((method, type(failure).__name__, *places)).encode()):08x}"
     log.error("request_failed", method=method, error_id=error_id, exc_info=failure)
     error = RequestError(pb.INTERNAL, f"a defect of the broker; its log has it as error_id={error_id}")
     error.detail.outcome = pb.UNKNOWN_OUTCOME  # it is not known how far the call got
