@@ -147,7 +147,7 @@ class DataConnection(asyncio.BufferedProtocol):
             self._end(error)
             self._transport.close()  # without a slot it may not wait for the client to close
             return
-        self._ultimatum = owner.loop.call_later(owner.limits.client_handshake_seconds, self._abort)
+        self._ultimatum = owner.loop.call_later(owner.limits.client_handshake_seconds, self.abort)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """See `asyncio.BufferedProtocol`."""
@@ -204,7 +204,7 @@ class DataConnection(asyncio.BufferedProtocol):
         if reservation is self._receiving and self._reader.shrink():
             self._receiving = None
         else:
-            self._abort()
+            self.abort()
         return True
 
     def shrink_idle(self, now: float) -> None:
@@ -219,7 +219,7 @@ class DataConnection(asyncio.BufferedProtocol):
         """Accept no more calls, and close after the last answer."""
         self._is_stopping = True
         if self._principal is None:
-            self._abort()
+            self.abort()
             return
         self._stop_receiving()
         self._write(frame_header(FrameType.GOODBYE, 0, self._last_correlation_id))
@@ -228,9 +228,6 @@ class DataConnection(asyncio.BufferedProtocol):
 
     def abort(self) -> None:
         """Close without another answer."""
-        self._abort()
-
-    def _abort(self) -> None:
         if self._transport is not None:
             self._transport.abort()
 
@@ -244,7 +241,7 @@ class DataConnection(asyncio.BufferedProtocol):
         self._stop_receiving()
         if self._ultimatum is not None:
             self._ultimatum.cancel()
-        self._ultimatum = owner.loop.call_later(owner.limits.client_handshake_seconds, self._abort)
+        self._ultimatum = owner.loop.call_later(owner.limits.client_handshake_seconds, self.abort)
 
     def _give_up_calls(self) -> None:
         if self._session is not None:

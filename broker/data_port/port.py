@@ -1,6 +1,6 @@
 """The data port of one broker: accept connections, and end them in order.
 
-Not open without the client port: whoever connects has asked there for a token. Where it cannot listen the broker runs on without it.
+A client needs a token from the client port before it connects here. If this port cannot be bound, the broker does not start.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, Final
 
-import structlog
 from raftmq.broker.base.budget import Budget
 from raftmq.broker.data_port.connection import LARGE_BUFFER_SECONDS, DataConnection
 from raftmq.broker.grpc_port.methods import ROWS, Row
@@ -21,8 +20,6 @@ from raftmq.broker.services.call import Principal
 from raftmq.broker.services.host import ServiceHost
 from raftmq.frames import DATA_METHODS
 from raftmq.methods import APPEND
-
-log = structlog.get_logger(__name__)
 
 TURN_SECONDS: Final = 0.01
 """How long the frames of all connections are worked on in one turn of the event loop: one read can bring two MiB of requests, each of

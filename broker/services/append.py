@@ -6,7 +6,7 @@ Appends take effect in the order in which they arrive: a request is validated an
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from raftmq.broker.base.request_error import RequestError, expired
@@ -17,7 +17,6 @@ from raftmq.broker.services.locator import Locator, check_partitions
 from raftmq.broker.services.request_metrics import RequestMetrics
 from raftmq.methods import APPEND
 from raftmq.proto import queue_pb2 as pb
-from raftmq.types import GroupId
 
 BATCHES_PER_PARTITION_MAX = 64
 """Batches of one partition in one request: far more than a producer may have in flight, and too few to stall the event loop."""
@@ -42,12 +41,10 @@ class AppendService:
         self,
         host: ServiceHost,
         locator: Locator,
-        partitions: Mapping[GroupId, PartitionLog],
         metrics: RequestMetrics,
     ) -> None:
         self._host = host
         self._locator = locator
-        self._partitions = partitions
         self._metrics = metrics
         self.batches_total = 0
         """Batches acknowledged since the start."""
