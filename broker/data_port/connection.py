@@ -19,7 +19,6 @@ from google.protobuf.message import DecodeError, Message
 from raftmq.broker.base.budget import Budget, Reservation
 from raftmq.broker.base.limits import Limits
 from raftmq.broker.base.request_error import RequestError
-from raftmq.broker.base.sockets import tune
 from raftmq.broker.grpc_port.handlers import internal_error, observed
 from raftmq.broker.grpc_port.methods import Row
 from raftmq.broker.services.append_session import AppendSession
@@ -28,6 +27,7 @@ from raftmq.broker.services.request_metrics import RequestMetrics
 from raftmq.frames import BUFFER_BYTES, DATA_VERSION, FrameError, FrameReader, FrameType, frame_header
 from raftmq.methods import APPEND
 from raftmq.proto import queue_pb2 as pb
+from raftmq.sockets import tune
 
 CALLS_MAX: Final = 1024
 """Calls of one connection without an answer. All producers, or all consumers, of an event loop share one."""

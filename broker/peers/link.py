@@ -15,7 +15,6 @@ from typing import Final, Protocol
 import msgspec
 import structlog
 from raftmq.broker.base.limits import Limits, Timing
-from raftmq.broker.base.sockets import tune
 from raftmq.broker.base.supervisor import Work
 from raftmq.broker.peers.codec import FrameError, FrameType, Parts, frame
 from raftmq.broker.peers.protocol import (
@@ -29,6 +28,7 @@ from raftmq.broker.peers.protocol import (
     StaleDirectoryError,
     decode_hello,
 )
+from raftmq.sockets import tune
 from raftmq.types import NodeId
 
 log = structlog.get_logger(__name__)

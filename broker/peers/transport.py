@@ -14,7 +14,6 @@ import msgspec
 import structlog
 from raftmq.broker.base.addresses import split_address
 from raftmq.broker.base.limits import Limits, Timing
-from raftmq.broker.base.sockets import tune
 from raftmq.broker.base.supervisor import Work
 from raftmq.broker.peers.codec import WIRE_VERSION, FrameError, FrameType, Parts, frame
 from raftmq.broker.peers.link import Link
@@ -27,6 +26,7 @@ from raftmq.broker.peers.protocol import (
     decode_hello,
 )
 from raftmq.fsm.node_lineage import NO_BOOT, Boot
+from raftmq.sockets import tune
 from raftmq.types import NodeId
 
 log = structlog.get_logger(__name__)

@@ -7,7 +7,6 @@ connection nothing is called back any more.
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections import deque
 from typing import Final, Protocol, cast
 
@@ -18,6 +17,7 @@ from raftmq.client.base.fork_guard import current_generation
 from raftmq.errors import BrokenConnectionError, RaftMQError, UnreachableError
 from raftmq.frames import DATA_VERSION, FrameError, FrameReader, FrameType, frame_header
 from raftmq.proto import queue_pb2 as pb
+from raftmq.sockets import tune
 
 _TIMEOUT_MS_MAX: Final = 0xFFFF_FFFF
 
@@ -215,7 +215,7 @@ class DataConnection(asyncio.BufferedProtocol):
         """See `asyncio.BufferedProtocol`."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but the class
         self._transport.set_write_buffer_limits(high=settings.DATA_WRITE_BUFFER_BYTES)
-        _tune(self._transport.get_extra_info("socket"))
+        tune(self._transport.get_extra_info("socket"), settings.DATA_UNACKED_SECONDS)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.BufferedProtocol`."""
@@ -315,17 +315,3 @@ async def open_data_connection(address: str, port: int, token: bytes) -> DataCon
         connection.close()
         raise
     return connection
-
-
-def _tune(sock: socket.socket | None) -> None:
-    """Send small frames immediately, and give up a connection whose other end acknowledges nothing."""
-    if sock is None:
-        return
-    seconds = settings.DATA_UNACKED_SECONDS
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    if hasattr(socket, "TCP_USER_TIMEOUT"):
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, seconds * 1000)
-    if hasattr(socket, "TCP_KEEPIDLE"):  # a long poll sends nothing that could stay unacknowledged
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, seconds)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, seconds)

@@ -1,4 +1,4 @@
-"""Options of TCP connections, for peers and clients alike."""
+"""Set the options of TCP connections, for clients and brokers alike."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import socket
 
 
 def tune(sock: socket.socket | None, unacked_seconds: float) -> None:
-    """Send small frames immediately, and give up a connection whose other end acknowledges nothing for so long."""
+    """Send small frames immediately, and give up a connection whose other end acknowledges nothing for this long."""
     if sock is None:
         return
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
