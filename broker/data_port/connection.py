@@ -21,6 +21,7 @@ from raftmq.broker.base.limits import Limits
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.grpc_port.handlers import internal_error, observed
 from raftmq.broker.grpc_port.methods import Row
+from raftmq.broker.grpc_port.security import refusal_of
 from raftmq.broker.services.append_session import AppendSession
 from raftmq.broker.services.call import CALL_SECONDS_MAX, DEFAULT_CALL_SECONDS, Call, Principal
 from raftmq.broker.services.request_metrics import RequestMetrics
@@ -441,8 +442,9 @@ class DataConnection(asyncio.BufferedProtocol):
         if number >= len(self._owner.rows):
             raise RequestError(pb.UNSUPPORTED_VERSION, f"a data connection has no method of number {number}")
         row = self._owner.rows[number]
-        if row.right not in self._principal.rights:
-            raise RequestError(pb.PERMISSION_DENIED, f"{self._principal.name} has no right to {row.right.value}")
+        refusal = refusal_of(self._principal, row.right)
+        if refusal is not None:
+            raise refusal
         return row
 
     def _cancel(self, correlation_id: int) -> None:

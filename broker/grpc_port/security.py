@@ -48,6 +48,13 @@ def anyone(metadata: Mapping[str, str | bytes]) -> Principal:
     return ANYONE
 
 
+def refusal_of(principal: Principal, right: Right) -> RequestError | None:
+    """Return the refusal of a caller without the right, or None."""
+    if right in principal.rights:
+        return None
+    return RequestError(pb.PERMISSION_DENIED, f"{principal.name} has no right to {right.value}")
+
+
 class SecurityInterceptor(grpc.aio.ServerInterceptor):
     """Names the principal and checks its right, before anything of the request is processed."""
 
@@ -78,10 +85,9 @@ class SecurityInterceptor(grpc.aio.ServerInterceptor):
             principal = self._authenticate(dict(handler_call_details.invocation_metadata))
         except RequestError as error:
             return _refusing(handler, error)
-        if right not in principal.rights:
-            return _refusing(
-                handler, RequestError(pb.PERMISSION_DENIED, f"{principal.name} has no right to {right.value}")
-            )
+        refusal = refusal_of(principal, right)
+        if refusal is not None:
+            return _refusing(handler, refusal)
         current_principal.set(principal)
         return handler
 
