@@ -8,7 +8,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def fail(future: asyncio.Future[T], error: Exception) -> None:
+def fail(future: asyncio.Future[T], error: BaseException) -> None:
     """Set the error as the future's outcome, unless it has one."""
     if not future.done():
         future.set_exception(error)

@@ -1,8 +1,7 @@
 """Keep the offsets of consumer groups in one partition: open, commit, reset, forget and read them.
 
-Every change is a command in the partition's own log and is checked when it is applied. Commits that arrive while another one is
-under way wait and become one entry. Of the commits of one owner only the latest is kept, because it includes the earlier ones. So
-a commit is as quick as a write, and a partition never has more than one entry of commits in flight.
+Every change is a command in the partition's own log and is checked when it is applied. Commits are gathered (`gathered_commands`), one
+entry of them in flight. Of the waiting commits of one owner only the latest is kept, because it includes the earlier ones.
 
 Source: KIP-848 (fencing by member epoch), moved into the partition.
 """
@@ -10,12 +9,14 @@ Source: KIP-848 (fencing by member epoch), moved into the partition.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from raftmq.broker.base.request_error import RequestError, expired, timed_out
 from raftmq.broker.replica.commands import execute, refused
-from raftmq.broker.replica.replica import THROTTLE_RETRY_MS, Replica
+from raftmq.broker.replica.gathered_commands import GatheredCommands, GatheringLimits
+from raftmq.broker.replica.replica import Replica
 from raftmq.fsm.group_offsets import NO_OFFSET, GroupOffset
 from raftmq.fsm.log_commands import (
     CommitOffset,
@@ -34,13 +35,12 @@ from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.metadata_commands import Rejected
 from raftmq.offset_ranges import OffsetRangesError, decode_ranges
 from raftmq.proto import queue_pb2 as pb
-from raftmq.raft.entry import EntryKind, Proposal
 
-COMMITS_GATHERED_MAX: Final = 1000
-"""Owners whose commits may wait in one partition. The next one is throttled. Two groups of ten members have twenty."""
-ENTRY_BYTES_MAX: Final = 2 * 1024 * 1024
-"""Notes and finished ranges of the commits in one entry, not counting the first. The rest waits for the next entry. A peer frame
-holds 8 MiB."""
+GATHERING: Final = GatheringLimits(
+    waiting_max=1000, entry_commands_max=1000, entry_bytes_max=2 * 1024 * 1024, entries_in_flight_max=1
+)
+"""One command per owner: two groups of ten members have twenty. The bytes are those of notes and finished ranges. A peer frame holds
+8 MiB."""
 UTF8_BYTES_MAX: Final = 4
 """The most bytes of one character."""
 TOUCH_SECONDS_MAX: Final = 3600.0
@@ -59,16 +59,6 @@ class _Owner(NamedTuple):
     owner_epoch: int
 
 
-class _Waiting:
-    """The latest commit of an owner, and the callers that wait for it."""
-
-    __slots__ = ("command", "futures")
-
-    def __init__(self, command: CommitOffset) -> None:
-        self.command = command
-        self.futures: list[asyncio.Future[None]] = []
-
-
 class PartitionOffsets:
     """The offsets of all consumer groups in one partition."""
 
@@ -77,10 +67,9 @@ class PartitionOffsets:
         self._loop = loop
         self._replica = group
         self._touch_ms = int(1000 * min(TOUCH_SECONDS_MAX, retention_seconds / TOUCHES_PER_RETENTION))
-        self._waiting: dict[_Owner, _Waiting] = {}
-        self._in_flight: asyncio.Future[list[object]] | None = None
-        self._groups_in_flight: frozenset[str] = frozenset()
-        """The groups with commits in `_in_flight`."""
+        self._commits = GatheredCommands[_Owner, CommitOffset](loop, group, _encode_commits, _results_of, GATHERING)
+        self._under_way: Counter[str] = Counter()
+        """Commits of each consumer group that have no result yet."""
 
     # ------------------------------------------------------------------------------------------------ changes
 
@@ -111,22 +100,20 @@ class PartitionOffsets:
             await self._confirm(deadline)
             return
         owner = _Owner(command.group, command.member, command.owner_epoch)
-        waiting = self._waiting.get(owner)
-        if waiting is None:
-            if len(self._waiting) >= COMMITS_GATHERED_MAX:
-                raise RequestError(
-                    pb.THROTTLED, "too many commits wait in this partition", retry_after_ms=THROTTLE_RETRY_MS
-                )
-            waiting = self._waiting[owner] = _Waiting(command)
-        waiting.command = command
-        future: asyncio.Future[None] = self._loop.create_future()
-        waiting.futures.append(future)
-        if self._in_flight is None:
-            self._flush()
+        future = self._commits.submit(owner, command, _size_of(command))
+        self._under_way[command.group] += 1
+        future.add_done_callback(lambda _: self._on_result(command.group))
         await asyncio.wait((future,), timeout=max(0.0, deadline - self._loop.time()))
         if not future.done():
             raise timed_out()
-        future.result()
+        result = future.result()
+        if isinstance(result, Rejected):
+            raise refused(result)
+
+    def _on_result(self, group: str) -> None:
+        self._under_way[group] -= 1
+        if not self._under_way[group]:
+            del self._under_way[group]
 
     def _changes_nothing(self, command: CommitOffset) -> bool:
         """Return whether the commit would leave the applied state unchanged, fence included, except for a recent enough time.
@@ -134,9 +121,7 @@ class PartitionOffsets:
         While another commit of its group is under way the answer is False, because the state before this commit is not known yet.
         """
         known = self._replica.state_machine.group_offset(command.group)
-        if known is None or command.group in self._groups_in_flight:
-            return False
-        if any(owner.group == command.group for owner in self._waiting):
+        if known is None or command.group in self._under_way:
             return False
         if (command.member, command.owner_epoch) != (known.member, known.owner_epoch):
             return False
@@ -158,48 +143,6 @@ class PartitionOffsets:
             raise timed_out() from None
         if self._replica.term != term or not self._replica.is_leader:
             raise self._replica.not_leader()
-
-    def _flush(self) -> None:
-        waiting = self._take_waiting()
-        commands = tuple(one.command for one in waiting)
-        payload = encode_command(commands[0] if len(commands) == 1 else CommitOffsets(commands))
-        try:
-            _, applied = self._replica.propose([Proposal(EntryKind.COMMAND, payload)])
-        except RequestError as error:
-            for one in waiting:
-                _answer(one.futures, error)
-            return
-        self._in_flight = applied
-        self._groups_in_flight = frozenset(command.group for command in commands)
-        applied.add_done_callback(lambda done: self._on_applied(waiting, done))
-
-    def _take_waiting(self) -> list[_Waiting]:
-        """Remove and return the oldest waiting commits, as many as one entry may hold."""
-        taken: list[_Waiting] = []
-        size = 0
-        for owner, one in list(self._waiting.items()):
-            size += len(one.command.metadata) * UTF8_BYTES_MAX + len(one.command.finished)
-            if taken and size > ENTRY_BYTES_MAX:
-                break
-            taken.append(one)
-            del self._waiting[owner]
-        return taken
-
-    def _on_applied(self, waiting: list[_Waiting], done: asyncio.Future[list[object]]) -> None:
-        self._in_flight = None
-        self._groups_in_flight = frozenset()
-        failure = done.exception() if not done.cancelled() else None
-        if failure is not None or done.cancelled():
-            for one in waiting:
-                _answer(one.futures, failure or timed_out())
-        else:
-            result = done.result()[0]
-            results = result.results if isinstance(result, Results) else (result,)
-            # a command that could not be decoded was rejected as a whole
-            for one, found in zip(waiting, results * len(waiting) if len(results) == 1 else results, strict=True):
-                _answer(one.futures, refused(found) if isinstance(found, Rejected) else None)
-        if self._waiting:
-            self._flush()
 
     async def _execute(self, command: LogPartitionCommand, result_type: type[ResultT], deadline: float) -> ResultT:
         return await execute(self._replica, encode_command(command), result_type, deadline)
@@ -253,13 +196,16 @@ def _check_finished(command: CommitOffset) -> None:
         raise RequestError(pb.INVALID_ARGUMENT, str(error)) from None
 
 
-def _answer(futures: list[asyncio.Future[None]], error: BaseException | None) -> None:
-    for future in futures:
-        if not future.done():
-            if error is None:
-                future.set_result(None)
-            else:
-                future.set_exception(error)
-                future.add_done_callback(
-                    lambda done: done.exception()
-                )  # retrieve it, because the request may have ended
+def _size_of(command: CommitOffset) -> int:
+    return len(command.metadata) * UTF8_BYTES_MAX + len(command.finished)
+
+
+def _encode_commits(commands: Sequence[CommitOffset]) -> bytes:
+    return encode_command(commands[0] if len(commands) == 1 else CommitOffsets(tuple(commands)))
+
+
+def _results_of(result: object, count: int) -> Sequence[object]:
+    """Return the result of each commit of an entry."""
+    if isinstance(result, Results):
+        return result.results
+    return [result] * count  # a single commit, or a rejection of the whole entry

@@ -2,10 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.partitions import committed_offsets
+from raftmq.broker.partitions.committed_offsets import GATHERING, PartitionOffsets
 from raftmq.broker.partitions.log import PartitionLog
 from raftmq.fsm.log_commands import CommitOffset, OpenPartition
 from raftmq.offset_ranges import encode_ranges
@@ -100,11 +102,12 @@ async def test_a_cancelled_commit_stops_no_other(node: Harness, partition: Parti
 async def test_waiting_owners_are_bounded(
     node: Harness, partition: PartitionLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(committed_offsets, "COMMITS_GATHERED_MAX", 3)
+    monkeypatch.setattr(committed_offsets, "GATHERING", replace(GATHERING, waiting_max=3))
+    partition.offsets = PartitionOffsets(node.loop, partition.replica, 1000.0)
     node.hold_commits = True
-    tasks = [commit(node, partition, 1, f"g{number}") for number in range(5)]
+    tasks = [commit(node, partition, 1, f"g{number}") for number in range(4)]
     await turn()
-    assert [task.done() for task in tasks] == [False, False, False, False, True]
+    assert [task.done() for task in tasks] == [False, False, False, True]
     with pytest.raises(RequestError) as raised:
         await tasks[-1]
     assert raised.value.code == pb.THROTTLED
@@ -174,7 +177,8 @@ async def test_ranges_are_validated_before_anything_is_proposed(node: Harness, p
 async def test_the_bytes_of_one_entry_of_commits_are_bounded(
     node: Harness, partition: PartitionLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(committed_offsets, "ENTRY_BYTES_MAX", 100)
+    monkeypatch.setattr(committed_offsets, "GATHERING", replace(GATHERING, entry_bytes_max=100))
+    partition.offsets = PartitionOffsets(node.loop, partition.replica, 1000.0)
     node.hold_commits = True
     first = commit(node, partition, 1)
     await turn()
