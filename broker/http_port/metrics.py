@@ -14,8 +14,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
+import structlog
 from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
 from raftmq.broker.base.budget import Budget
+from raftmq.broker.base.log_throttle import LogThrottle
+from raftmq.broker.base.metric_catalog import CATALOG
 from raftmq.broker.base.readiness import Reason
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.cluster.other_clusters import OtherClusters
@@ -45,6 +48,8 @@ if TYPE_CHECKING:
     from raftmq.broker.peers.transport import PeerTransport
     from raftmq.broker.replica.engine import Engine
     from raftmq.storage.log_store import LogStore, ReplicaKey
+
+log = structlog.get_logger(__name__)
 
 _Sample = tuple[tuple[str, ...], float]
 _Named = tuple[tuple[str, str], PartitionLog]
@@ -101,6 +106,7 @@ class BrokerMetrics:
         self._host = host
         self._http = http
         self._lag = ConsumerLag(host.view, host.view.limits, host.view.timing)
+        self._unknown = LogThrottle()
         self._python = CollectorRegistry()
         ProcessCollector(registry=self._python)
         GCCollector(registry=self._python)
@@ -111,9 +117,11 @@ class BrokerMetrics:
         lag = await self._lag.measure(named)
         partitions = _named_partitions(self._host)  # the set may have changed during the await
         values = self.read(partitions) | _lag_values(lag)
-        return await asyncio.to_thread(
+        text = await asyncio.to_thread(
             self._render, values, [(labels, partition.replica.key) for labels, partition in partitions]
         )
+        self._report_unknown(values)
+        return text
 
     def read(self, partitions: Sequence[_Named]) -> dict[str, Value]:
         """Copy the values that the page shows. Runs on the event loop without an await, so all values belong to one moment."""
@@ -130,6 +138,12 @@ class BrokerMetrics:
         }
         values["raftmq_scrape_loop_seconds"] = time.perf_counter() - started_at
         return values
+
+    def _report_unknown(self, values: Mapping[str, Value]) -> None:
+        """Log the names that the catalog lacks. The page left them out: an operator needs the others more than an error."""
+        for name in values.keys() - CATALOG.keys():
+            if self._unknown.is_due(name):
+                log.error("metric_unknown", metric=name)
 
     def _render(self, values: dict[str, Value], files: list[tuple[tuple[str, str], ReplicaKey]]) -> bytes:
         """Add the values that need system calls, and format the page. Runs in a thread."""
