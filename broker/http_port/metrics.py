@@ -288,22 +288,21 @@ def _by_channel(counts: Mapping[Channel, int]) -> Samples:
 
 
 def _shared_budgets(host: MetricsHost) -> dict[str, Budget]:
-    return host.grpc.admission.budgets() | {"data_connections": host.data_port.connections}
+    port = host.data_port
+    return host.grpc.admission.budgets() | {"data_connections": port.connections, "requests": port.requests}
 
 
 def _budget_values(host: MetricsHost, http: HttpConnections) -> dict[str, Value]:
     engine, transport, limits = host.engine, host.transport, host.engine.limits
     shared = _shared_budgets(host)
-    receiving, unsent = shared.pop("receiving"), shared.pop("unsent")
+    of_bytes = {name: shared.pop(name) for name in ("receiving", "requests", "unsent")}
     budgets = {
         "uncommitted": (engine.uncommitted_bytes, limits.uncommitted_bytes_max),
         "inbound_append": (engine.inbound_bytes, limits.inbound_append_bytes_max),
         "recent_entries": (engine.recent_budget.bytes_used, limits.recent_entries_bytes_max),
-        "receiving": (receiving.size, receiving.size_max),
-        "unsent": (unsent.size, unsent.size_max),
         "peer_read_buffers": (transport.read_buffer_bytes, limits.peer_read_buffer_bytes_max),
         "peer_outbox": (transport.unsent_bytes_max(), limits.peer_outbox_bytes_max),
-    }
+    } | {name: (budget.size, budget.size_max) for name, budget in of_bytes.items()}
     handshakes = transport.handshakes
     slots = {name: (budget.size, budget.size_max) for name, budget in shared.items()} | {
         "replicas": (len(host.view.partition_replicas()), limits.partitions_max),

@@ -125,6 +125,7 @@ async def test_metrics_show_the_node_in_base_units():
         await node.append(topic, batch(3))
         await node.log.poll(poll_request(topic, 0), node.call())
         node.grpc.metrics.observe("Append", "OK", 0.003)
+        node.data_port.requests.acquire(cast("Any", None), 5000)
         with structlog.testing.capture_logs() as logs:
             status, headers, body = await get(port, "/metrics")
         assert logs == [], "a value under a name that the catalog lacks is logged"
@@ -145,6 +146,9 @@ async def test_metrics_show_the_node_in_base_units():
         assert values["raftmq_partitions_without_leader",] == 0
         assert values["raftmq_slots_limit", ("slot", "polls")] == node.limits.parked_polls_max
         assert values["raftmq_budget_limit_bytes", ("budget", "unsent")] == node.limits.unsent_bytes_max
+        assert values["raftmq_budget_used_bytes", ("budget", "requests")] == 5000
+        assert values["raftmq_budget_limit_bytes", ("budget", "requests")] == node.limits.receiving_bytes_max
+        assert values["raftmq_evictions_total", ("budget", "requests")] == 0
         assert values["raftmq_process_threads",] >= 1
         assert values["raftmq_partition_high_watermark", ("partition", "0"), ("topic", "flights")] == 3
         assert values["raftmq_partition_is_leader", ("partition", "1"), ("topic", "flights")] == 1
