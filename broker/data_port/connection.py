@@ -51,7 +51,7 @@ class DataPortOwner(Protocol):
     limits: Limits
     metrics: RequestMetrics
     connections: Budget
-    """A slot for each connection."""
+    """A slot for each connection that has said HELLO."""
     receiving: Budget
     requests: Budget
     """Bytes of requests that are not small, until they are answered."""
@@ -86,7 +86,11 @@ class DataPortOwner(Protocol):
         ...
 
     def on_opened(self, connection: DataConnection) -> None:
-        """Count an accepted connection."""
+        """Count an accepted connection. The owner may abort it until `on_greeted`, when there are too many such ones."""
+        ...
+
+    def on_greeted(self, connection: DataConnection) -> None:
+        """Note that a connection's client has named its token."""
         ...
 
     def on_closed(self, connection: DataConnection) -> None:
@@ -134,7 +138,7 @@ class DataConnection(asyncio.BufferedProtocol):
     # ---------------------------------------------------------------------------------------------------- asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take a slot, and wait for HELLO."""
+        """Wait for HELLO."""
         owner = self._owner
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but the class
         owner.on_opened(self)
@@ -142,12 +146,6 @@ class DataConnection(asyncio.BufferedProtocol):
         self._peer = f"{'ipv6' if ':' in str(name[0]) else 'ipv4'}:{name[0]}:{name[1]}"
         tune(transport.get_extra_info("socket"), owner.limits.client_unacked_seconds)
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES, low=0)
-        try:
-            self._slot = owner.connections.acquire(self)
-        except RequestError as error:
-            self._end(error)
-            self._transport.close()  # without a slot it may not wait for the client to close
-            return
         self._ultimatum = owner.loop.call_later(owner.limits.client_handshake_seconds, self.abort)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -396,6 +394,12 @@ class DataConnection(asyncio.BufferedProtocol):
                 )
             )
             return
+        try:
+            self._slot = self._owner.connections.acquire(self)
+        except RequestError as error:
+            self._end(error)
+            return
+        self._owner.on_greeted(self)
         self._principal = principal
         self._session = self._owner.append_session()
         self._reader.body_bytes_max = self._owner.limits.grpc_message_bytes_max

@@ -49,6 +49,10 @@ class DataPort:
         self._log = services.log
         self._tokens = grpc.data_tokens
         self._open: set[DataConnection] = set()
+        self._greeting: dict[DataConnection, None] = {}
+        """Connections that have not said HELLO, or were refused, the oldest first."""
+        self.evicted_total = 0
+        """Connections closed since the start because too many had not said HELLO."""
         self._all_closed = asyncio.Event()
         self._server: asyncio.Server | None = None
         self._is_stopping = False
@@ -93,6 +97,11 @@ class DataPort:
                     connection.abort()
                 await asyncio.sleep(0)  # and their ends are heard of
 
+    @property
+    def handshakes(self) -> int:
+        """Return the number of connections that have not said HELLO."""
+        return len(self._greeting)
+
     # ---------------------------------------------------------------------------------------------------- DataPortOwner
 
     def append_session(self) -> AppendSession:
@@ -124,13 +133,27 @@ class DataPort:
 
     def on_opened(self, connection: DataConnection) -> None:
         """See `DataPortOwner`."""
+        if len(self._greeting) >= self.limits.data_handshakes_max:
+            self._evict(next(iter(self._greeting)))
+        self._greeting[connection] = None
         self._open.add(connection)
         self._all_closed.clear()
         if self._is_stopping:
             connection.abort()
 
+    def _evict(self, connection: DataConnection) -> None:
+        """Close a connection without HELLO. A client says it within a round trip, so an old one is none of a client."""
+        self.evicted_total += 1
+        del self._greeting[connection]
+        connection.abort()
+
+    def on_greeted(self, connection: DataConnection) -> None:
+        """See `DataPortOwner`."""
+        self._greeting.pop(connection, None)
+
     def on_closed(self, connection: DataConnection) -> None:
         """See `DataPortOwner`."""
+        self._greeting.pop(connection, None)
         self._open.discard(connection)
         if not self._open:
             self._all_closed.set()

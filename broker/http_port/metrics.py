@@ -308,6 +308,7 @@ def _budget_values(host: MetricsHost, http: HttpConnections) -> dict[str, Value]
         "replicas": (len(host.view.partition_replicas()), limits.partitions_max),
         "campaigns": (engine.campaigns.held, limits.campaigns_max),
         "snapshot_streams": (engine.snapshots.streams, limits.snapshot_streams_max),
+        "data_handshakes": (host.data_port.handshakes, limits.data_handshakes_max),
         "http_connections": (http.connections, limits.http_connections_max),
         "peer_handshakes": (handshakes, limits.peer_handshakes_max),
         "peer_connections": (transport.inbound_connections - handshakes, limits.peer_connections_max),
@@ -322,6 +323,7 @@ def _budget_values(host: MetricsHost, http: HttpConnections) -> dict[str, Value]
         ],
         "raftmq_connections_evicted_total": [
             (("client",), float(host.grpc.connections.evicted_total)),
+            (("data",), float(host.data_port.evicted_total)),
             (("http",), float(http.evicted_total)),
             (("peer",), float(transport.evicted_total)),
         ],
