@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from raftmq.broker.base.budget import Budget
+from raftmq.broker.base.listening import listen
 from raftmq.broker.data_port.connection import LARGE_BUFFER_SECONDS, DataConnection
 from raftmq.broker.grpc_port.methods import ROWS, Row
 from raftmq.broker.grpc_port.server import GrpcServer
@@ -68,8 +69,7 @@ class DataPort:
         Raises:
             OSError: The address cannot be bound.
         """
-        self._server = await self.loop.create_server(lambda: DataConnection(self), host, port, backlog=_BACKLOG)
-        self._tokens.port = int(self._server.sockets[0].getsockname()[1])
+        self._server, self._tokens.port = await listen(self.loop, lambda: DataConnection(self), host, port, _BACKLOG)
         self._shrink_timer = self.loop.call_later(LARGE_BUFFER_SECONDS, self._shrink_idle)
         return self._tokens.port
 
