@@ -1,7 +1,7 @@
 """Serve one client's data connection: cut its bytes into frames, make calls of them, and send the answers back.
 
-It decides nothing about data. The connection's append session begins appends in the order of their frames. Every other call is a task.
-The memory that a client can occupy is bounded: its unanswered calls (`CALLS_MAX`), and the bytes of large requests and of unread answers
+It decides nothing about data. The connection's append session begins appends to a partition in the order of their frames. Every other
+call is a task. The memory that a client can occupy is bounded: its unanswered calls (`CALLS_MAX`), and the bytes of large requests and of unread answers
 (the budgets that gRPC's calls share). A connection that exceeds a bound is not read until it is below it. Requests that are not small need
 budget until they are answered, and are refused if there is none.
 
