@@ -1,9 +1,9 @@
 """Serve one client's data connection: cut its bytes into frames, make calls of them, and send the answers back.
 
 It decides nothing about data. The connection's append session begins appends to a partition in the order of their frames. Every other
-call is a task. The memory that a client can occupy is bounded: its unanswered calls (`CALLS_MAX`), and the bytes of large requests and of unread answers
-(the budgets that gRPC's calls share). A connection that exceeds a bound is not read until it is below it. Requests that are not small need
-budget until they are answered, and are refused if there is none.
+call is a task. The memory that a client can occupy is bounded: its unanswered calls (`CALLS_MAX`), and the bytes of large requests and of
+unread answers (the budgets that gRPC's calls share). A connection that exceeds a bound is not read until it is below it. Requests that are
+not small need budget until they are answered, and are refused if there is none.
 
 Invariants: nothing is done for a client before its HELLO has named a token; nothing is written after `_finish`.
 """
@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol, cast
 from google.protobuf.message import DecodeError, Message
 from raftmq.broker.base.budget import Budget, Reservation
 from raftmq.broker.base.limits import Limits
-from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.base.request_error import RequestError, parsed
 from raftmq.broker.grpc_port.handlers import internal_error, observed
 from raftmq.broker.grpc_port.methods import Row
 from raftmq.broker.grpc_port.security import refusal_of
@@ -415,7 +415,7 @@ class DataConnection(asyncio.BufferedProtocol):
             self._large_at = self._owner.loop.time()
         try:
             row = self._row(method_number)
-            request = _parsed(row, body)
+            request = parsed(row.method.request_type.FromString, bytes(body))
             size = len(body) + _PARTITION_BYTES * len(request.partitions)
             self._calls[correlation_id] = (
                 self._owner.requests.acquire(self, size) if size > SMALL_REQUEST_BYTES else None
@@ -518,10 +518,3 @@ class DataConnection(asyncio.BufferedProtocol):
         for reservation in self._unsent:
             self._owner.unsent.release(reservation)
         self._unsent.clear()
-
-
-def _parsed(row: Row, body: memoryview) -> Any:  # noqa: ANN401 -- any method's request
-    try:
-        return row.method.request_type.FromString(bytes(body))
-    except (DecodeError, RecursionError) as error:
-        raise RequestError(pb.INVALID_ARGUMENT, f"the request is not a message of {row.method.name}: {error}") from None
