@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import ipaddress
+from typing import Final
+
+EVERY_ADDRESS: Final = frozenset({"0.0.0.0", "::", ""})
+"""Hosts that mean all addresses of this machine, of both families."""
 
 
 def split_address(address: str) -> tuple[str, int]:

@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 
 from dynaconf import Dynaconf
 from dynaconf.utils.inspect import get_history
-from raftmq.broker.base.addresses import is_loopback, split_address
+from raftmq.broker.base.addresses import EVERY_ADDRESS, is_loopback, split_address
 from raftmq.broker.base.config_parsers import (
     bytes_between,
     integer_between,
@@ -94,7 +94,8 @@ class BrokerConfig:
     data_listen: str | None = _key(
         None,
         parse_optional_address,
-        "address on which clients append and poll without gRPC; default: any free port of the host of listen",
+        "address on which clients append and poll without gRPC, under the same host name as listen; default: any free port of the host "
+        "of listen",
     )
     advertise: str | None = _key(
         None, parse_optional_text, "host name at which others reach this broker. Default: the host of listen"
@@ -302,9 +303,6 @@ def _checked(layers: Dynaconf) -> LoadedConfig:
     return LoadedConfig(config, sources)
 
 
-_EVERY_ADDRESS = frozenset({"0.0.0.0", "::", ""})
-
-
 def _check_together(config: BrokerConfig, sources: Mapping[str, str]) -> None:
     for name in ("listen", "peer_listen", "http_listen", "data_listen"):
         if getattr(config, name) is None:
@@ -315,7 +313,7 @@ def _check_together(config: BrokerConfig, sources: Mapping[str, str]) -> None:
                 f"{sources[name]}: {name} = {address!r} is open to other machines, and there is no TLS and no credentials "
                 "yet: use a loopback address, or set allow_insecure_remote = true"
             )
-        if config.advertise is None and split_address(address)[0] in _EVERY_ADDRESS:
+        if config.advertise is None and split_address(address)[0] in EVERY_ADDRESS:
             raise ConfigError(
                 f"{sources[name]}: {name} = {address!r} means all addresses of this machine, and others cannot connect to "
                 "that: set advertise (--advertise) to the name at which they reach it"

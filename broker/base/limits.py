@@ -105,6 +105,9 @@ class Limits:
     """Connections to the client port. Further ones are closed immediately."""
     data_connections_max: int = 2048
     """Connections to the data port. For one more, the connection that was silent longest is closed. The clients of an event loop share two."""
+    data_handshakes_max: int = 1024
+    """Connections to the data port that have not said HELLO. Beyond it the oldest of them is closed. As many as the kernel can hand over in
+    one turn of the event loop, because after a restart of the broker all clients connect simultaneously."""
     client_unacked_seconds: float = 20.0
     """TCP gives up a data connection if the client's host acknowledges nothing for so long."""
     client_idle_seconds: float = 300.0
@@ -164,6 +167,7 @@ def _within_connection_files(limits: Limits, files: int) -> Limits:
     wanted = (
         limits.client_connections_max
         + limits.data_connections_max
+        + limits.data_handshakes_max
         + limits.http_connections_max
         + limits.peer_handshakes_max
     )
@@ -174,7 +178,8 @@ def _within_connection_files(limits: Limits, files: int) -> Limits:
     handshakes = min(limits.peer_handshakes_max, max(1, connections // 16))
     peers = min(peers, max(1, connections // 4 // FILES_PER_PEER))
     data = min(limits.data_connections_max, max(1, connections // 4))
-    clients = connections - http - handshakes - data - peers * FILES_PER_PEER
+    data_handshakes = min(limits.data_handshakes_max, max(1, connections // 16))
+    clients = connections - http - handshakes - data - data_handshakes - peers * FILES_PER_PEER
     return replace(
         limits,
         http_connections_max=http,
@@ -182,6 +187,7 @@ def _within_connection_files(limits: Limits, files: int) -> Limits:
         peer_connections_max=3 * peers,
         peer_strangers_max=min(limits.peer_strangers_max, peers),
         data_connections_max=data,
+        data_handshakes_max=data_handshakes,
         client_connections_max=min(limits.client_connections_max, max(1, clients)),
     )
 

@@ -99,6 +99,7 @@ EVENTS: Final[Mapping[str, str]] = {
     "append_failed": "A defect of the broker in one request of a stream. Its client was told that the outcome is unknown",
     "request_failed": "A defect of the broker in one call. Its client was told the `error_id`. Please report it",
     "slow_reader_disconnected": "A client that did not read its answers was disconnected, because others needed the memory",
+    "metric_unknown": "A defect of the broker: it measures a metric that its catalog lacks, so /metrics does not show it. Please report it",
     "http_request_refused": "The HTTP port received something that is not HTTP, such as TLS. The sender got status 400 or was disconnected",
     "client_connections_evicted": "Nearly all connections to the client port were in use, so those without a call were closed, the longest "
     "silent first. For more clients than `limit` raise the limit of open files (`ulimit -Hn`)",
@@ -148,6 +149,7 @@ FIELDS: Final[Mapping[str, str]] = {
     "channel": "a connection between brokers: control, append or snapshot",
     "frame_type": "a frame of the protocol between brokers",
     "method": "a method of the client protocol",
+    "metric": "the name of a metric",
     "reason": "the reason as a text",
     "error_code": "a code of the client protocol, or the class of an error",
     "error_id": "connects a client's error with this event",

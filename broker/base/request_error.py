@@ -5,7 +5,13 @@ It is raised anywhere between a service and the engine. The services convert it 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
+from google.protobuf.message import DecodeError
 from raftmq.proto import queue_pb2 as pb
+
+RequestT = TypeVar("RequestT")
 
 RETRIABLE_CODES = frozenset(
     {
@@ -88,3 +94,11 @@ def check_cluster(mine: str, meant: str) -> None:
     """Check that a caller means this broker's cluster. An empty id is unknown and matches. Raises `RequestError` WRONG_CLUSTER."""
     if mine and meant and meant != mine:
         raise RequestError(pb.WRONG_CLUSTER, f"this broker belongs to cluster {mine}, not {meant}")
+
+
+def parsed(parse: Callable[[bytes], RequestT], data: bytes) -> RequestT:
+    """Return a request from its bytes. Raises `RequestError` INVALID_ARGUMENT for bytes that are no such message."""
+    try:
+        return parse(data)
+    except (DecodeError, RecursionError) as error:  # RecursionError: by the parser in pure Python
+        raise RequestError(pb.INVALID_ARGUMENT, f"the request is not a message of this method: {error}") from None

@@ -1,9 +1,9 @@
 """Serve one client's data connection: cut its bytes into frames, make calls of them, and send the answers back.
 
-It decides nothing about data. The connection's append session begins appends in the order of their frames. Every other call is a task.
-The memory that a client can occupy is bounded: its unanswered calls (`CALLS_MAX`), and the bytes of large requests and of unread answers
-(the budgets that gRPC's calls share). A connection that exceeds a bound is not read until it is below it. Requests that are not small need
-budget until they are answered, and are refused if there is none.
+It decides nothing about data. The connection's append session begins appends to a partition in the order of their frames. Every other
+call is a task. The memory that a client can occupy is bounded: its unanswered calls (`CALLS_MAX`), and the bytes of large requests and of
+unread answers (the budgets that gRPC's calls share). A connection that exceeds a bound is not read until it is below it. Requests that are
+not small need budget until they are answered, and are refused if there is none.
 
 Invariants: nothing is done for a client before its HELLO has named a token; nothing is written after `_finish`.
 """
@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol, cast
 from google.protobuf.message import DecodeError, Message
 from raftmq.broker.base.budget import Budget, Reservation
 from raftmq.broker.base.limits import Limits
-from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.base.request_error import RequestError, parsed
 from raftmq.broker.grpc_port.handlers import internal_error, observed
 from raftmq.broker.grpc_port.methods import Row
 from raftmq.broker.grpc_port.security import refusal_of
@@ -51,7 +51,7 @@ class DataPortOwner(Protocol):
     limits: Limits
     metrics: RequestMetrics
     connections: Budget
-    """A slot for each connection."""
+    """A slot for each connection that has said HELLO."""
     receiving: Budget
     requests: Budget
     """Bytes of requests that are not small, until they are answered."""
@@ -86,7 +86,11 @@ class DataPortOwner(Protocol):
         ...
 
     def on_opened(self, connection: DataConnection) -> None:
-        """Count an accepted connection."""
+        """Count an accepted connection. The owner may abort it until `on_greeted`, when there are too many such ones."""
+        ...
+
+    def on_greeted(self, connection: DataConnection) -> None:
+        """Note that a connection's client has named its token."""
         ...
 
     def on_closed(self, connection: DataConnection) -> None:
@@ -134,7 +138,7 @@ class DataConnection(asyncio.BufferedProtocol):
     # ---------------------------------------------------------------------------------------------------- asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take a slot, and wait for HELLO."""
+        """Wait for HELLO."""
         owner = self._owner
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but the class
         owner.on_opened(self)
@@ -142,12 +146,6 @@ class DataConnection(asyncio.BufferedProtocol):
         self._peer = f"{'ipv6' if ':' in str(name[0]) else 'ipv4'}:{name[0]}:{name[1]}"
         tune(transport.get_extra_info("socket"), owner.limits.client_unacked_seconds)
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES, low=0)
-        try:
-            self._slot = owner.connections.acquire(self)
-        except RequestError as error:
-            self._end(error)
-            self._transport.close()  # without a slot it may not wait for the client to close
-            return
         self._ultimatum = owner.loop.call_later(owner.limits.client_handshake_seconds, self.abort)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -396,6 +394,12 @@ class DataConnection(asyncio.BufferedProtocol):
                 )
             )
             return
+        try:
+            self._slot = self._owner.connections.acquire(self)
+        except RequestError as error:
+            self._end(error)
+            return
+        self._owner.on_greeted(self)
         self._principal = principal
         self._session = self._owner.append_session()
         self._reader.body_bytes_max = self._owner.limits.grpc_message_bytes_max
@@ -411,7 +415,7 @@ class DataConnection(asyncio.BufferedProtocol):
             self._large_at = self._owner.loop.time()
         try:
             row = self._row(method_number)
-            request = _parsed(row, body)
+            request = parsed(row.method.request_type.FromString, bytes(body))
             size = len(body) + _PARTITION_BYTES * len(request.partitions)
             self._calls[correlation_id] = (
                 self._owner.requests.acquire(self, size) if size > SMALL_REQUEST_BYTES else None
@@ -514,10 +518,3 @@ class DataConnection(asyncio.BufferedProtocol):
         for reservation in self._unsent:
             self._owner.unsent.release(reservation)
         self._unsent.clear()
-
-
-def _parsed(row: Row, body: memoryview) -> Any:  # noqa: ANN401 -- any method's request
-    try:
-        return row.method.request_type.FromString(bytes(body))
-    except (DecodeError, RecursionError) as error:
-        raise RequestError(pb.INVALID_ARGUMENT, f"the request is not a message of {row.method.name}: {error}") from None

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from raftmq.broker.base.budget import Budget
+from raftmq.broker.base.listening import listen
 from raftmq.broker.data_port.connection import LARGE_BUFFER_SECONDS, DataConnection
 from raftmq.broker.grpc_port.methods import ROWS, Row
 from raftmq.broker.grpc_port.server import GrpcServer
@@ -49,6 +50,10 @@ class DataPort:
         self._log = services.log
         self._tokens = grpc.data_tokens
         self._open: set[DataConnection] = set()
+        self._greeting: dict[DataConnection, None] = {}
+        """Connections that have not said HELLO, or were refused, the oldest first."""
+        self.evicted_total = 0
+        """Connections closed since the start because too many had not said HELLO."""
         self._all_closed = asyncio.Event()
         self._server: asyncio.Server | None = None
         self._is_stopping = False
@@ -64,8 +69,7 @@ class DataPort:
         Raises:
             OSError: The address cannot be bound.
         """
-        self._server = await self.loop.create_server(lambda: DataConnection(self), host, port, backlog=_BACKLOG)
-        self._tokens.port = int(self._server.sockets[0].getsockname()[1])
+        self._server, self._tokens.port = await listen(self.loop, lambda: DataConnection(self), host, port, _BACKLOG)
         self._shrink_timer = self.loop.call_later(LARGE_BUFFER_SECONDS, self._shrink_idle)
         return self._tokens.port
 
@@ -92,6 +96,11 @@ class DataPort:
                 for connection in list(self._open):
                     connection.abort()
                 await asyncio.sleep(0)  # and their ends are heard of
+
+    @property
+    def handshakes(self) -> int:
+        """Return the number of connections that have not said HELLO."""
+        return len(self._greeting)
 
     # ---------------------------------------------------------------------------------------------------- DataPortOwner
 
@@ -124,13 +133,27 @@ class DataPort:
 
     def on_opened(self, connection: DataConnection) -> None:
         """See `DataPortOwner`."""
+        if len(self._greeting) >= self.limits.data_handshakes_max:
+            self._evict(next(iter(self._greeting)))
+        self._greeting[connection] = None
         self._open.add(connection)
         self._all_closed.clear()
         if self._is_stopping:
             connection.abort()
 
+    def _evict(self, connection: DataConnection) -> None:
+        """Close a connection without HELLO. A client says it within a round trip, so an old one is none of a client."""
+        self.evicted_total += 1
+        del self._greeting[connection]
+        connection.abort()
+
+    def on_greeted(self, connection: DataConnection) -> None:
+        """See `DataPortOwner`."""
+        self._greeting.pop(connection, None)
+
     def on_closed(self, connection: DataConnection) -> None:
         """See `DataPortOwner`."""
+        self._greeting.pop(connection, None)
         self._open.discard(connection)
         if not self._open:
             self._all_closed.set()

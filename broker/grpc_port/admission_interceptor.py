@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import grpc
 import grpc.aio
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Message
 from raftmq.broker.base.budget import Budget, Reservation
 from raftmq.broker.base.limits import Limits
-from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.base.request_error import RequestError, parsed
 from raftmq.broker.grpc_port.admission import CallBounds, Context, GrpcCall, Slots
 from raftmq.proto import queue_pb2 as pb
 
@@ -234,7 +234,7 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
         raw = await self._receive(call)
         if raw is None:
             raise RequestError(pb.INVALID_ARGUMENT, "the call has no request")
-        request = _parsed(handler, raw)
+        request = parsed(_deserializer(handler), raw)
         budget.keepalive(slot)
         return request
 
@@ -318,7 +318,7 @@ class _Sender:
         while (raw := await self._call.context.read()) is not grpc.aio.EOF:
             self._budget.keepalive(self._slot)
             self._admission.received_bytes += len(cast("bytes", raw))
-            yield _parsed(self._handler, cast("bytes", raw))
+            yield parsed(_deserializer(self._handler), cast("bytes", raw))
             await self._unanswered.acquire()
 
     async def write(self, answer: Message) -> None:
@@ -331,12 +331,8 @@ class _Sender:
         return getattr(self._call.context, name)
 
 
-def _parsed(handler: Handler, raw: bytes) -> Any:  # noqa: ANN401 -- any message
-    parse = cast("Callable[[bytes], Any]", handler.request_deserializer)
-    try:
-        return parse(raw)
-    except (DecodeError, RecursionError) as error:
-        raise RequestError(pb.INVALID_ARGUMENT, f"the request is not a message of this method: {error}") from None
+def _deserializer(handler: Handler) -> Callable[[bytes], Any]:
+    return cast("Callable[[bytes], Any]", handler.request_deserializer)
 
 
 def _bytes(handler: Handler, answer: Any) -> bytes:  # noqa: ANN401 -- any message

@@ -14,8 +14,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
+import structlog
 from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
 from raftmq.broker.base.budget import Budget
+from raftmq.broker.base.log_throttle import LogThrottle
+from raftmq.broker.base.metric_catalog import CATALOG
 from raftmq.broker.base.readiness import Reason
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.cluster.other_clusters import OtherClusters
@@ -45,6 +48,8 @@ if TYPE_CHECKING:
     from raftmq.broker.peers.transport import PeerTransport
     from raftmq.broker.replica.engine import Engine
     from raftmq.storage.log_store import LogStore, ReplicaKey
+
+log = structlog.get_logger(__name__)
 
 _Sample = tuple[tuple[str, ...], float]
 _Named = tuple[tuple[str, str], PartitionLog]
@@ -101,6 +106,7 @@ class BrokerMetrics:
         self._host = host
         self._http = http
         self._lag = ConsumerLag(host.view, host.view.limits, host.view.timing)
+        self._unknown = LogThrottle()
         self._python = CollectorRegistry()
         ProcessCollector(registry=self._python)
         GCCollector(registry=self._python)
@@ -111,9 +117,11 @@ class BrokerMetrics:
         lag = await self._lag.measure(named)
         partitions = _named_partitions(self._host)  # the set may have changed during the await
         values = self.read(partitions) | _lag_values(lag)
-        return await asyncio.to_thread(
+        text = await asyncio.to_thread(
             self._render, values, [(labels, partition.replica.key) for labels, partition in partitions]
         )
+        self._report_unknown(values)
+        return text
 
     def read(self, partitions: Sequence[_Named]) -> dict[str, Value]:
         """Copy the values that the page shows. Runs on the event loop without an await, so all values belong to one moment."""
@@ -130,6 +138,12 @@ class BrokerMetrics:
         }
         values["raftmq_scrape_loop_seconds"] = time.perf_counter() - started_at
         return values
+
+    def _report_unknown(self, values: Mapping[str, Value]) -> None:
+        """Log the names that the catalog lacks. The page left them out: an operator needs the others more than an error."""
+        for name in values.keys() - CATALOG.keys():
+            if self._unknown.is_due(name):
+                log.error("metric_unknown", metric=name)
 
     def _render(self, values: dict[str, Value], files: list[tuple[tuple[str, str], ReplicaKey]]) -> bytes:
         """Add the values that need system calls, and format the page. Runs in a thread."""
@@ -274,27 +288,27 @@ def _by_channel(counts: Mapping[Channel, int]) -> Samples:
 
 
 def _shared_budgets(host: MetricsHost) -> dict[str, Budget]:
-    return host.grpc.admission.budgets() | {"data_connections": host.data_port.connections}
+    port = host.data_port
+    return host.grpc.admission.budgets() | {"data_connections": port.connections, "requests": port.requests}
 
 
 def _budget_values(host: MetricsHost, http: HttpConnections) -> dict[str, Value]:
     engine, transport, limits = host.engine, host.transport, host.engine.limits
     shared = _shared_budgets(host)
-    receiving, unsent = shared.pop("receiving"), shared.pop("unsent")
+    of_bytes = {name: shared.pop(name) for name in ("receiving", "requests", "unsent")}
     budgets = {
         "uncommitted": (engine.uncommitted_bytes, limits.uncommitted_bytes_max),
         "inbound_append": (engine.inbound_bytes, limits.inbound_append_bytes_max),
         "recent_entries": (engine.recent_budget.bytes_used, limits.recent_entries_bytes_max),
-        "receiving": (receiving.size, receiving.size_max),
-        "unsent": (unsent.size, unsent.size_max),
         "peer_read_buffers": (transport.read_buffer_bytes, limits.peer_read_buffer_bytes_max),
         "peer_outbox": (transport.unsent_bytes_max(), limits.peer_outbox_bytes_max),
-    }
+    } | {name: (budget.size, budget.size_max) for name, budget in of_bytes.items()}
     handshakes = transport.handshakes
     slots = {name: (budget.size, budget.size_max) for name, budget in shared.items()} | {
         "replicas": (len(host.view.partition_replicas()), limits.partitions_max),
         "campaigns": (engine.campaigns.held, limits.campaigns_max),
         "snapshot_streams": (engine.snapshots.streams, limits.snapshot_streams_max),
+        "data_handshakes": (host.data_port.handshakes, limits.data_handshakes_max),
         "http_connections": (http.connections, limits.http_connections_max),
         "peer_handshakes": (handshakes, limits.peer_handshakes_max),
         "peer_connections": (transport.inbound_connections - handshakes, limits.peer_connections_max),
@@ -309,6 +323,7 @@ def _budget_values(host: MetricsHost, http: HttpConnections) -> dict[str, Value]
         ],
         "raftmq_connections_evicted_total": [
             (("client",), float(host.grpc.connections.evicted_total)),
+            (("data",), float(host.data_port.evicted_total)),
             (("http",), float(http.evicted_total)),
             (("peer",), float(transport.evicted_total)),
         ],

@@ -14,6 +14,7 @@ import msgspec
 import structlog
 from raftmq.broker.base.addresses import split_address
 from raftmq.broker.base.limits import Limits, Timing
+from raftmq.broker.base.listening import listen
 from raftmq.broker.base.supervisor import Work
 from raftmq.broker.peers.codec import WIRE_VERSION, FrameError, FrameType, Parts, frame
 from raftmq.broker.peers.link import Link
@@ -198,8 +199,8 @@ class PeerTransport:
 
     async def listen(self, host: str, port: int) -> int:
         """Accept peers. Return the bound port."""
-        self._server = await self.loop.create_server(lambda: _Inbound(self), host, port, backlog=_BACKLOG)
-        return int(self._server.sockets[0].getsockname()[1])
+        self._server, port = await listen(self.loop, lambda: _Inbound(self), host, port, _BACKLOG)
+        return port
 
     async def close(self) -> None:
         """Close every connection, even one that was accepted but is not made yet."""

@@ -349,8 +349,11 @@ class Engine:
             reason=str(error),
             exc_info=error if isinstance(error, InvariantError) else None,
         )
-        self.remove_group(replica.group_id)
-        self._owner.on_replica_broken(replica, error)
+        try:
+            self.remove_group(replica.group_id)
+            self._owner.on_replica_broken(replica, error)
+        except Exception as failure:  # noqa: BLE001 -- the rest of a pass has work that other cores will not hand out again
+            self._owner.record_failure(Work.ENGINE, failure)
 
     def on_fatal(self, error: BaseException) -> None:
         """End the process after a failed commit: its outcome on disk is unknown, and a retry could claim a false success."""

@@ -1,9 +1,11 @@
 """Take the append requests of one caller in their order, and answer each when its batches are decided.
 
-A request costs no task: it is begun when it arrives, and answered by the callbacks of the proposals it waits for. Only a request that
-must wait before it can begin, for metadata or for a quorum, has one, and later requests of the caller queue behind it.
+A request costs no task: it is begun when it arrives, and answered by the callbacks of the proposals it waits for. Only requests that
+must wait before they can begin, for metadata or for a quorum, have one, together. Later requests queue behind them if they name one of
+their partitions. All producers of an event loop share a session, and those of other topics do not wait.
 
-Invariants: requests are begun in the order of `submit`, and each is answered exactly once, unless the session is closed before.
+Invariants: requests of one partition are begun in the order of `submit`, and each request is answered exactly once, unless the session is
+closed before.
 """
 
 from __future__ import annotations
@@ -11,8 +13,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import islice
+from typing import Final
 
 import structlog
 from raftmq.broker.base.request_error import RequestError
@@ -24,6 +28,8 @@ from raftmq.proto import queue_pb2 as pb
 
 log = structlog.get_logger(__name__)
 
+_HELD_PARTITIONS_MAX: Final = 1024
+"""Partitions of waiting requests that are remembered. Beyond it every later request queues: a client could name millions."""
 _NO_MESSAGE = pb.AppendRequest()
 Answer = Callable[[pb.AppendResponse], None]
 """Takes the answer to a request. Must not raise."""
@@ -50,6 +56,10 @@ class _Request:
         self.begun = ()
 
 
+def _partitions(message: pb.AppendRequest) -> Iterator[tuple[int, int]]:
+    return ((part.topic_id, part.partition) for part in message.partitions)
+
+
 class AppendSession:
     """The append requests of one caller."""
 
@@ -63,6 +73,8 @@ class AppendSession:
         self._method = method
         self._backlog: deque[_Request] = deque()
         """Requests that have not begun: the first is being waited for by `_beginning`."""
+        self._held: set[tuple[int, int]] = set()
+        """Topic and partition of each append that has joined the backlog since it was empty."""
         self._beginning: asyncio.Task[None] | None = None
         self._deciding: dict[_Request, asyncio.Task[None]] = {}
         """Requests with a batch that must be validated again."""
@@ -81,7 +93,7 @@ class AppendSession:
         return len(self._backlog) + len(self._deciding) + len(self._pending)
 
     def submit(self, message: pb.AppendRequest, answer: Answer, seconds_max: float = CALL_SECONDS_MAX) -> None:
-        """Begin a request, after every earlier one. `answer` may be called before this returns.
+        """Begin a request, after every earlier one of its partitions. `answer` may be called before this returns.
 
         Args:
             message: The request. It is answered within its own timeout.
@@ -90,12 +102,13 @@ class AppendSession:
         """
         seconds = min(message.timeout_ms / 1000 or DEFAULT_CALL_SECONDS, seconds_max)
         request = _Request(message, answer, self._loop.time() + seconds)
-        if self._beginning is None:
+        if not self._is_held(message):
             if self._begin_now(request):
                 return
         elif self._is_refused(request):  # a request that cannot begin is not kept: parsed it takes many times its size
             return
         self._backlog.append(request)
+        self._held.update(islice(_partitions(message), _HELD_PARTITIONS_MAX - len(self._held)))
         if self._beginning is None:
             self._beginning = self._loop.create_task(self._begin_in_order())
 
@@ -120,6 +133,12 @@ class AppendSession:
         self._tell_changed()
 
     # ---------------------------------------------------------------------------------------------------- beginning
+
+    def _is_held(self, message: pb.AppendRequest) -> bool:
+        """Return whether a request must queue behind others."""
+        if self._beginning is None:
+            return False
+        return len(self._held) >= _HELD_PARTITIONS_MAX or not self._held.isdisjoint(_partitions(message))
 
     def _begin_now(self, request: _Request) -> bool:
         """Begin a request unless that must wait."""
@@ -159,6 +178,7 @@ class AppendSession:
             else:
                 self._backlog.popleft()
                 self._wait(request)
+        self._held.clear()
         self._beginning = None
 
     # ---------------------------------------------------------------------------------------------------- waiting

@@ -108,6 +108,8 @@ DATA_TIMEOUT_GRACE_SECONDS: Final = 0.1
 """How long after a call's timeout its answer is still waited for: the broker knows better what became of the call."""
 DATA_WRITE_BUFFER_BYTES: Final = 256 * KIB
 """Unsent bytes of a data connection above which appends wait: one large request is under way, and the next is not copied yet."""
+DATA_LARGE_BUFFER_SECONDS: Final = 1.0
+"""How long a data connection keeps the read buffer of a large answer: to allocate one for each costs more than the answer's copy."""
 DATA_JOIN_BYTES_MAX: Final = 16 * KIB
 """A request up to this size is copied behind its frame's header, which costs less than a second system call."""
 

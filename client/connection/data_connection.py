@@ -15,7 +15,7 @@ from raftmq.client.base import settings
 from raftmq.client.base.error_details import error_from_detail
 from raftmq.client.base.fork_guard import current_generation
 from raftmq.errors import BrokenConnectionError, RaftMQError, UnreachableError
-from raftmq.frames import DATA_VERSION, FrameError, FrameReader, FrameType, frame_header
+from raftmq.frames import BUFFER_BYTES, DATA_VERSION, FrameError, FrameReader, FrameType, frame_header
 from raftmq.proto import queue_pb2 as pb
 from raftmq.sockets import tune
 
@@ -58,6 +58,10 @@ class DataConnection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._generation = current_generation()
         self._reader = FrameReader(settings.MESSAGE_BYTES_MAX)
+        self._large_at = 0.0
+        """Loop time of the last answer that needed more than the usual read buffer."""
+        self._shrinking: asyncio.TimerHandle | None = None
+        """Runs while the read buffer is large."""
         self._transport: asyncio.Transport | None = None
         self._gathered: list[bytes] | None = None
         """Small frames after the first of this turn of the event loop. None: this turn has written none."""
@@ -221,6 +225,8 @@ class DataConnection(asyncio.BufferedProtocol):
         """See `asyncio.BufferedProtocol`."""
         self._end(BrokenConnectionError(f"{self._address}: the data connection broke{f' ({exc})' if exc else ''}"))
         self._transport = None
+        if self._shrinking is not None:
+            self._shrinking.cancel()
         if not self._closed.done():
             self._closed.set_result(None)
 
@@ -246,6 +252,15 @@ class DataConnection(asyncio.BufferedProtocol):
             self._reader.received(nbytes, self._on_frame)
         except (FrameError, DecodeError) as error:
             self._end(BrokenConnectionError(f"{self._address}: the broker sent bytes that are no frame ({error})"))
+        if self._reader.is_large and self._shrinking is None:
+            self._shrinking = self._loop.call_later(settings.DATA_LARGE_BUFFER_SECONDS, self._shrink)
+
+    def _shrink(self) -> None:
+        """Give back a large read buffer that has not been used for a while, or look again later."""
+        self._shrinking = None
+        is_due = self._loop.time() - self._large_at >= settings.DATA_LARGE_BUFFER_SECONDS
+        if not (is_due and self._reader.shrink()) and self._transport is not None:
+            self._shrinking = self._loop.call_later(settings.DATA_LARGE_BUFFER_SECONDS, self._shrink)
 
     def eof_received(self) -> None:
         """Close too: a broker says so that it will send nothing more."""
@@ -254,6 +269,8 @@ class DataConnection(asyncio.BufferedProtocol):
     def _on_frame(
         self, frame_type: FrameType, method_number: int, timeout_ms: int, correlation_id: int, body: memoryview
     ) -> None:
+        if len(body) > BUFFER_BYTES:
+            self._large_at = self._loop.time()
         if frame_type is FrameType.ANSWER:
             handler = self._calls.get(correlation_id)
             if handler is not None:  # else it was cancelled

@@ -8,7 +8,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 
 import grpc
@@ -18,20 +18,43 @@ from tests.chaos.cluster import ChaosCluster
 
 ASK_SECONDS = 2.0
 POLL_SECONDS = 0.1
+ZERO_WHEN_WHOLE = (
+    "raftmq_under_replicated_partitions",
+    "raftmq_quarantined_replicas",
+    "raftmq_replicas_not_served",
+    "raftmq_metadata_voters_behind",
+    "raftmq_groups_without_leader",
+)
+"""Metrics that are 0 on each broker of a healthy cluster."""
 _SAMPLE = re.compile(r"^(raftmq_\w+)(\{[^}]*\})? (\S+)$", re.MULTILINE)
 
 
-def metrics(cluster: ChaosCluster, broker_id: int) -> dict[str, float]:
-    """Return the broker's metrics, summed over their labels (empty if it does not answer)."""
+def _samples(cluster: ChaosCluster, broker_id: int) -> list[tuple[str, str, float]]:
+    """Return name, labels and value of each of the broker's own metrics (nothing if it does not answer)."""
     try:
         with urllib.request.urlopen(f"http://{cluster.http_address(broker_id)}/metrics", timeout=ASK_SECONDS) as answer:
             text = answer.read().decode()
     except (OSError, urllib.error.URLError, http.client.HTTPException):
-        return {}
-    found: Counter[str] = Counter()
-    for name, _, value in _SAMPLE.findall(text):
-        found[name] += float(value)  # type: ignore[assignment]  # a Counter of floats
-    return {name: float(value) for name, value in found.items()}
+        return []
+    return [(name, labels, float(value)) for name, labels, value in _SAMPLE.findall(text)]
+
+
+def metrics(cluster: ChaosCluster, broker_id: int) -> dict[str, float]:
+    """Return the broker's metrics, summed over their labels (empty if it does not answer)."""
+    found: defaultdict[str, float] = defaultdict(float)
+    for name, _, value in _samples(cluster, broker_id):
+        found[name] += value
+    return dict(found)
+
+
+def answered_calls(cluster: ChaosCluster, method: str) -> int:
+    """Return how many requests of this method the brokers have answered with success, each since its last start."""
+    return sum(
+        int(value)
+        for broker_id in cluster.broker_ids
+        for name, labels, value in _samples(cluster, broker_id)
+        if name == "raftmq_requests_total" and f'method="{method}"' in labels and 'code="OK"' in labels
+    )
 
 
 def is_ready(cluster: ChaosCluster, broker_id: int) -> bool:
@@ -61,13 +84,7 @@ def what_is_not_whole(cluster: ChaosCluster, topic: str) -> str:
         seen = metrics(cluster, broker_id)
         if not seen.get("raftmq_ready"):
             problems.append(f"broker {broker_id} is not ready")
-        for name in (
-            "raftmq_under_replicated_partitions",
-            "raftmq_quarantined_replicas",
-            "raftmq_replicas_not_serving",
-            "raftmq_metadata_voters_behind",
-            "raftmq_groups_without_leader",
-        ):
+        for name in ZERO_WHEN_WHOLE:
             problems += [f"broker {broker_id}: {name} = {seen[name]:g}"] if seen.get(name) else []
     if topic and not problems and not is_led(cluster, topic):
         problems.append(f"not every partition of {topic} is led")

@@ -24,9 +24,12 @@ from tests.chaos.links import CLIENTS, Place
 CHUNK_BYTES = 16 * 1024
 SLOW_BYTES_PER_SECOND = 50_000
 """Enough for heartbeats, not for the load of clients."""
-PORTS_PER_BROKER = 3
+PORTS_PER_BROKER = 4
+"""Those of `LocalCluster` for clients, peers and HTTP, and one for data connections."""
+DATA_PORT = 3
+"""Its place among them."""
 PORT_STEP = 10
-"""The numbering of `LocalCluster`: ports for clients, peers and HTTP, with the next broker's ports ten higher."""
+"""The distance between the ports of two brokers of a `LocalCluster`."""
 PORTS = range(20_000, 32_000)
 """Ports below the kernel's range for outgoing connections, so that they are still free when a broker restarts."""
 FIRST_PORTS_TRIED = 100
@@ -121,8 +124,10 @@ class Proxies:
             await writer.drain()
 
     def place(self, broker_id: int) -> Place:
-        seen_host = f"127.0.2.{broker_id}"
-        return Place(bind_host=f"127.0.1.{broker_id}", seen_host=seen_host, arguments=("--advertise", seen_host))
+        bind_host, seen_host = f"127.0.1.{broker_id}", f"127.0.2.{broker_id}"
+        data_port = self.first_port + PORT_STEP * (broker_id - 1) + DATA_PORT
+        arguments = ("--advertise", seen_host, "--set", f"data_listen={bind_host}:{data_port}")
+        return Place(bind_host=bind_host, seen_host=seen_host, arguments=arguments)
 
     def _do(self, action: Callable[[], object]) -> None:
         """Run an action in the proxies' thread and wait for its end."""

@@ -12,10 +12,11 @@ from types import TracebackType
 from typing import Self
 
 from raftmq import Admin
+from raftmq.methods import APPEND, APPEND_STREAM
 
 from sim.history.checker import judge_files
 from tests.chaos.cluster import ChaosCluster
-from tests.chaos.condition import wait_until, what_is_not_whole
+from tests.chaos.condition import answered_calls, wait_until, what_is_not_whole
 from tests.chaos.nemesis import Nemesis, schedule
 from tests.chaos.workload import Workload
 
@@ -42,6 +43,10 @@ class Report:
     acknowledged: int = 0
     failed: dict[str, int] = field(default_factory=dict)
     read: int = 0
+    data_appends: int = 0
+    """Append requests that the brokers answered over data connections, each broker since its last start."""
+    grpc_appends: int = 0
+    """Append requests that they answered over gRPC instead."""
     findings: list[str] = field(default_factory=list)
     circumstances: str = ""
     """Additional arguments of the command that repeats the run."""
@@ -50,7 +55,8 @@ class Report:
         """Return the report for people."""
         head = (
             f"seed {self.seed}, {'+'.join(self.families)}: {len(self.faults)} faults in {self.seconds:.0f} s, "
-            f"{self.acknowledged} acknowledged, {self.read} read, failures {self.failed}"
+            f"{self.acknowledged} acknowledged, {self.read} read, since the last starts {self.data_appends} appends over data "
+            f"connections and {self.grpc_appends} over gRPC, failures {self.failed}"
         )
         if not self.findings:
             return f"{head}: clean"
@@ -83,6 +89,8 @@ class Trial:
         self.partitions = partitions
         self.topic = f"chaos-{uuid.uuid4().hex[:8]}"
         self.findings: list[str] = []
+        self.data_appends = self.grpc_appends = 0
+        """Answered after healing: `Report` explains them."""
         self.history = directory / "history.jsonl"
         directory.mkdir(parents=True, exist_ok=True)
         self.workload = Workload(cluster.bootstrap_servers, self.topic, partitions, self.history, seed)
@@ -125,6 +133,8 @@ class Trial:
             self.findings.append(f"{HEALED_SECONDS:.0f} s after healing: {what_is_not_whole(cluster, topic)}")
         if not await self.workload.wait_progress(FIRST_RECORDS, PROGRESS_SECONDS):
             self.findings.append(f"clients do not get on {PROGRESS_SECONDS:.0f} s after healing")
+        self.data_appends = await asyncio.to_thread(answered_calls, cluster, APPEND.name)
+        self.grpc_appends = await asyncio.to_thread(answered_calls, cluster, APPEND_STREAM.name)
         try:
             await self.workload.stop(FINISH_SECONDS)
             await self.workload.read_back(FINISH_SECONDS)
@@ -157,4 +167,5 @@ async def chaos_run(
     report.seconds = time.monotonic() - began_at
     report.faults, report.failed = nemesis.done, workload.failed
     report.acknowledged, report.read = workload.acknowledged, workload.read
+    report.data_appends, report.grpc_appends = trial.data_appends, trial.grpc_appends
     return report

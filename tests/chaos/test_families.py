@@ -6,9 +6,11 @@ import re
 from pathlib import Path
 
 import pytest
+from raftmq.broker.base.metric_catalog import CATALOG
 
 from tests.chaos.__main__ import circumstances, parsed
 from tests.chaos.cluster import ChaosCluster
+from tests.chaos.condition import ZERO_WHEN_WHOLE
 from tests.chaos.faults import FAULTS, families
 from tests.chaos.machine import missing_for_families
 from tests.chaos.nemesis import schedule
@@ -35,6 +37,19 @@ async def test_a_family_of_faults_breaks_no_promise(cluster: ChaosCluster, famil
     assert report.faults
     assert report.acknowledged
     assert report.read
+    assert report.data_appends, "the writers use data connections, as users' programs do"
+
+
+def test_brokers_run_on_uvloop(cluster: ChaosCluster) -> None:
+    """Faults are injected into the event loop of production."""
+    for broker_id in cluster.broker_ids:
+        maps = Path(f"/proc/{cluster.pid(broker_id)}/maps").read_text()
+        assert "uvloop/loop." in maps
+
+
+def test_a_whole_cluster_is_recognised_by_metrics_that_exist() -> None:
+    """A renamed metric once went on being looked for under its old name, and was always 0."""
+    assert set(ZERO_WHEN_WHOLE) <= CATALOG.keys()
 
 
 def test_the_command_of_a_finding_repeats_its_options() -> None:

@@ -20,7 +20,8 @@ BOUNDS: dict[str, tuple[int, int, int]] = {
     "broker": (5, 1, 0),
     "cli": (3, 2, 1),
     "client": (4, 2, 0),
-    "docs": (16, 2, 0),
+    "docs": (8, 1, 0),
+    "docs/adr": (2, 1, 0),
     "examples": (0, 1, 0),
     "fsm": (0, 4, 1),
     "pages at the root": (7, 5, 0),
@@ -36,6 +37,8 @@ BOUNDS: dict[str, tuple[int, int, int]] = {
 
 
 def area_of(file: Path) -> str:
+    if file.parts[:2] == ("docs", "adr"):
+        return "docs/adr"
     return file.parts[0] if len(file.parts) > 1 else "pages at the root"
 
 

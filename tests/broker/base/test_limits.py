@@ -42,6 +42,8 @@ def test_all_limits_together_fit_into_the_open_files(open_files_max: int, replic
     limits = within_open_files(Limits(), open_files_max, replicas)
     connections = (
         limits.client_connections_max
+        + limits.data_connections_max
+        + limits.data_handshakes_max
         + limits.http_connections_max
         + limits.peer_handshakes_max
         + limits.peer_connections_max // 3 * FILES_PER_PEER

@@ -268,6 +268,7 @@ async def test_while_every_connection_is_busy_a_new_one_is_refused():
     async with serving(dataclasses.replace(Limits(), data_connections_max=1)) as broker:
         await broker.client()
         client = await broker.connect()
+        client.say_hello(await broker.token())
         assert (await client.frame()).error.code == pb.THROTTLED
         assert await client.ended()
 
@@ -392,18 +393,35 @@ async def test_stop_is_not_held_up_by_a_connection_that_has_ended_already():
         await asyncio.wait_for(stopping, 3)
 
 
-async def test_a_connection_that_was_refused_does_not_stay_open():
-    """It has no slot: whoever ignored the refusal took a file descriptor of the broker for seconds."""
-    async with serving(dataclasses.replace(Limits(), data_connections_max=1)) as broker:
+async def test_connections_that_were_refused_and_stay_are_bounded():
+    """Whoever ignores a refusal takes a file descriptor of the broker until the handshake's time is over."""
+    async with serving(dataclasses.replace(Limits(), data_connections_max=1, data_handshakes_max=4)) as broker:
         await broker.client()
-        refused = [await broker.connect() for _ in range(20)]
-        for client in refused:
+        for _ in range(20):
+            client = await broker.connect()
+            client.say_hello(await broker.token())
             assert (await client.frame()).error.code == pb.THROTTLED
-        async with asyncio.timeout(2):
-            while len(broker.port._open) > 1:
-                await asyncio.sleep(0.001)
-        for client in refused:
-            assert await client.ended()
+            assert len(broker.port._open) <= 1 + 4 + 1, "one that was evicted ends in the next turn"
+        assert broker.port.handshakes == 4
+        assert broker.port.evicted_total == 16
+
+
+async def test_connections_without_a_hello_evict_no_client(monkeypatch):
+    """They took the slots of clients: whoever only connected ended the connections of clients that were idle."""
+    monkeypatch.setattr("raftmq.broker.base.budget.STANDSTILL_SECONDS", 0.0)
+    async with serving(dataclasses.replace(Limits(), data_connections_max=2, data_handshakes_max=2)) as broker:
+        idle = await broker.client()
+        strangers = [await broker.connect() for _ in range(5)]
+        while broker.port.evicted_total < 3:
+            await asyncio.sleep(0.001)
+        for stranger in strangers[:3]:
+            assert await stranger.ended()
+        newcomer = await broker.client()
+        for client in (idle, newcomer):
+            client.send(FrameType.CALL, b"", 1, 77)
+            assert (await client.frame()).error.code == pb.UNSUPPORTED_VERSION
+        assert broker.port.connections.evictions == 0
+        assert broker.port.handshakes == 1
 
 
 async def test_nothing_is_kept_of_a_connection_that_has_ended():

@@ -27,6 +27,7 @@ from raftmq.broker.cluster.disk_watch import DiskWatch
 from raftmq.broker.cluster.other_clusters import OtherClusters
 from raftmq.broker.data_port.port import DataPort
 from raftmq.broker.grpc_port.server import GrpcServer
+from raftmq.broker.http_port import metrics as metrics_module
 from raftmq.broker.http_port.server import HttpServer
 from raftmq.broker.peers.transport import PeerTransport
 from raftmq.broker.replica.engine import Engine
@@ -124,7 +125,10 @@ async def test_metrics_show_the_node_in_base_units():
         await node.append(topic, batch(3))
         await node.log.poll(poll_request(topic, 0), node.call())
         node.grpc.metrics.observe("Append", "OK", 0.003)
-        status, headers, body = await get(port, "/metrics")
+        node.data_port.requests.acquire(cast("Any", None), 5000)
+        with structlog.testing.capture_logs() as logs:
+            status, headers, body = await get(port, "/metrics")
+        assert logs == [], "a value under a name that the catalog lacks is logged"
         assert status == 200
         assert headers["content-type"].startswith("text/plain")
         families = {family.name: family for family in text_string_to_metric_families(body)}
@@ -142,6 +146,9 @@ async def test_metrics_show_the_node_in_base_units():
         assert values["raftmq_partitions_without_leader",] == 0
         assert values["raftmq_slots_limit", ("slot", "polls")] == node.limits.parked_polls_max
         assert values["raftmq_budget_limit_bytes", ("budget", "unsent")] == node.limits.unsent_bytes_max
+        assert values["raftmq_budget_used_bytes", ("budget", "requests")] == 5000
+        assert values["raftmq_budget_limit_bytes", ("budget", "requests")] == node.limits.receiving_bytes_max
+        assert values["raftmq_evictions_total", ("budget", "requests")] == 0
         assert values["raftmq_process_threads",] >= 1
         assert values["raftmq_partition_high_watermark", ("partition", "0"), ("topic", "flights")] == 3
         assert values["raftmq_partition_is_leader", ("partition", "1"), ("topic", "flights")] == 1
@@ -163,6 +170,20 @@ async def test_metrics_show_the_node_in_base_units():
             assert {key for key, _ in labels} <= {
                 *(label for metric in CATALOG.values() for label in metric.labels), "le", "generation"
             }  # fmt: skip
+
+
+async def test_a_value_under_an_unknown_name_is_logged_and_does_not_fail_the_page(monkeypatch):
+    """It was dropped in silence, so a misspelt name beside a right one was found by nobody."""
+    monkeypatch.setattr(metrics_module, "_peer_values", lambda host: {"raftmq_peers_conected": 1.0})
+    async with serving() as (_, port):
+        with structlog.testing.capture_logs() as logs:
+            for _ in range(2):
+                status, _, body = await get(port, "/metrics")
+                assert status == 200
+                assert "raftmq_ready 1.0" in body
+    assert [(line["event"], line["metric"]) for line in logs if line["log_level"] == "error"] == [
+        ("metric_unknown", "raftmq_peers_conected")
+    ]
 
 
 async def test_a_port_in_use_is_an_os_error():

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections.abc import Callable
+from typing import NoReturn
 
 import pytest
 from raftmq.broker.base.clock import WallClock
 from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.base.supervisor import Work
 from raftmq.broker.replica.replica import Replica
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.proto import queue_pb2 as pb
@@ -117,3 +120,32 @@ async def test_a_clock_that_jumps_by_an_hour_moves_no_leader_and_times_never_dec
         assert times[-1] - times[0] >= 5 * HOUR_MS, "forward jumps are followed, and backward ones are waited out"
         assert leader.is_leader
         assert {cluster.replica(7, n).term for n in (1, 2, 3)} == {term}
+
+
+def raises(error: Exception) -> Callable[..., NoReturn]:
+    def fail(*_: object) -> NoReturn:
+        raise error
+
+    return fail
+
+
+async def test_a_defect_in_the_treatment_of_a_broken_replica_does_not_affect_other_groups(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It ended the pass. Cores do not hand out their work again, so the groups behind it stood until their next election."""
+    async with EngineCluster(size=1) as cluster:
+        cluster.create_group(7, (1,))
+        cluster.create_group(8, (1,))
+        broken, healthy = await cluster.leader(7), await cluster.leader(8)
+        node, defect = cluster.nodes[1], KeyError("a defect of the node")
+        take = node.engine._take_ready
+        failures: list[tuple[Work, BaseException]] = []
+        monkeypatch.setattr(node, "record_failure", lambda *failure: failures.append(failure), raising=False)
+        monkeypatch.setattr(node, "on_replica_broken", raises(defect))
+        monkeypatch.setattr(
+            node.engine, "_take_ready", lambda one: raises(ValueError())() if one is broken else take(one)
+        )
+        node.engine.mark_dirty(broken)
+        await asyncio.wait_for(healthy.propose([data(0)])[1], 5)
+        assert broken.is_closed
+        assert failures == [(Work.ENGINE, defect)]

@@ -35,21 +35,24 @@ class Proposals:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.applied: asyncio.Future[list[object]] = loop.create_future()
         self.metadata = asyncio.Event()
+        self.order: list[int] = []
+        """Correlation ids of the requests that have begun."""
 
     def check(self, request: pb.AppendRequest, deadline: float) -> None: ...
 
     def begin_now(self, request: pb.AppendRequest, deadline: float) -> Begun | None:
-        return None if request.metadata_revision else self._begun()
+        return None if request.metadata_revision else self._begun(request)
 
     async def begin(self, request: pb.AppendRequest, deadline: float) -> Begun:
         if request.metadata_revision:
             await self.metadata.wait()
-        return self._begun()
+        return self._begun(request)
 
     def response(self, correlation_id: int, begun: Begun) -> pb.AppendResponse:
         return pb.AppendResponse(correlation_id=correlation_id)
 
-    def _begun(self) -> Begun:
+    def _begun(self, request: pb.AppendRequest) -> Begun:
+        self.order.append(request.correlation_id)
         return [PartitionAppend(None, cast("Any", Pending(self.applied)), None)]
 
 
@@ -64,6 +67,7 @@ def test_a_deadline_that_passed_while_a_request_waited_holds_up_no_later_request
             message = pb.AppendRequest(
                 correlation_id=number, timeout_ms=timeout_ms, metadata_revision=metadata_revision
             )
+            message.partitions.add(topic_id=1)
             session.submit(message, lambda answer: answered.put_nowait(answer.correlation_id))
 
         submit(1, timeout_ms=1, metadata_revision=9)
@@ -82,6 +86,45 @@ def test_a_deadline_that_passed_while_a_request_waited_holds_up_no_later_request
     # uvloop's `call_at` returns a handle without `when()` for a time that has come
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(run())
+
+
+def named(number: int, *partitions: int, metadata_revision: int = 0) -> pb.AppendRequest:
+    parts = [pb.PartitionAppend(topic_id=7, partition=partition) for partition in partitions]
+    return pb.AppendRequest(correlation_id=number, metadata_revision=metadata_revision, partitions=parts)
+
+
+async def test_a_request_that_waits_for_metadata_holds_up_only_its_partitions():
+    """All producers of an event loop share a session. One that wrote to a new topic held up all others of that broker."""
+    loop = asyncio.get_running_loop()
+    service = Proposals(loop)
+    session = AppendSession(loop, cast("AppendService", service), RequestMetrics(), "Append")
+    answered: asyncio.Queue[int] = asyncio.Queue()
+    for message in (named(1, 0, 1, metadata_revision=9), named(2, 2), named(3, 1, 3), named(4, 3), named(5, 4)):
+        session.submit(message, lambda answer: answered.put_nowait(answer.correlation_id))
+    assert service.order == [2, 5]
+    service.applied.set_result([])
+    async with asyncio.timeout(5):
+        assert {await answered.get(), await answered.get()} == {2, 5}
+        service.metadata.set()
+        assert [await answered.get() for _ in range(3)] == [1, 3, 4]
+    assert service.order == [2, 5, 1, 3, 4]
+    session.submit(named(6, 0), lambda answer: answered.put_nowait(answer.correlation_id))
+    assert answered.get_nowait() == 6
+
+
+async def test_when_too_many_partitions_wait_every_request_does(monkeypatch):
+    monkeypatch.setattr("raftmq.broker.services.append_session._HELD_PARTITIONS_MAX", 2)
+    loop = asyncio.get_running_loop()
+    service = Proposals(loop)
+    session = AppendSession(loop, cast("AppendService", service), RequestMetrics(), "Append")
+    session.submit(named(1, 0, 1, 2, metadata_revision=9), lambda _: None)
+    session.submit(named(2, 3), lambda _: None)
+    assert service.order == []
+    assert len(session._held) == 2
+    service.metadata.set()
+    assert session._beginning is not None
+    await session._beginning
+    assert service.order == [1, 2]
 
 
 @pytest.mark.parametrize("is_closed", [False, True])

@@ -9,7 +9,7 @@ import pytest
 from raftmq import errors
 from raftmq.client.base import settings
 from raftmq.client.connection.data_connection import DataConnection, open_data_connection
-from raftmq.frames import HEADER_BYTES, FrameType, frame_header
+from raftmq.frames import BUFFER_BYTES, HEADER_BYTES, FrameType, frame_header
 from raftmq.proto import queue_pb2 as pb
 
 from tests.support.client.fake_broker import FakeCluster, detail
@@ -93,6 +93,10 @@ def feed(connection: DataConnection, data: bytes) -> None:
         data = data[size:]
 
 
+def is_large(connection: DataConnection) -> bool:
+    return connection._reader.is_large
+
+
 def frame(frame_type: FrameType, correlation_id: int = 0, body: bytes = b"") -> bytes:
     return frame_header(frame_type, len(body), correlation_id) + body
 
@@ -140,6 +144,36 @@ async def test_a_call_is_a_frame_with_its_method_timeout_and_body() -> None:
         + frame_header(FrameType.CALL, len(large), 2, 0, 1)
         + large
     )
+
+
+async def test_the_buffer_of_a_large_answer_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process with many brokers kept 4 MiB for each connection after one large poll."""
+    monkeypatch.setattr(settings, "DATA_LARGE_BUFFER_SECONDS", 0.0)
+    connection, _, calls = made()
+    answer = frame(FrameType.ANSWER, 1, bytes(3 * BUFFER_BYTES))
+    connection.call(1, REQUEST, 1000, calls)
+    feed(connection, answer[: 2 * BUFFER_BYTES])
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert is_large(connection), "the answer is still arriving"
+    feed(connection, answer[2 * BUFFER_BYTES :])
+    assert calls.answers == [(1, bytes(3 * BUFFER_BYTES))]
+    async with asyncio.timeout(5):
+        while is_large(connection):
+            await asyncio.sleep(0)
+    assert connection._shrinking is None
+
+
+async def test_a_large_buffer_is_kept_while_large_answers_come() -> None:
+    connection, _, calls = made()
+    for number in (1, 2):
+        connection.call(1, REQUEST, 1000, calls)
+        feed(connection, frame(FrameType.ANSWER, number, bytes(3 * BUFFER_BYTES)))
+        connection._shrink()
+        assert is_large(connection)
+    connection.connection_lost(None)
+    assert connection._shrinking is not None
+    assert connection._shrinking.cancelled()
 
 
 @pytest.mark.parametrize(
