@@ -161,26 +161,30 @@ class Poll:
         if answer is None:
             self._wait_in_task(self._read(is_last=is_last))
             return None
-        return self._response_or_park(answer, [] if is_last else _progress_of(self._wants), is_last=is_last)
+        if is_last or self._is_enough(answer):
+            return self._response(answer)
+        self._park(_progress_of(self._wants))
+        return None
 
     async def _read(self, *, is_last: bool) -> pb.PollResponse | None:
         # taken before reading, so that records that arrive during a cold read wake the poll
         progress = [] if is_last else _progress_of(self._wants)
         answer = await self._service.read(self._wants, self._bytes_max, self._deadline, is_last=is_last)
-        return self._response_or_park(answer, progress, is_last=is_last)
+        if is_last or self._is_enough(answer):
+            return self._response(answer)
+        self._park(progress)
+        return None
 
     def _is_last(self) -> bool:
         """Return whether it is answered now, with or without records."""
         return self._service.is_stopping or self._loop.time() >= self._until
 
-    def _response_or_park(
-        self, answer: _Answer, progress: Sequence[asyncio.Future[None]], *, is_last: bool
-    ) -> pb.PollResponse | None:
-        if is_last or answer.has_errors or answer.bytes >= self._bytes_min:
-            self._service.count(answer)
-            return answer.response
-        self._park(progress)
-        return None
+    def _is_enough(self, answer: _Answer) -> bool:
+        return answer.has_errors or answer.bytes >= self._bytes_min
+
+    def _response(self, answer: _Answer) -> pb.PollResponse:
+        self._service.count(answer)
+        return answer.response
 
     # ---------------------------------------------------------------------------------------------------- waiting
 
