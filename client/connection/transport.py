@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 from weakref import WeakSet
 
 import grpc
@@ -220,8 +220,10 @@ class GrpcConnection:
         self._shared = shared_channel(address, open_channel)
         self._shared.users.add(self)
         self._calls = GrpcCalls()
-        self._tasks: set[asyncio.Task[Any]] = set()  # of any result
-        """Readers of the streams, and polls without a data connection, until they have ended."""
+        self._readers: set[asyncio.Task[None]] = set()
+        """Of the streams, until they have ended."""
+        self._poll_tasks: set[asyncio.Task[pb.PollResponse]] = set()
+        """Polls without a data connection, until they have ended."""
         self._data_polls = DataPolls(address)
         self._data_streams: WeakSet[DataAppendStream] = WeakSet()
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -268,8 +270,8 @@ class GrpcConnection:
         if isinstance(opened, DataConnection):
             return self._data_polls.begin(opened, request, timeout_seconds, on_outcome)
         poll = PollTask(self.call(POLL, request, timeout_seconds), self._address, on_outcome)
-        self._tasks.add(poll.task)
-        poll.task.add_done_callback(self._tasks.discard)
+        self._poll_tasks.add(poll.task)
+        poll.task.add_done_callback(self._poll_tasks.discard)
         return poll
 
     async def _poll_over(
@@ -366,8 +368,8 @@ class GrpcConnection:
         stream = _GrpcAppendStream(
             call, self._address, self._calls, on_response, on_lost, on_writable, is_outdated=is_outdated
         )
-        self._tasks.add(stream.reader)
-        stream.reader.add_done_callback(self._tasks.discard)
+        self._readers.add(stream.reader)
+        stream.reader.add_done_callback(self._readers.discard)
         return stream
 
     async def close(self) -> None:
@@ -379,7 +381,9 @@ class GrpcConnection:
                 stream.close()
             try:
                 await self._calls.end()
-                await cancel_and_wait(*self._tasks)
+                if self._poll_tasks:
+                    await asyncio.wait(self._poll_tasks)  # they have heard of it
+                await cancel_and_wait(*self._readers)
             finally:
                 await self._shared.leave(self)
 
