@@ -9,7 +9,7 @@ Polls wait on shared futures (`Replica.wait_progress`). A poll adds a callback a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -123,18 +123,18 @@ class Poll:
         if self._service.locator.has_revision(revision):
             self._advance()
         else:
-            self._wait_in_task(self._wait_revision(revision))
+            self._wait_in_task(partial(self._wait_revision, revision))
 
     async def _wait_revision(self, revision: int) -> pb.PollResponse | None:
         await self._service.locator.wait_revision(revision, self._deadline)
         return self._look()
 
-    def _wait_in_task(self, steps: Coroutine[object, object, pb.PollResponse | None]) -> None:
-        self._task = self._loop.create_task(self._run(steps))
+    def _wait_in_task(self, look: Callable[[], Awaitable[pb.PollResponse | None]]) -> None:
+        self._task = self._loop.create_task(self._run(look))
 
-    async def _run(self, steps: Coroutine[object, object, pb.PollResponse | None]) -> None:
+    async def _run(self, look: Callable[[], Awaitable[pb.PollResponse | None]]) -> None:
         try:
-            outcome: pb.PollResponse | Exception | None = await steps
+            outcome: pb.PollResponse | Exception | None = await look()
         except Exception as error:  # noqa: BLE001 -- the root of a call: a defect is its outcome
             outcome = error
         self._end(outcome)
@@ -159,7 +159,7 @@ class Poll:
         is_last = self._is_last()
         answer = self._service.read_now(self._wants, self._bytes_max, is_last=is_last)
         if answer is None:
-            self._wait_in_task(self._read(is_last=is_last))
+            self._wait_in_task(partial(self._read, is_last=is_last))
             return None
         if is_last or self._is_enough(answer):
             return self._response(answer)
