@@ -10,6 +10,8 @@ Text keys must stay below LMDB's 511 bytes. The code that reads a text from a co
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from operator import itemgetter
 from typing import Final, Generic, Protocol, TypeVar
 
 import msgspec
@@ -146,7 +148,7 @@ def is_key_text(text: str) -> bool:
 
 def take_dirty(sources: Iterable[RowSource]) -> tuple[DirtyRow, ...]:
     """Return the changed rows of all sources in key order."""
-    return tuple(sorted((row for source in sources for row in source.take_dirty()), key=lambda row: row[0]))
+    return tuple(sorted(chain.from_iterable([source.take_dirty() for source in sources]), key=itemgetter(0)))
 
 
 def all_rows(sources: Iterable[RowSource]) -> Iterator[Row]:

@@ -137,9 +137,13 @@ class Budget:
         """Return the number of waiting calls."""
         return len(self._waiting)
 
+    def has_room(self, size: int) -> bool:
+        """Return whether the size fits now, without the eviction of a call."""
+        return self.size + size <= self.size_max
+
     def check(self, size: int) -> None:
         """Evict idle calls until the size fits, without reserving it. Raises as `acquire`."""
-        if self.size + size <= self.size_max:
+        if self.has_room(size):
             return  # there is enough budget even if no evicted call ends
         now = self._loop.time()
         leaving = sum(reservation.size for reservation in self._leaving)

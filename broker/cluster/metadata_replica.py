@@ -86,7 +86,7 @@ class MetadataReplica:
 
     def require_filled(self) -> Replica[Metadata]:
         """Return the replica if it has the cluster's metadata. Raises RequestError NOT_FORMED or NOT_READY."""
-        replica = self.require()
+        replica = self.replica or self.require()
         if replica.state_machine.applied_index < replica.core.state_floor or not replica.state_machine.cluster_id:
             raise RequestError(
                 pb.NOT_READY, "this broker has not received the cluster's metadata yet", retry_after_ms=200

@@ -1,9 +1,10 @@
 """Serve one client's data connection: cut its bytes into frames, make calls of them, and send the answers back.
 
-It decides nothing about data. The connection's append session begins appends to a partition in the order of their frames. Every other
-call is a task. The memory that a client can occupy is bounded: its unanswered calls (`CALLS_MAX`), and the bytes of large requests and of
-unread answers (the budgets that gRPC's calls share). A connection that exceeds a bound is not read until it is below it. Requests that are
-not small need budget until they are answered, and are refused if there is none.
+It decides nothing about data. The connection's append session begins appends to a partition in the order of their frames. Polls are
+answered by callbacks. Any other call is a task, and so is an answer that must wait until the client has taken the ones before it.
+The memory that a client can occupy is bounded: its unanswered calls (`CALLS_MAX`), and the bytes of large requests and of unread answers
+(the budgets that gRPC's calls share). A connection that exceeds a bound is not read until it is below it. Requests that are not small need
+budget until they are answered, and are refused if there is none.
 
 Invariants: nothing is done for a client before its HELLO has named a token; nothing is written after `_finish`.
 """
@@ -11,7 +12,8 @@ Invariants: nothing is done for a client before its HELLO has named a token; not
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import time
+from collections.abc import Coroutine, Mapping
 from functools import partial
 from typing import Any, Final, Protocol, cast
 
@@ -24,9 +26,10 @@ from raftmq.broker.grpc_port.methods import Row
 from raftmq.broker.grpc_port.security import refusal_of
 from raftmq.broker.services.append_session import AppendSession
 from raftmq.broker.services.call import CALL_SECONDS_MAX, DEFAULT_CALL_SECONDS, Call, Principal
-from raftmq.broker.services.request_metrics import RequestMetrics
-from raftmq.frames import BUFFER_BYTES, DATA_VERSION, FrameError, FrameReader, FrameType, frame_header
-from raftmq.methods import APPEND
+from raftmq.broker.services.poll import OnPolled, Poll
+from raftmq.broker.services.request_metrics import CANCELLED, OK, RequestMetrics
+from raftmq.frames import BUFFER_BYTES, DATA_METHODS, DATA_VERSION, FrameError, FrameReader, FrameType, frame_header
+from raftmq.methods import APPEND, POLL
 from raftmq.proto import queue_pb2 as pb
 from raftmq.sockets import tune
 
@@ -36,6 +39,7 @@ SMALL_REQUEST_BYTES: Final = 4096
 """A request up to this size needs no budget: `CALLS_MAX` bounds them."""
 _PARTITION_BYTES: Final = 64
 """The least memory of a partition of a request, which may have two bytes in the frame."""
+_POLL_NUMBER: Final = DATA_METHODS.index(POLL)
 HELLO_BYTES_MAX: Final = 1024
 """Body of the first frame."""
 LARGE_BUFFER_SECONDS: Final = 1.0
@@ -71,6 +75,10 @@ class DataPortOwner(Protocol):
 
     def append_session(self) -> AppendSession:
         """Return a session for a connection's appends."""
+        ...
+
+    def begin_poll(self, request: pb.PollRequest, call: Call, on_outcome: OnPolled) -> Poll:
+        """Begin a poll. Raises RequestError. `on_outcome` may be called before this returns."""
         ...
 
     def redeem(self, token: bytes) -> Principal | None:
@@ -120,7 +128,9 @@ class DataConnection(asyncio.BufferedProtocol):
         self._calls: dict[int, Reservation | None] = {}
         """Unanswered calls, by correlation id, and the budget of each request that is not small."""
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        """Tasks of these calls. An append has none."""
+        """Tasks of these calls. An append has none, and a poll only while it waits for memory."""
+        self._polls: dict[int, tuple[Poll, float]] = {}
+        """Unanswered polls without a task, by correlation id, and the time when each began."""
         self._last_correlation_id = 0
         """Of the calls that were accepted: they ascend."""
         self._writable = asyncio.Event()
@@ -248,6 +258,8 @@ class DataConnection(asyncio.BufferedProtocol):
         for task in self._tasks.values():
             task.cancel()
         self._tasks.clear()
+        for correlation_id in list(self._polls):
+            self._cancel_poll(correlation_id)
         for correlation_id in list(self._calls):
             self._forget(correlation_id)
 
@@ -430,7 +442,18 @@ class DataConnection(asyncio.BufferedProtocol):
             return
         assert self._principal is not None
         call = Call(self._owner.loop.time() + seconds, self._principal)
-        task = self._owner.loop.create_task(self._serve(row, request, call, correlation_id))
+        if row.method is POLL and self._may_answer(row, request):
+            self._poll(request, call, correlation_id)
+        else:
+            self._begin_task(row, self._serve(row, request, call, correlation_id), correlation_id)
+
+    def _may_answer(self, row: Row, request: Message) -> bool:
+        """Return whether there is budget for an answer of any size to this request."""
+        owner = self._owner
+        return row.answer_bytes_max is None or owner.unsent.has_room(row.answer_bytes_max(request, owner.limits))
+
+    def _begin_task(self, row: Row, steps: Coroutine[object, object, None], correlation_id: int) -> None:
+        task = self._owner.loop.create_task(steps)
         self._tasks[correlation_id] = task
         task.add_done_callback(partial(self._on_served, row, correlation_id))  # also if it never began
 
@@ -453,8 +476,13 @@ class DataConnection(asyncio.BufferedProtocol):
 
     def _cancel(self, correlation_id: int) -> None:
         task = self._tasks.get(correlation_id)
-        if task is not None:  # an append cannot be taken back
+        if task is not None:
             task.cancel()
+        elif correlation_id in self._polls:
+            self._cancel_poll(correlation_id)
+            self._forget(correlation_id)
+            self._go_on()
+        # an append cannot be taken back
 
     # ---------------------------------------------------------------------------------------------------- answers
 
@@ -463,6 +491,43 @@ class DataConnection(asyncio.BufferedProtocol):
         data = response.SerializeToString()
         self._write(frame_header(FrameType.ANSWER, len(data), correlation_id) + data)
         self._go_on()
+
+    def _poll(self, request: pb.PollRequest, call: Call, correlation_id: int) -> None:
+        """Serve a poll, which is answered now or by a callback."""
+        began_at = time.perf_counter()
+        try:
+            poll = self._owner.begin_poll(request, call, partial(self._on_polled, correlation_id, began_at))
+        except Exception as error:  # noqa: BLE001 -- the root of a call: a defect is its answer
+            self._on_polled(correlation_id, began_at, error)
+            return
+        if not poll.is_over:
+            self._polls[correlation_id] = (poll, began_at)
+
+    def _on_polled(self, correlation_id: int, began_at: float, outcome: pb.PollResponse | Exception) -> None:
+        self._polls.pop(correlation_id, None)
+        code = OK
+        if isinstance(outcome, pb.PollResponse):
+            self._answer_poll(correlation_id, outcome.SerializeToString())
+        else:
+            error = outcome if isinstance(outcome, RequestError) else internal_error(POLL.name, outcome)
+            code = pb.ErrorCode.Name(error.code)
+            self._send_error(correlation_id, error)
+            self._forget(correlation_id)
+            self._go_on()
+        self._owner.metrics.observe(POLL.name, code, time.perf_counter() - began_at)
+
+    def _answer_poll(self, correlation_id: int, data: bytes) -> None:
+        if self._leaves_now(data):
+            self._write(frame_header(FrameType.ANSWER, len(data), correlation_id) + data)
+            self._forget(correlation_id)
+            self._go_on()
+        else:
+            self._begin_task(self._owner.rows[_POLL_NUMBER], self._send_or_refuse(correlation_id, data), correlation_id)
+
+    def _cancel_poll(self, correlation_id: int) -> None:
+        poll, began_at = self._polls.pop(correlation_id)
+        poll.cancel()
+        self._owner.metrics.observe(POLL.name, CANCELLED, time.perf_counter() - began_at)
 
     async def _serve(self, row: Row, request: Message, call: Call, correlation_id: int) -> None:
         """Answer a call."""
@@ -473,6 +538,13 @@ class DataConnection(asyncio.BufferedProtocol):
                 await owner.unsent.wait_possible(row.answer_bytes_max(request, owner.limits))
             # no name for the response: it would be kept, beside its bytes, while they wait for a slow reader
             data = (await observed(owner.metrics, row.method.name, lambda: answer(request, call))).SerializeToString()
+        except RequestError as error:
+            self._send_error(correlation_id, error)
+        else:
+            await self._send_or_refuse(correlation_id, data)
+
+    async def _send_or_refuse(self, correlation_id: int, data: bytes) -> None:
+        try:
             await self._send(correlation_id, data)
         except RequestError as error:
             self._send_error(correlation_id, error)
@@ -486,7 +558,7 @@ class DataConnection(asyncio.BufferedProtocol):
 
     async def _send(self, correlation_id: int, data: bytes) -> None:
         """Send an answer when the client has taken the ones before it."""
-        if len(data) <= WRITE_BUFFER_BYTES and self._writable.is_set():
+        if self._leaves_now(data):
             self._write(frame_header(FrameType.ANSWER, len(data), correlation_id) + data)
             return
         reservation = self._owner.unsent.acquire(self, len(data))
@@ -501,6 +573,10 @@ class DataConnection(asyncio.BufferedProtocol):
         self._write(frame_header(FrameType.ANSWER, len(data), correlation_id), data)
         if self._writable.is_set():  # the kernel has taken it, or nearly
             self._release_unsent()
+
+    def _leaves_now(self, data: bytes) -> bool:
+        """Return whether an answer needs no budget: it is small, and the client takes the ones before it."""
+        return len(data) <= WRITE_BUFFER_BYTES and self._writable.is_set()
 
     def _send_error(self, correlation_id: int, error: RequestError) -> None:
         data = error.detail.SerializeToString()

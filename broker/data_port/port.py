@@ -17,10 +17,12 @@ from raftmq.broker.data_port.connection import LARGE_BUFFER_SECONDS, DataConnect
 from raftmq.broker.grpc_port.methods import ROWS, Row
 from raftmq.broker.grpc_port.server import GrpcServer
 from raftmq.broker.services.append_session import AppendSession
-from raftmq.broker.services.call import Principal
+from raftmq.broker.services.call import Call, Principal
 from raftmq.broker.services.host import ServiceHost
+from raftmq.broker.services.poll import OnPolled, Poll
 from raftmq.frames import DATA_METHODS
 from raftmq.methods import APPEND
+from raftmq.proto import queue_pb2 as pb
 
 TURN_SECONDS: Final = 0.01
 """How long the frames of all connections are worked on in one turn of the event loop: one read can bring two MiB of requests, each of
@@ -107,6 +109,10 @@ class DataPort:
     def append_session(self) -> AppendSession:
         """See `DataPortOwner`."""
         return self._log.append_session(APPEND.name)
+
+    def begin_poll(self, request: pb.PollRequest, call: Call, on_outcome: OnPolled) -> Poll:
+        """See `DataPortOwner`."""
+        return self._log.begin_poll(request, call, on_outcome)
 
     def redeem(self, token: bytes) -> Principal | None:
         """See `DataPortOwner`."""

@@ -56,7 +56,7 @@ from raftmq.proto import queue_pb2 as pb
 from raftmq.raft.core import RaftCore, RestoredState
 from raftmq.raft.entry import EntryKind
 from raftmq.raft.log_view import Random
-from raftmq.raft.messages import AppendRequest, InstallSnapshot, Message
+from raftmq.raft.messages import AppendRequest, AppendResponse, InstallSnapshot, Message
 from raftmq.raft.ready import Ready, Role, RoleChange
 from raftmq.raft.settings import RaftSettings
 from raftmq.storage.errors import StorageUnavailableError
@@ -291,15 +291,17 @@ class Engine:
     # ------------------------------------------------------------------------------------------------ the pass
 
     def _pass(self) -> None:
-        began_at = time.perf_counter()
         self._pass_scheduled = False
+        if not self._dirty:
+            return  # `on_completions` was faster
+        began_at = time.perf_counter()
         dirty, self._dirty = self._dirty, []
         begun: list[tuple[Replica[StateMachine], Ready, bool]] = []
         for replica in dirty:
             replica.is_dirty = False
             self.guarded(replica, self._begin, replica, begun)
-        # Followers write while this node prepares its own write, so that the times do not add up.
-        self._send(self._transport.flush)
+        if begun:  # followers write while this node prepares its own write, so that the times do not add up
+            self._send(self._transport.flush)
         for replica, ready, with_append in begun:
             self.guarded(replica, self._run, replica, ready, with_append)
             self.guarded(replica, self._process, replica)
@@ -314,7 +316,10 @@ class Engine:
             self._transport.flush,
             self.commits.submit_prepared,
         ):
-            self._send(send)
+            try:  # as `_send`, which would be another call for each
+                send()
+            except Exception as error:  # noqa: BLE001 -- as in `_send`
+                self._owner.record_failure(Work.ENGINE, error)
 
     def _send(self, send: Callable[[], None]) -> None:
         try:
@@ -422,7 +427,11 @@ class Engine:
 
     def on_completions(self, completions: Sequence[Completion]) -> None:
         """Handle completed writes and step their groups immediately. Called on the loop, once per drain of a writer."""
-        self.commits.on_completions(completions)
+        is_scheduled, self._pass_scheduled = self._pass_scheduled, True  # the pass follows here
+        try:
+            self.commits.on_completions(completions)
+        finally:
+            self._pass_scheduled = is_scheduled
         self._send(self._transport.flush)  # acknowledgements of durable entries leave before anything is applied
         if self._dirty:
             self._pass()
@@ -477,7 +486,15 @@ class Engine:
         if isinstance(message, AppendRequest) and message.entries and not self._admit_inbound(replica, message):
             return
         self.guarded(replica, replica.core.step, message)
-        self.mark_dirty(replica)
+        if not isinstance(message, AppendResponse) or self._has_work(
+            replica
+        ):  # a second acknowledgement changes nothing
+            self.mark_dirty(replica)
+
+    def _has_work(self, replica: Replica[StateMachine]) -> bool:
+        """Return whether a pass would find something to do for the group."""
+        core = replica.core
+        return replica.is_dirty or core.heartbeat_due or core.has_ready(isinstance(replica.disk, Idle))
 
     def _admit_inbound(self, replica: Replica[StateMachine], message: AppendRequest) -> bool:
         inbound = self._inbound

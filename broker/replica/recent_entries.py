@@ -130,6 +130,8 @@ class RecentEntries:
         held, start = self._entries, self._start
         if len(held) <= start or offset < held[start].base_offset or offset >= held[-1].next_offset:
             return None
+        if offset >= held[-1].base_offset:  # as for a reader at the end of the log
+            return held[-1].index
         # next_offset never decreases: the first entry whose next_offset is above `offset` holds it
         position = bisect_right(held, offset, lo=start, key=lambda entry: entry.next_offset)
         return held[position].index

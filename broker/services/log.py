@@ -18,7 +18,7 @@ from raftmq.broker.services.append_session import AppendSession
 from raftmq.broker.services.call import Call
 from raftmq.broker.services.host import ServiceHost
 from raftmq.broker.services.locator import Locator, check_partitions
-from raftmq.broker.services.poll import PollService
+from raftmq.broker.services.poll import OnPolled, Poll, PollService
 from raftmq.broker.services.producer_ids import ProducerIds
 from raftmq.broker.services.request_metrics import RequestMetrics
 from raftmq.methods import APPEND_STREAM
@@ -75,7 +75,7 @@ class LogService:
     @property
     def parked_polls(self) -> int:
         """Return the number of waiting long polls."""
-        return self._poll.parked
+        return len(self._poll.parked)
 
     def begin_shutdown(self) -> None:
         """Answer waiting polls now and read no more from append streams. Requests in flight are still answered."""
@@ -105,6 +105,10 @@ class LogService:
     async def poll(self, request: pb.PollRequest, call: Call) -> pb.PollResponse:
         """Read from many partitions, waiting for the first records. See `PollService`."""
         return await self._poll.poll(request, call)
+
+    def begin_poll(self, request: pb.PollRequest, call: Call, on_outcome: OnPolled) -> Poll:
+        """Begin a poll that needs no task. See `PollService.begin`."""
+        return self._poll.begin(request, call, on_outcome)
 
     # ------------------------------------------------------------------------------------------------ append
 

@@ -1,13 +1,17 @@
 """Serve long polls: read available records, else wait until the first of many partitions changes. The number of waiting polls is bounded.
 
+A poll costs no task while only records are waited for: it is answered by the callback of the progress that it waits for. It has one while
+it waits for metadata, for a quorum or for the disk.
+
 Polls wait on shared futures (`Replica.wait_progress`). A poll adds a callback and removes it again, and never cancels the future.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from raftmq.broker.base.request_error import RequestError, expired
 from raftmq.broker.partitions.log import PartitionLog
@@ -18,6 +22,9 @@ from raftmq.broker.services.request_metrics import RequestMetrics
 from raftmq.methods import POLL
 from raftmq.proto import queue_pb2 as pb
 from raftmq.raft.entry import Entry
+
+OnPolled = Callable[[pb.PollResponse | Exception], None]
+"""Takes the answer to a poll, or its failure: a `RequestError`, or a defect. Must not raise."""
 
 _MAX_WAIT_SECONDS = 60.0
 _ANSWER_MARGIN_SECONDS = 0.05
@@ -67,30 +74,176 @@ class _Answer:
         self.batches += len(payloads)
 
 
+class Poll:
+    """A poll under way. Created by `PollService.begin`."""
+
+    __slots__ = (
+        "_bytes_max",
+        "_bytes_min",
+        "_deadline",
+        "_loop",
+        "_on_outcome",
+        "_progress",
+        "_service",
+        "_task",
+        "_timer",
+        "_until",
+        "_wants",
+        "is_over",
+    )
+
+    def __init__(self, service: PollService, request: pb.PollRequest, deadline: float, on_outcome: OnPolled) -> None:
+        self._service = service
+        self._loop = service.loop
+        self._on_outcome = on_outcome
+        self._deadline = deadline
+        wait_seconds = min(request.max_wait_ms / 1000, _MAX_WAIT_SECONDS)
+        self._until = min(self._loop.time() + wait_seconds, deadline - _ANSWER_MARGIN_SECONDS)
+        """Loop time at which it is answered at the latest."""
+        self._wants = service.rotated(request)
+        self._bytes_max = min(request.max_bytes or service.bytes_max, service.bytes_max)
+        self._bytes_min = max(1, min(request.min_bytes, self._bytes_max))
+        self._progress: Sequence[asyncio.Future[None]] = ()
+        """What it waits for while it is parked."""
+        self._timer: asyncio.TimerHandle | None = None
+        """Runs while it is parked."""
+        self._task: asyncio.Task[None] | None = None
+        self.is_over = False
+        """Whether it was answered, has failed, or was cancelled."""
+
+    def cancel(self) -> None:
+        """End it without an outcome."""
+        self.is_over = True
+        self._leave_parking()
+        if self._task is not None:
+            self._task.cancel()
+
+    def begin(self, revision: int) -> None:
+        """Answer it, or wait, first for that revision of the metadata."""
+        if self._service.locator.has_revision(revision):
+            self._advance()
+        else:
+            self._wait_in_task(partial(self._wait_revision, revision))
+
+    async def _wait_revision(self, revision: int) -> pb.PollResponse | None:
+        await self._service.locator.wait_revision(revision, self._deadline)
+        return self._look()
+
+    def _wait_in_task(self, look: Callable[[], Awaitable[pb.PollResponse | None]]) -> None:
+        self._task = self._loop.create_task(self._run(look))
+
+    async def _run(self, look: Callable[[], Awaitable[pb.PollResponse | None]]) -> None:
+        try:
+            outcome: pb.PollResponse | Exception | None = await look()
+        except Exception as error:  # noqa: BLE001 -- the root of a call: a defect is its outcome
+            outcome = error
+        self._end(outcome)
+
+    def _advance(self) -> None:
+        try:
+            outcome: pb.PollResponse | Exception | None = self._look()
+        except Exception as error:  # noqa: BLE001 -- as in `_run`
+            outcome = error
+        self._end(outcome)
+
+    def _end(self, outcome: pb.PollResponse | Exception | None) -> None:
+        """Give the outcome, unless there is none yet."""
+        if outcome is not None:
+            self.is_over = True
+            self._on_outcome(outcome)
+
+    # ---------------------------------------------------------------------------------------------------- reading
+
+    def _look(self) -> pb.PollResponse | None:
+        """Return the answer if there is one now. Otherwise wait."""
+        is_last = self._is_last()
+        answer = self._service.read_now(self._wants, self._bytes_max, is_last=is_last)
+        if answer is None:
+            self._wait_in_task(partial(self._read, is_last=is_last))
+            return None
+        if is_last or self._is_enough(answer):
+            return self._response(answer)
+        self._park(_progress_of(self._wants))
+        return None
+
+    async def _read(self, *, is_last: bool) -> pb.PollResponse | None:
+        # taken before reading, so that records that arrive during a cold read wake the poll
+        progress = [] if is_last else _progress_of(self._wants)
+        answer = await self._service.read(self._wants, self._bytes_max, self._deadline, is_last=is_last)
+        if is_last or self._is_enough(answer):
+            return self._response(answer)
+        self._park(progress)
+        return None
+
+    def _is_last(self) -> bool:
+        """Return whether it is answered now, with or without records."""
+        return self._service.is_stopping or self._loop.time() >= self._until
+
+    def _is_enough(self, answer: _Answer) -> bool:
+        return answer.has_errors or answer.bytes >= self._bytes_min
+
+    def _response(self, answer: _Answer) -> pb.PollResponse:
+        self._service.count(answer)
+        return answer.response
+
+    # ---------------------------------------------------------------------------------------------------- waiting
+
+    def _park(self, progress: Sequence[asyncio.Future[None]]) -> None:
+        self._service.park(self)
+        self._progress = progress
+        for future in progress:
+            future.add_done_callback(self._on_progress)
+        self._timer = self._loop.call_at(self._until, self.wake)
+
+    def _on_progress(self, _: asyncio.Future[None]) -> None:
+        self.wake()
+
+    def wake(self) -> None:
+        """Look for an answer again, if it is parked."""
+        if self._leave_parking():
+            self._advance()
+
+    def _leave_parking(self) -> bool:
+        """Stop waiting. Return whether it was parked."""
+        if self._timer is None:
+            return False
+        self._service.parked.pop(self)
+        self._timer.cancel()
+        self._timer = None
+        for future in self._progress:
+            if not future.done():
+                future.remove_done_callback(self._on_progress)
+        self._progress = ()
+        return True
+
+
 class PollService:
     """Answers the long polls of one node."""
 
     def __init__(self, host: ServiceHost, locator: Locator, metrics: RequestMetrics) -> None:
         self._host = host
         self._metrics = metrics
-        self._locator = locator
-        self._parked: dict[asyncio.Future[None], None] = {}
-        self._is_stopping = False
+        self.loop = host.loop
+        self.locator = locator
+        self.parked: dict[Poll, None] = {}
+        """The waiting polls, in the order in which they came."""
+        self.is_stopping = False
+        """Whether no poll waits any more."""
         self._cold_slots = asyncio.Semaphore(host.limits.cold_polls_max)
         self._rotation = 0
         self.batches_total = 0
         self.bytes_total = 0
 
     @property
-    def parked(self) -> int:
-        """Return the number of waiting polls."""
-        return len(self._parked)
+    def bytes_max(self) -> int:
+        """Return the most bytes of an answer."""
+        return self._host.limits.poll_bytes_max
 
     def begin_shutdown(self) -> None:
         """Answer every waiting poll now, and let no further one wait."""
-        self._is_stopping = True
-        for woken in self._parked:
-            _wake(woken)
+        self.is_stopping = True
+        for poll in list(self.parked):
+            poll.wake()
 
     async def poll(self, request: pb.PollRequest, call: Call) -> pb.PollResponse:
         """Answer with batches or errors as soon as there are any, or with an empty response when the wait is over.
@@ -98,28 +251,31 @@ class PollService:
         Raises:
             RequestError: INVALID_ARGUMENT; NOT_READY; THROTTLED if too many polls already wait.
         """
-        check_partitions(len(request.partitions))
-        now = self._host.loop.time()
-        wait_seconds = min(request.max_wait_ms / 1000, _MAX_WAIT_SECONDS)
-        until = min(now + wait_seconds, call.deadline - _ANSWER_MARGIN_SECONDS)
-        await self._locator.wait_revision(request.metadata_revision, call.deadline)
-        wants = self._rotated(request)
-        bytes_max = min(request.max_bytes or self._host.limits.poll_bytes_max, self._host.limits.poll_bytes_max)
-        bytes_min = max(1, min(request.min_bytes, bytes_max))
-        while True:
-            is_last = self._is_stopping or self._host.loop.time() >= until
-            must_wait = self._must_wait(wants)
-            # taken before reading, so that records that arrive during a cold read wake the poll
-            progress = [] if is_last else _progress_of(wants)
-            if is_last or not must_wait:
-                answer = await self._read(wants, bytes_max, call.deadline, is_last=is_last)
-                if is_last or answer.has_errors or answer.bytes >= bytes_min:
-                    self.batches_total += answer.batches
-                    self.bytes_total += answer.bytes
-                    return answer.response
-            await self._park(progress, until)
+        # An error is a result: of a call that is cancelled at this moment nobody would take an exception.
+        outcome: asyncio.Future[pb.PollResponse | Exception] = self.loop.create_future()
+        poll = self.begin(request, call, partial(_set_outcome, outcome))
+        try:
+            found = await outcome
+        finally:
+            poll.cancel()
+        if isinstance(found, Exception):
+            raise found
+        return found
 
-    def _rotated(self, request: pb.PollRequest) -> list[_Want]:
+    def begin(self, request: pb.PollRequest, call: Call, on_outcome: OnPolled) -> Poll:
+        """Begin a poll as `poll` does. `on_outcome` may be called before this returns.
+
+        Raises:
+            RequestError: INVALID_ARGUMENT.
+        """
+        check_partitions(len(request.partitions))
+        poll = Poll(self, request, call.deadline, on_outcome)
+        poll.begin(request.metadata_revision)
+        return poll
+
+    # ---------------------------------------------------------------------------------------------------- polls
+
+    def rotated(self, request: pb.PollRequest) -> list[_Want]:
         """Start each poll with another partition, so that a full answer does not starve the last ones."""
         wants = [
             _Want(part.topic_id, part.partition, part.offset, part.max_bytes or _PARTITION_BYTES_DEFAULT)
@@ -127,21 +283,57 @@ class PollService:
         ]
         self._rotation += 1
         first = self._rotation % len(wants)
-        return wants[first:] + wants[:first]
+        return wants[first:] + wants[:first] if first else wants
 
-    def _must_wait(self, wants: list[_Want]) -> bool:
-        """Return whether no partition has an answer yet. It only checks: `_read` creates the refusals."""
-        must_wait = True
+    def park(self, poll: Poll) -> None:
+        """Let a poll wait. Raises THROTTLED if too many do."""
+        if len(self.parked) >= self._host.limits.parked_polls_max:
+            raise RequestError(
+                pb.THROTTLED, "too many polls are waiting on this broker", retry_after_ms=_PARKED_RETRY_MS
+            )
+        self.parked[poll] = None
+
+    def count(self, answer: _Answer) -> None:
+        """Count an answer."""
+        self.batches_total += answer.batches
+        self.bytes_total += answer.bytes
+        if answer.has_errors:
+            for result in answer.response.partitions:
+                if result.HasField("error"):
+                    self._metrics.observe_refusal(POLL.name, pb.ErrorCode.Name(result.error.code))
+
+    # ---------------------------------------------------------------------------------------------------- reading
+
+    def read_now(self, wants: list[_Want], bytes_max: int, *, is_last: bool) -> _Answer | None:
+        """Read from memory what is readable now. None: ask `read`, which can wait.
+
+        Every partition is located, also for a poll that waits afterwards.
+        """
+        answer = _Answer()
+        must_wait = False
         for want in wants:
+            if answer.bytes >= bytes_max and not must_wait:
+                break
+            want.found = None
             try:
-                log = want.found = self._locator.locate(want.topic_id, want.partition)
-                if log.is_readable(want.offset) or (want.offset > log.high_watermark and log.replica.is_leader):
-                    must_wait = False
-            except RequestError:
-                must_wait = False
-        return must_wait
+                log = want.found = self.locator.locate(want.topic_id, want.partition)
+                if not log.is_readable(want.offset):
+                    # above the end: a quorum confirms it
+                    must_wait |= want.offset > log.high_watermark and (is_last or log.replica.is_leader)
+                    continue
+            except RequestError as error:
+                must_wait |= self.locator.is_unconfirmed(error)
+                answer.refuse(want, error)
+                continue
+            entries = log.read_recent(want.offset, min(want.bytes_max, bytes_max - answer.bytes))
+            if entries is None:
+                must_wait = True
+            else:
+                self._add(want, answer, log, entries, bytes_max)
+        return None if must_wait else answer
 
-    async def _read(self, wants: list[_Want], bytes_max: int, deadline: float, *, is_last: bool) -> _Answer:
+    async def read(self, wants: list[_Want], bytes_max: int, deadline: float, *, is_last: bool) -> _Answer:
+        """Read what is readable. Waits for confirmations and for the disk."""
         answer = _Answer()
         is_cold = False
         for want in wants:
@@ -153,18 +345,13 @@ class PollService:
             except RequestError as error:
                 want.refusal = error
                 answer.refuse(want, error)
-        if is_cold:
-            answer = await self._read_from_disk(wants, bytes_max, deadline)
-        for result in answer.response.partitions:
-            if result.HasField("error"):
-                self._metrics.observe_refusal(POLL.name, pb.ErrorCode.Name(result.error.code))
-        return answer
+        return await self._read_from_disk(wants, bytes_max, deadline) if is_cold else answer
 
     async def _read_from_memory(
         self, want: _Want, answer: _Answer, bytes_max: int, deadline: float, *, is_last: bool
     ) -> bool:
         """Read one partition. Return False when memory does not hold its records."""
-        log = want.found = await self._locator.locate_confirmed(want.topic_id, want.partition, deadline)
+        log = want.found = await self.locator.locate_confirmed(want.topic_id, want.partition, deadline)
         if not log.is_readable(want.offset):
             if want.offset > log.high_watermark:
                 await log.confirm_end(want.offset)
@@ -183,7 +370,7 @@ class PollService:
         A poll that waits for the disk already holds a part of its answer, and thousands of them can wait.
         """
         async with self._cold_slots:
-            if self._host.loop.time() >= deadline:
+            if self.loop.time() >= deadline:
                 raise expired()
             answer = _Answer()
             for want in wants:
@@ -194,7 +381,7 @@ class PollService:
                         raise want.refusal
                     if want.found is None:  # not confirmed: the answer was full before
                         continue
-                    log = self._locator.locate(want.topic_id, want.partition)  # it may have been closed since
+                    log = self.locator.locate(want.topic_id, want.partition)  # it may have been closed since
                     if log.is_readable(want.offset):
                         entries = await log.read(want.offset, min(want.bytes_max, bytes_max - answer.bytes))
                         self._add(want, answer, log, entries, bytes_max)
@@ -208,35 +395,12 @@ class PollService:
         if entries and (answer.batches == 0 or len(entries[0].payload) <= bytes_max - answer.bytes):
             answer.add(want, log, entries)
 
-    async def _park(self, progress: list[asyncio.Future[None]], until: float) -> None:
-        if len(self._parked) >= self._host.limits.parked_polls_max:
-            raise RequestError(
-                pb.THROTTLED, "too many polls are waiting on this broker", retry_after_ms=_PARKED_RETRY_MS
-            )
-        woken: asyncio.Future[None] = self._host.loop.create_future()
-
-        def wake(_: asyncio.Future[None]) -> None:
-            _wake(woken)
-
-        for future in progress:
-            future.add_done_callback(wake)
-        timer = self._host.loop.call_at(until, _wake, woken)
-        self._parked[woken] = None
-        try:
-            await woken
-        finally:
-            self._parked.pop(woken, None)
-            timer.cancel()
-            for future in progress:
-                if not future.done():
-                    future.remove_done_callback(wake)
-
 
 def _progress_of(wants: list[_Want]) -> list[asyncio.Future[None]]:
     replicas = {want.found.replica.group_id: want.found.replica for want in wants if want.found is not None}
     return [replica.wait_progress() for replica in replicas.values()]
 
 
-def _wake(woken: asyncio.Future[None]) -> None:
-    if not woken.done():
-        woken.set_result(None)
+def _set_outcome(future: asyncio.Future[pb.PollResponse | Exception], outcome: pb.PollResponse | Exception) -> None:
+    if not future.done():
+        future.set_result(outcome)

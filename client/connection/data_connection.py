@@ -20,6 +20,8 @@ from raftmq.proto import queue_pb2 as pb
 from raftmq.sockets import tune
 
 _TIMEOUT_MS_MAX: Final = 0xFFFF_FFFF
+_UNGATHERED_CALLS_MAX: Final = 4
+"""Unanswered calls up to which frames are written one by one."""
 
 
 class CallHandler(Protocol):
@@ -64,7 +66,7 @@ class DataConnection(asyncio.BufferedProtocol):
         """Runs while the read buffer is large."""
         self._transport: asyncio.Transport | None = None
         self._gathered: list[bytes] | None = None
-        """Small frames after the first of this turn of the event loop. None: this turn has written none."""
+        """Small frames after the first of this turn of the event loop. None: this turn gathers none."""
         self._calls: dict[int, CallHandler] = {}
         self._users: dict[ConnectionUser, None] = {}
         self._waiters: deque[ConnectionUser] = deque()
@@ -119,13 +121,17 @@ class DataConnection(asyncio.BufferedProtocol):
         return correlation_id
 
     def _write(self, frame: bytes) -> None:
-        """Write a small frame now, or with the others of this turn of the event loop: hundreds of producers share a connection."""
+        """Write a small frame now, or with the others of this turn of the event loop: hundreds of producers share a connection.
+
+        To gather frames costs a turn, which one call at a time does not pay.
+        """
         if self._gathered is not None:
             self._gathered.append(frame)
         elif self._transport is not None:
-            self._gathered = []
-            self._loop.call_soon(self._end_turn)
             self._transport.write(frame)
+            if len(self._calls) > _UNGATHERED_CALLS_MAX:
+                self._gathered = []
+                self._loop.call_soon(self._end_turn)
 
     def _write_gathered(self) -> None:
         if self._gathered and self._transport is not None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 from weakref import WeakSet
 
 import grpc
@@ -24,10 +24,11 @@ from raftmq.client.base.error_details import detail_from_status, error_from_deta
 from raftmq.client.base.fork_guard import check_grpc_usable
 from raftmq.client.connection import grpc_fork as grpc_fork  # from now on each fork checks whether gRPC is in use
 from raftmq.client.connection.append_stream import AppendStream, OnEnd, OnResponse, SerializedAppend
-from raftmq.client.connection.data_calls import APPEND_NUMBER, POLL_NUMBER, DataAppendStream, DataCall
+from raftmq.client.connection.data_calls import APPEND_NUMBER, POLL_NUMBER, DataAppendStream, DataPolls
 from raftmq.client.connection.data_connection import DataConnection
 from raftmq.client.connection.data_port import DataPort
 from raftmq.client.connection.grpc_calls import GrpcCalls
+from raftmq.client.connection.pending_poll import OnPolled, PendingPoll, PollTask
 from raftmq.client.connection.shared_channel import SharedChannel, shared_channel
 from raftmq.errors import (
     BrokenConnectionError,
@@ -62,6 +63,10 @@ class Connection(Protocol):
 
     def watch(self, request: pb.WatchRequest) -> AsyncGenerator[pb.TopologyUpdate, None]:
         """Open the topology stream. Iterating raises a `RaftMQError`."""
+        ...
+
+    def poll(self, request: pb.PollRequest, timeout_seconds: float, on_outcome: OnPolled) -> PendingPoll:
+        """Send a poll without waiting. Raises a `RaftMQError` if it cannot be sent."""
         ...
 
     def append_stream(self, on_response: OnResponse, on_end: OnEnd, on_writable: Callable[[], None]) -> AppendStream:
@@ -217,7 +222,9 @@ class GrpcConnection:
         self._calls = GrpcCalls()
         self._readers: set[asyncio.Task[None]] = set()
         """Of the streams, until they have ended."""
-        self._data_calls: set[DataCall[Any]] = set()  # of any response
+        self._poll_tasks: set[asyncio.Task[pb.PollResponse]] = set()
+        """Polls without a data connection, until they have ended."""
+        self._data_polls = DataPolls(address)
         self._data_streams: WeakSet[DataAppendStream] = WeakSet()
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when `close` was called."""
@@ -237,7 +244,8 @@ class GrpcConnection:
             connection = await self._wait_data_connection(POLL_NUMBER, timeout_seconds)
             timeout_seconds = deadline - asyncio.get_running_loop().time()
             if connection is not None:
-                return await self._call_over(connection, method, request, timeout_seconds)
+                answer = await self._poll_over(connection, cast("pb.PollRequest", request), timeout_seconds)
+                return cast("ResponseT", answer)  # POLL's own, as the request is
         call = _unary_call(self._shared, method, request, timeout_seconds, self.cluster_id)
         try:
             await self._calls.wait_unary(call)
@@ -255,19 +263,30 @@ class GrpcConnection:
                 call
             )  # an error that somebody keeps refers to this frame, which must not keep gRPC alive: see `grpc_fork`
 
-    async def _call_over(
-        self,
-        connection: DataConnection,
-        method: UnaryMethod[RequestT, ResponseT],
-        request: RequestT,
-        timeout_seconds: float,
-    ) -> ResponseT:
-        call: DataCall[ResponseT] = DataCall(connection, method, request, timeout_seconds, self._address)
-        self._data_calls.add(call)
+    def poll(self, request: pb.PollRequest, timeout_seconds: float, on_outcome: OnPolled) -> PendingPoll:
+        """Send a poll without waiting. Only where no data connection is open it has a task."""
+        self._check_open()
+        opened = self._data_port().connection(POLL_NUMBER)
+        if isinstance(opened, DataConnection):
+            return self._data_polls.begin(opened, request, timeout_seconds, on_outcome)
+        poll = PollTask(self.call(POLL, request, timeout_seconds), self._address, on_outcome)
+        self._poll_tasks.add(poll.task)
+        poll.task.add_done_callback(self._poll_tasks.discard)
+        return poll
+
+    async def _poll_over(
+        self, connection: DataConnection, request: pb.PollRequest, timeout_seconds: float
+    ) -> pb.PollResponse:
+        # An error is a result: of a call that is cancelled at this moment nobody would take an exception.
+        outcome: asyncio.Future[pb.PollResponse | BaseException] = asyncio.get_running_loop().create_future()
+        poll = self._data_polls.begin(connection, request, timeout_seconds, partial(_set_outcome, outcome))
         try:
-            return await call.wait()
+            found = await outcome
         finally:
-            self._data_calls.discard(call)
+            poll.cancel()
+        if isinstance(found, BaseException):
+            raise found
+        return found
 
     async def _wait_data_connection(self, method_number: int, timeout_seconds: float) -> DataConnection | None:
         """Wait for the method's data connection, or None: use gRPC. Raises a `RaftMQError` when the broker is out of reach."""
@@ -357,12 +376,13 @@ class GrpcConnection:
         """Close immediately. Running calls fail. Waits briefly until the core has ended them."""
         if not self._closed.done():
             self._closed.set_result(None)
-            for call in list(self._data_calls):
-                call.fail(BrokenConnectionError(f"{self._address}: the connection is closed"))
+            self._data_polls.close(BrokenConnectionError(f"{self._address}: the connection is closed"))
             for stream in list(self._data_streams):
                 stream.close()
             try:
                 await self._calls.end()
+                if self._poll_tasks:
+                    await asyncio.wait(self._poll_tasks)  # they have heard of it
                 await cancel_and_wait(*self._readers)
             finally:
                 await self._shared.leave(self)
@@ -370,6 +390,13 @@ class GrpcConnection:
     def _check_open(self) -> None:
         if self._closed.done():
             raise BrokenConnectionError(f"{self._address}: the connection is closed")
+
+
+def _set_outcome(
+    future: asyncio.Future[pb.PollResponse | BaseException], outcome: pb.PollResponse | BaseException
+) -> None:
+    if not future.done():
+        future.set_result(outcome)
 
 
 def _unary_call(

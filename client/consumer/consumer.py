@@ -575,8 +575,12 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
         while True:
             self._data.clear()
             found = self._hand_out.collect(chosen, count_max) if self._assignment.may_hand_out else {}
-            self._fetcher.wake()
-            if found or not await self._wait_data(deadline):
+            if found:
+                self._fetcher.on_room()
+                self._reader = asyncio.current_task()
+                return found
+            self._fetcher.look()
+            if not await self._wait_data(deadline):
                 self._reader = asyncio.current_task()
                 return found
             self._check_usable()
@@ -603,16 +607,15 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
             record, has_room = self._hand_out.next_of_current() if may_hand_out else (None, False)
             if record is not None:
                 if has_room:
-                    self._fetcher.wake()  # a batch was opened, so there is space to fetch the next
+                    self._fetcher.on_room()  # a batch was opened, so there is space to fetch the next
                 self._reader = asyncio.current_task(self._affinity.loop)
                 return record
             if self._is_closed:
                 raise StopAsyncIteration
             self._check_usable()
             self._data.clear()
-            has_records = may_hand_out and self._hand_out.choose_current()
-            self._fetcher.wake()
-            if not has_records:
+            if not (may_hand_out and self._hand_out.choose_current()):
+                self._fetcher.look()
                 if not self._fetcher.partitions and not self._assignment.subscription:
                     raise InvalidArgumentError("nothing is assigned: name topics, or call assign() before reading")
                 await self._wait_data(None)
@@ -622,14 +625,16 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
 
     async def _wait_data(self, deadline: float | None) -> bool:
         """Wait until something arrives. Return False on a timeout. `_data` must be cleared before the caller looks for records."""
-        remaining = deadline - asyncio.get_running_loop().time() if deadline is not None else None
         self._assignment.begin_waiting()
         try:
-            if remaining is not None and remaining <= 0:
-                await asyncio.sleep(0)  # a caller that polls without waiting must let the fetcher run
-                return False
-            async with asyncio.timeout(remaining):
+            if deadline is None:
                 await self._data.wait()
+            elif deadline <= asyncio.get_running_loop().time():
+                await asyncio.sleep(0)  # a caller that polls without waiting must let answers arrive
+                return False
+            else:
+                async with asyncio.timeout_at(deadline):
+                    await self._data.wait()
         except TimeoutError:
             return False
         finally:
@@ -642,9 +647,8 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
             raise ClosedClientError("the consumer is closed: create a new one")
 
     def _check_usable(self) -> None:
-        self._affinity.check()
-        self._check_not_closed()
         self._check_alive()
+        self._check_not_closed()
         self._assignment.check()
 
     def _check_alive(self) -> None:

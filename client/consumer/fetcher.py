@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from raftmq.client.base import settings
@@ -17,6 +18,7 @@ from raftmq.client.base.error_details import error_from_detail, name_of
 from raftmq.client.base.logs import log
 from raftmq.client.base.metrics import ConsumerCounters
 from raftmq.client.connection.leader_calls import EARLIEST_TIME, list_each_offset
+from raftmq.client.connection.pending_poll import PendingPoll
 from raftmq.client.connection.resolver import Leader, Resolver
 from raftmq.client.consumer.partition_fetch import PartitionFetch
 from raftmq.client.membership.group_calls import fetch_each_offset
@@ -28,7 +30,6 @@ from raftmq.errors import (
     UnknownPartitionError,
     UnknownTopicError,
 )
-from raftmq.methods import POLL
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import TopicPartition
 
@@ -45,6 +46,19 @@ class FetchLimits:
     fetch_max_wait_ms: int
     partition_fetch_max_bytes: int
     request_timeout_seconds: float
+
+
+@dataclass(slots=True, eq=False)
+class _Poll:
+    """A poll under way."""
+
+    address: str
+    started: float
+    """Loop time."""
+    sent: dict[tuple[int, int], tuple[PartitionFetch, int]] = field(default_factory=dict)
+    """By topic id and partition: each partition, and the number of its poll."""
+    pending: PendingPoll | None = None
+    """None until it is sent."""
 
 
 class Fetcher:
@@ -66,20 +80,26 @@ class Fetcher:
         self._on_data = on_data
         self._on_crash = on_crash
         self.counters = ConsumerCounters()
-        self._wake = asyncio.Event()
-        self._polls: dict[str, dict[asyncio.Task[None], None]] = {}
-        self._tasks: list[asyncio.Task[None]] = []
+        self._loop: asyncio.AbstractEventLoop
+        """Set by `start`."""
+        self._is_running = False
+        self._looking: asyncio.Handle | None = None
+        """The look for work that `wake` has asked for."""
+        self._lacks_room = False
+        """Whether a partition was not polled because too much is buffered."""
+        self._polls: dict[str, dict[_Poll, None]] = {}
+        """Unanswered polls, by address."""
+        self._preparing: asyncio.Task[None] | None = None
         self._unprepared = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
 
     def start(self) -> None:
-        """Start the background tasks. The resolver must be started."""
+        """Start fetching. The resolver must be started."""
+        self._loop = asyncio.get_running_loop()
+        self._is_running = True
         self._resolver.subscribe(self._on_topology)
-        self._tasks = [
-            spawn(self._poll_forever(), "raftmq-fetch", self._on_crash),
-            spawn(self._prepare_forever(), "raftmq-fetch-positions", self._on_crash),
-        ]
+        self._preparing = spawn(self._prepare_forever(), "raftmq-fetch-positions", self._on_crash)
         self.wake()
 
     @property
@@ -88,16 +108,41 @@ class Fetcher:
         return sum(map(len, self._polls.values()))
 
     async def close(self) -> None:
-        """Stop everything. Waits only for the end of its tasks."""
-        if self._timer is not None:
-            self._timer.cancel()
-        polls = [task for tasks in self._polls.values() for task in tasks]
-        await cancel_and_wait(*self._tasks, *polls)
+        """Stop everything. Waits only for the end of its task."""
+        self._is_running = False
+        for handle in (self._timer, self._looking):
+            if handle is not None:
+                handle.cancel()
+        polls = [poll for polls in self._polls.values() for poll in polls]
+        self._polls.clear()
+        for poll in polls:
+            if poll.pending is not None:
+                poll.pending.cancel()
+        await cancel_and_wait(self._preparing)
 
     def wake(self) -> None:
-        """Look for new work after a change: positions to look up and partitions to fetch."""
-        self._wake.set()
-        self._unprepared.set()
+        """Look for new work soon, after a change: positions to look up and partitions to fetch."""
+        if self._looking is None and self._is_running:
+            self._looking = self._loop.call_soon(self.look)
+
+    def on_room(self) -> None:
+        """Look for new work soon if a partition waits until less is buffered."""
+        if self._lacks_room:
+            self.wake()
+
+    def look(self) -> None:
+        """Look for new work now."""
+        if self._looking is not None:
+            self._looking.cancel()
+            self._looking = None
+        if not self._is_running or self._resolver.failure is not None:
+            return  # of a failure the consumer's next call learns
+        try:
+            for address, partitions in self._fetchable().items():
+                if len(self._polls.get(address, ())) < settings.POLLS_IN_FLIGHT_MAX:
+                    self._poll(address, partitions)
+        except Exception as error:  # noqa: BLE001 -- the root of a callback: a defect must not go unnoticed
+            self._on_crash(error)
 
     # ------------------------------------------------------------------------------------------------------- preparing
 
@@ -118,7 +163,7 @@ class Fetcher:
                 self._unprepared.set()
 
     def _unready(self) -> list[PartitionFetch]:
-        return [p for p in self.partitions.values() if p.error is None and (not p.topic_id or p.position is None)]
+        return [partition for partition in self.partitions.values() if partition.is_unprepared]
 
     async def prepare(self, partitions: Iterable[PartitionFetch], timeout_seconds: float) -> None:
         """Find the topics and positions of `partitions` within the timeout. A partition for which that is impossible gets an `error`.
@@ -134,7 +179,7 @@ class Fetcher:
             await self._find_topic(partition, deadline.remaining())
         failure = await self._begin_at_committed(wanted, deadline)
         failure = await self._begin_at_reset_time(wanted, deadline) or failure
-        self._wake.set()
+        self.wake()
         self._on_data()
         if failure is not None:
             raise failure
@@ -216,83 +261,104 @@ class Fetcher:
 
     # ---------------------------------------------------------------------------------------------------------- polling
 
-    async def _poll_forever(self) -> None:
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            if self._resolver.failure is not None:
-                return  # the consumer's next call raises it
-            for address, partitions in self._fetchable().items():
-                tasks = self._polls.setdefault(address, {})
-                if len(tasks) < settings.POLLS_IN_FLIGHT_MAX:
-                    task = spawn(self._poll(address, partitions), f"raftmq-poll-{address}", self._on_crash)
-                    tasks[task] = None
-                    task.add_done_callback(tasks.pop)
-                    await asyncio.sleep(0)  # let the task mark its partitions
-
     def _fetchable(self) -> dict[str, list[tuple[PartitionFetch, Leader]]]:
         """Return the partitions that need data, by the address of their leader."""
-        now = asyncio.get_running_loop().time()
-        buffered = sum(p.buffered_bytes for p in self.partitions.values())
+        now = self._loop.time()
         hungry: dict[str, list[tuple[PartitionFetch, Leader]]] = {}
+        room: int | None = None
+        self._lacks_room = False
         for partition in self.partitions.values():
-            # Over the total limit, only partitions with an empty buffer may fetch, because each may need one batch to proceed.
-            room = self._limits.partition_fetch_max_bytes if buffered < settings.CONSUMER_BUFFER_BYTES_MAX else 1
-            if not partition.topic_id or not partition.wants_poll(now, room):
-                self._wake_at(partition.not_before, now)
+            if not partition.topic_id or not partition.wants_poll(now):
+                self._on_idle(partition, now)
                 continue
+            if partition.buffered_bytes:
+                room = self._room() if room is None else room
+                if partition.buffered_bytes >= room:
+                    self._lacks_room = True
+                    continue
             leader = self._resolver.leader(partition.group_id)
             if leader is not None:
                 address = self._resolver.address(leader)
                 hungry.setdefault(address, []).append((partition, leader))
         return hungry
 
-    def _wake_at(self, when: float, now: float) -> None:
+    def _room(self) -> int:
+        """Return the buffered bytes of a partition from which on it is not polled.
+
+        Over the total limit, only partitions with an empty buffer may fetch, because each may need one batch to proceed.
+        """
+        buffered = sum([partition.buffered_bytes for partition in self.partitions.values()])
+        return self._limits.partition_fetch_max_bytes if buffered < settings.CONSUMER_BUFFER_BYTES_MAX else 1
+
+    def _on_idle(self, partition: PartitionFetch, now: float) -> None:
+        """Have a partition that is not polled now looked up, or looked at later."""
+        if partition.is_unprepared:
+            self._unprepared.set()
+        elif partition.not_before > now:
+            self._wake_at(partition.not_before)
+
+    def _wake_at(self, when: float) -> None:
         """Look for work again at that time. The earliest requested time counts."""
-        if when <= now or when >= self._timer_at:
+        if when >= self._timer_at:
             return
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = when
-        self._timer = asyncio.get_running_loop().call_at(when, self._on_timer)
+        self._timer = self._loop.call_at(when, self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer, self._timer_at = None, float("inf")
-        self._wake.set()
+        self.look()
 
-    async def _poll(self, address: str, wanted: list[tuple[PartitionFetch, Leader]]) -> None:
-        limits, loop = self._limits, asyncio.get_running_loop()
-        sent = {(p.topic_id, p.topic_partition.partition): (p, p.begin_poll(leader)) for p, leader in wanted}
+    def _poll(self, address: str, wanted: list[tuple[PartitionFetch, Leader]]) -> None:
+        limits = self._limits
+        poll = _Poll(address, self._loop.time())
         request = pb.PollRequest(
             metadata_revision=self._resolver.metadata_revision,
             max_wait_ms=limits.fetch_max_wait_ms,
             min_bytes=limits.fetch_min_bytes,
             max_bytes=limits.fetch_max_bytes,
-            partitions=[
-                pb.PartitionPoll(
-                    topic_id=p.topic_id,
-                    partition=p.topic_partition.partition,
-                    offset=p.fetch_offset,
-                    max_bytes=limits.partition_fetch_max_bytes,
-                )
-                for p, _ in wanted
-            ],
         )
+        for partition, leader in wanted:
+            topic_id, number = partition.topic_id, partition.topic_partition.partition
+            poll.sent[topic_id, number] = (partition, partition.begin_poll(leader))
+            request.partitions.add(
+                topic_id=topic_id,
+                partition=number,
+                offset=partition.fetch_offset,
+                max_bytes=limits.partition_fetch_max_bytes,
+            )
+        timeout_seconds = limits.fetch_max_wait_ms / 1000 + settings.LATE_POLL_SECONDS
+        self._polls.setdefault(address, {})[poll] = None
         try:
-            timeout_seconds = limits.fetch_max_wait_ms / 1000 + settings.LATE_POLL_SECONDS
-            started = loop.time()
-            response = await self._resolver.connection(address).call(POLL, request, timeout_seconds)
+            connection = self._resolver.connection(address)
+            poll.pending = connection.poll(request, timeout_seconds, partial(self._on_outcome, poll))
         except RaftMQError as error:
-            self._resolver.mark_suspect(address)
-            self.counters.requests.record_error(error)
-            for partition, number in sent.values():
-                if partition.end_poll(number):
-                    self._on_refused(partition, error)
-        else:
-            self.counters.requests.observe(loop.time() - started)
-            self._on_response(sent, response)
-        finally:
-            self._wake.set()
+            self._on_failed(poll, error)
+
+    def _on_outcome(self, poll: _Poll, outcome: pb.PollResponse | BaseException) -> None:
+        """Take the answer of a poll, or its error, and send the next poll before the program gets the records."""
+        try:
+            if isinstance(outcome, pb.PollResponse):
+                del self._polls[poll.address][poll]
+                self.counters.requests.observe(self._loop.time() - poll.started)
+                self._on_response(poll.sent, outcome)
+                self.look()
+            elif isinstance(outcome, RaftMQError):
+                self._on_failed(poll, outcome)
+            else:
+                self._on_crash(outcome)
+        except Exception as error:  # noqa: BLE001 -- as in `look`
+            self._on_crash(error)
+
+    def _on_failed(self, poll: _Poll, error: RaftMQError) -> None:
+        del self._polls[poll.address][poll]
+        self._resolver.mark_suspect(poll.address)
+        self.counters.requests.record_error(error)
+        for partition, number in poll.sent.values():
+            if partition.end_poll(number):
+                self._on_refused(partition, error)
+        self.wake()
 
     def _on_response(self, sent: dict[tuple[int, int], tuple[PartitionFetch, int]], response: pb.PollResponse) -> None:
         has_news = False
@@ -355,7 +421,7 @@ class Fetcher:
         backoff.failures = partition.failures
         partition.failures += 1
         pause = max(backoff.next_seconds(), error.retry_after_ms / 1000)
-        partition.not_before = asyncio.get_running_loop().time() + pause
+        partition.not_before = self._loop.time() + pause
         topic, number = partition.topic_partition
         data = (topic, number, name_of(error), partition.failures)
         if partition.failures == settings.FAILURES_BEFORE_WARNING:
@@ -376,4 +442,4 @@ class Fetcher:
                 if partition.polled is not None:
                     partition.forget_poll()
                 partition.not_before = 0.0
-        self._wake.set()
+        self.wake()

@@ -77,15 +77,19 @@ class PartitionFetch:
 
     # --------------------------------------------------------------------------------------------------------- fetching
 
-    def wants_poll(self, now: float, buffered_bytes_max: int) -> bool:
-        """Return whether to poll now."""
+    @property
+    def is_unprepared(self) -> bool:
+        """Return whether its topic or its position must be looked up."""
+        return self.error is None and (not self.topic_id or self.position is None)
+
+    def wants_poll(self, now: float) -> bool:
+        """Return whether to poll now, if there is room for an answer."""
         return (
             self.polled is None
             and self.position is not None
             and self.error is None
             and not self.is_paused
             and not self.is_withheld
-            and self.buffered_bytes < buffered_bytes_max
             and now >= self.not_before
         )
 

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Callable
 
 import grpc.aio
 from raftmq.client.connection.append_stream import AppendStream, OnEnd, OnResponse, SerializedAppend
+from raftmq.client.connection.pending_poll import OnPolled, PendingPoll, PollTask
 from raftmq.client.connection.transport import (
     Connection,
     call_metadata,
@@ -13,7 +14,7 @@ from raftmq.client.connection.transport import (
     error_from_rpc,
 )
 from raftmq.errors import BrokenConnectionError
-from raftmq.methods import APPEND_STREAM, WATCH, RequestT, ResponseT, UnaryMethod
+from raftmq.methods import APPEND_STREAM, POLL, WATCH, RequestT, ResponseT, UnaryMethod
 from raftmq.proto import queue_pb2 as pb
 
 from sim.cluster.rpc.channel import ClientCall, RpcChannel
@@ -72,6 +73,11 @@ class ClientConnection:
             raise error_from_rpc(error, self.address) from error
         finally:
             call.cancel()
+
+    def poll(self, request: pb.PollRequest, timeout_seconds: float, on_outcome: OnPolled) -> PendingPoll:
+        """See `Connection`."""
+        self._check_open()
+        return PollTask(self.call(POLL, request, timeout_seconds), self.address, on_outcome)
 
     def append_stream(
         self,

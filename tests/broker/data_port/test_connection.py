@@ -12,6 +12,7 @@ from google.protobuf.message import Message
 from raftmq.broker.base.limits import Limits
 from raftmq.broker.data_port import connection as connection_module
 from raftmq.broker.data_port import port as port_module
+from raftmq.broker.partitions.log import PartitionLog
 from raftmq.broker.services.call import Call, Principal, Right
 from raftmq.frames import BUFFER_BYTES, DATA_VERSION, FrameType, frame_header
 from raftmq.methods import APPEND, POLL
@@ -222,6 +223,23 @@ async def test_a_cancelled_poll_is_not_answered():
         appended = client.call(APPEND, append_request(topic, batch(1)))
         assert (await client.frame()).correlation_id == appended
         assert broker.grpc.metrics.requests["Poll", "CANCELLED"] == 1
+
+
+async def test_a_defect_of_a_poll_is_its_answer_and_the_connection_goes_on(monkeypatch):
+    async with serving() as broker:
+        topic = await broker.node.topic()
+        client = await broker.client()
+        with monkeypatch.context() as planted:
+            planted.setattr(PartitionLog, "is_readable", lambda *_: 1 / 0)
+            poll = client.call(POLL, poll_request(topic, 0, max_wait_ms=60_000))
+            answer = await client.frame()
+        assert (answer.type, answer.correlation_id) == (FrameType.ERROR, poll)
+        assert pb.ErrorDetail.FromString(answer.body).code == pb.INTERNAL
+        assert broker.grpc.metrics.requests["Poll", "INTERNAL"] == 1
+        again = client.call(POLL, poll_request(topic, 0))
+        answer = await client.frame()
+        assert (answer.type, answer.correlation_id) == (FrameType.ANSWER, again)
+        assert broker.grpc.metrics.requests["Poll", "OK"] == 1
 
 
 async def test_a_connection_that_ends_ends_its_polls_and_gives_everything_back():

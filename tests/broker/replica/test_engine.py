@@ -16,7 +16,8 @@ from raftmq.fsm.topic_config import TopicConfig
 from raftmq.proto import queue_pb2 as pb
 from raftmq.raft.core import RaftCore
 from raftmq.raft.membership import MembershipChange, MembershipOp
-from raftmq.raft.messages import HeartbeatResponse
+from raftmq.raft.messages import AppendResponse, HeartbeatResponse
+from raftmq.types import Term
 
 from tests.support.broker.engine_cluster import SLOW_TIMING, TIMING, EngineCluster, data, next_progress, state_durable
 from tests.support.broker.harness import batch
@@ -50,6 +51,35 @@ async def test_proposals_during_a_commit_share_the_next_one():
         await asyncio.gather(*futures)
         assert engine.counters.commit_seconds.count - before < 50
         assert leader.state_machine.next_offset == 500
+
+
+async def test_a_record_takes_a_pass_to_propose_and_one_to_commit():
+    async with EngineCluster(1, timing=SLOW_TIMING) as cluster:
+        cluster.create_group(GROUP, (1,))
+        leader = await cluster.leader(GROUP)
+        await leader.propose([data(0)])[1]
+        passes = cluster.nodes[1].engine.counters.pass_seconds
+        before = passes.count
+        await leader.propose([data(1)])[1]
+        for _ in range(3):  # a pass that was scheduled for nothing would run now
+            await asyncio.sleep(0)
+        assert passes.count - before == 2
+
+
+async def test_an_acknowledgement_that_changes_nothing_needs_no_pass():
+    async with EngineCluster(timing=SLOW_TIMING) as cluster:
+        cluster.create_group(GROUP)
+        leader = await cluster.leader(GROUP)
+        await leader.propose([data(0)])[1]
+        members = [node_id for node_id in cluster.nodes if node_id != leader.replica_id]
+        progress, last_index = leader.core.leadership.progress, leader.core.log.last_index
+        await until(lambda: all(progress[each].match_index == last_index for each in members) and not leader.is_dirty)
+        engine = cluster.nodes[leader.replica_id].engine
+        again = AppendResponse(members[0], leader.replica_id, leader.term, last_index)
+        engine.on_message(members[0], GROUP, again)
+        assert not leader.is_dirty
+        engine.on_message(members[0], GROUP, dataclasses.replace(again, term=Term(leader.term + 1)))
+        assert leader.is_dirty  # it steps down
 
 
 async def test_a_follower_refuses_and_names_the_leader():

@@ -283,3 +283,48 @@ async def test_an_answer_from_disk_has_the_refusals_of_other_partitions_once():
         assert found == {0: pb.OK, 7: pb.UNKNOWN_PARTITION, 8: pb.UNKNOWN_PARTITION}
         assert len(answer.partitions) == 3
         assert node.log._metrics.refusals["Poll", "UNKNOWN_PARTITION"] == 2
+
+
+async def test_a_poll_that_waits_for_records_has_no_task():
+    async with running() as node:
+        topic = await node.topic()
+        outcomes: list[pb.PollResponse | Exception] = []
+        request = poll_request(topic, 0, max_wait_ms=60_000)
+        tasks = asyncio.all_tasks()
+        poll = node.log.begin_poll(request, node.call(60), outcomes.append)
+        assert asyncio.all_tasks() == tasks
+        await node.append(topic, batch(1, sequence=0))
+        (answer,) = outcomes
+        assert isinstance(answer, pb.PollResponse)
+        assert list(answer.partitions[0].base_offsets) == [0]
+        assert poll.is_over
+        assert node.log.parked_polls == 0
+
+
+async def test_a_cancelled_poll_has_no_outcome():
+    async with running() as node:
+        topic = await node.topic()
+        outcomes: list[pb.PollResponse | Exception] = []
+        parked = node.log.begin_poll(poll_request(topic, 0, max_wait_ms=60_000), node.call(60), outcomes.append)
+        request = poll_request(topic, 0)
+        request.metadata_revision = 1 << 40
+        in_task = node.log.begin_poll(request, node.call(60), outcomes.append)
+        parked.cancel()
+        in_task.cancel()
+        assert node.log.parked_polls == 0
+        await node.append(topic, batch(1, sequence=0))
+        node.log.begin_shutdown()
+        assert outcomes == []
+
+
+async def test_a_defect_is_the_outcome_of_its_poll(monkeypatch: pytest.MonkeyPatch):
+    def fail(*_: object) -> None:
+        raise KeyError("planted")
+
+    async with running() as node:
+        topic = await node.topic()
+        outcomes: list[pb.PollResponse | Exception] = []
+        node.log.begin_poll(poll_request(topic, 0, max_wait_ms=60_000), node.call(60), outcomes.append)
+        monkeypatch.setattr(PartitionLog, "read_recent", fail)
+        await node.append(topic, batch(1, sequence=0))
+        assert [type(outcome) for outcome in outcomes] == [KeyError]

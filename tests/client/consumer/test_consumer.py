@@ -223,6 +223,27 @@ async def test_a_new_record_arrives_without_waiting_for_the_poll_to_end(cluster:
             assert len((await waiting)[T0]) == 10
 
 
+@pytest.mark.parametrize("has_data_ports", [False, True])
+async def test_the_next_poll_is_sent_before_the_program_gets_the_records(*, has_data_ports: bool):
+    async with FakeCluster(has_data_ports=has_data_ports) as cluster:
+        cluster.create_topic("t")
+        async with consumer(cluster, "t", fetch_max_wait_ms=10_000) as c, asyncio.timeout(10):
+            for _ in range(3):
+                reading = asyncio.create_task(c.getmany(timeout_ms=5000))
+                polls = len(cluster.poll_requests)
+                await wait_polls(cluster, max(polls, 1))
+                fill(cluster, T0, 1)
+                assert len((await reading)[T0]) == 10
+                assert c.metrics().requests_in_flight == 1
+
+
+async def test_a_partition_that_is_full_is_polled_again_when_its_batches_are_read(cluster: FakeCluster):
+    cluster.create_topic("t")
+    fill(cluster, T0, 5)
+    async with consumer(cluster, "t", max_partition_fetch_bytes=1) as c, asyncio.timeout(10):
+        assert [(await anext(c)).offset for _ in range(50)] == list(range(50))
+
+
 async def test_prefetching_is_bounded(cluster: FakeCluster):
     cluster.create_topic("t")
     partition = cluster.topics["t"].partitions[0]

@@ -14,7 +14,9 @@ from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.services.topology import TopologyService
 from raftmq.client.base.error_details import error_from_detail
 from raftmq.client.codec.batch import encode_body
+from raftmq.client.connection.pending_poll import OnPolled, PollTask
 from raftmq.errors import BrokenConnectionError, RaftMQError
+from raftmq.methods import POLL
 from raftmq.proto import queue_pb2 as pb
 
 from tests.support.broker.harness import Harness
@@ -87,6 +89,9 @@ class BrokerConnection:
         topology: TopologyService = self._transport.broker.topology
         async for update in topology.watch(request, self._transport.broker.call()):
             yield update
+
+    def poll(self, request: pb.PollRequest, timeout_seconds: float, on_outcome: OnPolled) -> PollTask:
+        return PollTask(self.call(POLL, request, timeout_seconds), self.address, on_outcome)
 
     def append_stream(self, on_response, on_end, on_writable):
         raise NotImplementedError

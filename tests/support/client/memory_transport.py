@@ -13,6 +13,8 @@ from google.rpc import status_pb2
 from raftmq import errors
 from raftmq.client.base.error_details import error_from_detail
 from raftmq.client.connection.append_stream import SerializedAppend
+from raftmq.client.connection.pending_poll import OnPolled, PollTask
+from raftmq.methods import POLL
 from raftmq.proto import queue_pb2 as pb
 
 from tests.support.client.fake_broker import FakeBroker, FakeCluster
@@ -77,6 +79,9 @@ class MemoryConnection:
                 yield await self._guarded(anext(updates))
         finally:
             await updates.aclose()
+
+    def poll(self, request: pb.PollRequest, timeout_seconds: float, on_outcome: OnPolled) -> PollTask:
+        return PollTask(self.call(POLL, request, timeout_seconds), self.address, on_outcome)
 
     def append_stream(self, on_response, on_end, on_writable) -> MemoryStream:
         self._check()
