@@ -27,8 +27,8 @@ from typing import NamedTuple, TypeVar
 from raftmq.batch_header import BatchFormatError, Buffer, UnsupportedBatchVersionError
 
 PRELUDE = Struct("<III")
-PLANS_MAX = 1024
-"""Maximum number of combinations of columns and counts whose layout is remembered. A plan takes about 1 KB."""
+PLANS_MAX = 512
+"""Maximum number of combinations of columns and counts whose layout is remembered. A plan takes about 3 KB."""
 
 CellT = TypeVar("CellT")
 
