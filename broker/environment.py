@@ -24,7 +24,7 @@ from raftmq.broker.data_port.port import DataPort
 from raftmq.broker.grpc_port.server import GrpcHost, GrpcServer
 from raftmq.broker.http_port.metrics import MetricsHost
 from raftmq.broker.http_port.server import HttpServer
-from raftmq.broker.replica.reader_pools import ReaderPools
+from raftmq.broker.replica.thread_pools import ThreadPools
 from raftmq.broker.services.host import ServiceHost
 from raftmq.storage.disk_space import DiskReserve
 from raftmq.storage.fault_board import FaultBoard, last_fault
@@ -77,9 +77,9 @@ class NodeEnvironment:
             spare_bytes=disk.spare_bytes,
         )
 
-    def readers(self, limits: Limits) -> ReaderPools:
+    def readers(self, limits: Limits) -> ThreadPools:
         """Create the threads for blocking reads."""
-        return ReaderPools.of(limits)
+        return ThreadPools.of(limits)
 
     def writers(
         self,

@@ -9,9 +9,11 @@ a different state.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from raftmq.errors import UnsupportedDataError
+from raftmq.fsm.row_reads import RowsFound, RowsNeeded
+from raftmq.fsm.tables import Row
 from raftmq.raft.entry import Entry
 from raftmq.types import LogIndex
 
@@ -68,3 +70,44 @@ class StateMachine(Protocol):
         It was restored in a thread while this one served.
         """
         ...
+
+
+@runtime_checkable
+class DiskBackedMachine(StateMachine, Protocol):
+    """Represent a derived state that is larger than memory. Most rows are only on disk, in a file of their own.
+
+    `apply` may return a `RowsNeeded`: see `row_reads`. `restore` gets only the rows in `resident_ranges`. `take_dirty_rows` keeps the
+    rows that it returns, because the disk does not have them yet, until `on_rows_written`. It is not called twice before that.
+    """
+
+    resident_ranges: tuple[tuple[bytes, bytes], ...]
+    """The ranges of keys, each from the first (inclusive) to the second (exclusive), whose rows are always in memory."""
+
+    @property
+    def dirty_count(self) -> int:
+        """Return the number of rows that `take_dirty_rows` would return, or a close upper bound."""
+        ...
+
+    def resume(self, found: RowsFound) -> object:
+        """Continue with the entry whose `apply` or `resume` returned a `RowsNeeded`. Return its result, or another `RowsNeeded`."""
+        ...
+
+    def prefetch(self) -> RowsNeeded | None:
+        """Return rows that will soon be needed, or None. Asked between two entries. It never affects a result."""
+        ...
+
+    def on_prefetched(self, needed: RowsNeeded, found: RowsFound) -> None:
+        """Take the rows that `prefetch` asked for. Entries may have been applied in the meantime."""
+        ...
+
+    def on_rows_written(self) -> None:
+        """Forget the rows of the last `take_dirty_rows`: they are durable. No read that began before is still under way."""
+        ...
+
+
+def resident_rows(machine: StateMachine, rows: Iterable[Row]) -> Iterable[Row]:
+    """Return those of all rows that the machine's `restore` takes."""
+    if not isinstance(machine, DiskBackedMachine):
+        return rows
+    ranges = machine.resident_ranges
+    return (row for row in rows if any(first <= row[0] < end for first, end in ranges))

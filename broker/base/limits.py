@@ -80,6 +80,12 @@ class Limits:
     upkeep_threads: int = 2
     """Threads for the registry, quarantine, the trash and checks of files. With more than one, deleting a large file does not delay
     the record that a replica is damaged."""
+    row_threads: int = 2
+    """Threads that read rows of queues whose messages are on disk."""
+    write_back_rows_max: int = 20_000
+    """Changed rows of a queue after which they are written to its file. With twice as many, its appends are throttled."""
+    write_back_bytes_max: int = 32 * MIB
+    """Payload bytes of a queue's log after which its rows are written. A restart replays as many."""
     campaigns_max: int = 64
     """Simultaneous campaigns in one process (metadata and transfers exempt), so that a mass failover causes no storm of elections."""
     parked_polls_max: int = 4096
@@ -306,6 +312,9 @@ class Timing:
     """The longest time that an assignor may compute."""
     offsets_retention_seconds: float = 7 * 86_400.0
     """Time for which the offsets of a group without members are kept: Kafka's offsets.retention.minutes."""
+    write_back_seconds: float = 5.0
+    """The longest time for which changed rows of a queue are only in memory and in its log. A longer time writes fewer rows: a message
+    that is finished within it never becomes one."""
     scrub_pass_seconds: float = 86_400.0
     """The least interval between two passes over all replicas' files."""
     suspicion_seconds: float = 600.0

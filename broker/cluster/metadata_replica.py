@@ -65,7 +65,7 @@ class MetadataReplica:
         if self._engine.node_id == NO_NODE:
             self._engine.start(self._registry.node_id)
         replica = cast("Replica[Metadata]", self._engine.add_replica(key, restored, machine, node_of))
-        replica.applied_listeners.append(self._on_applied)
+        replica.applier.listeners.append(self._on_applied)
         replica.restored_listeners.append(self._on_change)
         self.replica = replica
         membership = replica.core.membership

@@ -64,7 +64,7 @@ class PartitionLog:
         self.appends = PartitionAppends(host.loop, replica, self.config, ProducerFence(lambda: host.metadata))
         self.offsets = PartitionOffsets(host.loop, replica, host.timing.offsets_retention_seconds)
         self.retention = PartitionRetention(self, host, store)
-        replica.applied_listeners.append(self.retention.on_applied)
+        replica.applier.listeners.append(self.retention.on_applied)
         replica.role_listeners.append(lambda _change: self.appends.start_term())
         replica.restored_listeners.append(self._on_restored)
 

@@ -17,12 +17,13 @@ from collections.abc import Sequence
 import structlog
 from raftmq.broker.base.limits import Timing
 from raftmq.broker.base.log_throttle import LogThrottle
-from raftmq.broker.replica.disk import Idle, Installing, Writing
+from raftmq.broker.replica.disk import SPACE_RETRY_SECONDS, Idle, Installing, Writing
 from raftmq.broker.replica.engine_counters import EngineCounters
 from raftmq.broker.replica.engine_host import EngineHost
 from raftmq.broker.replica.inbound_bytes import InboundBytes
 from raftmq.broker.replica.log_trimmer import LogTrimmer
 from raftmq.broker.replica.replica import Replica
+from raftmq.broker.replica.write_backs import WriteBacks
 from raftmq.broker.replica.writers import Writers
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.raft.hard_state import HardState
@@ -32,9 +33,6 @@ from raftmq.storage.writer_threads import Completion
 from raftmq.types import LogIndex
 
 log = structlog.get_logger(__name__)
-
-SPACE_RETRY_SECONDS = 1.0
-"""The pause before a write that found no disk space is submitted again."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -63,6 +61,7 @@ class Commits:
         timing: Timing,
         inbound: InboundBytes,
         counters: EngineCounters,
+        write_backs: WriteBacks,
     ) -> None:
         self._loop = loop
         self._host = host
@@ -70,6 +69,7 @@ class Commits:
         self._timing = timing
         self._inbound = inbound
         self._counters = counters
+        self._write_backs = write_backs
         self._prepared: list[_Write] = []
         """Writes that this pass has begun. Invariant: empty between passes."""
         self._space_throttle = LogThrottle()
@@ -125,7 +125,7 @@ class Commits:
         rows: tuple[tuple[bytes, bytes | None], ...] = ()
         state_index: LogIndex | None = None
         membership = None
-        if machine.applied_index > replica.durable_state_index:
+        if machine.applied_index > replica.durable_state_index and not replica.is_disk_backed:
             rows = machine.take_dirty_rows()
             state_index = machine.applied_index
             if core.membership != replica.durable_membership:
@@ -188,7 +188,9 @@ class Commits:
 
     def flush_state(self, replica: Replica[StateMachine]) -> None:
         """Make the derived state durable on its own, for groups without appends (before a trim)."""
-        if isinstance(replica.disk, Idle) and self._may_write_derived(replica):
+        if replica.is_disk_backed:
+            self._write_backs.start(replica)
+        elif isinstance(replica.disk, Idle) and self._may_write_derived(replica):
             self._write_derived(replica)
 
     async def truncate(self, replica: Replica[StateMachine], index: LogIndex) -> None:

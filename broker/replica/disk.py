@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+SPACE_RETRY_SECONDS = 1.0
+"""The pause before a write that found no disk space is submitted again."""
+
 
 @dataclass(frozen=True, slots=True)
 class Idle:

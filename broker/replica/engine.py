@@ -41,16 +41,19 @@ from raftmq.broker.replica.heartbeats import Heartbeats
 from raftmq.broker.replica.inbound_bytes import InboundBytes
 from raftmq.broker.replica.leadership_publisher import LeadershipPublisher
 from raftmq.broker.replica.leadership_table import LeadershipTable
-from raftmq.broker.replica.reader_pools import ReaderPools
 from raftmq.broker.replica.recent_entries import RecentEntriesBudget
-from raftmq.broker.replica.replica import Replica
+from raftmq.broker.replica.replica import THROTTLE_RETRY_MS, Replica
 from raftmq.broker.replica.replica_log import ReplicaLog
+from raftmq.broker.replica.row_loads import RowLoads
 from raftmq.broker.replica.snapshot_streams import SnapshotReceiver, memory_spools
 from raftmq.broker.replica.snapshots import Snapshots
 from raftmq.broker.replica.stall_aware_timers import StallAwareTimers
+from raftmq.broker.replica.thread_pools import ThreadPools
+from raftmq.broker.replica.write_backs import WriteBacks
 from raftmq.broker.replica.writers import Writers
 from raftmq.errors import InvariantError
 from raftmq.fsm.feature_levels import FEATURE_LEVEL
+from raftmq.fsm.row_reads import RowsFound, RowsNeeded
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.proto import queue_pb2 as pb
 from raftmq.raft.core import RaftCore, RestoredState
@@ -108,7 +111,7 @@ class Engine:
         loop: asyncio.AbstractEventLoop,
         owner: EngineOwner,
         store: LogStore,
-        readers: ReaderPools,
+        readers: ThreadPools,
         transport: Transport,
         writers: Writers,
         clock: Clock,
@@ -164,9 +167,13 @@ class Engine:
         self.leadership = LeadershipTable(owner.on_leadership_row, owner.client_address_of)
         self.publisher = LeadershipPublisher(loop, self.leadership, self.replicas, transport, timing)
         self.clocks = PeerClocks(loop, clock, transport, timing, lambda: self.publisher.peers)
-        self.commits = Commits(loop, self, store, writers, timing, self._inbound, self.counters)
+        self._row_loads = RowLoads(loop, self, readers.rows, store.read_rows)
+        self.write_backs = WriteBacks(loop, self, store, readers.write_back, self._row_loads, limits, timing)
+        self.commits = Commits(loop, self, store, writers, timing, self._inbound, self.counters, self.write_backs)
         self.campaigns = Campaigns(loop, self, self.commits, self.replicas, limits, timing, uniform)
-        self.snapshots = Snapshots(loop, self, self.commits, store, readers, writers, transport, limits)
+        self.snapshots = Snapshots(
+            loop, self, self.commits, store, readers, writers, transport, limits, self.write_backs
+        )
         self._heartbeats = Heartbeats(self, self.replicas, transport)
         self._timers = StallAwareTimers(loop, timing.stall_seconds, self._on_stall)
 
@@ -211,6 +218,7 @@ class Engine:
         replica.role_listeners.append(partial(self.publisher.on_role_change, replica))
         core.snapshot_meta = lambda: self.snapshots.meta(replica)
         self.replicas[key.group_id] = replica
+        self.write_backs.add(replica)
         self.mark_dirty(replica)
         return replica
 
@@ -219,6 +227,7 @@ class Engine:
         replica = self.replicas.pop(group_id, None)
         if replica is not None:
             replica.close()
+            self.write_backs.remove(replica)
             self._led.discard(group_id)
             self.campaigns.leave_gate(group_id)
             self._inbound.forget(group_id)
@@ -254,8 +263,14 @@ class Engine:
         """Return proposed bytes to the process's budget."""
         self._uncommitted_bytes -= size
 
-    def refusal_of_writes(self) -> RequestError | None:
-        """Return why this node accepts no appends now, or None if it does."""
+    def refusal_of_writes(self, replica: Replica[StateMachine]) -> RequestError | None:
+        """Return why this node accepts no appends for the replica now, or None if it does."""
+        if replica.is_disk_backed and self.write_backs.is_behind(replica):
+            return RequestError(
+                pb.THROTTLED,
+                f"the disk is behind with the changes of group {replica.group_id}; slow down",
+                retry_after_ms=THROTTLE_RETRY_MS,
+            )
         if self.write_refusal is None and not self.clocks.is_comparable:
             return RequestError(
                 pb.NOT_READY,
@@ -267,6 +282,12 @@ class Engine:
     async def in_thread(self, function: Callable[..., T], *arguments: object) -> T:
         """Run a blocking read on the reader threads."""
         return await self.loop.run_in_executor(self._readers.clients, function, *arguments)
+
+    def read_rows(
+        self, replica: Replica[StateMachine], needed: RowsNeeded, on_found: Callable[[RowsFound], None]
+    ) -> None:
+        """Read rows of the replica's durable state in a thread, then call `on_found` on the loop, unless the replica is closed."""
+        self._row_loads.start(replica, needed, on_found)
 
     async def _read_for_follower(self, function: Callable[..., T], *arguments: object) -> T:
         """Run a blocking read that a follower waits for, on threads of its own, so that clients' reads do not delay it."""
@@ -366,6 +387,8 @@ class Engine:
 
     def _begin(self, replica: Replica[StateMachine], begun: list[tuple[Replica[StateMachine], Ready, bool]]) -> None:
         """Take a core's work, and queue its messages. `_run` does the rest."""
+        for proposer in replica.proposers:
+            proposer()
         ready = self._take_ready(replica)
         if ready is not None:
             begun.append((replica, *ready))
@@ -403,7 +426,7 @@ class Engine:
             if ready.append is not None:
                 self.snapshots.install(replica, ready.append)
         if ready.apply:
-            replica.apply(ready.apply)
+            replica.applier.apply(ready.apply)
         if ready.role_change is not None:
             self._on_role_change(replica, ready.role_change)
         for read in ready.reads:
@@ -548,6 +571,7 @@ class Engine:
         for replica in list(self.replicas.values()):
             if replica.group_id != METADATA_GROUP_ID:
                 self.guarded(replica, self._tick, replica, expire_before)
+        self.write_backs.tick()
         self._send_out()
 
     def _reads_expire_before(self) -> float:

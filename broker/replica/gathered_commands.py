@@ -1,6 +1,7 @@
 """Gather commands into few entries: those of one turn of the loop, and those that arrive while earlier entries are being committed.
 
-So a partition under load proposes a few large entries instead of many small ones, and a command on an idle partition waits for nothing.
+They are proposed when the engine's next pass begins, and are committed together with the batches that were proposed before it. So a partition
+under load proposes a few large entries instead of many small ones, and a command on an idle partition waits for nothing.
 This module must not know the meaning of a command: its owner encodes them, and splits the result of an entry into theirs.
 """
 
@@ -76,7 +77,7 @@ class GatheredCommands(Generic[KeyT, CommandT]):
         self._waiting: dict[KeyT, _Waiting[CommandT]] = {}
         """Commands that are not proposed yet, in the order of their arrival."""
         self._entries_in_flight = 0
-        self._is_flush_scheduled = False
+        replica.proposers.append(self._flush)
 
     def submit(self, key: KeyT, command: CommandT, size: int) -> asyncio.Future[object]:
         """Queue a command. The future returns its result. Cancelling the future undoes nothing.
@@ -99,17 +100,18 @@ class GatheredCommands(Generic[KeyT, CommandT]):
             waiting.command, waiting.size = command, size
         future: asyncio.Future[object] = self._loop.create_future()
         waiting.futures.append(future)
-        self._schedule_flush()
+        self._wake()
         return future
 
-    def _schedule_flush(self) -> None:
-        if not self._is_flush_scheduled and self._entries_in_flight < self._limits.entries_in_flight_max:
-            self._is_flush_scheduled = True
-            self._loop.call_soon(self._flush)
+    def _wake(self) -> None:
+        """Have the commands proposed. Those of a closed replica fail immediately."""
+        if self._replica.is_closed:
+            self._flush()
+        else:
+            self._replica.wake_proposers()
 
     def _flush(self) -> None:
         """Propose everything that waits, as far as entries may be in flight."""
-        self._is_flush_scheduled = False
         while self._waiting and self._entries_in_flight < self._limits.entries_in_flight_max:
             self._propose(self._take_waiting())
 
@@ -145,7 +147,7 @@ class GatheredCommands(Generic[KeyT, CommandT]):
                     if not future.done():
                         future.set_result(result)
         if self._waiting:
-            self._schedule_flush()
+            self._wake()
 
 
 def _fail(carried: Sequence[_Waiting[CommandT]], error: BaseException) -> None:

@@ -38,11 +38,17 @@ class ReplicaReads:
         loop: asyncio.AbstractEventLoop,
         core: RaftCore,
         state_machine: StateMachine,
+        is_half_applied: Callable[[], bool],
         ask: Callable[[int], None],
         not_leader: Callable[[], RequestError],
         first_id: int,
     ) -> None:
-        """Take `ask`, which has the core confirm the read with that id. `first_id` should be random: see `Replica`."""
+        """Take the functions of the replica.
+
+        `is_half_applied` tells whether the machine's state is that of no index. `ask` has the core confirm the read with that id.
+        `first_id` should be random: see `Replica`.
+        """
+        self._is_half_applied = is_half_applied
         self._group_id = group_id
         self._loop = loop
         self._core = core
@@ -125,7 +131,7 @@ class ReplicaReads:
     def serve(self) -> None:
         """Answer the confirmed reads whose index is applied. Called after each change of the state."""
         applied = self._core.applied_index
-        if self._state_machine.applied_index < self._core.state_floor:
+        if self._is_half_applied() or self._state_machine.applied_index < self._core.state_floor:
             return
         while self.confirmed and self.confirmed[0].read_index <= applied:
             read = self.confirmed.popleft()

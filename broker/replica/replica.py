@@ -8,26 +8,30 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Generic, Protocol, TypeVar, cast
 
 from raftmq.broker.base.limits import Limits
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.replica.disk import IDLE, DiskState, Installing, Writing
+from raftmq.broker.replica.entry_applier import EntryApplier
 from raftmq.broker.replica.leadership_table import LeadershipTable
 from raftmq.broker.replica.outgoing_snapshots import OutgoingSnapshots
 from raftmq.broker.replica.pending_proposals import PendingProposals
 from raftmq.broker.replica.reads import ReplicaReads
 from raftmq.broker.replica.replica_log import ReplicaLog
 from raftmq.errors import InvariantError, violated
-from raftmq.fsm.state_machine import StateMachine
+from raftmq.fsm.row_reads import RowsFound, RowsNeeded
+from raftmq.fsm.state_machine import DiskBackedMachine, StateMachine
 from raftmq.proto import queue_pb2 as pb
 from raftmq.raft.core import RaftCore, RestoredState
-from raftmq.raft.entry import Entry, EntryKind, LogPosition, Proposal
+from raftmq.raft.entry import EntryKind, LogPosition, Proposal
 from raftmq.raft.membership import Membership, MembershipChange
 from raftmq.raft.messages import SnapshotMeta
 from raftmq.raft.ready import Appended, RefusalReason, Refused, Role, RoleChange
 from raftmq.storage.errors import DamagedReplicaError, LogRangeError, ReplicaClosedError
 from raftmq.storage.log_store import ReplicaKey, Update
+from raftmq.storage.state_write import StateWrite
 from raftmq.types import NO_NODE, LogIndex, NodeId, ReplicaId, Term
 
 MachineT = TypeVar("MachineT", bound=StateMachine, covariant=True)
@@ -79,12 +83,20 @@ class ReplicaHost(Protocol):
         """Return proposed bytes to the process's budget."""
         ...
 
-    def refusal_of_writes(self) -> RequestError | None:
-        """Return why this node accepts no appends now (disk reserve, a clock that was not compared), or None if it does."""
+    def refusal_of_writes(self, replica: Replica[StateMachine]) -> RequestError | None:
+        """Return why this node accepts no appends for the replica now (disk reserve, a clock that was not compared, a write-back that
+        is behind), or None if it does.
+        """
         ...
 
     async def in_thread(self, function: Callable[..., object], *arguments: object) -> object:
         """Run a blocking read on the reader threads."""
+        ...
+
+    def read_rows(
+        self, replica: Replica[StateMachine], needed: RowsNeeded, on_found: Callable[[RowsFound], None]
+    ) -> None:
+        """Read rows of the replica's durable state in a thread, then call `on_found` on the loop, unless the replica is closed."""
         ...
 
 
@@ -112,6 +124,8 @@ class Replica(Generic[MachineT]):
         self.replica_id = key.replica_id
         self.core = core
         self.state_machine = machine
+        self.is_disk_backed = isinstance(machine, DiskBackedMachine)
+        """Whether the derived state has a file of its own, to which it is written back (`write_backs`)."""
         self.log = log
         self.node_of_replica = node_of_replica
         self.learned_nodes: dict[ReplicaId, NodeId] = {}
@@ -135,16 +149,26 @@ class Replica(Generic[MachineT]):
         self.pending_truncation: LogPosition | None = None
         """The log's next start, while its write is not durable yet. Written by `plan_truncation` and `on_written`."""
         self.outgoing_snapshots = OutgoingSnapshots()
-        self.applied_listeners: list[Callable[[Entry, object], None]] = []
-        """Called in order after each applied entry, with its result."""
         self.role_listeners: list[Callable[[RoleChange], None]] = []
         """Called in order when this replica gains or loses leadership, learns of a leader, or its term changes."""
+        self.proposers: list[Callable[[], None]] = []
+        """Called in order before the engine takes the core's work, so that what they propose is committed with it."""
+        self.progress_listeners: list[Callable[[], None]] = []
+        """Called in order after a number of entries were applied together, when the machine's state describes whole entries."""
         self.restored_listeners: list[Callable[[], None]] = []
         """Called in order after a snapshot replaced the machine's state."""
         self.proposals = PendingProposals(key.group_id, host, self.not_leader)
         self.reads = ReplicaReads(
-            key.group_id, host.loop, core, machine, self._ask_to_confirm, self.not_leader, first_read_id
+            key.group_id,
+            host.loop,
+            core,
+            machine,
+            lambda: self.applier.is_suspended,
+            self._ask_to_confirm,
+            self.not_leader,
+            first_read_id,
         )
+        self.applier = EntryApplier(machine, core, self.proposals, partial(host.read_rows, self), self._on_progress)
         self._progress: asyncio.Future[None] | None = None
         log.on_fetched = self._on_entries_fetched
 
@@ -224,7 +248,7 @@ class Replica(Generic[MachineT]):
         """
         if not self.is_leader:
             raise self.not_leader()
-        refusal = self._host.refusal_of_writes()
+        refusal = self._host.refusal_of_writes(self)
         # commands are small, and some of them (trims, deletions) free space again
         if refusal is not None and any(proposal.kind is EntryKind.DATA for proposal in proposals):
             raise refusal
@@ -260,6 +284,10 @@ class Replica(Generic[MachineT]):
                     pb.UNSUPPORTED_VERSION,
                     f"this change needs feature level {needed}, but the cluster is at {level}: upgrade every broker first",
                 )
+
+    def wake_proposers(self) -> None:
+        """Have `proposers` called in the engine's next pass."""
+        self._host.mark_dirty(self)
 
     def propose_membership(self, change: MembershipChange) -> asyncio.Future[list[object]]:
         """Propose a change of the group's own membership. It raises and answers as `propose` does."""
@@ -306,23 +334,11 @@ class Replica(Generic[MachineT]):
 
     # ---------------------------------------------------------------------------------------------------- applying
 
-    def apply(self, entries: Sequence[Entry]) -> None:
-        """Apply committed entries to the machine and answer their proposals. Called by the engine, in order."""
-        machine, listeners, proposals = self.state_machine, self.applied_listeners, self.proposals
-        pending = proposals.queue
-        for entry in entries:
-            result = machine.apply(entry)
-            for listener in listeners:
-                listener(entry, result)
-            if pending:
-                proposals.on_applied(entry, result)
-        self.core.apply_done(entries[-1].index)
-        # the next write combines the machine's state with the core's membership, under one index
-        due = max(self.core.applied_index, self.core.state_floor)
-        if machine.applied_index != due:
-            violated("machine_at_applied_index", applied_index=machine.applied_index, due=due)
+    def _on_progress(self) -> None:
         self.reads.serve()
         self._wake_progress()
+        for listener in self.progress_listeners:
+            listener()
 
     def on_role_change(self, change: RoleChange) -> None:
         """Answer the calls that the change decides, and tell the listeners."""
@@ -354,6 +370,12 @@ class Replica(Generic[MachineT]):
             self.core.compacted(update.truncation)
             self.log.forget_through(update.truncation.index)
 
+    def on_state_written(self, write: StateWrite) -> None:
+        """Record that a write-back of the derived state is durable."""
+        self.durable_state_index = write.state_index
+        if write.membership is not None:
+            self.durable_membership = write.membership
+
     def plan_truncation(self, position: LogPosition) -> None:
         """Have the next write record that the log starts after `position`."""
         self.pending_truncation = position
@@ -362,6 +384,7 @@ class Replica(Generic[MachineT]):
         """Record that a snapshot is replacing the replica's file. The log in memory is not part of the new one."""
         self._require_no_write()
         self.disk = Installing(self._host.loop.time())
+        self.applier.drop()
         self.log.clear()
 
     def _require_no_write(self) -> None:
@@ -378,8 +401,7 @@ class Replica(Generic[MachineT]):
         self.disk = IDLE
         for listener in self.restored_listeners:
             listener()
-        self.reads.serve()  # reads that were confirmed during the installation waited for this state
-        self._wake_progress()
+        self._on_progress()  # reads that were confirmed during the installation waited for this state
 
     # ---------------------------------------------------------------------------------------------------- progress
 
@@ -398,7 +420,10 @@ class Replica(Generic[MachineT]):
     def close(self) -> None:
         """Make the replica permanently silent, and answer every call that waits for it."""
         self.is_closed = True
+        self.applier.drop()
         self.proposals.fail_all()
+        for proposer in self.proposers:
+            proposer()  # which answers those who wait
         self.reads.close()
         self._wake_progress()
         self.log.clear()

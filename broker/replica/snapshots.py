@@ -16,15 +16,17 @@ import structlog
 from raftmq.broker.base.limits import Limits
 from raftmq.broker.base.log_throttle import LogThrottle
 from raftmq.broker.peers.protocol import Transport
-from raftmq.broker.replica.commits import SPACE_RETRY_SECONDS, Commits
+from raftmq.broker.replica.commits import Commits
+from raftmq.broker.replica.disk import SPACE_RETRY_SECONDS
 from raftmq.broker.replica.engine_host import EngineHost
 from raftmq.broker.replica.outgoing_snapshots import PAUSE_SECONDS
-from raftmq.broker.replica.reader_pools import ReaderPools
 from raftmq.broker.replica.replica import Replica
 from raftmq.broker.replica.snapshot_rows import Row
 from raftmq.broker.replica.snapshot_streams import SnapshotSender
+from raftmq.broker.replica.thread_pools import ThreadPools
+from raftmq.broker.replica.write_backs import WriteBacks
 from raftmq.broker.replica.writers import Writers
-from raftmq.fsm.state_machine import StateMachine
+from raftmq.fsm.state_machine import StateMachine, resident_rows
 from raftmq.raft.entry import LogPosition
 from raftmq.raft.hard_state import HardState
 from raftmq.raft.messages import InstallSnapshot, SnapshotMeta
@@ -50,11 +52,13 @@ class Snapshots:
         host: EngineHost,
         commits: Commits,
         store: LogStore,
-        readers: ReaderPools,
+        readers: ThreadPools,
         writers: Writers,
         transport: Transport,
         limits: Limits,
+        write_backs: WriteBacks,
     ) -> None:
+        self._write_backs = write_backs
         self._loop = loop
         self._host = host
         self._commits = commits
@@ -130,8 +134,18 @@ class Snapshots:
             "snapshot_install_started", group_id=replica.group_id, replica_id=replica.replica_id,
             index=message.meta.position.index, rows=len(rows),
         )  # fmt: skip
+        # a write-back of the old state must not reach the new file
+        self._write_backs.when_idle(replica, lambda: self._restore(replica, work))
+
+    def _restore(self, replica: Replica[StateMachine], work: AppendWork) -> None:
+        """Decode the rows in a thread."""
+        if replica.is_closed:
+            return
+        message = work.snapshot
+        assert message is not None
+        rows = cast("Collection[Row]", message.data)
         fresh = type(replica.state_machine)()
-        restoring = self._threads.submit(fresh.restore, rows, message.meta.state_index)
+        restoring = self._threads.submit(fresh.restore, resident_rows(fresh, rows), message.meta.state_index)
         restoring.add_done_callback(
             lambda done: self._loop.call_soon_threadsafe(self._on_restored, replica, work, fresh, done)
         )

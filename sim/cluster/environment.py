@@ -18,7 +18,7 @@ from raftmq.broker.environment import NodeEnvironment
 from raftmq.broker.grpc_port.server import GrpcHost, GrpcServer
 from raftmq.broker.http_port.metrics import MetricsHost
 from raftmq.broker.http_port.server import HttpServer
-from raftmq.broker.replica.reader_pools import ReaderPools
+from raftmq.broker.replica.thread_pools import ThreadPools
 from raftmq.broker.replica.snapshot_streams import memory_spools
 from raftmq.broker.services.forwarder import GrpcForwarder
 from raftmq.broker.services.host import ServiceHost
@@ -188,9 +188,9 @@ class SimParts(NodeEnvironment):
         """See `NodeEnvironment`. Spools stay in memory, since the simulated disk holds rows, not files."""
         return memory_spools(limits)
 
-    def readers(self, limits: Limits) -> ReaderPools:
+    def readers(self, limits: Limits) -> ThreadPools:
         """See `NodeEnvironment`."""
-        return ReaderPools.shared(SimExecutor(self._loop))
+        return ThreadPools.shared(SimExecutor(self._loop))
 
     def writers(
         self,

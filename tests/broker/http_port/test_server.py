@@ -31,7 +31,7 @@ from raftmq.broker.http_port import metrics as metrics_module
 from raftmq.broker.http_port.server import HttpServer
 from raftmq.broker.peers.transport import PeerTransport
 from raftmq.broker.replica.engine import Engine
-from raftmq.broker.replica.reader_pools import ReaderPools
+from raftmq.broker.replica.thread_pools import ThreadPools
 
 from tests.support.broker.harness import batch, poll_request, running
 
@@ -45,7 +45,7 @@ async def serving():
         node.transport = PeerTransport(node.loop, node.limits, node.timing, source.random)
         node.client_address_of = str
         node.engine = Engine(
-            node.loop, node, node.store, ReaderPools.shared(cast("Any", None)), node.transport, None, WallClock(), source, source.random,
+            node.loop, node, node.store, ThreadPools.shared(cast("Any", None)), node.transport, None, WallClock(), source, source.random,
             node.limits, node.timing,
         )  # fmt: skip
         node.engine.replicas = node.replicas

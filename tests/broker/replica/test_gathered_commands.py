@@ -124,3 +124,16 @@ async def test_a_cancelled_caller_takes_no_result_from_the_others(node: Harness,
     gone.cancel()
     await stays
     assert [partition.offsets.of(group).offset for group in ("g", "h")] == [1, 2]
+
+
+async def test_a_closed_replica_answers_all_commands(node: Harness, partition: PartitionLog) -> None:
+    commands = gathered(node, partition)
+    node.hold_commits = True
+    proposed = submit(commands, "proposed", 1)
+    await turns()
+    queued = [submit(commands, f"g{number}", number) for number in range(30)]
+    partition.replica.close()
+    late = submit(commands, "late", 1)
+    async with asyncio.timeout(10):
+        results = await asyncio.gather(proposed, *queued, late, return_exceptions=True)
+    assert all(isinstance(result, RequestError) for result in results)

@@ -8,7 +8,7 @@ from raftmq.broker.base.clock import WallClock
 from raftmq.broker.base.limits import Limits, Timing
 from raftmq.broker.replica.engine import Engine
 from raftmq.broker.replica.initial_state import founder_state, joiner_state
-from raftmq.broker.replica.reader_pools import ReaderPools
+from raftmq.broker.replica.thread_pools import ThreadPools
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.raft.entry import EntryKind, Proposal
 from raftmq.raft.membership import Membership
@@ -69,7 +69,7 @@ class EngineNode:
             on_error=self.on_fatal,
         )
         self.engine = Engine(
-            cluster.loop, self, self.store, ReaderPools.shared(self.readers), MemoryTransport(cluster, node_id), self.writers, clock,
+            cluster.loop, self, self.store, ThreadPools.shared(self.readers), MemoryTransport(cluster, node_id), self.writers, clock,
             rng, rng.random, limits, timing,
         )  # fmt: skip
         self.engine.start(node_id)

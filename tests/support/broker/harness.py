@@ -48,6 +48,7 @@ from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.metadata_commands import InitializeCluster, RegisterNode, encode_command
 from raftmq.fsm.node_lineage import Lineage
+from raftmq.fsm.row_reads import RowsFound, RowsNeeded
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.proto import queue_pb2 as pb
 from raftmq.raft.core import RaftCore
@@ -190,7 +191,7 @@ class Harness:
 
     async def start(self) -> Harness:
         replica = self.add_replica(METADATA_GROUP_ID, ReplicaId(1), Metadata())
-        replica.applied_listeners.append(self._on_metadata_applied)
+        replica.applier.listeners.append(self._on_metadata_applied)
         replica.core.campaign()
         self.pump(replica)
         await self._metadata(InitializeCluster(CLUSTER_ID, 1))
@@ -264,6 +265,8 @@ class Harness:
     def pump(self, replica: Replica[StateMachine]) -> None:
         self._dirty.discard(replica.group_id)
         core = replica.core
+        for proposer in replica.proposers:
+            proposer()
         while not replica.is_closed and core.has_ready(with_append=True):
             ready = core.ready(with_append=True)
             if ready.append is not None:
@@ -274,7 +277,7 @@ class Harness:
                 else:
                     self._commit(replica, ready.append)
             if ready.apply:
-                replica.apply(ready.apply)
+                replica.applier.apply(ready.apply)
             if ready.role_change is not None:
                 if ready.role_change.role is Role.LEADER:
                     self.leadership.claim(replica.group_id, ready.role_change.term, NODE_ID)
@@ -320,13 +323,18 @@ class Harness:
     def release_uncommitted(self, size: int) -> None:
         self.uncommitted -= size
 
-    def refusal_of_writes(self) -> RequestError | None:
+    def refusal_of_writes(self, replica: Replica[StateMachine]) -> RequestError | None:
         return self.refusal
 
     async def in_thread(self, function: Callable[..., T], *arguments: object) -> T:
         self.reads_in_thread += 1
         await asyncio.sleep(0)
         return function(*arguments)
+
+    def read_rows(
+        self, replica: Replica[StateMachine], needed: RowsNeeded, on_found: Callable[[RowsFound], None]
+    ) -> None:
+        raise AssertionError("the machines of this harness keep all rows in memory")
 
     def on_leadership_row(self, group_id: GroupId) -> None:
         self.bump()

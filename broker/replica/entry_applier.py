@@ -1,0 +1,113 @@
+"""Apply committed entries to the machine of one replica, in order, also when the machine must wait for rows on disk.
+
+While the machine waits, the entry is half applied: later entries queue here, other groups continue, and nobody may read the machine or
+take rows from it (`is_suspended`). A machine whose rows are all in memory never waits.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from raftmq.broker.replica.pending_proposals import PendingProposals
+from raftmq.errors import violated
+from raftmq.fsm.row_reads import RowsFound, RowsNeeded
+from raftmq.fsm.state_machine import DiskBackedMachine, StateMachine
+from raftmq.raft.core import RaftCore
+from raftmq.raft.entry import Entry
+
+AppliedListener = Callable[[Entry, object], None]
+ReadRows = Callable[[RowsNeeded, Callable[[RowsFound], None]], None]
+"""Reads rows of the durable state in a thread, then calls the function on the loop, unless the replica is closed."""
+
+
+class EntryApplier:
+    """Applies the entries of one replica."""
+
+    def __init__(
+        self,
+        machine: StateMachine,
+        core: RaftCore,
+        proposals: PendingProposals,
+        read_rows: ReadRows,
+        on_progress: Callable[[], None],
+    ) -> None:
+        """Take `on_progress`, which is called after entries were applied, when the machine has the state of a whole entry."""
+        self._machine = machine
+        self._core = core
+        self._proposals = proposals
+        self._read_rows = read_rows
+        self._on_progress = on_progress
+        self.listeners: list[AppliedListener] = []
+        """Called in order after each applied entry, with its result."""
+        self._delayed: deque[Entry] = deque()
+        """The entry that is half applied, and those after it."""
+        self._epoch = 0
+        """Counts replacements of the machine's state. Rows that were read for an earlier state are not passed on."""
+
+    @property
+    def is_suspended(self) -> bool:
+        """Return whether an entry is half applied."""
+        return bool(self._delayed)
+
+    def apply(self, entries: Sequence[Entry]) -> None:
+        """Apply committed entries, and answer their proposals. Called by the engine, in order."""
+        if self._delayed:
+            self._delayed.extend(entries)
+            return
+        machine, listeners, proposals = self._machine, self.listeners, self._proposals
+        pending = proposals.queue
+        applied = 0
+        for entry in entries:
+            result = machine.apply(entry)
+            if type(result) is RowsNeeded:
+                self._delayed.extend(entries[applied:])
+                self._wait_for(result)
+                break
+            applied += 1
+            for listener in listeners:
+                listener(entry, result)
+            if pending:
+                proposals.on_applied(entry, result)
+        if applied:
+            self._record(entries[applied - 1])
+            if not self._delayed:  # otherwise the state is not that of any index
+                self._on_progress()
+
+    def _wait_for(self, needed: RowsNeeded) -> None:
+        epoch = self._epoch
+        self._read_rows(needed, lambda found: self._resume(epoch, found))
+
+    def _resume(self, epoch: int, found: RowsFound) -> None:
+        """Continue with the entry that is half applied, and apply those after it."""
+        if epoch != self._epoch:
+            return
+        machine = self._machine
+        assert isinstance(machine, DiskBackedMachine)
+        result = machine.resume(found)
+        if type(result) is RowsNeeded:
+            self._wait_for(result)
+            return
+        entry, *rest = self._delayed
+        self._delayed.clear()
+        for listener in self.listeners:
+            listener(entry, result)
+        if self._proposals.queue:
+            self._proposals.on_applied(entry, result)
+        self._record(entry)
+        self._on_progress()
+        if rest:
+            self.apply(rest)
+
+    def _record(self, last: Entry) -> None:
+        core, machine = self._core, self._machine
+        core.apply_done(last.index)
+        # the next write combines the machine's state with the core's membership, under one index
+        due = max(core.applied_index, core.state_floor)
+        if machine.applied_index != due:
+            violated("machine_at_applied_index", applied_index=machine.applied_index, due=due)
+
+    def drop(self) -> None:
+        """Forget the entries that are not applied: a snapshot replaces the state, or the replica is closed."""
+        self._delayed.clear()
+        self._epoch += 1
