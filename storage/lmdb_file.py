@@ -10,7 +10,7 @@ import errno
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakSet
@@ -65,8 +65,8 @@ class LmdbFile(ABC):
         """Open the file and check it. The caller holds the gate alone, or no other thread knows the file yet."""
 
     @abstractmethod
-    def _tables(self) -> Sequence[_Database]:
-        """Return the handles of all tables."""
+    def _handles(self) -> Sequence[_Database]:
+        """Return the handles of all databases."""
 
     @abstractmethod
     def _put_meta_again(self, transaction: Transaction[bytes]) -> None:
@@ -89,6 +89,10 @@ class LmdbFile(ABC):
         if self._environment is not None:
             self._environment.close()
             self._environment = self._page_release = None
+
+    def changing(self) -> AbstractContextManager[object]:
+        """Return a context that keeps other threads from changing the file. The log's file has one writer, so it needs none."""
+        return nullcontext()
 
     def touch(self) -> None:
         """Record that this thread is about to read the file."""
@@ -167,7 +171,7 @@ class LmdbFile(ABC):
         """Count the pages in use, without the two meta pages and those of the free list."""
         environment = self.environment
         with environment.begin() as transaction:
-            stats = [environment.stat(), *(transaction.stat(table) for table in self._tables())]
+            stats = [environment.stat(), *(transaction.stat(table) for table in self._handles())]
         return sum(stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"] for stat in stats)
 
     def map_fraction(self) -> float:
@@ -228,11 +232,12 @@ class OpenStream:
             while self._has_row and len(rows) < _STREAM_ROWS and size < _STREAM_BYTES:
                 row_key, value = self._cursor.item()
                 key = bytes(row_key)
+                # the row after a range is checked, too: a flipped key would hide rows of the range
+                if not is_intact(key, value):
+                    raise DamagedReplicaError(self._file.key, f"state row {key.hex()} does not match its checksum")
                 if self._end_key is not None and key >= self._end_key:
                     self._begin_range()
                     continue
-                if not is_intact(key, value):
-                    raise DamagedReplicaError(self._file.key, f"state row {key.hex()} does not match its checksum")
                 rows.append((key, bytes(value[:-CHECKSUM_BYTES])))
                 size += len(key) + len(value)
                 if not self._cursor.next():

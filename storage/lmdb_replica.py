@@ -27,7 +27,6 @@ from raftmq.storage.entry_codec import (
 )
 from raftmq.storage.errors import (
     LogRangeError,
-    UnsupportedFormatError,
 )
 from raftmq.storage.lmdb_env import (
     Databases,
@@ -44,14 +43,16 @@ from raftmq.storage.log_scan import Borders, Scan, TermStarts, Verify, scan
 from raftmq.storage.log_store import ReplicaKey, Update
 from raftmq.storage.meta_pages import check_pages
 from raftmq.storage.page_warming import warm_opening
+from raftmq.storage.pending_state_write import plan_log_write
 from raftmq.storage.pending_write import PendingWrite, plan_write
 from raftmq.storage.replica_codec import (
-    FORMAT_VERSION,
+    FORMAT_WITH_STATE_FILE,
+    FORMATS,
     IDENTITY_KEY,
     META_KEY,
     CommitNote,
     ReplicaMeta,
-    decode_identity,
+    check_identity,
     decode_meta,
     decode_note,
     encode_meta,
@@ -59,6 +60,7 @@ from raftmq.storage.replica_codec import (
 )
 from raftmq.storage.row_scrub import ScrubPlace, ScrubSlice, read_log_slice, read_state_slice
 from raftmq.storage.row_stream import RowStream
+from raftmq.storage.state_codec import StateMeta
 from raftmq.types import LogIndex, Offset
 
 if TYPE_CHECKING:
@@ -80,6 +82,8 @@ class LmdbReplica(LmdbFile):
         """Open the file. Each thread calls `touch` with the key before it reads the file (see `FaultBoard`)."""
         super().__init__(key, path, map_bytes, touch, undisturbed)
         self._databases: Databases
+        self.has_state_file: bool
+        """Whether the derived state is in a second file. The table `state` of this one is then empty."""
         self.meta: ReplicaMeta
         self.term_starts: TermStarts
         """The start of each term as of the last opening. After that the core keeps its own table."""
@@ -134,7 +138,7 @@ class LmdbReplica(LmdbFile):
             self._replacements += 1
         super().detach()
 
-    def _tables(self) -> Sequence[_Database]:
+    def _handles(self) -> Sequence[_Database]:
         return self._databases
 
     def _put_meta_again(self, transaction: Transaction[bytes]) -> None:
@@ -145,14 +149,8 @@ class LmdbReplica(LmdbFile):
         meta_row = transaction.get(META_KEY, db=databases.meta)
         if identity_row is None or meta_row is None:
             raise CodecError("a meta row is missing")
-        identity = decode_identity(identity_row)
-        if identity.format_version != FORMAT_VERSION:
-            raise UnsupportedFormatError(
-                self.key,
-                f"the file has format {identity.format_version}, but this version reads format {FORMAT_VERSION}",
-            )
-        if (identity.group_id, identity.replica_id) != self.key:
-            raise CodecError(f"the file belongs to replica {identity.replica_id} of group {identity.group_id}")
+        identity = check_identity(self.key, identity_row, FORMATS)
+        self.has_state_file = identity.format_version == FORMAT_WITH_STATE_FILE
         return decode_meta(meta_row), decode_note(meta_row)
 
     def restored(self) -> RestoredState:
@@ -171,11 +169,16 @@ class LmdbReplica(LmdbFile):
 
     # ------------------------------------------------------------------------------------------------------ writes
 
-    def append(self, updates: Sequence[Update]) -> None:
-        """Apply all updates in one transaction, durable on return. After `StorageFullError` nothing was applied."""
+    def append(self, updates: Sequence[Update], state: StateMeta | None = None) -> None:
+        """Apply all updates in one transaction, durable on return. After `StorageFullError` nothing was applied.
+
+        `state` is the durable meta row of the replica's state file, if it has one.
+        """
         environment = self.environment
         self._touch(self.key)
-        write = plan_write(self.meta, updates)
+        write = (
+            plan_write(self.meta, updates) if state is None else plan_log_write(self.meta, updates, state.state_index)
+        )
         # all rows are encoded before the transaction begins, so that it holds the file's lock only while it writes pages
         log_rows = [(encode_key(entry.index), encode_entry(entry)) for entry in write.entries]
         sealed_rows = [(key, seal(key, value)) for key, value in write.state_rows.items() if value is not None]
@@ -262,7 +265,7 @@ class LmdbReplica(LmdbFile):
             replacements = self._replacements
         with self._read() as transaction:
             if place.is_log_read:
-                return read_state_slice(transaction, self._databases, place, bytes_max, rows_max)
+                return read_state_slice(transaction, self._databases.state, place, bytes_max, rows_max)
             meta = self._meta_in(transaction)
             part = read_log_slice(transaction, self._databases, meta, place, bytes_max, rows_max)
         with self._verifying:
