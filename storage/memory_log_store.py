@@ -32,6 +32,7 @@ from raftmq.storage.pending_state_write import (
     body_of_deleted,
     check_bodies_stay,
     check_evacuation,
+    check_state_rows,
     plan_log_write,
     plan_state_write,
     rows_of_snapshot,
@@ -280,8 +281,9 @@ class MemoryLogStore:
     def write_state(self, key: ReplicaKey, write: StateWrite) -> None:
         """See `StateStore.write_state`."""
         state = self._state(key)
-        meta, rows = plan_state_write(state.meta, write)
-        for row, value in rows.items():
+        meta = plan_state_write(state.meta, write)
+        check_state_rows(write.rows)
+        for row, value in write.rows:
             if value is None:
                 state.delete(row)
             else:

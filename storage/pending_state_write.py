@@ -5,17 +5,25 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from raftmq.errors import invariant
+from raftmq.errors import invariant, violated
 from raftmq.raft.core import RestoredState
 from raftmq.raft.entry import LogPosition
 from raftmq.raft.hard_state import HardState
 from raftmq.raft.messages import SnapshotMeta
-from raftmq.storage.log_store import STATE_KEY_BYTES_MAX, Update
+from raftmq.storage.log_store import STATE_KEY_BYTES_MAX, StateRow, Update
 from raftmq.storage.pending_write import PendingWrite, plan_write
 from raftmq.storage.replica_codec import ReplicaMeta
 from raftmq.storage.row_stream import Row
 from raftmq.storage.state_codec import StateMeta
-from raftmq.storage.state_store import EVACUATED_BODIES_MAX, LocatedBody, StateWrite, is_body, is_location, sequence_of
+from raftmq.storage.state_store import (
+    BODY_TAG,
+    EVACUATED_BODIES_MAX,
+    LocatedBody,
+    StateWrite,
+    is_body,
+    is_location,
+    sequence_of,
+)
 from raftmq.types import NO_REPLICA, LogIndex
 
 
@@ -46,20 +54,25 @@ def rows_of_snapshot(rows: Iterable[Row], position: LogPosition) -> Iterator[Row
     return (row for row in rows if not is_body(row[0]) or sequence_of(row[0]) < position.next_offset)
 
 
-def plan_state_write(meta: StateMeta, write: StateWrite) -> tuple[StateMeta, dict[bytes, bytes | None]]:
-    """Return the meta row after a write-back, and its rows by key. Raises `InvariantError` if it is not allowed."""
+def plan_state_write(meta: StateMeta, write: StateWrite) -> StateMeta:
+    """Return the meta row after a write-back. Raises `InvariantError` if it is not allowed. Its rows are left to `check_state_rows`."""
     invariant(
         write.state_index >= meta.state_index,
         "state_index_monotone",
         durable=meta.state_index,
         new=write.state_index,
     )
-    rows = dict(write.rows)
-    for key in rows:
-        invariant(0 < len(key) <= STATE_KEY_BYTES_MAX, "state_key_fits", key=key)
-        invariant(not is_body(key), "bodies_are_evacuated", key=key)
     membership = meta.membership if write.membership is None else write.membership
-    return replace(meta, state_index=write.state_index, membership=membership), rows
+    return replace(meta, state_index=write.state_index, membership=membership)
+
+
+def check_state_rows(rows: Iterable[StateRow]) -> None:
+    """Check the keys of rows of a write-back. There may be many, so this is one comparison for a row that is right."""
+    for key, _ in rows:
+        if not 0 < len(key) <= STATE_KEY_BYTES_MAX:
+            violated("state_key_fits", key=key)
+        if key[0] == BODY_TAG:
+            violated("bodies_are_evacuated", key=key)
 
 
 def body_of_deleted(meta: StateMeta, key: bytes) -> int | None:

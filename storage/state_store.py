@@ -8,8 +8,8 @@ them. So such a replica has two files with a writer each:
   `install`, `close` and `retire` change both files, on the replica's writer, and wait for the state's writer.
 
 A message is a row of the state machine, and its body is in the entry that brought it. So that a long-delayed message does not keep the
-log from being truncated, bodies are copied into the state file (*evacuated*), in the order of their sequences. Three rows are known
-here by their keys: the *location* of a message, which exists as long as the message, its *body*, and nothing else.
+log from being truncated, bodies are copied into the state file (*evacuated*), in the order of their sequences. Two kinds of rows are known
+here by their keys: the *location* of a message, which exists as long as the message, and its *body*.
 
 Invariants, as of the state file's `state_index`:
 
@@ -91,7 +91,7 @@ class StateWrite:
     state_index: LogIndex
     """The exact index to which the rows and the membership bring the state."""
     rows: tuple[StateRow, ...] = ()
-    """In any order. The deletion of a location deletes the message's body, too."""
+    """In any order, each key once. The deletion of a location deletes the message's body, too."""
     membership: Membership | None = None
     """The configuration as of `state_index`, if it changed."""
 

@@ -561,3 +561,14 @@ def test_bodies_above_the_installed_position_are_not_in_the_file(store: LmdbLogS
     rows = [(location_key(0, 70), b""), (body_key(70), b"x" * MIB)]
     store.install(KEY, hard(9), SNAPSHOT, rows)
     assert store.space(KEY, FilePart.STATE).allocated_bytes < MIB
+
+
+def test_the_writer_rests_after_each_block_but_the_last(store: LmdbLogStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between its blocks the event loop runs alone. The duration of a block is one second here."""
+    seconds, rests = iter(range(100)), []
+    monkeypatch.setattr("raftmq.storage.lmdb_state_file.time.perf_counter", lambda: next(seconds))
+    monkeypatch.setattr("raftmq.storage.lmdb_state_file.time.sleep", rests.append)
+    write(store, 8, *((b"%05d" % number, b"") for number in range(1300)))
+    assert rests == [1, 1]
+    write(store, 8, *((b"%05d" % number, None) for number in range(512)))
+    assert rests == [1, 1]
