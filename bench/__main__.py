@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from pathlib import Path
 
-from bench import assignors, commits, groups, partitions, workloads
+from bench import assignors, commits, groups, partitions, workloads, write_back
 from bench.kafka_cluster import kafka_systems
 from bench.machine import facts, load_average, probe_disk, probe_processor
 from bench.nats_cluster import nats_systems
@@ -34,6 +34,7 @@ GROUPS: Mapping[str, tuple[Callable[[], tuple[Figure, ...]], Callable[[], dict[s
     "assignors": (assignors.figures, assignors.bench_assignors),
     "commits": (commits.figures, commits.bench_commits),
     "groups": (groups.figures, groups.measure),
+    "write_back": (write_back.figures, write_back.bench_write_back),
 }
 """Measurements without rounds and peers: their figures, and the function that measures them."""
 SPARK = "spark"

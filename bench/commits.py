@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 import uvloop
 from raftmq.broker.base.loop_pause import LoopPause
@@ -29,6 +28,7 @@ from raftmq.storage.lmdb_log_store import LmdbLogStore
 from raftmq.storage.log_store import ReplicaKey, Update
 from raftmq.types import GroupId, LogIndex, ReplicaId
 
+from bench.busy_loop import busy_loop
 from bench.workloads import Figure
 
 SIZES = (35, 100, 400, 1000)
@@ -36,29 +36,9 @@ SIZES = (35, 100, 400, 1000)
 DELETED = 256
 """Number of rows in a slice that is deleted after a truncation point was set."""
 ROUNDS = 40
-CONNECTIONS = 20
 PAYLOAD_BYTES = 100
 KEY = ReplicaKey(GroupId(1), ReplicaId(1))
 IN_MEMORY = Path("/dev/shm")
-
-
-class _Echo(asyncio.Protocol):
-    """Send received data back, after some work."""
-
-    gaps: list[float] = []  # noqa: RUF012 -- one run at a time
-    last = 0.0
-    is_over = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's transport has the methods but not the class
-
-    def data_received(self, data: bytes) -> None:
-        now = time.perf_counter()
-        _Echo.gaps.append(now - _Echo.last)
-        _Echo.last = now
-        sum(range(200))
-        if not _Echo.is_over:
-            self._transport.write(data)
 
 
 class _Writes:
@@ -113,27 +93,18 @@ def _directory() -> str | None:
 
 async def _measure() -> dict[str, float]:
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(_Echo, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    _Echo.is_over = False
-    transports = [(await loop.create_connection(_Echo, "127.0.0.1", port))[0] for _ in range(CONNECTIONS)]
-    for transport in transports:
-        transport.write(b"x" * 100)
     found: dict[str, float] = {}
-    for name, undisturbed in (("", LoopPause(loop)), ("_disturbed", disturbed)):
-        with tempfile.TemporaryDirectory(dir=_directory()) as directory:
-            writes = _Writes(Path(directory), undisturbed)
-            _Echo.gaps, _Echo.last = [], time.perf_counter()
-            try:
-                figures = await asyncio.to_thread(_all, writes)
-            finally:
-                writes.close()
-        found |= {f"{figure}{name}": value for figure, value in figures.items()}
-        found[f"stall{name}"] = max(_Echo.gaps) * 1000
-    _Echo.is_over = True
-    for transport in transports:
-        transport.close()
-    server.close()
+    async with busy_loop() as busy:
+        for name, undisturbed in (("", LoopPause(loop)), ("_disturbed", disturbed)):
+            with tempfile.TemporaryDirectory(dir=_directory()) as directory:
+                writes = _Writes(Path(directory), undisturbed)
+                busy.take_stall_seconds()
+                try:
+                    figures = await asyncio.to_thread(_all, writes)
+                finally:
+                    writes.close()
+            found |= {f"{figure}{name}": value for figure, value in figures.items()}
+            found[f"stall{name}"] = busy.take_stall_seconds() * 1000
     return found
 
 

@@ -24,7 +24,7 @@ from typing import Any, Self
 
 from raftmq.storage.disk_space import default_reserve_bytes, megabytes, start_bytes
 from raftmq.storage.file_inspection import FileReport
-from raftmq.storage.lmdb_log_store import replica_files
+from raftmq.storage.lmdb_log_store import replica_files, state_files
 from raftmq.storage.log_store import ReplicaKey
 from raftmq.storage.registry import ABNORMAL_EXITS_MAX, LOST_NODE_ADVICE, STALE_DIRECTORY_ADVICE
 from raftmq.storage.registry_codec import ReplicaState
@@ -121,25 +121,30 @@ def examine(
         OSError: The directory or a file in it cannot be read.
     """
     with _kept_from_brokers(data_dir):
-        files = replica_files(data_dir / "groups")
+        files, states = replica_files(data_dir / "groups"), state_files(data_dir / "groups")
         registry = data_dir / REGISTRY_FILE
-        if not registry.exists() and not files:
+        if not registry.exists() and not files and not states:
             raise NoDataDirectoryError(
                 f"{data_dir} is not a data directory: it contains no {REGISTRY_FILE}{_inner(data_dir)}"
             )
-        count = len(files) + 1
+        count = 1 + len(files) + len(states)
         with Examiner() as examiner:
             on_file(registry, 1, count)
             node = _examine_registry(registry, examiner)
             reports: dict[ReplicaKey, FileReport] = {}
+            state_reports: dict[ReplicaKey, FileReport] = {}
             for number, (key, path) in enumerate(sorted(files.items()), 2):
                 on_file(path, number, count)
                 reports[key] = examiner.examine("replica", path)
+            for number, (key, path) in enumerate(sorted(states.items()), 2 + len(files)):
+                on_file(path, number, count)
+                state_reports[key] = examiner.examine("state", path)
         findings = [
             *_registry_findings(registry, node, has_files=bool(files)),
             *(finding for key, report in reports.items() for finding in _replica_findings(key, report)),
+            *_state_findings(reports, state_reports),
             *_disagreements(node, set(reports)),
-            *_leftovers(data_dir, set(files.values())),
+            *_leftovers(data_dir, {*files.values(), *states.values()}),
             *_space(data_dir, *volume(data_dir)),
         ]
         known = node.node or {}
@@ -149,8 +154,10 @@ def examine(
             broker_uuid=str(known.get("uuid", "")),
             broker_id=int(str(known.get("node_id", 0))),
             replica_count=len(reports),
-            row_count=node.rows + sum(report.rows for report in reports.values()),
-            byte_count=sum(path.stat().st_size for path in (registry, *files.values()) if path.exists()),
+            row_count=sum(report.rows for report in (node, *reports.values(), *state_reports.values())),
+            byte_count=sum(
+                path.stat().st_size for path in (registry, *files.values(), *states.values()) if path.exists()
+            ),
             findings=tuple(findings),
         )
 
@@ -268,7 +275,39 @@ def _registry_findings(path: Path, report: FileReport, *, has_files: bool) -> It
 
 
 def _replica_findings(key: ReplicaKey, report: FileReport) -> Iterator[Finding]:
-    name = _file_name(key)
+    return _file_findings(_file_name(key), key, report)
+
+
+def _state_findings(replicas: dict[ReplicaKey, FileReport], states: dict[ReplicaKey, FileReport]) -> Iterator[Finding]:
+    """Report problems in state files, and contradictions between a replica's two files."""
+    for key, replica in replicas.items():
+        name = _state_file_name(key)
+        if not replica.has_state_file:
+            if key in states:
+                yield Finding(
+                    Severity.WARNING,
+                    name,
+                    "belongs to no replica: nothing uses it",
+                    "move it out of the data directory",
+                )
+        elif key not in states:
+            yield Finding(Severity.DAMAGE, name, "is missing: the replica keeps its state in this file", REBUILD_ADVICE)
+        elif replica.start_index > states[key].state_index and not states[key].problems:
+            problem = (
+                f"includes only entry {states[key].state_index}, but its log starts after entry {replica.start_index}"
+            )
+            yield Finding(Severity.DAMAGE, name, problem, REBUILD_ADVICE)
+    for key, report in states.items():
+        name = _state_file_name(key)
+        yield from _file_findings(name, key, report)
+        if key not in replicas:
+            problem = (
+                "has no replica: the broker crashed while it created or removed the replica, or its file is missing"
+            )
+            yield Finding(Severity.NOTE, name, problem)
+
+
+def _file_findings(name: str, key: ReplicaKey, report: FileReport) -> Iterator[Finding]:
     if report.identity is not None and report.identity != key:
         group_id, replica_id = report.identity
         yield Finding(
@@ -327,6 +366,10 @@ def _told(report: FileReport) -> Iterator[str]:
 
 def _file_name(key: ReplicaKey) -> str:
     return f"groups/{key.group_id}-{key.replica_id}.mdb"
+
+
+def _state_file_name(key: ReplicaKey) -> str:
+    return f"groups/{key.group_id}-{key.replica_id}.state.mdb"
 
 
 # ------------------------------------------------------------------------------------------------------------ the child

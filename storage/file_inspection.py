@@ -24,7 +24,8 @@ from raftmq.storage.meta_pages import Rows, check_commits, pages_bytes
 from raftmq.storage.registry_codec import FORMAT_VERSION as REGISTRY_FORMAT_VERSION
 from raftmq.storage.registry_codec import transaction_id_in
 from raftmq.storage.replica_codec import (
-    FORMAT_VERSION,
+    FORMAT_WITH_STATE_FILE,
+    FORMATS,
     IDENTITY_KEY,
     META_KEY,
     ReplicaMeta,
@@ -32,6 +33,9 @@ from raftmq.storage.replica_codec import (
     decode_meta,
     replica_transaction_id,
 )
+from raftmq.storage.state_codec import FORMAT_VERSION as STATE_FORMAT_VERSION
+from raftmq.storage.state_codec import STATE_META_KEY, StateMeta, decode_state_meta, state_transaction_id
+from raftmq.storage.state_store import is_body, sequence_of
 
 if TYPE_CHECKING:
     from lmdb import Transaction
@@ -54,6 +58,12 @@ class FileReport:
     """The file's format if it is newer than this version can read, otherwise 0. The rows of a newer format are not checked."""
     identity: tuple[int, int] | None = None
     """(group id, replica id) in the identity row of a replica's file."""
+    has_state_file: bool = False
+    """Whether the replica of this file has a state file, too."""
+    start_index: int = 0
+    """The index after which the log starts, or after which a state file needs it to start at least."""
+    state_index: int = 0
+    """The index that the rows of a state file include."""
     node: dict[str, object] | None = None
     """The node's own row in the registry."""
     replicas: list[tuple[int, int, str, str, int]] = field(default_factory=list)
@@ -75,9 +85,31 @@ def examine_replica(path: Path) -> FileReport:
         meta = _examine_meta(file, report)
         if not report.newer_format:
             _examine_log(file, meta, report)
-            for key, value in _rows(file, "state", report):
-                if not is_intact(key, value):
-                    report.add(f"state row {bytes(key).hex()} does not match its checksum")
+            _examine_state_rows(file, "state", report)
+    return report
+
+
+def examine_state(path: Path) -> FileReport:
+    """Check every row of a replica's state file."""
+    report = FileReport()
+    with _open(path, report, b"meta", state_transaction_id, may_be_new=False) as file:
+        if file is None:
+            return report
+        rows = _meta_rows(file, report, STATE_FORMAT_VERSION)
+        if report.newer_format:
+            return report
+        meta: StateMeta | None = None
+        try:
+            meta = decode_state_meta(rows.get(STATE_META_KEY, b""))
+        except CodecError as error:
+            report.add(str(error) if STATE_META_KEY in rows else "its meta row is missing")
+        else:
+            report.start_index, report.state_index = meta.position.index, meta.state_index
+        last = _examine_state_rows(file, "rows", report)
+        if meta is not None and is_body(last) and sequence_of(last) > meta.evacuated_through:
+            report.add(
+                f"it has the body of message {sequence_of(last)}, but should have none after {meta.evacuated_through}"
+            )
     return report
 
 
@@ -179,23 +211,43 @@ def _sound_rows(file: _OpenFile, name: str, report: FileReport) -> Iterator[tupl
 # ------------------------------------------------------------------------------------------------------ a replica's file
 
 
-def _examine_meta(file: _OpenFile, report: FileReport) -> ReplicaMeta | None:
+def _meta_rows(file: _OpenFile, report: FileReport, newest_format: int) -> dict[bytes, bytes]:
+    """Return the rows of a file's `meta` database, after checking the identity row, which every file has."""
     rows = {bytes(key): bytes(value) for key, value in _rows(file, "meta", report)}
-    meta: ReplicaMeta | None = None
     try:
         identity = decode_identity(rows.get(IDENTITY_KEY, b""))
     except CodecError as error:
         report.add(str(error) if IDENTITY_KEY in rows else "its identity row is missing")
     else:
         report.identity = (identity.group_id, identity.replica_id)
-        if identity.format_version > FORMAT_VERSION:
+        if identity.format_version > newest_format:
             report.newer_format = identity.format_version
-            return None
+        report.has_state_file = identity.format_version == FORMAT_WITH_STATE_FILE
+    return rows
+
+
+def _examine_meta(file: _OpenFile, report: FileReport) -> ReplicaMeta | None:
+    rows = _meta_rows(file, report, max(FORMATS))
+    if report.newer_format:
+        return None
+    meta: ReplicaMeta | None = None
     try:
         meta = decode_meta(rows.get(META_KEY, b""))
     except CodecError as error:
         report.add(str(error) if META_KEY in rows else "its meta row is missing")
+    else:
+        report.start_index = meta.position.index
     return meta
+
+
+def _examine_state_rows(file: _OpenFile, name: str, report: FileReport) -> bytes:
+    """Check all rows of a derived state. Return the last key."""
+    last = b""
+    for key, value in _rows(file, name, report):
+        last = bytes(key)
+        if not is_intact(key, value):
+            report.add(f"state row {last.hex()} does not match its checksum")
+    return last
 
 
 def _examine_log(file: _OpenFile, meta: ReplicaMeta | None, report: FileReport) -> None:
@@ -271,8 +323,8 @@ def _examine_end(next_index: int | None, last: RowFields | None, meta: ReplicaMe
 
 
 def main() -> None:
-    """Answer requests ``["registry" | "replica", path]`` until standard input ends."""
-    examine = {"registry": examine_registry, "replica": examine_replica}
+    """Answer requests ``["registry" | "replica" | "state", path]`` until standard input ends."""
+    examine = {"registry": examine_registry, "replica": examine_replica, "state": examine_state}
     for line in sys.stdin:
         kind, path = json.loads(line)
         try:

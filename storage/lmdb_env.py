@@ -47,11 +47,18 @@ def disturbed(_rows: int) -> AbstractContextManager[None]:
 
 
 class Databases(NamedTuple):
-    """The three databases of a replica's file."""
+    """The three databases of a log's file."""
 
     log: _Database
     meta: _Database
     state: _Database
+
+
+class StateDatabases(NamedTuple):
+    """The two databases of a state file."""
+
+    rows: _Database
+    meta: _Database
 
 
 def open_environment(path: Path, map_bytes: int, *, is_new: bool = False) -> lmdb.Environment:
@@ -74,6 +81,15 @@ def open_databases(environment: lmdb.Environment, *, is_new: bool = False) -> Da
             environment.open_db(b"log", transaction, create=is_new),
             environment.open_db(b"meta", transaction, create=is_new),
             environment.open_db(b"state", transaction, create=is_new),
+        )
+
+
+def open_state_databases(environment: lmdb.Environment, *, is_new: bool = False) -> StateDatabases:
+    """Return the handles of a state file's databases."""
+    with environment.begin(write=True) as transaction:
+        return StateDatabases(
+            environment.open_db(b"rows", transaction, create=is_new),
+            environment.open_db(b"meta", transaction, create=is_new),
         )
 
 

@@ -1,4 +1,7 @@
-"""`LogStore` over LMDB: one file per replica, `groups/<group_id>-<replica_id>.mdb`. Creates, replaces and removes these files.
+"""`LogStore` and `StateStore` over LMDB. Creates, replaces and removes the files of replicas.
+
+A replica has the file `groups/<group_id>-<replica_id>.mdb`, and some have `groups/<group_id>-<replica_id>.state.mdb` beside it.
+The identity row of the first one says so: a state file that is missing is a missing replica, never an empty one.
 
 A file appears under its name whole or not at all: it is built under a temporary name (`.new`), synced and renamed, and then
 the directory is synced. So every file was complete once, and an unreadable file is damaged, never half created.
@@ -7,24 +10,26 @@ This module must not decide anything about replicas: it creates, deletes and rep
 
 from __future__ import annotations
 
-import itertools
-import os
+import dataclasses
 import re
-import stat
 import threading
-import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from raftmq.errors import invariant
 from raftmq.raft.core import RestoredState
 from raftmq.raft.entry import Entry, EntryHeader
 from raftmq.raft.hard_state import HardState
-from raftmq.raft.membership import Membership
 from raftmq.raft.messages import SnapshotMeta
-from raftmq.storage.durable_files import make_directory, replace_file, sync_directory, sync_file
-from raftmq.storage.errors import CommitFailedError, MissingReplicaError, ReplicaClosedError, ReplicaExistsError
+from raftmq.storage.durable_files import make_directory, replace_file, sync_file
+from raftmq.storage.errors import (
+    CommitFailedError,
+    DamagedReplicaError,
+    MissingReplicaError,
+    ReplicaClosedError,
+    ReplicaExistsError,
+)
 from raftmq.storage.fault_board import FaultBoard
 from raftmq.storage.file_check import verify_in_child
 from raftmq.storage.lmdb_env import (
@@ -34,17 +39,28 @@ from raftmq.storage.lmdb_env import (
     lock_path,
     remove_environment,
 )
+from raftmq.storage.lmdb_file import LmdbFile
 from raftmq.storage.lmdb_replica import LmdbReplica
+from raftmq.storage.lmdb_state_file import LmdbStateFile
 from raftmq.storage.log_scan import Verify
-from raftmq.storage.log_store import ReplicaKey, Update
+from raftmq.storage.log_store import ReplicaKey, StoredSnapshot, Update
 from raftmq.storage.page_release import FileSpace, HolesUnsupportedError, Released, allocated_bytes
-from raftmq.storage.pending_write import meta_of_new_replica, meta_of_snapshot
-from raftmq.storage.replica_build import build_replica, settle_copy
-from raftmq.storage.replica_codec import (
-    ReplicaMeta,
+from raftmq.storage.pending_state_write import (
+    check_bodies_stay,
+    hard_state_after_snapshot,
+    rows_of_snapshot,
+    state_meta_of_new_replica,
+    state_meta_of_snapshot,
 )
+from raftmq.storage.pending_write import meta_of_new_replica, meta_of_snapshot
+from raftmq.storage.replica_build import build_replica, build_state_file, settle_copy, settle_state_copy
+from raftmq.storage.replica_codec import FORMAT_VERSION, FORMAT_WITH_STATE_FILE, Identity, ReplicaMeta
 from raftmq.storage.row_scrub import ScrubPlace, ScrubSlice
-from raftmq.storage.row_stream import ClosableRows, Row
+from raftmq.storage.row_stream import ClosableRows, KeyRange, Row
+from raftmq.storage.state_codec import FORMAT_VERSION as STATE_FORMAT_VERSION
+from raftmq.storage.state_codec import StateMeta
+from raftmq.storage.state_store import BoundedRange, FilePart, LocatedBody, StateWrite
+from raftmq.storage.trash import Trash
 from raftmq.types import GroupId, LogIndex, Offset, ReplicaId
 
 GIB = 1024**3
@@ -52,25 +68,46 @@ MIB = 1024**2
 
 _NEW = ".new"
 _REPLICA_FILE = re.compile(r"([0-9]+)-([0-9]+)\.mdb\Z")
+_STATE_FILE = re.compile(r"([0-9]+)-([0-9]+)\.state\.mdb\Z")
 
 
 def replica_file_count(data_dir: Path) -> int:
-    """Return how many replica files a data directory holds. The directory need not exist."""
-    return len(replica_files(data_dir / "groups"))
+    """Return how many files of replicas a data directory holds. The directory need not exist."""
+    groups = data_dir / "groups"
+    return len(replica_files(groups)) + len(state_files(groups))
 
 
 def replica_files(groups: Path) -> dict[ReplicaKey, Path]:
-    """Return the replica files in a store's `groups` directory. Only their names are looked at."""
+    """Return the file of each replica in a store's `groups` directory. Only their names are looked at."""
+    return _files(groups, _REPLICA_FILE)
+
+
+def state_files(groups: Path) -> dict[ReplicaKey, Path]:
+    """Return the state files in a store's `groups` directory. Only their names are looked at."""
+    return _files(groups, _STATE_FILE)
+
+
+def _files(groups: Path, name: re.Pattern[str]) -> dict[ReplicaKey, Path]:
     found = {}
     for path in groups.glob("*.mdb"):
-        match = _REPLICA_FILE.match(path.name)
+        match = name.match(path.name)
         if match is not None:
             found[ReplicaKey(GroupId(int(match[1])), ReplicaId(int(match[2])))] = path
     return found
 
 
+@contextmanager
+def _closed_on_error(file: LmdbFile) -> Iterator[None]:
+    """Close a file that no other thread knows if the block fails."""
+    try:
+        yield
+    except BaseException:
+        file.detach()
+        raise
+
+
 class LmdbLogStore:
-    """A `LogStore` with one LMDB file per replica. Owns `<directory>/groups` and `<directory>/trash`."""
+    """A `StateStore` with one or two LMDB files per replica. Owns `<directory>/groups` and `<directory>/trash`."""
 
     board: FaultBoard | None = None
     """The board on which threads record whose file they read."""
@@ -107,21 +144,22 @@ class LmdbLogStore:
         self.board = board
         self._undisturbed = undisturbed
         self._groups = Path(directory) / "groups"
-        self._trash = Path(directory) / "trash"
         self._map_bytes = map_bytes
         self._verify = Verify(verify)
         self._compact_bytes_min = compact_bytes_min
         self._compact_live_bytes_max = compact_live_bytes_max
         self._spare_bytes = spare_bytes
         self._replicas: dict[ReplicaKey, LmdbReplica] = {}
-        self._without_holes: dict[ReplicaKey, str] = {}
-        """Replicas whose files cannot have holes, with the reason. They are compacted instead."""
+        self._states: dict[ReplicaKey, LmdbStateFile] = {}
+        """The state files of those open replicas that have one."""
+        self._without_holes: dict[tuple[ReplicaKey, FilePart], str] = {}
+        """Files that cannot have holes, with the reason. They are compacted instead."""
         self._opening: set[ReplicaKey] = set()
         """Replicas that are being opened and checked, each on its writer's thread."""
         self._changing = threading.Lock()
         """Guards `_opening` and the check before it: the same file must never be open twice in a process."""
         make_directory(self._groups)
-        make_directory(self._trash)
+        self._trash = Trash(Path(directory) / "trash")
         for leftover in self._groups.glob(f"*{_NEW}*"):
             leftover.unlink()
 
@@ -131,8 +169,12 @@ class LmdbLogStore:
         """Return the path of the replica's file, which need not exist."""
         return self._groups / f"{key.group_id}-{key.replica_id}.mdb"
 
+    def state_path(self, key: ReplicaKey) -> Path:
+        """Return the path of the replica's state file, which need not exist."""
+        return self._groups / f"{key.group_id}-{key.replica_id}.state.mdb"
+
     def exists(self, key: ReplicaKey) -> bool:
-        """Return whether the replica has a file."""
+        """Return whether the replica has a file. A state file alone is the rest of a creation or a retirement that a crash ended."""
         return self.path(key).is_file()  # a directory of this name was made by a person and holds no data
 
     def stored_replicas(self) -> list[ReplicaKey]:
@@ -147,13 +189,21 @@ class LmdbLogStore:
         """See `LogStore.create`. Raises `ReplicaExistsError` or `StorageFullError`, and leaves no file behind then."""
         if self.exists(key):
             raise ReplicaExistsError(key, "its file exists")
-        temporary = self._build(key, meta_of_new_replica(restored), rows)
-        with building(key, temporary):
-            replace_file(temporary, self.path(key))
-        lock_path(temporary).unlink(missing_ok=True)
+        temporary = self._build(key, meta_of_new_replica(restored), FORMAT_VERSION, rows)
+        self._put_in_place(key, temporary, self.path(key))
+
+    def create_with_state_file(self, key: ReplicaKey, restored: RestoredState) -> None:
+        """See `StateStore.create_with_state_file`. The log's file comes last, since the replica exists from then on."""
+        if self.exists(key):
+            raise ReplicaExistsError(key, "its file exists")
+        meta = meta_of_new_replica(restored)
+        temporary = self._build_state(key, state_meta_of_new_replica(restored), ())
+        self._put_in_place(key, temporary, self.state_path(key))
+        temporary = self._build(key, meta, FORMAT_WITH_STATE_FILE)
+        self._put_in_place(key, temporary, self.path(key))
 
     def open(self, key: ReplicaKey) -> RestoredState:
-        """See `LogStore.open`. Also raises `UnsupportedFormatError`."""
+        """See `LogStore.open`. Also raises `UnsupportedFormatError`, and `StorageFullError` if an installation cannot be completed."""
         with self._changing:
             is_free = key not in self._replicas and key not in self._opening
             invariant(is_free, "opened_once", group_id=key.group_id, replica_id=key.replica_id)
@@ -163,23 +213,68 @@ class LmdbLogStore:
         try:
             touch = self.board.touch if self.board is not None else None
             replica = LmdbReplica(key, self.path(key), self._map_bytes, self._verify, touch, self._undisturbed)
+            if replica.has_state_file:
+                self._open_state(replica, touch)
             self._replicas[key] = replica
         finally:
             self._opening.discard(key)
-        return replica.restored()
+        return self._restored(replica)
+
+    def _open_state(self, replica: LmdbReplica, touch: Callable[[ReplicaKey], None] | None) -> None:
+        """Open the state file of a replica, and complete an installation that a crash ended. If it fails, nothing stays open."""
+        key, path = replica.key, self.state_path(replica.key)
+        with _closed_on_error(replica):
+            if not path.is_file():
+                raise MissingReplicaError(key, "its state file is missing")
+            state = LmdbStateFile(key, path, self._map_bytes, self._verify, touch, self._undisturbed)
+            with _closed_on_error(state):
+                self._match(replica, state.meta)
+        self._states[key] = state
+
+    def _match(self, replica: LmdbReplica, state: StateMeta) -> None:
+        """Bring the log to the position that its state needs, if a crash ended an installation before it did."""
+        start = replica.meta.position.index
+        if start > state.state_index:
+            raise DamagedReplicaError(
+                replica.key,
+                f"its log starts after entry {start}, but its state includes only entry {state.state_index}",
+            )
+        if start < state.position.index:
+            hard_state = hard_state_after_snapshot(replica.meta.hard_state, state.position)
+            snapshot = SnapshotMeta(state.position, state.state_index, state.membership)
+            self._reset_log(replica, meta_of_snapshot(replica.meta, hard_state, snapshot))
+
+    def _reset_log(self, replica: LmdbReplica, meta: ReplicaMeta) -> None:
+        """Replace a log by an empty one."""
+        self._swap(replica, self._build(replica.key, meta, FORMAT_WITH_STATE_FILE))
+
+    def _restored(self, replica: LmdbReplica) -> RestoredState:
+        restored = replica.restored()
+        state = self._states.get(replica.key)
+        if state is None:
+            return restored
+        return dataclasses.replace(restored, state_index=state.meta.state_index, membership=state.meta.membership)
 
     def verify(self, key: ReplicaKey) -> str | None:
-        """Check a closed file in a child process, since a damaged page can kill its reader. Return the problem, or None."""
-        return verify_in_child(self.path(key))
+        """Check the closed files in a child process, since a damaged page can kill its reader. Return the problem, or None."""
+        problem = verify_in_child(self.path(key))
+        if problem is None and self.state_path(key).is_file():
+            problem = verify_in_child(self.state_path(key))
+        return problem
 
     def scrub(self, key: ReplicaKey, place: ScrubPlace, bytes_max: int, rows_max: int) -> ScrubSlice:
-        """Read the next slice of an open file back, in any thread, and advance `place`.
+        """Read the next slice of an open replica back, in any thread, and advance `place`. The state file follows the log's.
 
         Raises:
             DamagedReplicaError: The slice is damaged.
             ReplicaClosedError: The replica is not open.
         """
-        return self._replica(key).scrub(place, bytes_max, rows_max)
+        if place.is_in_state_file:
+            return self._state(key).scrub(place, bytes_max, rows_max)
+        part = self._replica(key).scrub(place, bytes_max, rows_max)
+        if place.is_done and key in self._states:
+            place.begin_state_file()
+        return part
 
     def store_verified(self, key: ReplicaKey) -> None:
         """Make the clean point durable that a whole pass of `scrub` has verified. Called on the replica's writer."""
@@ -188,44 +283,28 @@ class LmdbLogStore:
     def close(self, key: ReplicaKey) -> None:
         """See `LogStore.close`."""
         replica = self._replicas.get(key)
-        if replica is not None:
-            with replica.gate.alone():
-                replica.detach()
-            del self._replicas[key]
-            self._without_holes.pop(key, None)
+        if replica is None:
+            return
+        state = self._states.get(key)
+        if state is not None:
+            with state.changing(), state.gate.alone():
+                state.detach()
+            del self._states[key]
+        with replica.gate.alone():
+            replica.detach()
+        del self._replicas[key]
+        for part in FilePart:
+            self._without_holes.pop((key, part), None)
 
     def retire(self, key: ReplicaKey) -> None:
         """See `LogStore.retire`. Does nothing if there is no file: it was moved before a crash."""
         self.close(key)
-        path = self.path(key)
-        if not path.exists():
-            return
-        make_directory(self._trash)  # an operator who needed space may have removed it with its content
-        os.utime(path)  # its age in the trash counts from now
-        targets = (self._trash / f"{path.name}.{number}" for number in itertools.count())
-        replace_file(path, next(target for target in targets if not target.exists()))
-        lock_path(path).unlink(missing_ok=True)
+        self._trash.put(self.path(key))
+        self._trash.put(self.state_path(key))
 
     def empty_trash(self, grace_seconds: float, now_seconds: float | None = None) -> int:
-        """Delete the files that were retired at least `grace_seconds` before now (seconds since the epoch). Return their number.
-
-        A directory in the trash stays, since a person made it. A file that cannot be deleted does not prevent the deletion of
-        others. At the end OSError is raised for the first such file.
-        """
-        failure: OSError | None = None
-        limit = (time.time() if now_seconds is None else now_seconds) - grace_seconds
-        count = 0
-        with suppress(FileNotFoundError, NotADirectoryError):  # an operator may also empty or remove the trash
-            for path in sorted(self._trash.iterdir()):
-                try:
-                    count += _delete_if_old(path, limit)
-                except OSError as error:
-                    failure = failure or error
-            if count:
-                sync_directory(self._trash)
-        if failure is not None:
-            raise failure
-        return count
+        """Delete the files that were retired long enough ago, see `Trash.empty`. Return their number."""
+        return self._trash.empty(grace_seconds, now_seconds)
 
     def _replica(self, key: ReplicaKey) -> LmdbReplica:
         replica = self._replicas.get(key)
@@ -233,99 +312,154 @@ class LmdbLogStore:
             raise ReplicaClosedError(key, "not open")
         return replica
 
+    def _state(self, key: ReplicaKey) -> LmdbStateFile:
+        state = self._states.get(key)
+        if state is None:
+            raise ReplicaClosedError(key, "its state file is not open")
+        return state
+
+    def _file(self, key: ReplicaKey, part: FilePart) -> LmdbFile:
+        return self._replica(key) if part is FilePart.LOG else self._state(key)
+
+    def parts(self, key: ReplicaKey) -> tuple[FilePart, ...]:
+        """Return the files of an open replica, each of which needs maintenance on its own writer."""
+        self._replica(key)
+        return tuple(FilePart) if key in self._states else (FilePart.LOG,)
+
     # ------------------------------------------------------------------------------------------------------ new files
 
-    def _build(self, key: ReplicaKey, meta: ReplicaMeta, rows: Iterable[Row]) -> Path:
+    def _build(self, key: ReplicaKey, meta: ReplicaMeta, format_version: int, rows: Iterable[Row] = ()) -> Path:
         """Build a complete new file beside the replica's file and sync it."""
-        path = self.path(key)
+        identity = Identity(format_version, key.group_id, key.replica_id)
+        return self._built(
+            key,
+            self.path(key),
+            lambda path: build_replica(path, self._map_bytes, identity, meta, rows, self._undisturbed),
+        )
+
+    def _build_state(self, key: ReplicaKey, meta: StateMeta, rows: Iterable[Row]) -> Path:
+        """Build a complete new file beside the replica's state file and sync it."""
+        identity = Identity(STATE_FORMAT_VERSION, key.group_id, key.replica_id)
+        return self._built(
+            key,
+            self.state_path(key),
+            lambda path: build_state_file(path, self._map_bytes, identity, meta, rows, self._undisturbed),
+        )
+
+    @staticmethod
+    def _built(key: ReplicaKey, path: Path, write: Callable[[Path], None]) -> Path:
         temporary = path.with_name(path.name + _NEW)
         remove_environment(temporary)
         with building(key, temporary):
-            build_replica(temporary, self._map_bytes, key, meta, rows, self._undisturbed)
+            write(temporary)
             sync_file(temporary)
         return temporary
 
+    @staticmethod
+    def _put_in_place(key: ReplicaKey, temporary: Path, path: Path) -> None:
+        with building(key, temporary):
+            replace_file(temporary, path)
+        lock_path(temporary).unlink(missing_ok=True)
+
     def install(self, key: ReplicaKey, hard_state: HardState, meta: SnapshotMeta, rows: Iterable[Row]) -> None:
         """See `LogStore.install`. After `StorageFullError` the replica is unchanged."""
-        replica = self._replica(key)
-        temporary = self._build(key, meta_of_snapshot(replica.meta, hard_state, meta), rows)
-        self._swap(replica, temporary)
+        replica, state = self._replica(key), self._states.get(key)
+        new = meta_of_snapshot(replica.meta, hard_state, meta)
+        if state is None:
+            self._swap(replica, self._build(key, new, FORMAT_VERSION, rows))
+            return
+        new_state = state_meta_of_snapshot(replica.meta.position, meta)
+        # both files are complete before the first one is replaced, so that a lack of space leaves the replica unchanged
+        log_file = self._build(key, new, FORMAT_WITH_STATE_FILE)
+        with building(key, log_file):
+            state_file = self._build_state(key, new_state, rows_of_snapshot(rows, meta.position))
+        with state.changing():
+            self._swap(state, state_file)
+        self._swap(replica, log_file)
 
-    def _swap(self, replica: LmdbReplica, temporary: Path) -> None:
+    @staticmethod
+    def _swap(file: LmdbFile, temporary: Path) -> None:
         """Replace the live file by a built one. Waits for reads in progress, and ends row streams."""
-        with replica.gate.alone():
-            replica.detach()
+        with file.gate.alone():
+            file.detach()
             try:
-                replace_file(temporary, replica.path)
+                replace_file(temporary, file.path)
             except OSError as error:
-                raise CommitFailedError(replica.key, f"the new file could not be put in place: {error}") from error
+                raise CommitFailedError(file.key, f"the new file could not be put in place: {error}") from error
             # both lock files belong to closed files, and the next opening starts with an empty reader table
             lock_path(temporary).unlink(missing_ok=True)
-            lock_path(replica.path).unlink(missing_ok=True)
-            replica.attach(Verify.TAIL)
+            lock_path(file.path).unlink(missing_ok=True)
+            file.attach(Verify.TAIL)
 
-    def space(self, key: ReplicaKey) -> FileSpace:
+    # ------------------------------------------------------------------------------------------------------ maintenance
+
+    def space(self, key: ReplicaKey, part: FilePart = FilePart.LOG) -> FileSpace:
         """Return the bytes that the open file takes of the volume, and how many are in use. Cheap. Waits while the file is replaced.
 
         Raises:
             MissingReplicaError: The file was removed from its directory. Its data will be lost when the process ends.
         """
-        return self._replica(key).space()
+        return self._file(key, part).space()
 
-    def reclaim(self, key: ReplicaKey) -> Released:
+    def reclaim(self, key: ReplicaKey, part: FilePart = FilePart.LOG) -> Released:
         """Return free pages of the file to the volume, a bounded number per call: call again until it is complete.
 
         The pages become holes, which writes almost nothing and needs no space. On a file system without holes the file is
-        compacted. Runs on the replica's writer while reads go on.
+        compacted. Runs on the file's writer while reads go on.
         """
-        replica = self._replica(key)
-        if key not in self._without_holes:
+        file = self._file(key, part)
+        if (key, part) not in self._without_holes:
             try:
-                return replica.release_free_pages()
+                return file.release_free_pages()
             except HolesUnsupportedError as error:
-                self._without_holes[key] = str(error)
-        before = self.file_bytes(key)
-        self.compact_if_sparse(key)
-        return Released(max(0, before - self.file_bytes(key)), is_complete=True)
+                self._without_holes[key, part] = str(error)
+        before = allocated_bytes(file.path)
+        self.compact_if_sparse(key, part)
+        return Released(max(0, before - allocated_bytes(file.path)), is_complete=True)
 
-    def why_without_holes(self, key: ReplicaKey) -> str | None:
+    def why_without_holes(self, key: ReplicaKey, part: FilePart = FilePart.LOG) -> str | None:
         """Return why the free pages of an open file cannot become holes. None: they can, as far as is known."""
-        return self._without_holes.get(key)
+        return self._without_holes.get((key, part))
 
-    def compact_if_sparse(self, key: ReplicaKey) -> bool:
+    def compact_if_sparse(self, key: ReplicaKey, part: FilePart = FilePart.LOG) -> bool:
         """Rewrite the file without its free pages, if they are more than half of a file above the minimum size.
 
-        So it writes no more bytes than it frees. Runs on the replica's writer, and reads go on until the swap. Returns whether
+        So it writes no more bytes than it frees. Runs on the file's writer, and reads go on until the swap. Returns whether
         the file was rewritten. It is not if that would take too long, or if the volume has no space for both files at once.
         """
-        replica = self._replica(key)
-        space = replica.space()
+        file = self._file(key, part)
+        space = file.space()
         if space.allocated_bytes <= self._compact_bytes_min or space.idle_bytes <= space.used_bytes:
             return False
         if space.used_bytes > self._compact_live_bytes_max:
             return False
         if self._spare_bytes is not None and space.used_bytes > self._spare_bytes():
             return False
-        temporary = replica.path.with_name(replica.path.name + _NEW)
-        remove_environment(temporary)
-        with building(key, temporary):
-            replica.environment.copy(str(temporary), compact=True)
-            settle_copy(temporary, self._map_bytes)
-            sync_file(temporary)
-        self._swap(replica, temporary)
+        settle = settle_copy if part is FilePart.LOG else settle_state_copy
+
+        def write(temporary: Path) -> None:
+            file.environment.copy(str(temporary), compact=True)
+            settle(temporary, self._map_bytes)
+
+        with file.changing():
+            self._swap(file, self._built(key, file.path, write))
         return True
 
-    def map_fraction(self, key: ReplicaKey) -> float:
+    def map_fraction(self, key: ReplicaKey, part: FilePart = FilePart.LOG) -> float:
         """Return the used fraction of the file's map (0..1). An alarm is due at 0.7."""
-        return self._replica(key).map_fraction()
+        return self._file(key, part).map_fraction()
 
-    def map_bytes(self, key: ReplicaKey) -> int:
+    def map_bytes(self, key: ReplicaKey, part: FilePart = FilePart.LOG) -> int:
         """Return the size of the open file's map, which is the file's maximum size."""
-        return self._replica(key).map_bytes()
+        return self._file(key, part).map_bytes()
 
-    def grow_map(self, key: ReplicaKey, map_bytes: int) -> None:
-        """Raise the maximum size of the file, on the replica's writer. Waits for reads in progress."""
-        self._replica(key).grow_map(map_bytes)
+    def grow_map(self, key: ReplicaKey, map_bytes: int, part: FilePart = FilePart.LOG) -> None:
+        """Raise the maximum size of the file, on its writer. Waits for reads in progress."""
+        self._file(key, part).grow_map(map_bytes)
+
+    def file_bytes(self, key: ReplicaKey) -> int:
+        """See `LogStore.file_bytes`. 0 if there is no file."""
+        return allocated_bytes(self.path(key)) + allocated_bytes(self.state_path(key))
 
     # ------------------------------------------------------------------------------------------------------ writes
 
@@ -335,11 +469,26 @@ class LmdbLogStore:
         for key, update in updates:
             of_key.setdefault(key, []).append(update)
         for key, list_of_key in of_key.items():
-            self._replica(key).append(list_of_key)
+            state = self._states.get(key)
+            if state is not None and any(update.truncation is not None for update in list_of_key):
+                check_bodies_stay(list_of_key, state.first_location(state.meta.evacuated_through))
+            self._replica(key).append(list_of_key, state.meta if state is not None else None)
 
     def delete_truncated(self, key: ReplicaKey, rows_max: int) -> bool:
         """See `LogStore.delete_truncated`."""
         return self._replica(key).delete_truncated(rows_max)
+
+    def write_state(self, key: ReplicaKey, write: StateWrite) -> None:
+        """See `StateStore.write_state`."""
+        self._state(key).write(write)
+
+    def evacuate(self, key: ReplicaKey, bodies: Sequence[LocatedBody]) -> None:
+        """See `StateStore.evacuate`."""
+        self._state(key).evacuate(bodies)
+
+    def delete_rows(self, key: ReplicaKey, rows: KeyRange, rows_max: int) -> bool:
+        """See `StateStore.delete_rows`."""
+        return self._state(key).delete(rows, rows_max)
 
     # ------------------------------------------------------------------------------------------------------ reads
 
@@ -349,12 +498,42 @@ class LmdbLogStore:
 
     def state_rows(self, key: ReplicaKey) -> ClosableRows:
         """See `LogStore.state_rows`."""
-        return self._replica(key).stream()[1]
+        return self.snapshot(key).rows
 
-    def snapshot(self, key: ReplicaKey) -> tuple[LogIndex, Membership, ClosableRows]:
+    def snapshot(self, key: ReplicaKey) -> StoredSnapshot:
         """See `LogStore.snapshot`."""
-        meta, rows = self._replica(key).stream()
-        return meta.state_index, meta.membership, rows
+        replica = self._replica(key)
+        if key not in self._states:
+            meta, rows = replica.stream()
+            return StoredSnapshot(meta.position, meta.state_index, meta.membership, rows)
+        # before the rows: the log is truncated no further than the state allows, and what was truncated later is among the rows
+        position = replica.meta.position
+        state, rows = self._state(key).stream()
+        return StoredSnapshot(position, state.state_index, state.membership, rows)
+
+    def has_state_file(self, key: ReplicaKey) -> bool:
+        """See `StateStore.has_state_file`."""
+        return self._replica(key).has_state_file
+
+    def read_rows(self, key: ReplicaKey, ranges: Sequence[BoundedRange]) -> list[list[Row]]:
+        """See `StateStore.read_rows`."""
+        return self._state(key).read_rows(ranges)
+
+    def resident_rows(self, key: ReplicaKey, ranges: Sequence[KeyRange]) -> ClosableRows:
+        """See `StateStore.resident_rows`."""
+        return self._state(key).stream(ranges)[1]
+
+    def read_body(self, key: ReplicaKey, sequence: int) -> bytes | None:
+        """See `StateStore.read_body`."""
+        return self._state(key).read_body(sequence)
+
+    def evacuated_through(self, key: ReplicaKey) -> int:
+        """See `StateStore.evacuated_through`."""
+        return self._state(key).meta.evacuated_through
+
+    def first_location(self, key: ReplicaKey, after_sequence: int) -> int | None:
+        """See `StateStore.first_location`."""
+        return self._state(key).first_location(after_sequence)
 
     def entries(self, key: ReplicaKey, first: LogIndex, last: LogIndex, bytes_max: int) -> tuple[Entry, ...]:
         """See `LogStore.entries`."""
@@ -371,19 +550,3 @@ class LmdbLogStore:
     def find_time(self, key: ReplicaKey, append_time_ms: int) -> EntryHeader | None:
         """See `LogStore.find_time`."""
         return self._replica(key).find_time(append_time_ms)
-
-    def file_bytes(self, key: ReplicaKey) -> int:
-        """See `LogStore.file_bytes`. 0 if there is no file."""
-        return allocated_bytes(self.path(key))
-
-
-def _delete_if_old(path: Path, limit: float) -> bool:
-    """Delete a file or link last changed at or before `limit` (seconds since the epoch). Return whether it was deleted."""
-    try:
-        status = path.lstat()
-        if stat.S_ISDIR(status.st_mode) or status.st_mtime > limit:
-            return False
-        path.unlink()
-    except FileNotFoundError:  # somebody else deleted it first
-        return False
-    return True

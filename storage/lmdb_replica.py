@@ -1,25 +1,19 @@
-"""One open replica file and the transactions on it. This module does not know where files are.
+"""The open file of a replica: its log, and its derived state unless that has a file of its own. Its transactions and reads.
 
-One thread at a time writes (the replica's writer). Any thread may read at any time: a read opens a short read transaction,
-copies its rows and checks them. `meta` mirrors the durable meta row in memory and is replaced after each commit.
+One thread at a time writes (the replica's writer). `meta` mirrors the durable meta row in memory and is replaced after each commit.
 """
 
 from __future__ import annotations
 
-import errno
-import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, TypeVar
-from weakref import WeakSet
+from typing import TYPE_CHECKING, NoReturn
 
-import lmdb
 from raftmq.errors import invariant
 from raftmq.raft.core import RestoredState
 from raftmq.raft.entry import Entry, EntryHeader
-from raftmq.storage.checksum import CHECKSUM_BYTES, is_intact, seal
+from raftmq.storage.checksum import seal
 from raftmq.storage.entry_codec import (
     ROW_OVERHEAD_BYTES,
     CodecError,
@@ -32,12 +26,7 @@ from raftmq.storage.entry_codec import (
     header_of,
 )
 from raftmq.storage.errors import (
-    DamagedReplicaError,
     LogRangeError,
-    MissingReplicaError,
-    ReplicaClosedError,
-    StorageUnavailableError,
-    UnsupportedFormatError,
 )
 from raftmq.storage.lmdb_env import (
     Databases,
@@ -49,40 +38,36 @@ from raftmq.storage.lmdb_env import (
     put_rows,
     reading,
 )
+from raftmq.storage.lmdb_file import LmdbFile, OpenStream
 from raftmq.storage.log_scan import Borders, Scan, TermStarts, Verify, scan
 from raftmq.storage.log_store import ReplicaKey, Update
 from raftmq.storage.meta_pages import check_pages
-from raftmq.storage.page_release import FileSpace, PageRelease, Released, allocated_bytes
 from raftmq.storage.page_warming import warm_opening
+from raftmq.storage.pending_state_write import plan_log_write
 from raftmq.storage.pending_write import PendingWrite, plan_write
-from raftmq.storage.read_gate import ReadGate
 from raftmq.storage.replica_codec import (
-    FORMAT_VERSION,
+    FORMAT_WITH_STATE_FILE,
+    FORMATS,
     IDENTITY_KEY,
     META_KEY,
     CommitNote,
     ReplicaMeta,
-    decode_identity,
+    check_identity,
     decode_meta,
     decode_note,
     encode_meta,
     replica_transaction_id,
 )
 from raftmq.storage.row_scrub import ScrubPlace, ScrubSlice, read_log_slice, read_state_slice
-from raftmq.storage.row_stream import Row, RowStream
+from raftmq.storage.row_stream import RowStream
+from raftmq.storage.state_codec import StateMeta
 from raftmq.types import LogIndex, Offset
 
 if TYPE_CHECKING:
-    from lmdb import Cursor, Transaction
-
-T = TypeVar("T")
-
-_STREAM_ROWS = 256
-_STREAM_BYTES = 256 * 1024
-"""The limit of one slice of a row stream, so short that closing the file never waits noticeably."""
+    from lmdb import Transaction, _Database
 
 
-class LmdbReplica:
+class LmdbReplica(LmdbFile):
     """An open replica file. The file must exist. If the constructor fails, nothing stays open."""
 
     def __init__(
@@ -95,17 +80,10 @@ class LmdbReplica:
         undisturbed: Undisturbed = disturbed,
     ) -> None:
         """Open the file. Each thread calls `touch` with the key before it reads the file (see `FaultBoard`)."""
-        self.key = key
-        self._undisturbed = undisturbed
-        self._touch = touch or _touch_nothing
-        self.path = path
-        self.gate = ReadGate()
-        self._map_bytes = map_bytes
-        self._environment: lmdb.Environment | None = None
+        super().__init__(key, path, map_bytes, touch, undisturbed)
         self._databases: Databases
-        self._page_release: PageRelease | None = None
-        self._streams: WeakSet[_OpenStream] = WeakSet()
-        """Weak references: the garbage collector ends an abandoned stream, and must not wait for the gate."""
+        self.has_state_file: bool
+        """Whether the derived state is in a second file. The table `state` of this one is then empty."""
         self.meta: ReplicaMeta
         self.term_starts: TermStarts
         """The start of each term as of the last opening. After that the core keeps its own table."""
@@ -156,45 +134,24 @@ class LmdbReplica:
 
     def detach(self) -> None:
         """Close the file and end its streams. The caller holds the gate alone."""
-        for stream in list(self._streams):
-            stream.cut()
-        self._streams.clear()
         with self._verifying:
             self._replacements += 1
-        if self._environment is not None:
-            self._environment.close()
-            self._environment = self._page_release = None
+        super().detach()
+
+    def _handles(self) -> Sequence[_Database]:
+        return self._databases
+
+    def _put_meta_again(self, transaction: Transaction[bytes]) -> None:
+        self._put_meta(transaction, self.meta, self.meta.last_index)
 
     def _read_meta(self, transaction: Transaction[memoryview], databases: Databases) -> tuple[ReplicaMeta, CommitNote]:
         identity_row = transaction.get(IDENTITY_KEY, db=databases.meta)
         meta_row = transaction.get(META_KEY, db=databases.meta)
         if identity_row is None or meta_row is None:
             raise CodecError("a meta row is missing")
-        identity = decode_identity(identity_row)
-        if identity.format_version != FORMAT_VERSION:
-            raise UnsupportedFormatError(
-                self.key,
-                f"the file has format {identity.format_version}, but this version reads format {FORMAT_VERSION}",
-            )
-        if (identity.group_id, identity.replica_id) != self.key:
-            raise CodecError(f"the file belongs to replica {identity.replica_id} of group {identity.group_id}")
+        identity = check_identity(self.key, identity_row, FORMATS)
+        self.has_state_file = identity.format_version == FORMAT_WITH_STATE_FILE
         return decode_meta(meta_row), decode_note(meta_row)
-
-    def _checked(self, read: Callable[[], T]) -> T:
-        try:
-            return read()
-        except CodecError as error:
-            raise DamagedReplicaError(self.key, str(error)) from error
-        except FileNotFoundError as error:
-            raise MissingReplicaError(self.key, "its file is missing") from error
-        except OSError as error:
-            if error.errno == errno.EIO:
-                raise DamagedReplicaError(self.key, f"unreadable: {error.strerror}") from error
-            raise StorageUnavailableError(self.key, f"cannot be read now: {error.strerror}") from error
-
-    def touch(self) -> None:
-        """Record that this thread is about to read the file."""
-        self._touch(self.key)
 
     def restored(self) -> RestoredState:
         """Return the state from which the core starts."""
@@ -212,18 +169,16 @@ class LmdbReplica:
 
     # ------------------------------------------------------------------------------------------------------ writes
 
-    @property
-    def environment(self) -> lmdb.Environment:
-        """The open file. Raises `ReplicaClosedError` if it is closed."""
-        if self._environment is None:
-            raise ReplicaClosedError(self.key, "closed")
-        return self._environment
+    def append(self, updates: Sequence[Update], state: StateMeta | None = None) -> None:
+        """Apply all updates in one transaction, durable on return. After `StorageFullError` nothing was applied.
 
-    def append(self, updates: Sequence[Update]) -> None:
-        """Apply all updates in one transaction, durable on return. After `StorageFullError` nothing was applied."""
+        `state` is the durable meta row of the replica's state file, if it has one.
+        """
         environment = self.environment
         self._touch(self.key)
-        write = plan_write(self.meta, updates)
+        write = (
+            plan_write(self.meta, updates) if state is None else plan_log_write(self.meta, updates, state.state_index)
+        )
         # all rows are encoded before the transaction begins, so that it holds the file's lock only while it writes pages
         log_rows = [(encode_key(entry.index), encode_entry(entry)) for entry in write.entries]
         sealed_rows = [(key, seal(key, value)) for key, value in write.state_rows.items() if value is not None]
@@ -310,7 +265,7 @@ class LmdbReplica:
             replacements = self._replacements
         with self._read() as transaction:
             if place.is_log_read:
-                return read_state_slice(transaction, self._databases, place, bytes_max, rows_max)
+                return read_state_slice(transaction, self._databases.state, place, bytes_max, rows_max)
             meta = self._meta_in(transaction)
             part = read_log_slice(transaction, self._databases, meta, place, bytes_max, rows_max)
         with self._verifying:
@@ -319,22 +274,6 @@ class LmdbReplica:
             if replacements == self._replacements and part.verified_from <= clean + 1 <= part.verified_to:
                 self.verified_index = LogIndex(part.verified_to)
         return part
-
-    def _read_file(self, place: ScrubPlace, bytes_max: int) -> ScrubSlice:
-        """Read raw bytes of the file: a bad sector is an error here, but a SIGBUS in the map."""
-
-        def read() -> int:
-            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                return len(os.pread(descriptor, bytes_max, place.file_at))
-            finally:
-                os.close(descriptor)
-
-        with self.gate.shared():
-            size = self._checked(read)
-        place.file_at += size
-        place.is_file_read = size == 0
-        return ScrubSlice(size, 0)
 
     def _unverify_from(self, index: int) -> None:
         """Move the clean point to before `index`, since the entries from there on are replaced."""
@@ -348,68 +287,7 @@ class LmdbReplica:
             with committing(self.key), self.environment.begin(write=True) as transaction:
                 self._put_meta(transaction, self.meta, self.meta.last_index)
 
-    # ------------------------------------------------------------------------------------------------------ space
-
-    def space(self) -> FileSpace:
-        """Return the bytes that the file takes of its volume, and how many are in use. Cheap: LMDB counts its pages. For any thread."""
-        with self.gate.shared(), reading(self.key):
-            used_bytes = self._used_pages() * int(self.environment.stat()["psize"])
-            if not self.path.exists():  # a removed file stays usable until it is closed, so LMDB does not notice
-                raise MissingReplicaError(self.key, "its file was removed while it was in use")
-            return FileSpace(allocated_bytes(self.path), used_bytes)
-
-    def release_free_pages(self) -> Released:
-        """Return a bounded number of free pages to the volume, on the replica's writer.
-
-        Raises `HolesUnsupportedError` if the file cannot have holes.
-        """
-        if self._page_release is None:
-            self._page_release = PageRelease(self.path, self.environment)
-        return self._page_release.release(self._used_pages(), self._commit_again)
-
-    def _commit_again(self) -> int:
-        """Commit again without a change: pages that the last commit freed become usable only after another commit."""
-        with committing(self.key), self.environment.begin(write=True) as transaction:
-            self._put_meta(transaction, self.meta, self.meta.last_index)
-        return self._used_pages()
-
-    def _used_pages(self) -> int:
-        """Count the pages in use, without the two meta pages and those of the free list."""
-        environment, databases = self.environment, self._databases
-        with environment.begin() as transaction:
-            stats = [environment.stat(), *(transaction.stat(database) for database in databases)]
-        return sum(stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"] for stat in stats)
-
-    def map_fraction(self) -> float:
-        """Return the fraction of the map that the file's pages fill, free pages included."""
-        with self.gate.shared():
-            info = self.environment.info()
-            return float((info["last_pgno"] + 1) * self.environment.stat()["psize"] / info["map_size"])
-
-    def map_bytes(self) -> int:
-        """Return the actual size of the map. LMDB gives a file that has outgrown the requested size a larger map."""
-        with self.gate.shared():
-            return int(self.environment.info()["map_size"])
-
-    def grow_map(self, map_bytes: int) -> None:
-        """Remap the file. Row streams are ended first, because the map moves under its readers."""
-        with self.gate.alone():
-            for stream in list(self._streams):
-                stream.cut()
-            self.environment.set_mapsize(map_bytes)
-            self._map_bytes = map_bytes
-
     # ------------------------------------------------------------------------------------------------------ reads
-
-    @contextmanager
-    def _read(self) -> Iterator[Transaction[memoryview]]:
-        """Begin a short read transaction. A `CodecError` in its block becomes `DamagedReplicaError`."""
-        self._touch(self.key)
-        with self.gate.shared(), reading(self.key), self.environment.begin(buffers=True) as transaction:
-            try:
-                yield transaction
-            except CodecError as error:
-                raise DamagedReplicaError(self.key, str(error)) from error
 
     def entries(self, first: LogIndex, last: LogIndex, bytes_max: int) -> tuple[Entry, ...]:
         """See `LogStore.entries`."""
@@ -512,65 +390,11 @@ class LmdbReplica:
     def stream(self) -> tuple[ReplicaMeta, RowStream]:
         """Return the meta row and all state rows, from one read transaction."""
         with self.gate.shared(), reading(self.key):
-            stream = _OpenStream(self, self.environment, self._databases)
+            stream = OpenStream(self, self.environment, self._databases.state)
             try:
-                meta = stream.read_meta()
+                meta = self._checked(lambda: decode_meta(stream.get(META_KEY, self._databases.meta)))
             except BaseException:
                 stream.cut()
                 raise
             self._streams.add(stream)
         return meta, RowStream(stream.next_slice, stream.end)
-
-    def forget_stream(self, stream: _OpenStream) -> None:
-        """Drop a stream that has ended."""
-        self._streams.discard(stream)
-
-
-def _touch_nothing(key: ReplicaKey) -> None:
-    """Do nothing: the `touch` of a replica without a fault board."""
-
-
-class _OpenStream:
-    """The read transaction of a row stream. It is ended by its user, or by `detach`, which holds the gate alone."""
-
-    def __init__(self, replica: LmdbReplica, environment: lmdb.Environment, databases: Databases) -> None:
-        self._replica = replica
-        self._databases = databases
-        self._transaction: Transaction[memoryview] | None = environment.begin(buffers=True)
-        self._cursor: Cursor[memoryview] = self._transaction.cursor(databases.state)
-        self._has_row = self._cursor.first()
-
-    def read_meta(self) -> ReplicaMeta:
-        assert self._transaction is not None
-        try:
-            return decode_meta(self._transaction.get(META_KEY, db=self._databases.meta) or b"")
-        except CodecError as error:
-            raise DamagedReplicaError(self._replica.key, str(error)) from error
-
-    def next_slice(self) -> list[Row]:
-        rows: list[Row] = []
-        size = 0
-        key = self._replica.key
-        self._replica.touch()
-        with self._replica.gate.shared(), reading(key):
-            if self._transaction is None:
-                raise ReplicaClosedError(key, "closed or replaced while its rows were read")
-            while self._has_row and len(rows) < _STREAM_ROWS and size < _STREAM_BYTES:
-                row_key, value = self._cursor.item()
-                if not is_intact(row_key, value):
-                    raise DamagedReplicaError(key, f"state row {bytes(row_key).hex()} does not match its checksum")
-                rows.append((bytes(row_key), bytes(value[:-CHECKSUM_BYTES])))
-                size += len(row_key) + len(value)
-                self._has_row = self._cursor.next()
-        return rows
-
-    def end(self) -> None:
-        with self._replica.gate.shared():
-            self.cut()
-            self._replica.forget_stream(self)
-
-    def cut(self) -> None:
-        if self._transaction is not None:
-            self._cursor.close()
-            self._transaction.abort()
-            self._transaction = None

@@ -26,7 +26,7 @@ from raftmq.storage.replica_codec import ReplicaMeta
 from raftmq.types import LogIndex, Term
 
 if TYPE_CHECKING:
-    from lmdb import Cursor, Transaction
+    from lmdb import Cursor, Transaction, _Database
 
 TermStarts = tuple[tuple[Term, LogIndex], ...]
 Borders = tuple[int, ...]
@@ -83,7 +83,7 @@ def scan(
     """
     _check_ends(transaction, databases, meta)
     if verify is Verify.FULL:
-        _check_state_rows(transaction, databases)
+        check_rows(transaction, databases.state)
         found = _scan_all(transaction, databases, meta)
     else:
         found = _scan_tail(transaction, databases, meta, verified_index, borders)
@@ -120,8 +120,9 @@ def _check_ends(transaction: Transaction[memoryview], databases: Databases, meta
         raise CodecError(f"the log ends with entry {last}, but should end with {meta.position.index}")
 
 
-def _check_state_rows(transaction: Transaction[memoryview], databases: Databases) -> None:
-    with transaction.cursor(databases.state) as cursor:
+def check_rows(transaction: Transaction[memoryview], database: _Database) -> None:
+    """Check every row of a table of the derived state. Raises `CodecError`."""
+    with transaction.cursor(database) as cursor:
         for key, value in cursor:
             if not is_intact(key, value):
                 raise CodecError(f"state row {bytes(key).hex()} does not match its checksum")

@@ -52,6 +52,18 @@ class Update:
     """The configuration as of `state_index`, if it changed."""
 
 
+class StoredSnapshot(NamedTuple):
+    """The durable state of a replica, as it is sent to another one."""
+
+    position: LogPosition
+    """The point after which the log starts. It was read before the rows, or with them, so the log has everything that they lack."""
+    state_index: LogIndex
+    membership: Membership
+    """The membership as of `state_index`."""
+    rows: ClosableRows
+    """All rows in key order, from the read transaction that gave `state_index`."""
+
+
 class LogStore(Protocol):
     """The stored replicas of one node. Every value read is checked by its CRC32C, and damage raises `DamagedReplicaError`."""
 
@@ -67,7 +79,7 @@ class LogStore(Protocol):
         """Return all state rows in key order, from one read transaction, which ends after the last row or with `close`."""
         ...
 
-    def snapshot(self, key: ReplicaKey) -> tuple[LogIndex, Membership, ClosableRows]:
+    def snapshot(self, key: ReplicaKey) -> StoredSnapshot:
         """Return the durable `state_index`, the membership at that index and the state rows, all from ONE read transaction.
 
         A thread streams a snapshot from them. Another thread may continue between two calls. `close` ends the transaction.

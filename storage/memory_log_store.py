@@ -1,7 +1,8 @@
-"""`LogStore` in memory, for tests and the simulator: the same answers, and a crash on demand.
+"""`LogStore` and `StateStore` in memory, for tests and the simulator: the same answers, and a crash on demand.
 
 An update counts as durable here when `LmdbLogStore` would have it on disk. With `hold_updates` an `append_batch` is durable
-and visible only after `sync`. `crash` drops the held updates, as a power cut drops bytes that were not flushed.
+and visible only after `sync`. `crash` drops the held updates, as a power cut drops bytes that were not flushed. Changes of a state
+file are durable immediately.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from raftmq.errors import invariant
 from raftmq.raft.core import RestoredState
 from raftmq.raft.entry import Entry, EntryHeader, EntryKind, fitting
 from raftmq.raft.hard_state import HardState
-from raftmq.raft.membership import Membership
 from raftmq.raft.messages import SnapshotMeta
 from raftmq.storage.entry_codec import ROW_OVERHEAD_BYTES
 from raftmq.storage.errors import (
@@ -25,13 +25,59 @@ from raftmq.storage.errors import (
     ReplicaExistsError,
     StorageFullError,
 )
-from raftmq.storage.log_store import ReplicaKey, Update
+from raftmq.storage.log_store import ReplicaKey, StoredSnapshot, Update
+from raftmq.storage.pending_state_write import (
+    after_evacuation,
+    bodies_alive,
+    body_of_deleted,
+    check_bodies_stay,
+    check_evacuation,
+    check_state_rows,
+    plan_log_write,
+    plan_state_write,
+    rows_of_snapshot,
+    state_meta_of_new_replica,
+    state_meta_of_snapshot,
+)
 from raftmq.storage.pending_write import meta_of_new_replica, meta_of_snapshot, plan_write
 from raftmq.storage.replica_codec import ReplicaMeta
-from raftmq.storage.row_stream import ClosableRows, Row, RowStream
+from raftmq.storage.row_stream import ClosableRows, KeyRange, Row, RowStream
+from raftmq.storage.state_codec import StateMeta
+from raftmq.storage.state_store import (
+    BoundedRange,
+    LocatedBody,
+    StateWrite,
+    body_key,
+    is_location,
+    sequence_of,
+)
 from raftmq.types import LogIndex, Offset, Term
 
 _STREAM_ROWS = 256
+
+
+@dataclass(slots=True)
+class _StateImage:
+    """The durable content of one state file."""
+
+    meta: StateMeta
+    rows: dict[bytes, bytes] = field(default_factory=dict)
+
+    def delete(self, key: bytes) -> None:
+        """Delete a row, and with a location the body of its message."""
+        self.rows.pop(key, None)
+        sequence = body_of_deleted(self.meta, key)
+        if sequence is not None:
+            self.rows.pop(body_key(sequence), None)
+
+    def within(self, first_key: bytes, end_key: bytes | None) -> list[Row]:
+        """Return the rows of a range in key order."""
+        keys = sorted(key for key in self.rows if first_key <= key and (end_key is None or key < end_key))
+        return [(key, self.rows[key]) for key in keys]
+
+    def locations(self) -> list[bytes]:
+        """Return the keys of all locations, of any generation."""
+        return [key for key in self.rows if is_location(key)]
 
 
 @dataclass(slots=True)
@@ -42,6 +88,7 @@ class _Image:
     log: dict[LogIndex, Entry] = field(default_factory=dict)
     """Rows before the truncation point stay until `delete_truncated`, as on disk."""
     state: dict[bytes, bytes] = field(default_factory=dict)
+    state_file: _StateImage | None = None
     damage: str = ""
 
 
@@ -105,6 +152,11 @@ class MemoryLogStore:
             raise ReplicaExistsError(key, "it exists")
         self._images[key] = _Image(meta_of_new_replica(restored), state=dict(rows))
 
+    def create_with_state_file(self, key: ReplicaKey, restored: RestoredState) -> None:
+        """See `StateStore.create_with_state_file`."""
+        self.create(key, restored, ())
+        self._images[key].state_file = _StateImage(state_meta_of_new_replica(restored))
+
     def open(self, key: ReplicaKey) -> RestoredState:
         """See `LogStore.open`."""
         invariant(key not in self._open, "opened_once", group_id=key.group_id, replica_id=key.replica_id)
@@ -115,6 +167,7 @@ class MemoryLogStore:
             raise DamagedReplicaError(key, image.damage)
         self._open[key] = object()
         meta = image.meta
+        state = image.state_file.meta if image.state_file is not None else meta
         starts: list[tuple[Term, LogIndex]] = []
         for index in range(meta.position.index + 1, meta.last_index + 1):
             entry = image.log[LogIndex(index)]
@@ -127,8 +180,8 @@ class MemoryLogStore:
             meta.last_next_offset,
             meta.last_append_time_ms,
             tuple(starts),
-            meta.membership,
-            meta.state_index,
+            state.membership,
+            state.state_index,
         )
 
     def close(self, key: ReplicaKey) -> None:
@@ -156,6 +209,12 @@ class MemoryLogStore:
             raise DamagedReplicaError(key, image.damage)
         return image
 
+    def _state(self, key: ReplicaKey) -> _StateImage:
+        state = self._image(key).state_file
+        if state is None:
+            raise ReplicaClosedError(key, "its state file is not open")
+        return state
+
     # ------------------------------------------------------------------------------------------------------ writes
 
     def append_batch(self, updates: Sequence[tuple[ReplicaKey, Update]]) -> None:
@@ -172,7 +231,11 @@ class MemoryLogStore:
 
     def _write(self, key: ReplicaKey, updates: Sequence[Update]) -> None:
         image = self._image(key)
-        write = plan_write(image.meta, updates)
+        if image.state_file is None:
+            write = plan_write(image.meta, updates)
+        else:
+            check_bodies_stay(updates, self.first_location(key, image.state_file.meta.evacuated_through))
+            write = plan_log_write(image.meta, updates, image.state_file.meta.state_index)
         added = sum(len(entry.payload) + ROW_OVERHEAD_BYTES for entry in write.entries)
         if self._replica_bytes_max is not None and self.file_bytes(key) + added > self._replica_bytes_max:
             raise StorageFullError(key, "no room")
@@ -190,7 +253,13 @@ class MemoryLogStore:
     def install(self, key: ReplicaKey, hard_state: HardState, meta: SnapshotMeta, rows: Iterable[Row]) -> None:
         """See `LogStore.install`. Held updates of the replica are dropped, since the snapshot replaces them."""
         image = self._image(key)
-        self._images[key] = _Image(meta_of_snapshot(image.meta, hard_state, meta), state=dict(rows))
+        new = _Image(meta_of_snapshot(image.meta, hard_state, meta))
+        if image.state_file is None:
+            new.state = dict(rows)
+        else:
+            state = state_meta_of_snapshot(image.meta.position, meta)
+            new.state_file = _StateImage(state, dict(rows_of_snapshot(rows, meta.position)))
+        self._images[key] = new
         self._held = [held for held in self._held if held[0] != key]
         self._open[key] = object()
 
@@ -203,24 +272,95 @@ class MemoryLogStore:
             del image.log[index]
         return len(doomed) > rows_max
 
+    # ------------------------------------------------------------------------------------------------------ state files
+
+    def has_state_file(self, key: ReplicaKey) -> bool:
+        """See `StateStore.has_state_file`."""
+        return self._image(key).state_file is not None
+
+    def write_state(self, key: ReplicaKey, write: StateWrite) -> None:
+        """See `StateStore.write_state`."""
+        state = self._state(key)
+        meta = plan_state_write(state.meta, write)
+        check_state_rows(write.rows)
+        for row, value in write.rows:
+            if value is None:
+                state.delete(row)
+            else:
+                state.rows[row] = value
+        state.meta = meta
+
+    def evacuate(self, key: ReplicaKey, bodies: Sequence[LocatedBody]) -> None:
+        """See `StateStore.evacuate`."""
+        state = self._state(key)
+        check_evacuation(state.meta, bodies)
+        last = bodies[-1][0]
+        waiting = {
+            location
+            for location in state.locations()
+            if location[:-8] == last[:-8] and state.meta.evacuated_through < sequence_of(location) <= sequence_of(last)
+        }
+        for location, body in bodies_alive(bodies, waiting):
+            state.rows[body_key(sequence_of(location))] = body
+        state.meta = after_evacuation(state.meta, bodies)
+
+    def delete_rows(self, key: ReplicaKey, rows: KeyRange, rows_max: int) -> bool:
+        """See `StateStore.delete_rows`."""
+        state = self._state(key)
+        found = state.within(*rows)[:rows_max]
+        for row, _ in found:
+            state.delete(row)
+        return len(found) == rows_max
+
+    def read_rows(self, key: ReplicaKey, ranges: Sequence[BoundedRange]) -> list[list[Row]]:
+        """See `StateStore.read_rows`."""
+        state = self._state(key)
+        return [state.within(first_key, end_key)[:rows_max] for first_key, end_key, rows_max in ranges]
+
+    def resident_rows(self, key: ReplicaKey, ranges: Sequence[KeyRange]) -> ClosableRows:
+        """See `StateStore.resident_rows`."""
+        state = self._state(key)
+        return self._stream(key, [row for part in ranges for row in state.within(*part)])
+
+    def read_body(self, key: ReplicaKey, sequence: int) -> bytes | None:
+        """See `StateStore.read_body`."""
+        return self._state(key).rows.get(body_key(sequence))
+
+    def evacuated_through(self, key: ReplicaKey) -> int:
+        """See `StateStore.evacuated_through`."""
+        return self._state(key).meta.evacuated_through
+
+    def first_location(self, key: ReplicaKey, after_sequence: int) -> int | None:
+        """See `StateStore.first_location`."""
+        sequences = map(sequence_of, self._state(key).locations())
+        return min((sequence for sequence in sequences if sequence > after_sequence), default=None)
+
     # ------------------------------------------------------------------------------------------------------ reads
 
     def state_rows(self, key: ReplicaKey) -> ClosableRows:
         """See `LogStore.state_rows`."""
-        return self.snapshot(key)[2]
+        return self.snapshot(key).rows
 
-    def snapshot(self, key: ReplicaKey) -> tuple[LogIndex, Membership, ClosableRows]:
+    def snapshot(self, key: ReplicaKey) -> StoredSnapshot:
         """See `LogStore.snapshot`."""
         image = self._image(key)
+        if image.state_file is None:
+            meta, rows = image.meta, self._stream(key, sorted(image.state.items()))
+            return StoredSnapshot(meta.position, meta.state_index, meta.membership, rows)
+        state = image.state_file.meta
+        rows = self._stream(key, image.state_file.within(b"", None))
+        return StoredSnapshot(image.meta.position, state.state_index, state.membership, rows)
+
+    def _stream(self, key: ReplicaKey, found: list[Row]) -> RowStream:
         opening = self._open[key]
-        rows = iter(sorted(image.state.items()))
+        rows = iter(found)
 
         def fetch() -> list[Row]:
             if self._open.get(key) is not opening:
                 raise ReplicaClosedError(key, "closed or replaced while its rows were read")
             return list(islice(rows, _STREAM_ROWS))
 
-        return image.meta.state_index, image.meta.membership, RowStream(fetch, lambda: None)
+        return RowStream(fetch, lambda: None)
 
     def entries(self, key: ReplicaKey, first: LogIndex, last: LogIndex, bytes_max: int) -> tuple[Entry, ...]:
         """See `LogStore.entries`."""
@@ -255,12 +395,13 @@ class MemoryLogStore:
         return (entry for entry in entries if entry.kind is EntryKind.DATA)
 
     def file_bytes(self, key: ReplicaKey) -> int:
-        """See `LogStore.file_bytes`. Counts the bytes of entries and state rows."""
+        """See `LogStore.file_bytes`. Counts the bytes of entries and rows."""
         image = self._images.get(key)
         if image is None:
             return 0
         log_bytes = sum(len(entry.payload) + ROW_OVERHEAD_BYTES for entry in image.log.values())
-        return log_bytes + sum(len(row) + len(value) for row, value in image.state.items())
+        state = image.state if image.state_file is None else image.state_file.rows
+        return log_bytes + sum(len(row) + len(value) for row, value in state.items())
 
 
 def _check_range(key: ReplicaKey, meta: ReplicaMeta, first: LogIndex, last: LogIndex) -> None:

@@ -7,7 +7,7 @@ end of the log, so that the next opening detects a log that lost its tail.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,10 +16,14 @@ from raftmq.raft.hard_state import HardState
 from raftmq.raft.membership import Membership
 from raftmq.storage.checksum import CHECKSUM_BYTES, Buffer, is_intact, seal
 from raftmq.storage.entry_codec import CodecError
+from raftmq.storage.errors import UnsupportedFormatError
 from raftmq.types import GroupId, LogIndex, Offset, ReplicaId, Term
 
 FORMAT_VERSION = 1
 """The format of the whole file: row layouts, databases and keys. Any change that older code would misread raises it."""
+FORMAT_WITH_STATE_FILE = 2
+"""The same layout. The replica's derived state is in a second file, and without that one the replica is missing."""
+FORMATS = (FORMAT_VERSION, FORMAT_WITH_STATE_FILE)
 
 IDENTITY_KEY = b"identity"
 META_KEY = b"replica"
@@ -77,10 +81,27 @@ def decode_identity(value: Buffer) -> Identity:
     return Identity(version, GroupId(group_id), ReplicaId(replica_id))
 
 
+def check_identity(key: tuple[GroupId, ReplicaId], value: Buffer, formats: Sequence[int]) -> Identity:
+    """Decode the identity row of a file that must be this replica's.
+
+    Raises:
+        CodecError: It belongs to another replica, or is damaged.
+        UnsupportedFormatError: The file has none of these formats.
+    """
+    identity = decode_identity(value)
+    if identity.format_version not in formats:
+        readable = " and ".join(map(str, formats))
+        raise UnsupportedFormatError(
+            key, f"the file has format {identity.format_version}, but this version reads format {readable}"
+        )
+    if (identity.group_id, identity.replica_id) != key:
+        raise CodecError(f"the file belongs to replica {identity.replica_id} of group {identity.group_id}")
+    return identity
+
+
 def encode_meta(meta: ReplicaMeta, note: CommitNote) -> bytes:
     """Return the value of the meta row that the transaction of `note` writes."""
-    hard_state, position, membership = meta.hard_state, meta.position, meta.membership
-    members = membership.voters + membership.learners + membership.outgoing + membership.learners_next
+    hard_state, position = meta.hard_state, meta.position
     body = _META.pack(
         *note,
         hard_state.term,
@@ -94,14 +115,9 @@ def encode_meta(meta: ReplicaMeta, note: CommitNote) -> bytes:
         meta.last_next_offset,
         meta.last_append_time_ms,
         meta.state_index,
-        membership.revision,
-        membership.auto_leave,
-        len(membership.voters),
-        len(membership.learners),
-        len(membership.outgoing),
-        len(membership.learners_next),
-    ) + struct.pack(f"<{len(members)}Q", *members)
-    return seal(META_KEY, body)
+        *membership_fields(meta.membership),
+    )
+    return seal(META_KEY, body + member_ids(meta.membership))
 
 
 def decode_meta(value: Buffer) -> ReplicaMeta:
@@ -111,15 +127,6 @@ def decode_meta(value: Buffer) -> ReplicaMeta:
     if len(value) < _META.size + CHECKSUM_BYTES:
         raise CodecError(f"meta row of {len(value)} bytes")
     fields = _META.unpack_from(value)[len(CommitNote._fields) :]
-    revision, auto_leave, *counts = fields[11:]
-    if len(value) != _META.size + 8 * sum(counts) + CHECKSUM_BYTES:
-        raise CodecError(f"meta row of {len(value)} bytes for {counts} members")
-    members = tuple(ReplicaId(number) for number in struct.unpack_from(f"<{sum(counts)}Q", value, _META.size))
-    parts: list[tuple[ReplicaId, ...]] = []
-    for count in counts:
-        parts.append(members[:count])
-        members = members[count:]
-    voters, learners, outgoing, learners_next = parts
     return ReplicaMeta(
         HardState(Term(fields[0]), ReplicaId(fields[1]), LogIndex(fields[2])),
         LogPosition(LogIndex(fields[3]), Term(fields[4]), Offset(fields[5]), fields[6]),
@@ -127,8 +134,40 @@ def decode_meta(value: Buffer) -> ReplicaMeta:
         Offset(fields[8]),
         fields[9],
         LogIndex(fields[10]),
-        Membership(voters, learners, outgoing, learners_next, bool(auto_leave), revision),
+        membership_from(fields[11:], value[_META.size : -CHECKSUM_BYTES]),
     )
+
+
+def membership_fields(membership: Membership) -> tuple[int, ...]:
+    """Return the fields of a meta row that describe a membership. The ids (`member_ids`) are at the end of the row."""
+    return (
+        membership.revision,
+        membership.auto_leave,
+        len(membership.voters),
+        len(membership.learners),
+        len(membership.outgoing),
+        len(membership.learners_next),
+    )
+
+
+def member_ids(membership: Membership) -> bytes:
+    """Return the replica ids of a membership, 8 bytes each."""
+    members = membership.voters + membership.learners + membership.outgoing + membership.learners_next
+    return struct.pack(f"<{len(members)}Q", *members)
+
+
+def membership_from(fields: Sequence[int], ids: Buffer) -> Membership:
+    """Decode a membership from `membership_fields` and `member_ids`. Raises `CodecError` if there are more or fewer ids."""
+    revision, auto_leave, *counts = fields
+    if len(ids) != 8 * sum(counts):
+        raise CodecError(f"meta row with {len(ids)} bytes of ids for {counts} members")
+    members = tuple(ReplicaId(number) for number in struct.unpack(f"<{sum(counts)}Q", ids))
+    parts: list[tuple[ReplicaId, ...]] = []
+    for count in counts:
+        parts.append(members[:count])
+        members = members[count:]
+    voters, learners, outgoing, learners_next = parts
+    return Membership(voters, learners, outgoing, learners_next, bool(auto_leave), revision)
 
 
 def decode_note(value: Buffer) -> CommitNote:
@@ -143,7 +182,7 @@ def replica_transaction_id(rows: Mapping[bytes, bytes]) -> int | None:
     """
     if IDENTITY_KEY not in rows or META_KEY not in rows:
         raise CodecError(f"its {'identity' if IDENTITY_KEY not in rows else 'meta'} row is missing")
-    if decode_identity(rows[IDENTITY_KEY]).format_version != FORMAT_VERSION:
+    if decode_identity(rows[IDENTITY_KEY]).format_version not in FORMATS:
         return None
     decode_meta(rows[META_KEY])
     return decode_note(rows[META_KEY]).transaction_id

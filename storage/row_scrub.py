@@ -16,7 +16,7 @@ from raftmq.storage.log_scan import check_last, check_next, walk_before
 from raftmq.storage.replica_codec import ReplicaMeta
 
 if TYPE_CHECKING:
-    from lmdb import Transaction
+    from lmdb import Transaction, _Database
 
 
 @dataclass(slots=True)
@@ -32,6 +32,14 @@ class ScrubPlace:
     state_after: bytes = b""
     """Key of the last state row that was read."""
     is_done: bool = False
+    is_in_state_file: bool = False
+    """Whether the log's file was read and the replica's state file is being read."""
+
+    def begin_state_file(self) -> None:
+        """Go on with the state file, which has no log: its bytes, then its rows."""
+        self.file_at, self.is_file_read = 0, False
+        self.state_after, self.is_done = b"", False
+        self.is_in_state_file = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +83,11 @@ def read_log_slice(
 
 
 def read_state_slice(
-    transaction: Transaction[memoryview], databases: Databases, place: ScrubPlace, bytes_max: int, rows_max: int
+    transaction: Transaction[memoryview], database: _Database, place: ScrubPlace, bytes_max: int, rows_max: int
 ) -> ScrubSlice:
     """Check the next state rows. Raises `CodecError`."""
     size = rows = 0
-    with transaction.cursor(databases.state) as cursor:
+    with transaction.cursor(database) as cursor:
         has_row = cursor.set_range(place.state_after + b"\0") if place.state_after else cursor.first()
         while has_row and size < bytes_max and rows < rows_max:
             key, value = cursor.item()

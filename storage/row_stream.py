@@ -12,6 +12,9 @@ from typing import Protocol
 
 Row = tuple[bytes, bytes]
 
+KeyRange = tuple[bytes, bytes | None]
+"""Rows from a first key (inclusive) to an end key (exclusive). None: to the last row."""
+
 
 class ClosableRows(Protocol):
     """Rows in key order. `close` ends their read transaction."""

@@ -104,15 +104,12 @@ class SnapshotSender:
             self._on_streamed(replica, message.target, is_sent)
 
     async def _stream(self, replica: Replica[StateMachine], node_id: NodeId, message: InstallSnapshot) -> bool:
-        state_index, membership, rows = await self._loop.run_in_executor(
-            self._readers, self._store.snapshot, replica.key
-        )
+        stored = await self._loop.run_in_executor(self._readers, self._store.snapshot, replica.key)
         try:
-            return await self._stream_rows(
-                replica, node_id, message, SnapshotMeta(replica.log_start, state_index, membership), rows
-            )
+            meta = SnapshotMeta(stored.position, stored.state_index, stored.membership)
+            return await self._stream_rows(replica, node_id, message, meta, stored.rows)
         finally:
-            rows.close()  # an open read transaction retains every page that is freed after it
+            stored.rows.close()  # an open read transaction retains every page that is freed after it
 
     async def _stream_rows(
         self,

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from bench import assignors, commits, groups, partitions
+from bench import assignors, commits, groups, partitions, write_back
 from bench.report import number
 from bench.spark import runs as spark
 from bench.workloads import FULL, PRODUCERS, SENDERS, WORKLOADS
@@ -51,7 +51,7 @@ def test_every_figure_of_groups_is_explained() -> None:
 
 def test_every_figure_of_commits_is_explained() -> None:
     section = PAGE.split("### Large transactions")[1].split("\n### ")[0]
-    for figure in commits.figures():
+    for figure in (*commits.figures(), *write_back.figures()):
         assert f"`{figure.name}`" in section
 
 

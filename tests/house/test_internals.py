@@ -40,11 +40,12 @@ from raftmq.raft import messages
 from raftmq.raft.entry import Entry, EntryKind, LogPosition
 from raftmq.raft.hard_state import HardState
 from raftmq.raft.membership import Membership, MembershipChange, MembershipOp
-from raftmq.storage import entry_codec, registry, registry_codec, replica_codec
+from raftmq.storage import entry_codec, registry, registry_codec, replica_codec, state_codec, state_store
 from raftmq.storage.checksum import is_intact, seal
-from raftmq.storage.lmdb_env import Databases
+from raftmq.storage.lmdb_env import Databases, StateDatabases
 from raftmq.storage.log_store import ReplicaKey
 from raftmq.storage.replica_codec import CommitNote, Identity, ReplicaMeta
+from raftmq.storage.state_codec import StateMeta
 
 ROOT = Path(__file__).resolve().parents[2]
 INTERNALS = ROOT / "docs/internals"
@@ -221,6 +222,36 @@ def test_databases_and_keys_of_a_replica_file() -> None:
         replica_codec.IDENTITY_KEY.decode(),
         replica_codec.META_KEY.decode(),
     ]
+
+
+def test_the_state_row() -> None:
+    values = distinct(
+        *("transaction_id", "state_index", "evacuated_through"),
+        *("position_index", "position_term", "position_next_offset", "position_append_time_ms"),
+    )
+    position = LogPosition(*(values[f"position_{name}"] for name in ("index", "term", "next_offset", "append_time_ms")))
+    meta = StateMeta(values["state_index"], membership_of(4, 3, 2, 1), values["evacuated_through"], position)
+    counts = {"voter_count": 4, "learner_count": 3, "outgoing_count": 2, "learners_next_count": 1}
+    data = state_codec.encode_state_meta(meta, values["transaction_id"])
+    everything = values | {"membership_revision": 212, "auto_leave": 1} | counts
+    check_layout("storage.md", "Meta row `state`", data, everything, state_codec._META)
+    assert data[73:-4] == struct.pack("<10Q", *range(1, 11))
+
+
+def test_databases_and_keys_of_a_state_file() -> None:
+    rows = table("storage.md", "A state file", "database", "key", "value")
+    assert [row["database"].strip("`") for row in rows] == list(StateDatabases._fields)
+    assert re.findall(r"`(\w+)`", rows[1]["key"]) == [
+        replica_codec.IDENTITY_KEY.decode(),
+        state_codec.STATE_META_KEY.decode(),
+    ]
+    tags = {
+        row["row"]: int(row["tag"], 16)
+        for row in table("storage.md", "A state file", "row", "tag", "key after the tag", "meaning")
+    }
+    assert tags == {"location": state_store.LOCATION_TAG, "body": state_store.BODY_TAG}
+    assert state_store.location_key(1, 2) == bytes([0x20, 0, 0, 0, 1]) + (2).to_bytes(8, "big")
+    assert state_store.body_key(2) == b"\x40" + (2).to_bytes(8, "big")
 
 
 def state_tables() -> list[tuple[list[dict[str, str]], set[int], dict[int, type[msgspec.Struct]]]]:

@@ -419,14 +419,14 @@ def test_a_snapshot_does_not_forget_term_or_vote(store: Store) -> None:
 def test_a_snapshot_stream_does_not_see_later_writes(store: Store) -> None:
     rows = tuple((b"%04d" % number, b"before") for number in range(1000))
     store.append_batch([(KEY, Update(state_rows=rows, state_index=index(5), membership=VOTERS))])
-    state_index, membership, stream = store.snapshot(KEY)
+    _, state_index, membership, stream = store.snapshot(KEY)
     changed = tuple((row, b"after") for row, _ in rows)
     single = Membership((ReplicaId(1),))
     append(store, LogBuilder().data())
     store.append_batch([(KEY, Update(state_rows=changed, state_index=index(6), membership=single))])
     assert (state_index, membership) == (5, VOTERS)
     assert list(stream) == list(rows)
-    state_index, membership, stream = store.snapshot(KEY)
+    _, state_index, membership, stream = store.snapshot(KEY)
     assert (state_index, membership, next(stream)) == (6, single, (b"0000", b"after"))
     stream.close()
     assert list(stream) == []
@@ -444,7 +444,7 @@ def test_a_closed_stream_ends(store: Store) -> None:
 def test_a_stream_ends_when_its_replica_is_replaced(store: Store) -> None:
     rows = tuple((b"%04d" % number, b"before") for number in range(1000))
     store.append_batch([(KEY, Update(state_rows=rows, state_index=index(5)))])
-    _, _, stream = store.snapshot(KEY)
+    stream = store.snapshot(KEY).rows
     next(stream)
     store.install(KEY, hard(5), snapshot_meta(LogPosition(LogIndex(9), Term(5), Offset(0))), [])
     with pytest.raises(ReplicaClosedError):

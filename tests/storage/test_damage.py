@@ -20,7 +20,7 @@ from raftmq.storage.file_check import find_problem, verify_in_child
 from raftmq.storage.lmdb_log_store import LmdbLogStore
 from raftmq.storage.log_scan import Verify
 from raftmq.storage.log_store import ReplicaKey, Update
-from raftmq.storage.replica_codec import FORMAT_VERSION, IDENTITY_KEY, META_KEY, Identity, encode_identity
+from raftmq.storage.replica_codec import FORMAT_WITH_STATE_FILE, IDENTITY_KEY, META_KEY, Identity, encode_identity
 from raftmq.types import GroupId, ReplicaId, Term
 
 from tests.support.storage.log_builder import (
@@ -286,7 +286,7 @@ def test_a_file_under_another_name_is_damage(small_file: tuple[Path, tuple[Entry
 
 def test_a_newer_format_is_not_damage(small_file: tuple[Path, tuple[Entry, ...]]) -> None:
     directory, _ = small_file
-    newer = encode_identity(Identity(FORMAT_VERSION + 1, *KEY))
+    newer = encode_identity(Identity(FORMAT_WITH_STATE_FILE + 1, *KEY))
     with lmdb_store(directory) as store:
         rewrite(store.path(KEY), lambda txn, dbs: txn.put(IDENTITY_KEY, newer, db=dbs["meta"]))
         with pytest.raises(UnsupportedFormatError):

@@ -27,7 +27,7 @@ from raftmq.storage.entry_codec import encode_entry, encode_key
 from raftmq.storage.file_inspection import examine_registry, examine_replica
 from raftmq.storage.log_store import ReplicaKey, Update
 from raftmq.storage.registry import Registry
-from raftmq.storage.replica_codec import FORMAT_VERSION, IDENTITY_KEY, META_KEY, Identity, encode_identity
+from raftmq.storage.replica_codec import FORMAT_WITH_STATE_FILE, IDENTITY_KEY, META_KEY, Identity, encode_identity
 from raftmq.types import GroupId, ReplicaId
 
 from tests.support.storage.log_builder import (
@@ -167,7 +167,7 @@ def put(entry: Entry) -> Change:
         ),
         (lambda txn, dbs: txn.delete(IDENTITY_KEY, db=dbs["meta"]), "identity row is missing"),
         (lambda txn, dbs: txn.delete(META_KEY, db=dbs["meta"]), "its meta row is missing"),
-        (lambda txn, dbs: txn.put(META_KEY, seal(META_KEY, b"x" * 300), db=dbs["meta"]), "meta row of 304 bytes"),
+        (lambda txn, dbs: txn.put(META_KEY, seal(META_KEY, b"x" * 300), db=dbs["meta"]), "bytes of ids"),
         (lambda txn, dbs: txn.put(b"short", b"row", db=dbs["log"]), "log key of 5 bytes"),
         (lambda txn, dbs: txn.put(b"unsealed", b"row", db=dbs["state"]), "does not match its checksum"),
     ],
@@ -269,10 +269,10 @@ def test_a_renamed_replica_is_a_mismatch_of_identity(data_dir: Path) -> None:
 
 
 def test_a_newer_format_is_not_reported_as_damage(data_dir: Path) -> None:
-    newer = encode_identity(Identity(FORMAT_VERSION + 1, *PARTITION))
+    newer = encode_identity(Identity(FORMAT_WITH_STATE_FILE + 1, *PARTITION))
     rewrite(data_dir / FILE, lambda txn, dbs: txn.put(IDENTITY_KEY, newer, db=dbs["meta"]))
     finding = only_finding(examine(data_dir))
-    assert f"format {FORMAT_VERSION + 1}, newer" in finding.problem
+    assert f"format {FORMAT_WITH_STATE_FILE + 1}, newer" in finding.problem
     assert "version of RaftMQ that wrote it" in finding.advice
 
 

@@ -345,7 +345,7 @@ def test_readers_see_whole_states_while_the_writer_writes_and_swaps_files(store:
 
     def read_rows() -> None:
         while not stop.is_set():
-            state_index, _, rows = store.snapshot(KEY)
+            _, state_index, _, rows = store.snapshot(KEY)
             try:
                 values = {value for _, value in rows}
             except ReplicaClosedError:  # the file was swapped between two slices

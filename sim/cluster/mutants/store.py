@@ -35,9 +35,9 @@ def fsync_skipped() -> None:
 
 @mutant("store", "rows are not checked when they are read", flip=6, kill=6, fault_every=0.4, replication_factor=3)
 def checksums_ignored() -> None:
-    from raftmq.storage import entry_codec, lmdb_replica, log_scan, replica_codec, row_scrub
+    from raftmq.storage import entry_codec, lmdb_file, log_scan, replica_codec, row_scrub
 
-    for module in (entry_codec, log_scan, lmdb_replica, replica_codec, row_scrub):
+    for module in (entry_codec, log_scan, lmdb_file, replica_codec, row_scrub):
         module.is_intact = lambda key, value: True  # type: ignore[attr-defined]
 
 

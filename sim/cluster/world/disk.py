@@ -23,16 +23,24 @@ from raftmq.storage.checksum import CHECKSUM_BYTES, seal
 from raftmq.storage.disk_space import DiskReserve
 from raftmq.storage.errors import MissingReplicaError, ReplicaExistsError, StorageFullError
 from raftmq.storage.lmdb_env import reading
+from raftmq.storage.lmdb_file import WHOLE_TABLE, OpenStream
 from raftmq.storage.lmdb_log_store import LmdbLogStore
 from raftmq.storage.lmdb_replica import LmdbReplica
+from raftmq.storage.lmdb_state_file import LmdbStateFile
 from raftmq.storage.log_scan import Verify
 from raftmq.storage.log_store import ReplicaKey, Update
 from raftmq.storage.page_release import FileSpace, Released
+from raftmq.storage.pending_state_write import (
+    rows_of_snapshot,
+    state_meta_of_new_replica,
+    state_meta_of_snapshot,
+)
 from raftmq.storage.pending_write import meta_of_new_replica, meta_of_snapshot
 from raftmq.storage.registry import MARK_BYTES, Registry
 from raftmq.storage.registry_codec import NodeRow, decode_node, decode_row, encode_node, encode_row
 from raftmq.storage.replica_codec import (
     FORMAT_VERSION,
+    FORMAT_WITH_STATE_FILE,
     IDENTITY_KEY,
     META_KEY,
     CommitNote,
@@ -42,7 +50,10 @@ from raftmq.storage.replica_codec import (
     encode_meta,
 )
 from raftmq.storage.row_scrub import ScrubPlace, ScrubSlice
-from raftmq.storage.row_stream import Row
+from raftmq.storage.row_stream import KeyRange, Row
+from raftmq.storage.state_codec import FORMAT_VERSION as STATE_FORMAT_VERSION
+from raftmq.storage.state_codec import STATE_META_KEY, StateMeta, encode_state_meta
+from raftmq.storage.state_store import FilePart
 from raftmq.storage.writer_threads import Completion, InlineWriter
 
 from sim.cluster.world.loop import VirtualLoop
@@ -50,6 +61,7 @@ from sim.cluster.world.memory_environment import MemoryEnvironment, RowFile
 
 T = TypeVar("T")
 _DATABASES = ("log", "meta", "state")
+_STATE_DATABASES = ("rows", "meta")
 _NODE = b"node"
 BALLAST_BYTES = 4096
 SPACE_SCALE = 4096
@@ -63,6 +75,7 @@ class Disk:
         self.rng = rng
         self.capacity = capacity
         self.files: dict[ReplicaKey, RowFile] = {}
+        self.state_files: dict[ReplicaKey, RowFile] = {}
         self.trash: list[RowFile] = []
         self.registry: dict[bytes, bytes] = {}
         self.has_ballast = False
@@ -85,6 +98,7 @@ class Disk:
         twin = Disk(random.Random(self.rng.getrandbits(64)), self.capacity)
         twin.latency = self.latency
         twin.files = {key: file.copy() for key, file in self.files.items()}
+        twin.state_files = {key: file.copy() for key, file in self.state_files.items()}
         twin.registry = dict(self.registry)
         return twin
 
@@ -97,7 +111,8 @@ class Disk:
         """Return the number of free bytes."""
         if self.is_full:
             return 0
-        return self.capacity - sum(file.allocated for file in self.files.values()) - BALLAST_BYTES * self.has_ballast
+        files = (*self.files.values(), *self.state_files.values())
+        return self.capacity - sum(file.allocated for file in files) - BALLAST_BYTES * self.has_ballast
 
     def write_seconds(self, now: float) -> float:
         """Draw the duration of a commit that begins now."""
@@ -111,17 +126,18 @@ class Disk:
     def flip_byte(self, rng: random.Random) -> tuple[ReplicaKey, str, bytes] | None:
         """Damage one stored row. Return its replica, its table and its key, or None if there are no rows."""
         rows = [
-            (key, name, row)
-            for key, file in sorted(self.files.items())
-            for name in ("log", "state", "meta")
+            (key, name, file.tables[name], row)
+            for files, names in ((self.files, ("log", "state", "meta")), (self.state_files, ("rows", "meta")))
+            for key, file in sorted(files.items())
+            for name in names
             for row in file.tables[name].keys()  # noqa: SIM118 -- a table's keys are sorted
         ]
         if not rows:
             return None
-        key, name, row = rng.choice(rows)
-        value = bytearray(self.files[key].tables[name].rows[row])
+        key, name, table, row = rng.choice(rows)
+        value = bytearray(table.rows[row])
         value[rng.randrange(len(value))] ^= 1 << rng.randrange(8)
-        self.files[key].tables[name].put(row, bytes(value))
+        table.put(row, bytes(value))
         return key, name, row
 
 
@@ -150,18 +166,57 @@ class SimReplica(LmdbReplica):
     def stream(self) -> Any:
         """See `LmdbReplica`. The stream keeps seeing the current rows."""
         meta, rows = super().stream()
-        for stream in self._streams:
-            transaction = cast("Any", stream._transaction)
-            if transaction is not None and not getattr(transaction, "is_frozen", False):
-                transaction.is_frozen = True
-                transaction.freeze()
-                stream._cursor = transaction.cursor("state")
-                stream._has_row = stream._cursor.first()
+        _freeze(self._streams, "state", WHOLE_TABLE)
         return meta, rows
+
+
+class SimStateFile(LmdbStateFile):
+    """The production state file over rows in memory."""
+
+    def __init__(self, key: ReplicaKey, file: RowFile, map_bytes: int, verify: Verify) -> None:
+        self.file = file
+        super().__init__(key, Path(f"{key.group_id}-{key.replica_id}.state"), map_bytes, verify)
+
+    def attach(self, verify: Verify) -> None:
+        """See `LmdbStateFile`. The file is in memory."""
+        with reading(self.key):
+            environment = MemoryEnvironment(self.file, self._map_bytes)
+            databases = cast("Any", _StateDatabases)
+            with environment.begin(buffers=True) as transaction:
+                view = cast("Any", transaction)
+                self._checked(lambda: self._read_meta(view, databases, verify))
+        self._environment, self._databases = cast("Any", environment), databases
+
+    def _read_file(self, place: ScrubPlace, bytes_max: int) -> ScrubSlice:
+        """Read nothing, since there are no bytes except the rows."""
+        place.is_file_read = True
+        return ScrubSlice(0, 0)
+
+    def stream(self, ranges: Sequence[KeyRange] | None = None) -> Any:
+        """See `LmdbStateFile`. The stream keeps seeing the current rows."""
+        meta, rows = super().stream(ranges)
+        _freeze(self._streams, "rows", WHOLE_TABLE if ranges is None else ranges)
+        return meta, rows
+
+
+def _freeze(streams: Iterable[OpenStream], table: str, ranges: Sequence[KeyRange]) -> None:
+    """Have the newest stream keep the current rows: transactions in memory see later ones, too."""
+    for stream in streams:
+        transaction = cast("Any", stream._transaction)
+        if transaction is not None and not getattr(transaction, "is_frozen", False):
+            transaction.is_frozen = True
+            transaction.freeze()
+            stream._cursor = transaction.cursor(table)
+            stream._ranges = iter(ranges)
+            stream._begin_range()
 
 
 class _Databases:
     log, meta, state = _DATABASES
+
+
+class _StateDatabases:
+    rows, meta = _STATE_DATABASES
 
 
 class SimLogStore(LmdbLogStore):
@@ -171,7 +226,8 @@ class SimLogStore(LmdbLogStore):
         self.disk = disk
         self._map_bytes = map_bytes
         self._verify = verify
-        self._without_holes: dict[ReplicaKey, str] = {}
+        self._without_holes = {}
+        self._states = {}
         self._replicas: dict[ReplicaKey, LmdbReplica] = {}
         self._opening: set[ReplicaKey] = set()
         self.installs = 0
@@ -189,7 +245,15 @@ class SimLogStore(LmdbLogStore):
         if self.exists(key):
             raise ReplicaExistsError(key, "its file exists")
         self._check_room(key, 1024)
-        self.disk.files[key] = self._built(key, meta_of_new_replica(restored), rows)
+        self.disk.files[key] = _log_file(key, meta_of_new_replica(restored), FORMAT_VERSION, rows)
+
+    def create_with_state_file(self, key: ReplicaKey, restored: RestoredState) -> None:
+        """See `StateStore.create_with_state_file`."""
+        if self.exists(key):
+            raise ReplicaExistsError(key, "its file exists")
+        self._check_room(key, 1024)
+        self.disk.state_files[key] = _state_file(key, state_meta_of_new_replica(restored), ())
+        self.disk.files[key] = _log_file(key, meta_of_new_replica(restored), FORMAT_WITH_STATE_FILE, ())
 
     def open(self, key: ReplicaKey) -> RestoredState:
         """See `LogStore.open`."""
@@ -197,8 +261,23 @@ class SimLogStore(LmdbLogStore):
         if not self.exists(key):
             raise MissingReplicaError(key, "its file is missing")
         replica = SimReplica(key, self.disk.files[key], self._map_bytes, self._verify)
+        if replica.has_state_file:
+            if key not in self.disk.state_files:
+                raise MissingReplicaError(key, "its state file is missing")
+            state = SimStateFile(key, self.disk.state_files[key], self._map_bytes, self._verify)
+            self._match(replica, state.meta)
+            self._states[key] = state
         self._replicas[key] = replica
-        return replica.restored()
+        return self._restored(replica)
+
+    def _reset_log(self, replica: LmdbReplica, meta: ReplicaMeta) -> None:
+        """See `LmdbLogStore`."""
+        self._exchange(cast("SimReplica", replica), _log_file(replica.key, meta, FORMAT_WITH_STATE_FILE, ()))
+
+    def _exchange(self, replica: SimReplica, file: RowFile) -> None:
+        replica.detach()
+        self.disk.files[replica.key] = replica.file = file
+        replica.attach(Verify.TAIL)
 
     def verify(self, key: ReplicaKey) -> str | None:
         """See `LmdbLogStore`. There are no pages here that can be damaged, only rows, which the opening checks."""
@@ -207,9 +286,10 @@ class SimLogStore(LmdbLogStore):
     def retire(self, key: ReplicaKey) -> None:
         """See `LogStore.retire`."""
         self.close(key)
-        file = self.disk.files.pop(key, None)
-        if file is not None:
-            self.disk.trash.append(file)
+        for files in (self.disk.files, self.disk.state_files):
+            file = files.pop(key, None)
+            if file is not None:
+                self.disk.trash.append(file)
 
     def empty_trash(self, grace_seconds: float, now_seconds: float | None = None) -> int:
         """See `LmdbLogStore`."""
@@ -221,30 +301,27 @@ class SimLogStore(LmdbLogStore):
         """See `LogStore.install`."""
         replica = cast("SimReplica", self._replica(key))
         self._check_room(key, 1024)
-        file = self._built(key, meta_of_snapshot(replica.meta, hard_state, meta), rows)
-        replica.detach()
-        self.disk.files[key] = replica.file = file
-        replica.attach(Verify.TAIL)
+        new = meta_of_snapshot(replica.meta, hard_state, meta)
+        state = cast("SimStateFile | None", self._states.get(key))
+        if state is None:
+            self._exchange(replica, _log_file(key, new, FORMAT_VERSION, rows))
+        else:
+            new_state = state_meta_of_snapshot(replica.meta.position, meta)
+            file = _state_file(key, new_state, rows_of_snapshot(rows, meta.position))
+            state.detach()
+            self.disk.state_files[key] = state.file = file
+            state.attach(Verify.TAIL)
+            self._exchange(replica, _log_file(key, new, FORMAT_WITH_STATE_FILE, ()))
         self.installs += 1
 
-    @staticmethod
-    def _built(key: ReplicaKey, meta: ReplicaMeta, rows: Iterable[Row]) -> RowFile:
-        file = RowFile()
-        for row, value in rows:
-            file.tables["state"].put(bytes(row), seal(row, value))
-        file.tables["meta"].put(IDENTITY_KEY, encode_identity(Identity(FORMAT_VERSION, key.group_id, key.replica_id)))
-        file.tables["meta"].put(META_KEY, encode_meta(meta, CommitNote(file.commits, meta.last_index)))
-        file.grow()
-        return file
-
-    def space(self, key: ReplicaKey) -> FileSpace:
+    def space(self, key: ReplicaKey, part: FilePart = FilePart.LOG) -> FileSpace:
         """See `LmdbLogStore`."""
-        file = cast("SimReplica", self._replica(key)).file
+        file = cast("SimReplica | SimStateFile", self._file(key, part)).file
         return FileSpace(file.allocated * SPACE_SCALE, file.size * SPACE_SCALE)
 
-    def reclaim(self, key: ReplicaKey) -> Released:
+    def reclaim(self, key: ReplicaKey, part: FilePart = FilePart.LOG) -> Released:
         """See `LmdbLogStore`. One call returns all free space, since rows have no pages."""
-        file = cast("SimReplica", self._replica(key)).file
+        file = cast("SimReplica | SimStateFile", self._file(key, part)).file
         before, file.allocated = file.allocated, file.size
         return Released(before - file.size, is_complete=True)
 
@@ -263,8 +340,29 @@ class SimLogStore(LmdbLogStore):
 
     def file_bytes(self, key: ReplicaKey) -> int:
         """See `LogStore.file_bytes`."""
-        file = self.disk.files.get(key)
-        return 0 if file is None else file.size
+        files = (self.disk.files.get(key), self.disk.state_files.get(key))
+        return sum(file.size for file in files if file is not None)
+
+
+def _log_file(key: ReplicaKey, meta: ReplicaMeta, format_version: int, rows: Iterable[Row]) -> RowFile:
+    file = RowFile(*_DATABASES)
+    for row, value in rows:
+        file.tables["state"].put(bytes(row), seal(row, value))
+    file.tables["meta"].put(IDENTITY_KEY, encode_identity(Identity(format_version, key.group_id, key.replica_id)))
+    file.tables["meta"].put(META_KEY, encode_meta(meta, CommitNote(file.commits, meta.last_index)))
+    file.grow()
+    return file
+
+
+def _state_file(key: ReplicaKey, meta: StateMeta, rows: Iterable[Row]) -> RowFile:
+    file = RowFile(*_STATE_DATABASES)
+    for row, value in rows:
+        file.tables["rows"].put(bytes(row), seal(row, value))
+    identity = Identity(STATE_FORMAT_VERSION, key.group_id, key.replica_id)
+    file.tables["meta"].put(IDENTITY_KEY, encode_identity(identity))
+    file.tables["meta"].put(STATE_META_KEY, encode_state_meta(meta, file.commits))
+    file.grow()
+    return file
 
 
 class SimRegistry(Registry):

@@ -65,8 +65,9 @@ class Table:
 class RowFile:
     """The content of a replica's file on the simulated disk. It survives processes."""
 
-    def __init__(self) -> None:
-        self.tables: dict[str, Table] = {"log": Table(), "meta": Table(), "state": Table()}
+    def __init__(self, *names: str) -> None:
+        """Create an empty file with tables of these names."""
+        self.tables = {name: Table() for name in names}
         self.allocated = 0
         """The bytes that it takes of the disk. Deleted rows leave room in the file, which returns to the disk only when it is released."""
         self.commits = 0
@@ -250,11 +251,11 @@ class Cursor:
         self._at = bisect_left(keys, key)
         return self._at < len(keys)
 
-    def iternext(self) -> Iterator[tuple[Any, Any]]:
-        """Yield the rows from the current one on."""
+    def iternext(self, values: bool = True) -> Iterator[Any]:
+        """Yield the rows from the current one on, or only their keys."""
         keys = self._table.keys()
         for at in range(max(0, self._at), len(keys)):
-            yield keys[at], self._value(keys[at])
+            yield (keys[at], self._value(keys[at])) if values else keys[at]
 
     __iter__ = iternext
 

@@ -63,6 +63,6 @@ async def test_a_snapshot_is_read_while_clients_read(node: Node) -> None:
     (replica,) = node.view.partition_replicas()
     with clients_that_read_without_end(node):
         async with asyncio.timeout(WAIT_SECONDS):
-            index, _, rows = await node.loop.run_in_executor(sender._readers, node.store.snapshot, replica.key)
+            _, index, _, rows = await node.loop.run_in_executor(sender._readers, node.store.snapshot, replica.key)
     rows.close()
     assert index == replica.durable_state_index

@@ -1,0 +1,266 @@
+"""One open LMDB file of a replica, whatever its tables hold: its readers, its row streams, and the space that it takes.
+
+Any thread may read at any time: a read opens a short read transaction, copies its rows and checks them. This module does not know
+where files are, and does not write rows.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+from weakref import WeakSet
+
+import lmdb
+from raftmq.storage.checksum import CHECKSUM_BYTES, Buffer, is_intact
+from raftmq.storage.entry_codec import CodecError
+from raftmq.storage.errors import (
+    DamagedReplicaError,
+    MissingReplicaError,
+    ReplicaClosedError,
+    StorageUnavailableError,
+)
+from raftmq.storage.lmdb_env import Undisturbed, committing, reading
+from raftmq.storage.log_scan import Verify
+from raftmq.storage.log_store import ReplicaKey
+from raftmq.storage.page_release import FileSpace, PageRelease, Released, allocated_bytes
+from raftmq.storage.read_gate import ReadGate
+from raftmq.storage.row_scrub import ScrubPlace, ScrubSlice
+from raftmq.storage.row_stream import KeyRange, Row
+
+if TYPE_CHECKING:
+    from lmdb import Cursor, Transaction, _Database
+
+T = TypeVar("T")
+
+_STREAM_ROWS = 256
+_STREAM_BYTES = 256 * 1024
+"""The limit of one slice of a row stream, so short that closing the file never waits noticeably."""
+
+
+class LmdbFile(ABC):
+    """An open file. A subclass opens it, knows its tables and writes them."""
+
+    def __init__(
+        self, key: ReplicaKey, path: Path, map_bytes: int, touch: Callable[[ReplicaKey], None] | None, undisturbed: Undisturbed
+    ) -> None:  # fmt: skip
+        """Prepare the file. Each thread calls `touch` with the key before it reads the file (see `FaultBoard`)."""
+        self.key = key
+        self.path = path
+        self.gate = ReadGate()
+        self._undisturbed = undisturbed
+        self._touch = touch or _touch_nothing
+        self._map_bytes = map_bytes
+        self._environment: lmdb.Environment | None = None
+        self._page_release: PageRelease | None = None
+        self._streams: WeakSet[OpenStream] = WeakSet()
+        """Weak references: the garbage collector ends an abandoned stream, and must not wait for the gate."""
+
+    @abstractmethod
+    def attach(self, verify: Verify) -> None:
+        """Open the file and check it. The caller holds the gate alone, or no other thread knows the file yet."""
+
+    @abstractmethod
+    def _handles(self) -> Sequence[_Database]:
+        """Return the handles of all databases."""
+
+    @abstractmethod
+    def _put_meta_again(self, transaction: Transaction[bytes]) -> None:
+        """Write the meta row without a change, except for the number of the transaction that writes it."""
+
+    # ------------------------------------------------------------------------------------------------------ life
+
+    @property
+    def environment(self) -> lmdb.Environment:
+        """The open file. Raises `ReplicaClosedError` if it is closed."""
+        if self._environment is None:
+            raise ReplicaClosedError(self.key, "closed")
+        return self._environment
+
+    def detach(self) -> None:
+        """Close the file and end its streams. The caller holds the gate alone."""
+        for stream in list(self._streams):
+            stream.cut()
+        self._streams.clear()
+        if self._environment is not None:
+            self._environment.close()
+            self._environment = self._page_release = None
+
+    def changing(self) -> AbstractContextManager[object]:
+        """Return a context that keeps other threads from changing the file. The log's file has one writer, so it needs none."""
+        return nullcontext()
+
+    def touch(self) -> None:
+        """Record that this thread is about to read the file."""
+        self._touch(self.key)
+
+    def _checked(self, read: Callable[[], T]) -> T:
+        try:
+            return read()
+        except CodecError as error:
+            raise DamagedReplicaError(self.key, str(error)) from error
+        except FileNotFoundError as error:
+            raise MissingReplicaError(self.key, "its file is missing") from error
+        except OSError as error:
+            if error.errno == errno.EIO:
+                raise DamagedReplicaError(self.key, f"unreadable: {error.strerror}") from error
+            raise StorageUnavailableError(self.key, f"cannot be read now: {error.strerror}") from error
+
+    # ------------------------------------------------------------------------------------------------------ reads
+
+    @contextmanager
+    def _read(self) -> Iterator[Transaction[memoryview]]:
+        """Begin a short read transaction. A `CodecError` in its block becomes `DamagedReplicaError`."""
+        self._touch(self.key)
+        with self.gate.shared(), reading(self.key), self.environment.begin(buffers=True) as transaction:
+            try:
+                yield transaction
+            except CodecError as error:
+                raise DamagedReplicaError(self.key, str(error)) from error
+
+    def _read_file(self, place: ScrubPlace, bytes_max: int) -> ScrubSlice:
+        """Read raw bytes of the file: a bad sector is an error here, but a SIGBUS in the map."""
+
+        def read() -> int:
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                return len(os.pread(descriptor, bytes_max, place.file_at))
+            finally:
+                os.close(descriptor)
+
+        with self.gate.shared():
+            size = self._checked(read)
+        place.file_at += size
+        place.is_file_read = size == 0
+        return ScrubSlice(size, 0)
+
+    def forget_stream(self, stream: OpenStream) -> None:
+        """Drop a stream that has ended."""
+        self._streams.discard(stream)
+
+    # ------------------------------------------------------------------------------------------------------ space
+
+    def space(self) -> FileSpace:
+        """Return the bytes that the file takes of its volume, and how many are in use. Cheap: LMDB counts its pages. For any thread."""
+        with self.gate.shared(), reading(self.key):
+            used_bytes = self._used_pages() * int(self.environment.stat()["psize"])
+            if not self.path.exists():  # a removed file stays usable until it is closed, so LMDB does not notice
+                raise MissingReplicaError(self.key, "its file was removed while it was in use")
+            return FileSpace(allocated_bytes(self.path), used_bytes)
+
+    def release_free_pages(self) -> Released:
+        """Return a bounded number of free pages to the volume, on the file's writer.
+
+        Raises `HolesUnsupportedError` if the file cannot have holes.
+        """
+        if self._page_release is None:
+            self._page_release = PageRelease(self.path, self.environment)
+        return self._page_release.release(self._used_pages(), self._commit_again)
+
+    def _commit_again(self) -> int:
+        """Commit again without a change: pages that the last commit freed become usable only after another commit."""
+        with committing(self.key), self.environment.begin(write=True) as transaction:
+            self._put_meta_again(transaction)
+        return self._used_pages()
+
+    def _used_pages(self) -> int:
+        """Count the pages in use, without the two meta pages and those of the free list."""
+        environment = self.environment
+        with environment.begin() as transaction:
+            stats = [environment.stat(), *(transaction.stat(table) for table in self._handles())]
+        return sum(stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"] for stat in stats)
+
+    def map_fraction(self) -> float:
+        """Return the fraction of the map that the file's pages fill, free pages included."""
+        with self.gate.shared():
+            info = self.environment.info()
+            return float((info["last_pgno"] + 1) * self.environment.stat()["psize"] / info["map_size"])
+
+    def map_bytes(self) -> int:
+        """Return the actual size of the map. LMDB gives a file that has outgrown the requested size a larger map."""
+        with self.gate.shared():
+            return int(self.environment.info()["map_size"])
+
+    def grow_map(self, map_bytes: int) -> None:
+        """Remap the file, on its writer. Row streams are ended first, because the map moves under its readers."""
+        with self.gate.alone():
+            for stream in list(self._streams):
+                stream.cut()
+            self.environment.set_mapsize(map_bytes)
+            self._map_bytes = map_bytes
+
+
+def _touch_nothing(key: ReplicaKey) -> None:
+    """Do nothing: the `touch` of a file without a fault board."""
+
+
+WHOLE_TABLE: tuple[KeyRange, ...] = ((b"", None),)
+
+
+class OpenStream:
+    """The read transaction of a row stream. It is ended by its user, or by `detach`, which holds the gate alone."""
+
+    def __init__(
+        self, file: LmdbFile, environment: lmdb.Environment, table: _Database, ranges: Sequence[KeyRange] = WHOLE_TABLE
+    ) -> None:
+        self._file = file
+        self._transaction: Transaction[memoryview] | None = environment.begin(buffers=True)
+        self._cursor: Cursor[memoryview] = self._transaction.cursor(table)
+        self._ranges = iter(ranges)
+        self._end_key: bytes | None = None
+        """The end of the range that is being read."""
+        self._has_row = False
+        self._begin_range()
+
+    def get(self, key: bytes, table: _Database) -> Buffer:
+        """Return a value of any table as this transaction sees it, or nothing."""
+        assert self._transaction is not None
+        return self._transaction.get(key, db=table) or b""
+
+    def next_slice(self) -> list[Row]:
+        """Return the next rows, none at the end. Raises `ReplicaClosedError` after `cut`."""
+        rows: list[Row] = []
+        size = 0
+        self._file.touch()
+        with self._file.gate.shared(), reading(self._file.key):
+            if self._transaction is None:
+                raise ReplicaClosedError(self._file.key, "closed or replaced while its rows were read")
+            while self._has_row and len(rows) < _STREAM_ROWS and size < _STREAM_BYTES:
+                row_key, value = self._cursor.item()
+                key = bytes(row_key)
+                # the row after a range is checked, too: a flipped key would hide rows of the range
+                if not is_intact(key, value):
+                    raise DamagedReplicaError(self._file.key, f"state row {key.hex()} does not match its checksum")
+                if self._end_key is not None and key >= self._end_key:
+                    self._begin_range()
+                    continue
+                rows.append((key, bytes(value[:-CHECKSUM_BYTES])))
+                size += len(key) + len(value)
+                if not self._cursor.next():
+                    self._begin_range()
+        return rows
+
+    def _begin_range(self) -> None:
+        """Go to the first row of the next range that has rows at or after its beginning."""
+        self._has_row = False
+        for first_key, end_key in self._ranges:
+            if self._cursor.set_range(first_key) if first_key else self._cursor.first():
+                self._has_row, self._end_key = True, end_key
+                return
+
+    def end(self) -> None:
+        """End the transaction on behalf of the stream's user."""
+        with self._file.gate.shared():
+            self.cut()
+            self._file.forget_stream(self)
+
+    def cut(self) -> None:
+        """End the transaction. The caller holds the gate."""
+        if self._transaction is not None:
+            self._cursor.close()
+            self._transaction.abort()
+            self._transaction = None
