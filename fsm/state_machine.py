@@ -8,11 +8,11 @@ a different state.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Protocol, runtime_checkable
 
 from raftmq.errors import UnsupportedDataError
-from raftmq.fsm.row_reads import RowsFound, RowsNeeded
+from raftmq.fsm.row_reads import RowRange, RowsFound, RowsNeeded
 from raftmq.fsm.tables import Row
 from raftmq.raft.entry import Entry
 from raftmq.types import LogIndex
@@ -56,10 +56,6 @@ class StateMachine(Protocol):
         """
         ...
 
-    def rows(self) -> Iterator[tuple[bytes, bytes]]:
-        """Return all rows in key order. They are the snapshot, equal on every replica at an equal `applied_index`."""
-        ...
-
     def restore(self, rows: Iterable[tuple[bytes, bytes]], state_index: LogIndex) -> None:
         """Replace the state by the one that `rows` describe. `applied_index` is then `state_index`."""
         ...
@@ -80,8 +76,10 @@ class DiskBackedMachine(StateMachine, Protocol):
     rows that it returns, because the disk does not have them yet, until `on_rows_written`. It is not called twice before that.
     """
 
-    resident_ranges: tuple[tuple[bytes, bytes], ...]
-    """The ranges of keys, each from the first (inclusive) to the second (exclusive), whose rows are always in memory."""
+    @property
+    def resident_ranges(self) -> tuple[RowRange, ...]:
+        """Return the ranges whose rows are always in memory."""
+        ...
 
     @property
     def dirty_count(self) -> int:
@@ -110,4 +108,4 @@ def resident_rows(machine: StateMachine, rows: Iterable[Row]) -> Iterable[Row]:
     if not isinstance(machine, DiskBackedMachine):
         return rows
     ranges = machine.resident_ranges
-    return (row for row in rows if any(first <= row[0] < end for first, end in ranges))
+    return (row for row in rows if any(one.first_key <= row[0] < one.end_key for one in ranges))

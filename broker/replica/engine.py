@@ -63,8 +63,9 @@ from raftmq.raft.messages import AppendRequest, AppendResponse, InstallSnapshot,
 from raftmq.raft.ready import Ready, Role, RoleChange
 from raftmq.raft.settings import RaftSettings
 from raftmq.storage.errors import StorageUnavailableError
-from raftmq.storage.log_store import LogStore, ReplicaKey
+from raftmq.storage.log_store import ReplicaKey
 from raftmq.storage.snapshot_spool import SnapshotSpools
+from raftmq.storage.state_store import StateStore
 from raftmq.storage.writer_threads import Completion
 from raftmq.types import METADATA_GROUP_ID, NO_NODE, GroupId, NodeId, ReplicaId
 
@@ -110,7 +111,7 @@ class Engine:
         self,
         loop: asyncio.AbstractEventLoop,
         owner: EngineOwner,
-        store: LogStore,
+        store: StateStore,
         readers: ThreadPools,
         transport: Transport,
         writers: Writers,

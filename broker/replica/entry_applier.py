@@ -42,6 +42,8 @@ class EntryApplier:
         """Called in order after each applied entry, with its result."""
         self._delayed: deque[Entry] = deque()
         """The entry that is half applied, and those after it."""
+        self._disk_backed = machine if isinstance(machine, DiskBackedMachine) else None
+        self._is_prefetching = False
         self._epoch = 0
         """Counts replacements of the machine's state. Rows that were read for an earlier state are not passed on."""
 
@@ -72,7 +74,7 @@ class EntryApplier:
         if applied:
             self._record(entries[applied - 1])
             if not self._delayed:  # otherwise the state is not that of any index
-                self._on_progress()
+                self._progressed()
 
     def _wait_for(self, needed: RowsNeeded) -> None:
         epoch = self._epoch
@@ -82,8 +84,8 @@ class EntryApplier:
         """Continue with the entry that is half applied, and apply those after it."""
         if epoch != self._epoch:
             return
-        machine = self._machine
-        assert isinstance(machine, DiskBackedMachine)
+        machine = self._disk_backed
+        assert machine is not None
         result = machine.resume(found)
         if type(result) is RowsNeeded:
             self._wait_for(result)
@@ -95,7 +97,7 @@ class EntryApplier:
         if self._proposals.queue:
             self._proposals.on_applied(entry, result)
         self._record(entry)
-        self._on_progress()
+        self._progressed()
         if rest:
             self.apply(rest)
 
@@ -107,7 +109,29 @@ class EntryApplier:
         if machine.applied_index != due:
             violated("machine_at_applied_index", applied_index=machine.applied_index, due=due)
 
+    def _progressed(self) -> None:
+        self._on_progress()
+        if self._disk_backed is not None and not self._is_prefetching:
+            self._prefetch(self._disk_backed)
+
+    def _prefetch(self, machine: DiskBackedMachine) -> None:
+        """Read rows ahead, if the machine wants any. One read is under way."""
+        needed = machine.prefetch()
+        if needed is not None:
+            self._is_prefetching = True
+            epoch = self._epoch
+            self._read_rows(needed, lambda found: self._on_prefetched(machine, epoch, needed, found))
+
+    def _on_prefetched(self, machine: DiskBackedMachine, epoch: int, needed: RowsNeeded, found: RowsFound) -> None:
+        if epoch != self._epoch:
+            return
+        self._is_prefetching = False
+        # while an entry is half applied nobody may touch the machine, and kept rows would be outdated: they are read again
+        if not self._delayed:
+            machine.on_prefetched(needed, found)
+
     def drop(self) -> None:
         """Forget the entries that are not applied: a snapshot replaces the state, or the replica is closed."""
         self._delayed.clear()
+        self._is_prefetching = False
         self._epoch += 1

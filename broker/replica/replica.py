@@ -31,7 +31,7 @@ from raftmq.raft.messages import SnapshotMeta
 from raftmq.raft.ready import Appended, RefusalReason, Refused, Role, RoleChange
 from raftmq.storage.errors import DamagedReplicaError, LogRangeError, ReplicaClosedError
 from raftmq.storage.log_store import ReplicaKey, Update
-from raftmq.storage.state_write import StateWrite
+from raftmq.storage.state_store import StateWrite
 from raftmq.types import NO_NODE, LogIndex, NodeId, ReplicaId, Term
 
 MachineT = TypeVar("MachineT", bound=StateMachine, covariant=True)

@@ -25,8 +25,8 @@ from raftmq.broker.replica.row_loads import RowLoads
 from raftmq.fsm.state_machine import DiskBackedMachine, StateMachine
 from raftmq.raft.entry import Entry
 from raftmq.storage.errors import CommitFailedError, ReplicaClosedError, StorageFullError
-from raftmq.storage.log_store import LogStore, ReplicaKey
-from raftmq.storage.state_write import StateWrite
+from raftmq.storage.log_store import ReplicaKey
+from raftmq.storage.state_store import StateStore, StateWrite
 
 log = structlog.get_logger(__name__)
 
@@ -61,7 +61,7 @@ class WriteBacks:
         self,
         loop: asyncio.AbstractEventLoop,
         host: EngineHost,
-        store: LogStore,
+        store: StateStore,
         thread: Executor,
         loads: RowLoads,
         limits: Limits,
@@ -134,8 +134,8 @@ class WriteBacks:
         if machine.applied_index <= replica.durable_state_index:
             return
         write_back.in_flight = StateWrite(
-            machine.take_dirty_rows(),
             machine.applied_index,
+            machine.take_dirty_rows(),
             membership if membership != replica.durable_membership else None,
         )
         self._submit(write_back)

@@ -8,6 +8,8 @@ from hashlib import blake2b
 
 from raftmq.broker.replica.disk import Installing
 from raftmq.broker.replica.replica import Replica
+from raftmq.fsm.log_partition import LogPartition
+from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.state_machine import StateMachine
 
 from sim.core.invariants.violation import InvariantViolation
@@ -24,7 +26,7 @@ class ReplicaStates:
         """Compare a replica's state with the other replicas' state at the same index."""
         machine = replica.state_machine
         index = machine.applied_index
-        if replica.is_closed or isinstance(replica.disk, Installing):
+        if replica.is_closed or isinstance(replica.disk, Installing) or not isinstance(machine, Metadata | LogPartition):
             return
         digest = blake2b(digest_size=16)
         for key, value in machine.rows():
