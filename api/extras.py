@@ -15,6 +15,7 @@ Extra = Literal["cli", "server", "spark"]
 MODULES: Final[dict[Extra, tuple[str, ...]]] = {
     "cli": ("rich", "typer"),
     "server": (
+        "cronsim",
         "dynaconf",
         "google.rpc",
         "grpc_health",
@@ -26,6 +27,7 @@ MODULES: Final[dict[Extra, tuple[str, ...]]] = {
         "starlette",
         "structlog",
         "typer",
+        "tzdata",
         "uvicorn",
         *(("uvloop",) if sys.platform != "win32" else ()),
     ),

@@ -50,7 +50,7 @@ class RaftCore(Election):
       room for another campaign.
     - `heartbeat_due`: a leader owes its peers a heartbeat (timer, or a read to confirm). The shell calls `take_heartbeats()`.
 
-    The shell sets `snapshot_meta`, and adds the state rows to an `InstallSnapshot` itself.
+    The shell sets `snapshot_meta` and `now_ms`, and adds the state rows to an `InstallSnapshot` itself.
     """
 
     __slots__ = ()

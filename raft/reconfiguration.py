@@ -79,7 +79,7 @@ class Reconfiguration(Following):
             and self._may_change_membership()
         ):
             proposal = Proposal(EntryKind.MEMBERSHIP, encode_change(_LEAVE))
-            self._append_own(leadership, (proposal,), self.log.append_time_ms)
+            self._append_own(leadership, (proposal,), self.now_ms())
 
     # ------------------------------------------------------------------------------------------------------- applying
 

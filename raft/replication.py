@@ -41,7 +41,7 @@ class Replication(ReadIndexing):
         leadership.progress[self.replica_id].become_replicate()
         self._count_own_log(leadership)
         # The no-op commits the entries of earlier leaders, as only entries of the own term may be counted (thesis 3.6.2, 6.4).
-        self._append_own(leadership, (Proposal(EntryKind.EMPTY, b""),), log.append_time_ms)
+        self._append_own(leadership, (Proposal(EntryKind.EMPTY, b""),), self.now_ms())
         self.heartbeat_due = True
 
     def _sync_progress(self, leadership: Leadership, membership: Membership) -> None:

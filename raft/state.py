@@ -58,6 +58,10 @@ def _no_snapshot() -> SnapshotMeta | None:
     return None
 
 
+def _no_time() -> int:
+    return 0  # append times never decrease, so this is that of the entry before
+
+
 class CoreState:
     """Hold the state of figure 3.1, volatile and persistent, and the output that gathers for the next `Ready`."""
 
@@ -90,6 +94,7 @@ class CoreState:
         "leadership",
         "log",
         "membership",
+        "now_ms",
         "replica_id",
         "role",
         "settings",
@@ -115,6 +120,9 @@ class CoreState:
         self._random = random
         self.snapshot_meta: Callable[[], SnapshotMeta | None] = _no_snapshot
         """Returns the snapshot that may be sent now, or None. Set by the shell."""
+        self.now_ms: Callable[[], int] = _no_time
+        """Returns the time for the entries that the core proposes itself: the no-op, and the end of a joint configuration. Set by
+        the shell where these must carry the time, too. By default they repeat the append time of the entry before them."""
         self.log = self._restore_log(restored, log_view)
         self._restore_hard_state(restored.hard_state)
         self.membership = restored.membership

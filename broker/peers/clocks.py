@@ -153,6 +153,18 @@ class PeerClocks:
         agreement = Agreement.DISPUTED if abs(offset_ms) > self._bound_ms else Agreement.UNHEARD
         return ClockStanding(agreement, offset_ms, frozenset())
 
+    def median_ms(self) -> int | None:
+        """Return the median of the wall clocks of more than half of all nodes, or None if too few have answered.
+
+        The clocks need not agree: half of them are not later than the result. Of two in the middle it is the earlier one, because a
+        time that is too early only delays.
+        """
+        self._look_for_leap()
+        clocks = sorted([float(self._clock.now_ms()), *self._fresh(self._loop.time()).values()])
+        if 2 * len(clocks) <= len(self._peers()) + 1:
+            return None
+        return int(clocks[(len(clocks) - 1) // 2])
+
     @property
     def is_trusted(self) -> bool:
         """Return whether records may be expired by this node's clock."""

@@ -509,7 +509,7 @@ class Engine:
         replica.learn_node(message.source, node_id)
         if isinstance(message, AppendRequest) and message.entries and not self._admit_inbound(replica, message):
             return
-        self.guarded(replica, replica.core.step, message)
+        self.guarded(replica, replica.step, message)
         if not isinstance(message, AppendResponse) or self._has_work(
             replica
         ):  # a second acknowledgement changes nothing
@@ -612,5 +612,5 @@ class Engine:
         log.warning("loop_stalled", elapsed_seconds=round(seconds, 3))
         for replica in list(self.replicas.values()):
             if replica.core.role is Role.LEADER and seconds >= self.timing.election_seconds(replica.group_id):
-                self.guarded(replica, replica.core.require_confirmation)
+                self.guarded(replica, replica.require_confirmation)
                 self.mark_dirty(replica)

@@ -15,6 +15,7 @@ from raftmq.broker.base.limits import Limits
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.replica.disk import IDLE, DiskState, Installing, Writing
 from raftmq.broker.replica.entry_applier import EntryApplier
+from raftmq.broker.replica.entry_clock import EngineClock, EntryClock
 from raftmq.broker.replica.leadership_table import LeadershipTable
 from raftmq.broker.replica.outgoing_snapshots import OutgoingSnapshots
 from raftmq.broker.replica.pending_proposals import PendingProposals
@@ -27,7 +28,7 @@ from raftmq.proto import queue_pb2 as pb
 from raftmq.raft.core import RaftCore, RestoredState
 from raftmq.raft.entry import EntryKind, LogPosition, Proposal
 from raftmq.raft.membership import Membership, MembershipChange
-from raftmq.raft.messages import SnapshotMeta
+from raftmq.raft.messages import AppendRequest, Message, SnapshotMeta
 from raftmq.raft.ready import Appended, RefusalReason, Refused, Role, RoleChange
 from raftmq.storage.errors import DamagedReplicaError, LogRangeError, ReplicaClosedError
 from raftmq.storage.log_store import ReplicaKey, Update
@@ -127,6 +128,8 @@ class Replica(Generic[MachineT]):
         self.is_disk_backed = isinstance(machine, DiskBackedMachine)
         """Whether the derived state has a file of its own, to which it is written back (`write_backs`)."""
         self.log = log
+        self.clock: EntryClock = EngineClock(host.now_ms)
+        """Stamps the entries that are proposed here. Written by `use_clock`."""
         self.node_of_replica = node_of_replica
         self.learned_nodes: dict[ReplicaId, NodeId] = {}
         """The nodes from which messages of replicas came, until metadata names their nodes. Written by `learn_node`."""
@@ -171,6 +174,15 @@ class Replica(Generic[MachineT]):
         self.applier = EntryApplier(machine, core, self.proposals, partial(host.read_rows, self), self._on_progress)
         self._progress: asyncio.Future[None] | None = None
         log.on_fetched = self._on_entries_fetched
+
+    def use_clock(self, clock: EntryClock) -> None:
+        """Stamp every entry of this replica with another clock than the engine's, also those that the core proposes itself.
+
+        The core does not ask the engine's clock: a node may win an election before it has compared its clock with others, and an
+        append time that is far ahead would stay, because append times never decrease.
+        """
+        self.clock = clock
+        self.core.now_ms = clock.now_ms
 
     def node_of(self, replica_id: ReplicaId) -> NodeId:
         """Return the node of a replica according to metadata, else the source of its messages, or 0 if neither is known."""
@@ -217,6 +229,17 @@ class Replica(Generic[MachineT]):
             )
         raise self.not_leader()
 
+    def require_confirmation(self) -> None:
+        """Doubt the own leadership after a stall of the process, until a quorum has confirmed it."""
+        self.clock.on_doubted()
+        self.core.require_confirmation()
+
+    def step(self, message: Message) -> None:
+        """Pass a message from a peer to the core."""
+        self.core.step(message)
+        if isinstance(message, AppendRequest) and message.entries and self.core.role is not Role.LEADER:
+            self.clock.on_received(self.core.log.append_time_ms)
+
     def not_leader(self) -> RequestError:
         """Return the definite refusal of a replica that does not lead, with the best hint at the leader."""
         node_id, address, term = self._host.leadership.leader_hint(self.group_id)
@@ -261,7 +284,7 @@ class Replica(Generic[MachineT]):
                 retry_after_ms=THROTTLE_RETRY_MS,
             )
         try:
-            answer = self.core.propose(proposals, self._host.now_ms())
+            answer = self.core.propose(proposals, self.clock.now_ms())
         except InvariantError as error:
             self._host.release_uncommitted(size)
             self._host.break_replica(self, error)
@@ -294,7 +317,7 @@ class Replica(Generic[MachineT]):
         if not self.is_leader:
             raise self.not_leader()
         try:
-            answer = self.core.propose_membership(change, self._host.now_ms())
+            answer = self.core.propose_membership(change, self.clock.now_ms())
         except InvariantError as error:
             self._host.break_replica(self, error)
             raise self.proposals.leadership_lost() from error
@@ -344,6 +367,7 @@ class Replica(Generic[MachineT]):
         """Answer the calls that the change decides, and tell the listeners."""
         self.leaderless_since = None if change.leader_id else self._host.loop.time()
         if change.role is not Role.LEADER:
+            self.clock.on_doubted()
             self.proposals.fail_all()
             if change.leader_id:
                 self.reads.forget_unconfirmed()
@@ -399,6 +423,7 @@ class Replica(Generic[MachineT]):
         self.durable_membership = meta.membership
         self.pending_truncation = None
         self.disk = IDLE
+        self.clock.on_received(self.core.log.append_time_ms)
         for listener in self.restored_listeners:
             listener()
         self._on_progress()  # reads that were confirmed during the installation waited for this state
@@ -471,7 +496,7 @@ class Replica(Generic[MachineT]):
         return self.core.role
 
     def now_ms(self) -> int:
-        """Return the wall clock's time, in milliseconds since the epoch."""
+        """Return the engine's time, in milliseconds since the epoch. Entries are stamped by `clock`."""
         return self._host.now_ms()
 
     async def in_thread(self, function: Callable[..., T], *arguments: object) -> T:

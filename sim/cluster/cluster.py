@@ -284,7 +284,7 @@ class Cluster:
         """Suspend all machines for some hours. Only their wall clocks continue."""
         self.true_epoch_ms += hours * HOUR_MS
         for machine in self.machines.values():
-            machine.wall.set(machine.wall.epoch_ms + hours * HOUR_MS)
+            machine.wall.sleep(hours * HOUR_MS)
 
     # ------------------------------------------------------------------------------------------------ life
 

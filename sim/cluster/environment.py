@@ -43,7 +43,7 @@ class ProcessEnded(BaseException):
 
 
 class WallTime:
-    """A machine's wall clock, which may jump."""
+    """A machine's clocks: the wall clock may jump."""
 
     def __init__(self, loop: VirtualLoop, epoch_ms: int) -> None:
         self._loop = loop
@@ -52,6 +52,12 @@ class WallTime:
         self.jumps_read = 0
         """Number of jumps after which the clock was read."""
         self._has_jumped = False
+        self._slept_ms = 0
+
+    def sleep(self, slept_ms: int) -> None:
+        """Let the machine be suspended for a time."""
+        self.set(self.epoch_ms + slept_ms)
+        self._slept_ms += slept_ms
 
     def set(self, epoch_ms: int) -> None:
         """Set the clock forward or back."""
@@ -64,6 +70,10 @@ class WallTime:
             self._has_jumped = False
             self.jumps_read += 1
         return self.epoch_ms + int(self._loop.now * 1000)
+
+    def boottime_ns(self) -> int:
+        """See `Clock`."""
+        return int(self._loop.now * 1_000_000_000) + self._slept_ms * 1_000_000
 
 
 class _Forwarder(GrpcForwarder):

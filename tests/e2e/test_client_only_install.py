@@ -135,7 +135,7 @@ def test_a_command_names_the_extra_that_it_needs(
 def test_local_cluster_names_the_extra_that_it_needs(environment: Path) -> None:
     program = "from raftmq.testing import LocalCluster\nLocalCluster().start()"
     done = run(environment / "python", "-c", program)
-    assert "MissingExtraError: LocalCluster needs packages that are not installed (dynaconf, " in done.stderr
+    assert "MissingExtraError: LocalCluster needs packages that are not installed (cronsim, " in done.stderr
     assert done.stderr.endswith("pip install 'raftmq[server]'\n")
 
 

@@ -131,6 +131,29 @@ def test_the_majority_of_all_nodes_is_trusted(wrong, expected):
             assert cluster.clocks[node].look().offset_ms == pytest.approx(cluster.wrong_ms[node], abs=5_000)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "down", "median"),
+    [
+        ([5_000], 0, 5_000),
+        ([0, HOUR_MS], 0, 0),
+        ([0, HOUR_MS], 1, None),
+        ([0, HOUR_MS, 72 * HOUR_MS], 0, HOUR_MS),
+        ([0, HOUR_MS, 72 * HOUR_MS], 1, 0),
+        ([0, HOUR_MS, 72 * HOUR_MS], 2, None),
+        ([HOUR_MS, 0, 2, 1], 0, 1),
+        ([HOUR_MS, 0, 2, 1], 1, 2),
+        ([HOUR_MS, 0, 2, 1], 2, None),
+    ],
+)
+def test_the_median_is_that_of_more_than_half_of_all_nodes(wrong, down, median):
+    """Also of clocks that do not agree. `down` nodes at the end are silent."""
+    cluster = Cluster(*wrong)
+    cluster.down = set(range(len(wrong) - down + 1, len(wrong) + 1))
+    cluster.check()
+    found = cluster.clocks[1].median_ms()
+    assert found == (None if median is None else cluster.true_ms + median)
+
+
 def test_nodes_that_are_down_count_as_silent():
     cluster = Cluster(0, 0, 0)
     cluster.down = {2, 3}

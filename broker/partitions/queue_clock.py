@@ -1,0 +1,178 @@
+"""Keep the clock of one queue partition, on one replica.
+
+Everything in a queue that depends on time follows the append times of its entries: due times, deadlines of leases, expiry. So the
+clock that stamps them must run on while leaders, wall clocks and processes come and go, and it must not run away with any of them.
+
+- A running clock advances with the time since the machine's start, which counts suspension and never jumps. It slews towards the
+  median of a quorum's wall clocks by at most one twentieth. A wall clock that jumps moves it no faster than that.
+- Each replica keeps its clock running. A follower raises it to each append time that it receives, so that after an election the
+  clock continues where the last leader left it: late by the delay of the network.
+- After a start of the process it steps to max(last append time, median). Until a quorum's clocks are known it stands still at the
+  last append time, which is late and never early, and `is_running` is False.
+- It never goes back. A clock that is far behind is set forward by `step_to`, on an operator's order.
+
+Must not read a clock: both sources are arguments. Invariants: no value is below an earlier one, nor below an append time of the log;
+and between two readings of a running clock that was not stepped the time passes at 95 to 105 % of the real one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from raftmq.broker.base.request_error import RequestError
+from raftmq.proto import queue_pb2 as pb
+
+SLEW_DIVISOR: Final = 20
+"""The clock gains or loses at most this part of the elapsed time: 5 %, so that a lease of 30 s varies by 1.5 s."""
+COMPARE_NS: Final = 50_000_000
+"""Interval of the comparisons with the median. It is short beside the drift of any machine, and spares a comparison per entry."""
+GRACE_MS_MAX: Final = 10_000
+"""The longest time for which leases that ended while nobody led stay valid. A consumer finds the new leader within it."""
+_MS: Final = 1_000_000
+"""Nanoseconds of a millisecond."""
+
+
+class QueueClock:
+    """The clock of one replica of a queue partition. Implements `EntryClock`.
+
+    How it plugs in: the partition creates it with `Engine.clocks.median_ms`, the `boottime_ns` of the node's `Clock` and the append
+    time of the log's last entry, and passes it to `Replica.use_clock`. From then on it stamps everything: proposals and changes of
+    membership, which `Replica` stamps, and the no-op of an election and the end of a joint configuration, which the core stamps.
+    `Replica` also reports append times that it receives, and doubts about its leadership. The partition proposes nothing while
+    `is_running` is False, reads `read_ms` for its timers, and takes `expire_before` into each entry that expires leases.
+    """
+
+    def __init__(
+        self, median_ms: Callable[[], int | None], boottime_ns: Callable[[], int], last_append_time_ms: int
+    ) -> None:
+        """Begin after a start of the process.
+
+        Args:
+            median_ms: returns the median of the wall clocks of a quorum, or None while too few are known.
+            boottime_ns: returns a time that never jumps and counts suspension.
+            last_append_time_ms: append time of the last entry in the log.
+        """
+        self._median_ms = median_ms
+        self._boottime_ns = boottime_ns
+        self.is_running = False
+        """Whether the clock advances. False from the start of the process until a quorum's clocks are known."""
+        self.stepped_ms = 0
+        """The length of the last step forward, at the start or by an operator."""
+        self._time_ns = last_append_time_ms * _MS
+        """The clock at `_read_at_ns`, in nanoseconds since the epoch."""
+        self._read_at_ns = boottime_ns()
+        self._correction_ns = 0
+        """The difference to the median that is left to slew."""
+        self._compare_at_ns = self._read_at_ns
+        """When the clock is compared with the median again."""
+        self._stamped_ms = last_append_time_ms
+        """The last append time, received or given here."""
+        self._gap_start_ms: int | None = last_append_time_ms
+        """The last append time before nobody may have led. None while this replica leads without doubt and the grace is over."""
+        self._grace_end_ms: int | None = None
+        """The end of the grace for leases that ended in the gap. None before it began."""
+
+    # ---------------------------------------------------------------------------------------------------- the time
+
+    def now_ms(self) -> int:
+        """Return the time to stamp an entry with."""
+        self._stamped_ms = max(self._stamped_ms, self.read_ms())
+        return self._stamped_ms
+
+    def read_ms(self) -> int:
+        """Return the time without stamping an entry, for timers and answers."""
+        if self.is_running:
+            self._advance()
+        else:
+            self._start()
+        return self._time_ns // _MS
+
+    def on_received(self, append_time_ms: int) -> None:
+        """Continue from an append time that another leader gave."""
+        self.read_ms()
+        self._raise_to(append_time_ms)
+        self._stamped_ms = max(self._stamped_ms, append_time_ms)
+        self._gap_start_ms, self._grace_end_ms = self._stamped_ms, None
+
+    def step_to(self, target_ms: int) -> None:
+        """Set the clock forward, on an operator's order. Messages that are due until then become due with the next entry.
+
+        Raises:
+            RequestError: INVALID_ARGUMENT unless the target is after the clock and not after the median of the brokers' clocks.
+                NOT_READY while the median is unknown. Nothing has changed.
+        """
+        now_ms, median_ms = self.read_ms(), self._median_ms()
+        if median_ms is None or not self.is_running:
+            raise RequestError(pb.NOT_READY, "too few brokers have reported their clocks; try again", retry_after_ms=50)
+        if not now_ms < target_ms <= median_ms:
+            raise RequestError(
+                pb.INVALID_ARGUMENT,
+                f"the queue clock is at {now_ms} ms and the brokers' clocks are at {median_ms} ms: it can only be set to a time between",
+            )
+        self.stepped_ms = self._raise_to(target_ms)
+
+    @property
+    def difference_ms(self) -> int | None:
+        """Return how far the queue clock is ahead of the median, or None while the median is unknown."""
+        median_ms = self._median_ms()
+        return None if median_ms is None else self.read_ms() - median_ms
+
+    def _start(self) -> None:
+        self._read_at_ns = self._boottime_ns()
+        median_ms = self._median_ms()
+        if median_ms is not None:
+            self.is_running = True
+            self.stepped_ms = self._raise_to(median_ms)
+            self._compare()
+
+    def _raise_to(self, target_ms: int) -> int:
+        """Set the clock forward to a time unless it is later already. Return by how many milliseconds."""
+        raised_ns = max(0, target_ms * _MS - self._time_ns)
+        self._time_ns += raised_ns
+        self._correction_ns -= raised_ns
+        return raised_ns // _MS
+
+    def _advance(self) -> None:
+        elapsed_ns = max(0, self._boottime_ns() - self._read_at_ns)
+        self._read_at_ns += elapsed_ns
+        self._time_ns += elapsed_ns
+        if self._read_at_ns >= self._compare_at_ns:
+            self._compare()  # before slewing: after an idle hour the median of an hour ago would count for all of it
+        slew_max_ns = elapsed_ns // SLEW_DIVISOR
+        slew_ns = min(max(self._correction_ns, -slew_max_ns), slew_max_ns)
+        self._correction_ns -= slew_ns
+        self._time_ns += slew_ns
+
+    def _compare(self) -> None:
+        """Take the present difference to the median as the correction that is left."""
+        median_ms = self._median_ms()
+        self._compare_at_ns = self._read_at_ns + COMPARE_NS
+        self._correction_ns = 0 if median_ms is None else median_ms * _MS - self._time_ns
+
+    # ---------------------------------------------------------------------------------------------------- leases
+
+    def on_doubted(self) -> None:
+        """Begin a gap: this replica does not lead any more, or does not know whether it does."""
+        if self._gap_start_ms is None:
+            self._gap_start_ms = self._stamped_ms
+        self._grace_end_ms = None
+
+    def expire_before(self, lease_ms: int) -> int:
+        """Return the time up to which an entry expires leases. Only a confirmed leader calls it, before it proposes.
+
+        Leases that ended while nobody led could not be renewed or settled. They stay valid for min(`lease_ms`, `GRACE_MS_MAX`)
+        after the first call, so that a change of the leader does not hand out every message a second time.
+
+        Args:
+            lease_ms: the usual length of a lease of the topic.
+        """
+        now_ms = self.read_ms()
+        if self._gap_start_ms is None:
+            return now_ms
+        if self._grace_end_ms is None:
+            self._grace_end_ms = now_ms + min(lease_ms, GRACE_MS_MAX)
+        if now_ms < self._grace_end_ms:
+            return self._gap_start_ms
+        self._gap_start_ms = self._grace_end_ms = None
+        return now_ms
