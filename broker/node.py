@@ -43,7 +43,6 @@ from raftmq.broker.replica.replica import Replica
 from raftmq.broker.services.damage_reporter import DamageReporter
 from raftmq.broker.shutdown import Shutdown
 from raftmq.errors import InvariantError, UnsupportedDataError
-from raftmq.fsm.feature_levels import FEATURE_LEVEL
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.proto import queue_pb2 as pb
 from raftmq.storage.errors import DamagedReplicaError
@@ -65,6 +64,7 @@ class Node:
         self.version = version
         self.loop = asyncio.get_running_loop()
         self._parts = parts = parts or NodeEnvironment(config)
+        self._feature_level = parts.feature_level()
         self.limits: Limits = within_this_process(
             config.limits(), config.map_bytes, replica_file_count(config.data_dir)
         )
@@ -171,6 +171,7 @@ class Node:
             self.addresses,
             self.registry,
             self.limits.partitions_max,
+            self._feature_level,
             self._parts.open_channel,
         )
         self._bootstrap = ClusterBootstrap(
@@ -296,8 +297,8 @@ class Node:
         stale = self._peers.boots.own_contradiction()
         if stale is not None:
             self._on_stale_directory(f"metadata knows a later process of this broker: {stale}")
-        elif replica.state_machine.feature_level > FEATURE_LEVEL:
-            text = f"the cluster is at feature level {replica.state_machine.feature_level}, and this version knows {FEATURE_LEVEL}"
+        elif replica.state_machine.feature_level > self._feature_level:
+            text = f"the cluster is at feature level {replica.state_machine.feature_level}, and this version knows {self._feature_level}"
             self._fall_silent(NotReady(Reason.UNSUPPORTED_FORMAT, f"{text}: start a newer version of the broker"))
 
     def _on_stale_directory(self, reason: str) -> None:

@@ -4,7 +4,7 @@ it.
 A broker that meets a committed command that it cannot read must stop that replica (`UnsupportedCommandError`). So a
 command is proposed only when every broker of the cluster can read it. The cluster's feature level guarantees this: it
 never exceeds the level of any registered broker, and only rises. A leader with an old copy of metadata knows a lower
-level and refuses more.
+level and refuses more. `RaiseFeatureLevel` raises it.
 
 To add a command, give it a row here with the level that introduces it. To add a field to a command of an earlier level,
 name it in `FIELD_LEVELS`. A program refuses fields that it does not know, so the field counts like a command of its
@@ -20,11 +20,12 @@ import msgspec
 from raftmq.fsm import log_commands as lc
 from raftmq.fsm import metadata_commands as mc
 
-FEATURE_LEVEL: Final = 1
+FEATURE_LEVEL: Final = 2
 """The highest level that this program knows."""
 
 METADATA_LEVELS: Final[Mapping[type[mc.MetadataCommand], int]] = {
     mc.InitializeCluster: 0,  # it sets the level
+    mc.RaiseFeatureLevel: 1,  # the brokers of level 1 apply it, too
     mc.RegisterNode: 1,
     mc.RemoveNode: 1,
     mc.SetMetadataMembership: 1,

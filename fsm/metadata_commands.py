@@ -54,6 +54,16 @@ class RegisterNode(Command, frozen=True, tag="node+"):
     lineage: bytes = b""
 
 
+class RaiseFeatureLevel(Command, frozen=True, tag="level+"):
+    """Raise the cluster's feature level, which permits the commands of that level. Nothing lowers it again.
+
+    Result: `Done`, also when the cluster is at this level, or `Rejected` with INVALID_ARGUMENT below the cluster's level
+    and UNSUPPORTED_VERSION above the level of a registered node.
+    """
+
+    level: int
+
+
 class RemoveNode(Command, frozen=True, tag="node-"):
     """Remove a node permanently and refuse its uuid. Result: `Done` or `Rejected`.
 
@@ -277,6 +287,7 @@ class DeleteConsumerGroup(Command, frozen=True, tag="group-"):
 
 MetadataCommand = (
     InitializeCluster
+    | RaiseFeatureLevel
     | RegisterNode
     | RemoveNode
     | SetMetadataMembership

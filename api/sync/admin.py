@@ -154,3 +154,7 @@ class Admin(SyncClient):
     def remove_broker(self, broker_id: int, *, force: bool = False) -> BrokerRemoval:
         """Remove a broker from the cluster. See `raftmq.Admin.remove_broker`."""
         return self._run(lambda: self._client.remove_broker(broker_id, force=force))
+
+    def raise_feature_level(self, level: int | None = None) -> int:
+        """Permit the features of newer brokers. See `raftmq.Admin.raise_feature_level`."""
+        return self._run(lambda: self._client.raise_feature_level(level))

@@ -33,6 +33,7 @@ from raftmq.broker.services.admin import AdminService
 from raftmq.broker.services.cluster_health import ClusterHealth
 from raftmq.broker.services.committed_offsets import OffsetsService
 from raftmq.broker.services.data_tokens import DataTokens
+from raftmq.broker.services.feature_level import FeatureLevelService
 from raftmq.broker.services.forwarder import Forwarder, GrpcForwarder
 from raftmq.broker.services.health import HealthService
 from raftmq.broker.services.host import ServiceHost
@@ -82,6 +83,7 @@ class GrpcServer:
         self.admin = AdminService(host, locator, leader, ClusterHealth(host, calls, self.health))
         self.nodes = NodesService(host, leader)
         self.removal = NodeRemovalService(host, leader)
+        self.feature_level = FeatureLevelService(host, leader)
         self.topology = TopologyService(host)
         self.offsets = OffsetsService(host, locator, host.partitions)
         self.coordinator = GroupCoordinator(host, plans or ProcessPlanRunner(host.timing.assignor_seconds_max))
@@ -94,6 +96,7 @@ class GrpcServer:
             self.admin,
             self.nodes,
             self.removal,
+            self.feature_level,
             self.groups,
             self.health,
             self.data_tokens,

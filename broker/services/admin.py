@@ -243,12 +243,15 @@ class AdminService:
                     is_connected=host.is_connected(NodeId(node.node_id)),
                     replica_count=metadata.replica_count_of_node(node.node_id),
                     leader_count=leaders[node.node_id],
+                    feature_level_max=node.feature_level_max,
                 )
                 for node in metadata.nodes()
             ],
             topic_count=metadata.topic_count,
             partition_count=len(group_ids),
             partitions_without_leader=leaders[NO_NODE],
+            feature_level=metadata.feature_level,
+            feature_level_max=metadata.feature_level_max,
         )
 
     # ------------------------------------------------------------------------------------------------ helpers

@@ -45,6 +45,7 @@ from raftmq.methods import (
     DESCRIBE_CLUSTER,
     DESCRIBE_TOPIC,
     LIST_TOPICS,
+    RAISE_FEATURE_LEVEL,
     REMOVE_BROKER,
 )
 from raftmq.proto import queue_pb2 as pb
@@ -423,6 +424,8 @@ class Admin:
             topic_count=response.topic_count,
             partition_count=response.partition_count,
             partitions_without_leader=response.partitions_without_leader,
+            feature_level=response.feature_level,
+            feature_level_max=response.feature_level_max,
             health=read_cluster_health(response.health) if response.HasField("health") else None,
         )
 
@@ -445,6 +448,24 @@ class Admin:
             without_majority_count=response.without_majority_count,
             without_majority=tuple(TopicPartition(name.topic, name.partition) for name in response.without_majority),
         )
+
+    async def raise_feature_level(self, level: int | None = None) -> int:
+        """Permit the features of newer brokers, after an upgrade of all brokers. Return the cluster's level.
+
+        It cannot be undone: a broker of an older version cannot join any more. Repeating it is harmless.
+
+        Args:
+            level: the new level. By default the highest that every broker supports (`ClusterDescription.feature_level_max`).
+
+        Raises:
+            UnsupportedVersionError: a broker does not support the level. Nothing changed.
+            InvalidArgumentError: the cluster's level is higher. Nothing changed.
+        """
+        self._check_usable()
+        request = pb.RaiseFeatureLevelRequest(level=_positive(level, "level"))
+        response = await self._resolver.call_any(RAISE_FEATURE_LEVEL, request, self._timeout_seconds)
+        self._resolver.record_revision(response.metadata_revision)
+        return response.level
 
     async def _made(self, name: str, revision: int, made: pb.Topic, deadline: Deadline) -> TopicDescription:
         """Return a topic that was just created or changed, with its leaders if possible.

@@ -72,6 +72,73 @@ def test_the_bootstrapping_node_has_metadata_replica_1_even_if_it_registers_late
     assert (booted.node_id, booted.metadata_replica_id) == (2, 1)
 
 
+# -------------------------------------------------------------------------------------------------------- feature level
+
+
+def upgrade(cluster: Cluster, *uuids: str) -> None:
+    for uuid in uuids:
+        assert cluster.code(register(uuid, feature_level_max=3)) is None
+
+
+def test_the_level_rises_as_far_as_every_node_allows(cluster: Cluster) -> None:
+    upgrade(cluster, "u1", "u2")
+    assert cluster.state.feature_level_max == 1
+    assert cluster.code(mc.RaiseFeatureLevel(2)) == codes.UNSUPPORTED_VERSION
+    cluster.run(register("u3", feature_level_max=2))
+    assert cluster.state.feature_level_max == 2
+    assert cluster.code(mc.RaiseFeatureLevel(3)) == codes.UNSUPPORTED_VERSION
+    raised = cluster.run(mc.RaiseFeatureLevel(2))
+    assert raised == mc.Done(cluster.state.revision)
+    assert cluster.state.feature_level == 2
+    assert cluster.run(mc.RaiseFeatureLevel(2)) == raised, "its proposer may repeat it"
+
+
+def test_the_level_never_falls(cluster: Cluster) -> None:
+    upgrade(cluster, "u1", "u2", "u3")
+    cluster.run(mc.RaiseFeatureLevel(3))
+    assert cluster.code(mc.RaiseFeatureLevel(2)) == codes.INVALID_ARGUMENT
+    assert cluster.code(mc.RaiseFeatureLevel(-1)) == codes.INVALID_ARGUMENT
+
+
+def test_a_refusal_names_the_nodes_that_are_behind(cluster: Cluster) -> None:
+    upgrade(cluster, "u2")
+    refused = cluster.run(mc.RaiseFeatureLevel(2))
+    assert isinstance(refused, mc.Rejected)
+    assert "broker 1 (1), broker 3 (1): upgrade these brokers first" in refused.message
+
+
+def test_a_removed_node_does_not_hold_the_level_down(cluster: Cluster) -> None:
+    upgrade(cluster, "u1", "u2")
+    cluster.run(mc.RemoveNode(3))
+    assert cluster.code(mc.RaiseFeatureLevel(3)) is None
+
+
+def test_a_cluster_without_nodes_keeps_its_level() -> None:
+    """The node that forms it could not register any more."""
+    cluster = Cluster(nodes=0)
+    cluster.run(mc.InitializeCluster("c1", 1))
+    assert cluster.code(mc.RaiseFeatureLevel(2)) == codes.UNSUPPORTED_VERSION
+
+
+def test_no_node_below_the_level_joins_or_comes_back(cluster: Cluster) -> None:
+    upgrade(cluster, "u1", "u2", "u3")
+    cluster.run(mc.RaiseFeatureLevel(3))
+    for older in (register("u4", feature_level_max=2), register("u2", feature_level_max=2)):
+        assert cluster.code(older) == codes.UNSUPPORTED_VERSION
+    node = cluster.state.node(2)
+    assert node is not None
+    assert node.feature_level_max == 3
+    assert cluster.code(register("u4", feature_level_max=4)) is None
+
+
+def test_the_level_survives_a_snapshot(cluster: Cluster) -> None:
+    upgrade(cluster, "u1", "u2", "u3")
+    cluster.run(mc.RaiseFeatureLevel(2))
+    restored = Metadata()
+    restored.restore(cluster.state.rows(), cluster.state.applied_index)
+    assert restored.feature_level == 2
+
+
 # ---------------------------------------------------------------------------------------------------------------- nodes
 
 

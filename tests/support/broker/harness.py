@@ -35,6 +35,7 @@ from raftmq.broker.services.admin import AdminService
 from raftmq.broker.services.call import Call
 from raftmq.broker.services.cluster_health import ClusterHealth
 from raftmq.broker.services.committed_offsets import OffsetsService
+from raftmq.broker.services.feature_level import FeatureLevelService
 from raftmq.broker.services.health import HealthService
 from raftmq.broker.services.locator import Locator
 from raftmq.broker.services.log import LogService
@@ -175,6 +176,7 @@ class Harness:
         self.admin = AdminService(self, locator, leader, ClusterHealth(self, calls, self.health))
         self.nodes = NodesService(self, leader)
         self.removal = NodeRemovalService(self, leader)
+        self.feature_levels = FeatureLevelService(self, leader)
         self.connected: set[int] = set()
         self.topology = TopologyService(self)
         self.offsets = OffsetsService(self, locator, self.partitions)
@@ -197,11 +199,13 @@ class Harness:
         await self.register(1, "uuid-1")
         return self
 
-    async def register(self, node_id: int, uuid: str, host: str = "", *, replaces_lost: bool = False) -> None:
+    async def register(
+        self, node_id: int, uuid: str, host: str = "", *, replaces_lost: bool = False, feature_level_max: int = 1
+    ) -> None:
         await self._metadata(
             RegisterNode(
                 uuid=uuid, node_id=node_id, client_address=f"node-{node_id}:9400", peer_address=f"node-{node_id}:9401",
-                http_address="", host=host or f"host-{node_id}", rack="", version="1", feature_level_max=1,
+                http_address="", host=host or f"host-{node_id}", rack="", version="1", feature_level_max=feature_level_max,
                 replaces_lost=replaces_lost,
             )
         )  # fmt: skip

@@ -158,6 +158,7 @@ class FakeCluster:
         self.cluster_id = "fake-cluster"
         self.has_data_ports = has_data_ports
         self.revision = 1
+        self.feature_level = 1
         self.topics: dict[str, FakeTopic] = {}
         self.brokers = {n: FakeBroker(self, n) for n in range(1, brokers + 1)}
         self.clusters_called: dict[str, str] = {}
@@ -589,6 +590,8 @@ class FakeBroker(rpc.LogServicer, rpc.TopologyServicer, rpc.AdminServicer):
             brokers=brokers,
             topic_count=len(self.cluster.topics),
             partition_count=sum(len(t.partitions) for t in self.cluster.topics.values()),
+            feature_level=self.cluster.feature_level,
+            feature_level_max=2,
         )
 
     async def RemoveBroker(self, request, context):
@@ -602,6 +605,12 @@ class FakeBroker(rpc.LogServicer, rpc.TopologyServicer, rpc.AdminServicer):
             without_majority_count=2,
             without_majority=[pb.PartitionName(topic="t", partition=n) for n in (3, 5)],
         )
+
+    async def RaiseFeatureLevel(self, request, context):
+        if request.level > 2:
+            await abort(context, detail(pb.UNSUPPORTED_VERSION))
+        self.cluster.feature_level = request.level or 2
+        return pb.RaiseFeatureLevelResponse(metadata_revision=self.cluster.revision, level=self.cluster.feature_level)
 
     async def _known(self, name: str, context):
         topic = self.cluster.topics.get(name)

@@ -105,7 +105,8 @@ def metadata_command(rng: random.Random, index: int) -> mc.MetadataCommand:
             replaces_lost=rng.random() < 0.3,
             feature_level_max=rng.randint(0, 3),
         ),
-        lambda: register(f"u{rng.randint(1, 4)}"),
+        lambda: register(f"u{rng.randint(1, 4)}", feature_level_max=3),
+        lambda: mc.RaiseFeatureLevel(rng.randint(0, 4)),
         lambda: mc.RemoveNode(rng.randint(1, 6), is_forced=rng.random() < 0.5),
         lambda: mc.SetMetadataMembership(tuple(rng.sample(range(1, 9), rng.randint(0, 3))), guard),
         lambda: mc.CreateTopic(
