@@ -35,7 +35,8 @@ from raftmq.broker.cluster.upkeep import Upkeep
 from raftmq.broker.cluster.view import ClusterView
 from raftmq.broker.environment import NodeEnvironment
 from raftmq.broker.node_storage import NodeStorage
-from raftmq.broker.partitions.kinds import Partition, TopicKind
+from raftmq.broker.partitions.kinds import TopicKind
+from raftmq.broker.partitions.partition import Partition
 from raftmq.broker.peers.transport import PeerTransport
 from raftmq.broker.ports import NodePorts
 from raftmq.broker.replica.engine import Engine
@@ -334,7 +335,7 @@ class Node:
             self.replicas.reconcile(self._metadata.require().state_machine, self.view.node_id)
             self.view.on_topology_change()
 
-    def _on_serving(self, replica: Replica[StateMachine], kind: TopicKind) -> None:
+    def _on_serving(self, replica: Replica[StateMachine], kind: TopicKind[Partition]) -> None:
         self._partitions[replica.group_id] = kind.serve(replica, self.view, self.store, self.engine.break_replica)
         self.view.on_topology_change()
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import cast
 
 from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.partitions.partition import Partition
 from raftmq.broker.services.call import Call
 from raftmq.broker.services.cluster_health import ClusterHealth, GatheredHealth
 from raftmq.broker.services.host import ServiceHost
@@ -51,7 +52,9 @@ _CONFIRM_SECONDS = 1.0
 class AdminService:
     """Answers the RPCs about topics and the cluster."""
 
-    def __init__(self, host: ServiceHost, locator: Locator, leader: MetadataLeader, health: ClusterHealth) -> None:
+    def __init__(
+        self, host: ServiceHost, locator: Locator[Partition], leader: MetadataLeader, health: ClusterHealth
+    ) -> None:
         self._host = host
         self._locator = locator
         self.leader = leader
