@@ -8,7 +8,7 @@ level and refuses more. `RaiseFeatureLevel` raises it.
 
 To add a command, give it a row here with the level that introduces it. To add a field to a command of an earlier level,
 name it in `FIELD_LEVELS`. A program refuses fields that it does not know, so the field counts like a command of its
-own.
+own. So does the kind of a new topic (`topic_kinds`).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Final
 import msgspec
 from raftmq.fsm import log_commands as lc
 from raftmq.fsm import metadata_commands as mc
+from raftmq.fsm.topic_kinds import TOPIC_KINDS
 
 FEATURE_LEVEL: Final = 2
 """The highest level that this program knows."""
@@ -66,7 +67,12 @@ FIELD_LEVELS: Final[Mapping[type, Mapping[str, int]]] = {}
 def metadata_level(payload: bytes) -> int | None:
     """Return the level that an encoded metadata command needs, or None when this version cannot read it."""
     command = mc.decode_command(payload)
-    return None if command is None else _needed(command, METADATA_LEVELS[type(command)])
+    if command is None:
+        return None
+    level = METADATA_LEVELS[type(command)]
+    if isinstance(command, mc.CreateTopic):
+        level = max(level, TOPIC_KINDS[command.kind])
+    return _needed(command, level)
 
 
 def log_level(payload: bytes) -> int | None:

@@ -859,7 +859,7 @@ class PartitionLeader(_message.Message):
     def __init__(self, group_id: _Optional[int] = ..., broker_id: _Optional[int] = ..., leader_epoch: _Optional[int] = ...) -> None: ...
 
 class CreateTopicRequest(_message.Message):
-    __slots__ = ("name", "partitions", "replication_factor", "config", "timeout_ms")
+    __slots__ = ("name", "partitions", "replication_factor", "config", "timeout_ms", "kind")
     class ConfigEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -872,12 +872,14 @@ class CreateTopicRequest(_message.Message):
     REPLICATION_FACTOR_FIELD_NUMBER: _ClassVar[int]
     CONFIG_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
     name: str
     partitions: int
     replication_factor: int
     config: _containers.ScalarMap[str, str]
     timeout_ms: int
-    def __init__(self, name: _Optional[str] = ..., partitions: _Optional[int] = ..., replication_factor: _Optional[int] = ..., config: _Optional[_Mapping[str, str]] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
+    kind: str
+    def __init__(self, name: _Optional[str] = ..., partitions: _Optional[int] = ..., replication_factor: _Optional[int] = ..., config: _Optional[_Mapping[str, str]] = ..., timeout_ms: _Optional[int] = ..., kind: _Optional[str] = ...) -> None: ...
 
 class CreateTopicResponse(_message.Message):
     __slots__ = ("topic_id", "metadata_revision", "topic")

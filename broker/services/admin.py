@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import cast
 
 from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.partitions.kinds import LOG, require_offered
 from raftmq.broker.partitions.partition import Partition
 from raftmq.broker.services.call import Call
 from raftmq.broker.services.cluster_health import ClusterHealth, GatheredHealth
@@ -72,7 +73,8 @@ class AdminService:
     async def create_topic(self, request: pb.CreateTopicRequest, call: Call) -> pb.CreateTopicResponse:
         """Create a topic and wait, within its timeout, until every partition has a leader."""
         deadline = call.within(request.timeout_ms, self._host.loop.time())
-        config = dict(request.config)
+        config, kind = dict(request.config), request.kind or LOG.name
+        require_offered(kind)
         _checked(lambda: check_topic_name(request.name))
         _checked(lambda: check_topic_config(config))
         if self._metadata.topic_by_name(request.name) is not None:
@@ -83,7 +85,7 @@ class AdminService:
             )
             plans = self._plan(request.partitions or DEFAULT_PARTITIONS, replication_factor, existing_count=0)
             created = await self.leader.execute(
-                CreateTopic(request.name, "log", replication_factor, config, plans), TopicCreated, deadline
+                CreateTopic(request.name, kind, replication_factor, config, plans), TopicCreated, deadline
             )
         await self._wait_leaders(created.topic_id, deadline)
         return pb.CreateTopicResponse(

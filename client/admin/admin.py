@@ -36,7 +36,13 @@ from raftmq.client.base.texts import check_text, check_texts
 from raftmq.client.connection.leader_calls import delete_records
 from raftmq.client.connection.resolver import Resolver
 from raftmq.client.connection.transport import GrpcTransport, Transport
-from raftmq.errors import ClosedClientError, InvalidArgumentError, RaftMQError, TopicAlreadyExistsError
+from raftmq.errors import (
+    ClosedClientError,
+    InvalidArgumentError,
+    RaftMQError,
+    TopicAlreadyExistsError,
+    TopicKindMismatchError,
+)
 from raftmq.methods import (
     ADD_PARTITIONS,
     ALTER_TOPIC,
@@ -141,6 +147,7 @@ class Admin:
         replication_factor: int | None = None,
         config: Mapping[str, str | int] | None = None,
         *,
+        kind: str = "log",
         if_not_exists: bool = False,
     ) -> TopicDescription:
         """Create a topic, and wait until each partition has a leader (at most `request_timeout_ms`).
@@ -150,14 +157,17 @@ class Admin:
             partitions: number of partitions; default 1.
             replication_factor: number of replicas of each partition; default: the smaller of 3 and the number of hosts.
             config: topic configuration, such as ``{"retention.ms": 3_600_000}``. Values are strings or numbers.
-            if_not_exists: return an existing topic instead of raising, whatever its settings.
+            kind: the kind of topic. ``"log"`` keeps records for any number of readers.
+            if_not_exists: return an existing topic of this kind instead of raising, whatever its settings.
 
         Raises:
             TopicAlreadyExistsError, InvalidTopicNameError, InvalidConfigError, InvalidPartitionsError,
             InvalidReplicationFactorError, TooManyPartitionsError: nothing was created.
+            TopicKindMismatchError: with `if_not_exists`, the existing topic is of another kind.
+            UnsupportedVersionError: the cluster's feature level is too low for the kind (`raise_feature_level`). Nothing was created.
         """
         self._check_usable()
-        request = self._creation(NewTopic(name, partitions, replication_factor, config))
+        request = self._creation(NewTopic(name, partitions, replication_factor, config, kind))
         return await self._create(request, Deadline(self._timeout_seconds), if_not_exists=if_not_exists)
 
     async def create_topics(
@@ -169,7 +179,7 @@ class Admin:
 
         Args:
             topics: the topics to create, with distinct names.
-            if_not_exists: treat an existing topic as created, whatever its settings.
+            if_not_exists: treat an existing topic of the same kind as created, whatever its settings.
 
         Returns:
             The created topics, by name.
@@ -214,11 +224,13 @@ class Admin:
         if not isinstance(topic.name, str):
             raise TypeError(f"a topic's name must be a string, not {topic.name!r}")
         check_text(topic.name, "name")
+        check_text(topic.kind, "kind")
         return pb.CreateTopicRequest(
             name=topic.name,
             partitions=_positive(topic.partitions, "partitions"),
             replication_factor=_positive(topic.replication_factor, "replication_factor"),
             config=_texts(topic.config or {}),
+            kind=topic.kind,
             timeout_ms=self._broker_timeout_ms(),
         )
 
@@ -230,7 +242,7 @@ class Admin:
         except TopicAlreadyExistsError:
             if not if_not_exists:
                 raise
-            return await self._described(request.name, deadline)
+            return _of_kind(request.kind, await self._described(request.name, deadline))
         return await self._made(request.name, response.metadata_revision, response.topic, deadline)
 
     async def delete_topic(self, name: str) -> None:
@@ -493,6 +505,13 @@ class Admin:
                 if self._is_closed
                 else "the admin is not started: use async with, or await start()"
             )
+
+
+def _of_kind(kind: str, topic: TopicDescription) -> TopicDescription:
+    """Return an existing topic, which a caller wanted to create with this kind."""
+    if topic.kind != kind:
+        raise TopicKindMismatchError(f"topic {topic.name} exists and is of kind {topic.kind!r}, not {kind!r}")
+    return topic
 
 
 def _texts(config: Mapping[str, str | int]) -> dict[str, str]:

@@ -24,6 +24,7 @@ class NewTopic:
     partitions: int | None = None
     replication_factor: int | None = None
     config: Mapping[str, str | int] | None = None
+    kind: str = "log"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from raftmq import Admin
 from raftmq.broker.base.readiness import Reason
@@ -11,7 +13,7 @@ from raftmq.broker.node import Node
 from raftmq.errors import UnsupportedVersionError
 from raftmq.proto import queue_pb2 as pb
 
-from tests.support.broker.whole_nodes import Nodes, until
+from tests.support.broker.whole_nodes import WAIT_SECONDS, Nodes, until
 
 
 class OlderProgram(NodeEnvironment):
@@ -31,9 +33,12 @@ async def test_the_level_rises_once_the_last_broker_is_upgraded(nodes: Nodes):
     with pytest.raises(UnsupportedVersionError, match=r"broker 1 \(1\): upgrade these brokers first"):
         await raise_level(two)
     await nodes.stop(one)
-    one = await nodes.serve("one")
+    await nodes.serve("one")
+    metadata = two.view.metadata
+    async with asyncio.timeout(WAIT_SECONDS):
+        while metadata.state_machine.feature_level_max < 2:  # until the broker has announced its version
+            await asyncio.shield(metadata.wait_progress())
     assert await raise_level(two) == 2
-    assert one.view.metadata.state_machine.feature_level_max == 2
 
 
 async def test_an_older_program_falls_silent_and_names_the_remedy(nodes: Nodes):

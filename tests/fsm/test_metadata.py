@@ -13,6 +13,7 @@ from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.metadata_views import PartitionView, ReplicaView
 from raftmq.fsm.producer_ids import NAMED_PRODUCER_BIT
 from raftmq.fsm.producer_names import NAMED_PRODUCERS_MAX
+from raftmq.fsm.topic_kinds import TOPIC_KINDS
 
 from tests.support.fsm import histories
 from tests.support.fsm.harness import MetadataLog
@@ -384,26 +385,31 @@ def test_an_assigned_group_id_without_a_partition_was_deleted(cluster: Cluster) 
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "plans", "code"),
+    ("name", "plans", "code"),
     [
-        ("t", "log", [(1,)], codes.TOPIC_ALREADY_EXISTS),
-        ("", "log", [(1,)], codes.INVALID_TOPIC_NAME),
-        ("bad/name", "log", [(1,)], codes.INVALID_TOPIC_NAME),
-        ("x" * 250, "log", [(1,)], codes.INVALID_TOPIC_NAME),
-        ("n", "queue", [(1,)], codes.INVALID_ARGUMENT),
-        ("n", "log", [], codes.INVALID_PARTITIONS),
-        ("n", "log", [(1,)] * 10_001, codes.TOO_MANY_PARTITIONS),
-        ("n", "log", [(1,), ()], codes.INVALID_REPLICATION_FACTOR),
-        ("n", "log", [(1, 1)], codes.INVALID_REPLICATION_FACTOR),
-        ("n", "log", [tuple(range(1, 11))], codes.INVALID_REPLICATION_FACTOR),
-        ("n", "log", [(1, 2), (1, 9)], codes.UNKNOWN_BROKER),
+        ("t", [(1,)], codes.TOPIC_ALREADY_EXISTS),
+        ("", [(1,)], codes.INVALID_TOPIC_NAME),
+        ("bad/name", [(1,)], codes.INVALID_TOPIC_NAME),
+        ("x" * 250, [(1,)], codes.INVALID_TOPIC_NAME),
+        ("n", [], codes.INVALID_PARTITIONS),
+        ("n", [(1,)] * 10_001, codes.TOO_MANY_PARTITIONS),
+        ("n", [(1,), ()], codes.INVALID_REPLICATION_FACTOR),
+        ("n", [(1, 1)], codes.INVALID_REPLICATION_FACTOR),
+        ("n", [tuple(range(1, 11))], codes.INVALID_REPLICATION_FACTOR),
+        ("n", [(1, 2), (1, 9)], codes.UNKNOWN_BROKER),
     ],
 )
-def test_impossible_topics_are_refused(
-    cluster: Cluster, name: str, kind: str, plans: list[tuple[int, ...]], code: int
-) -> None:
+def test_impossible_topics_are_refused(cluster: Cluster, name: str, plans: list[tuple[int, ...]], code: int) -> None:
     cluster.create("t")
-    assert cluster.code(mc.CreateTopic(name, kind, 3, {}, tuple(map(mc.PartitionPlan, plans)))) == code
+    assert cluster.code(mc.CreateTopic(name, "log", 3, {}, tuple(map(mc.PartitionPlan, plans)))) == code
+
+
+@pytest.mark.parametrize("kind", sorted(TOPIC_KINDS))
+def test_a_topic_keeps_its_kind(cluster: Cluster, kind: str) -> None:
+    cluster.run(mc.CreateTopic("t", kind, 1, {}, (mc.PartitionPlan((1,)),)))
+    topic = cluster.state.topic_by_name("t")
+    assert topic is not None
+    assert topic.kind == kind
 
 
 def test_a_plan_on_a_removed_node_is_refused(cluster: Cluster) -> None:

@@ -393,10 +393,11 @@ class Harness:
     def call(self, seconds: float = 10.0, *, is_forwarded: bool = False) -> Call:
         return Call(self.loop.time() + seconds, is_forwarded=is_forwarded)
 
-    async def topic(self, name: str = "flights", partitions: int = 1, **config: str) -> pb.Topic:
+    async def topic(self, name: str = "flights", partitions: int = 1, kind: str = "", **config: str) -> pb.Topic:
         request = pb.CreateTopicRequest(
             name=name,
             partitions=partitions,
+            kind=kind,
             config={key.replace("_", "."): value for key, value in config.items()},
         )
         return (await self.admin.create_topic(request, self.call())).topic

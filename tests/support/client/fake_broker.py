@@ -144,6 +144,7 @@ class FakeTopic:
     partitions: list[FakePartition]
     config: dict[str, str] = field(default_factory=dict)
     replication_factor: int = 1
+    kind: str = "log"
 
 
 AppendHook = Callable[[int, "FakeTopic", int, bytes], "pb.ErrorDetail | str | None"]
@@ -271,7 +272,7 @@ def topic_message(topic: FakeTopic) -> pb.Topic:
     return pb.Topic(
         topic_id=topic.topic_id,
         name=topic.name,
-        kind="log",
+        kind=topic.kind,
         replication_factor=topic.replication_factor,
         config=topic.config,
         partitions=[
@@ -535,6 +536,7 @@ class FakeBroker(rpc.LogServicer, rpc.TopologyServicer, rpc.AdminServicer):
             await abort(context, detail(pb.TOPIC_ALREADY_EXISTS))
         topic = self.cluster.create_topic(request.name, request.partitions or 1, request.replication_factor or 1)
         topic.config.update(request.config)
+        topic.kind = request.kind or "log"
         return pb.CreateTopicResponse(
             topic_id=topic.topic_id, metadata_revision=self.cluster.revision, topic=topic_message(topic)
         )

@@ -111,7 +111,7 @@ def metadata_command(rng: random.Random, index: int) -> mc.MetadataCommand:
         lambda: mc.SetMetadataMembership(tuple(rng.sample(range(1, 9), rng.randint(0, 3))), guard),
         lambda: mc.CreateTopic(
             name,
-            "log" if rng.random() < 0.9 else "heap",
+            "log" if rng.random() < 0.9 else "queue",
             3,
             {"k" + str(rng.randint(1, 9)): "v", "a": "b"},
             plans(rng, rng.randint(0, 4)),
