@@ -76,7 +76,7 @@ class AdminService:
         config, kind = dict(request.config), request.kind or LOG.name
         require_offered(kind)
         _checked(lambda: check_topic_name(request.name))
-        _checked(lambda: check_topic_config(config))
+        _checked(lambda: check_topic_config(config, kind))
         if self._metadata.topic_by_name(request.name) is not None:
             raise RequestError(pb.TOPIC_ALREADY_EXISTS, f"topic {request.name} exists")
         async with self._planning:
@@ -115,8 +115,8 @@ class AdminService:
         both = set(request.set) & set(request.unset)
         if both:
             raise RequestError(pb.INVALID_CONFIG, f"{min(both)!r} is both set and unset")
-        _checked(lambda: check_topic_config_changes(changes))
         topic = await self._locator.topic_by_name(request.name, call.deadline)
+        _checked(lambda: check_topic_config_changes(changes, topic.kind))
         done = await self.leader.execute(AlterTopicConfig(topic.topic_id, changes), Done, call.deadline)
         return pb.AlterTopicResponse(metadata_revision=done.revision)
 
@@ -204,7 +204,7 @@ class AdminService:
         response = pb.DescribeTopicResponse(
             topic=topic_message(self._metadata, topic),
             leaders=[leader_message(self._host, group_id) for group_id in topic.group_ids],
-            effective_config=effective_config_texts(topic.config),
+            effective_config=effective_config_texts(topic.config, topic.kind),
             metadata_revision=self._metadata.applied_index,
         )
         if request.with_states:

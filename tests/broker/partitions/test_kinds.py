@@ -86,6 +86,7 @@ async def test_every_kind_is_described_maintained_and_measured() -> None:
             pb.DescribeTopicRequest(name="letters", with_states=True), node.call()
         )
         assert described.topic.kind == "mailbox"
+        assert dict(described.effective_config) == {}
         (state,) = described.states
         assert (state.log_start_offset, state.high_watermark, state.size_bytes) == (3, 7, 42)
         values = metrics._partition_values([(("letters", "0"), mailbox)])
@@ -97,6 +98,17 @@ async def test_every_kind_is_described_maintained_and_measured() -> None:
         housekeeping = Housekeeping(None, None, None, None, None, {}, lambda _: None, Timing(), StrictSupervisor())
         await housekeeping._maintain(mailbox)
         assert mailbox.rounds == 1
+
+
+@pytest.mark.usefixtures("mailboxes")
+async def test_a_setting_of_another_kind_is_refused() -> None:
+    async with running() as node:
+        await with_mailbox(node)
+        alter = pb.AlterTopicRequest(name="letters", set={"retention.ms": "5"})
+        for refusal in (node.admin.alter_topic(alter, node.call()), node.topic("b", kind="mailbox", retention_ms="5")):
+            with pytest.raises(RequestError, match="of kind 'log', and this topic is of kind 'mailbox'") as refused:
+                await refusal
+            assert refused.value.code == pb.INVALID_CONFIG
 
 
 async def errors_of_calls_for_logs(node: Harness, topic: pb.Topic) -> dict[str, pb.ErrorDetail]:
