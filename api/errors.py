@@ -239,9 +239,10 @@ class PermissionDeniedError(UsageError):
 
 
 class TopicKindMismatchError(UsageError):
-    """The operation does not fit the topic's kind (log or queue)."""
+    """The operation does not fit the topic's kind, such as a consumer on a queue."""
 
     code = ErrorCode.TOPIC_KIND_MISMATCH
+    advice = "use the clients of the topic's kind (raftmq topic describe shows it), or name another topic"
 
 
 class TooManyPartitionsError(UsageError):

@@ -26,6 +26,7 @@ from raftmq.broker.http_port.metrics import MetricsHost
 from raftmq.broker.http_port.server import HttpServer
 from raftmq.broker.replica.thread_pools import ThreadPools
 from raftmq.broker.services.host import ServiceHost
+from raftmq.fsm.feature_levels import FEATURE_LEVEL
 from raftmq.storage.disk_space import DiskReserve
 from raftmq.storage.fault_board import FaultBoard, last_fault
 from raftmq.storage.lmdb_log_store import LmdbLogStore
@@ -44,6 +45,10 @@ class NodeEnvironment:
 
     def __init__(self, config: BrokerConfig) -> None:
         self.config = config
+
+    def feature_level(self) -> int:
+        """Return the highest feature level that the program knows. Tests put an older program here."""
+        return FEATURE_LEVEL
 
     def disk_reserve(self) -> DiskReserve:
         """Create the volume's disk reserve."""

@@ -35,7 +35,8 @@ from raftmq.broker.cluster.upkeep import Upkeep
 from raftmq.broker.cluster.view import ClusterView
 from raftmq.broker.environment import NodeEnvironment
 from raftmq.broker.node_storage import NodeStorage
-from raftmq.broker.partitions.kinds import Partition, TopicKind
+from raftmq.broker.partitions.kinds import TopicKind
+from raftmq.broker.partitions.partition import Partition
 from raftmq.broker.peers.transport import PeerTransport
 from raftmq.broker.ports import NodePorts
 from raftmq.broker.replica.engine import Engine
@@ -43,7 +44,6 @@ from raftmq.broker.replica.replica import Replica
 from raftmq.broker.services.damage_reporter import DamageReporter
 from raftmq.broker.shutdown import Shutdown
 from raftmq.errors import InvariantError, UnsupportedDataError
-from raftmq.fsm.feature_levels import FEATURE_LEVEL
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.proto import queue_pb2 as pb
 from raftmq.storage.errors import DamagedReplicaError
@@ -65,6 +65,7 @@ class Node:
         self.version = version
         self.loop = asyncio.get_running_loop()
         self._parts = parts = parts or NodeEnvironment(config)
+        self._feature_level = parts.feature_level()
         self.limits: Limits = within_this_process(
             config.limits(), config.map_bytes, replica_file_count(config.data_dir)
         )
@@ -171,6 +172,7 @@ class Node:
             self.addresses,
             self.registry,
             self.limits.partitions_max,
+            self._feature_level,
             self._parts.open_channel,
         )
         self._bootstrap = ClusterBootstrap(
@@ -296,8 +298,8 @@ class Node:
         stale = self._peers.boots.own_contradiction()
         if stale is not None:
             self._on_stale_directory(f"metadata knows a later process of this broker: {stale}")
-        elif replica.state_machine.feature_level > FEATURE_LEVEL:
-            text = f"the cluster is at feature level {replica.state_machine.feature_level}, and this version knows {FEATURE_LEVEL}"
+        elif replica.state_machine.feature_level > self._feature_level:
+            text = f"the cluster is at feature level {replica.state_machine.feature_level}, and this version knows {self._feature_level}"
             self._fall_silent(NotReady(Reason.UNSUPPORTED_FORMAT, f"{text}: start a newer version of the broker"))
 
     def _on_stale_directory(self, reason: str) -> None:
@@ -333,7 +335,7 @@ class Node:
             self.replicas.reconcile(self._metadata.require().state_machine, self.view.node_id)
             self.view.on_topology_change()
 
-    def _on_serving(self, replica: Replica[StateMachine], kind: TopicKind) -> None:
+    def _on_serving(self, replica: Replica[StateMachine], kind: TopicKind[Partition]) -> None:
         self._partitions[replica.group_id] = kind.serve(replica, self.view, self.store, self.engine.break_replica)
         self.view.on_topology_change()
 

@@ -1,4 +1,4 @@
-"""``raftmq cluster``: show the cluster, and remove brokers from it."""
+"""``raftmq cluster``: show the cluster, remove brokers from it, and permit the features of a new version."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from raftmq.client.admin.descriptions import BrokerDescription, BrokerRemoval, ClusterDescription
 
 app = typer.Typer(
-    help="Show the cluster, and remove brokers from it.",
+    help="Show the cluster, remove brokers, and finish an upgrade.",
     no_args_is_help=True,
-    epilog=examples("raftmq cluster status", "raftmq cluster remove 3"),
+    epilog=examples("raftmq cluster status", "raftmq cluster remove 3", "raftmq cluster raise-level"),
 )
 
 _NAMED_MAX = 10
@@ -39,7 +39,7 @@ _NAMED_MAX = 10
 
 @app.callback()
 def group() -> None:
-    """Show the cluster, and remove brokers from it."""
+    """Show the cluster, remove brokers, and finish an upgrade."""
 
 
 @app.command(
@@ -118,6 +118,50 @@ def remove(
         print_removal(removal)
 
 
+@app.command(
+    "raise-level",
+    short_help="Permit the features of a new version, after all brokers run it.",
+    epilog=examples("raftmq cluster raise-level", "raftmq cluster raise-level --level 2 --yes"),
+)
+@reported
+def raise_level(
+    level: Annotated[
+        int | None,
+        typer.Option(
+            "--level",
+            parser=WholeNumber(1, COUNT_MAX),
+            metavar="N",
+            help="New feature level. Default: the highest that every broker supports.",
+        ),
+    ] = None,
+    yes: YesOption = False,
+    bootstrap_servers: BootstrapOption = DEFAULT_BOOTSTRAP,
+    timeout: TimeoutOption = DEFAULT_TIMEOUT,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Permit the features of a new version, after all brokers run it. This cannot be undone.
+
+    Brokers of an older version are refused from then on. The command shows the feature level of the cluster, then asks
+    for confirmation.
+    """
+    if not yes:
+        cluster = run_admin(bootstrap_servers, timeout, lambda admin: admin.describe_cluster())
+        print(level_of(cluster), file=sys.stderr)
+    to = f" to {level}" if level is not None else ""
+    confirm(f"Raise the feature level{to} permanently?", is_agreed=yes)
+    reached = run_admin(bootstrap_servers, timeout, lambda admin: admin.raise_feature_level(level))
+    if output is Output.JSON:
+        print_json({"feature_level": reached})
+    else:
+        print(f"the cluster is at feature level {reached}")
+
+
+def level_of(cluster: ClusterDescription) -> str:
+    """Describe the feature level of a cluster and the highest possible one."""
+    level, highest = cluster.feature_level, cluster.feature_level_max
+    return f"feature level {level}{f', its brokers support {highest}' if highest > level else ''}"
+
+
 def preview_of(cluster: ClusterDescription, broker_id: int) -> str:
     """Describe a broker before its removal. Raises `UnknownBrokerError`."""
     broker = next((broker for broker in cluster.brokers if broker.broker_id == broker_id), None)
@@ -173,6 +217,8 @@ def print_cluster(cluster: ClusterDescription, problems: list[Problem]) -> None:
     )
     totals = f"{counted(cluster.topic_count, 'topic')}, {counted(cluster.partition_count, 'partition')}"
     print(f"\n{totals}, {_summary(cluster, problems)}")
+    hint = ": see raftmq cluster raise-level" if cluster.feature_level_max > cluster.feature_level else ""
+    print(f"{level_of(cluster)}{hint}")
     for problem in problems:
         print(f"{'OUTAGE' if problem.is_outage else 'warning'}: {problem.sentence}")
 

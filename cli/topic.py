@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -22,7 +23,7 @@ from raftmq.cli.options import (
     YesOption,
     confirm,
 )
-from raftmq.cli.output import Output, OutputOption, counted, print_json, print_table
+from raftmq.cli.output import Json, Output, OutputOption, counted, print_json, print_table
 from raftmq.cli.topic_settings import parse_settings
 from raftmq.cluster_addresses import DEFAULT_BOOTSTRAP
 from raftmq.errors import TopicAlreadyExistsError
@@ -93,6 +94,7 @@ def create(
             help="Number of copies of each record. Default: 3, or the number of different --host labels if that is smaller.",
         ),
     ] = None,
+    kind: Annotated[str, typer.Option("--kind", metavar="KIND", help="Kind of topic: log.", show_default=True)] = "log",
     config: ConfigOption = None,
     if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Do nothing when the topic exists.")] = False,
     bootstrap_servers: BootstrapOption = DEFAULT_BOOTSTRAP,
@@ -101,18 +103,23 @@ def create(
 ) -> None:
     """Create a topic, and wait until each of its partitions has a leader."""
     settings = parse_settings(config)
-    try:
-        topic = run_admin(
-            bootstrap_servers, timeout, lambda admin: admin.create_topic(name, partitions, replication_factor, settings)
-        )
-    except TopicAlreadyExistsError:
-        if not if_not_exists:
-            raise
+
+    async def create_in(admin: Admin) -> TopicDescription | None:
+        make = partial(admin.create_topic, name, partitions, replication_factor, settings, kind=kind)
+        try:
+            return await make()
+        except TopicAlreadyExistsError:
+            if not if_not_exists:
+                raise
+            await make(if_not_exists=True)  # it checks the kind
+            return None
+
+    topic = run_admin(bootstrap_servers, timeout, create_in)
+    if topic is None:
         print_change(output, name, "exists already")
-        return
-    if output is Output.JSON:
+    elif output is Output.JSON:
         counts = {"partitions": len(topic.partitions), "replication_factor": topic.replication_factor}
-        print_json({"topic": name, "result": "created", **counts})
+        print_json({"topic": name, "result": "created", "kind": topic.kind, **counts})
     else:
         print(
             f"topic {name} created: partitions {len(topic.partitions)}, replication factor {topic.replication_factor}"
@@ -129,12 +136,21 @@ def list_topics(
     """List the topics."""
     topics = run_admin(bootstrap_servers, timeout, lambda admin: admin.list_topics())
     if output is Output.JSON:
-        rows = [(t.name, len(t.partitions), t.replication_factor, t.config) for t in topics]
-        print_json([{"name": n, "partitions": p, "replication_factor": r, "config": dict(c)} for n, p, r, c in rows])
+        rows: list[Json] = [
+            {
+                "name": t.name,
+                "kind": t.kind,
+                "partitions": len(t.partitions),
+                "replication_factor": t.replication_factor,
+                "config": dict(t.config),
+            }
+            for t in topics
+        ]
+        print_json(rows)
         return
     print_table(
-        ("topic", "partitions", "replication", "settings"),
-        [(t.name, len(t.partitions), t.replication_factor, show_config(t.config)) for t in topics],
+        ("topic", "kind", "partitions", "replication", "settings"),
+        [(t.name, t.kind, len(t.partitions), t.replication_factor, show_config(t.config)) for t in topics],
     )
 
 
@@ -165,7 +181,8 @@ def describe(
 def print_topic(topic: TopicDescription) -> None:
     """Print a topic for people: a header, its partitions and its settings."""
     print(
-        f"topic {topic.name}: {counted(len(topic.partitions), 'partition')}, replication factor {topic.replication_factor}\n"
+        f"topic {topic.name}: {counted(len(topic.partitions), 'partition')}, replication factor {topic.replication_factor}, "
+        f"kind {topic.kind}\n"
     )
     print_table(
         ("partition", "leader", "epoch", "replicas", "in sync", "start", "end", "bytes"),

@@ -4,11 +4,11 @@ it.
 A broker that meets a committed command that it cannot read must stop that replica (`UnsupportedCommandError`). So a
 command is proposed only when every broker of the cluster can read it. The cluster's feature level guarantees this: it
 never exceeds the level of any registered broker, and only rises. A leader with an old copy of metadata knows a lower
-level and refuses more.
+level and refuses more. `RaiseFeatureLevel` raises it.
 
 To add a command, give it a row here with the level that introduces it. To add a field to a command of an earlier level,
 name it in `FIELD_LEVELS`. A program refuses fields that it does not know, so the field counts like a command of its
-own.
+own. So does the kind of a new topic (`topic_kinds`).
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ from typing import Final
 import msgspec
 from raftmq.fsm import log_commands as lc
 from raftmq.fsm import metadata_commands as mc
+from raftmq.fsm.topic_kinds import TOPIC_KINDS
 
-FEATURE_LEVEL: Final = 1
+FEATURE_LEVEL: Final = 2
 """The highest level that this program knows."""
 
 METADATA_LEVELS: Final[Mapping[type[mc.MetadataCommand], int]] = {
     mc.InitializeCluster: 0,  # it sets the level
+    mc.RaiseFeatureLevel: 1,  # the brokers of level 1 apply it, too
     mc.RegisterNode: 1,
     mc.RemoveNode: 1,
     mc.SetMetadataMembership: 1,
@@ -65,7 +67,12 @@ FIELD_LEVELS: Final[Mapping[type, Mapping[str, int]]] = {}
 def metadata_level(payload: bytes) -> int | None:
     """Return the level that an encoded metadata command needs, or None when this version cannot read it."""
     command = mc.decode_command(payload)
-    return None if command is None else _needed(command, METADATA_LEVELS[type(command)])
+    if command is None:
+        return None
+    level = METADATA_LEVELS[type(command)]
+    if isinstance(command, mc.CreateTopic):
+        level = max(level, TOPIC_KINDS[command.kind])
+    return _needed(command, level)
 
 
 def log_level(payload: bytes) -> int | None:

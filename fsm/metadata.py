@@ -30,6 +30,7 @@ from raftmq.fsm.metadata_commands import (
     LeaveConsumerGroup,
     MetadataCommand,
     MetadataResult,
+    RaiseFeatureLevel,
     RegisterNode,
     RegrantPartitions,
     Rejected,
@@ -53,7 +54,9 @@ from raftmq.fsm.metadata_groups import (
     take_group_epoch,
 )
 from raftmq.fsm.metadata_nodes import (
+    feature_level_max,
     initialize_cluster,
+    raise_feature_level,
     register_node,
     remove_node,
     replace_metadata_replica,
@@ -138,8 +141,13 @@ class Metadata:
 
     @property
     def feature_level(self) -> int:
-        """The level that every node supports."""
+        """The cluster's feature level. Commands up to this level may be proposed."""
         return self._tables.cluster.feature_level
+
+    @property
+    def feature_level_max(self) -> int:
+        """The highest level that every node supports, to which the cluster's level may be raised."""
+        return feature_level_max(self.nodes())
 
     @property
     def revision(self) -> int:
@@ -290,6 +298,8 @@ class Metadata:
 
 def _execute(tables: MetadataTables, command: MetadataCommand, append_time_ms: int) -> MetadataResult:
     match command:
+        case RaiseFeatureLevel():
+            return raise_feature_level(tables, command)
         case RegisterNode():
             return register_node(tables, command)
         case RemoveNode():

@@ -9,6 +9,7 @@ since, and answers with a result, never an error.
 from __future__ import annotations
 
 import msgspec
+from raftmq.fsm.topic_kinds import TOPIC_KINDS
 
 
 class Command(msgspec.Struct, frozen=True, tag_field="t", omit_defaults=True, forbid_unknown_fields=True):
@@ -54,6 +55,16 @@ class RegisterNode(Command, frozen=True, tag="node+"):
     lineage: bytes = b""
 
 
+class RaiseFeatureLevel(Command, frozen=True, tag="level+"):
+    """Raise the cluster's feature level, which permits the commands of that level. Nothing lowers it again.
+
+    Result: `Done`, also when the cluster is at this level, or `Rejected` with INVALID_ARGUMENT below the cluster's level
+    and UNSUPPORTED_VERSION above the level of a registered node.
+    """
+
+    level: int
+
+
 class RemoveNode(Command, frozen=True, tag="node-"):
     """Remove a node permanently and refuse its uuid. Result: `Done` or `Rejected`.
 
@@ -84,14 +95,22 @@ class PartitionPlan(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
 
 
 class CreateTopic(Command, frozen=True, tag="topic+"):
-    """Create a topic. Result: `TopicCreated`, or `Rejected` (TOPIC_ALREADY_EXISTS, unknown node in a plan)."""
+    """Create a topic. Result: `TopicCreated`, or `Rejected` (TOPIC_ALREADY_EXISTS, unknown node in a plan).
+
+    The command needs the feature level of its kind. Like an unknown field, an unknown kind makes it unreadable.
+    """
 
     name: str
     kind: str
-    """"log". Later also "queue"."""
+    """A name of `topic_kinds.TOPIC_KINDS`."""
     replication_factor: int
     config: dict[str, str]
     partitions: tuple[PartitionPlan, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse a kind that this version does not know, also when a command is decoded."""
+        if self.kind not in TOPIC_KINDS:
+            raise ValueError(f"there is no topic kind {self.kind!r}")
 
 
 class AddPartitions(Command, frozen=True, tag="partitions+"):
@@ -277,6 +296,7 @@ class DeleteConsumerGroup(Command, frozen=True, tag="group-"):
 
 MetadataCommand = (
     InitializeCluster
+    | RaiseFeatureLevel
     | RegisterNode
     | RemoveNode
     | SetMetadataMembership

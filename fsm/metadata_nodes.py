@@ -1,10 +1,12 @@
-"""Commands about the cluster and its nodes: forming, registering, replacing a lost disk, removing, and metadata voters.
+"""Commands about the cluster and its nodes: forming, its feature level, registering, replacing a lost disk, removing, and
+metadata voters.
 
 All are pure functions over `MetadataTables`. A command gives a result, and changes nothing when that is `Rejected`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -13,6 +15,7 @@ from raftmq.fsm.metadata_commands import (
     Done,
     InitializeCluster,
     NodeRegistered,
+    RaiseFeatureLevel,
     RegisterNode,
     Rejected,
     RemoveNode,
@@ -27,6 +30,8 @@ from raftmq.fsm.tables import is_key_text
 
 NODE_ID_MAX: Final = (1 << 31) - 1
 """Node ids travel as uint32 and are small numbers that people type."""
+_NAMED_MAX: Final = 5
+"""Nodes named in a refusal."""
 
 
 def initialize_cluster(tables: MetadataTables, command: InitializeCluster) -> Done | Rejected:
@@ -45,6 +50,41 @@ def initialize_cluster(tables: MetadataTables, command: InitializeCluster) -> Do
         metadata_voters=(BOOTSTRAP_METADATA_REPLICA_ID,),
     )
     return Done(tables.cluster.revision)
+
+
+def raise_feature_level(tables: MetadataTables, command: RaiseFeatureLevel) -> Done | Rejected:
+    """Raise the cluster's feature level. The same command again is `Done`."""
+    nodes = [node for node in tables.nodes() if node.state != "removed"]
+    refusal = feature_level_refusal(tables.cluster.feature_level, nodes, command.level)
+    if refusal is not None:
+        return refusal
+    if command.level != tables.cluster.feature_level:
+        tables.update_cluster(feature_level=command.level)
+    return Done(tables.cluster.revision)
+
+
+def feature_level_max(nodes: Iterable[NodeView]) -> int:
+    """Return the highest feature level that all of these nodes support, or 0 without nodes."""
+    return min((node.feature_level_max for node in nodes), default=0)
+
+
+def feature_level_refusal(current: int, nodes: Iterable[NodeView], level: int) -> Rejected | None:
+    """Return why a cluster of these nodes cannot go from feature level `current` to `level`, or None if it can."""
+    if level < current:
+        return Rejected(
+            codes.INVALID_ARGUMENT, f"the cluster is at feature level {current}, which cannot be lowered to {level}"
+        )
+    nodes = tuple(nodes)
+    if level <= max(current, feature_level_max(nodes)):
+        return None
+    behind = [node for node in nodes if node.feature_level_max < level]
+    named = ", ".join(f"broker {node.node_id} ({node.feature_level_max})" for node in behind[:_NAMED_MAX])
+    more = f" and {len(behind) - _NAMED_MAX} more" if len(behind) > _NAMED_MAX else ""
+    return Rejected(
+        codes.UNSUPPORTED_VERSION,
+        f"feature level {level} is above the highest level of {named or 'any broker'}{more}: upgrade these brokers first, and "
+        "remove those that are gone for good",
+    )
 
 
 def register_node(tables: MetadataTables, command: RegisterNode) -> NodeRegistered | Rejected:
@@ -138,7 +178,8 @@ def _registration_refusal(tables: MetadataTables, command: RegisterNode) -> Reje
     if command.feature_level_max < tables.cluster.feature_level:
         return Rejected(
             codes.UNSUPPORTED_VERSION,
-            f"the cluster is at feature level {tables.cluster.feature_level}, the broker supports only {command.feature_level_max}",
+            f"the cluster is at feature level {tables.cluster.feature_level}, and the broker supports only "
+            f"{command.feature_level_max}: start a newer version of the broker",
         )
     return None
 

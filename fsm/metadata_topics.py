@@ -29,15 +29,11 @@ from raftmq.fsm.topic_config import is_topic_name
 PARTITIONS_PER_TOPIC_MAX: Final = 10_000
 """Bounds the entry and the row of one topic. The proposer checks the capacity of the cluster."""
 
-TOPIC_KINDS: Final = ("log",)
-
 
 def create_topic(tables: MetadataTables, command: CreateTopic) -> TopicCreated | Rejected:
     """Create a topic and its partitions, each with a new group and new replicas."""
     if not is_topic_name(command.name):
         return Rejected(codes.INVALID_TOPIC_NAME, "a topic's name is 1 to 249 characters of a-z A-Z 0-9 . _ -")
-    if command.kind not in TOPIC_KINDS:
-        return Rejected(codes.INVALID_ARGUMENT, f"there is no topic kind {command.kind!r}")
     if tables.topic_by_name(command.name) is not None:
         return Rejected(codes.TOPIC_ALREADY_EXISTS, f"topic {command.name} exists")
     if not command.partitions:

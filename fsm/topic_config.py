@@ -17,6 +17,7 @@ from difflib import get_close_matches
 from typing import Final
 
 from raftmq.fsm import codes
+from raftmq.fsm.topic_kinds import LOG, QUEUE
 
 RESERVED_PREFIX: Final = "__"
 RETENTION_FOREVER: Final = -1
@@ -41,6 +42,8 @@ class ConfigKey:
     """Describe one integer setting of a topic. Bounds are inclusive."""
 
     name: str
+    kinds: tuple[str, ...]
+    """The kinds of topics that have the setting (`topic_kinds`)."""
     default: int
     minimum: int
     maximum: int
@@ -49,6 +52,7 @@ class ConfigKey:
 
 RETENTION_MS: Final = ConfigKey(
     "retention.ms",
+    kinds=(LOG,),
     default=7 * 24 * 60 * 60 * 1000,
     minimum=RETENTION_FOREVER,
     maximum=(1 << 63) - 1,
@@ -56,6 +60,7 @@ RETENTION_MS: Final = ConfigKey(
 )
 RETENTION_BYTES: Final = ConfigKey(
     "retention.bytes",
+    kinds=(LOG,),
     default=-1,
     minimum=-1,
     maximum=(1 << 63) - 1,
@@ -63,6 +68,7 @@ RETENTION_BYTES: Final = ConfigKey(
 )
 MAX_BATCH_BYTES: Final = ConfigKey(
     "max.batch.bytes",
+    kinds=(LOG, QUEUE),
     default=(1 << 20) + BATCH_OVERHEAD_BYTES,
     minimum=1024,
     # A batch travels with its envelope in one gRPC message of at most 4 MiB.
@@ -72,6 +78,7 @@ MAX_BATCH_BYTES: Final = ConfigKey(
 CONFIG_KEYS: Final[Mapping[str, ConfigKey]] = {
     key.name: key for key in (RETENTION_MS, RETENTION_BYTES, MAX_BATCH_BYTES)
 }
+"""The settings of topics of any kind, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,19 +108,33 @@ def check_topic_name(name: str) -> None:
         raise TopicConfigError(codes.INVALID_TOPIC_NAME, f"{name!r}: names that begin with __ are reserved")
 
 
-def check_topic_config(config: Mapping[str, str]) -> None:
-    """Raise `TopicConfigError` (INVALID_CONFIG) unless every key is known and every value within its bounds."""
+def config_keys(kind: str) -> dict[str, ConfigKey]:
+    """Return the settings of topics of a kind, by name."""
+    return {name: key for name, key in CONFIG_KEYS.items() if kind in key.kinds}
+
+
+def check_topic_config(config: Mapping[str, str], kind: str) -> None:
+    """Raise `TopicConfigError` (INVALID_CONFIG) unless the kind has every key, and every value is within its bounds."""
     for name, text in config.items():
-        key = CONFIG_KEYS.get(name)
-        if key is None:
-            raise TopicConfigError(
-                codes.INVALID_CONFIG, f"there is no setting {name[:60]!r}{suggestion(name[:60], CONFIG_KEYS)}"
-            )
+        key = _key(name, kind)
         if _parse(key, text) is None:
             raise TopicConfigError(
                 codes.INVALID_CONFIG,
                 f"{name} = {text[:60]!r}: it is a number between {key.minimum} and {key.maximum} ({key.meaning})",
             )
+
+
+def _key(name: str, kind: str) -> ConfigKey:
+    key = CONFIG_KEYS.get(name)
+    if key is None:
+        known = config_keys(kind)
+        raise TopicConfigError(codes.INVALID_CONFIG, f"there is no setting {name[:60]!r}{suggestion(name[:60], known)}")
+    if kind not in key.kinds:
+        raise TopicConfigError(
+            codes.INVALID_CONFIG,
+            f"{name} is a setting of topics of kind {' and '.join(map(repr, key.kinds))}, and this topic is of kind {kind!r}",
+        )
+    return key
 
 
 def suggestion(name: str, names: Iterable[str]) -> str:
@@ -123,13 +144,10 @@ def suggestion(name: str, names: Iterable[str]) -> str:
     return f": did you mean {close[0]}?" if close else f"; there are {', '.join(known)}"
 
 
-def check_topic_config_changes(changes: Mapping[str, str | None]) -> None:
-    """Check changes of a configuration. None resets a key to its default; the key must be known as well."""
+def check_topic_config_changes(changes: Mapping[str, str | None], kind: str) -> None:
+    """Check changes of a configuration. None resets a key to its default; the kind must have the key as well."""
     check_topic_config(
-        {
-            name: str(CONFIG_KEYS[name].default) if text is None and name in CONFIG_KEYS else text or ""
-            for name, text in changes.items()
-        }
+        {name: str(_key(name, kind).default) if text is None else text for name, text in changes.items()}, kind
     )
 
 
@@ -142,9 +160,9 @@ def effective_config(config: Mapping[str, str]) -> TopicConfig:
     )
 
 
-def effective_config_texts(config: Mapping[str, str]) -> dict[str, str]:
-    """Return every key with its effective value as text, for people."""
-    return {name: str(_effective(key, config)) for name, key in CONFIG_KEYS.items()}
+def effective_config_texts(config: Mapping[str, str], kind: str) -> dict[str, str]:
+    """Return every key of a kind with its effective value as text, for people."""
+    return {name: str(_effective(key, config)) for name, key in config_keys(kind).items()}
 
 
 def _effective(key: ConfigKey, config: Mapping[str, str]) -> int:

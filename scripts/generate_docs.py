@@ -200,10 +200,10 @@ def configuration_page() -> str:
         "Set them with `raftmq topic create --config KEY=VALUE`, `raftmq topic alter` or `Admin.create_topic(config=…)`.",
         "",
     ]
-    lines += ["| key | default | minimum | maximum | meaning |", "|---|---|---|---|---|"]
+    lines += ["| key | kinds of topics | default | minimum | maximum | meaning |", "|---|---|---|---|---|---|"]
     for setting in TOPIC_KEYS.values():
         numbers = f"`{setting.default}` | `{setting.minimum}` | `{setting.maximum}`"
-        lines.append(f"| `{setting.name}` | {numbers} | {cell(setting.meaning)} |")
+        lines.append(f"| `{setting.name}` | {', '.join(setting.kinds)} | {numbers} | {cell(setting.meaning)} |")
     lines += ["", *module_tables(limits)]
     return "\n".join(lines)
 

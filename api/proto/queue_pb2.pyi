@@ -859,7 +859,7 @@ class PartitionLeader(_message.Message):
     def __init__(self, group_id: _Optional[int] = ..., broker_id: _Optional[int] = ..., leader_epoch: _Optional[int] = ...) -> None: ...
 
 class CreateTopicRequest(_message.Message):
-    __slots__ = ("name", "partitions", "replication_factor", "config", "timeout_ms")
+    __slots__ = ("name", "partitions", "replication_factor", "config", "timeout_ms", "kind")
     class ConfigEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -872,12 +872,14 @@ class CreateTopicRequest(_message.Message):
     REPLICATION_FACTOR_FIELD_NUMBER: _ClassVar[int]
     CONFIG_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
     name: str
     partitions: int
     replication_factor: int
     config: _containers.ScalarMap[str, str]
     timeout_ms: int
-    def __init__(self, name: _Optional[str] = ..., partitions: _Optional[int] = ..., replication_factor: _Optional[int] = ..., config: _Optional[_Mapping[str, str]] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
+    kind: str
+    def __init__(self, name: _Optional[str] = ..., partitions: _Optional[int] = ..., replication_factor: _Optional[int] = ..., config: _Optional[_Mapping[str, str]] = ..., timeout_ms: _Optional[int] = ..., kind: _Optional[str] = ...) -> None: ...
 
 class CreateTopicResponse(_message.Message):
     __slots__ = ("topic_id", "metadata_revision", "topic")
@@ -1034,7 +1036,7 @@ class DescribeClusterRequest(_message.Message):
     def __init__(self, with_health: bool = ...) -> None: ...
 
 class DescribeClusterResponse(_message.Message):
-    __slots__ = ("cluster_id", "answering_broker_id", "metadata_leader_broker_id", "metadata_term", "metadata_revision", "brokers", "topic_count", "partition_count", "partitions_without_leader", "health")
+    __slots__ = ("cluster_id", "answering_broker_id", "metadata_leader_broker_id", "metadata_term", "metadata_revision", "brokers", "topic_count", "partition_count", "partitions_without_leader", "health", "feature_level", "feature_level_max")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     ANSWERING_BROKER_ID_FIELD_NUMBER: _ClassVar[int]
     METADATA_LEADER_BROKER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -1045,6 +1047,8 @@ class DescribeClusterResponse(_message.Message):
     PARTITION_COUNT_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_WITHOUT_LEADER_FIELD_NUMBER: _ClassVar[int]
     HEALTH_FIELD_NUMBER: _ClassVar[int]
+    FEATURE_LEVEL_FIELD_NUMBER: _ClassVar[int]
+    FEATURE_LEVEL_MAX_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     answering_broker_id: int
     metadata_leader_broker_id: int
@@ -1055,23 +1059,27 @@ class DescribeClusterResponse(_message.Message):
     partition_count: int
     partitions_without_leader: int
     health: ClusterHealth
-    def __init__(self, cluster_id: _Optional[str] = ..., answering_broker_id: _Optional[int] = ..., metadata_leader_broker_id: _Optional[int] = ..., metadata_term: _Optional[int] = ..., metadata_revision: _Optional[int] = ..., brokers: _Optional[_Iterable[_Union[ClusterBroker, _Mapping]]] = ..., topic_count: _Optional[int] = ..., partition_count: _Optional[int] = ..., partitions_without_leader: _Optional[int] = ..., health: _Optional[_Union[ClusterHealth, _Mapping]] = ...) -> None: ...
+    feature_level: int
+    feature_level_max: int
+    def __init__(self, cluster_id: _Optional[str] = ..., answering_broker_id: _Optional[int] = ..., metadata_leader_broker_id: _Optional[int] = ..., metadata_term: _Optional[int] = ..., metadata_revision: _Optional[int] = ..., brokers: _Optional[_Iterable[_Union[ClusterBroker, _Mapping]]] = ..., topic_count: _Optional[int] = ..., partition_count: _Optional[int] = ..., partitions_without_leader: _Optional[int] = ..., health: _Optional[_Union[ClusterHealth, _Mapping]] = ..., feature_level: _Optional[int] = ..., feature_level_max: _Optional[int] = ...) -> None: ...
 
 class ClusterBroker(_message.Message):
-    __slots__ = ("broker", "is_metadata_voter", "is_connected", "replica_count", "leader_count", "health")
+    __slots__ = ("broker", "is_metadata_voter", "is_connected", "replica_count", "leader_count", "health", "feature_level_max")
     BROKER_FIELD_NUMBER: _ClassVar[int]
     IS_METADATA_VOTER_FIELD_NUMBER: _ClassVar[int]
     IS_CONNECTED_FIELD_NUMBER: _ClassVar[int]
     REPLICA_COUNT_FIELD_NUMBER: _ClassVar[int]
     LEADER_COUNT_FIELD_NUMBER: _ClassVar[int]
     HEALTH_FIELD_NUMBER: _ClassVar[int]
+    FEATURE_LEVEL_MAX_FIELD_NUMBER: _ClassVar[int]
     broker: Broker
     is_metadata_voter: bool
     is_connected: bool
     replica_count: int
     leader_count: int
     health: BrokerHealth
-    def __init__(self, broker: _Optional[_Union[Broker, _Mapping]] = ..., is_metadata_voter: bool = ..., is_connected: bool = ..., replica_count: _Optional[int] = ..., leader_count: _Optional[int] = ..., health: _Optional[_Union[BrokerHealth, _Mapping]] = ...) -> None: ...
+    feature_level_max: int
+    def __init__(self, broker: _Optional[_Union[Broker, _Mapping]] = ..., is_metadata_voter: bool = ..., is_connected: bool = ..., replica_count: _Optional[int] = ..., leader_count: _Optional[int] = ..., health: _Optional[_Union[BrokerHealth, _Mapping]] = ..., feature_level_max: _Optional[int] = ...) -> None: ...
 
 class PartitionNames(_message.Message):
     __slots__ = ("count", "first")
@@ -1142,6 +1150,20 @@ class RemoveBrokerResponse(_message.Message):
     without_majority_count: int
     without_majority: _containers.RepeatedCompositeFieldContainer[PartitionName]
     def __init__(self, metadata_revision: _Optional[int] = ..., replica_count: _Optional[int] = ..., without_majority_count: _Optional[int] = ..., without_majority: _Optional[_Iterable[_Union[PartitionName, _Mapping]]] = ...) -> None: ...
+
+class RaiseFeatureLevelRequest(_message.Message):
+    __slots__ = ("level",)
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    level: int
+    def __init__(self, level: _Optional[int] = ...) -> None: ...
+
+class RaiseFeatureLevelResponse(_message.Message):
+    __slots__ = ("metadata_revision", "level")
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    metadata_revision: int
+    level: int
+    def __init__(self, metadata_revision: _Optional[int] = ..., level: _Optional[int] = ...) -> None: ...
 
 class PartitionName(_message.Message):
     __slots__ = ("topic", "partition")

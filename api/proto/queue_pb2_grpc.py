@@ -1016,6 +1016,11 @@ class AdminStub(object):
                 request_serializer=raftmq_dot_proto_dot_queue__pb2.RemoveBrokerRequest.SerializeToString,
                 response_deserializer=raftmq_dot_proto_dot_queue__pb2.RemoveBrokerResponse.FromString,
                 _registered_method=True)
+        self.RaiseFeatureLevel = channel.unary_unary(
+                '/raftmq.v1.Admin/RaiseFeatureLevel',
+                request_serializer=raftmq_dot_proto_dot_queue__pb2.RaiseFeatureLevelRequest.SerializeToString,
+                response_deserializer=raftmq_dot_proto_dot_queue__pb2.RaiseFeatureLevelResponse.FromString,
+                _registered_method=True)
         self.RegisterBroker = channel.unary_unary(
                 '/raftmq.v1.Admin/RegisterBroker',
                 request_serializer=raftmq_dot_proto_dot_queue__pb2.RegisterBrokerRequest.SerializeToString,
@@ -1092,6 +1097,13 @@ class AdminServicer(object):
 
     def RemoveBroker(self, request, context):
         """Removes a broker permanently: its data directory is never accepted again, and its replicas are rebuilt on other brokers.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RaiseFeatureLevel(self, request, context):
+        """Raises the feature level of the cluster, after an upgrade of all brokers. It never falls again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -1174,6 +1186,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.RemoveBroker,
                     request_deserializer=raftmq_dot_proto_dot_queue__pb2.RemoveBrokerRequest.FromString,
                     response_serializer=raftmq_dot_proto_dot_queue__pb2.RemoveBrokerResponse.SerializeToString,
+            ),
+            'RaiseFeatureLevel': grpc.unary_unary_rpc_method_handler(
+                    servicer.RaiseFeatureLevel,
+                    request_deserializer=raftmq_dot_proto_dot_queue__pb2.RaiseFeatureLevelRequest.FromString,
+                    response_serializer=raftmq_dot_proto_dot_queue__pb2.RaiseFeatureLevelResponse.SerializeToString,
             ),
             'RegisterBroker': grpc.unary_unary_rpc_method_handler(
                     servicer.RegisterBroker,
@@ -1419,6 +1436,33 @@ class Admin(object):
             '/raftmq.v1.Admin/RemoveBroker',
             raftmq_dot_proto_dot_queue__pb2.RemoveBrokerRequest.SerializeToString,
             raftmq_dot_proto_dot_queue__pb2.RemoveBrokerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RaiseFeatureLevel(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/raftmq.v1.Admin/RaiseFeatureLevel',
+            raftmq_dot_proto_dot_queue__pb2.RaiseFeatureLevelRequest.SerializeToString,
+            raftmq_dot_proto_dot_queue__pb2.RaiseFeatureLevelResponse.FromString,
             options,
             channel_credentials,
             insecure,

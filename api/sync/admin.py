@@ -62,11 +62,14 @@ class Admin(SyncClient):
         replication_factor: int | None = None,
         config: Mapping[str, str | int] | None = None,
         *,
+        kind: str = "log",
         if_not_exists: bool = False,
     ) -> TopicDescription:
         """Create a topic. See `raftmq.Admin.create_topic`."""
         return self._run(
-            lambda: self._client.create_topic(name, partitions, replication_factor, config, if_not_exists=if_not_exists)
+            lambda: self._client.create_topic(
+                name, partitions, replication_factor, config, kind=kind, if_not_exists=if_not_exists
+            )
         )
 
     def create_topics(self, topics: Iterable[NewTopic], *, if_not_exists: bool = False) -> dict[str, TopicDescription]:
@@ -154,3 +157,7 @@ class Admin(SyncClient):
     def remove_broker(self, broker_id: int, *, force: bool = False) -> BrokerRemoval:
         """Remove a broker from the cluster. See `raftmq.Admin.remove_broker`."""
         return self._run(lambda: self._client.remove_broker(broker_id, force=force))
+
+    def raise_feature_level(self, level: int | None = None) -> int:
+        """Permit the features of newer brokers. See `raftmq.Admin.raise_feature_level`."""
+        return self._run(lambda: self._client.raise_feature_level(level))

@@ -39,6 +39,7 @@ EVENTS: Final[Mapping[str, str]] = {
     "removed_from_cluster": "The cluster refuses this data directory permanently, as /readyz reports. Stop the broker. To use the machine "
     "again, start a broker on an empty directory",
     "broker_removed": "An operator removed a broker permanently. `replicas` counts the replicas that it held",
+    "feature_level_raised": "An operator raised the feature level of the cluster. Programs that know only lower levels cannot take part any more",
     # peers
     "peer_connected": "The control channel to a broker is up",
     "peer_disconnected": "The control channel to a broker is down",
@@ -150,6 +151,7 @@ FIELDS: Final[Mapping[str, str]] = {
     "frame_type": "a frame of the protocol between brokers",
     "method": "a method of the client protocol",
     "metric": "the name of a metric",
+    "level": "a feature level",
     "reason": "the reason as a text",
     "error_code": "a code of the client protocol, or the class of an error",
     "error_id": "connects a client's error with this event",

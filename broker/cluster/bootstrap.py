@@ -21,7 +21,6 @@ from raftmq.broker.cluster.seeds import RETRY_SECONDS, RETRY_SECONDS_MAX, Seeds
 from raftmq.broker.replica.commands import refused
 from raftmq.broker.replica.initial_state import founder_state, joiner_state
 from raftmq.errors import InvariantError
-from raftmq.fsm.feature_levels import FEATURE_LEVEL
 from raftmq.fsm.metadata_commands import InitializeCluster, Rejected
 from raftmq.fsm.node_lineage import Boot
 from raftmq.proto import queue_pb2 as pb
@@ -121,7 +120,8 @@ class ClusterBootstrap:
                 )
 
     async def _initialize_cluster(self) -> None:
-        command = InitializeCluster(self._registry.cluster_id, FEATURE_LEVEL, self._registry.uuid)
+        level = self.seeds.registration().feature_level_max
+        command = InitializeCluster(self._registry.cluster_id, level, self._registry.uuid)
         result = await self._metadata.propose(command)
         if isinstance(result, Rejected):
             raise RequestError(pb.INTERNAL, f"the cluster could not be formed: {result.message}")

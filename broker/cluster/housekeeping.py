@@ -1,4 +1,4 @@
-"""Maintain the replicas of a node periodically: retention, truncation, map growth, expiry of offsets.
+"""Maintain the replicas of a node periodically: the work of their kind (such as retention), truncation, map growth.
 
 Every `Timing.retention_check_seconds` it checks everything, one replica at a time, so that other tasks run in between. It deletes only
 by rules: records by the topic's configuration, and log rows below the log's start. It never deletes a replica. `SpaceReturn` returns
@@ -21,7 +21,7 @@ from raftmq.broker.base.supervisor import Supervisor, Work
 from raftmq.broker.cluster.map_growth import NEARLY_FULL_FRACTION, grow_map_if_nearly_full, map_fractions
 from raftmq.broker.cluster.metadata_replica import MetadataReplica
 from raftmq.broker.cluster.replica_manager import ReplicaManager
-from raftmq.broker.partitions.log import PartitionLog
+from raftmq.broker.partitions.partition import Partition
 from raftmq.broker.replica.engine import Engine
 from raftmq.broker.replica.log_tail import index_before_tail
 from raftmq.broker.replica.replica import Replica
@@ -43,7 +43,7 @@ class Housekeeping:
         readers: Executor,
         replicas: ReplicaManager,
         metadata: MetadataReplica,
-        partitions: Mapping[GroupId, PartitionLog],
+        partitions: Mapping[GroupId, Partition],
         retained_from_index: Callable[[Replica[StateMachine]], LogIndex | None],
         timing: Timing,
         supervisor: Supervisor,
@@ -92,9 +92,8 @@ class Housekeeping:
             if self._postponed_throttle.is_due((replica.group_id, type(error))):
                 log.info("retention_postponed", group_id=replica.group_id, reason=str(error))
 
-    async def _maintain(self, partition: PartitionLog) -> None:
-        await partition.retention.enforce()
-        await self._expire_offsets(partition)
+    async def _maintain(self, partition: Partition) -> None:
+        await partition.maintain()
         index = await partition.truncation_index()
         replica = partition.replica
         spared = self._spared_index(replica)
@@ -103,23 +102,6 @@ class Housekeeping:
         if index is not None and not replica.is_closed:
             self._engine.commits.flush_state(replica)
             await self._engine.commits.truncate(replica, index)
-
-    async def _expire_offsets(self, partition: PartitionLog) -> None:
-        """Forget offsets that were not used for the retention time, of groups that metadata does not have.
-
-        Metadata has a group while it has members, and for the same time after its last member left.
-        """
-        if not self._engine.clocks.is_trusted:
-            return
-        loop = self._engine.loop
-        machine = self._metadata.require().state_machine
-        before_ms = self._engine.now_ms() - int(self._timing.offsets_retention_seconds * 1000)
-        deadline = loop.time() + self._timing.retention_check_seconds
-        count = await partition.offsets.expire(
-            lambda name: machine.consumer_group(name) is not None, before_ms, deadline
-        )
-        if count:
-            log.info("offsets_expired", group_id=partition.replica.group_id, count=count)
 
     async def grow_maps(self) -> None:
         """Grow the maps of files that are nearly full, each on its writer."""

@@ -18,6 +18,7 @@ from raftmq.broker.base.supervisor import Supervisor, Work, is_fatal
 from raftmq.broker.cluster.replica_files import create_replica, open_replica
 from raftmq.broker.cluster.unserved import NotServed, NotServedReason, Trouble, reason_of
 from raftmq.broker.partitions.kinds import TopicKind, kind_of
+from raftmq.broker.partitions.partition import Partition
 from raftmq.broker.replica.engine import Engine
 from raftmq.broker.replica.initial_state import founder_state, joiner_state
 from raftmq.broker.replica.replica import Replica
@@ -57,7 +58,7 @@ class ReplicaManager:
         registry: Registry,
         supervisor: Supervisor,
         in_background: Callable[..., object],
-        on_serving: Callable[[Replica[StateMachine], TopicKind], None],
+        on_serving: Callable[[Replica[StateMachine], TopicKind[Partition]], None],
         on_changed: Callable[[GroupId], None],
     ) -> None:
         """Take the parts of the node that manage replicas need, and its callbacks.
@@ -266,7 +267,7 @@ class ReplicaManager:
         state = founder_state(Membership(founders)) if key.replica_id in founders else joiner_state()
         await self.on_writer(key, lambda: create_replica(self._store, self._registry, key, state))
 
-    def _serve(self, replica: Replica[StateMachine], kind: TopicKind) -> None:
+    def _serve(self, replica: Replica[StateMachine], kind: TopicKind[Partition]) -> None:
         key = replica.key
         self._served.add(key)
         trouble = self._troubles.get(key)

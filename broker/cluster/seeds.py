@@ -16,7 +16,6 @@ from raftmq.broker.base.log_throttle import LogThrottle
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.base.statuses import detail_of
 from raftmq.broker.cluster.peer_directory import NodeAddresses
-from raftmq.fsm.feature_levels import FEATURE_LEVEL
 from raftmq.fsm.metadata_commands import RegisterNode
 from raftmq.proto import queue_pb2 as pb
 from raftmq.proto import queue_pb2_grpc as pb_grpc
@@ -47,14 +46,18 @@ class Seeds:
         addresses: NodeAddresses,
         registry: Registry,
         partitions_max: int,
+        feature_level: int,
         open_channel: Callable[[str], grpc.aio.Channel],
     ) -> None:
-        """Take `addresses`, the bound addresses of this node, and `partitions_max`, the number of replicas that it can host."""
+        """Take the bound `addresses` of this node, `partitions_max`, the number of replicas that it can host, and the highest
+        `feature_level` that its program knows.
+        """
         self._config = config
         self._version = version
         self._addresses = addresses
         self._registry = registry
         self._partitions_max = partitions_max
+        self._feature_level = feature_level
         self._open_channel = open_channel
         self._unavailable_throttle = LogThrottle()
         self.postponement = ""
@@ -166,7 +169,7 @@ class Seeds:
             host=self._config.host_label(),
             rack=self._config.rack,
             version=self._version,
-            feature_level_max=FEATURE_LEVEL,
+            feature_level_max=self._feature_level,
             partitions_max=self._partitions_max,
             boot=self._registry.boot,
             lineage=self._registry.boot_marks,

@@ -11,7 +11,7 @@ from raftmq.broker.cluster.metadata_replica import MetadataReplica
 from raftmq.broker.cluster.replica_manager import ReplicaManager
 from raftmq.broker.cluster.scrubber import Scrubber
 from raftmq.broker.cluster.space_return import SpaceReturn
-from raftmq.broker.partitions.kinds import Partition
+from raftmq.broker.partitions.partition import Partition
 from raftmq.broker.replica.engine import Engine
 from raftmq.broker.replica.replica import Replica
 from raftmq.fsm.state_machine import StateMachine

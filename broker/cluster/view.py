@@ -17,7 +17,7 @@ from raftmq.broker.cluster.peer_directory import PeerDirectory
 from raftmq.broker.cluster.replica_manager import ReplicaManager
 from raftmq.broker.cluster.replication_health import ReplicationHealth
 from raftmq.broker.cluster.standing import Standing
-from raftmq.broker.partitions.kinds import Partition
+from raftmq.broker.partitions.partition import Partition
 from raftmq.broker.replica.engine import Engine
 from raftmq.broker.replica.replica import Replica
 from raftmq.fsm.metadata import Metadata

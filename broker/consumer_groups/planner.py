@@ -18,9 +18,10 @@ import msgspec
 from raftmq.assignors.assignor import AssignedPartition, Assignment, Assignor, ConsumerGroup, Member, Topic
 from raftmq.assignors.builtin import BUILTIN_ASSIGNORS, DEFAULT_ASSIGNOR
 from raftmq.broker.consumer_groups.topic_pattern import TopicPattern
-from raftmq.fsm import consumer_groups
+from raftmq.fsm import consumer_groups, topic_kinds
 from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.metadata_commands import MemberTarget, SetTargetAssignment
+from raftmq.fsm.metadata_views import TopicView
 from raftmq.fsm.topic_config import RESERVED_PREFIX
 
 ENTRY_POINTS: Final = "raftmq.assignors"
@@ -59,7 +60,7 @@ class PlanRequest(msgspec.Struct, frozen=True, array_like=True):
     assignor: str
     members: tuple[PlannedMember, ...]
     topics: tuple[PlannedTopic, ...]
-    """All topics that a member may have subscribed to. If a member subscribes by pattern, all existing topics."""
+    """All topics that a member may have subscribed to. If a member subscribes by pattern, all existing logs."""
 
     @property
     def size(self) -> int:
@@ -89,7 +90,7 @@ def plan_request(metadata: Metadata, group: consumer_groups.ConsumerGroup) -> Pl
     has_pattern = any(member.pattern for member in members.values())
     has_racks = any(member.rack for member in members.values())
     subscribed = {name for member in members.values() for name in member.topics}
-    topics = [topic for topic in metadata.topics() if has_pattern or topic.name in subscribed]
+    topics = [topic for topic in metadata.topics() if _is_consumed(topic) and (has_pattern or topic.name in subscribed)]
     racks = {node.node_id: node.rack for node in metadata.nodes()} if has_racks else {}
     return PlanRequest(
         group.name,
@@ -133,7 +134,12 @@ def is_planned_for(metadata: Metadata, group: consumer_groups.ConsumerGroup) -> 
     planned = {topic_id for topic_id, _ in row.topics}
     names = {name for member in group.members.values() for name in member.topics}
     found = (metadata.topic_by_name(name) for name in names)
-    return all(topic is None or topic.topic_id in planned for topic in found)
+    return all(topic is None or not _is_consumed(topic) or topic.topic_id in planned for topic in found)
+
+
+def _is_consumed(topic: TopicView) -> bool:
+    """Return whether groups consume topics of this kind. A member may have subscribed to the name before the topic existed."""
+    return topic.kind == topic_kinds.LOG
 
 
 def _kept(group: consumer_groups.ConsumerGroup, partitions: Iterable[AssignedPartition]) -> Target:

@@ -16,6 +16,7 @@ from raftmq.broker.consumer_groups.coordinator import GroupCoordinator
 from raftmq.broker.consumer_groups.partition_leaders import PartitionLeaders
 from raftmq.broker.consumer_groups.planner import assignor_names
 from raftmq.broker.consumer_groups.topic_pattern import TopicPattern, TopicPatternError
+from raftmq.broker.partitions.kinds import LOG
 from raftmq.broker.replica.commands import refused
 from raftmq.broker.services.call import Call
 from raftmq.broker.services.committed_offsets import check_group_name
@@ -272,6 +273,8 @@ class GroupsService:
                 TopicPattern(command.pattern)
             except TopicPatternError as error:
                 raise RequestError(pb.INVALID_ARGUMENT, str(error)) from error
+        for topic in filter(None, map(metadata.topic_by_name, command.topics)):
+            LOG.require(topic)
         if group is not None and command.member_id in group.members:
             return
         if group is None and metadata.consumer_group_count >= limits.consumer_groups_max:

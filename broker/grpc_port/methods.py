@@ -19,6 +19,7 @@ from raftmq.broker.services.admin import AdminService
 from raftmq.broker.services.call import Call, Right
 from raftmq.broker.services.committed_offsets import OffsetsService
 from raftmq.broker.services.data_tokens import DataTokens
+from raftmq.broker.services.feature_level import FeatureLevelService
 from raftmq.broker.services.health import HealthService
 from raftmq.broker.services.log import LogService
 from raftmq.broker.services.node_removal import NodeRemovalService
@@ -49,6 +50,7 @@ class Services:
     admin: AdminService
     nodes: NodesService
     removal: NodeRemovalService
+    feature_level: FeatureLevelService
     groups: GroupsService
     health: HealthService
     data_tokens: DataTokens
@@ -136,6 +138,7 @@ ROWS: Final[tuple[Row, ...]] = (
     _unary(methods.ADD_PARTITIONS, _ADMIN, _METADATA, lambda of: of.admin.add_partitions),
     _unary(methods.DESCRIBE_CLUSTER, _DESCRIBE, _ANY, lambda of: of.admin.describe_cluster),
     _unary(methods.REMOVE_BROKER, _ADMIN, _METADATA, lambda of: of.removal.remove_node),
+    _unary(methods.RAISE_FEATURE_LEVEL, _ADMIN, _METADATA, lambda of: of.feature_level.raise_feature_level),
     _unary(methods.REGISTER_BROKER, _ADMIN, _METADATA, lambda of: of.nodes.register_node),
     _unary(methods.REPORT_DAMAGE, _ADMIN, _PARTITION, lambda of: of.nodes.report_damage),
     _unary(methods.REPORT_REPLICAS, _ADMIN, _METADATA, lambda of: of.nodes.report_replicas),

@@ -28,11 +28,13 @@ from raftmq.broker.grpc_port.handlers import add_methods
 from raftmq.broker.grpc_port.hardening import quiet_grpc, start_server
 from raftmq.broker.grpc_port.methods import ROWS, Services
 from raftmq.broker.grpc_port.security import Authenticate, SecurityInterceptor, abort, anyone
-from raftmq.broker.partitions.log import PartitionLog
+from raftmq.broker.partitions.kinds import LOG
+from raftmq.broker.partitions.partition import Partition
 from raftmq.broker.services.admin import AdminService
 from raftmq.broker.services.cluster_health import ClusterHealth
 from raftmq.broker.services.committed_offsets import OffsetsService
 from raftmq.broker.services.data_tokens import DataTokens
+from raftmq.broker.services.feature_level import FeatureLevelService
 from raftmq.broker.services.forwarder import Forwarder, GrpcForwarder
 from raftmq.broker.services.health import HealthService
 from raftmq.broker.services.host import ServiceHost
@@ -56,7 +58,7 @@ class GrpcHost(ServiceHost, Protocol):
     """The node as its gRPC server sees it."""
 
     config: BrokerConfig
-    partitions: Mapping[GroupId, PartitionLog]
+    partitions: Mapping[GroupId, Partition]
 
 
 class GrpcServer:
@@ -74,7 +76,7 @@ class GrpcServer:
         self._host = host
         self.metrics = metrics or RequestMetrics()
         self.forwarder = forwarder or GrpcForwarder(lambda: host.cluster_id, host.limits.peer_connections_max // 3)
-        locator = Locator(host, host.partitions)
+        locator: Locator[Partition] = Locator(host, host.partitions)
         leader = MetadataLeader(host, self.forwarder)
         self.log = LogService(host, host.partitions, ProducerIds(host, leader), self.metrics)
         calls = NodeCalls(host, self.forwarder)
@@ -82,8 +84,9 @@ class GrpcServer:
         self.admin = AdminService(host, locator, leader, ClusterHealth(host, calls, self.health))
         self.nodes = NodesService(host, leader)
         self.removal = NodeRemovalService(host, leader)
+        self.feature_level = FeatureLevelService(host, leader)
         self.topology = TopologyService(host)
-        self.offsets = OffsetsService(host, locator, host.partitions)
+        self.offsets = OffsetsService(host, Locator(host, host.partitions, LOG))
         self.coordinator = GroupCoordinator(host, plans or ProcessPlanRunner(host.timing.assignor_seconds_max))
         self.groups = GroupsService(host, leader, self.coordinator, PartitionLeaders(host, calls, self.offsets))
         self.data_tokens = DataTokens(host.loop)
@@ -94,6 +97,7 @@ class GrpcServer:
             self.admin,
             self.nodes,
             self.removal,
+            self.feature_level,
             self.groups,
             self.health,
             self.data_tokens,

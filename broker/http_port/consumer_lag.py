@@ -17,6 +17,7 @@ from typing import NamedTuple
 from raftmq.broker.base.limits import Limits, Timing
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.partitions.log import PartitionLog
+from raftmq.broker.partitions.partition import Partition
 from raftmq.broker.services.host import ServiceHost
 from raftmq.fsm.group_offsets import NO_OFFSET
 from raftmq.types import GroupId
@@ -72,8 +73,8 @@ class ConsumerLag:
         self._append_times_ms: dict[tuple[GroupId, int], int] = {}
         """Append times of the oldest unread records, from the last measurement."""
 
-    async def measure(self, partitions: Sequence[tuple[str, PartitionLog]]) -> Lag:
-        """Measure the given partitions that this node leads. Each comes with its topic's name."""
+    async def measure(self, partitions: Sequence[tuple[str, Partition]]) -> Lag:
+        """Measure the given partitions that are logs and led here. Each comes with its topic's name."""
         deadline = self._host.loop.time() + self._timing.lag_seconds
         readers: dict[Reader, _Behind] = {}
         for steps, (reader, position, records) in enumerate(_offsets(partitions), 1):
@@ -123,12 +124,12 @@ class ConsumerLag:
         return header.append_time_ms if header is not None else None
 
 
-def _offsets(partitions: Sequence[tuple[str, PartitionLog]]) -> Iterator[tuple[Reader, _Position, int]]:
+def _offsets(partitions: Sequence[tuple[str, Partition]]) -> Iterator[tuple[Reader, _Position, int]]:
     """Yield each committed offset in the partitions led here, with the number of unread records after it."""
     for topic, partition in partitions:
-        group, offsets = partition.replica, partition.offsets
-        if not group.is_leader:
+        if not isinstance(partition, PartitionLog) or not partition.replica.is_leader:
             continue
+        group, offsets = partition.replica, partition.offsets
         for name, known in group.state_machine.group_offsets():
             if known.offset != NO_OFFSET:
                 offset = max(known.offset, partition.log_start_offset)

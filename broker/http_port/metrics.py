@@ -28,7 +28,7 @@ from raftmq.broker.cluster.upkeep import Upkeep
 from raftmq.broker.data_port.port import DataPort
 from raftmq.broker.http_port.consumer_lag import ConsumerLag, Lag
 from raftmq.broker.http_port.exposition import Samples, Value, page
-from raftmq.broker.partitions.log import PartitionLog
+from raftmq.broker.partitions.partition import Partition
 from raftmq.broker.replica.disk import Idle
 from raftmq.broker.replica.replica import Replica
 from raftmq.broker.services.host import ServiceHost
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 _Sample = tuple[tuple[str, ...], float]
-_Named = tuple[tuple[str, str], PartitionLog]
+_Named = tuple[tuple[str, str], Partition]
 """The labels of a partition that is served here, and the partition."""
 _TASKS: Final = Path("/proc/self/task")
 
@@ -69,7 +69,7 @@ class MetricsHost(Protocol):
     gc_pauses: GcPauses
     grpc: GrpcServer
     data_port: DataPort
-    partitions: Mapping[GroupId, PartitionLog]
+    partitions: Mapping[GroupId, Partition]
     disk_watch: DiskWatch
     supervisor: Supervisor
     upkeep: Upkeep
@@ -331,31 +331,26 @@ def _budget_values(host: MetricsHost, http: HttpConnections) -> dict[str, Value]
 
 
 def _partition_values(partitions: Sequence[_Named]) -> dict[str, Value]:
-    starts: list[_Sample] = []
-    ends: list[_Sample] = []
     uncommitted: list[_Sample] = []
     led: list[_Sample] = []
     behind: list[_Sample] = []
-    appended: list[_Sample] = []
+    of_kinds: dict[str, list[_Sample]] = {}
     for labels, partition in partitions:
-        machine, core = partition.replica.state_machine, partition.replica.core
+        core = partition.replica.core
         last_index = core.last_index
         is_leader = core.role is Role.LEADER
-        starts.append((labels, machine.log_start_offset))
-        ends.append((labels, machine.next_offset))
         uncommitted.append((labels, last_index - core.commit_index))
         led.append((labels, float(is_leader)))
-        appended.append((labels, machine.appended_bytes))
         if is_leader:
             behind.append((labels, last_index - min(core.match_indexes().values(), default=last_index)))
+        for name, value in partition.samples():
+            of_kinds.setdefault(name, []).append((labels, value))
     return {
         "raftmq_producer_table_used_ratio": _fullest_producer_table(partition for _, partition in partitions),
-        "raftmq_partition_log_start_offset": starts,
-        "raftmq_partition_high_watermark": ends,
         "raftmq_partition_uncommitted_entries": uncommitted,
         "raftmq_partition_is_leader": led,
         "raftmq_partition_follower_lag_entries": behind,
-        "raftmq_partition_appended_bytes_total": appended,
+        **of_kinds,
     }
 
 
@@ -370,15 +365,14 @@ def _lag_values(lag: Lag) -> dict[str, Value]:
     }
 
 
-def _fullest_producer_table(partitions: Iterable[PartitionLog]) -> float:
+def _fullest_producer_table(partitions: Iterable[Partition]) -> float:
     """Return the used fraction of the fullest producer table. A table is looked through only if it may be the fullest."""
     fullest = 0.0
-    machines = (partition.replica.state_machine for partition in partitions)
-    for machine in sorted(machines, key=lambda machine: len(machine.producers), reverse=True):
-        producers = machine.producers
+    for partition in sorted(partitions, key=lambda partition: len(partition.producers), reverse=True):
+        producers = partition.producers
         if len(producers) <= fullest * producers.named_max:
             break
-        fullest = max(fullest, producers.used_ratio(machine.expiry.now_ms))
+        fullest = max(fullest, producers.used_ratio(partition.expiry_now_ms))
     return fullest
 
 

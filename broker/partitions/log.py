@@ -7,7 +7,7 @@ records are served. Source: Ongaro's thesis 6.4 (read-only queries).
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 import structlog
@@ -23,6 +23,7 @@ from raftmq.broker.replica.replica import Replica
 from raftmq.fsm.log_commands import TrimLog, Trimmed, encode_command
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.metadata_views import TopicView
+from raftmq.fsm.producer_table import ProducerTable
 from raftmq.fsm.topic_config import TopicConfig, effective_config
 from raftmq.proto import queue_pb2 as pb
 from raftmq.raft.entry import Entry, EntryHeader
@@ -90,6 +91,55 @@ class PartitionLog:
             self._topic = topic
             self._config = effective_config(topic.config) if topic is not None else _DEFAULT_CONFIG
         return self._config
+
+    # ------------------------------------------------------------------------------------------------ as any partition
+
+    @property
+    def producers(self) -> ProducerTable:
+        """See `Partition`."""
+        return self.replica.state_machine.producers
+
+    @property
+    def expiry_now_ms(self) -> int:
+        """See `Partition`."""
+        return self.replica.state_machine.expiry.now_ms
+
+    async def settle_producer(self, producer_id: int, epoch_min: int, deadline: float) -> None:
+        """See `Partition`."""
+        await self.appends.settle(producer_id, epoch_min, deadline)
+
+    async def file_bytes(self) -> int:
+        """See `Partition`. Raises RequestError as `in_thread`."""
+        return await self.in_thread(self._store.file_bytes, self.replica.key)
+
+    async def maintain(self) -> None:
+        """Delete records that are too old or too many, and the offsets of groups that are gone."""
+        await self.retention.enforce()
+        await self._expire_offsets()
+
+    async def _expire_offsets(self) -> None:
+        """Forget offsets that were not used for the retention time, of groups that metadata does not have.
+
+        Metadata has a group while it has members, and for the same time after its last member left.
+        """
+        host = self._host
+        if not host.is_clock_trusted:
+            return
+        machine = host.metadata.state_machine
+        before_ms = host.now_ms() - int(host.timing.offsets_retention_seconds * 1000)
+        deadline = host.loop.time() + host.timing.retention_check_seconds
+        count = await self.offsets.expire(lambda name: machine.consumer_group(name) is not None, before_ms, deadline)
+        if count:
+            log.info("offsets_expired", group_id=self.replica.group_id, count=count)
+
+    def samples(self) -> Iterable[tuple[str, float]]:
+        """See `Partition`."""
+        machine = self.replica.state_machine
+        return (
+            ("raftmq_partition_log_start_offset", machine.log_start_offset),
+            ("raftmq_partition_high_watermark", machine.next_offset),
+            ("raftmq_partition_appended_bytes_total", machine.appended_bytes),
+        )
 
     # ------------------------------------------------------------------------------------------------ reading
 
@@ -254,10 +304,6 @@ class PartitionLog:
         if index is None:
             return None
         return await self.in_thread(self._store.header, self.replica.key, index)
-
-    async def file_bytes(self) -> int:
-        """Return the size of this replica's file. Raises RequestError as `in_thread`."""
-        return await self.in_thread(self._store.file_bytes, self.replica.key)
 
     # ------------------------------------------------------------------------------------------------ trimming
 

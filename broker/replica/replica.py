@@ -305,7 +305,8 @@ class Replica(Generic[MachineT]):
             if needed > level:
                 raise RequestError(
                     pb.UNSUPPORTED_VERSION,
-                    f"this change needs feature level {needed}, but the cluster is at {level}: upgrade every broker first",
+                    f"this change needs feature level {needed}, but the cluster is at {level}: upgrade every broker, then raise the "
+                    "level (raftmq cluster raise-level)",
                 )
 
     def wake_proposers(self) -> None:

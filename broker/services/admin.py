@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import cast
 
 from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.partitions.kinds import LOG, require_offered
+from raftmq.broker.partitions.partition import Partition
 from raftmq.broker.services.call import Call
 from raftmq.broker.services.cluster_health import ClusterHealth, GatheredHealth
 from raftmq.broker.services.host import ServiceHost
@@ -51,7 +53,9 @@ _CONFIRM_SECONDS = 1.0
 class AdminService:
     """Answers the RPCs about topics and the cluster."""
 
-    def __init__(self, host: ServiceHost, locator: Locator, leader: MetadataLeader, health: ClusterHealth) -> None:
+    def __init__(
+        self, host: ServiceHost, locator: Locator[Partition], leader: MetadataLeader, health: ClusterHealth
+    ) -> None:
         self._host = host
         self._locator = locator
         self.leader = leader
@@ -69,9 +73,10 @@ class AdminService:
     async def create_topic(self, request: pb.CreateTopicRequest, call: Call) -> pb.CreateTopicResponse:
         """Create a topic and wait, within its timeout, until every partition has a leader."""
         deadline = call.within(request.timeout_ms, self._host.loop.time())
-        config = dict(request.config)
+        config, kind = dict(request.config), request.kind or LOG.name
+        require_offered(kind)
         _checked(lambda: check_topic_name(request.name))
-        _checked(lambda: check_topic_config(config))
+        _checked(lambda: check_topic_config(config, kind))
         if self._metadata.topic_by_name(request.name) is not None:
             raise RequestError(pb.TOPIC_ALREADY_EXISTS, f"topic {request.name} exists")
         async with self._planning:
@@ -80,7 +85,7 @@ class AdminService:
             )
             plans = self._plan(request.partitions or DEFAULT_PARTITIONS, replication_factor, existing_count=0)
             created = await self.leader.execute(
-                CreateTopic(request.name, "log", replication_factor, config, plans), TopicCreated, deadline
+                CreateTopic(request.name, kind, replication_factor, config, plans), TopicCreated, deadline
             )
         await self._wait_leaders(created.topic_id, deadline)
         return pb.CreateTopicResponse(
@@ -110,8 +115,8 @@ class AdminService:
         both = set(request.set) & set(request.unset)
         if both:
             raise RequestError(pb.INVALID_CONFIG, f"{min(both)!r} is both set and unset")
-        _checked(lambda: check_topic_config_changes(changes))
         topic = await self._locator.topic_by_name(request.name, call.deadline)
+        _checked(lambda: check_topic_config_changes(changes, topic.kind))
         done = await self.leader.execute(AlterTopicConfig(topic.topic_id, changes), Done, call.deadline)
         return pb.AlterTopicResponse(metadata_revision=done.revision)
 
@@ -199,7 +204,7 @@ class AdminService:
         response = pb.DescribeTopicResponse(
             topic=topic_message(self._metadata, topic),
             leaders=[leader_message(self._host, group_id) for group_id in topic.group_ids],
-            effective_config=effective_config_texts(topic.config),
+            effective_config=effective_config_texts(topic.config, topic.kind),
             metadata_revision=self._metadata.applied_index,
         )
         if request.with_states:
@@ -243,12 +248,15 @@ class AdminService:
                     is_connected=host.is_connected(NodeId(node.node_id)),
                     replica_count=metadata.replica_count_of_node(node.node_id),
                     leader_count=leaders[node.node_id],
+                    feature_level_max=node.feature_level_max,
                 )
                 for node in metadata.nodes()
             ],
             topic_count=metadata.topic_count,
             partition_count=len(group_ids),
             partitions_without_leader=leaders[NO_NODE],
+            feature_level=metadata.feature_level,
+            feature_level_max=metadata.feature_level_max,
         )
 
     # ------------------------------------------------------------------------------------------------ helpers

@@ -40,7 +40,7 @@ class AppendService:
     def __init__(
         self,
         host: ServiceHost,
-        locator: Locator,
+        locator: Locator[PartitionLog],
         metrics: RequestMetrics,
     ) -> None:
         self._host = host

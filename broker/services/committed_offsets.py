@@ -19,7 +19,6 @@ from raftmq.fsm.group_offsets import NO_OFFSET, GroupOffset
 from raftmq.fsm.log_commands import CommitOffset, OpenPartition, ResetOffset
 from raftmq.fsm.tables import KEY_TEXT_BYTES_MAX
 from raftmq.proto import queue_pb2 as pb
-from raftmq.types import GroupId
 
 
 def check_group_name(name: str) -> None:
@@ -34,10 +33,9 @@ def check_group_name(name: str) -> None:
 class OffsetsService:
     """Answers the RPCs about committed offsets."""
 
-    def __init__(self, host: ServiceHost, locator: Locator, partitions: Mapping[GroupId, PartitionLog]) -> None:
+    def __init__(self, host: ServiceHost, locator: Locator[PartitionLog]) -> None:
         self._host = host
         self._locator = locator
-        self._partitions = partitions
 
     # ------------------------------------------------------------------------------------------------ open
 
@@ -126,8 +124,8 @@ class OffsetsService:
     def _known_here(self, group: str) -> list[PartitionId]:
         machine = self._host.metadata.state_machine
         found: list[PartitionId] = []
-        for group_id, partition in self._partitions.items():
-            view = machine.partition(group_id)
+        for partition in self._locator.here():
+            view = machine.partition(partition.replica.group_id)
             if view is not None and partition.replica.is_leader and partition.offsets.is_known(group):
                 found.append((view.topic_id, view.partition))
         return sorted(found)

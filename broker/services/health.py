@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from raftmq.broker.base.request_error import RequestError
-from raftmq.broker.partitions.log import PartitionLog
+from raftmq.broker.partitions.partition import Partition
 from raftmq.broker.replica.replica import Replica
 from raftmq.broker.services.call import Call
 from raftmq.broker.services.host import ServiceHost
@@ -25,7 +25,7 @@ _WARNING_CHARACTERS_MAX = 500
 class HealthService:
     """Answers `DescribePartitions` and `DescribeBroker`."""
 
-    def __init__(self, host: ServiceHost, locator: Locator) -> None:
+    def __init__(self, host: ServiceHost, locator: Locator[Partition]) -> None:
         self._host = host
         self._locator = locator
 
@@ -51,7 +51,7 @@ class HealthService:
             states.append(state)
         return pb.DescribePartitionsResponse(partitions=states)
 
-    def _describe(self, state: pb.PartitionState, partition: PartitionLog, size_bytes: int) -> None:
+    def _describe(self, state: pb.PartitionState, partition: Partition, size_bytes: int) -> None:
         replica = partition.replica
         state.leader_epoch = replica.term
         state.in_sync_brokers.extend(

@@ -7,15 +7,19 @@ names. Before it reports a topic as unknown, a quorum confirms that there is no 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Generic, TypeVar, cast
 
 from raftmq.broker.base.request_error import RequestError
-from raftmq.broker.partitions.log import PartitionLog
+from raftmq.broker.partitions.kinds import TopicKind
+from raftmq.broker.partitions.partition import Partition
 from raftmq.broker.services.host import ServiceHost
 from raftmq.fsm.metadata_views import TopicView
 from raftmq.fsm.topic_config import invalid_name_text, is_topic_name
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import GroupId
+
+PartitionT = TypeVar("PartitionT", bound=Partition)
 
 _UNKNOWN_CODES = frozenset({pb.UNKNOWN_TOPIC, pb.UNKNOWN_PARTITION})
 
@@ -34,12 +38,17 @@ def check_partitions(count: int) -> None:
         )
 
 
-class Locator:
-    """Finds the topics and partitions of one node."""
+class Locator(Generic[PartitionT]):
+    """Finds the topics of one node, and its partitions: those of one kind of topic, or those of all kinds."""
 
-    def __init__(self, host: ServiceHost, partitions: Mapping[GroupId, PartitionLog]) -> None:
+    def __init__(
+        self, host: ServiceHost, partitions: Mapping[GroupId, Partition], kind: TopicKind[PartitionT] | None = None
+    ) -> None:
+        """Take the `kind` of topics that calls may name. None: any."""
         self._host = host
-        self._partitions = partitions
+        self._kind = kind
+        # the kind of its topic is checked before a partition is returned
+        self._partitions = cast("Mapping[GroupId, PartitionT]", partitions)
 
     def has_revision(self, revision: int) -> bool:
         """Return whether the local metadata includes `revision`."""
@@ -62,16 +71,18 @@ class Locator:
                 pb.NOT_READY, f"this broker's metadata has not reached revision {revision} yet", retry_after_ms=100
             ) from None
 
-    def locate(self, topic_id: int, partition: int) -> PartitionLog:
+    def locate(self, topic_id: int, partition: int) -> PartitionT:
         """Return the replica of a partition here, as far as this node knows.
 
         Raises:
-            RequestError: UNKNOWN_TOPIC or UNKNOWN_PARTITION, not confirmed. NOT_LEADER (with the leader) or NO_LEADER if this
-                node has no replica.
+            RequestError: UNKNOWN_TOPIC or UNKNOWN_PARTITION, not confirmed. TOPIC_KIND_MISMATCH. NOT_LEADER (with the leader) or
+                NO_LEADER if this node has no replica.
         """
         topic = self._host.metadata.state_machine.topic(topic_id)
         if topic is None:
             raise RequestError(pb.UNKNOWN_TOPIC, f"there is no topic with id {topic_id}")
+        if self._kind is not None:
+            self._kind.require(topic)
         if partition >= len(topic.group_ids):
             raise RequestError(
                 pb.UNKNOWN_PARTITION, f"topic {topic.name} has {len(topic.group_ids)} partitions, none is {partition}"
@@ -82,7 +93,7 @@ class Locator:
             raise self._elsewhere(group_id)
         return found
 
-    async def locate_confirmed(self, topic_id: int, partition: int, deadline: float) -> PartitionLog:
+    async def locate_confirmed(self, topic_id: int, partition: int, deadline: float) -> PartitionT:
         """Return the replica as `locate`, but report a topic or partition as unknown only after a quorum confirmed it."""
         try:
             return self.locate(topic_id, partition)
@@ -91,6 +102,12 @@ class Locator:
                 raise
         await self.confirm_metadata(deadline)
         return self.locate(topic_id, partition)
+
+    def here(self) -> Iterator[PartitionT]:
+        """Yield the partitions that this node serves, of the locator's kind."""
+        for partition in list(self._partitions.values()):
+            if self._kind is None or isinstance(partition, self._kind.partition_type):
+                yield partition
 
     async def topic_by_name(self, name: str, deadline: float) -> TopicView:
         """Return a topic. UNKNOWN_TOPIC is confirmed. Raises INVALID_TOPIC_NAME for a name that no topic can have."""

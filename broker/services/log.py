@@ -11,7 +11,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 
 import structlog
 from raftmq.broker.base.request_error import RequestError, expired
+from raftmq.broker.partitions.kinds import LOG
 from raftmq.broker.partitions.log import PartitionLog
+from raftmq.broker.partitions.partition import Partition
 from raftmq.broker.partitions.producer_fence import fenced
 from raftmq.broker.services.append import AppendService
 from raftmq.broker.services.append_session import AppendSession
@@ -39,14 +41,14 @@ class LogService:
     def __init__(
         self,
         host: ServiceHost,
-        partitions: Mapping[GroupId, PartitionLog],
+        partitions: Mapping[GroupId, Partition],
         producer_ids: ProducerIds,
         metrics: RequestMetrics | None = None,
     ) -> None:
         self._host = host
         self._metrics = metrics or RequestMetrics()
         self._partitions = partitions
-        self._locator = Locator(host, partitions)
+        self._locator = Locator(host, partitions, LOG)
         self._appends = AppendService(host, self._locator, self._metrics)
         self._poll = PollService(host, self._locator, self._metrics)
         self._producer_ids = producer_ids
@@ -98,7 +100,7 @@ class LogService:
         if request.epoch < epoch_min:
             raise fenced(epoch_min)
         for partition in list(self._partitions.values()):
-            await partition.appends.settle(request.producer_id, epoch_min, call.deadline)
+            await partition.settle_producer(request.producer_id, epoch_min, call.deadline)
         nodes = self._host.metadata.state_machine.nodes()
         return pb.FenceProducerResponse(addresses=[node.client_address for node in nodes if node.client_address])
 

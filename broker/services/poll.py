@@ -220,7 +220,7 @@ class Poll:
 class PollService:
     """Answers the long polls of one node."""
 
-    def __init__(self, host: ServiceHost, locator: Locator, metrics: RequestMetrics) -> None:
+    def __init__(self, host: ServiceHost, locator: Locator[PartitionLog], metrics: RequestMetrics) -> None:
         self._host = host
         self._metrics = metrics
         self.loop = host.loop

@@ -36,7 +36,13 @@ from raftmq.client.base.texts import check_text, check_texts
 from raftmq.client.connection.leader_calls import delete_records
 from raftmq.client.connection.resolver import Resolver
 from raftmq.client.connection.transport import GrpcTransport, Transport
-from raftmq.errors import ClosedClientError, InvalidArgumentError, RaftMQError, TopicAlreadyExistsError
+from raftmq.errors import (
+    ClosedClientError,
+    InvalidArgumentError,
+    RaftMQError,
+    TopicAlreadyExistsError,
+    TopicKindMismatchError,
+)
 from raftmq.methods import (
     ADD_PARTITIONS,
     ALTER_TOPIC,
@@ -45,6 +51,7 @@ from raftmq.methods import (
     DESCRIBE_CLUSTER,
     DESCRIBE_TOPIC,
     LIST_TOPICS,
+    RAISE_FEATURE_LEVEL,
     REMOVE_BROKER,
 )
 from raftmq.proto import queue_pb2 as pb
@@ -140,6 +147,7 @@ class Admin:
         replication_factor: int | None = None,
         config: Mapping[str, str | int] | None = None,
         *,
+        kind: str = "log",
         if_not_exists: bool = False,
     ) -> TopicDescription:
         """Create a topic, and wait until each partition has a leader (at most `request_timeout_ms`).
@@ -149,14 +157,17 @@ class Admin:
             partitions: number of partitions; default 1.
             replication_factor: number of replicas of each partition; default: the smaller of 3 and the number of hosts.
             config: topic configuration, such as ``{"retention.ms": 3_600_000}``. Values are strings or numbers.
-            if_not_exists: return an existing topic instead of raising, whatever its settings.
+            kind: the kind of topic. ``"log"`` keeps records for any number of readers.
+            if_not_exists: return an existing topic of this kind instead of raising, whatever its settings.
 
         Raises:
             TopicAlreadyExistsError, InvalidTopicNameError, InvalidConfigError, InvalidPartitionsError,
             InvalidReplicationFactorError, TooManyPartitionsError: nothing was created.
+            TopicKindMismatchError: with `if_not_exists`, the existing topic is of another kind.
+            UnsupportedVersionError: the cluster's feature level is too low for the kind (`raise_feature_level`). Nothing was created.
         """
         self._check_usable()
-        request = self._creation(NewTopic(name, partitions, replication_factor, config))
+        request = self._creation(NewTopic(name, partitions, replication_factor, config, kind))
         return await self._create(request, Deadline(self._timeout_seconds), if_not_exists=if_not_exists)
 
     async def create_topics(
@@ -168,7 +179,7 @@ class Admin:
 
         Args:
             topics: the topics to create, with distinct names.
-            if_not_exists: treat an existing topic as created, whatever its settings.
+            if_not_exists: treat an existing topic of the same kind as created, whatever its settings.
 
         Returns:
             The created topics, by name.
@@ -213,11 +224,13 @@ class Admin:
         if not isinstance(topic.name, str):
             raise TypeError(f"a topic's name must be a string, not {topic.name!r}")
         check_text(topic.name, "name")
+        check_text(topic.kind, "kind")
         return pb.CreateTopicRequest(
             name=topic.name,
             partitions=_positive(topic.partitions, "partitions"),
             replication_factor=_positive(topic.replication_factor, "replication_factor"),
             config=_texts(topic.config or {}),
+            kind=topic.kind,
             timeout_ms=self._broker_timeout_ms(),
         )
 
@@ -229,7 +242,7 @@ class Admin:
         except TopicAlreadyExistsError:
             if not if_not_exists:
                 raise
-            return await self._described(request.name, deadline)
+            return _of_kind(request.kind, await self._described(request.name, deadline))
         return await self._made(request.name, response.metadata_revision, response.topic, deadline)
 
     async def delete_topic(self, name: str) -> None:
@@ -423,6 +436,8 @@ class Admin:
             topic_count=response.topic_count,
             partition_count=response.partition_count,
             partitions_without_leader=response.partitions_without_leader,
+            feature_level=response.feature_level,
+            feature_level_max=response.feature_level_max,
             health=read_cluster_health(response.health) if response.HasField("health") else None,
         )
 
@@ -445,6 +460,24 @@ class Admin:
             without_majority_count=response.without_majority_count,
             without_majority=tuple(TopicPartition(name.topic, name.partition) for name in response.without_majority),
         )
+
+    async def raise_feature_level(self, level: int | None = None) -> int:
+        """Permit the features of newer brokers, after an upgrade of all brokers. Return the cluster's level.
+
+        It cannot be undone: a broker of an older version cannot join any more. Repeating it is harmless.
+
+        Args:
+            level: the new level. By default the highest that every broker supports (`ClusterDescription.feature_level_max`).
+
+        Raises:
+            UnsupportedVersionError: a broker does not support the level. Nothing changed.
+            InvalidArgumentError: the cluster's level is higher. Nothing changed.
+        """
+        self._check_usable()
+        request = pb.RaiseFeatureLevelRequest(level=_positive(level, "level"))
+        response = await self._resolver.call_any(RAISE_FEATURE_LEVEL, request, self._timeout_seconds)
+        self._resolver.record_revision(response.metadata_revision)
+        return response.level
 
     async def _made(self, name: str, revision: int, made: pb.Topic, deadline: Deadline) -> TopicDescription:
         """Return a topic that was just created or changed, with its leaders if possible.
@@ -472,6 +505,13 @@ class Admin:
                 if self._is_closed
                 else "the admin is not started: use async with, or await start()"
             )
+
+
+def _of_kind(kind: str, topic: TopicDescription) -> TopicDescription:
+    """Return an existing topic, which a caller wanted to create with this kind."""
+    if topic.kind != kind:
+        raise TopicKindMismatchError(f"topic {topic.name} exists and is of kind {topic.kind!r}, not {kind!r}")
+    return topic
 
 
 def _texts(config: Mapping[str, str | int]) -> dict[str, str]:

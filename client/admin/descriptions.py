@@ -24,6 +24,7 @@ class NewTopic:
     partitions: int | None = None
     replication_factor: int | None = None
     config: Mapping[str, str | int] | None = None
+    kind: str = "log"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,8 @@ class BrokerDescription:
     """Whether the answering broker is connected to it."""
     replica_count: int
     leader_count: int
+    feature_level_max: int
+    """The highest feature level that it supports."""
     health: BrokerHealth | None = None
     """None: not requested, or it did not answer."""
 
@@ -91,6 +94,10 @@ class ClusterDescription:
     partition_count: int
     partitions_without_leader: int
     """The number as the answering broker believes it. `health.leaderless` is more accurate."""
+    feature_level: int
+    """The features that the cluster may use. `Admin.raise_feature_level` raises it after an upgrade of the brokers."""
+    feature_level_max: int
+    """The highest feature level that every broker supports."""
     health: ClusterHealth | None = None
     """Only with ``ask_brokers``."""
 
@@ -155,5 +162,6 @@ def read_broker(entry: pb.ClusterBroker) -> BrokerDescription:
         is_connected=entry.is_connected,
         replica_count=entry.replica_count,
         leader_count=entry.leader_count,
+        feature_level_max=entry.feature_level_max,
         health=read_broker_health(entry.health) if entry.HasField("health") else None,
     )

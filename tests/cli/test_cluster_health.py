@@ -17,12 +17,14 @@ WELL = BrokerHealth((), NONE, NONE, NONE)
 
 def broker(broker_id: int, health: BrokerHealth | None = WELL, *, is_connected: bool = True) -> BrokerDescription:
     address = f"host-{broker_id}:9400"
-    return BrokerDescription(broker_id, address, "h", "", "1", "active", "", "", True, is_connected, 1, 1, health)
+    return BrokerDescription(broker_id, address, "h", "", "1", "active", "", "", True, is_connected, 1, 1, 2, health)
 
 
 def cluster(*brokers: BrokerDescription, **health: object) -> ClusterDescription:
     whole = ClusterHealth(leaderless=NONE, unknown=NONE, metadata_voters_behind=(), is_metadata_led=True)
-    return ClusterDescription("c", 1, 1, 1, 1, brokers or (broker(1), broker(2)), 1, 12, 0, replace(whole, **health))
+    return ClusterDescription(
+        "c", 1, 1, 1, 1, brokers or (broker(1), broker(2)), 1, 12, 0, 2, 2, replace(whole, **health)
+    )
 
 
 def test_racks_are_shown_where_a_broker_has_one(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from raftmq import sync
+from raftmq.fsm.feature_levels import FEATURE_LEVEL
 from raftmq.testing import LocalCluster
 
 from tests.support.e2e.raftmq_command import answer, assert_one_sentence, raftmq
@@ -51,6 +52,7 @@ def cluster() -> Iterator[LocalCluster]:
         ),
         (("group", "delete", "audit"), "orders  0          30", "Delete group audit and its offsets?"),
         (("cluster", "remove", "1"), "broker 1 at 127.0.0.1:", "Remove broker 1 permanently?"),
+        (("cluster", "raise-level"), f"feature level {FEATURE_LEVEL}\n", "Raise the feature level permanently?"),
         (("cluster", "remove", "1", "--force"), " replicas, leads ", "permanently and give up the data on it?"),
     ],
 )

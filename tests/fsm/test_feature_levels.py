@@ -13,6 +13,7 @@ from raftmq.fsm import metadata_commands as mc
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.state_machine import UnsupportedCommandError
+from raftmq.fsm.topic_kinds import TOPIC_KINDS
 from raftmq.raft.entry import EntryKind
 from raftmq.storage.errors import UnsupportedFormatError
 
@@ -67,6 +68,26 @@ def test_a_field_of_a_later_level_counts_only_when_it_is_written(monkeypatch):
     monkeypatch.setattr(feature_levels, "FIELD_LEVELS", {mc.RemoveNode: {"is_forced": 2}})
     levels = [feature_levels.metadata_level(mc.encode_command(mc.RemoveNode(1, forced))) for forced in (False, True)]
     assert levels == [1, 2]
+
+
+def created(kind: str) -> dict[str, object]:
+    """Return a command as bytes of any version hold it."""
+    fields = {"name": "t", "kind": kind, "replication_factor": 1, "config": {}, "partitions": [[[1]]]}
+    return {"t": "topic+", **fields}
+
+
+def test_a_topic_needs_the_level_of_its_kind():
+    for kind, level in TOPIC_KINDS.items():
+        assert feature_levels.metadata_level(msgspec.msgpack.encode(created(kind))) == level
+    assert max(TOPIC_KINDS.values()) <= feature_levels.FEATURE_LEVEL
+
+
+def test_a_topic_of_an_unknown_kind_stops_the_replica():
+    """A newer version wrote it and serves it. A replica that refused the topic would have another state."""
+    payload = msgspec.msgpack.encode(created("of the future"))
+    assert feature_levels.metadata_level(payload) is None
+    with pytest.raises(UnsupportedCommandError):
+        Metadata().apply(LogBuilder().append(EntryKind.COMMAND, payload))
 
 
 def test_files_and_commands_of_another_version_raise_the_same_kind_of_error():

@@ -13,6 +13,7 @@ from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.metadata_views import PartitionView, ReplicaView
 from raftmq.fsm.producer_ids import NAMED_PRODUCER_BIT
 from raftmq.fsm.producer_names import NAMED_PRODUCERS_MAX
+from raftmq.fsm.topic_kinds import TOPIC_KINDS
 
 from tests.support.fsm import histories
 from tests.support.fsm.harness import MetadataLog
@@ -70,6 +71,73 @@ def test_the_bootstrapping_node_has_metadata_replica_1_even_if_it_registers_late
     assert isinstance(booted, mc.NodeRegistered)
     assert (joined.node_id, joined.metadata_replica_id) == (1, 2)
     assert (booted.node_id, booted.metadata_replica_id) == (2, 1)
+
+
+# -------------------------------------------------------------------------------------------------------- feature level
+
+
+def upgrade(cluster: Cluster, *uuids: str) -> None:
+    for uuid in uuids:
+        assert cluster.code(register(uuid, feature_level_max=3)) is None
+
+
+def test_the_level_rises_as_far_as_every_node_allows(cluster: Cluster) -> None:
+    upgrade(cluster, "u1", "u2")
+    assert cluster.state.feature_level_max == 1
+    assert cluster.code(mc.RaiseFeatureLevel(2)) == codes.UNSUPPORTED_VERSION
+    cluster.run(register("u3", feature_level_max=2))
+    assert cluster.state.feature_level_max == 2
+    assert cluster.code(mc.RaiseFeatureLevel(3)) == codes.UNSUPPORTED_VERSION
+    raised = cluster.run(mc.RaiseFeatureLevel(2))
+    assert raised == mc.Done(cluster.state.revision)
+    assert cluster.state.feature_level == 2
+    assert cluster.run(mc.RaiseFeatureLevel(2)) == raised, "its proposer may repeat it"
+
+
+def test_the_level_never_falls(cluster: Cluster) -> None:
+    upgrade(cluster, "u1", "u2", "u3")
+    cluster.run(mc.RaiseFeatureLevel(3))
+    assert cluster.code(mc.RaiseFeatureLevel(2)) == codes.INVALID_ARGUMENT
+    assert cluster.code(mc.RaiseFeatureLevel(-1)) == codes.INVALID_ARGUMENT
+
+
+def test_a_refusal_names_the_nodes_that_are_behind(cluster: Cluster) -> None:
+    upgrade(cluster, "u2")
+    refused = cluster.run(mc.RaiseFeatureLevel(2))
+    assert isinstance(refused, mc.Rejected)
+    assert "broker 1 (1), broker 3 (1): upgrade these brokers first" in refused.message
+
+
+def test_a_removed_node_does_not_hold_the_level_down(cluster: Cluster) -> None:
+    upgrade(cluster, "u1", "u2")
+    cluster.run(mc.RemoveNode(3))
+    assert cluster.code(mc.RaiseFeatureLevel(3)) is None
+
+
+def test_a_cluster_without_nodes_keeps_its_level() -> None:
+    """The node that forms it could not register any more."""
+    cluster = Cluster(nodes=0)
+    cluster.run(mc.InitializeCluster("c1", 1))
+    assert cluster.code(mc.RaiseFeatureLevel(2)) == codes.UNSUPPORTED_VERSION
+
+
+def test_no_node_below_the_level_joins_or_comes_back(cluster: Cluster) -> None:
+    upgrade(cluster, "u1", "u2", "u3")
+    cluster.run(mc.RaiseFeatureLevel(3))
+    for older in (register("u4", feature_level_max=2), register("u2", feature_level_max=2)):
+        assert cluster.code(older) == codes.UNSUPPORTED_VERSION
+    node = cluster.state.node(2)
+    assert node is not None
+    assert node.feature_level_max == 3
+    assert cluster.code(register("u4", feature_level_max=4)) is None
+
+
+def test_the_level_survives_a_snapshot(cluster: Cluster) -> None:
+    upgrade(cluster, "u1", "u2", "u3")
+    cluster.run(mc.RaiseFeatureLevel(2))
+    restored = Metadata()
+    restored.restore(cluster.state.rows(), cluster.state.applied_index)
+    assert restored.feature_level == 2
 
 
 # ---------------------------------------------------------------------------------------------------------------- nodes
@@ -317,26 +385,31 @@ def test_an_assigned_group_id_without_a_partition_was_deleted(cluster: Cluster) 
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "plans", "code"),
+    ("name", "plans", "code"),
     [
-        ("t", "log", [(1,)], codes.TOPIC_ALREADY_EXISTS),
-        ("", "log", [(1,)], codes.INVALID_TOPIC_NAME),
-        ("bad/name", "log", [(1,)], codes.INVALID_TOPIC_NAME),
-        ("x" * 250, "log", [(1,)], codes.INVALID_TOPIC_NAME),
-        ("n", "queue", [(1,)], codes.INVALID_ARGUMENT),
-        ("n", "log", [], codes.INVALID_PARTITIONS),
-        ("n", "log", [(1,)] * 10_001, codes.TOO_MANY_PARTITIONS),
-        ("n", "log", [(1,), ()], codes.INVALID_REPLICATION_FACTOR),
-        ("n", "log", [(1, 1)], codes.INVALID_REPLICATION_FACTOR),
-        ("n", "log", [tuple(range(1, 11))], codes.INVALID_REPLICATION_FACTOR),
-        ("n", "log", [(1, 2), (1, 9)], codes.UNKNOWN_BROKER),
+        ("t", [(1,)], codes.TOPIC_ALREADY_EXISTS),
+        ("", [(1,)], codes.INVALID_TOPIC_NAME),
+        ("bad/name", [(1,)], codes.INVALID_TOPIC_NAME),
+        ("x" * 250, [(1,)], codes.INVALID_TOPIC_NAME),
+        ("n", [], codes.INVALID_PARTITIONS),
+        ("n", [(1,)] * 10_001, codes.TOO_MANY_PARTITIONS),
+        ("n", [(1,), ()], codes.INVALID_REPLICATION_FACTOR),
+        ("n", [(1, 1)], codes.INVALID_REPLICATION_FACTOR),
+        ("n", [tuple(range(1, 11))], codes.INVALID_REPLICATION_FACTOR),
+        ("n", [(1, 2), (1, 9)], codes.UNKNOWN_BROKER),
     ],
 )
-def test_impossible_topics_are_refused(
-    cluster: Cluster, name: str, kind: str, plans: list[tuple[int, ...]], code: int
-) -> None:
+def test_impossible_topics_are_refused(cluster: Cluster, name: str, plans: list[tuple[int, ...]], code: int) -> None:
     cluster.create("t")
-    assert cluster.code(mc.CreateTopic(name, kind, 3, {}, tuple(map(mc.PartitionPlan, plans)))) == code
+    assert cluster.code(mc.CreateTopic(name, "log", 3, {}, tuple(map(mc.PartitionPlan, plans)))) == code
+
+
+@pytest.mark.parametrize("kind", sorted(TOPIC_KINDS))
+def test_a_topic_keeps_its_kind(cluster: Cluster, kind: str) -> None:
+    cluster.run(mc.CreateTopic("t", kind, 1, {}, (mc.PartitionPlan((1,)),)))
+    topic = cluster.state.topic_by_name("t")
+    assert topic is not None
+    assert topic.kind == kind
 
 
 def test_a_plan_on_a_removed_node_is_refused(cluster: Cluster) -> None:

@@ -11,10 +11,12 @@ from raftmq.fsm.topic_config import (
     check_topic_config,
     check_topic_config_changes,
     check_topic_name,
+    config_keys,
     effective_config,
     effective_config_texts,
     is_topic_name,
 )
+from raftmq.fsm.topic_kinds import LOG, QUEUE, TOPIC_KINDS
 
 
 @pytest.mark.parametrize("name", ["a", "flights", "A.b_c-9", "x" * 249, "...", "_x"])
@@ -42,7 +44,7 @@ def test_a_reserved_name_is_a_name() -> None:
     ],
 )
 def test_good_configuration(config: dict[str, str]) -> None:
-    check_topic_config(config)
+    check_topic_config(config, LOG)
 
 
 @pytest.mark.parametrize(
@@ -62,29 +64,45 @@ def test_good_configuration(config: dict[str, str]) -> None:
 )
 def test_bad_values(config: dict[str, str]) -> None:
     with pytest.raises(TopicConfigError) as caught:
-        check_topic_config(config)
+        check_topic_config(config, LOG)
     assert caught.value.code == codes.INVALID_CONFIG
     assert effective_config(config) == TopicConfig(), "and whoever reads one acts on the default"
 
 
 def test_an_unknown_key_is_refused_with_the_most_similar_key_or_the_valid_ones() -> None:
     with pytest.raises(TopicConfigError, match=r"did you mean retention\.ms\?"):
-        check_topic_config({"retention.mss": "1"})
+        check_topic_config({"retention.mss": "1"}, LOG)
     with pytest.raises(TopicConfigError, match=r"there are max\.batch\.bytes, retention\.bytes, retention\.ms"):
-        check_topic_config({"xyz": "1"})
+        check_topic_config({"xyz": "1"}, LOG)
 
 
 def test_changes_may_unset_known_keys_only() -> None:
-    check_topic_config_changes({"retention.ms": None, "retention.bytes": "5"})
+    check_topic_config_changes({"retention.ms": None, "retention.bytes": "5"}, LOG)
     for changes in ({"nope": None}, {"retention.ms": ""}, {"retention.ms": "x"}, {"nope": "1"}):
         with pytest.raises(TopicConfigError):
-            check_topic_config_changes(changes)
+            check_topic_config_changes(changes, LOG)
+
+
+def test_a_setting_of_another_kind_is_refused_with_its_kinds() -> None:
+    wrong = "retention.ms is a setting of topics of kind 'log', and this topic is of kind 'queue'"
+    with pytest.raises(TopicConfigError, match=wrong):
+        check_topic_config({"retention.ms": "1"}, QUEUE)
+    with pytest.raises(TopicConfigError, match=wrong):
+        check_topic_config_changes({"retention.ms": None}, QUEUE)
+    with pytest.raises(TopicConfigError, match=r"there is no setting 'xyz'; there are max\.batch\.bytes$"):
+        check_topic_config({"xyz": "1"}, QUEUE)
+    check_topic_config_changes({"max.batch.bytes": "2048"}, QUEUE)
+    assert set(effective_config_texts({"retention.ms": "1"}, QUEUE)) == {"max.batch.bytes"}
+
+
+def test_every_setting_belongs_to_known_kinds() -> None:
+    assert all(key.kinds and set(key.kinds) <= set(TOPIC_KINDS) for key in CONFIG_KEYS.values())
 
 
 def test_defaults_are_valid_and_effective() -> None:
-    texts = effective_config_texts({"retention.ms": "5", "written.by.a.newer.version": "x"})
-    check_topic_config(texts)
-    assert set(texts) == set(CONFIG_KEYS)
+    texts = effective_config_texts({"retention.ms": "5", "written.by.a.newer.version": "x"}, LOG)
+    check_topic_config(texts, LOG)
+    assert set(texts) == set(config_keys(LOG))
     assert effective_config({"retention.ms": "5"}).retention_ms == 5
     assert texts["retention.ms"] == "5"
     assert TopicConfig() == effective_config({})
@@ -94,4 +112,4 @@ def test_defaults_are_valid_and_effective() -> None:
 @given(config=st.dictionaries(st.one_of(st.sampled_from(sorted(CONFIG_KEYS)), st.text()), st.text()))
 def test_reading_a_configuration_never_fails(config: dict[str, str]) -> None:
     effective_config(config)
-    assert set(effective_config_texts(config)) == set(CONFIG_KEYS)
+    assert set(effective_config_texts(config, LOG)) == set(config_keys(LOG))

@@ -188,6 +188,7 @@ def test_admin_results_and_errors_equal_those_of_the_asynchronous_client(cluster
         assert admin.remove_broker(2, force=True).replica_count == 7
         with pytest.raises(errors.BrokerInUseError):
             admin.remove_broker(2)
+        assert admin.raise_feature_level() == admin.describe_cluster().feature_level == 2
         admin.delete_topic("t")
     with (
         sync.Producer(bootstrap_servers=cluster.bootstrap_servers) as producer,

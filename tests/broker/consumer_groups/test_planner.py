@@ -19,6 +19,7 @@ from raftmq.broker.consumer_groups.planner import (
     PlannedTopic,
     PlanRequest,
     assignor_names,
+    is_planned_for,
     load_assignor,
     plan,
     plan_request,
@@ -92,6 +93,27 @@ def test_a_request_is_a_copy_of_the_group() -> None:
     assert copied.assignor == "range", "of equally many votes the first by name"
     assert (copied.epoch, [one.member_id for one in copied.members]) == (group.row.epoch, ["m1", "m2"])
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(copied), type=PlanRequest) == copied
+
+
+def test_only_logs_are_assigned() -> None:
+    """A member may have subscribed to a name before a topic of another kind got it, and a pattern may match any name."""
+    log, state = LogBuilder(), Metadata()
+    for command in (
+        mc.InitializeCluster("c", 2, "u1"),
+        register("u1", feature_level_max=2),
+        mc.JoinConsumerGroup("named", "m1", "", "", "", ("flights", "jobs"), "", "", 1, 1),
+        mc.JoinConsumerGroup("matched", "m1", "", "", "", (), ".*", "", 1, 1),
+        mc.CreateTopic("flights", "log", 1, {}, (mc.PartitionPlan((1,)),)),
+        mc.CreateTopic("jobs", "queue", 1, {}, (mc.PartitionPlan((1,)),)),
+    ):
+        state.apply(log.metadata(command))
+    for name, is_planned in (("named", True), ("matched", None)):
+        group = state.consumer_group(name)
+        assert group is not None
+        asked = plan_request(state, group)
+        assert [topic.name for topic in asked.topics] == ["flights"]
+        state.apply(log.metadata(plan(asked).command(asked)))
+        assert is_planned_for(state, group) is is_planned, "and the topic that is left out asks for no further plan"
 
 
 def test_assignors_are_known_by_name() -> None:

@@ -166,6 +166,7 @@ def _services(node: Harness) -> Services:
         node.admin,
         node.nodes,
         node.removal,
+        node.feature_levels,
         node.groups_service,
         node.health,
         DataTokens(node.loop),

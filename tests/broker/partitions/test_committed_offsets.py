@@ -142,6 +142,18 @@ async def test_unused_offsets_are_forgotten_unless_their_group_lives(node: Harne
     assert await partition.offsets.expire(lambda _: False, before_ms, deadline) == 0
 
 
+@pytest.mark.parametrize(("is_trusted", "left"), [(True, ["new"]), (False, ["new", "old"])])
+async def test_offsets_are_forgotten_only_by_a_clock_that_is_trusted(
+    node: Harness, partition: PartitionLog, is_trusted: bool, left: list[str]
+) -> None:
+    await commit(node, partition, 1, "old")
+    node.clock_ms += int(node.timing.offsets_retention_seconds * 1000) + 1
+    await commit(node, partition, 1, "new")
+    node.trusts_clock = is_trusted
+    await partition.maintain()
+    assert [group for group, _ in partition.replica.state_machine.group_offsets()] == left
+
+
 async def test_a_commit_that_changes_nothing_writes_nothing(node: Harness, partition: PartitionLog) -> None:
     """An entry stays on every replica as long as the records around it, so a commit without effect must not write one."""
     await commit(node, partition, 7)

@@ -78,7 +78,7 @@ async def test_a_command_above_the_clusters_level_is_not_proposed(monkeypatch):
             partition.replica.propose([TRIM])
         assert refused.value.code == pb.UNSUPPORTED_VERSION
         assert partition.replica.core.last_index == last
-        with pytest.raises(RequestError, match="upgrade every broker first"):
+        with pytest.raises(RequestError, match="upgrade every broker, then raise the level"):
             await node.topic("another")
         assert node.metadata.state_machine.topic_by_name("another") is None
 

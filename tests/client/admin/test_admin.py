@@ -210,6 +210,32 @@ async def test_remove_broker_succeeds_or_is_refused_immediately(cluster: FakeClu
             await admin.remove_broker(0)
 
 
+async def test_a_topic_is_created_with_its_kind_and_an_existing_one_must_be_of_it(cluster: FakeCluster):
+    async with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        assert (await admin.create_topic("t")).kind == "log"
+        assert (await admin.create_topic("jobs", kind="queue")).kind == "queue"
+        made = await admin.create_topics([NewTopic("jobs", kind="queue"), NewTopic("u")], if_not_exists=True)
+        assert {name: topic.kind for name, topic in made.items()} == {"jobs": "queue", "u": "log"}
+        with pytest.raises(errors.TopicKindMismatchError, match="topic t exists and is of kind 'log', not 'queue'"):
+            await admin.create_topic("t", kind="queue", if_not_exists=True)
+        with pytest.raises(errors.TopicAlreadyExistsError):
+            await admin.create_topic("t", kind="queue")
+
+
+async def test_the_feature_level_is_raised_to_the_highest_or_to_a_given_one(cluster: FakeCluster):
+    async with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        before = await admin.describe_cluster()
+        assert (before.feature_level, before.feature_level_max) == (1, 2)
+        assert await admin.raise_feature_level(1) == 1
+        assert await admin.raise_feature_level() == 2
+        assert (await admin.describe_cluster()).feature_level == 2
+        with pytest.raises(errors.UnsupportedVersionError) as refused:
+            await admin.raise_feature_level(3)
+        assert refused.value.outcome is errors.Outcome.NOT_APPLIED
+        with pytest.raises(errors.InvalidArgumentError):
+            await admin.raise_feature_level(0)
+
+
 async def test_a_closed_admin_refuses(cluster: FakeCluster):
     admin = Admin(bootstrap_servers=cluster.bootstrap_servers)
     with pytest.raises(errors.ClosedClientError):

@@ -77,6 +77,7 @@ ADMIN_CALLS: dict[str, Call] = {
     "describe_topic": lambda admin: admin.describe_topic("t"),
     "list_groups": lambda admin: admin.list_groups(),
     "list_topics": lambda admin: admin.list_topics(),
+    "raise_feature_level": lambda admin: admin.raise_feature_level(),
     "remove_broker": lambda admin: admin.remove_broker(7),
     "remove_group_member": lambda admin: admin.remove_group_member("g", member_id="m"),
     "reset_group_offsets": lambda admin: admin.reset_group_offsets("g", to="earliest"),

@@ -25,7 +25,9 @@ from raftmq.broker.consumer_groups.assignor_process import InlinePlanRunner
 from raftmq.broker.consumer_groups.coordinator import GroupCoordinator
 from raftmq.broker.consumer_groups.partition_leaders import PartitionLeaders
 from raftmq.broker.consumer_groups.service import GroupsService
+from raftmq.broker.partitions.kinds import LOG, kind_of
 from raftmq.broker.partitions.log import PartitionLog
+from raftmq.broker.partitions.partition import Partition
 from raftmq.broker.replica.initial_state import founder_state
 from raftmq.broker.replica.leadership_table import LeadershipTable
 from raftmq.broker.replica.recent_entries import RecentEntriesBudget
@@ -35,6 +37,7 @@ from raftmq.broker.services.admin import AdminService
 from raftmq.broker.services.call import Call
 from raftmq.broker.services.cluster_health import ClusterHealth
 from raftmq.broker.services.committed_offsets import OffsetsService
+from raftmq.broker.services.feature_level import FeatureLevelService
 from raftmq.broker.services.health import HealthService
 from raftmq.broker.services.locator import Locator
 from raftmq.broker.services.log import LogService
@@ -44,7 +47,6 @@ from raftmq.broker.services.node_removal import NodeRemovalService
 from raftmq.broker.services.nodes import NodesService
 from raftmq.broker.services.producer_ids import ProducerIds
 from raftmq.broker.services.topology import TopologyService
-from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.metadata_commands import InitializeCluster, RegisterNode, encode_command
 from raftmq.fsm.node_lineage import Lineage
@@ -146,7 +148,7 @@ class Harness:
         self.trusts_clock = True
         self.store = MemoryLogStore()
         self.recent_budget = RecentEntriesBudget(recent_bytes_max)
-        self.partitions: dict[GroupId, PartitionLog] = {}
+        self.partitions: dict[GroupId, Partition] = {}
         self.replicas: dict[GroupId, Replica[StateMachine]] = {}
         self.leadership = LeadershipTable(lambda group_id: None, lambda node_id: f"node-{node_id}:9400")
         self.standing = _Standing(self)
@@ -167,7 +169,7 @@ class Harness:
         self._dirty: set[GroupId] = set()
         self.uncommitted = 0
         self.forwarder = FakeForwarder()
-        locator = Locator(self, self.partitions)
+        locator: Locator[Partition] = Locator(self, self.partitions)
         leader = MetadataLeader(self, self.forwarder)
         self.producer_ids = ProducerIds(self, leader)
         self.log = LogService(self, self.partitions, self.producer_ids)
@@ -176,9 +178,10 @@ class Harness:
         self.admin = AdminService(self, locator, leader, ClusterHealth(self, calls, self.health))
         self.nodes = NodesService(self, leader)
         self.removal = NodeRemovalService(self, leader)
+        self.feature_levels = FeatureLevelService(self, leader)
         self.connected: set[int] = set()
         self.topology = TopologyService(self)
-        self.offsets = OffsetsService(self, locator, self.partitions)
+        self.offsets = OffsetsService(self, Locator(self, self.partitions, LOG))
         self.coordinator = GroupCoordinator(self, InlinePlanRunner())
         self.groups_service = GroupsService(self, leader, self.coordinator, PartitionLeaders(self, calls, self.offsets))
         self.damaged: dict[ReplicaKey, str] = {}
@@ -198,11 +201,13 @@ class Harness:
         await self.register(1, "uuid-1")
         return self
 
-    async def register(self, node_id: int, uuid: str, host: str = "", *, replaces_lost: bool = False) -> None:
+    async def register(
+        self, node_id: int, uuid: str, host: str = "", *, replaces_lost: bool = False, feature_level_max: int = 1
+    ) -> None:
         await self._metadata(
             RegisterNode(
                 uuid=uuid, node_id=node_id, client_address=f"node-{node_id}:9400", peer_address=f"node-{node_id}:9401",
-                http_address="", host=host or f"host-{node_id}", rack="", version="1", feature_level_max=1,
+                http_address="", host=host or f"host-{node_id}", rack="", version="1", feature_level_max=feature_level_max,
                 replaces_lost=replaces_lost,
             )
         )  # fmt: skip
@@ -232,13 +237,18 @@ class Harness:
         for partition in machine.partitions_of_node(NODE_ID):
             group_id = GroupId(partition.group_id)
             if group_id not in self.replicas:
-                replica = self.add_replica(group_id, ReplicaId(partition.replicas[0].replica_id), LogPartition())
-                self.partitions[group_id] = PartitionLog(cast("Replica[LogPartition]", replica), self, self.store)
+                kind = kind_of(machine, partition)
+                replica_id = ReplicaId(partition.replicas[0].replica_id)
+                replica = self.add_replica(group_id, replica_id, kind.new_state_machine())
+                self.partitions[group_id] = kind.serve(replica, self, self.store, self._on_damage)
                 if not self.hold_leadership:
                     self.campaign(group_id)
         for group_id in [g for g in self.partitions if machine.partition(g) is None]:
             self.replicas.pop(group_id).close()
             del self.partitions[group_id]
+
+    def _on_damage(self, replica: Replica[StateMachine], error: Exception) -> None:
+        self.damaged[replica.key] = str(error)
 
     def campaign(self, group_id: GroupId) -> None:
         replica = self.replicas[group_id]
@@ -391,14 +401,19 @@ class Harness:
     def call(self, seconds: float = 10.0, *, is_forwarded: bool = False) -> Call:
         return Call(self.loop.time() + seconds, is_forwarded=is_forwarded)
 
-    async def topic(self, name: str = "flights", partitions: int = 1, **config: str) -> pb.Topic:
+    async def topic(self, name: str = "flights", partitions: int = 1, kind: str = "", **config: str) -> pb.Topic:
         request = pb.CreateTopicRequest(
-            name=name, partitions=partitions, config={key.replace("_", "."): value for key, value in config.items()}
+            name=name,
+            partitions=partitions,
+            kind=kind,
+            config={key.replace("_", "."): value for key, value in config.items()},
         )
         return (await self.admin.create_topic(request, self.call())).topic
 
     def partition(self, topic: pb.Topic, number: int = 0) -> PartitionLog:
-        return self.partitions[GroupId(topic.partitions[number].group_id)]
+        found = self.partitions[GroupId(topic.partitions[number].group_id)]
+        assert isinstance(found, PartitionLog)
+        return found
 
     async def append(self, topic: pb.Topic, *batches: bytes, seconds: float = 10.0) -> pb.PartitionAppendResult:
         request = append_request(topic, *batches)

@@ -144,6 +144,7 @@ class FakeTopic:
     partitions: list[FakePartition]
     config: dict[str, str] = field(default_factory=dict)
     replication_factor: int = 1
+    kind: str = "log"
 
 
 AppendHook = Callable[[int, "FakeTopic", int, bytes], "pb.ErrorDetail | str | None"]
@@ -158,6 +159,7 @@ class FakeCluster:
         self.cluster_id = "fake-cluster"
         self.has_data_ports = has_data_ports
         self.revision = 1
+        self.feature_level = 1
         self.topics: dict[str, FakeTopic] = {}
         self.brokers = {n: FakeBroker(self, n) for n in range(1, brokers + 1)}
         self.clusters_called: dict[str, str] = {}
@@ -270,7 +272,7 @@ def topic_message(topic: FakeTopic) -> pb.Topic:
     return pb.Topic(
         topic_id=topic.topic_id,
         name=topic.name,
-        kind="log",
+        kind=topic.kind,
         replication_factor=topic.replication_factor,
         config=topic.config,
         partitions=[
@@ -534,6 +536,7 @@ class FakeBroker(rpc.LogServicer, rpc.TopologyServicer, rpc.AdminServicer):
             await abort(context, detail(pb.TOPIC_ALREADY_EXISTS))
         topic = self.cluster.create_topic(request.name, request.partitions or 1, request.replication_factor or 1)
         topic.config.update(request.config)
+        topic.kind = request.kind or "log"
         return pb.CreateTopicResponse(
             topic_id=topic.topic_id, metadata_revision=self.cluster.revision, topic=topic_message(topic)
         )
@@ -589,6 +592,8 @@ class FakeBroker(rpc.LogServicer, rpc.TopologyServicer, rpc.AdminServicer):
             brokers=brokers,
             topic_count=len(self.cluster.topics),
             partition_count=sum(len(t.partitions) for t in self.cluster.topics.values()),
+            feature_level=self.cluster.feature_level,
+            feature_level_max=2,
         )
 
     async def RemoveBroker(self, request, context):
@@ -602,6 +607,12 @@ class FakeBroker(rpc.LogServicer, rpc.TopologyServicer, rpc.AdminServicer):
             without_majority_count=2,
             without_majority=[pb.PartitionName(topic="t", partition=n) for n in (3, 5)],
         )
+
+    async def RaiseFeatureLevel(self, request, context):
+        if request.level > 2:
+            await abort(context, detail(pb.UNSUPPORTED_VERSION))
+        self.cluster.feature_level = request.level or 2
+        return pb.RaiseFeatureLevelResponse(metadata_revision=self.cluster.revision, level=self.cluster.feature_level)
 
     async def _known(self, name: str, context):
         topic = self.cluster.topics.get(name)

@@ -69,6 +69,7 @@ def admin_requests() -> dict[str, list[Message]]:
             )
         ],
         "remove_node": [pb.RemoveBrokerRequest(broker_id=2, force=True, timeout_ms=10), pb.RemoveBrokerRequest(broker_id=1)],
+        "raise_feature_level": [pb.RaiseFeatureLevelRequest(level=99), pb.RaiseFeatureLevelRequest()],
         "report_damage": [
             pb.ReportDamageRequest(
                 broker_id=1, uuid="uuid-1", replicas=[pb.ReplicaReport(group_id=1, replica_id=2, reason="crc")]

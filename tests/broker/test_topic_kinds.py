@@ -1,0 +1,59 @@
+"""Clients of logs learn from a typed error that a topic is of another kind, and do not retry."""
+
+from __future__ import annotations
+
+import pytest
+from raftmq import Admin, Consumer, Producer, TopicPartition
+from raftmq.errors import TopicKindMismatchError
+
+from tests.support.broker.mailbox_kind import register_mailboxes
+from tests.support.broker.whole_nodes import Nodes
+
+PARTITION = TopicPartition("letters", 0)
+
+
+@pytest.fixture
+async def address(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Start a broker with a topic of kind "mailbox". Return its address."""
+    register_mailboxes(monkeypatch)
+    node = await nodes.serve("one", bootstrap=True)
+    async with Admin(bootstrap_servers=node.addresses.client) as admin:
+        assert (await admin.create_topic("letters", kind="mailbox")).kind == "mailbox"
+    return node.addresses.client
+
+
+async def test_a_producer_is_refused(address: str):
+    async with Producer(bootstrap_servers=address) as producer:
+        with pytest.raises(TopicKindMismatchError, match="topic letters is of kind 'mailbox'"):
+            await producer.send_and_wait("letters", b"x")
+
+
+@pytest.mark.parametrize("offset_reset", ["earliest", "latest"])
+async def test_a_consumer_without_a_group_is_refused(address: str, offset_reset: str):
+    async with Consumer(bootstrap_servers=address, auto_offset_reset=offset_reset) as consumer:
+        consumer.assign([PARTITION])
+        with pytest.raises(TopicKindMismatchError, match="topic letters is of kind 'mailbox'"):
+            await consumer.getmany(timeout_ms=20_000)
+
+
+async def test_a_member_of_a_group_is_refused(address: str):
+    with pytest.raises(TopicKindMismatchError, match="topic letters is of kind 'mailbox'"):
+        async with Consumer("letters", bootstrap_servers=address, group_id="g") as consumer:
+            await consumer.getmany(timeout_ms=20_000)
+
+
+async def test_the_error_gives_advice(address: str):
+    async with Admin(bootstrap_servers=address) as admin:
+        with pytest.raises(TopicKindMismatchError) as refused:
+            await admin.delete_records({PARTITION: -1})
+        assert not refused.value.retriable
+        assert "raftmq topic describe shows it" in str(refused.value)
+
+
+async def test_a_topic_of_another_kind_is_listed_described_changed_and_deleted(address: str):
+    async with Admin(bootstrap_servers=address) as admin:
+        assert [(topic.name, topic.kind) for topic in await admin.list_topics()] == [("letters", "mailbox")]
+        assert (await admin.describe_topic("letters")).kind == "mailbox"
+        assert len((await admin.add_partitions("letters", 2)).partitions) == 2
+        await admin.delete_topic("letters")
+        assert await admin.list_topics() == []
