@@ -427,7 +427,7 @@ class Engine:
             if ready.append is not None:
                 self.snapshots.install(replica, ready.append)
         if ready.apply:
-            replica.applier.apply(ready.apply)
+            replica.apply(ready.apply)
         if ready.role_change is not None:
             self._on_role_change(replica, ready.role_change)
         for read in ready.reads:

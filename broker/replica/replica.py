@@ -26,7 +26,7 @@ from raftmq.fsm.row_reads import RowsFound, RowsNeeded
 from raftmq.fsm.state_machine import DiskBackedMachine, StateMachine
 from raftmq.proto import queue_pb2 as pb
 from raftmq.raft.core import RaftCore, RestoredState
-from raftmq.raft.entry import EntryKind, LogPosition, Proposal
+from raftmq.raft.entry import Entry, EntryKind, LogPosition, Proposal
 from raftmq.raft.membership import Membership, MembershipChange
 from raftmq.raft.messages import AppendRequest, Message, SnapshotMeta
 from raftmq.raft.ready import Appended, RefusalReason, Refused, Role, RoleChange
@@ -357,6 +357,10 @@ class Replica(Generic[MachineT]):
             self._host.mark_dirty(self)
 
     # ---------------------------------------------------------------------------------------------------- applying
+
+    def apply(self, entries: Sequence[Entry]) -> None:
+        """Apply committed entries to the machine and answer their proposals. Called by the engine, in order."""
+        self.applier.apply(entries)
 
     def _on_progress(self) -> None:
         self.reads.serve()

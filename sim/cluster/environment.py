@@ -18,8 +18,8 @@ from raftmq.broker.environment import NodeEnvironment
 from raftmq.broker.grpc_port.server import GrpcHost, GrpcServer
 from raftmq.broker.http_port.metrics import MetricsHost
 from raftmq.broker.http_port.server import HttpServer
-from raftmq.broker.replica.thread_pools import ThreadPools
 from raftmq.broker.replica.snapshot_streams import memory_spools
+from raftmq.broker.replica.thread_pools import ThreadPools
 from raftmq.broker.services.forwarder import GrpcForwarder
 from raftmq.broker.services.host import ServiceHost
 from raftmq.broker.services.request_metrics import RequestMetrics

@@ -26,7 +26,11 @@ class ReplicaStates:
         """Compare a replica's state with the other replicas' state at the same index."""
         machine = replica.state_machine
         index = machine.applied_index
-        if replica.is_closed or isinstance(replica.disk, Installing) or not isinstance(machine, Metadata | LogPartition):
+        if (
+            replica.is_closed
+            or isinstance(replica.disk, Installing)
+            or not isinstance(machine, Metadata | LogPartition)
+        ):
             return
         digest = blake2b(digest_size=16)
         for key, value in machine.rows():

@@ -1,6 +1,7 @@
 """The timer fires for the earliest deadline, and moving a deadline later costs nothing."""
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 from raftmq.broker.replica.deadline_timer import DeadlineTimer
@@ -10,10 +11,10 @@ class ManualLoop:
     """Records the timers of a loop, and fires them on demand."""
 
     def __init__(self) -> None:
-        self.calls: list[tuple[float, object]] = []
+        self.calls: list[tuple[float, Callable[[], object]]] = []
         self.cancelled = 0
 
-    def call_at(self, at, function):
+    def call_at(self, at: float, function: Callable[[], object]) -> object:
         loop, call = self, (at, function)
 
         class Handle:

@@ -51,6 +51,14 @@ class Host:
         self.broken.append(error)
 
 
+class WatchedLoads(RowLoads):
+    """Reads with the host and the threads of a test."""
+
+    def __init__(self, loop, host, threads):
+        super().__init__(loop, host, threads, lambda key, ranges: [("rows of", key, ranges)])
+        self.host, self.threads = host, threads
+
+
 @pytest.fixture
 def replica():
     return SimpleNamespace(key=KEY, group_id=KEY.group_id, is_closed=False)
@@ -58,10 +66,7 @@ def replica():
 
 @pytest.fixture
 async def loads():
-    host, threads = Host(), Threads()
-    found = RowLoads(asyncio.get_running_loop(), host, threads, lambda key, ranges: [("rows of", key, ranges)])
-    found.host, found.threads = host, threads
-    return found
+    return WatchedLoads(asyncio.get_running_loop(), Host(), Threads())
 
 
 async def turns():

@@ -68,12 +68,12 @@ class Loads:
 
 class World:
     def __init__(self, loop):
+        self.now = 0.0
         self.loop = SimpleNamespace(
             time=lambda: self.now,
             call_soon_threadsafe=loop.call_soon,
             call_later=lambda seconds, *call: loop.call_soon(*call),
         )
-        self.now = 0.0
         self.host, self.threads, self.loads, self.written = FatalHost(), Threads(), Loads(), []
         self.machine = Machine()
         store = SimpleNamespace(write_state=lambda key, write: self.written.append(write))

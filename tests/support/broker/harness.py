@@ -287,7 +287,7 @@ class Harness:
                 else:
                     self._commit(replica, ready.append)
             if ready.apply:
-                replica.applier.apply(ready.apply)
+                replica.apply(ready.apply)
             if ready.role_change is not None:
                 if ready.role_change.role is Role.LEADER:
                     self.leadership.claim(replica.group_id, ready.role_change.term, NODE_ID)
