@@ -87,6 +87,8 @@ EVENTS: Final[Mapping[str, str]] = {
     "file_without_holes": "The file system, or this version of LMDB, does not allow parts of a file to be freed in place. Files are copied "
     "instead, as far as that takes little time and space",
     "write_waits_for_space": "A write found no disk space. It is repeated until there is some. Free some",
+    "write_back_waits_for_space": "A write-back of a queue's state found no disk space. It is repeated until there is some. Free some",
+    "rows_not_read": "Rows of a queue cannot be read now (no memory, no descriptors). They are read again, and the queue waits for them",
     "map_nearly_full": "The map of a replica's file was nearly full and was grown",
     # clocks
     "clock_differs": "This broker's wall clock differs from the majority's, or there is no majority (`reason`: differs, disputed). It deletes "

@@ -36,11 +36,12 @@ from raftmq.fsm.metadata_commands import Rejected
 from raftmq.offset_ranges import OffsetRangesError, decode_ranges
 from raftmq.proto import queue_pb2 as pb
 
-GATHERING: Final = GatheringLimits(
-    waiting_max=1000, entry_commands_max=1000, entry_bytes_max=2 * 1024 * 1024, entries_in_flight_max=1
-)
-"""One command per owner: two groups of ten members have twenty. The bytes are those of notes and finished ranges. A peer frame holds
-8 MiB."""
+COMMITS_GATHERED_MAX: Final = 1000
+"""Owners whose commits may wait in one partition. The next one is throttled. Two groups of ten members have twenty."""
+ENTRY_BYTES_MAX: Final = 2 * 1024 * 1024
+"""Notes and finished ranges of the commits in one entry, not counting the first. The rest waits for the next entry. A peer frame
+holds 8 MiB."""
+GATHERING: Final = GatheringLimits(COMMITS_GATHERED_MAX, COMMITS_GATHERED_MAX, ENTRY_BYTES_MAX, entries_in_flight_max=1)
 UTF8_BYTES_MAX: Final = 4
 """The most bytes of one character."""
 TOUCH_SECONDS_MAX: Final = 3600.0

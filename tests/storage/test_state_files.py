@@ -172,7 +172,7 @@ def test_a_killed_installation_leaves_the_old_or_the_new_replica(
     left = tmp_path / "left"
     new = hard(9, 1, 50)
     die_at(monkeypatch, tmp_path / "node", left, step, lambda: store.install(KEY, new, SNAPSHOT, NEW_ROWS))
-    for _ in range(2):  # what an opening repairs stays repaired
+    for _ in range(2):  # a repair by an opening is permanent
         with lmdb_store(left) as after:
             restored = after.open(KEY)
             assert names(after) == FILES

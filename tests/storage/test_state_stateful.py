@@ -170,7 +170,7 @@ class TwinStateStores(RuleBasedStateMachine):
     # ---------------------------------------------------------------------------------------------- crashes, snapshots
 
     def _crash(self) -> None:
-        """Continue from a copy of the files, with what a killed process left in them."""
+        """Continue from a copy of the files, as a killed process left them."""
         self.lmdb.close(KEY)
         shutil.rmtree(self.root / str(self.lives - 1))
         self.lmdb = LmdbLogStore(self.directory, map_bytes=1 << 26, verify="tail" if self.lives % 2 else "full")
@@ -230,7 +230,7 @@ class TwinStateStores(RuleBasedStateMachine):
         self.rows = {k: v for k, v in rows.items() if not is_body(k) or sequence_of(k) <= self.evacuated_through}
         self.next_sequence = max(int(position.next_offset), *(sequence_of(key) + 1 for key in self.locations()), 0)
 
-    # ---------------------------------------------------------------------------------------------- what must hold
+    # ---------------------------------------------------------------------------------------------- invariants
 
     @invariant()
     def content_is_equal(self) -> None:

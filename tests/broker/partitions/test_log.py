@@ -538,7 +538,7 @@ async def test_retention_by_size_keeps_at_least_the_limit():
         await log.retention.enforce()
         kept = (log.high_watermark - log.log_start_offset) * one
         assert 500_000 <= kept <= 500_000 + 2 * 64 * 1024
-        for number in range(100, 200):  # now the marks grow with what is applied
+        for number in range(100, 200):  # now the marks grow with the applied entries
             await node.append(topic, batch(1, sequence=number, body=b"x" * 10_000))
         await log.retention.enforce()
         kept = (log.high_watermark - log.log_start_offset) * one

@@ -39,7 +39,7 @@ def loop() -> ManualLoop:
 
 def test_the_earliest_deadline_fires_first_and_a_later_one_keeps_the_timer(loop: ManualLoop) -> None:
     fired: list[str] = []
-    timer = DeadlineTimer(loop, lambda: fired.append("due"))  # type: ignore[arg-type]
+    timer = DeadlineTimer(loop, lambda: fired.append("due"))
     timer.set(5.0)
     timer.set(9.0)
     assert [at for at, _ in loop.calls] == [5.0]
@@ -53,14 +53,14 @@ def test_the_earliest_deadline_fires_first_and_a_later_one_keeps_the_timer(loop:
 
 def test_the_function_may_set_the_timer_again(loop: ManualLoop) -> None:
     deadlines = [1.0, 4.0]
-    timer = DeadlineTimer(loop, lambda: deadlines and timer.set(deadlines.pop(0)))  # type: ignore[arg-type]
+    timer = DeadlineTimer(loop, lambda: deadlines and timer.set(deadlines.pop(0)))
     timer.set(0.5)
     assert [loop.fire(), loop.fire(), loop.fire()] == [0.5, 1.0, 4.0]
     assert not loop.calls
 
 
 def test_a_cancelled_timer_can_be_set_and_a_closed_one_cannot(loop: ManualLoop) -> None:
-    timer = DeadlineTimer(loop, lambda: None)  # type: ignore[arg-type]
+    timer = DeadlineTimer(loop, lambda: None)
     timer.set(1.0)
     timer.cancel()
     assert not loop.calls

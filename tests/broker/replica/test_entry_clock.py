@@ -44,7 +44,7 @@ def counting_clocks(replicas):
         clock: EntryClock = clocks[node_id]
         replica.use_clock(clock)
         applied[node_id] = []
-        replica.applied_listeners.append(lambda entry, _, node_id=node_id: applied[node_id].append(entry))
+        replica.applier.listeners.append(lambda entry, _, node_id=node_id: applied[node_id].append(entry))
     return clocks, applied
 
 
@@ -120,6 +120,6 @@ async def test_without_a_clock_of_its_own_a_no_op_repeats_the_last_append_time()
     async with EngineCluster(1) as cluster:
         replicas = cluster.create_group(7, (1,))
         entries = []
-        replicas[1].applied_listeners.append(lambda entry, _: entries.append(entry))
+        replicas[1].applier.listeners.append(lambda entry, _: entries.append(entry))
         await cluster.leader(7)
     assert [(entry.kind, entry.append_time_ms) for entry in entries] == [(EntryKind.EMPTY, 0)]

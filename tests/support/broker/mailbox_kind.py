@@ -1,4 +1,4 @@
-"""A throw-away kind of topic, to test what is the same for all kinds and what is refused for another kind."""
+"""A throw-away kind of topic, for tests of the parts that all kinds share, and of the refusals for another kind."""
 
 from __future__ import annotations
 
