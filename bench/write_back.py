@@ -40,7 +40,7 @@ from bench.busy_loop import BusyLoop, busy_loop
 from bench.workloads import Figure
 
 ROWS = 50_000
-"""Rows of one write-back: those of 20,000 delayed messages with 2.5 rows each, which is a second of work."""
+"""Rows of one write-back: as many as 20,000 delayed messages of 2.5 rows each change in a second."""
 ALONE_SECONDS = 4.0
 WRITES = 8
 STATES = (100_000, 1_000_000)

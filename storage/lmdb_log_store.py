@@ -506,7 +506,7 @@ class LmdbLogStore:
         if key not in self._states:
             meta, rows = replica.stream()
             return StoredSnapshot(meta.position, meta.state_index, meta.membership, rows)
-        # before the rows: the log is truncated no further than the state allows, and what was truncated later is among the rows
+        # before the rows: the log is truncated no further than the state allows, so bodies truncated later are among the rows
         position = replica.meta.position
         state, rows = self._state(key).stream()
         return StoredSnapshot(position, state.state_index, state.membership, rows)

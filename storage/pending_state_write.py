@@ -45,7 +45,7 @@ def state_meta_of_snapshot(log_start: LogPosition, snapshot: SnapshotMeta) -> St
 
 
 def _state_meta(snapshot: SnapshotMeta) -> StateMeta:
-    # what is at or after the log's first offset arrives with the log, so its bodies count as not evacuated
+    # messages at or after the log's first offset arrive with the log, so their bodies count as not evacuated
     return StateMeta(snapshot.state_index, snapshot.membership, snapshot.position.next_offset - 1, snapshot.position)
 
 

@@ -24,10 +24,11 @@ from raftmq.storage.doctor import (
     examine,
 )
 from raftmq.storage.entry_codec import encode_entry, encode_key
-from raftmq.storage.file_inspection import examine_registry, examine_replica
+from raftmq.storage.file_inspection import examine_registry, examine_replica, examine_state
 from raftmq.storage.log_store import ReplicaKey, Update
 from raftmq.storage.registry import Registry
 from raftmq.storage.replica_codec import FORMAT_WITH_STATE_FILE, IDENTITY_KEY, META_KEY, Identity, encode_identity
+from raftmq.storage.state_store import StateWrite, body_key, location_key
 from raftmq.types import GroupId, ReplicaId
 
 from tests.support.storage.log_builder import (
@@ -38,6 +39,7 @@ from tests.support.storage.log_builder import (
     initial_state,
     lmdb_store,
     offset,
+    position_after,
     renumber,
     truncate,
 )
@@ -410,3 +412,85 @@ def test_a_full_volume_is_reported_with_the_space_that_a_start_needs(data_dir: P
     assert note.severity is Severity.NOTE
     assert "accepts no records" in note.problem
     assert examine(data_dir, volume=lambda _: (10**11, 10**12)).findings == ()
+
+
+# ------------------------------------------------------------------------------------------------------ state files
+
+QUEUE = ReplicaKey(GroupId(9), ReplicaId(6))
+QUEUE_FILE, STATE_FILE = "groups/9-6.mdb", "groups/9-6.state.mdb"
+
+
+@pytest.fixture
+def queue_dir(data_dir: Path) -> Path:
+    """Add a replica with a state file to the directory."""
+    registry = Registry(data_dir / "node.mdb")
+    with lmdb_store(data_dir) as store:
+        store.create_with_state_file(QUEUE, initial_state())
+        registry.add_replica(QUEUE)
+        store.open(QUEUE)
+        append(store, *LogBuilder().many(4), key=QUEUE)
+        rows = ((location_key(0, 0), b"home"), (location_key(0, 1), b"home"), (b"\x01", b"scalars"))
+        store.write_state(QUEUE, StateWrite(index(8), rows))
+        store.evacuate(QUEUE, [(location_key(0, 0), b"first body")])
+    registry.close(is_clean=True)
+    return data_dir
+
+
+def test_an_intact_state_file_is_reported_as_healthy_and_not_changed(queue_dir: Path) -> None:
+    before = everything_in(queue_dir)
+    diagnosis = examine(queue_dir)
+    assert diagnosis.findings == ()
+    assert diagnosis.replica_count == 3
+    assert examine_state(queue_dir / STATE_FILE).rows == 2 + 4
+    assert everything_in(queue_dir) == before
+
+
+@pytest.mark.parametrize("part", [b"scalars", b"first body", b"identity", b"home"])
+def test_a_flipped_bit_in_a_state_file_is_found(queue_dir: Path, part: bytes) -> None:
+    flip(queue_dir / STATE_FILE, part)
+    finding = examine(queue_dir).findings[0]
+    assert (finding.severity, finding.subject) == (Severity.DAMAGE, STATE_FILE)
+
+
+def test_a_missing_state_file_is_damage(queue_dir: Path) -> None:
+    (queue_dir / STATE_FILE).unlink()
+    finding = only_finding(examine(queue_dir))
+    assert (finding.severity, finding.subject) == (Severity.DAMAGE, STATE_FILE)
+    assert "is missing" in finding.problem
+
+
+def test_a_state_file_that_is_behind_its_log_is_damage(queue_dir: Path) -> None:
+    older = (queue_dir / STATE_FILE).read_bytes()
+    with lmdb_store(queue_dir) as store:
+        store.open(QUEUE)
+        append(store, *LogBuilder().many(9)[4:], key=QUEUE)
+        store.write_state(QUEUE, StateWrite(index(12), ((location_key(0, 1), None),)))
+        last = store.entries(QUEUE, index(12), index(12), 1)[0]
+        store.append_batch([(QUEUE, Update(truncation=position_after(last)))])
+    (queue_dir / STATE_FILE).write_bytes(older)
+    finding = only_finding(examine(queue_dir))
+    assert finding.severity is Severity.DAMAGE
+    assert "includes only entry 8, but its log starts after entry 12" in finding.problem
+
+
+def test_a_state_file_without_its_replica_is_noted(queue_dir: Path) -> None:
+    (queue_dir / QUEUE_FILE).unlink()
+    findings = {finding.subject: finding.severity for finding in examine(queue_dir).findings}
+    assert findings == {QUEUE_FILE: Severity.DAMAGE, STATE_FILE: Severity.NOTE}
+
+
+def test_a_state_file_of_another_replica_is_found(queue_dir: Path) -> None:
+    (queue_dir / STATE_FILE).rename(queue_dir / "groups/7-3.state.mdb")
+    problems = [finding.problem for finding in examine(queue_dir).findings]
+    assert any("belongs to no replica" in problem for problem in problems)
+    assert any("is the file of replica 6 of group 9 under another name" in problem for problem in problems)
+
+
+def test_a_body_after_the_evacuated_ones_is_found(queue_dir: Path) -> None:
+    with lmdb_store(queue_dir) as store:
+        store.open(QUEUE)
+        state = store._state(QUEUE)
+        with state.environment.begin(write=True) as transaction:
+            transaction.put(body_key(7), seal(body_key(7), b"lost"), db=state._databases.rows)
+            state._put_meta(transaction, state.meta)
+    assert "the body of message 7" in only_finding(examine(queue_dir)).problem

@@ -9,9 +9,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from raftmq.raft.core import RestoredState
+from raftmq.storage.state_store import is_body, is_location, sequence_of
+from raftmq.types import Offset
 
 from tests.support.storage.killed_writer import payload_of
 from tests.support.storage.log_builder import KEY, lmdb_store
@@ -23,9 +26,19 @@ MOMENT_SECONDS_MAX = 0.006
 
 
 def test_every_acknowledged_entry_survives_kill_9(tmp_path: Path) -> None:
+    write_and_kill(tmp_path, [], check)
+
+
+def test_every_acknowledged_write_back_survives_kill_9(tmp_path: Path) -> None:
+    write_and_kill(tmp_path, ["state"], check_with_state_file)
+
+
+def write_and_kill(
+    tmp_path: Path, arguments: list[str], check_files: Callable[[Path, tuple[int, int, int]], None]
+) -> None:
     random_ = random.Random(20)
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.storage.killed_writer", str(tmp_path)],
+        [sys.executable, "-m", "tests.support.storage.killed_writer", str(tmp_path), *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         cwd=Path(__file__).parents[2],
@@ -38,7 +51,7 @@ def test_every_acknowledged_entry_survives_kill_9(tmp_path: Path) -> None:
         for seed in range(KILLS):
             count, acknowledged = run_and_kill(process, seed, random_, acknowledged)
             acks += count
-            check(tmp_path, acknowledged)
+            check_files(tmp_path, acknowledged)
     finally:
         process.stdin.close()
         process.wait(30)
@@ -95,3 +108,21 @@ def check(directory: Path, acknowledged: tuple[int, int, int]) -> None:
             for entry in store.entries(KEY, type(restored.last_index)(number), restored.last_index, 1 << 20):
                 assert entry.payload == payload_of(entry.index)
                 number = entry.index + 1
+
+
+def check_with_state_file(directory: Path, acknowledged: tuple[int, int, int]) -> None:
+    """Check also that the two files belong together, and that the body of each waiting message is in one of them."""
+    with lmdb_store(directory) as store:
+        restored: RestoredState = store.open(KEY)
+        assert (restored.last_index, restored.state_index, restored.hard_state.term) >= acknowledged
+        assert restored.position.index <= restored.state_index <= restored.last_index
+        rows = dict(store.state_rows(KEY))
+        assert rows.get(b"\x01index", b"5") == b"%d" % restored.state_index
+        through = store.evacuated_through(KEY)
+        living = {sequence_of(key) for key in rows if is_location(key)}
+        evacuated = {sequence_of(key): body for key, body in rows.items() if is_body(key)}
+        assert evacuated == {sequence: b"body %d" % sequence for sequence in living if sequence <= through}
+        for sequence in living - evacuated.keys():
+            holder = store.find_offset(KEY, Offset(sequence))
+            assert holder is not None
+            assert store.entries(KEY, holder, holder, 1)[0].payload == payload_of(holder)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -27,7 +27,8 @@ from raftmq.storage.log_scan import Verify
 from raftmq.storage.log_store import Update
 from raftmq.storage.replica_codec import IDENTITY_KEY, Identity, encode_identity
 from raftmq.storage.row_scrub import ScrubPlace
-from raftmq.storage.state_codec import FORMAT_VERSION, STATE_META_KEY
+from raftmq.storage.row_stream import KeyRange, RowStream
+from raftmq.storage.state_codec import FORMAT_VERSION, STATE_META_KEY, StateMeta
 from raftmq.storage.state_store import FilePart, StateWrite, body_key, location_key
 from raftmq.types import LogIndex, Offset, ReplicaId, Term
 
@@ -219,6 +220,27 @@ def test_a_log_that_was_truncated_after_an_installation_is_not_reset(store: Lmdb
     store.close(KEY)
     restored = store.open(KEY)
     assert (restored.position, restored.last_index) == (position_after(entries[4]), 70)
+
+
+def test_the_position_of_a_snapshot_is_read_before_its_rows(
+    store: LmdbLogStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A truncation in between would leave the receiver without a body that was evacuated after its rows were read."""
+    write(store, 8, (location_key(0, 0), b"home"))
+    state = store._state(KEY)
+    stream = state.stream
+
+    def truncate_behind(ranges: Sequence[KeyRange] | None = None) -> tuple[StateMeta, RowStream]:
+        opened = stream(ranges)
+        store.evacuate(KEY, [(location_key(0, 0), b"body")])
+        last = store.entries(KEY, index(8), index(8), MIB)[0]
+        store.append_batch([(KEY, Update(truncation=position_after(last)))])
+        return opened
+
+    monkeypatch.setattr(state, "stream", truncate_behind)
+    snapshot = store.snapshot(KEY)
+    assert [key for key, _ in snapshot.rows] == [location_key(0, 0), *(key for key, _ in OLD_ROWS)]
+    assert snapshot.position.next_offset == 0
 
 
 # ---------------------------------------------------------------------------------------------------- missing, damaged
