@@ -509,9 +509,15 @@ class HeldWrite:
     def __init__(self, store: LmdbLogStore) -> None:
         self.has_begun, self.may_end = threading.Event(), threading.Event()
         store._state(KEY)._undisturbed = self._hold
-        self.thread = threading.Thread(target=lambda: write(store, 8, (b"held", b"row")))
+        self.is_written = False
+        self._store = store
+        self.thread = threading.Thread(target=self._write)
         self.thread.start()
         assert self.has_begun.wait(30)
+
+    def _write(self) -> None:
+        write(self._store, 8, (b"held", b"row"))
+        self.is_written = True
 
     @contextmanager
     def _hold(self, rows: int) -> Iterator[None]:
@@ -524,6 +530,7 @@ class HeldWrite:
         self.may_end.set()
         self.thread.join(30)
         assert not self.thread.is_alive()
+        assert self.is_written
 
 
 def test_the_log_commits_and_serves_while_a_write_back_is_under_way(store: LmdbLogStore) -> None:
@@ -540,7 +547,9 @@ def test_the_log_commits_and_serves_while_a_write_back_is_under_way(store: LmdbL
 
 
 @pytest.mark.parametrize("end", ["install", "close"])
-def test_closing_and_installing_wait_for_a_write_back(store: LmdbLogStore, end: str) -> None:
+def test_closing_and_installing_wait_for_a_write_back(
+    store: LmdbLogStore, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
     held = HeldWrite(store)
     ended = threading.Event()
 
@@ -551,10 +560,17 @@ def test_closing_and_installing_wait_for_a_write_back(store: LmdbLogStore, end: 
             store.install(KEY, hard(9), SNAPSHOT, NEW_ROWS)
         ended.set()
 
+    state, asks = store._state(KEY), threading.Event()
+
+    def changing() -> threading.Lock:
+        asks.set()
+        return state._writing
+
+    monkeypatch.setattr(state, "changing", changing)
     closer = threading.Thread(target=close_or_install)
     closer.start()
+    assert asks.wait(30)
     assert not ended.is_set()
-    assert store._state(KEY).changing().locked()  # type: ignore[attr-defined]
     held.end()
     closer.join(30)
     assert ended.is_set()
