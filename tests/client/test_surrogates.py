@@ -61,6 +61,7 @@ CONSTRUCTORS: Mapping[str, Callable[[], object]] = {
 }
 ADMIN_CALLS: Mapping[str, Callable[[Admin], Awaitable[object]]] = {
     "create_topic.name": lambda admin: admin.create_topic(BAD),
+    "create_topic.kind": lambda admin: admin.create_topic("t", kind=BAD),
     "create_topic.config": lambda admin: admin.create_topic("t", config={"a": BAD}),
     "create_topics.topics": lambda admin: admin.create_topics([NewTopic(BAD)]),
     "create_topic.config key": lambda admin: admin.create_topic("t", config={BAD: "a"}),
