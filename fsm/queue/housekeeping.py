@@ -21,11 +21,16 @@ IDS_SWEPT_MAX: Final = 100
 
 def keep_house(state: QueueState, expire_before: int) -> Reading[int]:
     """Execute the three steps and return how many messages they touched. With `HOUSEKEEPING_MAX` of them, more may be due."""
-    now = state.scalars.now
-    done = yield from _end_leases(state, min(expire_before, now), HOUSEKEEPING_MAX)
-    done += yield from _expire(state, HOUSEKEEPING_MAX - done)
-    done += yield from _promote(state, HOUSEKEEPING_MAX - done)
-    yield from state.ids.sweep(now, IDS_SWEPT_MAX)
+    now, store, done = state.scalars.now, state.store, 0
+    before = min(expire_before, now)
+    if store.leases and store.leases[0][0] <= before:
+        done = yield from _end_leases(state, before, HOUSEKEEPING_MAX)
+    if store.expiry.may_be_due(now):
+        done += yield from _expire(state, HOUSEKEEPING_MAX - done)
+    if store.delayed.may_be_due(now):
+        done += yield from _promote(state, HOUSEKEEPING_MAX - done)
+    if state.ids.ends.may_be_due(now):
+        yield from state.ids.sweep(now, IDS_SWEPT_MAX)
     return done
 
 

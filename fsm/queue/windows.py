@@ -98,6 +98,11 @@ class Window:
         """Return whether nothing of the index lies beyond the fence."""
         return self.fence == END
 
+    def may_be_due(self, now: int) -> bool:
+        """Return False if it is certain that no key's time has come. Costs nothing: most entries find nothing due."""
+        heap = self.heap
+        return bool(heap[0][0] <= now) if heap else self.fence != END
+
     def next_time(self) -> int | None:
         """Return the time in the smallest key, or a time before it if it is not in memory, or None if there is no key."""
         first = self.first()
