@@ -4,7 +4,7 @@ One entry carries `Commands`: items that are executed in order, after everything
 are columns and runs of neighbouring sequences, never an object per message. New commands and fields have a feature level
 (`feature_levels`), new fields are appended with defaults, and a tag is never reused.
 
-Beside each command stands its check, which proposers call: `apply` refuses nothing for its form, and clamps what would break a bound.
+Beside each command stands its check, which proposers call: `apply` refuses nothing for its form, and clamps numbers that a row cannot hold.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class QueueCommand(msgspec.Struct, frozen=True, tag_field="t", omit_defaults=Tru
 
 
 class Operation(IntEnum):
-    """Say what a settlement does. Values are in entries: never reuse one."""
+    """Name the effect of a settlement. Values are in entries: never reuse one."""
 
     ACCEPT = 1
     """The message is done."""
@@ -74,7 +74,7 @@ class SettleDetail(msgspec.Struct, frozen=True, array_like=True):
     priority: int | None = None
     """Release: the new priority."""
     error: str = ""
-    """Release, reject: what went wrong."""
+    """Release, reject: the reason."""
     is_counted: bool = True
     """Release: whether the attempt counts. False for a message whose work was not begun."""
     lease_ms: int = 0
@@ -103,7 +103,7 @@ class Settle(QueueCommand, frozen=True, tag="settle"):
 
 
 class ChangeOperation(IntEnum):
-    """Say what a change does. Values are in entries: never reuse one."""
+    """Name the effect of a change. Values are in entries: never reuse one."""
 
     MOVE = 1
     """Set the due time or the priority of a waiting message."""
@@ -136,14 +136,14 @@ class Change(QueueCommand, frozen=True, tag="change"):
 
 
 class JobKind(IntEnum):
-    """Say what a job does with each message that it finds. Values are in rows: never reuse one."""
+    """Name the effect of a job on each message that it finds. Values are in rows: never reuse one."""
 
     PURGE = 1
     """Remove messages, by sequence."""
     REDRIVE = 2
     """Make dead messages ready, in the order of their deaths."""
     RETAIN = 3
-    """Remove dead messages, the oldest first, except what is to be kept."""
+    """Remove dead messages, the oldest first, except those to keep."""
 
 
 class JobFilter(msgspec.Struct, frozen=True, array_like=True):
@@ -154,7 +154,7 @@ class JobFilter(msgspec.Struct, frozen=True, array_like=True):
     tenants: tuple[str, ...] = ()
     """Subtrees; empty: all."""
     before_ms: int = 0
-    """Only what was enqueued, or with RETAIN and REDRIVE died, before this time. 0: all."""
+    """Only messages that were enqueued, or with RETAIN and REDRIVE died, before this time. 0: all."""
     keep_count: int = 0
     """RETAIN: dead messages beyond this number go, too, however young. 0: no such bound."""
 

@@ -1,6 +1,6 @@
-"""What comes before the items of every command entry: leases end, messages expire, and what is due is promoted, in this order.
+"""The steps before the items of every command entry: leases end, messages expire, and due messages are promoted, in this order.
 
-Each step takes the earliest first, and all of them share a part of the entry's work. How much is done must not depend on what is in
+Each step takes the earliest first, and all of them share a part of the entry's work. How much is done must not depend on the content of the
 memory, so only messages count, never outdated keys.
 """
 

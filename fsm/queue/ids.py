@@ -156,7 +156,7 @@ class IdTable:
             self.ends.retain_beyond(self._is_unwritten)
 
     def reset(self, generation: int, ending_count: int, *, is_complete: bool) -> None:
-        """Forget what is in memory, after a purge (then nothing is on disk) or for a restore."""
+        """Forget the content of the memory, after a purge (then nothing is on disk) or for a restore."""
         self._generation = generation
         self._rows.reset(generation, is_complete=is_complete)
         self._changed.clear()

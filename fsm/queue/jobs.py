@@ -53,7 +53,7 @@ JobTable = Table[int, JobRow]
 
 
 def start_job(state: QueueState, jobs: JobTable, command: StartJob) -> JobStarted | Refused:
-    """Begin a job about what exists now."""
+    """Begin a job about the messages of this moment."""
     if len(jobs.by_key) >= JOBS_MAX:
         return Refused(Code.TOO_MANY_JOBS)
     if command.kind not in (JobKind.PURGE, JobKind.REDRIVE, JobKind.RETAIN):
@@ -100,7 +100,7 @@ def continue_job(
             if _matches(state, row, m):
                 taken += 1
                 yield from _take(state, row.kind, m)
-    # A slice that reached a bound is not the last one: whether it reached the end, too, depends on what is in memory.
+    # A slice that reached a bound is not the last one: whether it reached the end, too, depends on the content of the memory.
     is_finished = looked < SLICE_ROWS_MAX and taken < wanted
     done_count = row.done_count + taken
     if is_finished:

@@ -1,7 +1,7 @@
 """Bounds on which all replicas of a queue partition must agree, and the bounds of a replica's memory.
 
-The first part decides what an entry does, so a change of a number needs a new feature level. The second part only decides what a
-replica keeps in memory: results do not depend on it.
+The first part decides the effect of entries, so a change of a number needs a new feature level. The second part is the choice of each
+replica: results do not depend on it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ DELAY_MS_MAX: Final = 10 * 366 * 24 * 60 * 60 * 1000
 
 @dataclass(frozen=True, slots=True)
 class MemoryBounds:
-    """Bound what one partition keeps of its rows in memory, besides leased and unwritten messages."""
+    """Bound the rows that one partition keeps in memory, besides leased and unwritten messages."""
 
     window_messages_max: int = 1_024
     """Messages of one window that stay when it is trimmed. A window is trimmed at twice this number."""
@@ -63,7 +63,7 @@ class MemoryBounds:
     read_rows: int = 1_024
     """Rows of one read that fills a window."""
     low_mark: int = 512
-    """A window with fewer keys is filled ahead: they suffice for what one entry may lease."""
+    """A window with fewer keys is filled ahead: they suffice for one entry's leases."""
     points_max: int = 20_000
     """Unchanged rows of ids, and of keys, that stay in memory."""
     is_cold: bool = False

@@ -1,7 +1,7 @@
 """A message of a queue partition, as it lives in memory and in its row.
 
 A message has one home row, whose key depends on its state (`rows`). Only the bookkeeping of the memory, at the end of the struct, is
-not in the row: rows are equal on every replica, and what is in memory is not.
+not in the row: rows are equal on every replica, and the content of the memory is not.
 """
 
 from __future__ import annotations

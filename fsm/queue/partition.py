@@ -3,8 +3,8 @@
 `apply` and `resume` return the result of an entry, or `RowsNeeded`: the entry is then half applied, and the host passes the rows to
 `resume`. While an entry is half applied nobody may look at the machine or take rows from it.
 
-The rows on disk are the truth as of the last write-back, and what changed since is in memory. `take_dirty_rows` returns the difference, which
-stays an overlay over the disk until `on_rows_written`. What is in memory besides cannot influence a row or a result.
+The rows on disk are the truth as of the last write-back, and later changes are in memory. `take_dirty_rows` returns the difference, which
+stays an overlay over the disk until `on_rows_written`. Other content of the memory cannot influence a row or a result.
 
 Invariants: equal logs give byte-equal rows. At most one lease of a message is valid. Every count equals a recount. No entry touches more
 than `WORK_MAX` messages. `apply` raises only for entries that a newer version wrote.
@@ -173,7 +173,7 @@ class QueuePartition:
     def is_leasable(self, subtrees: tuple[str, ...] = ()) -> bool:
         """Return whether a `Lease` with this filter would find a message among those that are ready now.
 
-        What an entry of a later time would first make ready is not counted: see `next_deadline`.
+        Messages that an entry of a later time would first make ready do not count: see `next_deadline`.
         """
         return is_leasable(self.state, subtrees)
 
@@ -310,7 +310,7 @@ class QueuePartition:
         return Done()
 
     def _configure(self, settings: QueueSettings) -> ItemResult:
-        # The check is part of the format: what it accepts once, it must accept permanently, and the other way round.
+        # The check is part of the format: a value that it accepts once, it must accept permanently, and the other way round.
         if validate_settings(settings) is not None:
             return Refused(Code.INVALID)
         self.state.settings = settings
@@ -401,7 +401,7 @@ class QueuePartition:
     def on_rows_written(self) -> None:
         """Drop the overlay: the taken rows are on disk, and reads that began before have been handed over."""
         if self._entry is not None:
-            self._are_rows_written = True  # the half applied entry may use what would be evicted
+            self._are_rows_written = True  # the half applied entry may use messages that would be evicted
             return
         self._forget_frozen()
         self._trim()

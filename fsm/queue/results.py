@@ -1,4 +1,4 @@
-"""What the entries of a queue partition return. Results are values: nobody changes them, and a session keeps its last ones in its row."""
+"""The results of the entries of a queue partition. Results are values: nobody changes them, and a session keeps its last ones in its row."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Code(IntEnum):
     WRONG_STATE = 7
     """A dead message cannot be moved or cancelled, and only a dead one can be redriven."""
     UNKNOWN_SESSION = 8
-    """The session was closed or has expired: what its earlier requests did is not known."""
+    """The session was closed or has expired: the effect of its earlier requests is not known."""
     STALE_REQUEST = 9
     """The request is older than those that the session remembers."""
     TOO_MANY_SESSIONS = 10
@@ -138,4 +138,4 @@ class Enqueued(msgspec.Struct, frozen=True):
 
 
 QueueApplied = Results | Enqueued
-"""What `apply` returns when an entry was applied."""
+"""The result of an entry that was applied."""

@@ -65,7 +65,7 @@ def _detail(command: Settle, place: int) -> SettleDetail:
 
 
 def _read_for_run(state: QueueState, sequences: range) -> Reading[None]:
-    """Read what the settlements of a run may need: the lines of its messages, and whether unknown messages exist."""
+    """Read the rows that a run may need: the lines of its messages, and the locations of unknown messages."""
     messages = state.store.messages
     found = [messages.get(sequence) for sequence in sequences]
     if None in found:

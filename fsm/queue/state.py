@@ -1,4 +1,4 @@
-"""What a queue partition holds, and the transitions that all commands share.
+"""The state of a queue partition, and the transitions that all commands share.
 
 A message is in exactly one state. `leave` and `enter` keep the counters of its tenant, the index of its state and the set of changed
 messages together, so that nothing is freed in one place and forgotten in another.
@@ -129,7 +129,7 @@ class QueueState:
         self.forget(m)
 
     def forget(self, m: Message) -> None:
-        """Free what a message holds besides its state: bytes, id and rows."""
+        """Free everything that a message holds besides its state: bytes, id and rows."""
         self.tenants.by_number[m.tenant].bytes -= m.body_bytes
         if m.expires_at:
             self.scalars.expiring_count -= 1

@@ -1,4 +1,4 @@
-"""The messages of a partition: those in memory, those on disk, and what must be written.
+"""The messages of a partition: those in memory, those on disk, and those to write.
 
 In memory are all leased messages, all messages whose rows are not on disk as they are now, and the messages of the windows. A message in
 memory is the truth about its sequence, and a row that is read for it is ignored. A message that is finished and had a row stays known as
@@ -7,7 +7,7 @@ gone until its deletion is written.
 A message that came and went between two write-backs never becomes a row.
 
 Reads are generators (`Reading`): they yield the ranges that are not in memory, and the host sends the rows. Everything else is a plain
-function that works on what is in memory.
+function that works in memory.
 
 Invariants, between two entries: a ready, delayed or lined message in memory has its key in the heap of its window, or beyond its fence.
 A message on disk at or below the fence of its window is in memory. Nothing that is unwritten is evicted.

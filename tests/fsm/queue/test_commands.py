@@ -113,7 +113,7 @@ def test_the_bytes_of_a_chain() -> None:
 
 
 def test_no_committed_bytes_make_apply_fail() -> None:
-    """Whatever a faulty leader appended: data takes its sequences, and commands change what they can or nothing."""
+    """Whatever a faulty leader appended: data takes its sequences, and commands change something or nothing."""
     rng = random.Random(5)
     told = history(random.Random(6), 80)
     log, host = QueueLog(), QueueHost()

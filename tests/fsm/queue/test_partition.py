@@ -1,4 +1,4 @@
-"""A queue partition: what producers, consumers and operators may rely on."""
+"""The promises of a queue partition to producers, consumers and operators."""
 
 from __future__ import annotations
 

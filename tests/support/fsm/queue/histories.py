@@ -1,4 +1,4 @@
-"""Random histories of a queue partition, drawn beside a twin that says what exists, so that most commands meet something."""
+"""Random histories of a queue partition, drawn beside a twin that knows all messages, so that most commands meet one."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ class _Author:
 
 
 def history(rng: random.Random, length: int, see: Callable[[Twin], None] = lambda twin: None) -> History:
-    """Return random entries, and what the twin answers to each."""
+    """Return random entries, and the twin's answer to each."""
     twin, log = Twin(), QueueLog()
     author = _Author(rng, twin, log)
     results: list[QueueApplied | None] = []

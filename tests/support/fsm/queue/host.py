@@ -148,7 +148,7 @@ class QueueLog(LogBuilder):
 
 
 class Queue:
-    """One replica with its log: what most tests need."""
+    """One replica with its log, for most tests."""
 
     def __init__(self, bounds: MemoryBounds | None = None) -> None:
         self.log = QueueLog()

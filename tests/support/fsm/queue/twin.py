@@ -1,4 +1,4 @@
-"""A slow and obvious queue partition: plain lists, no windows, no heaps, no disk. It says what the real one must do.
+"""A slow and obvious queue partition: plain lists, no windows, no heaps, no disk. It gives the answers that the real one must give.
 
 Whose turn it is comes from the same tree of tenants, one message at a time: that tree has a twin of its own.
 """
@@ -692,7 +692,7 @@ class Twin:
 
 
 def as_fields(m: TwinMessage) -> dict[str, object]:
-    """Return what must be equal in the real machine."""
+    """Return the fields that must be equal in the real machine."""
     fields = dict(vars(m))
     del fields["is_ordered"]
     return fields
