@@ -144,7 +144,6 @@ def _read_rows(state: QueueState, fresh: list[Message], replaces: Sequence[int] 
 def _replace(state: QueueState, old: Message, m: Message) -> None:
     """Remove a message whose id a new one takes. The new one is its next version."""
     m.version = old.version + 1
-    old.id = b""
     state.finish(old)
 
 

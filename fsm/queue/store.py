@@ -169,13 +169,11 @@ class MessageStore:
         for key, value in rows:
             message = decode_message(key, value)
             sequence = message.sequence
-            present = self.messages.get(sequence)
-            if present is None:
+            if sequence not in self.messages:
                 if sequence in self.gone or sequence in self._frozen_gone:
                     continue
                 self.messages[sequence] = message
-            elif keys.home_key(self.generation, present) != key:
-                continue  # it is elsewhere now, and its key is where it belongs
+            # If the message in memory is elsewhere now, this key is outdated, and dropped when it is the first.
             found.append(window.codec.decode(key[len(window.prefix) :]))
         window.extend(found, fence, self.bounds.window_messages_max)
         self.check_size(window)

@@ -12,7 +12,7 @@ from raftmq.raft.entry import Entry
 
 from tests.support.fsm.queue.histories import first_difference, history
 from tests.support.fsm.queue.host import COLD, QueueHost
-from tests.support.fsm.queue.recount import State, compare, recount
+from tests.support.fsm.queue.recount import State, check_windows, compare, recount
 from tests.support.fsm.queue.twin import Twin
 
 SMALL = MemoryBounds(window_messages_max=3, clean_messages_max=6, read_rows=2, low_mark=2, points_max=3)
@@ -56,6 +56,7 @@ def live(
     for entry in entries:
         disturb(host, rng, restarts=restarts)
         results.append(host.apply(entry))
+        check_windows(host)
     return host, results
 
 

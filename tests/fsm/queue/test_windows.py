@@ -33,6 +33,12 @@ class WindowMachine(RuleBasedStateMachine):
             self.window.insert(place)
 
     @rule(data=st.data())
+    def leave_and_come_back(self, data: st.DataObject) -> None:
+        """A released message has its old key again, which may still be in the heap."""
+        if self.live:
+            self.window.insert(data.draw(st.sampled_from(sorted(self.live))))
+
+    @rule(data=st.data())
     def go(self, data: st.DataObject) -> None:
         if self.live:
             self.live.remove(data.draw(st.sampled_from(sorted(self.live))))
@@ -58,7 +64,8 @@ class WindowMachine(RuleBasedStateMachine):
     @rule(keep=st.integers(0, 4))
     def trim(self, keep: int) -> None:
         before = self.window.fence
-        self.window.trim(keep)
+        cut = self.window.trim(keep)
+        assert not set(cut) & set(self.window.heap), "the messages of keys that were cut are evicted"
         assert len(self.window.heap) <= keep or self.window.fence == before
         self.window.retain_beyond(lambda key: key in self.live and key not in self.disk)
 

@@ -15,8 +15,10 @@ from raftmq.fsm.queue.schedules import ScheduleRow
 from raftmq.fsm.queue.sessions import Session
 from raftmq.fsm.queue.state import QueueScalars
 from raftmq.fsm.queue.tenants import StoredTenant
+from raftmq.fsm.queue.windows import Key, Window
 from raftmq.fsm.tables import Row, number_of_key
 
+from tests.support.fsm.queue.host import QueueHost
 from tests.support.fsm.queue.twin import STATE_NUMBERS, Twin, as_fields
 
 HOME_TAGS = {
@@ -95,6 +97,40 @@ def recount(state: State) -> None:
     lined = Counter(m.line for m in messages if m.state == LINED)
     assert {line: head.waiting for line, head in heads.items() if head.waiting} == lined
     assert not state.table(keys.BODIES)
+
+
+def check_windows(host: QueueHost) -> None:
+    """Compare the windows of a machine with everything that exists: its disk under its memory."""
+    store = host.machine.state.store
+    gone = store.gone.keys() | store._frozen_gone
+    stored = [decode_message(key, value) for key, value in host.disk.rows.items() if _is_home(key, store.generation)]
+    exist = {m.sequence: m for m in stored if m.sequence not in gone} | store.messages
+    places: dict[tuple[int, object], set[Key]] = {}
+    for m in exist.values():
+        name, key = _place(m)
+        places.setdefault(name, set()).add(key)
+    windows: dict[tuple[int, object], Window] = {(READY, tenant): window for tenant, window in store.ready.items()}
+    windows |= {(LINED, line): window for line, window in store.lines.items()}
+    windows[DELAYED, 0] = store.delayed
+    for name, window in windows.items():
+        inside = {key for key in window.heap if window.is_valid(key)}
+        assert inside == {key for key in places.get(name, ()) if key <= window.fence}
+    kept = {key[-1] for window in windows.values() for key in (*window.heap, *window.beyond)}
+    waiting = {m.sequence for m in store.messages.values() if m.state in (READY, DELAYED, LINED)}
+    assert waiting <= kept, "a message in memory that no window knows is lost"
+
+
+def _place(m: Message) -> tuple[tuple[int, object], Key]:
+    """Return the window to which a message belongs, and its key there. Leased and dead ones have windows of no use."""
+    if m.state == READY:
+        return (READY, m.tenant), (m.priority, m.due, m.sequence)
+    if m.state == LINED:
+        return (LINED, m.line), (m.sequence,)
+    return (m.state, 0), (m.due, m.sequence)
+
+
+def _is_home(key: bytes, generation: int) -> bool:
+    return key[0] in HOME_TAGS and key[1:5] == generation.to_bytes(4, "big")
 
 
 def compare(state: State, twin: Twin) -> None:
