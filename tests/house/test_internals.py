@@ -33,6 +33,19 @@ from raftmq.fsm.metadata_tables import ClusterRow, MetadataTables, RetiredUuid
 from raftmq.fsm.metadata_views import NodeView, PartitionView, ReplicaView, TopicView
 from raftmq.fsm.producer_names import NamedProducer
 from raftmq.fsm.producer_table import CachedBatch, ProducerState
+from raftmq.fsm.queue import enqueued
+from raftmq.fsm.queue import rows as queue_rows
+from raftmq.fsm.queue.commands import Settle
+from raftmq.fsm.queue.ids import IdRow
+from raftmq.fsm.queue.jobs import JobRow
+from raftmq.fsm.queue.key_lines import KeyHead
+from raftmq.fsm.queue.message import Message, encode_message
+from raftmq.fsm.queue.partition import QueuePartition
+from raftmq.fsm.queue.schedules import ScheduleRow
+from raftmq.fsm.queue.sessions import Session
+from raftmq.fsm.queue.settings import QueueSettings
+from raftmq.fsm.queue.state import QueueScalars
+from raftmq.fsm.queue.tenants import StoredTenant
 from raftmq.fsm.tables import number_key, text_key
 from raftmq.proto import queue_pb2 as pb
 from raftmq.raft import membership as raft_membership
@@ -458,6 +471,45 @@ def test_a_message_block() -> None:
     check_layout("queues.md", "Bytes of a message block", data, {"message_count": 1}, message_block._HEAD)
     assert data[:4] == struct.pack("<I", crc32c(data[4:-4]))
     assert data.endswith(b"body")
+
+
+def test_tables_of_queue_rows() -> None:
+    rows = table("queues.md", "Tables of rows", "tag", "table", "key after the tag", "value")
+    tags = {int(row["tag"]): row["table"] for row in rows}
+    assert tags == {getattr(queue_rows, name.upper().replace(" ", "_")): name for name in tags.values()}
+    sources = {source.tag for source in QueuePartition()._sources}
+    others = {queue_rows.SCALARS, queue_rows.SETTINGS, queue_rows.BODIES}
+    assert set(tags) == sources | others | set(queue_rows.GENERATION_TAGS)
+    generations = {int(row["tag"]) for row in rows if row["key after the tag"].startswith("u32be generation")}
+    assert generations == set(queue_rows.GENERATION_TAGS)
+
+
+def test_fields_of_queue_rows() -> None:
+    types: dict[str, type] = {
+        "scalars": QueueScalars, "tenant": StoredTenant, "session": Session, "schedule": ScheduleRow, "job": JobRow,
+        "settings": QueueSettings, "message": Message, "key head": KeyHead, "id": IdRow,
+    }  # fmt: skip
+    for row in table("queues.md", "Fields of rows", "row", "fields", "as"):
+        row_type = types.pop(row["row"])
+        if issubclass(row_type, msgspec.Struct):
+            fields, is_array = row_type.__struct_fields__, row_type.__struct_config__.array_like
+        else:
+            fields, is_array = row_type._fields, True  # type: ignore[attr-defined]
+        assert row["fields"].split(", ") == [field for field in fields if not field.startswith("stored_")]
+        assert row["as"] == ("array" if is_array else "map")
+    assert not types
+    message = Message(*range(1, 8))
+    assert len(msgspec.msgpack.decode(encode_message(message))) == len(Message.__struct_fields__) - 2
+
+
+def test_a_chain() -> None:
+    settle = Settle(1, 2, (1,), (3,), (4,), (5,))
+    batch = queue_batch.seal_queue_batch(queue_batch.encode(queue_batch.MessageColumns([b"body"])), message_count=1)
+    command = msgspec.msgpack.encode(settle)
+    values = {"magic": 0x4352, "version": 1, "zero": 0, "settle_bytes": len(command)}
+    payload = enqueued.encode_chain(settle, batch)
+    check_layout("queues.md", "Chain", payload, values, enqueued._CHAIN)
+    assert payload[8:] == command + batch
 
 
 # ----------------------------------------------------------------------------------------------------------- protocol.md

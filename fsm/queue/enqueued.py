@@ -1,0 +1,92 @@
+"""Read the payloads of a queue partition's DATA entries: a batch of messages, a firing of a schedule, or a chain.
+
+A **chain** settles messages and enqueues others in one entry: if the settlement finds all its leases, the messages are enqueued, and
+otherwise nothing happens. Its layout, little-endian, frozen once released:
+
+    offset size field
+         0    2 magic 0x4352
+         2    1 version
+         3    1 zero
+         4    4 settle_bytes
+         8    n a `Settle` command, encoded as MessagePack
+       8+n    m a batch of messages with its header
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final, NamedTuple
+
+import msgspec
+from raftmq.batch_header import (
+    FIRING_MAGIC,
+    QUEUE_BATCH_MAGIC,
+    BatchFormatError,
+    BatchHeader,
+    UnsupportedBatchVersionError,
+    magic_of,
+    parse_header,
+)
+from raftmq.fsm.queue.commands import Settle
+from raftmq.queue_batch import Firing, QueueFields, parse_fields, parse_firing
+
+CHAIN_MAGIC: Final = 0x4352
+CHAIN_VERSION: Final = 1
+_CHAIN = Struct("<HBBI")
+_DECODER = msgspec.msgpack.Decoder(Settle)
+_ENCODER = msgspec.msgpack.Encoder(order="deterministic")
+
+
+class ReadEntry(NamedTuple):
+    """A DATA entry, as the machine sees it."""
+
+    header: BatchHeader
+    fields: QueueFields
+    firing: Firing | None = None
+    settle: Settle | None = None
+    """The messages are enqueued only if all its leases are valid."""
+
+
+def read_entry(payload: bytes) -> ReadEntry | None:
+    """Read a payload, without its bodies. None: it is nothing of this, and its sequences stay empty.
+
+    Raises:
+        UnsupportedBatchVersionError: a newer version wrote it.
+    """
+    try:
+        magic = magic_of(payload)
+        if magic == CHAIN_MAGIC:
+            return _read_chain(payload)
+        if magic == FIRING_MAGIC:
+            firing = parse_firing(payload)
+            return ReadEntry(parse_header(payload, FIRING_MAGIC), firing.fields, firing)
+        return _read_batch(payload)
+    except UnsupportedBatchVersionError:
+        raise
+    except BatchFormatError:
+        return None
+
+
+def encode_chain(settle: Settle, batch: bytes) -> bytes:
+    """Return the payload of an entry that settles and enqueues. `batch` is sealed."""
+    command = _ENCODER.encode(settle)
+    return b"".join((_CHAIN.pack(CHAIN_MAGIC, CHAIN_VERSION, 0, len(command)), command, batch))
+
+
+def _read_batch(payload: bytes) -> ReadEntry:
+    return ReadEntry(parse_header(payload, QUEUE_BATCH_MAGIC), parse_fields(payload))
+
+
+def _read_chain(payload: bytes) -> ReadEntry:
+    if len(payload) < _CHAIN.size:
+        raise BatchFormatError(f"a chain has at least {_CHAIN.size} bytes, but this one has {len(payload)}")
+    _, version, _, settle_bytes = _CHAIN.unpack_from(payload)
+    if version != CHAIN_VERSION:
+        raise UnsupportedBatchVersionError(f"chain version {version} is not supported, only {CHAIN_VERSION} is")
+    end = _CHAIN.size + settle_bytes
+    try:
+        settle = _DECODER.decode(payload[_CHAIN.size : end])
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        # As with a command that cannot be read: skipping it would lead to another state than that of brokers that can.
+        raise UnsupportedBatchVersionError("the settlement of a chain cannot be read") from error
+    return _read_batch(payload[end:])._replace(settle=settle)

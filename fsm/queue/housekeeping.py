@@ -1,0 +1,146 @@
+"""The steps before the items of every command entry: leases end, messages expire, and due messages are promoted, in this order.
+
+Each step takes the earliest first, and all of them share a part of the entry's work. How much is done must not depend on the content of the
+memory, so only messages count, never outdated keys.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop
+from typing import Final
+
+from raftmq.fsm.queue import key_lines
+from raftmq.fsm.queue.limits import HOUSEKEEPING_MAX
+from raftmq.fsm.queue.message import DELAYED, LEASED, DeadReason, Message
+from raftmq.fsm.queue.state import QueueState
+from raftmq.fsm.queue.store import Reading
+
+IDS_SWEPT_MAX: Final = 100
+"""Ids that one entry may forget, besides its messages."""
+
+
+def keep_house(state: QueueState, expire_before: int) -> Reading[int]:
+    """Execute the three steps and return how many messages they touched. With `HOUSEKEEPING_MAX` of them, more may be due."""
+    now, store, done = state.scalars.now, state.store, 0
+    before = min(expire_before, now)
+    if store.leases and store.leases[0][0] <= before:
+        done = yield from _end_leases(state, before, HOUSEKEEPING_MAX)
+    if store.expiry.may_be_due(now):
+        done += yield from _expire(state, HOUSEKEEPING_MAX - done)
+    if store.delayed.may_be_due(now):
+        done += yield from _promote(state, HOUSEKEEPING_MAX - done)
+    if state.ids.ends.may_be_due(now):
+        yield from state.ids.sweep(now, IDS_SWEPT_MAX)
+    return done
+
+
+# ------------------------------------------------------------------------------------------------------------ leases
+
+
+def _end_leases(state: QueueState, expire_before: int, count_max: int) -> Reading[int]:
+    """End leases by (deadline, sequence)."""
+    found: dict[int, Message] = {}  # a lease may be in the heap twice
+    while len(found) < count_max:
+        m = state.store.first_lease()
+        if m is None or m.deadline > expire_before:
+            break
+        heappop(state.store.leases)
+        found[m.sequence] = m
+    ended = list(found.values())
+    yield from key_lines.prepare(state, ended)
+    for m in ended:
+        m.version += 1
+        end_attempt(state, m)
+    yield from key_lines.advance(state)
+    return len(ended)
+
+
+def end_attempt(state: QueueState, m: Message) -> bool:
+    """Take a message whose attempt failed back. Return whether it died."""
+    if state.is_exhausted(m):
+        state.bury(m, DeadReason.EXHAUSTED)
+        return True
+    m.due = state.retry_due(m)
+    return_message(state, m)
+    return False
+
+
+def return_message(state: QueueState, m: Message) -> None:
+    """Let a message that is not leased any more wait, unless its time to live has passed in the meantime."""
+    if state.is_expired(m):
+        expire(state, m)
+    else:
+        state.give_back(m)
+
+
+# ------------------------------------------------------------------------------------------------------------ expiry
+
+
+def expire(state: QueueState, m: Message) -> None:
+    """Remove a message whose time to live has passed, or keep it as a dead one."""
+    if state.settings.is_expired_kept:
+        m.version += 1
+        state.bury(m, DeadReason.EXPIRED)
+    else:
+        state.finish(m)
+
+
+def _expire(state: QueueState, count_max: int) -> Reading[int]:
+    """Expire messages by (time, sequence). A leased message finishes its lease first."""
+    done = 0
+    while done < count_max:
+        sequences = yield from _take_expiring(state, count_max - done)
+        if not sequences:
+            break
+        yield from state.store.fetch(sequences)
+        found = [
+            m for m in map(state.store.find, sequences) if m is not None and m.state != LEASED and state.is_expired(m)
+        ]
+        yield from key_lines.prepare(state, found)
+        for m in found:
+            expire(state, m)
+        yield from key_lines.advance(state)
+        done += len(found)
+    return done
+
+
+def _take_expiring(state: QueueState, count_max: int) -> Reading[list[int]]:
+    """Return the sequences of the next keys that are due. Some of their messages may be gone or leased."""
+    window, now = state.store.expiry, state.scalars.now
+    sequences: dict[int, None] = {}
+    while len(sequences) < count_max:
+        if window.is_unread():
+            yield from state.store.fill_expiry()
+            continue
+        key = window.first()
+        if key is None or key[0] > now:
+            break
+        heappop(window.heap)
+        sequences[key[1]] = None
+    return list(sequences)
+
+
+# ------------------------------------------------------------------------------------------------------------ promotion
+
+
+def _promote(state: QueueState, count_max: int) -> Reading[int]:
+    """Promote delayed messages by (due, sequence)."""
+    window, now = state.store.delayed, state.scalars.now
+    due: dict[int, Message] = {}
+    while len(due) < count_max:
+        if window.is_unread():
+            yield from state.store.fill(window)
+            continue
+        key = window.first()
+        if key is None or key[0] > now:
+            break
+        heappop(window.heap)
+        due[key[1]] = state.store.messages[key[1]]
+    messages = list(due.values())
+    yield from key_lines.prepare_joins(state, messages)
+    for m in messages:
+        # A displaced holder is never one of these: it waits for its own time, and then joins like them.
+        assert m.state == DELAYED
+        state.leave(m)
+        state.admit(m)
+    return len(messages)

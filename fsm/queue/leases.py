@@ -1,0 +1,164 @@
+"""Lease messages: choose a tenant, take its next message, and so on.
+
+The tree of turns chooses the tenant (`fairness`), and within a tenant the smallest (priority, due, sequence) is next. If only one tenant
+can be chosen, it gets many turns together, which makes the same choice as one turn after the other.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from typing import Final
+
+from raftmq.fsm.queue.commands import Lease
+from raftmq.fsm.queue.key_lines import line_of
+from raftmq.fsm.queue.limits import FILTERS_MAX
+from raftmq.fsm.queue.message import LEASED, READY, Message
+from raftmq.fsm.queue.results import Leased
+from raftmq.fsm.queue.state import QueueState
+from raftmq.fsm.queue.store import Reading
+from raftmq.fsm.queue.tenants import Tenant
+from raftmq.fsm.queue.windows import Window
+
+LEASE_NUMBER_MAX: Final = (1 << 32) - 1
+
+
+class LeaseRuns:
+    """Gather leased messages as runs of neighbouring sequences with equal lease numbers."""
+
+    __slots__ = ("counts", "first_sequences", "lease_numbers", "total")
+
+    def __init__(self) -> None:
+        self.first_sequences: list[int] = []
+        self.counts: list[int] = []
+        self.lease_numbers: list[int] = []
+        self.total = 0
+
+    def add(self, sequence: int, lease_number: int) -> None:
+        """Add a leased message."""
+        counts = self.counts
+        self.total += 1
+        if counts and self.first_sequences[-1] + counts[-1] == sequence and self.lease_numbers[-1] == lease_number:
+            counts[-1] += 1
+        else:
+            self.first_sequences.append(sequence)
+            counts.append(1)
+            self.lease_numbers.append(lease_number)
+
+    def result(self, deadline: int, *, has_more: bool) -> Leased:
+        """Return the result of the command."""
+        return Leased(tuple(self.first_sequences), tuple(self.counts), tuple(self.lease_numbers), deadline, has_more)
+
+
+def lease(state: QueueState, command: Lease, work_max: int) -> Reading[Leased]:
+    """Lease messages for a consumer, at most `work_max`."""
+    deadline = state.later(min(command.lease_ms, state.settings.lease_ms_max))
+    runs = LeaseRuns()
+    if command.key:
+        yield from _lease_head(state, command, deadline, runs, work_max)
+        return runs.result(deadline, has_more=False)
+    wanted = min(command.messages_max, work_max)
+    subtrees = command.tenants[:FILTERS_MAX] or None
+    while runs.total < wanted and not is_full(state):
+        state.tenants.refresh(state.scalars.now)
+        yield from state.tenants.resolve_heads()
+        number = state.tenants.tree.choose(subtrees)
+        if number is None:
+            break
+        tenant = state.tenants.by_number[number]
+        window = state.store.ready_window(number, tenant.ready)
+        if window.is_unread():
+            yield from state.store.fill(window)
+            continue
+        state.store.use_window(number, window)
+        turns = _turns(state, tenant, wanted - runs.total)
+        _charge(state, tenant, _take(state, window, turns, deadline, command.session, runs))
+    has_more = runs.total == work_max < command.messages_max and is_leasable(state, command.tenants)
+    return runs.result(deadline, has_more=has_more)
+
+
+def is_full(state: QueueState) -> bool:
+    """Return whether the partition may lease nothing now: it is paused, or has its maximum of leases."""
+    if state.tenants.root.paused_until > state.scalars.now:
+        return True
+    return 0 < state.settings.leased_max <= state.store.leased_count
+
+
+def is_leasable(state: QueueState, subtrees: tuple[str, ...]) -> bool:
+    """Return whether a lease with this filter would find a message among those that are ready."""
+    state.tenants.refresh(state.scalars.now)
+    return not is_full(state) and state.tenants.tree.has_leasable(subtrees or None)
+
+
+def _turns(state: QueueState, tenant: Tenant, wanted: int) -> int:
+    """Return how many messages of the chosen tenant are leased before the next choice."""
+    number = tenant.number
+    if wanted == 1 or not state.tenants.tree.is_only_choice(number):
+        return 1
+    rooms = (
+        state.tenants.tree.lease_room(number),
+        state.tenants.rates.available(number, state.scalars.now),
+        state.settings.leased_max - state.store.leased_count if state.settings.leased_max else None,
+    )
+    return min([wanted, *(room for room in rooms if room is not None)])
+
+
+def _take(state: QueueState, window: Window, count: int, deadline: int, session: int, runs: LeaseRuns) -> int:
+    """Lease the next messages of a tenant that are in memory, and return how many there were. The first one is."""
+    messages, leases, dirty = state.store.messages, state.store.leases, state.store.dirty
+    heap, add = window.heap, runs.add
+    taken = 0
+    while heap and taken < count:
+        priority, due, sequence = heappop(heap)
+        m = messages.get(sequence)
+        if m is None or m.state != READY or m.due != due or m.priority != priority:
+            continue
+        m.state = LEASED
+        m.deadline = deadline
+        m.session = session
+        m.attempts += 1
+        m.version += 1
+        m.lease_number = number = m.lease_number + 1
+        heappush(leases, (deadline, sequence))
+        dirty.add(sequence)
+        add(sequence, number)
+        taken += 1
+    return taken
+
+
+def _charge(state: QueueState, tenant: Tenant, count: int) -> None:
+    tenant.ready -= count
+    tenant.leased += count
+    state.store.leased_count += count
+    state.tenants.touch(tenant)
+    state.tenants.tree.charge(tenant.number, count)
+    state.tenants.rates.take(tenant.number, count, state.scalars.now)
+
+
+def _lease_head(state: QueueState, command: Lease, deadline: int, runs: LeaseRuns, work_max: int) -> Reading[None]:
+    """Lease the head of one key, if it is ready and its tenant may lease."""
+    tenant = state.tenants.by_path.get(command.tenants[0]) if command.tenants else None
+    if tenant is None or work_max < 1 or is_full(state):
+        return
+    line = line_of(tenant.path, command.key)
+    yield from state.heads.fetch((line,))
+    head = state.heads.read(line)
+    if head is None:
+        return
+    yield from state.store.fetch((head.holder,))
+    m = state.store.find(head.holder)
+    if m is not None and m.state == READY and state.tenants.may_lease(tenant, state.scalars.now):
+        _take_one(state, m, deadline, command.session)
+        runs.add(m.sequence, m.lease_number)
+        _charge(state, tenant, 1)
+
+
+def _take_one(state: QueueState, m: Message, deadline: int, session: int) -> None:
+    """Lease one message. Its key in the window of its tenant is not valid any more."""
+    m.state = LEASED
+    m.deadline = deadline
+    m.session = session
+    m.attempts += 1
+    m.version += 1
+    m.lease_number += 1
+    heappush(state.store.leases, (deadline, m.sequence))
+    state.store.dirty.add(m.sequence)

@@ -1,0 +1,43 @@
+"""The feature level that each item of a queue partition needs: every broker must be able to read an item before any broker may write it.
+
+It has the same rules as `feature_levels`: an item of a later release gets a row with its level, and so does a field that is added to an
+item of an earlier one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from raftmq.fsm.queue import commands as qc
+
+ITEM_LEVELS: Final[Mapping[type[qc.Item], int]] = {
+    qc.Lease: 2,
+    qc.Settle: 2,
+    qc.Change: 2,
+    qc.StartJob: 2,
+    qc.ContinueJob: 2,
+    qc.CancelJob: 2,
+    qc.PurgeAll: 2,
+    qc.PutSchedule: 2,
+    qc.ChangeSchedule: 2,
+    qc.DeleteSchedule: 2,
+    qc.OpenSession: 2,
+    qc.CloseSession: 2,
+    qc.Configure: 2,
+    qc.PauseTenant: 2,
+    qc.ResumeTenant: 2,
+    qc.CopyDead: 2,
+    qc.Tick: 2,
+}
+"""Every item of a queue partition."""
+COMMANDS_LEVEL: Final = 2
+"""The level of an entry without items."""
+
+
+def queue_level(payload: bytes) -> int | None:
+    """Return the level that encoded commands need, or None when this version cannot read them."""
+    commands = qc.decode_commands(payload)
+    if commands is None:
+        return None
+    return max((ITEM_LEVELS[type(item)] for item in commands.items), default=COMMANDS_LEVEL)

@@ -1,0 +1,348 @@
+"""The tenants of a partition: their counters, their pauses, and whose turn it is.
+
+Counters are stored with the tenants and never recounted. A tenant whose counters changed is reported to the tree of turns (`fairness`)
+before the next choice, and not with each message.
+
+Invariants: every count equals the number of messages in that state. A tenant's ancestors exist. A tenant without messages is forgotten
+after a while, when its turns and its rate allow it, by queue time alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from heapq import heapify, heappop, heappush
+from struct import Struct
+from typing import Final
+
+import msgspec
+from raftmq.fsm.queue.fairness import (
+    ROOT_TENANT,
+    Fairness,
+    FairnessTree,
+    HeadKey,
+    Strategy,
+    TenantRow,
+    TenantTurns,
+    ancestors,
+)
+from raftmq.fsm.queue.limits import TENANT_IDLE_MS, TENANTS_FORGOTTEN_MAX
+from raftmq.fsm.queue.rates import BucketRow, Rate, TenantRates
+from raftmq.fsm.queue.rows import TENANTS
+from raftmq.fsm.queue.settings import QueueSettings
+from raftmq.fsm.queue.store import MessageStore, Reading
+from raftmq.fsm.queue.tenant_weights import TenantWeights
+from raftmq.fsm.tables import DirtyRow, Row, encode_value
+
+PAUSED_FOREVER: Final = 1 << 62
+_UNKNOWN_HEAD: Final[HeadKey] = (-(1 << 31), 0, 0)
+"""The smallest head. It stands for a head that must be read before anything is chosen."""
+_GARBAGE_MIN: Final = 64
+_KEY = Struct(">BI")
+
+
+class Tenant(msgspec.Struct, gc=False):
+    """Count the messages of one tenant, those of its children not included."""
+
+    number: int
+    path: str
+    ready: int = 0
+    delayed: int = 0
+    lined: int = 0
+    """Ready, and behind the heads of their keys."""
+    leased: int = 0
+    dead: int = 0
+    bytes: int = 0
+    """Stored bodies of all its messages."""
+    paused_until: int = 0
+    """End of its own pause."""
+    idle_since: int = 0
+    """The time since which it has no messages; 0 while it has some."""
+
+    @property
+    def total(self) -> int:
+        """Return the number of its messages."""
+        return self.ready + self.delayed + self.lined + self.leased + self.dead
+
+
+class StoredTenant(msgspec.Struct, frozen=True, array_like=True):
+    """A tenant's row."""
+
+    path: str
+    ready: int
+    delayed: int
+    lined: int
+    leased: int
+    dead: int
+    bytes: int
+    paused_until: int
+    idle_since: int
+    turns: TenantTurns
+    bucket: BucketRow | None
+
+
+_DECODER = msgspec.msgpack.Decoder(StoredTenant)
+
+
+class TenantTable:
+    """Hold the tenants of one partition. All of them are in memory."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self.tag = TENANTS
+        self._store = store
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all tenants and settings, as `RowSource` demands."""
+        self.tree = FairnessTree()
+        self.rates = TenantRates()
+        self.root = Tenant(ROOT_TENANT, "")
+        self.by_number: dict[int, Tenant] = {ROOT_TENANT: self.root}
+        self.by_path: dict[str, Tenant] = {"": self.root}
+        self._touched: dict[int, Tenant] = {}
+        """Tenants to be reported to the tree."""
+        self._unheaded: dict[int, Tenant] = {}
+        """Tenants whose next message must be read before anything is chosen. Only with the strategy `none`."""
+        self._dirty: set[int] = set()
+        self._pause_ends: list[tuple[int, int]] = []
+        """A heap of (end, tenant), with outdated entries."""
+        self._idle: list[tuple[int, int]] = []
+        """A heap of (idle since, tenant), with outdated entries."""
+        self._loaded: list[TenantRow] = []
+        self._buckets: dict[int, BucketRow | None] = {}
+
+    # ----------------------------------------------------------------------------------------------------------- settings
+
+    def configure(self, settings: QueueSettings, now: int) -> None:
+        """Take the settings that concern tenants."""
+        if self.tree.configure(fairness_of(settings)):
+            for tenant in self.by_number.values():
+                self.touch(tenant)
+            self._unheaded.clear()
+        rate = rate_of(settings)
+        if rate != self.rates.rate:
+            for number in self.rates.configure(rate, now):
+                self.touch(self.by_number[number])
+
+    # ------------------------------------------------------------------------------------------------------------ tenants
+
+    def add(self, path: str, next_number: int) -> int:
+        """Add a tenant and the ancestors that are missing, with numbers from `next_number` on. Return the next free number."""
+        for one in (*ancestors(path), path):
+            if one not in self.by_path:
+                tenant = Tenant(next_number, one)
+                self.by_path[one] = self.by_number[next_number] = tenant
+                self.tree.add(next_number, one)
+                self.touch(tenant)
+                next_number += 1
+        return next_number
+
+    def touch(self, tenant: Tenant) -> None:
+        """Remember that a tenant's counters or pauses changed."""
+        self._touched[tenant.number] = tenant
+        self._dirty.add(tenant.number)
+
+    def pause(self, tenant: Tenant, until: int) -> None:
+        """Pause a subtree until a time. 0 ends the pause."""
+        tenant.paused_until = until
+        if until:
+            heappush(self._pause_ends, (until, tenant.number))
+        self._touch_subtree(tenant)
+
+    def is_paused(self, now: int) -> bool:
+        """Return whether the whole partition is paused."""
+        return self.root.paused_until > now
+
+    # --------------------------------------------------------------------------------------------------------------- time
+
+    def advance(self, now: int) -> None:
+        """End pauses, free tenants that their rate blocked, and forget tenants that were idle for long."""
+        ends = self._pause_ends
+        while ends and ends[0][0] <= now:
+            until, number = heappop(ends)
+            tenant = self.by_number.get(number)
+            if tenant is not None and tenant.paused_until == until:
+                self.pause(tenant, 0)
+        if self.rates.rate is not None:
+            for number in self.rates.take_unblocked(now, TENANTS_FORGOTTEN_MAX):
+                self.touch(self.by_number[number])
+        if self._idle:
+            self._forget_idle(now)
+
+    def next_deadline(self) -> int | None:
+        """Return the time at which a pause or a rate next lets something be leased, or None."""
+        ends = [end for end in (self._next_pause_end(), self.rates.next_at()) if end is not None]
+        return min(ends, default=None)
+
+    def _next_pause_end(self) -> int | None:
+        ends = self._pause_ends
+        while ends:
+            until, number = ends[0]
+            tenant = self.by_number.get(number)
+            if tenant is not None and tenant.paused_until == until:
+                return until if until < PAUSED_FOREVER else None
+            heappop(ends)
+        return None
+
+    def _forget_idle(self, now: int) -> None:
+        idle, forgotten = self._idle, 0
+        while idle and idle[0][0] + TENANT_IDLE_MS <= now and forgotten < TENANTS_FORGOTTEN_MAX:
+            since, number = heappop(idle)
+            tenant = self.by_number.get(number)
+            if tenant is None or tenant.idle_since != since:
+                continue
+            forgotten += 1
+            if tenant.paused_until or not self.tree.is_forgettable(number) or not self.rates.is_full(number, now):
+                tenant.idle_since = now
+                heappush(idle, (now, number))
+                self._dirty.add(number)
+            else:
+                self._forget(tenant)
+        if len(idle) > 2 * len(self.by_number) + _GARBAGE_MIN:
+            self._rebuild_idle()
+
+    def _forget(self, tenant: Tenant) -> None:
+        number = tenant.number
+        del self.by_number[number], self.by_path[tenant.path]
+        self._touched.pop(number, None)
+        self._unheaded.pop(number, None)
+        self.tree.remove(number)
+        self.rates.forget(number)
+        self._store.ready.pop(number, None)
+        self._dirty.add(number)
+
+    def _rebuild_idle(self) -> None:
+        self._idle = [(one.idle_since, one.number) for one in self.by_number.values() if one.idle_since]
+        heapify(self._idle)
+
+    # -------------------------------------------------------------------------------------------------------------- turns
+
+    def refresh(self, now: int) -> None:
+        """Report the touched tenants to the tree. Comes before every choice, and at the end of every entry."""
+        touched = self._touched
+        if touched:
+            self._touched = {}
+            # By number: a parent that is left by one child and entered by another may get another pass if both change places.
+            for number in sorted(touched):
+                self._report(touched[number], now)
+
+    def may_lease(self, tenant: Tenant, now: int) -> bool:
+        """Return whether one more message of a tenant may be leased, if it has one."""
+        return not self._is_held(tenant, now) and self.tree.lease_room(tenant.number) != 0
+
+    def resolve_heads(self) -> Reading[None]:
+        """Read the heads without which the strategy `none` cannot choose."""
+        while self._unheaded:
+            tenants = list(self._unheaded.values())
+            self._unheaded.clear()
+            for tenant in tenants:
+                window = self._store.ready_window(tenant.number, tenant.ready)
+                while window.is_unread():
+                    yield from self._store.fill(window)
+                self.tree.set_leasable(tenant.number, is_leasable=True, head=window.first() or _UNKNOWN_HEAD)
+
+    def _report(self, tenant: Tenant, now: int) -> None:
+        number = tenant.number
+        is_leasable = tenant.ready > 0 and not self._is_held(tenant, now)
+        self._unheaded.pop(number, None)
+        if is_leasable and self.tree.settings.strategy is Strategy.NONE:
+            window = self._store.ready_window(number, tenant.ready)
+            head = window.first()
+            if head is None:
+                self._unheaded[number] = tenant
+            self.tree.set_leasable(number, is_leasable=True, head=head or _UNKNOWN_HEAD)
+        else:
+            self.tree.set_leasable(number, is_leasable)
+        self._follow_idleness(tenant, now)
+
+    def _follow_idleness(self, tenant: Tenant, now: int) -> None:
+        if tenant.number == ROOT_TENANT:
+            return
+        if tenant.total:
+            tenant.idle_since = 0
+        elif not tenant.idle_since:
+            tenant.idle_since = max(now, 1)
+            heappush(self._idle, (tenant.idle_since, tenant.number))
+
+    def _is_held(self, tenant: Tenant, now: int) -> bool:
+        """Return whether a pause or the rate forbids leasing from a tenant. The pause of the partition is not its own."""
+        if self.rates.rate is not None and self.rates.is_blocked(tenant.number):
+            return True
+        if not self._pause_ends:
+            return False
+        paths = (*ancestors(tenant.path), tenant.path) if tenant.path else ()
+        return any(self.by_path[path].paused_until > now for path in paths)
+
+    def _touch_subtree(self, top: Tenant) -> None:
+        prefix = f"{top.path}."
+        for path, tenant in self.by_path.items():
+            if tenant is top or path.startswith(prefix):
+                self.touch(tenant)
+
+    # --------------------------------------------------------------------------------------------------------------- rows
+
+    @property
+    def dirty_count(self) -> int:
+        """Return the number of tenants that changed, without those that changed in the tree alone."""
+        return len(self._dirty)
+
+    def take_dirty(self) -> Iterator[DirtyRow]:
+        """Return the rows changed since the last call."""
+        dirty, self._dirty = self._dirty, set()
+        dirty |= self.tree.take_changed()
+        dirty |= self.rates.take_changed()
+        for number in dirty:
+            tenant = self.by_number.get(number)
+            yield _KEY.pack(self.tag, number), None if tenant is None else self._encode(tenant)
+
+    def rows(self) -> Iterator[Row]:
+        """Return all rows by number."""
+        for number in sorted(self.by_number):
+            yield _KEY.pack(self.tag, number), self._encode(self.by_number[number])
+
+    def load(self, key: bytes, value: bytes) -> None:
+        """Load a row. `finish_loading` must follow."""
+        (_, number), row = _KEY.unpack(key), _DECODER.decode(value)
+        tenant = Tenant(number, *(getattr(row, name) for name in row.__struct_fields__[:-2]))
+        if number == ROOT_TENANT:
+            self.root = tenant
+        self.by_number[number] = self.by_path[row.path] = tenant
+        self._loaded.append(TenantRow(number, row.path, row.turns, row.leased))
+        self._buckets[number] = row.bucket
+
+    def finish_loading(self, settings: QueueSettings, now: int) -> None:
+        """Build turns, rates and pauses from the loaded rows."""
+        self.tree = FairnessTree(fairness_of(settings))
+        self.tree.load(self._loaded)
+        self.rates = TenantRates(rate_of(settings))
+        for number, tenant in self.by_number.items():
+            self.rates.load(number, self._buckets.get(number))
+            if tenant.paused_until:
+                heappush(self._pause_ends, (tenant.paused_until, number))
+        self._rebuild_idle()
+        if self.tree.settings.strategy is Strategy.NONE:
+            for tenant in self.by_number.values():
+                self._report(tenant, now)
+        self._loaded.clear()
+        self._buckets.clear()
+        self.rates.take_changed()
+
+    def _encode(self, t: Tenant) -> bytes:
+        bucket = self.rates.row(t.number)
+        return encode_value(
+            StoredTenant(
+                t.path, t.ready, t.delayed, t.lined, t.leased, t.dead, t.bytes, t.paused_until, t.idle_since,
+                self.tree.turns(t.number), bucket,
+            )
+        )  # fmt: skip
+
+
+def fairness_of(settings: QueueSettings) -> Fairness:
+    """Return the settings of the tree of turns."""
+    return Fairness(Strategy(settings.fairness), TenantWeights(settings.tenant_weights), settings.leased_per_tenant_max)
+
+
+def rate_of(settings: QueueSettings) -> Rate | None:
+    """Return the rate of each tenant, or None without one."""
+    if not settings.tenant_rate_per_second:
+        return None
+    return Rate(settings.tenant_rate_per_second, max(1, settings.tenant_rate_burst))

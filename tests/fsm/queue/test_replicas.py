@@ -1,0 +1,150 @@
+"""Replicas are equal to each other and to the twin, whatever is in memory, whenever rows are written, whoever restarts."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from raftmq.fsm.queue.limits import MemoryBounds
+from raftmq.raft.entry import Entry
+
+from tests.support.fsm.queue.histories import first_difference, history
+from tests.support.fsm.queue.host import COLD, QueueHost
+from tests.support.fsm.queue.recount import State, check_windows, compare, recount
+from tests.support.fsm.queue.twin import Twin
+
+SMALL = MemoryBounds(window_messages_max=3, clean_messages_max=6, read_rows=2, low_mark=2, points_max=3)
+FEW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def disturb(host: QueueHost, rng: random.Random, *, restarts: bool) -> None:
+    """Do one of the things that happen between two entries."""
+    chance = rng.random()
+    if chance < 0.3:
+        host.write_back()
+    elif chance < 0.4 and host.in_flight is None:
+        host.take()
+    elif chance < 0.6 and host.in_flight is not None:
+        host.commit()
+        if rng.random() < 0.5:
+            host.written()
+    elif chance < 0.7:
+        host.prefetch()
+    elif chance < 0.75:
+        host.hand_over()
+    elif chance < 0.85 and restarts:
+        host.restart()
+
+
+def live(
+    entries: list[Entry], bounds: MemoryBounds, rng: random.Random, *, restarts: bool
+) -> tuple[QueueHost, list[object]]:
+    """Return a replica that lived through the entries, and its results."""
+    host = QueueHost(bounds)
+    results: list[object] = []
+
+    def finish_write_back() -> None:
+        # The machine is told while an entry is half applied: it must not drop anything that the entry uses.
+        if host.in_flight is not None and not host.is_reading_ahead and rng.random() < 0.3:
+            host.commit()
+            host.machine.on_rows_written()
+            host.in_flight = None
+
+    host.while_reading = finish_write_back
+    for entry in entries:
+        disturb(host, rng, restarts=restarts)
+        results.append(host.apply(entry))
+        check_windows(host)
+    return host, results
+
+
+@FEW
+@given(seed=st.integers(0, 2**32), length=st.integers(0, 120))
+def test_all_replicas_answer_and_end_like_the_twin(seed: int, length: int) -> None:
+    rng = random.Random(seed)
+    told = history(rng, length)
+    calm = QueueHost()
+    lives: list[tuple[QueueHost, list[object]]] = [(calm, [calm.apply(entry) for entry in told.entries])]
+    lives += [
+        live(told.entries, bounds, rng, restarts=restarts)
+        for bounds in (COLD, SMALL, MemoryBounds())
+        for restarts in (False, True)
+    ]
+    expected = calm.rows()
+    for host, results in lives:
+        assert not first_difference(told.entries, results, told.results)
+        assert host.rows() == expected
+        assert host.machine.dirty_count == 0
+    state = State(expected)
+    recount(state)
+    compare(state, told.twin)
+
+
+@FEW
+@given(seed=st.integers(0, 2**32))
+def test_a_crash_at_any_write_back_changes_nothing(seed: int) -> None:
+    """A replica that lost its memory begins with the rows of its last write-back and applies the entries after it again."""
+    rng = random.Random(seed)
+    told = history(rng, 60)
+    calm = QueueHost()
+    results = [calm.apply(entry) for entry in told.entries]
+    expected = calm.rows()
+    host, durable = QueueHost(COLD), 0
+    for at, entry in enumerate(told.entries):
+        assert host.apply(entry) == results[at]
+        if rng.random() < 0.3:
+            host.write_back()
+            durable = at + 1
+        if rng.random() < 0.3:
+            host.crash()
+            for again in range(durable, at + 1):
+                assert host.apply(told.entries[again]) == results[again]
+    assert host.rows() == expected
+
+
+@FEW
+@given(seed=st.integers(0, 2**32))
+def test_the_leader_sees_what_a_lease_would_find(seed: int) -> None:
+    """`is_leasable` is the predicate of the choice, and `next_deadline` is never too late."""
+    rng = random.Random(seed)
+    seen: list[tuple[bool, bool, int | None]] = []
+
+    def see(twin: Twin) -> None:
+        seen.append((twin.is_leasable(()), twin.is_leasable(("a", "c.d")), twin.next_change()))
+
+    told = history(rng, 60, see)
+    host = QueueHost(COLD)
+    for entry, (any_leasable, some_leasable, next_change) in zip(told.entries, seen, strict=True):
+        host.apply(entry)
+        if rng.random() < 0.3:
+            host.write_back()
+        machine = host.machine
+        assert machine.is_leasable() is any_leasable
+        assert machine.is_leasable(("a", "c.d")) is some_leasable
+        deadline = machine.next_deadline()
+        assert next_change is None or (deadline is not None and deadline <= next_change)
+
+
+@pytest.mark.parametrize("bounds", [COLD, SMALL], ids=["windows of one", "small windows"])
+def test_memory_is_bounded_once_rows_are_written(bounds: MemoryBounds) -> None:
+    told = history(random.Random(7), 400)
+    host = QueueHost(bounds)
+    for entry in told.entries:
+        host.apply(entry)
+        host.write_back()
+        store = host.machine.state.store
+        clean = len(store.messages) - store.leased_count
+        assert clean <= bounds.clean_messages_max + 2 * bounds.window_messages_max
+
+
+def test_long_histories_agree() -> None:
+    for seed in range(3):
+        told = history(random.Random(seed), 600)
+        host, results = live(told.entries, COLD, random.Random(seed), restarts=True)
+        assert not first_difference(told.entries, results, told.results)
+        state = State(host.rows())
+        recount(state)
+        compare(state, told.twin)
+        assert host.reads > 100
