@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from raftmq.batch_header import (
     BatchFormatError,
@@ -28,9 +28,9 @@ from raftmq.broker.partitions.append_gate import AppendGate
 from raftmq.broker.partitions.pending_append import Applied, PendingAppend
 from raftmq.broker.partitions.producer_fence import ProducerFence, fenced
 from raftmq.broker.replica.replica import Replica
-from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.sequence_validator import (
     Accept,
+    AppliedState,
     Duplicate,
     Fenced,
     Gap,
@@ -39,9 +39,14 @@ from raftmq.fsm.sequence_validator import (
     SequenceValidator,
     TooManyProducers,
 )
+from raftmq.fsm.state_machine import StateMachine
 from raftmq.proto import queue_pb2 as pb
 from raftmq.raft.entry import EntryKind, Proposal
 from raftmq.types import LogIndex
+
+
+class SequencedMachine(StateMachine, AppliedState, Protocol):
+    """A state machine that remembers producers and their sequences."""
 
 
 class _InFlight(NamedTuple):
@@ -87,7 +92,7 @@ class PartitionAppends:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        replica: Replica[LogPartition],
+        replica: Replica[SequencedMachine],
         batch_bytes_max: Callable[[], int],
         fence: ProducerFence,
         gate: AppendGate,

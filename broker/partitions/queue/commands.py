@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from itertools import count
-from typing import Final, TypeVar, cast
+from typing import Final, TypeVar
 
 from raftmq.broker.base.request_error import RequestError, expired, timed_out
 from raftmq.broker.partitions.queue.clock import QueueClock
@@ -99,7 +99,7 @@ class QueueCommands:
             raise timed_out()
         result = future.result()
         assert isinstance(result, (result_type, Refused))
-        return cast("ResultT | Refused", result)
+        return result
 
     def _encode(self, items: Sequence[Item]) -> bytes:
         expire_before = self._clock.expire_before(self._lease_ms())

@@ -105,7 +105,9 @@ class QueueGate:
         config, tenants = self._config(), self._machine.state.tenants
         there = self._totals()
         if config.messages_max and there.messages + load.messages > config.messages_max:
-            return _full(pb.QUEUE_FULL, f"the partition holds {there.messages} of at most {config.messages_max} messages")
+            return _full(
+                pb.QUEUE_FULL, f"the partition holds {there.messages} of at most {config.messages_max} messages"
+            )
         if config.bytes_max and there.bytes + load.bytes > config.bytes_max:
             return _full(pb.QUEUE_FULL, f"the partition holds {there.bytes} of at most {config.bytes_max} bytes")
         new = 0
@@ -133,10 +135,10 @@ class QueueGate:
         return self._admitted.tenant_messages[name] + self._proposed.tenant_messages[name]
 
     def _totals(self) -> _Totals:
-        root = self._machine.totals()
+        machine = self._machine
         return _Totals(
-            root.messages + self._admitted.messages + self._proposed.messages,
-            root.bytes + self._admitted.bytes + self._proposed.bytes,
+            machine.message_count + self._admitted.messages + self._proposed.messages,
+            machine.byte_count + self._admitted.bytes + self._proposed.bytes,
         )
 
     def on_proposed(self, applied: Applied) -> None:

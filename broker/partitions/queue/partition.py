@@ -52,7 +52,7 @@ class PartitionQueue:
         self.appends = PartitionAppends(
             host.loop, replica, lambda: self.config().batch_bytes_max, ProducerFence(lambda: host.metadata), self.gate
         )
-        self.upkeep = QueueUpkeep(self, host)
+        self.upkeep = QueueUpkeep(self, host, store)
         self.commands = QueueCommands(
             host.loop, replica, self.clock, lambda: self.config().lease_ms, host.draw_seed, self.upkeep.tick
         )
