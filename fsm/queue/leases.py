@@ -65,7 +65,8 @@ def lease(state: QueueState, command: Lease, work_max: int) -> Reading[Leased]:
     subtrees = command.tenants[:FILTERS_MAX] or None
     while runs.total < wanted and not runs.is_over and not is_full(state):
         state.tenants.refresh(state.scalars.now)
-        yield from state.tenants.resolve_heads()
+        if state.tenants.has_unread_heads:
+            yield from state.tenants.resolve_heads()
         number = state.tenants.tree.choose(subtrees)
         if number is None:
             break

@@ -366,7 +366,6 @@ class QueuePartition:
         count = self.state.purge()
         for number in list(self.jobs.by_key):
             self.jobs.delete(number)
-        self._prefetcher.forget()
         return Purged(count)
 
     # ---------------------------------------------------------------------------------------------------------- read ahead

@@ -49,10 +49,6 @@ class Prefetcher:
                 store.admit(window, rows, range_.rows_max)
         store.trim()
 
-    def forget(self) -> None:
-        """Ignore the rows that are being read."""
-        self._asked = []
-
     def _is_low(self, window: Window) -> bool:
         return not window.is_complete and len(window.heap) < self._state.bounds.low_mark
 

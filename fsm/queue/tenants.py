@@ -239,6 +239,11 @@ class TenantTable:
         """Return whether one more message of a tenant may be leased, if it has one."""
         return not self._is_held(tenant, now) and self.tree.lease_room(tenant.number) != 0
 
+    @property
+    def has_unread_heads(self) -> bool:
+        """Return whether `resolve_heads` must come before a choice."""
+        return bool(self._unheaded)
+
     def resolve_heads(self) -> Reading[None]:
         """Read the heads without which the strategy `none` cannot choose."""
         while self._unheaded:

@@ -794,6 +794,19 @@ def test_messages_beyond_the_windows_are_on_disk_alone() -> None:
     assert queue.host.reads == reads, "the first window is in memory"
 
 
+def test_a_read_ahead_of_a_purged_partition_is_ignored() -> None:
+    queue = Queue()
+    queue.put(3, delay=100)
+    queue.host.restart()
+    queue.host.prefetch()
+    assert queue.host.is_reading_ahead
+    queue.do(qc.PurgeAll())
+    queue.put(1, delay=100)
+    queue.host.hand_over()
+    queue.wait(100)
+    assert lease(queue, 9) == [3]
+
+
 def test_windows_are_filled_ahead() -> None:
     queue = Queue()
     for _ in range(6):
