@@ -95,7 +95,10 @@ class DiskBackedMachine(StateMachine, Protocol):
         ...
 
     def on_prefetched(self, needed: RowsNeeded, found: RowsFound) -> None:
-        """Take the rows that `prefetch` asked for. Entries may have been applied in the meantime."""
+        """Take the rows that `prefetch` asked for. Entries may have been applied in the meantime.
+
+        Without any rows the read has failed, and `prefetch` may ask for them again.
+        """
         ...
 
     def on_rows_written(self) -> None:

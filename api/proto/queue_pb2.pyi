@@ -58,11 +58,63 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     STALE_DIRECTORY: _ClassVar[ErrorCode]
     ADDRESS_TAKEN: _ClassVar[ErrorCode]
     INTERNAL: _ClassVar[ErrorCode]
+    QUEUE_FULL: _ClassVar[ErrorCode]
+    TENANT_FULL: _ClassVar[ErrorCode]
+    LEASE_LOST: _ClassVar[ErrorCode]
+    LEASE_UNKNOWN: _ClassVar[ErrorCode]
+    ATTEMPTS_EXHAUSTED: _ClassVar[ErrorCode]
+    NO_SUCH_MESSAGE: _ClassVar[ErrorCode]
+    VERSION_CONFLICT: _ClassVar[ErrorCode]
+    MESSAGE_LEASED: _ClassVar[ErrorCode]
+    WRONG_MESSAGE_STATE: _ClassVar[ErrorCode]
+    UNKNOWN_SESSION: _ClassVar[ErrorCode]
+    TOO_MANY_SESSIONS: _ClassVar[ErrorCode]
+    TOO_MANY_TENANTS: _ClassVar[ErrorCode]
+    UNKNOWN_SCHEDULE: _ClassVar[ErrorCode]
+    TOO_MANY_SCHEDULES: _ClassVar[ErrorCode]
+    UNKNOWN_JOB: _ClassVar[ErrorCode]
+    TOO_MANY_JOBS: _ClassVar[ErrorCode]
 
 class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     NOT_APPLIED: _ClassVar[Outcome]
     UNKNOWN_OUTCOME: _ClassVar[Outcome]
+
+class MessageState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ANY_STATE: _ClassVar[MessageState]
+    READY: _ClassVar[MessageState]
+    DELAYED: _ClassVar[MessageState]
+    LEASED: _ClassVar[MessageState]
+    DEAD: _ClassVar[MessageState]
+    BLOCKED: _ClassVar[MessageState]
+
+class AckOperation(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    NO_OPERATION: _ClassVar[AckOperation]
+    ACCEPT: _ClassVar[AckOperation]
+    RELEASE: _ClassVar[AckOperation]
+    REJECT: _ClassVar[AckOperation]
+    RENEW: _ClassVar[AckOperation]
+
+class ChangeOperation(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    NO_CHANGE: _ClassVar[ChangeOperation]
+    MOVE: _ClassVar[ChangeOperation]
+    CANCEL: _ClassVar[ChangeOperation]
+    REDRIVE: _ClassVar[ChangeOperation]
+
+class JobKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    NO_JOB: _ClassVar[JobKind]
+    PURGE_JOB: _ClassVar[JobKind]
+    REDRIVE_JOB: _ClassVar[JobKind]
+
+class CatchUp(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    SKIP_MISSED: _ClassVar[CatchUp]
+    FIRE_ONCE: _ClassVar[CatchUp]
+    FIRE_ALL: _ClassVar[CatchUp]
 OK: ErrorCode
 INVALID_ARGUMENT: ErrorCode
 UNKNOWN_TOPIC: ErrorCode
@@ -112,8 +164,45 @@ BROKER_IN_USE: ErrorCode
 STALE_DIRECTORY: ErrorCode
 ADDRESS_TAKEN: ErrorCode
 INTERNAL: ErrorCode
+QUEUE_FULL: ErrorCode
+TENANT_FULL: ErrorCode
+LEASE_LOST: ErrorCode
+LEASE_UNKNOWN: ErrorCode
+ATTEMPTS_EXHAUSTED: ErrorCode
+NO_SUCH_MESSAGE: ErrorCode
+VERSION_CONFLICT: ErrorCode
+MESSAGE_LEASED: ErrorCode
+WRONG_MESSAGE_STATE: ErrorCode
+UNKNOWN_SESSION: ErrorCode
+TOO_MANY_SESSIONS: ErrorCode
+TOO_MANY_TENANTS: ErrorCode
+UNKNOWN_SCHEDULE: ErrorCode
+TOO_MANY_SCHEDULES: ErrorCode
+UNKNOWN_JOB: ErrorCode
+TOO_MANY_JOBS: ErrorCode
 NOT_APPLIED: Outcome
 UNKNOWN_OUTCOME: Outcome
+ANY_STATE: MessageState
+READY: MessageState
+DELAYED: MessageState
+LEASED: MessageState
+DEAD: MessageState
+BLOCKED: MessageState
+NO_OPERATION: AckOperation
+ACCEPT: AckOperation
+RELEASE: AckOperation
+REJECT: AckOperation
+RENEW: AckOperation
+NO_CHANGE: ChangeOperation
+MOVE: ChangeOperation
+CANCEL: ChangeOperation
+REDRIVE: ChangeOperation
+NO_JOB: JobKind
+PURGE_JOB: JobKind
+REDRIVE_JOB: JobKind
+SKIP_MISSED: CatchUp
+FIRE_ONCE: CatchUp
+FIRE_ALL: CatchUp
 
 class LeaderHint(_message.Message):
     __slots__ = ("broker_id", "address", "leader_epoch")
@@ -244,18 +333,32 @@ class AppendResponse(_message.Message):
     def __init__(self, correlation_id: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionAppendResult, _Mapping]]] = ..., error: _Optional[_Union[ErrorDetail, _Mapping]] = ...) -> None: ...
 
 class PartitionAppendResult(_message.Message):
-    __slots__ = ("error", "base_offsets", "leader_epoch", "log_start_offset", "append_time_ms")
+    __slots__ = ("error", "base_offsets", "leader_epoch", "log_start_offset", "append_time_ms", "known_messages")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     BASE_OFFSETS_FIELD_NUMBER: _ClassVar[int]
     LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
     APPEND_TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_MESSAGES_FIELD_NUMBER: _ClassVar[int]
     error: ErrorDetail
     base_offsets: _containers.RepeatedScalarFieldContainer[int]
     leader_epoch: int
     log_start_offset: int
     append_time_ms: int
-    def __init__(self, error: _Optional[_Union[ErrorDetail, _Mapping]] = ..., base_offsets: _Optional[_Iterable[int]] = ..., leader_epoch: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., append_time_ms: _Optional[int] = ...) -> None: ...
+    known_messages: _containers.RepeatedCompositeFieldContainer[KnownMessage]
+    def __init__(self, error: _Optional[_Union[ErrorDetail, _Mapping]] = ..., base_offsets: _Optional[_Iterable[int]] = ..., leader_epoch: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., append_time_ms: _Optional[int] = ..., known_messages: _Optional[_Iterable[_Union[KnownMessage, _Mapping]]] = ...) -> None: ...
+
+class KnownMessage(_message.Message):
+    __slots__ = ("batch", "position", "sequence", "is_replaced")
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    IS_REPLACED_FIELD_NUMBER: _ClassVar[int]
+    batch: int
+    position: int
+    sequence: int
+    is_replaced: bool
+    def __init__(self, batch: _Optional[int] = ..., position: _Optional[int] = ..., sequence: _Optional[int] = ..., is_replaced: bool = ...) -> None: ...
 
 class PollRequest(_message.Message):
     __slots__ = ("metadata_revision", "max_wait_ms", "min_bytes", "max_bytes", "partitions")
@@ -857,6 +960,664 @@ class PartitionLeader(_message.Message):
     broker_id: int
     leader_epoch: int
     def __init__(self, group_id: _Optional[int] = ..., broker_id: _Optional[int] = ..., leader_epoch: _Optional[int] = ...) -> None: ...
+
+class QueuePollRequest(_message.Message):
+    __slots__ = ("metadata_revision", "topic_id", "partitions", "max_messages", "max_bytes", "lease_ms", "max_wait_ms", "tenants", "key", "auto_accept")
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    MAX_MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LEASE_MS_FIELD_NUMBER: _ClassVar[int]
+    MAX_WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    TENANTS_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    AUTO_ACCEPT_FIELD_NUMBER: _ClassVar[int]
+    metadata_revision: int
+    topic_id: int
+    partitions: _containers.RepeatedScalarFieldContainer[int]
+    max_messages: int
+    max_bytes: int
+    lease_ms: int
+    max_wait_ms: int
+    tenants: _containers.RepeatedScalarFieldContainer[str]
+    key: str
+    auto_accept: bool
+    def __init__(self, metadata_revision: _Optional[int] = ..., topic_id: _Optional[int] = ..., partitions: _Optional[_Iterable[int]] = ..., max_messages: _Optional[int] = ..., max_bytes: _Optional[int] = ..., lease_ms: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., tenants: _Optional[_Iterable[str]] = ..., key: _Optional[str] = ..., auto_accept: bool = ...) -> None: ...
+
+class QueuePollResponse(_message.Message):
+    __slots__ = ("partitions",)
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    partitions: _containers.RepeatedCompositeFieldContainer[LeasedMessages]
+    def __init__(self, partitions: _Optional[_Iterable[_Union[LeasedMessages, _Mapping]]] = ...) -> None: ...
+
+class LeasedMessages(_message.Message):
+    __slots__ = ("topic_id", "partition", "error", "block")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_FIELD_NUMBER: _ClassVar[int]
+    topic_id: int
+    partition: int
+    error: ErrorDetail
+    block: bytes
+    def __init__(self, topic_id: _Optional[int] = ..., partition: _Optional[int] = ..., error: _Optional[_Union[ErrorDetail, _Mapping]] = ..., block: _Optional[bytes] = ...) -> None: ...
+
+class QueueStreamRequest(_message.Message):
+    __slots__ = ("open", "credit_messages", "credit_bytes", "acks", "correlation_id", "goodbye")
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    CREDIT_MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    CREDIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ACKS_FIELD_NUMBER: _ClassVar[int]
+    CORRELATION_ID_FIELD_NUMBER: _ClassVar[int]
+    GOODBYE_FIELD_NUMBER: _ClassVar[int]
+    open: QueueStreamOpen
+    credit_messages: int
+    credit_bytes: int
+    acks: _containers.RepeatedCompositeFieldContainer[PartitionAck]
+    correlation_id: int
+    goodbye: bool
+    def __init__(self, open: _Optional[_Union[QueueStreamOpen, _Mapping]] = ..., credit_messages: _Optional[int] = ..., credit_bytes: _Optional[int] = ..., acks: _Optional[_Iterable[_Union[PartitionAck, _Mapping]]] = ..., correlation_id: _Optional[int] = ..., goodbye: bool = ...) -> None: ...
+
+class QueueStreamOpen(_message.Message):
+    __slots__ = ("metadata_revision", "topic_id", "lease_ms", "tenants", "auto_accept")
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    LEASE_MS_FIELD_NUMBER: _ClassVar[int]
+    TENANTS_FIELD_NUMBER: _ClassVar[int]
+    AUTO_ACCEPT_FIELD_NUMBER: _ClassVar[int]
+    metadata_revision: int
+    topic_id: int
+    lease_ms: int
+    tenants: _containers.RepeatedScalarFieldContainer[str]
+    auto_accept: bool
+    def __init__(self, metadata_revision: _Optional[int] = ..., topic_id: _Optional[int] = ..., lease_ms: _Optional[int] = ..., tenants: _Optional[_Iterable[str]] = ..., auto_accept: bool = ...) -> None: ...
+
+class QueueStreamResponse(_message.Message):
+    __slots__ = ("messages", "results", "correlation_id", "ready", "error")
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    CORRELATION_ID_FIELD_NUMBER: _ClassVar[int]
+    READY_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    messages: _containers.RepeatedCompositeFieldContainer[LeasedMessages]
+    results: _containers.RepeatedCompositeFieldContainer[PartitionAckResult]
+    correlation_id: int
+    ready: int
+    error: ErrorDetail
+    def __init__(self, messages: _Optional[_Iterable[_Union[LeasedMessages, _Mapping]]] = ..., results: _Optional[_Iterable[_Union[PartitionAckResult, _Mapping]]] = ..., correlation_id: _Optional[int] = ..., ready: _Optional[int] = ..., error: _Optional[_Union[ErrorDetail, _Mapping]] = ...) -> None: ...
+
+class AckRequest(_message.Message):
+    __slots__ = ("metadata_revision", "timeout_ms", "partitions")
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    metadata_revision: int
+    timeout_ms: int
+    partitions: _containers.RepeatedCompositeFieldContainer[PartitionAck]
+    def __init__(self, metadata_revision: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionAck, _Mapping]]] = ...) -> None: ...
+
+class PartitionAck(_message.Message):
+    __slots__ = ("topic_id", "partition", "session", "request", "operations", "first_sequences", "counts", "lease_numbers", "detail_numbers", "details")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    OPERATIONS_FIELD_NUMBER: _ClassVar[int]
+    FIRST_SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    LEASE_NUMBERS_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_NUMBERS_FIELD_NUMBER: _ClassVar[int]
+    DETAILS_FIELD_NUMBER: _ClassVar[int]
+    topic_id: int
+    partition: int
+    session: int
+    request: int
+    operations: _containers.RepeatedScalarFieldContainer[AckOperation]
+    first_sequences: _containers.RepeatedScalarFieldContainer[int]
+    counts: _containers.RepeatedScalarFieldContainer[int]
+    lease_numbers: _containers.RepeatedScalarFieldContainer[int]
+    detail_numbers: _containers.RepeatedScalarFieldContainer[int]
+    details: _containers.RepeatedCompositeFieldContainer[AckDetail]
+    def __init__(self, topic_id: _Optional[int] = ..., partition: _Optional[int] = ..., session: _Optional[int] = ..., request: _Optional[int] = ..., operations: _Optional[_Iterable[_Union[AckOperation, str]]] = ..., first_sequences: _Optional[_Iterable[int]] = ..., counts: _Optional[_Iterable[int]] = ..., lease_numbers: _Optional[_Iterable[int]] = ..., detail_numbers: _Optional[_Iterable[int]] = ..., details: _Optional[_Iterable[_Union[AckDetail, _Mapping]]] = ...) -> None: ...
+
+class AckDetail(_message.Message):
+    __slots__ = ("delay_ms", "priority", "error", "is_uncounted", "lease_ms", "progress")
+    DELAY_MS_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    IS_UNCOUNTED_FIELD_NUMBER: _ClassVar[int]
+    LEASE_MS_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    delay_ms: int
+    priority: int
+    error: str
+    is_uncounted: bool
+    lease_ms: int
+    progress: str
+    def __init__(self, delay_ms: _Optional[int] = ..., priority: _Optional[int] = ..., error: _Optional[str] = ..., is_uncounted: bool = ..., lease_ms: _Optional[int] = ..., progress: _Optional[str] = ...) -> None: ...
+
+class AckResponse(_message.Message):
+    __slots__ = ("partitions",)
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    partitions: _containers.RepeatedCompositeFieldContainer[PartitionAckResult]
+    def __init__(self, partitions: _Optional[_Iterable[_Union[PartitionAckResult, _Mapping]]] = ...) -> None: ...
+
+class PartitionAckResult(_message.Message):
+    __slots__ = ("topic_id", "partition", "error", "codes", "counts")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    CODES_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    topic_id: int
+    partition: int
+    error: ErrorDetail
+    codes: _containers.RepeatedScalarFieldContainer[ErrorCode]
+    counts: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, topic_id: _Optional[int] = ..., partition: _Optional[int] = ..., error: _Optional[_Union[ErrorDetail, _Mapping]] = ..., codes: _Optional[_Iterable[_Union[ErrorCode, str]]] = ..., counts: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class OpenSessionRequest(_message.Message):
+    __slots__ = ("metadata_revision", "timeout_ms", "topic_id", "partitions")
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    metadata_revision: int
+    timeout_ms: int
+    topic_id: int
+    partitions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, metadata_revision: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., topic_id: _Optional[int] = ..., partitions: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class OpenSessionResponse(_message.Message):
+    __slots__ = ("partitions",)
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    partitions: _containers.RepeatedCompositeFieldContainer[PartitionSession]
+    def __init__(self, partitions: _Optional[_Iterable[_Union[PartitionSession, _Mapping]]] = ...) -> None: ...
+
+class PartitionSession(_message.Message):
+    __slots__ = ("partition", "error", "session")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    partition: int
+    error: ErrorDetail
+    session: int
+    def __init__(self, partition: _Optional[int] = ..., error: _Optional[_Union[ErrorDetail, _Mapping]] = ..., session: _Optional[int] = ...) -> None: ...
+
+class BrowseRequest(_message.Message):
+    __slots__ = ("metadata_revision", "topic_id", "partition", "state", "tenant", "id", "sequence", "is_single", "enqueued_before_ms", "cursor", "limit", "with_bodies")
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    IS_SINGLE_FIELD_NUMBER: _ClassVar[int]
+    ENQUEUED_BEFORE_MS_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    WITH_BODIES_FIELD_NUMBER: _ClassVar[int]
+    metadata_revision: int
+    topic_id: int
+    partition: int
+    state: MessageState
+    tenant: str
+    id: str
+    sequence: int
+    is_single: bool
+    enqueued_before_ms: int
+    cursor: bytes
+    limit: int
+    with_bodies: bool
+    def __init__(self, metadata_revision: _Optional[int] = ..., topic_id: _Optional[int] = ..., partition: _Optional[int] = ..., state: _Optional[_Union[MessageState, str]] = ..., tenant: _Optional[str] = ..., id: _Optional[str] = ..., sequence: _Optional[int] = ..., is_single: bool = ..., enqueued_before_ms: _Optional[int] = ..., cursor: _Optional[bytes] = ..., limit: _Optional[int] = ..., with_bodies: bool = ...) -> None: ...
+
+class BrowseResponse(_message.Message):
+    __slots__ = ("block", "statuses", "cursor")
+    BLOCK_FIELD_NUMBER: _ClassVar[int]
+    STATUSES_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    block: bytes
+    statuses: _containers.RepeatedCompositeFieldContainer[MessageStatus]
+    cursor: bytes
+    def __init__(self, block: _Optional[bytes] = ..., statuses: _Optional[_Iterable[_Union[MessageStatus, _Mapping]]] = ..., cursor: _Optional[bytes] = ...) -> None: ...
+
+class MessageStatus(_message.Message):
+    __slots__ = ("state", "version", "due_in_ms", "lease_left_ms", "expires_in_ms", "error", "progress", "dead_reason", "dead_since_ms")
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    DUE_IN_MS_FIELD_NUMBER: _ClassVar[int]
+    LEASE_LEFT_MS_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_IN_MS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    DEAD_REASON_FIELD_NUMBER: _ClassVar[int]
+    DEAD_SINCE_MS_FIELD_NUMBER: _ClassVar[int]
+    state: MessageState
+    version: int
+    due_in_ms: int
+    lease_left_ms: int
+    expires_in_ms: int
+    error: str
+    progress: str
+    dead_reason: str
+    dead_since_ms: int
+    def __init__(self, state: _Optional[_Union[MessageState, str]] = ..., version: _Optional[int] = ..., due_in_ms: _Optional[int] = ..., lease_left_ms: _Optional[int] = ..., expires_in_ms: _Optional[int] = ..., error: _Optional[str] = ..., progress: _Optional[str] = ..., dead_reason: _Optional[str] = ..., dead_since_ms: _Optional[int] = ...) -> None: ...
+
+class QueueStatsRequest(_message.Message):
+    __slots__ = ("metadata_revision", "topic_id", "partitions", "tenants_max")
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    TENANTS_MAX_FIELD_NUMBER: _ClassVar[int]
+    metadata_revision: int
+    topic_id: int
+    partitions: _containers.RepeatedScalarFieldContainer[int]
+    tenants_max: int
+    def __init__(self, metadata_revision: _Optional[int] = ..., topic_id: _Optional[int] = ..., partitions: _Optional[_Iterable[int]] = ..., tenants_max: _Optional[int] = ...) -> None: ...
+
+class QueueStatsResponse(_message.Message):
+    __slots__ = ("partitions",)
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    partitions: _containers.RepeatedCompositeFieldContainer[PartitionQueueStats]
+    def __init__(self, partitions: _Optional[_Iterable[_Union[PartitionQueueStats, _Mapping]]] = ...) -> None: ...
+
+class PartitionQueueStats(_message.Message):
+    __slots__ = ("partition", "error", "counts", "oldest_ready_age_ms", "waiting_bytes", "enqueued_total", "leased_total", "accepted_total", "released_total", "expired_leases_total", "dead_total", "clock_difference_ms", "tenants", "paused", "consumers")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_READY_AGE_MS_FIELD_NUMBER: _ClassVar[int]
+    WAITING_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ENQUEUED_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    LEASED_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    RELEASED_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    EXPIRED_LEASES_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    DEAD_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_DIFFERENCE_MS_FIELD_NUMBER: _ClassVar[int]
+    TENANTS_FIELD_NUMBER: _ClassVar[int]
+    PAUSED_FIELD_NUMBER: _ClassVar[int]
+    CONSUMERS_FIELD_NUMBER: _ClassVar[int]
+    partition: int
+    error: ErrorDetail
+    counts: StateCounts
+    oldest_ready_age_ms: int
+    waiting_bytes: int
+    enqueued_total: int
+    leased_total: int
+    accepted_total: int
+    released_total: int
+    expired_leases_total: int
+    dead_total: int
+    clock_difference_ms: int
+    tenants: _containers.RepeatedCompositeFieldContainer[TenantStats]
+    paused: _containers.RepeatedCompositeFieldContainer[PausedTenant]
+    consumers: int
+    def __init__(self, partition: _Optional[int] = ..., error: _Optional[_Union[ErrorDetail, _Mapping]] = ..., counts: _Optional[_Union[StateCounts, _Mapping]] = ..., oldest_ready_age_ms: _Optional[int] = ..., waiting_bytes: _Optional[int] = ..., enqueued_total: _Optional[int] = ..., leased_total: _Optional[int] = ..., accepted_total: _Optional[int] = ..., released_total: _Optional[int] = ..., expired_leases_total: _Optional[int] = ..., dead_total: _Optional[int] = ..., clock_difference_ms: _Optional[int] = ..., tenants: _Optional[_Iterable[_Union[TenantStats, _Mapping]]] = ..., paused: _Optional[_Iterable[_Union[PausedTenant, _Mapping]]] = ..., consumers: _Optional[int] = ...) -> None: ...
+
+class StateCounts(_message.Message):
+    __slots__ = ("ready", "delayed", "leased", "dead", "blocked")
+    READY_FIELD_NUMBER: _ClassVar[int]
+    DELAYED_FIELD_NUMBER: _ClassVar[int]
+    LEASED_FIELD_NUMBER: _ClassVar[int]
+    DEAD_FIELD_NUMBER: _ClassVar[int]
+    BLOCKED_FIELD_NUMBER: _ClassVar[int]
+    ready: int
+    delayed: int
+    leased: int
+    dead: int
+    blocked: int
+    def __init__(self, ready: _Optional[int] = ..., delayed: _Optional[int] = ..., leased: _Optional[int] = ..., dead: _Optional[int] = ..., blocked: _Optional[int] = ...) -> None: ...
+
+class TenantStats(_message.Message):
+    __slots__ = ("tenant", "counts")
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    counts: StateCounts
+    def __init__(self, tenant: _Optional[str] = ..., counts: _Optional[_Union[StateCounts, _Mapping]] = ...) -> None: ...
+
+class PausedTenant(_message.Message):
+    __slots__ = ("tenant", "left_ms")
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    LEFT_MS_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    left_ms: int
+    def __init__(self, tenant: _Optional[str] = ..., left_ms: _Optional[int] = ...) -> None: ...
+
+class ChangeRequest(_message.Message):
+    __slots__ = ("metadata_revision", "timeout_ms", "topic_id", "partition", "changes")
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    CHANGES_FIELD_NUMBER: _ClassVar[int]
+    metadata_revision: int
+    timeout_ms: int
+    topic_id: int
+    partition: int
+    changes: _containers.RepeatedCompositeFieldContainer[MessageChange]
+    def __init__(self, metadata_revision: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., topic_id: _Optional[int] = ..., partition: _Optional[int] = ..., changes: _Optional[_Iterable[_Union[MessageChange, _Mapping]]] = ...) -> None: ...
+
+class MessageChange(_message.Message):
+    __slots__ = ("operation", "sequence", "id", "version", "delay_ms", "not_before_ms", "priority")
+    OPERATION_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    DELAY_MS_FIELD_NUMBER: _ClassVar[int]
+    NOT_BEFORE_MS_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    operation: ChangeOperation
+    sequence: int
+    id: str
+    version: int
+    delay_ms: int
+    not_before_ms: int
+    priority: int
+    def __init__(self, operation: _Optional[_Union[ChangeOperation, str]] = ..., sequence: _Optional[int] = ..., id: _Optional[str] = ..., version: _Optional[int] = ..., delay_ms: _Optional[int] = ..., not_before_ms: _Optional[int] = ..., priority: _Optional[int] = ...) -> None: ...
+
+class ChangeResponse(_message.Message):
+    __slots__ = ("results",)
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    results: _containers.RepeatedCompositeFieldContainer[ChangeResult]
+    def __init__(self, results: _Optional[_Iterable[_Union[ChangeResult, _Mapping]]] = ...) -> None: ...
+
+class ChangeResult(_message.Message):
+    __slots__ = ("code", "version")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    code: ErrorCode
+    version: int
+    def __init__(self, code: _Optional[_Union[ErrorCode, str]] = ..., version: _Optional[int] = ...) -> None: ...
+
+class WaitFinishedRequest(_message.Message):
+    __slots__ = ("metadata_revision", "topic_id", "partition", "id", "max_wait_ms")
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    MAX_WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    metadata_revision: int
+    topic_id: int
+    partition: int
+    id: str
+    max_wait_ms: int
+    def __init__(self, metadata_revision: _Optional[int] = ..., topic_id: _Optional[int] = ..., partition: _Optional[int] = ..., id: _Optional[str] = ..., max_wait_ms: _Optional[int] = ...) -> None: ...
+
+class WaitFinishedResponse(_message.Message):
+    __slots__ = ("is_finished", "state")
+    IS_FINISHED_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    is_finished: bool
+    state: MessageState
+    def __init__(self, is_finished: bool = ..., state: _Optional[_Union[MessageState, str]] = ...) -> None: ...
+
+class StartJobRequest(_message.Message):
+    __slots__ = ("metadata_revision", "timeout_ms", "topic_id", "partition", "kind", "states", "tenants", "before_ms", "messages_per_second")
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    STATES_FIELD_NUMBER: _ClassVar[int]
+    TENANTS_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_MS_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    metadata_revision: int
+    timeout_ms: int
+    topic_id: int
+    partition: int
+    kind: JobKind
+    states: _containers.RepeatedScalarFieldContainer[MessageState]
+    tenants: _containers.RepeatedScalarFieldContainer[str]
+    before_ms: int
+    messages_per_second: int
+    def __init__(self, metadata_revision: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., topic_id: _Optional[int] = ..., partition: _Optional[int] = ..., kind: _Optional[_Union[JobKind, str]] = ..., states: _Optional[_Iterable[_Union[MessageState, str]]] = ..., tenants: _Optional[_Iterable[str]] = ..., before_ms: _Optional[int] = ..., messages_per_second: _Optional[int] = ...) -> None: ...
+
+class StartJobResponse(_message.Message):
+    __slots__ = ("job", "done_count")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    DONE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    job: int
+    done_count: int
+    def __init__(self, job: _Optional[int] = ..., done_count: _Optional[int] = ...) -> None: ...
+
+class ListJobsRequest(_message.Message):
+    __slots__ = ("metadata_revision", "topic_id", "partitions")
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    metadata_revision: int
+    topic_id: int
+    partitions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, metadata_revision: _Optional[int] = ..., topic_id: _Optional[int] = ..., partitions: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class ListJobsResponse(_message.Message):
+    __slots__ = ("jobs",)
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    jobs: _containers.RepeatedCompositeFieldContainer[QueueJob]
+    def __init__(self, jobs: _Optional[_Iterable[_Union[QueueJob, _Mapping]]] = ...) -> None: ...
+
+class QueueJob(_message.Message):
+    __slots__ = ("partition", "job", "kind", "done_count")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    DONE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    partition: int
+    job: int
+    kind: JobKind
+    done_count: int
+    def __init__(self, partition: _Optional[int] = ..., job: _Optional[int] = ..., kind: _Optional[_Union[JobKind, str]] = ..., done_count: _Optional[int] = ...) -> None: ...
+
+class CancelJobRequest(_message.Message):
+    __slots__ = ("metadata_revision", "timeout_ms", "topic_id", "partition", "job")
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    metadata_revision: int
+    timeout_ms: int
+    topic_id: int
+    partition: int
+    job: int
+    def __init__(self, metadata_revision: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., topic_id: _Optional[int] = ..., partition: _Optional[int] = ..., job: _Optional[int] = ...) -> None: ...
+
+class CancelJobResponse(_message.Message):
+    __slots__ = ("done_count",)
+    DONE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    done_count: int
+    def __init__(self, done_count: _Optional[int] = ...) -> None: ...
+
+class PauseRequest(_message.Message):
+    __slots__ = ("metadata_revision", "timeout_ms", "topic_id", "partitions", "tenant", "pause_ms")
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    PAUSE_MS_FIELD_NUMBER: _ClassVar[int]
+    metadata_revision: int
+    timeout_ms: int
+    topic_id: int
+    partitions: _containers.RepeatedScalarFieldContainer[int]
+    tenant: str
+    pause_ms: int
+    def __init__(self, metadata_revision: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., topic_id: _Optional[int] = ..., partitions: _Optional[_Iterable[int]] = ..., tenant: _Optional[str] = ..., pause_ms: _Optional[int] = ...) -> None: ...
+
+class PauseResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class PutScheduleRequest(_message.Message):
+    __slots__ = ("metadata_revision", "timeout_ms", "topic_id", "partition", "name", "rule", "message", "is_paused", "version")
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    RULE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    IS_PAUSED_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    metadata_revision: int
+    timeout_ms: int
+    topic_id: int
+    partition: int
+    name: str
+    rule: ScheduleRule
+    message: bytes
+    is_paused: bool
+    version: int
+    def __init__(self, metadata_revision: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., topic_id: _Optional[int] = ..., partition: _Optional[int] = ..., name: _Optional[str] = ..., rule: _Optional[_Union[ScheduleRule, _Mapping]] = ..., message: _Optional[bytes] = ..., is_paused: bool = ..., version: _Optional[int] = ...) -> None: ...
+
+class ScheduleRule(_message.Message):
+    __slots__ = ("cron", "timezone", "every_ms", "at_ms", "catch_up")
+    CRON_FIELD_NUMBER: _ClassVar[int]
+    TIMEZONE_FIELD_NUMBER: _ClassVar[int]
+    EVERY_MS_FIELD_NUMBER: _ClassVar[int]
+    AT_MS_FIELD_NUMBER: _ClassVar[int]
+    CATCH_UP_FIELD_NUMBER: _ClassVar[int]
+    cron: str
+    timezone: str
+    every_ms: int
+    at_ms: int
+    catch_up: CatchUp
+    def __init__(self, cron: _Optional[str] = ..., timezone: _Optional[str] = ..., every_ms: _Optional[int] = ..., at_ms: _Optional[int] = ..., catch_up: _Optional[_Union[CatchUp, str]] = ...) -> None: ...
+
+class PutScheduleResponse(_message.Message):
+    __slots__ = ("version", "next_due_ms")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    NEXT_DUE_MS_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    next_due_ms: int
+    def __init__(self, version: _Optional[int] = ..., next_due_ms: _Optional[int] = ...) -> None: ...
+
+class ChangeScheduleRequest(_message.Message):
+    __slots__ = ("metadata_revision", "timeout_ms", "topic_id", "partition", "name", "version", "pause", "resume", "run_now")
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    PAUSE_FIELD_NUMBER: _ClassVar[int]
+    RESUME_FIELD_NUMBER: _ClassVar[int]
+    RUN_NOW_FIELD_NUMBER: _ClassVar[int]
+    metadata_revision: int
+    timeout_ms: int
+    topic_id: int
+    partition: int
+    name: str
+    version: int
+    pause: bool
+    resume: bool
+    run_now: bool
+    def __init__(self, metadata_revision: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., topic_id: _Optional[int] = ..., partition: _Optional[int] = ..., name: _Optional[str] = ..., version: _Optional[int] = ..., pause: bool = ..., resume: bool = ..., run_now: bool = ...) -> None: ...
+
+class ChangeScheduleResponse(_message.Message):
+    __slots__ = ("version", "next_due_ms")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    NEXT_DUE_MS_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    next_due_ms: int
+    def __init__(self, version: _Optional[int] = ..., next_due_ms: _Optional[int] = ...) -> None: ...
+
+class DeleteScheduleRequest(_message.Message):
+    __slots__ = ("metadata_revision", "timeout_ms", "topic_id", "partition", "name", "version")
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    metadata_revision: int
+    timeout_ms: int
+    topic_id: int
+    partition: int
+    name: str
+    version: int
+    def __init__(self, metadata_revision: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., topic_id: _Optional[int] = ..., partition: _Optional[int] = ..., name: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
+
+class DeleteScheduleResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListSchedulesRequest(_message.Message):
+    __slots__ = ("metadata_revision", "topic_id", "partitions", "name", "after_name", "limit")
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    AFTER_NAME_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    metadata_revision: int
+    topic_id: int
+    partitions: _containers.RepeatedScalarFieldContainer[int]
+    name: str
+    after_name: str
+    limit: int
+    def __init__(self, metadata_revision: _Optional[int] = ..., topic_id: _Optional[int] = ..., partitions: _Optional[_Iterable[int]] = ..., name: _Optional[str] = ..., after_name: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class ListSchedulesResponse(_message.Message):
+    __slots__ = ("schedules",)
+    SCHEDULES_FIELD_NUMBER: _ClassVar[int]
+    schedules: _containers.RepeatedCompositeFieldContainer[Schedule]
+    def __init__(self, schedules: _Optional[_Iterable[_Union[Schedule, _Mapping]]] = ...) -> None: ...
+
+class Schedule(_message.Message):
+    __slots__ = ("partition", "name", "rule", "is_paused", "version", "next_due_ms", "last_fired_ms", "skipped", "error")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    RULE_FIELD_NUMBER: _ClassVar[int]
+    IS_PAUSED_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    NEXT_DUE_MS_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIRED_MS_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    partition: int
+    name: str
+    rule: ScheduleRule
+    is_paused: bool
+    version: int
+    next_due_ms: int
+    last_fired_ms: int
+    skipped: int
+    error: ErrorDetail
+    def __init__(self, partition: _Optional[int] = ..., name: _Optional[str] = ..., rule: _Optional[_Union[ScheduleRule, _Mapping]] = ..., is_paused: bool = ..., version: _Optional[int] = ..., next_due_ms: _Optional[int] = ..., last_fired_ms: _Optional[int] = ..., skipped: _Optional[int] = ..., error: _Optional[_Union[ErrorDetail, _Mapping]] = ...) -> None: ...
+
+class StepClockRequest(_message.Message):
+    __slots__ = ("metadata_revision", "timeout_ms", "topic_id", "partitions")
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    metadata_revision: int
+    timeout_ms: int
+    topic_id: int
+    partitions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, metadata_revision: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., topic_id: _Optional[int] = ..., partitions: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class StepClockResponse(_message.Message):
+    __slots__ = ("partitions",)
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    partitions: _containers.RepeatedCompositeFieldContainer[PartitionClock]
+    def __init__(self, partitions: _Optional[_Iterable[_Union[PartitionClock, _Mapping]]] = ...) -> None: ...
+
+class PartitionClock(_message.Message):
+    __slots__ = ("partition", "error", "stepped_ms")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    STEPPED_MS_FIELD_NUMBER: _ClassVar[int]
+    partition: int
+    error: ErrorDetail
+    stepped_ms: int
+    def __init__(self, partition: _Optional[int] = ..., error: _Optional[_Union[ErrorDetail, _Mapping]] = ..., stepped_ms: _Optional[int] = ...) -> None: ...
 
 class CreateTopicRequest(_message.Message):
     __slots__ = ("name", "partitions", "replication_factor", "config", "timeout_ms", "kind")

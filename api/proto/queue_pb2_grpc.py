@@ -965,6 +965,788 @@ class Topology(object):
             _registered_method=True)
 
 
+class QueueStub(object):
+    """---------------------------------------------------------------------------------------------------------------- queues
+
+    Queue topics. Messages are enqueued by Log.Append, Log.AppendStream or a data connection, in batches of messages.
+    A message's token is its sequence and its lease number. Times in requests and answers are durations: queue time is the partition's own.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.Poll = channel.unary_unary(
+                '/raftmq.v1.Queue/Poll',
+                request_serializer=raftmq_dot_proto_dot_queue__pb2.QueuePollRequest.SerializeToString,
+                response_deserializer=raftmq_dot_proto_dot_queue__pb2.QueuePollResponse.FromString,
+                _registered_method=True)
+        self.PollStream = channel.stream_stream(
+                '/raftmq.v1.Queue/PollStream',
+                request_serializer=raftmq_dot_proto_dot_queue__pb2.QueueStreamRequest.SerializeToString,
+                response_deserializer=raftmq_dot_proto_dot_queue__pb2.QueueStreamResponse.FromString,
+                _registered_method=True)
+        self.Ack = channel.unary_unary(
+                '/raftmq.v1.Queue/Ack',
+                request_serializer=raftmq_dot_proto_dot_queue__pb2.AckRequest.SerializeToString,
+                response_deserializer=raftmq_dot_proto_dot_queue__pb2.AckResponse.FromString,
+                _registered_method=True)
+        self.OpenSession = channel.unary_unary(
+                '/raftmq.v1.Queue/OpenSession',
+                request_serializer=raftmq_dot_proto_dot_queue__pb2.OpenSessionRequest.SerializeToString,
+                response_deserializer=raftmq_dot_proto_dot_queue__pb2.OpenSessionResponse.FromString,
+                _registered_method=True)
+        self.Browse = channel.unary_unary(
+                '/raftmq.v1.Queue/Browse',
+                request_serializer=raftmq_dot_proto_dot_queue__pb2.BrowseRequest.SerializeToString,
+                response_deserializer=raftmq_dot_proto_dot_queue__pb2.BrowseResponse.FromString,
+                _registered_method=True)
+        self.QueueStats = channel.unary_unary(
+                '/raftmq.v1.Queue/QueueStats',
+                request_serializer=raftmq_dot_proto_dot_queue__pb2.QueueStatsRequest.SerializeToString,
+                response_deserializer=raftmq_dot_proto_dot_queue__pb2.QueueStatsResponse.FromString,
+                _registered_method=True)
+        self.Change = channel.unary_unary(
+                '/raftmq.v1.Queue/Change',
+                request_serializer=raftmq_dot_proto_dot_queue__pb2.ChangeRequest.SerializeToString,
+                response_deserializer=raftmq_dot_proto_dot_queue__pb2.ChangeResponse.FromString,
+                _registered_method=True)
+        self.WaitFinished = channel.unary_unary(
+                '/raftmq.v1.Queue/WaitFinished',
+                request_serializer=raftmq_dot_proto_dot_queue__pb2.WaitFinishedRequest.SerializeToString,
+                response_deserializer=raftmq_dot_proto_dot_queue__pb2.WaitFinishedResponse.FromString,
+                _registered_method=True)
+        self.StartJob = channel.unary_unary(
+                '/raftmq.v1.Queue/StartJob',
+                request_serializer=raftmq_dot_proto_dot_queue__pb2.StartJobRequest.SerializeToString,
+                response_deserializer=raftmq_dot_proto_dot_queue__pb2.StartJobResponse.FromString,
+                _registered_method=True)
+        self.ListJobs = channel.unary_unary(
+                '/raftmq.v1.Queue/ListJobs',
+                request_serializer=raftmq_dot_proto_dot_queue__pb2.ListJobsRequest.SerializeToString,
+                response_deserializer=raftmq_dot_proto_dot_queue__pb2.ListJobsResponse.FromString,
+                _registered_method=True)
+        self.CancelJob = channel.unary_unary(
+                '/raftmq.v1.Queue/CancelJob',
+                request_serializer=raftmq_dot_proto_dot_queue__pb2.CancelJobRequest.SerializeToString,
+                response_deserializer=raftmq_dot_proto_dot_queue__pb2.CancelJobResponse.FromString,
+                _registered_method=True)
+        self.Pause = channel.unary_unary(
+                '/raftmq.v1.Queue/Pause',
+                request_serializer=raftmq_dot_proto_dot_queue__pb2.PauseRequest.SerializeToString,
+                response_deserializer=raftmq_dot_proto_dot_queue__pb2.PauseResponse.FromString,
+                _registered_method=True)
+        self.PutSchedule = channel.unary_unary(
+                '/raftmq.v1.Queue/PutSchedule',
+                request_serializer=raftmq_dot_proto_dot_queue__pb2.PutScheduleRequest.SerializeToString,
+                response_deserializer=raftmq_dot_proto_dot_queue__pb2.PutScheduleResponse.FromString,
+                _registered_method=True)
+        self.ChangeSchedule = channel.unary_unary(
+                '/raftmq.v1.Queue/ChangeSchedule',
+                request_serializer=raftmq_dot_proto_dot_queue__pb2.ChangeScheduleRequest.SerializeToString,
+                response_deserializer=raftmq_dot_proto_dot_queue__pb2.ChangeScheduleResponse.FromString,
+                _registered_method=True)
+        self.DeleteSchedule = channel.unary_unary(
+                '/raftmq.v1.Queue/DeleteSchedule',
+                request_serializer=raftmq_dot_proto_dot_queue__pb2.DeleteScheduleRequest.SerializeToString,
+                response_deserializer=raftmq_dot_proto_dot_queue__pb2.DeleteScheduleResponse.FromString,
+                _registered_method=True)
+        self.ListSchedules = channel.unary_unary(
+                '/raftmq.v1.Queue/ListSchedules',
+                request_serializer=raftmq_dot_proto_dot_queue__pb2.ListSchedulesRequest.SerializeToString,
+                response_deserializer=raftmq_dot_proto_dot_queue__pb2.ListSchedulesResponse.FromString,
+                _registered_method=True)
+        self.StepClock = channel.unary_unary(
+                '/raftmq.v1.Queue/StepClock',
+                request_serializer=raftmq_dot_proto_dot_queue__pb2.StepClockRequest.SerializeToString,
+                response_deserializer=raftmq_dot_proto_dot_queue__pb2.StepClockResponse.FromString,
+                _registered_method=True)
+
+
+class QueueServicer(object):
+    """---------------------------------------------------------------------------------------------------------------- queues
+
+    Queue topics. Messages are enqueued by Log.Append, Log.AppendStream or a data connection, in batches of messages.
+    A message's token is its sequence and its lease number. Times in requests and answers are durations: queue time is the partition's own.
+    """
+
+    def Poll(self, request, context):
+        """Leases messages of the partitions that this broker leads. A long poll: an empty answer is no error.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PollStream(self, request_iterator, context):
+        """Receives messages within a credit, and settles them, on one stream. A client needs one to each broker that leads a partition.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Ack(self, request, context):
+        """Settles leased messages: accept, release, reject, renew. Repeating it with the same session and request number changes nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def OpenSession(self, request, context):
+        """Opens a session in a partition, which remembers the newest settlements of a consumer, so that they can be repeated safely.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Browse(self, request, context):
+        """Lists messages, a page at a time, without leasing them.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def QueueStats(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Change(self, request, context):
+        """Moves, cancels or redrives single messages that nobody has leased.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WaitFinished(self, request, context):
+        """Waits until the message with an id is finished.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StartJob(self, request, context):
+        """Begins work on many messages, which the partitions' leaders do in slices: purge, redrive.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListJobs(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CancelJob(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Pause(self, request, context):
+        """Stops and resumes leasing, of a topic or of a subtree of its tenants.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PutSchedule(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ChangeSchedule(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteSchedule(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListSchedules(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StepClock(self, request, context):
+        """Steps the queue clock of partitions forward, after it fell behind by hours.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_QueueServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'Poll': grpc.unary_unary_rpc_method_handler(
+                    servicer.Poll,
+                    request_deserializer=raftmq_dot_proto_dot_queue__pb2.QueuePollRequest.FromString,
+                    response_serializer=raftmq_dot_proto_dot_queue__pb2.QueuePollResponse.SerializeToString,
+            ),
+            'PollStream': grpc.stream_stream_rpc_method_handler(
+                    servicer.PollStream,
+                    request_deserializer=raftmq_dot_proto_dot_queue__pb2.QueueStreamRequest.FromString,
+                    response_serializer=raftmq_dot_proto_dot_queue__pb2.QueueStreamResponse.SerializeToString,
+            ),
+            'Ack': grpc.unary_unary_rpc_method_handler(
+                    servicer.Ack,
+                    request_deserializer=raftmq_dot_proto_dot_queue__pb2.AckRequest.FromString,
+                    response_serializer=raftmq_dot_proto_dot_queue__pb2.AckResponse.SerializeToString,
+            ),
+            'OpenSession': grpc.unary_unary_rpc_method_handler(
+                    servicer.OpenSession,
+                    request_deserializer=raftmq_dot_proto_dot_queue__pb2.OpenSessionRequest.FromString,
+                    response_serializer=raftmq_dot_proto_dot_queue__pb2.OpenSessionResponse.SerializeToString,
+            ),
+            'Browse': grpc.unary_unary_rpc_method_handler(
+                    servicer.Browse,
+                    request_deserializer=raftmq_dot_proto_dot_queue__pb2.BrowseRequest.FromString,
+                    response_serializer=raftmq_dot_proto_dot_queue__pb2.BrowseResponse.SerializeToString,
+            ),
+            'QueueStats': grpc.unary_unary_rpc_method_handler(
+                    servicer.QueueStats,
+                    request_deserializer=raftmq_dot_proto_dot_queue__pb2.QueueStatsRequest.FromString,
+                    response_serializer=raftmq_dot_proto_dot_queue__pb2.QueueStatsResponse.SerializeToString,
+            ),
+            'Change': grpc.unary_unary_rpc_method_handler(
+                    servicer.Change,
+                    request_deserializer=raftmq_dot_proto_dot_queue__pb2.ChangeRequest.FromString,
+                    response_serializer=raftmq_dot_proto_dot_queue__pb2.ChangeResponse.SerializeToString,
+            ),
+            'WaitFinished': grpc.unary_unary_rpc_method_handler(
+                    servicer.WaitFinished,
+                    request_deserializer=raftmq_dot_proto_dot_queue__pb2.WaitFinishedRequest.FromString,
+                    response_serializer=raftmq_dot_proto_dot_queue__pb2.WaitFinishedResponse.SerializeToString,
+            ),
+            'StartJob': grpc.unary_unary_rpc_method_handler(
+                    servicer.StartJob,
+                    request_deserializer=raftmq_dot_proto_dot_queue__pb2.StartJobRequest.FromString,
+                    response_serializer=raftmq_dot_proto_dot_queue__pb2.StartJobResponse.SerializeToString,
+            ),
+            'ListJobs': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListJobs,
+                    request_deserializer=raftmq_dot_proto_dot_queue__pb2.ListJobsRequest.FromString,
+                    response_serializer=raftmq_dot_proto_dot_queue__pb2.ListJobsResponse.SerializeToString,
+            ),
+            'CancelJob': grpc.unary_unary_rpc_method_handler(
+                    servicer.CancelJob,
+                    request_deserializer=raftmq_dot_proto_dot_queue__pb2.CancelJobRequest.FromString,
+                    response_serializer=raftmq_dot_proto_dot_queue__pb2.CancelJobResponse.SerializeToString,
+            ),
+            'Pause': grpc.unary_unary_rpc_method_handler(
+                    servicer.Pause,
+                    request_deserializer=raftmq_dot_proto_dot_queue__pb2.PauseRequest.FromString,
+                    response_serializer=raftmq_dot_proto_dot_queue__pb2.PauseResponse.SerializeToString,
+            ),
+            'PutSchedule': grpc.unary_unary_rpc_method_handler(
+                    servicer.PutSchedule,
+                    request_deserializer=raftmq_dot_proto_dot_queue__pb2.PutScheduleRequest.FromString,
+                    response_serializer=raftmq_dot_proto_dot_queue__pb2.PutScheduleResponse.SerializeToString,
+            ),
+            'ChangeSchedule': grpc.unary_unary_rpc_method_handler(
+                    servicer.ChangeSchedule,
+                    request_deserializer=raftmq_dot_proto_dot_queue__pb2.ChangeScheduleRequest.FromString,
+                    response_serializer=raftmq_dot_proto_dot_queue__pb2.ChangeScheduleResponse.SerializeToString,
+            ),
+            'DeleteSchedule': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteSchedule,
+                    request_deserializer=raftmq_dot_proto_dot_queue__pb2.DeleteScheduleRequest.FromString,
+                    response_serializer=raftmq_dot_proto_dot_queue__pb2.DeleteScheduleResponse.SerializeToString,
+            ),
+            'ListSchedules': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListSchedules,
+                    request_deserializer=raftmq_dot_proto_dot_queue__pb2.ListSchedulesRequest.FromString,
+                    response_serializer=raftmq_dot_proto_dot_queue__pb2.ListSchedulesResponse.SerializeToString,
+            ),
+            'StepClock': grpc.unary_unary_rpc_method_handler(
+                    servicer.StepClock,
+                    request_deserializer=raftmq_dot_proto_dot_queue__pb2.StepClockRequest.FromString,
+                    response_serializer=raftmq_dot_proto_dot_queue__pb2.StepClockResponse.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'raftmq.v1.Queue', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('raftmq.v1.Queue', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class Queue(object):
+    """---------------------------------------------------------------------------------------------------------------- queues
+
+    Queue topics. Messages are enqueued by Log.Append, Log.AppendStream or a data connection, in batches of messages.
+    A message's token is its sequence and its lease number. Times in requests and answers are durations: queue time is the partition's own.
+    """
+
+    @staticmethod
+    def Poll(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/raftmq.v1.Queue/Poll',
+            raftmq_dot_proto_dot_queue__pb2.QueuePollRequest.SerializeToString,
+            raftmq_dot_proto_dot_queue__pb2.QueuePollResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PollStream(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/raftmq.v1.Queue/PollStream',
+            raftmq_dot_proto_dot_queue__pb2.QueueStreamRequest.SerializeToString,
+            raftmq_dot_proto_dot_queue__pb2.QueueStreamResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Ack(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/raftmq.v1.Queue/Ack',
+            raftmq_dot_proto_dot_queue__pb2.AckRequest.SerializeToString,
+            raftmq_dot_proto_dot_queue__pb2.AckResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def OpenSession(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/raftmq.v1.Queue/OpenSession',
+            raftmq_dot_proto_dot_queue__pb2.OpenSessionRequest.SerializeToString,
+            raftmq_dot_proto_dot_queue__pb2.OpenSessionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Browse(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/raftmq.v1.Queue/Browse',
+            raftmq_dot_proto_dot_queue__pb2.BrowseRequest.SerializeToString,
+            raftmq_dot_proto_dot_queue__pb2.BrowseResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def QueueStats(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/raftmq.v1.Queue/QueueStats',
+            raftmq_dot_proto_dot_queue__pb2.QueueStatsRequest.SerializeToString,
+            raftmq_dot_proto_dot_queue__pb2.QueueStatsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Change(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/raftmq.v1.Queue/Change',
+            raftmq_dot_proto_dot_queue__pb2.ChangeRequest.SerializeToString,
+            raftmq_dot_proto_dot_queue__pb2.ChangeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WaitFinished(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/raftmq.v1.Queue/WaitFinished',
+            raftmq_dot_proto_dot_queue__pb2.WaitFinishedRequest.SerializeToString,
+            raftmq_dot_proto_dot_queue__pb2.WaitFinishedResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StartJob(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/raftmq.v1.Queue/StartJob',
+            raftmq_dot_proto_dot_queue__pb2.StartJobRequest.SerializeToString,
+            raftmq_dot_proto_dot_queue__pb2.StartJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListJobs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/raftmq.v1.Queue/ListJobs',
+            raftmq_dot_proto_dot_queue__pb2.ListJobsRequest.SerializeToString,
+            raftmq_dot_proto_dot_queue__pb2.ListJobsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CancelJob(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/raftmq.v1.Queue/CancelJob',
+            raftmq_dot_proto_dot_queue__pb2.CancelJobRequest.SerializeToString,
+            raftmq_dot_proto_dot_queue__pb2.CancelJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Pause(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/raftmq.v1.Queue/Pause',
+            raftmq_dot_proto_dot_queue__pb2.PauseRequest.SerializeToString,
+            raftmq_dot_proto_dot_queue__pb2.PauseResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PutSchedule(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/raftmq.v1.Queue/PutSchedule',
+            raftmq_dot_proto_dot_queue__pb2.PutScheduleRequest.SerializeToString,
+            raftmq_dot_proto_dot_queue__pb2.PutScheduleResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ChangeSchedule(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/raftmq.v1.Queue/ChangeSchedule',
+            raftmq_dot_proto_dot_queue__pb2.ChangeScheduleRequest.SerializeToString,
+            raftmq_dot_proto_dot_queue__pb2.ChangeScheduleResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteSchedule(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/raftmq.v1.Queue/DeleteSchedule',
+            raftmq_dot_proto_dot_queue__pb2.DeleteScheduleRequest.SerializeToString,
+            raftmq_dot_proto_dot_queue__pb2.DeleteScheduleResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListSchedules(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/raftmq.v1.Queue/ListSchedules',
+            raftmq_dot_proto_dot_queue__pb2.ListSchedulesRequest.SerializeToString,
+            raftmq_dot_proto_dot_queue__pb2.ListSchedulesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StepClock(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/raftmq.v1.Queue/StepClock',
+            raftmq_dot_proto_dot_queue__pb2.StepClockRequest.SerializeToString,
+            raftmq_dot_proto_dot_queue__pb2.StepClockResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+
 class AdminStub(object):
     """---------------------------------------------------------------------------------------------------------------- admin
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import structlog
 from raftmq.broker.cluster.map_growth import grow_map_if_nearly_full
-from raftmq.fsm.state_machine import StateMachine
+from raftmq.fsm.state_machine import DiskBackedMachine, StateMachine
 from raftmq.raft.core import RestoredState
 from raftmq.storage.errors import (
     DamagedReplicaError,
@@ -21,6 +21,7 @@ from raftmq.storage.file_check import CHECK_ERRORS
 from raftmq.storage.lmdb_log_store import LmdbLogStore
 from raftmq.storage.log_store import ReplicaKey
 from raftmq.storage.registry import LOST_NODE_ADVICE, STALE_DIRECTORY_ADVICE, Registry
+from raftmq.storage.row_stream import ClosableRows
 
 log = structlog.get_logger(__name__)
 
@@ -44,13 +45,27 @@ def open_replica(store: LmdbLogStore, registry: Registry, key: ReplicaKey, machi
     restored = store.open(key)
     grow_map_if_nearly_full(store, key)
     try:
-        machine.restore(store.state_rows(key), restored.state_index)
+        machine.restore(_rows_in_memory(store, key, machine), restored.state_index)
     except (ValueError, TypeError, KeyError, LookupError) as error:  # a row cannot be decoded
         raise DamagedReplicaError(key, f"its state cannot be restored: {error}") from error
     except StorageUnavailableError:
         store.close(key)  # opening will be tried again, and no file may be open twice
         raise
     return restored
+
+
+def _rows_in_memory(store: LmdbLogStore, key: ReplicaKey, machine: StateMachine) -> ClosableRows:
+    """Return the durable rows that the machine's `restore` takes.
+
+    Raises:
+        DamagedReplicaError: The replica's files are not those of its kind of topic.
+    """
+    is_disk_backed = isinstance(machine, DiskBackedMachine)
+    if is_disk_backed != store.has_state_file(key):
+        raise DamagedReplicaError(key, "its files are not those of its topic's kind")
+    if not isinstance(machine, DiskBackedMachine):
+        return store.state_rows(key)
+    return store.resident_rows(key, [(one.first_key, one.end_key) for one in machine.resident_ranges])
 
 
 def _find_problem(store: LmdbLogStore, key: ReplicaKey) -> str | None:
@@ -66,8 +81,10 @@ def _find_problem(store: LmdbLogStore, key: ReplicaKey) -> str | None:
         return None
 
 
-def create_replica(store: LmdbLogStore, registry: Registry, key: ReplicaKey, state: RestoredState) -> None:
-    """Make a new replica durable: first its file, then its registry row. Only then may it speak.
+def create_replica(
+    store: LmdbLogStore, registry: Registry, key: ReplicaKey, state: RestoredState, *, has_state_file: bool = False
+) -> None:
+    """Make a new replica durable: first its files, then its registry row. Only then may it speak.
 
     A crash between these steps leaves an untouched file without a row, which is reused. A file that was written to belongs to a
     replica that spoke, which shows that the registry is older than the file.
@@ -76,7 +93,10 @@ def create_replica(store: LmdbLogStore, registry: Registry, key: ReplicaKey, sta
         DamagedReplicaError: A file exists that was written to or cannot be read. It is left unchanged.
     """
     try:
-        store.create(key, state, ())
+        if has_state_file:
+            store.create_with_state_file(key, state)
+        else:
+            store.create(key, state, ())
     except ReplicaExistsError:
         problem = _find_problem(store, key) or _difference(store, key, state)
         if problem is not None:

@@ -26,7 +26,7 @@ from raftmq.broker.replica.writers import Writers
 from raftmq.errors import InvariantError
 from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.metadata_views import PartitionView, ReplicaView
-from raftmq.fsm.state_machine import StateMachine
+from raftmq.fsm.state_machine import DiskBackedMachine, StateMachine
 from raftmq.raft.core import RestoredState
 from raftmq.raft.membership import Membership
 from raftmq.storage.errors import DamagedReplicaError, MissingReplicaError
@@ -242,7 +242,7 @@ class ReplicaManager:
             machine = kind.new_state_machine()
             is_new = not self._registry.has_replica(key)
             if is_new:
-                await self._create(key, partition)
+                await self._create(key, partition, has_state_file=isinstance(machine, DiskBackedMachine))
             else:
                 marking = self._marked.pop(key, None)
                 await (marking or self._loop.run_in_executor(None, self._registry.mark_open, [key]))
@@ -262,10 +262,11 @@ class ReplicaManager:
         self._writers.forget_refused(key)
         return open_replica(self._store, self._registry, key, machine)
 
-    async def _create(self, key: ReplicaKey, partition: PartitionView) -> None:
+    async def _create(self, key: ReplicaKey, partition: PartitionView, *, has_state_file: bool) -> None:
         founders = tuple(sorted(ReplicaId(r.replica_id) for r in partition.creation_replicas))
         state = founder_state(Membership(founders)) if key.replica_id in founders else joiner_state()
-        await self.on_writer(key, lambda: create_replica(self._store, self._registry, key, state))
+        create = partial(create_replica, self._store, self._registry, key, state, has_state_file=has_state_file)
+        await self.on_writer(key, create)
 
     def _serve(self, replica: Replica[StateMachine], kind: TopicKind[Partition]) -> None:
         key = replica.key

@@ -6,7 +6,8 @@ It decides nothing and starts nothing: it reads the node's parts.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from raftmq.broker.base.config import BrokerConfig
 from raftmq.broker.base.request_error import RequestError
@@ -26,6 +27,8 @@ from raftmq.fsm.state_machine import StateMachine
 from raftmq.storage.log_store import ReplicaKey
 from raftmq.storage.registry import Registry
 from raftmq.types import NO_NODE, GroupId, NodeId
+
+T = TypeVar("T")
 
 
 class ClusterView:
@@ -120,6 +123,22 @@ class ClusterView:
     def now_ms(self) -> int:
         """Return the majority's wall clock in milliseconds since the epoch."""
         return self._engine.now_ms()
+
+    def median_ms(self) -> int | None:
+        """Return the median of a quorum's wall clocks in milliseconds since the epoch, or None while too few are known."""
+        return self._engine.clocks.median_ms()
+
+    def boottime_ns(self) -> int:
+        """Return a time that never jumps, and counts the time in which the machine was suspended."""
+        return self._engine.clocks.boottime_ns()
+
+    def draw_seed(self) -> int:
+        """Return a random number of 64 bits."""
+        return self._engine.draw_seed()
+
+    async def in_write_back(self, function: Callable[..., T], *arguments: object) -> T:
+        """Run a change of a state file on the thread that writes states back."""
+        return await self._engine.in_write_back(function, *arguments)
 
     @property
     def is_clock_trusted(self) -> bool:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from raftmq.batch_header import (
     BatchFormatError,
@@ -22,15 +22,15 @@ from raftmq.batch_header import (
     BatchTooLargeError,
     UnsupportedBatchVersionError,
     UnsupportedCodecError,
-    validate,
 )
 from raftmq.broker.base.request_error import RequestError, expired
+from raftmq.broker.partitions.append_gate import AppendGate
 from raftmq.broker.partitions.pending_append import Applied, PendingAppend
 from raftmq.broker.partitions.producer_fence import ProducerFence, fenced
 from raftmq.broker.replica.replica import Replica
-from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.sequence_validator import (
     Accept,
+    AppliedState,
     Duplicate,
     Fenced,
     Gap,
@@ -39,10 +39,14 @@ from raftmq.fsm.sequence_validator import (
     SequenceValidator,
     TooManyProducers,
 )
-from raftmq.fsm.topic_config import TopicConfig
+from raftmq.fsm.state_machine import StateMachine
 from raftmq.proto import queue_pb2 as pb
 from raftmq.raft.entry import EntryKind, Proposal
 from raftmq.types import LogIndex
+
+
+class SequencedMachine(StateMachine, AppliedState, Protocol):
+    """A state machine that remembers producers and their sequences."""
 
 
 class _InFlight(NamedTuple):
@@ -88,14 +92,16 @@ class PartitionAppends:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        replica: Replica[LogPartition],
-        config: Callable[[], TopicConfig],
+        replica: Replica[SequencedMachine],
+        batch_bytes_max: Callable[[], int],
         fence: ProducerFence,
+        gate: AppendGate,
     ) -> None:
-        """Take `config`, which returns the topic's configuration in force. It raises RequestError while metadata is missing."""
+        """Take `batch_bytes_max`, which returns the topic's setting. It raises RequestError while metadata is missing."""
         self._loop = loop
         self._replica = replica
-        self._config = config
+        self._batch_bytes_max = batch_bytes_max
+        self._gate = gate
         self._fence = fence
         self._validator = SequenceValidator(replica.state_machine)
         self._validated_term = replica.term
@@ -125,7 +131,7 @@ class PartitionAppends:
     def _propose_from(self, ticket: PendingAppend, position: int, *, is_confirmed: bool) -> None:
         try:
             self._replica.require_leader()
-            bytes_max = self._config().batch_bytes_max
+            bytes_max = self._batch_bytes_max()
         except RequestError as error:
             ticket.refuse(error)
             return
@@ -135,7 +141,7 @@ class PartitionAppends:
         for number in range(position, len(ticket.batches)):
             batch = ticket.batches[number]
             try:
-                header = validate(batch, bytes_max)
+                header = self._gate.check(batch, bytes_max)
             except BatchFormatError as error:
                 self._flush(ticket, run)
                 if not ticket.has_failed:
@@ -146,7 +152,8 @@ class PartitionAppends:
                 if ticket.has_failed:
                     return
             if header.producer_id == 0 or run.idempotent is not None:
-                run.add(header, batch)
+                if not self._admit(ticket, run, header, batch):
+                    return
             elif not self._validate_one(ticket, run, header, number, is_confirmed=is_confirmed):
                 return
         self._flush(ticket, run)
@@ -156,6 +163,7 @@ class PartitionAppends:
         if self._replica.term != self._validated_term:
             self._validator.clear()
             self._in_flight.clear()
+            self._gate.start_term()
             self._validated_term = self._replica.term
 
     def _validate_one(
@@ -174,8 +182,7 @@ class PartitionAppends:
             is_informed = self._fence.is_informed(header)
             refusal = self._fence.check(header)
             if is_informed and refusal is None and isinstance(result, Accept):
-                run.add(header, ticket.batches[number])
-                return True
+                return self._admit(ticket, run, header, ticket.batches[number])
         self._flush(ticket, run)
         run.headers, run.payloads = [], []
         if ticket.has_failed:
@@ -221,6 +228,17 @@ class PartitionAppends:
                     ticket.gap_position = number
         return False
 
+    def _admit(self, ticket: PendingAppend, run: _ProposalBatch, header: BatchHeader, batch: bytes) -> bool:
+        """Add a batch to the run, unless the partition does not accept it now. Return whether the batches after it may be tried."""
+        refusal = self._gate.admit(header, batch)
+        if refusal is None:
+            run.add(header, batch)
+            return True
+        self._flush(ticket, run)
+        if not ticket.has_failed:
+            ticket.refuse(refusal)
+        return False
+
     def _join(self, ticket: PendingAppend, outcome: int | RequestError, index: LogIndex) -> None:
         """Answer `outcome` after the entry at `index` is applied, and never before it is committed."""
         for held in reversed(self._in_flight):
@@ -241,8 +259,10 @@ class PartitionAppends:
         try:
             appended, applied = self._replica.propose(proposals)
         except RequestError as error:
+            self._gate.on_refused()
             ticket.refuse(error)
             return _ProposalBatch()
+        self._gate.on_proposed(applied)
         entries = appended.entries
         for header, entry in zip(run.headers, entries, strict=True):
             self._validator.appended(header, entry.index, entry.base_offset)

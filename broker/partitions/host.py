@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+from collections.abc import Callable
+from typing import Protocol, TypeVar
 
 from raftmq.broker.base.limits import Timing
 from raftmq.broker.replica.replica import Replica
 from raftmq.fsm.metadata import Metadata
+
+T = TypeVar("T")
 
 
 class PartitionHost(Protocol):
@@ -23,6 +26,22 @@ class PartitionHost(Protocol):
 
     def now_ms(self) -> int:
         """Return the wall clock in milliseconds since the epoch, or the majority's clock if this node's differs from it."""
+        ...
+
+    def median_ms(self) -> int | None:
+        """Return the median of a quorum's wall clocks in milliseconds since the epoch, or None while too few are known."""
+        ...
+
+    def boottime_ns(self) -> int:
+        """Return a time that never jumps, and counts the time in which the machine was suspended."""
+        ...
+
+    def draw_seed(self) -> int:
+        """Return a random number of 64 bits."""
+        ...
+
+    async def in_write_back(self, function: Callable[..., T], *arguments: object) -> T:
+        """Run a change of a state file on the thread that writes states back."""
         ...
 
     @property

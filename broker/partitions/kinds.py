@@ -14,15 +14,17 @@ from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.partitions.host import PartitionHost
 from raftmq.broker.partitions.log import PartitionLog
 from raftmq.broker.partitions.partition import Partition
+from raftmq.broker.partitions.queue.partition import PartitionQueue
 from raftmq.broker.replica.replica import Replica
 from raftmq.fsm import topic_kinds
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.metadata_views import PartitionView, TopicView
+from raftmq.fsm.queue.partition import QueuePartition
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.fsm.topic_config import suggestion
 from raftmq.proto import queue_pb2 as pb
-from raftmq.storage.log_store import LogStore
+from raftmq.storage.state_store import StateStore
 
 PartitionT = TypeVar("PartitionT", bound=Partition, covariant=True)
 
@@ -40,7 +42,7 @@ class TopicKind(Generic[PartitionT]):
     """Create the empty state machine of a replica that is about to be opened."""
     partition_type: type[PartitionT]
     """The class of the objects that `serve` creates."""
-    serve: Callable[[Replica[StateMachine], PartitionHost, LogStore, OnDamage], PartitionT]
+    serve: Callable[[Replica[StateMachine], PartitionHost, StateStore, OnDamage], PartitionT]
     """Create the object that serves a replica with such a state machine."""
 
     def require(self, topic: TopicView) -> None:
@@ -53,12 +55,20 @@ class TopicKind(Generic[PartitionT]):
 
 
 def _serve_log(
-    replica: Replica[StateMachine], host: PartitionHost, store: LogStore, on_damage: OnDamage
+    replica: Replica[StateMachine], host: PartitionHost, store: StateStore, on_damage: OnDamage
 ) -> PartitionLog:
     assert isinstance(replica.state_machine, LogPartition)
     return PartitionLog(cast("Replica[LogPartition]", replica), host, store, on_damage)
 
 
+def _serve_queue(
+    replica: Replica[StateMachine], host: PartitionHost, store: StateStore, _on_damage: OnDamage
+) -> PartitionQueue:
+    assert isinstance(replica.state_machine, QueuePartition)
+    return PartitionQueue(cast("Replica[QueuePartition]", replica), host, store)
+
+
+QUEUE: Final = TopicKind(topic_kinds.QUEUE, QueuePartition, PartitionQueue, _serve_queue)
 LOG: Final = TopicKind(topic_kinds.LOG, LogPartition, PartitionLog, _serve_log)
 
 KINDS: Final[Mapping[str, TopicKind[Partition]]] = {LOG.name: LOG}

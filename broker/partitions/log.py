@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import structlog
 from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.partitions.append_gate import LogGate
 from raftmq.broker.partitions.appends import PartitionAppends
 from raftmq.broker.partitions.committed_offsets import PartitionOffsets
 from raftmq.broker.partitions.host import PartitionHost
@@ -62,7 +63,9 @@ class PartitionLog:
         """(log start offset, index of the entry that holds it). It is looked up only once, because a committed entry never moves."""
         self._topic: TopicView | None = None
         self._config = _DEFAULT_CONFIG
-        self.appends = PartitionAppends(host.loop, replica, self.config, ProducerFence(lambda: host.metadata))
+        self.appends = PartitionAppends(
+            host.loop, replica, lambda: self.config().batch_bytes_max, ProducerFence(lambda: host.metadata), LogGate()
+        )
         self.offsets = PartitionOffsets(host.loop, replica, host.timing.offsets_retention_seconds)
         self.retention = PartitionRetention(self, host, store)
         replica.applier.listeners.append(self.retention.on_applied)

@@ -153,6 +153,10 @@ class PeerClocks:
         agreement = Agreement.DISPUTED if abs(offset_ms) > self._bound_ms else Agreement.UNHEARD
         return ClockStanding(agreement, offset_ms, frozenset())
 
+    def boottime_ns(self) -> int:
+        """Return the nanoseconds since the machine was started, suspension included."""
+        return self._clock.boottime_ns()
+
     def median_ms(self) -> int | None:
         """Return the median of the wall clocks of more than half of all nodes, or None if too few have answered.
 

@@ -290,6 +290,14 @@ class Engine:
         """Read rows of the replica's durable state in a thread, then call `on_found` on the loop, unless the replica is closed."""
         self._row_loads.start(replica, needed, on_found)
 
+    async def in_write_back(self, function: Callable[..., T], *arguments: object) -> T:
+        """Run a change of a state file on the thread that writes states back."""
+        return await self.loop.run_in_executor(self._readers.write_back, function, *arguments)
+
+    def draw_seed(self) -> int:
+        """Return a random number of 64 bits."""
+        return self._random.randrange(1 << 64)
+
     async def _read_for_follower(self, function: Callable[..., T], *arguments: object) -> T:
         """Run a blocking read that a follower waits for, on threads of its own, so that clients' reads do not delay it."""
         return await self.loop.run_in_executor(self._readers.catch_up, function, *arguments)

@@ -44,6 +44,8 @@ class EntryApplier:
         """The entry that is half applied, and those after it."""
         self._disk_backed = machine if isinstance(machine, DiskBackedMachine) else None
         self._is_prefetching = False
+        self._missed: RowsNeeded | None = None
+        """Rows that were read ahead and arrived while an entry was half applied."""
         self._epoch = 0
         """Counts replacements of the machine's state. Rows that were read for an earlier state are not passed on."""
 
@@ -116,6 +118,9 @@ class EntryApplier:
 
     def _prefetch(self, machine: DiskBackedMachine) -> None:
         """Read rows ahead, if the machine wants any. One read is under way."""
+        if self._missed is not None:
+            machine.on_prefetched(self._missed, ())
+            self._missed = None
         needed = machine.prefetch()
         if needed is not None:
             self._is_prefetching = True
@@ -126,12 +131,15 @@ class EntryApplier:
         if epoch != self._epoch:
             return
         self._is_prefetching = False
-        # while an entry is half applied nobody may touch the machine, and kept rows would be outdated: they are read again
-        if not self._delayed:
+        if self._delayed:
+            # nobody may touch the machine now, and rows that were kept until then would be outdated: they are read again
+            self._missed = needed
+        else:
             machine.on_prefetched(needed, found)
 
     def drop(self) -> None:
         """Forget the entries that are not applied: a snapshot replaces the state, or the replica is closed."""
         self._delayed.clear()
         self._is_prefetching = False
+        self._missed = None
         self._epoch += 1

@@ -64,6 +64,8 @@ class Lease(QueueCommand, frozen=True, tag="lease"):
     """Subtrees of tenants; empty: all."""
     key: bytes = b""
     """With exactly one tenant: only the head of this key."""
+    bytes_max: int = 0
+    """Bodies of all messages together, but at least one message is leased. 0: no bound."""
 
 
 class SettleDetail(msgspec.Struct, frozen=True, array_like=True):

@@ -90,3 +90,17 @@ def _read_chain(payload: bytes) -> ReadEntry:
         # As with a command that cannot be read: skipping it would lead to another state than that of brokers that can.
         raise UnsupportedBatchVersionError("the settlement of a chain cannot be read") from error
     return _read_batch(payload[end:])._replace(settle=settle)
+
+
+def read_messages(payload: bytes) -> tuple[bytes, QueueFields]:
+    """Return the part of an applied entry's payload that has its messages, and their fields. Bodies begin at `body_start` of the part.
+
+    Raises:
+        BatchFormatError: the payload holds no messages.
+    """
+    magic = magic_of(payload)
+    if magic == FIRING_MAGIC:
+        return payload, parse_firing(payload).fields
+    if magic == CHAIN_MAGIC and len(payload) >= _CHAIN.size:
+        payload = payload[_CHAIN.size + _CHAIN.unpack_from(payload)[3] :]
+    return payload, parse_fields(payload)

@@ -19,15 +19,20 @@ from raftmq.fsm.queue.store import Reading
 from raftmq.fsm.queue.tenants import Tenant
 from raftmq.fsm.queue.windows import Window
 
+_NO_BOUND: Final = 1 << 62
 LEASE_NUMBER_MAX: Final = (1 << 32) - 1
 
 
 class LeaseRuns:
     """Gather leased messages as runs of neighbouring sequences with equal lease numbers."""
 
-    __slots__ = ("counts", "first_sequences", "lease_numbers", "total")
+    __slots__ = ("bytes_left", "counts", "first_sequences", "is_over", "lease_numbers", "total")
 
-    def __init__(self) -> None:
+    def __init__(self, bytes_max: int) -> None:
+        """Begin without messages. `bytes_max` bounds their bodies; 0: nothing does."""
+        self.bytes_left = bytes_max or _NO_BOUND
+        self.is_over = False
+        """Whether the next message did not fit."""
         self.first_sequences: list[int] = []
         self.counts: list[int] = []
         self.lease_numbers: list[int] = []
@@ -52,13 +57,13 @@ class LeaseRuns:
 def lease(state: QueueState, command: Lease, work_max: int) -> Reading[Leased]:
     """Lease messages for a consumer, at most `work_max`."""
     deadline = state.later(min(command.lease_ms, state.settings.lease_ms_max))
-    runs = LeaseRuns()
+    runs = LeaseRuns(command.bytes_max)
     if command.key:
         yield from _lease_head(state, command, deadline, runs, work_max)
         return runs.result(deadline, has_more=False)
     wanted = min(command.messages_max, work_max)
     subtrees = command.tenants[:FILTERS_MAX] or None
-    while runs.total < wanted and not is_full(state):
+    while runs.total < wanted and not runs.is_over and not is_full(state):
         state.tenants.refresh(state.scalars.now)
         if state.tenants.has_unread_heads:
             yield from state.tenants.resolve_heads()
@@ -72,7 +77,9 @@ def lease(state: QueueState, command: Lease, work_max: int) -> Reading[Leased]:
             continue
         state.store.use_window(number, window)
         turns = _turns(state, tenant, wanted - runs.total)
-        _charge(state, tenant, _take(state, window, turns, deadline, command.session, runs))
+        taken = _take(state, window, turns, deadline, command.session, runs)
+        if taken:
+            _charge(state, tenant, taken)
     has_more = runs.total == work_max < command.messages_max and is_leasable(state, command.tenants)
     return runs.result(deadline, has_more=has_more)
 
@@ -113,6 +120,11 @@ def _take(state: QueueState, window: Window, count: int, deadline: int, session:
         m = messages.get(sequence)
         if m is None or m.state != READY or m.due != due or m.priority != priority:
             continue
+        if runs.total and m.body_bytes > runs.bytes_left:
+            heappush(heap, (priority, due, sequence))
+            runs.is_over = True
+            break
+        runs.bytes_left -= m.body_bytes
         m.state = LEASED
         m.deadline = deadline
         m.session = session

@@ -170,6 +170,21 @@ class QueuePartition:
         """Return a schedule."""
         return self.schedules.table.get(name)
 
+    @property
+    def ready_count(self) -> int:
+        """Return the number of ready messages."""
+        return self.state.tenants.ready_count
+
+    @property
+    def message_count(self) -> int:
+        """Return the number of unfinished and dead messages."""
+        return self.state.tenants.message_count
+
+    @property
+    def byte_count(self) -> int:
+        """Return the bytes of their stored bodies."""
+        return self.state.tenants.byte_count
+
     def is_leasable(self, subtrees: tuple[str, ...] = ()) -> bool:
         """Return whether a `Lease` with this filter would find a message among those that are ready now.
 

@@ -53,6 +53,14 @@ class QueueScalars(msgspec.Struct, array_like=True):
     forgotten_named_producer_id: int = 0
 
 
+_SCALARS_DECODER = msgspec.msgpack.Decoder(QueueScalars)
+
+
+def decode_scalars(value: bytes) -> QueueScalars:
+    """Return the numbers in the row of scalars. Raises `msgspec.MsgspecError` if it does not decode."""
+    return _SCALARS_DECODER.decode(value)
+
+
 class QueueState:
     """Hold the state of one partition."""
 

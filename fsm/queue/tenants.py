@@ -57,6 +57,10 @@ class Tenant(msgspec.Struct, gc=False):
     """End of its own pause."""
     idle_since: int = 0
     """The time since which it has no messages; 0 while it has some."""
+    seen_ready: int = 0
+    """`ready`, as the totals of the partition have it. Not in its row, as the next two."""
+    seen_total: int = 0
+    seen_bytes: int = 0
 
     @property
     def total(self) -> int:
@@ -98,6 +102,12 @@ class TenantTable:
         self.root = Tenant(ROOT_TENANT, "")
         self.by_number: dict[int, Tenant] = {ROOT_TENANT: self.root}
         self.by_path: dict[str, Tenant] = {"": self.root}
+        self.ready_count = 0
+        """Ready messages of all tenants, as of the last `refresh`."""
+        self.message_count = 0
+        """Messages of all tenants, in any state, as of the last `refresh`."""
+        self.byte_count = 0
+        """Their stored bodies."""
         self._touched: dict[int, Tenant] = {}
         """Tenants to be reported to the tree."""
         self._unheaded: dict[int, Tenant] = {}
@@ -245,7 +255,15 @@ class TenantTable:
                     yield from self._store.fill(window)
                 self.tree.set_leasable(tenant.number, is_leasable=True, head=window.first() or _UNKNOWN_HEAD)
 
+    def _count(self, tenant: Tenant) -> None:
+        """Bring a tenant's counters into those of the partition."""
+        self.ready_count += tenant.ready - tenant.seen_ready
+        self.message_count += tenant.total - tenant.seen_total
+        self.byte_count += tenant.bytes - tenant.seen_bytes
+        tenant.seen_ready, tenant.seen_total, tenant.seen_bytes = tenant.ready, tenant.total, tenant.bytes
+
     def _report(self, tenant: Tenant, now: int) -> None:
+        self._count(tenant)
         number = tenant.number
         is_leasable = tenant.ready > 0 and not self._is_held(tenant, now)
         self._unheaded.pop(number, None)
@@ -321,6 +339,7 @@ class TenantTable:
         self.rates = TenantRates(rate_of(settings))
         for number, tenant in self.by_number.items():
             self.rates.load(number, self._buckets.get(number))
+            self._count(tenant)
             if tenant.paused_until:
                 heappush(self._pause_ends, (tenant.paused_until, number))
         self._rebuild_idle()

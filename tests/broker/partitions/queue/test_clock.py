@@ -1,11 +1,11 @@
-"""The clock of a queue partition (`broker/partitions/queue_clock.py`): a hypothesis machine, and the rule for leases."""
+"""The clock of a queue partition (`broker/partitions/queue/clock.py`): a hypothesis machine, and the rule for leases."""
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from raftmq.broker.base.request_error import RequestError
-from raftmq.broker.partitions.queue_clock import GRACE_MS_MAX, QueueClock
+from raftmq.broker.partitions.queue.clock import GRACE_MS_MAX, QueueClock
 from raftmq.broker.replica.entry_clock import EntryClock
 from raftmq.proto import queue_pb2 as pb
 

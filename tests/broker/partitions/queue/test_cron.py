@@ -1,4 +1,4 @@
-"""Due times of schedules (`broker/partitions/cron.py`)."""
+"""Due times of schedules (`broker/partitions/queue/cron.py`)."""
 
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from raftmq.broker.partitions.cron import (
+from raftmq.broker.partitions.queue.cron import (
     EVERY_MS_MAX,
     EVERY_MS_MIN,
     EXPRESSION_LENGTH_MAX,

@@ -1,0 +1,112 @@
+"""Propose the commands of one queue partition, many in an entry.
+
+Each command is checked before it is queued. Whatever waits when a pass of the engine begins travels in few entries, and is committed with the
+messages that were proposed before it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Final, TypeVar
+
+from raftmq.broker.base.request_error import RequestError, expired, timed_out
+from raftmq.broker.partitions.queue.clock import QueueClock
+from raftmq.broker.replica.gathered_commands import GatheredCommands, GatheringLimits
+from raftmq.broker.replica.replica import Replica
+from raftmq.fsm.queue.commands import Commands, Item, encode_commands, validate_item, work_of
+from raftmq.fsm.queue.limits import ITEMS_WORK_MAX
+from raftmq.fsm.queue.partition import QueuePartition
+from raftmq.fsm.queue.results import ItemResult, Refused, Results
+from raftmq.proto import queue_pb2 as pb
+
+GATHERING: Final = GatheringLimits(
+    waiting_max=10_000, entry_commands_max=ITEMS_WORK_MAX, entry_bytes_max=ITEMS_WORK_MAX, entries_in_flight_max=4
+)
+"""The size of a command is the number of messages that it may touch."""
+
+ResultT = TypeVar("ResultT", bound=ItemResult)
+
+
+class QueueCommands:
+    """The commands of one partition, on its leader."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        replica: Replica[QueuePartition],
+        clock: QueueClock,
+        lease_ms: Callable[[], int],
+        draw_seed: Callable[[], int],
+        on_more_due: Callable[[], None],
+    ) -> None:
+        """Take the sources of what each entry carries.
+
+        Args:
+            loop: The node's event loop.
+            replica: The partition's replica.
+            clock: The partition's clock.
+            lease_ms: Returns the usual length of a lease.
+            draw_seed: Returns a random number of 64 bits, for the jitter of back-offs.
+            on_more_due: Called when an entry left something due, so that another should follow.
+        """
+        self._loop = loop
+        self._replica = replica
+        self._clock = clock
+        self._lease_ms = lease_ms
+        self._draw_seed = draw_seed
+        self._on_more_due = on_more_due
+        self._keys = count()
+        self._gathered = GatheredCommands[int, Item](loop, replica, self._encode, self._split, GATHERING)
+
+    def submit(self, item: Item) -> asyncio.Future[object]:
+        """Queue a command. The future returns its `ItemResult`. Cancelling it undoes nothing.
+
+        Raises:
+            RequestError: INVALID_ARGUMENT, NOT_LEADER, NOT_READY before the clock runs, THROTTLED. Nothing was queued.
+        """
+        reason = validate_item(item)
+        if reason is None and work_of(item) > ITEMS_WORK_MAX:
+            reason = f"a command names at most {ITEMS_WORK_MAX} messages: use several"
+        if reason is not None:
+            raise RequestError(pb.INVALID_ARGUMENT, reason)
+        self._replica.require_leader()
+        self.require_clock()
+        return self._gathered.submit(next(self._keys), item, work_of(item))
+
+    def require_clock(self) -> None:
+        """Raise RequestError NOT_READY unless the clock may stamp entries."""
+        self._clock.read_ms()
+        if not self._clock.is_running:
+            raise RequestError(
+                pb.NOT_READY, "too few brokers have reported their clocks since this broker started; try again",
+                retry_after_ms=50,
+            )  # fmt: skip
+
+    async def execute(self, item: Item, result_type: type[ResultT], deadline: float) -> ResultT | Refused:
+        """Propose a command and wait until it is applied, at most until `deadline` (loop time). Cancelling undoes nothing.
+
+        Raises:
+            RequestError: As `submit`; REQUEST_TIMED_OUT before it was queued (nothing was done). LEADERSHIP_LOST or
+                REQUEST_TIMED_OUT afterwards (it may have been done).
+        """
+        if self._loop.time() >= deadline:
+            raise expired()
+        future = self.submit(item)
+        await asyncio.wait((future,), timeout=max(0.0, deadline - self._loop.time()))
+        if not future.done():
+            raise timed_out()
+        result = future.result()
+        assert isinstance(result, (result_type, Refused))
+        return result
+
+    def _encode(self, items: Sequence[Item]) -> bytes:
+        expire_before = self._clock.expire_before(self._lease_ms())
+        return encode_commands(Commands(tuple(items), expire_before, self._draw_seed()))
+
+    def _split(self, result: object, _count: int) -> Sequence[object]:
+        assert isinstance(result, Results)
+        if result.has_more_due:
+            self._on_more_due()
+        return result.items

@@ -1,0 +1,185 @@
+"""Decide whether a queue partition accepts a batch of messages, before it is proposed.
+
+Limits count the applied messages and those that are proposed. Applying refuses nothing, so a message that passes here is accepted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from raftmq.batch_header import BatchHeader
+from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.partitions.pending_append import Applied
+from raftmq.broker.partitions.queue.config import QueueConfig
+from raftmq.fsm.queue.limits import TENANTS_MAX
+from raftmq.fsm.queue.partition import QueuePartition
+from raftmq.message_checks import TIME_NONE
+from raftmq.proto import queue_pb2 as pb
+from raftmq.queue_batch import QueueFields, validate_queue
+
+_FULL_RETRY_MS: Final = 200
+
+
+class _Load:
+    """Messages that were admitted together, and are not applied."""
+
+    __slots__ = ("bytes", "immediate", "messages", "tenant_bytes", "tenant_messages")
+
+    def __init__(self) -> None:
+        self.messages = 0
+        self.immediate = 0
+        """Messages without a due time: a consumer may lease them as soon as they are applied."""
+        self.bytes = 0
+        self.tenant_messages: Counter[bytes] = Counter()
+        self.tenant_bytes: Counter[bytes] = Counter()
+
+    def add(self, other: _Load, sign: int = 1) -> None:
+        self.messages += sign * other.messages
+        self.immediate += sign * other.immediate
+        self.bytes += sign * other.bytes
+        for name, count in other.tenant_messages.items():
+            _count(self.tenant_messages, name, sign * count)
+        for name, size in other.tenant_bytes.items():
+            _count(self.tenant_bytes, name, sign * size)
+
+
+def _count(counter: Counter[bytes], name: bytes, change: int) -> None:
+    left = counter[name] + change
+    if left:
+        counter[name] = left
+    else:
+        del counter[name]
+
+
+class _Totals(NamedTuple):
+    messages: int
+    bytes: int
+
+
+class QueueGate:
+    """The checks of one queue partition. Implements `AppendGate`."""
+
+    def __init__(
+        self,
+        machine: QueuePartition,
+        config: Callable[[], QueueConfig],
+        on_enqueued: Callable[[], None],
+    ) -> None:
+        """Take `on_enqueued`, which is called when messages without a due time were proposed."""
+        self._machine = machine
+        self._config = config
+        self._on_enqueued = on_enqueued
+        self._fields: QueueFields | None = None
+        """Of the batch that was checked last."""
+        self._admitted = _Load()
+        """Batches that are about to be proposed."""
+        self._proposed = _Load()
+        """The sum of `_in_flight`."""
+        self._in_flight: deque[tuple[Applied, _Load]] = deque()
+
+    @property
+    def immediate(self) -> int:
+        """Return the number of proposed messages that a consumer may lease as soon as they are applied."""
+        self._forget_applied()
+        return self._proposed.immediate
+
+    def check(self, batch: bytes, bytes_max: int) -> BatchHeader:
+        """See `AppendGate`."""
+        header, self._fields = validate_queue(batch, bytes_max, self._config().batch)
+        return header
+
+    def admit(self, header: BatchHeader, batch: bytes) -> RequestError | None:
+        """See `AppendGate`."""
+        fields = self._fields
+        assert fields is not None, "check comes first"
+        self._forget_applied()
+        load = _load_of(fields)
+        refusal = self._refusal(load)
+        if refusal is None:
+            self._admitted.add(load)
+        return refusal
+
+    def _refusal(self, load: _Load) -> RequestError | None:
+        config, tenants = self._config(), self._machine.state.tenants
+        there = self._totals()
+        if config.messages_max and there.messages + load.messages > config.messages_max:
+            return _full(
+                pb.QUEUE_FULL, f"the partition holds {there.messages} of at most {config.messages_max} messages"
+            )
+        if config.bytes_max and there.bytes + load.bytes > config.bytes_max:
+            return _full(pb.QUEUE_FULL, f"the partition holds {there.bytes} of at most {config.bytes_max} bytes")
+        new = 0
+        for name, count in load.tenant_messages.items():
+            path = name.decode()
+            tenant = tenants.by_path.get(path)
+            new += tenant is None and name not in self._proposed.tenant_messages
+            messages = self._pending(name, bytes_too=False) + (tenant.total if tenant is not None else 0)
+            if config.tenant_messages_max and messages + count > config.tenant_messages_max:
+                return _full(
+                    pb.TENANT_FULL, f"tenant {path!r} has {messages} of at most {config.tenant_messages_max} messages"
+                )
+            size = self._pending(name, bytes_too=True) + (tenant.bytes if tenant is not None else 0)
+            if config.tenant_bytes_max and size + load.tenant_bytes[name] > config.tenant_bytes_max:
+                return _full(pb.TENANT_FULL, f"tenant {path!r} has {size} of at most {config.tenant_bytes_max} bytes")
+        if new and len(tenants.by_path) + len(self._proposed.tenant_messages) + new > TENANTS_MAX:
+            return RequestError(
+                pb.TOO_MANY_TENANTS, f"the partition has {len(tenants.by_path)} of at most {TENANTS_MAX} tenants"
+            )
+        return None
+
+    def _pending(self, name: bytes, *, bytes_too: bool) -> int:
+        if bytes_too:
+            return self._admitted.tenant_bytes[name] + self._proposed.tenant_bytes[name]
+        return self._admitted.tenant_messages[name] + self._proposed.tenant_messages[name]
+
+    def _totals(self) -> _Totals:
+        machine = self._machine
+        return _Totals(
+            machine.message_count + self._admitted.messages + self._proposed.messages,
+            machine.byte_count + self._admitted.bytes + self._proposed.bytes,
+        )
+
+    def on_proposed(self, applied: Applied) -> None:
+        """See `AppendGate`."""
+        load, self._admitted = self._admitted, _Load()
+        if load.messages:
+            self._in_flight.append((applied, load))
+            self._proposed.add(load)
+            if load.immediate:
+                self._on_enqueued()
+
+    def on_refused(self) -> None:
+        """See `AppendGate`."""
+        self._admitted = _Load()
+
+    def start_term(self) -> None:
+        """See `AppendGate`."""
+        self._admitted, self._proposed = _Load(), _Load()
+        self._in_flight.clear()
+
+    def _forget_applied(self) -> None:
+        in_flight = self._in_flight
+        while in_flight and in_flight[0][0].done():
+            self._proposed.add(in_flight.popleft()[1], -1)
+
+
+def _load_of(fields: QueueFields) -> _Load:
+    load = _Load()
+    load.messages = fields.message_count
+    load.bytes = sum(fields.body_lengths)
+    load.immediate = load.messages if fields.due is None else sum(kind == TIME_NONE for kind in fields.due.kinds)
+    names, places = fields.tenants.names, fields.tenants.places
+    if len(names) == 1:
+        load.tenant_messages[names[0]] = load.messages
+        load.tenant_bytes[names[0]] = load.bytes
+        return load
+    for place, size in zip(places, fields.body_lengths, strict=True):
+        load.tenant_messages[names[place]] += 1
+        load.tenant_bytes[names[place]] += size
+    return load
+
+
+def _full(code: pb.ErrorCode, text: str) -> RequestError:
+    return RequestError(code, f"{text}: try again after some are finished", retry_after_ms=_FULL_RETRY_MS)

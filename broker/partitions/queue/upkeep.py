@@ -1,0 +1,200 @@
+"""Do what a queue partition needs without being asked: carry the time, follow the topic's settings, and let the log be truncated.
+
+The leader carries the time: when something is due and no other entry does, it proposes a `Tick`. Every replica evacuates bodies, so that
+its own log can be truncated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+import structlog
+from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.partitions.host import PartitionHost
+from raftmq.broker.partitions.queue.bodies import encode_body, read_bodies
+from raftmq.broker.replica.deadline_timer import DeadlineTimer
+from raftmq.broker.replica.log_tail import index_before_tail
+from raftmq.fsm.queue.commands import Configure, Tick
+from raftmq.fsm.queue.rows import GENERATION_TAGS, SCALARS, table_prefix
+from raftmq.fsm.queue.state import decode_scalars
+from raftmq.fsm.tables import number_key
+from raftmq.raft.ready import Role, RoleChange
+from raftmq.storage.errors import StorageFullError
+from raftmq.storage.log_store import ReplicaKey
+from raftmq.storage.state_store import (
+    EVACUATED_BODIES_MAX,
+    EVACUATED_BYTES_MAX,
+    LocatedBody,
+    StateStore,
+    location_key,
+    sequence_of,
+)
+from raftmq.types import LogIndex, Offset
+
+if TYPE_CHECKING:
+    from raftmq.broker.partitions.queue.partition import PartitionQueue
+
+log = structlog.get_logger(__name__)
+
+_SCALARS_KEY: Final = number_key(SCALARS, 0)
+TICK_MARGIN_SECONDS: Final = 0.0005
+"""The timer fires so much after the due time, because queue time counts whole milliseconds."""
+PURGED_ROWS_MAX: Final = 256
+"""Rows of purged messages that are deleted in one transaction."""
+
+
+class QueueUpkeep:
+    """The unasked work of one partition."""
+
+    def __init__(self, partition: PartitionQueue, host: PartitionHost, store: StateStore) -> None:
+        self._partition = partition
+        self._host = host
+        self._store = store
+        self._timer = DeadlineTimer(host.loop, self._on_due)
+        self._is_tick_proposed = False
+        self._is_configuring = False
+        replica = partition.replica
+        replica.progress_listeners.append(self._on_progress)
+        replica.role_listeners.append(self._on_role)
+
+    # ------------------------------------------------------------------------------------------------ time
+
+    def _on_progress(self) -> None:
+        """Set the timer to the next due time, if this replica leads."""
+        replica = self._partition.replica
+        if not replica.is_leader:
+            return
+        self._configure()
+        deadline = replica.state_machine.next_deadline()
+        if deadline is not None:
+            wait_ms = deadline - self._partition.clock.read_ms()
+            self._timer.set(self._host.loop.time() + max(0, wait_ms) / 1000 + TICK_MARGIN_SECONDS)
+
+    def _on_role(self, change: RoleChange) -> None:
+        if change.role is not Role.LEADER:
+            self._timer.cancel()
+
+    def _on_due(self) -> None:
+        replica = self._partition.replica
+        if not replica.is_leader or replica.applier.is_suspended:
+            return  # progress sets the timer again
+        deadline = replica.state_machine.next_deadline()
+        if deadline is not None and deadline <= self._partition.clock.read_ms():
+            self.tick()
+        else:
+            self._on_progress()
+
+    def tick(self) -> None:
+        """Propose an entry that carries the time. One is under way."""
+        if self._is_tick_proposed:
+            return
+        try:
+            future = self._partition.commands.submit(Tick())
+        except RequestError:
+            return
+        self._is_tick_proposed = True
+        future.add_done_callback(lambda _: self._on_ticked())
+
+    def _on_ticked(self) -> None:
+        self._is_tick_proposed = False
+        self._partition.leases.wake()
+
+    # ------------------------------------------------------------------------------------------------ settings
+
+    def _configure(self) -> None:
+        """Bring the topic's settings into the partition's log when they differ from those that it applies."""
+        settings = self._partition.config().machine
+        if self._is_configuring or settings == self._partition.replica.state_machine.state.settings:
+            return
+        try:
+            future = self._partition.commands.submit(Configure(settings))
+        except RequestError:
+            return
+        self._is_configuring = True
+        future.add_done_callback(lambda _: self._on_configured())
+
+    def _on_configured(self) -> None:
+        self._is_configuring = False
+
+    # ------------------------------------------------------------------------------------------------ the log
+
+    async def maintain(self) -> None:
+        """Follow the topic's settings, delete the rows of purged messages, and evacuate bodies that keep a long log from being truncated."""
+        self._on_progress()
+        replica, store = self._partition.replica, self._store
+        try:
+            while await self._host.in_write_back(delete_purged, store, replica.key) and not replica.is_closed:
+                pass
+            tail = self._tail_index()
+            while tail is not None and not replica.is_closed:
+                if not await self._host.in_write_back(evacuate, store, replica.key, tail):
+                    break
+        except StorageFullError as error:
+            log.info("bodies_not_evacuated", group_id=replica.group_id, reason=str(error))
+
+    def _tail_index(self) -> LogIndex | None:
+        """Return the last index that only bodies may keep, or None while the log is short."""
+        return index_before_tail(self._partition.replica)
+
+    async def truncation_index(self) -> LogIndex | None:
+        """Return the last log index that no body and no absent member needs, or None if too few rows could be deleted."""
+        replica, tail = self._partition.replica, self._tail_index()
+        if tail is None:
+            return None
+        needed = await replica.in_thread(first_needed, self._store, replica.key)
+        index = tail if needed is None else min(tail, LogIndex(needed - 1))
+        return LogIndex(index) if index > replica.log_start.index else None
+
+    def samples(self) -> Iterable[tuple[str, float]]:
+        """Return the partition's own metrics."""
+        return ()
+
+
+def first_needed(store: StateStore, key: ReplicaKey) -> LogIndex | None:
+    """Return the index of the first entry whose bodies are needed and not evacuated, as of the durable state, or None."""
+    sequence = store.first_location(key, store.evacuated_through(key))
+    return None if sequence is None else store.find_offset(key, Offset(sequence))
+
+
+def durable_generation(store: StateStore, key: ReplicaKey) -> int | None:
+    """Return the generation of the durable state, whose earlier rows are invisible, or None before the first write-back."""
+    (found,) = store.read_rows(key, [(_SCALARS_KEY, _SCALARS_KEY + b"\0", 1)])
+    return decode_scalars(found[0][1]).generation if found else None
+
+
+def delete_purged(store: StateStore, key: ReplicaKey) -> bool:
+    """Delete a slice of the rows of purged messages. Return whether there may be more. Blocks."""
+    generation = durable_generation(store, key)
+    if generation is None:
+        return False
+    return any(
+        store.delete_rows(key, (table_prefix(tag, 0), table_prefix(tag, generation)), PURGED_ROWS_MAX)
+        for tag in GENERATION_TAGS
+    )
+
+
+def evacuate(store: StateStore, key: ReplicaKey, through_index: LogIndex) -> bool:
+    """Copy the next bodies of entries up to an index into the state file. Return whether there may be more. Blocks."""
+    generation = durable_generation(store, key)
+    if generation is None:
+        return False
+    first = store.evacuated_through(key) + 1
+    (locations,) = store.read_rows(
+        key, [(location_key(generation, first), location_key(generation + 1, 0), EVACUATED_BODIES_MAX)]
+    )
+    sequences = [sequence_of(row_key) for row_key, _ in locations]
+    index = store.find_offset(key, Offset(sequences[0])) if sequences else None
+    if index is None or index > through_index:
+        return False
+    bodies: list[LocatedBody] = []
+    size = 0
+    stored = read_bodies(store, key, sequences)
+    for sequence in sequences:
+        body = encode_body(stored[sequence])
+        size += len(body)
+        if bodies and size > EVACUATED_BYTES_MAX:
+            break
+        bodies.append((location_key(generation, sequence), body))
+    store.evacuate(key, bodies)
+    return True
