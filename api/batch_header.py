@@ -1,9 +1,11 @@
-"""The fixed 64-byte header of a record batch, which is all that a broker reads of a batch. The body is opaque to it.
+"""The fixed 64-byte header of a batch. Of a record batch a broker reads nothing else: the body is opaque to it.
+
+Message batches and firings, the entries of queue topics, have the same header with another magic (`queue_batch`).
 
 Layout, little-endian, without padding, frozen once released:
 
     offset size field              offset size field
-         0    2 magic 0x4D52           20    8 base_timestamp_ms (signed)
+         0    2 magic                  20    8 base_timestamp_ms (signed)
          2    1 version                28    8 max_timestamp_ms (signed)
          3    1 codec                  36    8 producer_id (0: none)
          4    4 flags                  44    8 producer_epoch
@@ -24,6 +26,14 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 BATCH_MAGIC = 0x4D52
+QUEUE_BATCH_MAGIC = 0x5152
+FIRING_MAGIC = 0x4652
+KIND_BY_MAGIC = {
+    BATCH_MAGIC: "a record batch of a log topic",
+    QUEUE_BATCH_MAGIC: "a message batch of a queue topic",
+    FIRING_MAGIC: "a schedule's firing",
+}
+"""The kinds of batches in words, for errors."""
 BATCH_VERSION = 1
 HEADER_BYTES = 64
 RECORD_COUNT_MAX = 1 << 20
@@ -59,6 +69,10 @@ class BatchFormatError(ValueError):
 
 class BatchTooLargeError(BatchFormatError):
     """The batch, or its claimed content, is larger than allowed."""
+
+
+class BatchKindError(BatchFormatError):
+    """The bytes begin like a batch of another kind, such as messages that are sent to a log topic."""
 
 
 class UnsupportedBatchVersionError(BatchFormatError):
@@ -97,33 +111,46 @@ class BatchHeader(NamedTuple):
         return self.first_sequence + self.record_count - 1
 
 
-def parse_header(buffer: Buffer) -> BatchHeader:
+def parse_header(buffer: Buffer, magic: int = BATCH_MAGIC) -> BatchHeader:
     """Read the header's fields without checking the CRC or the body. Raises `BatchFormatError` if the bytes cannot be a header."""
     if len(buffer) < HEADER_BYTES:
         raise BatchFormatError(f"a batch has at least {HEADER_BYTES} bytes, but this one has {len(buffer)}")
     header = BatchHeader._make(_HEADER.unpack_from(buffer))
-    if header.magic != BATCH_MAGIC:
-        raise BatchFormatError(
-            f"a batch begins with 0x{BATCH_MAGIC:04x}, but this one begins with 0x{header.magic:04x}"
-        )
+    if header.magic != magic:
+        raise _magic_error(header.magic, magic)
     if header.version != BATCH_VERSION:
         raise UnsupportedBatchVersionError(f"batch version {header.version} is not supported, only {BATCH_VERSION} is")
     return header
 
 
-def validate(buffer: Buffer, bytes_max: int) -> BatchHeader:
-    """Perform all checks of a broker on a batch of at most `bytes_max` bytes, including the header.
+def _magic_error(found: int, expected: int) -> BatchFormatError:
+    begins = f"{KIND_BY_MAGIC[expected]} begins with 0x{expected:04x}"
+    kind = KIND_BY_MAGIC.get(found)
+    if kind is None:
+        return BatchFormatError(f"{begins}, but this begins with 0x{found:04x}")
+    return BatchKindError(f"{begins}, but this is {kind}, which begins with 0x{found:04x}")
+
+
+def magic_of(buffer: Buffer) -> int:
+    """Return the number that tells the kind of a batch, or of other bytes. It is 0 for fewer than 2 bytes."""
+    return int.from_bytes(buffer[:2], "little") if len(buffer) >= 2 else 0
+
+
+def validate(buffer: Buffer, bytes_max: int, magic: int = BATCH_MAGIC) -> BatchHeader:
+    """Check the header and the CRC of a batch of at most `bytes_max` bytes, including the header.
+
+    These are all checks of a broker on a record batch. `queue_batch.validate_queue` adds those on messages.
 
     Raises:
         BatchTooLargeError: the buffer, the record count or the claimed decompressed size exceeds its limit.
-            UnsupportedBatchVersionError: the version is not supported.
-            UnsupportedCodecError: the codec is not supported.
+        UnsupportedBatchVersionError: the version is not supported.
+        UnsupportedCodecError: the codec is not supported.
         BatchFormatError: length, magic, count, sequence or CRC is wrong.
     """
     size = len(buffer)
     if size > bytes_max:
         raise BatchTooLargeError(f"the batch has {size} bytes, but at most {bytes_max} are allowed")
-    header = parse_header(buffer)
+    header = parse_header(buffer, magic)
     if header.body_bytes != size - HEADER_BYTES:
         raise BatchFormatError(f"the header says {header.body_bytes} body bytes, but there are {size - HEADER_BYTES}")
     if header.record_count < 1:
@@ -158,13 +185,14 @@ def seal(
     producer_id: int = 0,
     producer_epoch: int = 0,
     first_sequence: int = 0,
+    magic: int = BATCH_MAGIC,
 ) -> bytes:
     """Put the header with its CRC in front of an encoded (and compressed) body.
 
     Raises `struct.error` for a number that does not fit into its field. `validate` checks limits.
     """
     head = _HEADER.pack(
-        BATCH_MAGIC,
+        magic,
         BATCH_VERSION,
         codec,
         flags,

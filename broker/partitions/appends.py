@@ -18,6 +18,7 @@ from typing import NamedTuple
 from raftmq.batch_header import (
     BatchFormatError,
     BatchHeader,
+    BatchKindError,
     BatchTooLargeError,
     UnsupportedBatchVersionError,
     UnsupportedCodecError,
@@ -299,6 +300,8 @@ class PartitionAppends:
 def _format_error(error: BatchFormatError, number: int) -> RequestError:
     code = pb.CORRUPT_BATCH
     match error:
+        case BatchKindError():
+            code = pb.INVALID_ARGUMENT
         case BatchTooLargeError():
             code = pb.RECORD_TOO_LARGE
         case UnsupportedBatchVersionError():

@@ -1,1 +1,1 @@
-"""Encode and decode record batches."""
+"""Encode and decode record batches, and the messages of queue topics."""

@@ -21,6 +21,7 @@ from raftmq.batch_header import (
     CODEC_LZ4,
     CODEC_SNAPPY,
     CODEC_ZSTD,
+    FIRING_MAGIC,
     HEADER_BYTES,
     RAW_BODY_BYTES_MAX,
     RECORD_COUNT_MAX,
@@ -35,7 +36,19 @@ from raftmq.broker.peers.codec import FRAME_HEADER, FrameError, FrameType, frame
 from raftmq.broker.peers.protocol import Hello, decode_hello
 from raftmq.broker.peers.transport import PeerTransport, _Inbound
 from raftmq.client.codec.batch import compress, decode_columns, decode_records
+from raftmq.client.codec.queue_batch import DamagedMessage, decode_messages
+from raftmq.columns import PRELUDE
 from raftmq.errors import UnsupportedCompressionError
+from raftmq.message_block import unpack_block
+from raftmq.message_checks import MESSAGE_COUNT_MAX
+from raftmq.queue_batch import (
+    QueueBodies,
+    encode_firing,
+    parse_fields,
+    parse_firing,
+    seal_queue_batch,
+    validate_queue,
+)
 
 from tests.support.hostile import samples
 from tests.support.hostile.fuzzing import BOUNDARIES, fuzz, hostile, is_whole_run, mutated
@@ -350,6 +363,93 @@ def test_a_batch_from_a_broker_decodes_or_is_refused_by_the_client():
         assert outcomes["BatchFormatError"] > 1000
 
 
+# ------------------------------------------------------------------------------------------------------ messages of queues
+
+
+def test_a_message_batch_is_valid_or_refused_by_the_broker():
+    """The CRC of each batch is right, as a hostile producer sets it. Accepted batches can be read on every replica."""
+    valid = [(messages.body, messages.message_count) for messages in samples.queue_messages()]
+
+    def case(rng: Random) -> str:
+        body, count = rng.choice(valid)
+        if rng.random() < 0.1:
+            count = rng.choice((0, 1, count + 1, 2 * count, MESSAGE_COUNT_MAX + 1))
+        batch = seal_queue_batch(mutated(rng, body), message_count=count)
+        try:
+            header, fields = validate_queue(batch, MIB)
+        except BatchFormatError as error:
+            return type(error).__name__
+        assert header.record_count == fields.message_count == count
+        assert parse_fields(batch) == fields
+        bodies = QueueBodies(batch)
+        for position in range(count):
+            bodies.check_body(position)
+        return "taken"
+
+    outcomes = fuzz("test_a_message_batch_is_valid_or_refused_by_the_broker", 10_000, case)
+    if is_whole_run():
+        assert set(outcomes) == {
+            "taken", "BatchFormatError", "BatchTooLargeError", "UnsupportedBatchVersionError", "UnsupportedCodecError",
+        }  # fmt: skip
+
+
+def test_a_firing_is_read_or_refused():
+    message = samples.queue_messages()[0].body
+    valid = encode_firing(b"daily", 3, 1000, 2000, message)[HEADER_BYTES:]
+
+    def case(rng: Random) -> str:
+        body = mutated(rng, valid)
+        payload = seal(
+            body, record_count=1, raw_body_bytes=len(body), base_timestamp_ms=0, max_timestamp_ms=0, magic=FIRING_MAGIC
+        )
+        try:
+            firing = parse_firing(payload)
+        except BatchFormatError:
+            return "refused"
+        assert firing.next_due_ms == -1 or firing.next_due_ms > firing.due_ms
+        assert len(QueueBodies(payload).body(0)) == firing.fields.body_lengths[0]
+        return "taken"
+
+    outcomes = fuzz("test_a_firing_is_read_or_refused", 4_000, case)
+    if is_whole_run():
+        assert min(outcomes["refused"], outcomes["taken"]) > 0
+
+
+def _resealed_block(rng: Random, block: bytes, columns_end: int) -> bytes:
+    """Return a mutated block whose checksum is mostly right."""
+    section, bodies = block[8:columns_end], block[columns_end:]
+    count = int.from_bytes(block[4:8], "little")
+    if rng.random() < 0.7:
+        section = mutated(rng, section)
+        size = len(section) - PRELUDE.size
+        if size >= 0 and rng.random() < 0.8:  # the columns claim their real size, so that they are reached
+            section = section[:8] + struct.pack("<I", size) + section[PRELUDE.size :]
+    else:
+        bodies = mutated(rng, bodies) if bodies else b"?"
+    if rng.random() < 0.1:
+        count = rng.choice((0, 1, count + 1, MESSAGE_COUNT_MAX, MESSAGE_COUNT_MAX + 1, 2**32 - 1))
+    head = struct.pack("<I", count)
+    return struct.pack("<I", crc32c(section, crc32c(head))) + head + section + bodies
+
+
+def test_a_block_from_a_broker_decodes_or_is_refused_by_the_client():
+    blocks = samples.message_blocks()
+
+    def case(rng: Random) -> str:
+        data = _resealed_block(rng, *rng.choice(blocks))
+        try:
+            block = unpack_block(data)
+        except BatchFormatError:
+            return "refused"
+        found = decode_messages(block, range(len(block.sequences)))
+        assert [message.sequence for message in found] == list(block.sequences)
+        return "damaged" if any(isinstance(message, DamagedMessage) for message in found) else "taken"
+
+    outcomes = fuzz("test_a_block_from_a_broker_decodes_or_is_refused_by_the_client", 8_000, case)
+    if is_whole_run():
+        assert min(outcomes["refused"], outcomes["damaged"], outcomes["taken"]) > 100
+
+
 # --------------------------------------------------------------------------------------------------------------- memory
 
 
@@ -427,6 +527,26 @@ def test_a_false_count_is_refused_without_allocating_for_it(claim):
             decode(memoryview(data))
 
     assert _peak(lie) < MIB
+
+
+def test_fuzzed_messages_take_memory_in_proportion_to_their_size():
+    """A cell of 8 bits becomes a Python object, and a constant column has one for all messages of its count."""
+    generator = Random(6)
+    bodies = [messages.body for messages in samples.queue_messages()]
+    batches = [
+        seal_queue_batch(hostile(generator, bodies), message_count=generator.choice((1, 3, 50, MESSAGE_COUNT_MAX)))
+        for _ in range(900)
+    ]
+
+    def decode(data: bytes) -> None:
+        try:
+            validate_queue(data, MIB)
+        except BatchFormatError:
+            return
+
+    decode(batches[0])
+    for data in batches:
+        assert _peak(partial(decode, data)) < 40 * len(data) + 80 * MESSAGE_COUNT_MAX
 
 
 def test_fuzzed_peer_bodies_take_memory_in_proportion_to_their_size():

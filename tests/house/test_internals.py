@@ -11,17 +11,20 @@ import json
 import re
 import struct
 from pathlib import Path
+from types import ModuleType
 
 import lmdb
 import msgspec
 import pytest
 from crc32c import crc32c
-from raftmq import batch_header
+from raftmq import batch_header, columns, message_block, message_checks, queue_batch
 from raftmq.broker.grpc_port.methods import ROWS
 from raftmq.broker.peers import codec as peer_codec
 from raftmq.broker.peers.codec import FrameType
 from raftmq.broker.peers.protocol import Channel, Hello
 from raftmq.client.codec import batch as batch_codec
+from raftmq.client.codec import message_headers
+from raftmq.client.codec import queue_batch as queue_codec
 from raftmq.fsm.consumer_groups import ConsumerGroupRow, GroupMemberRow
 from raftmq.fsm.expiry_clock import ExpiryRow
 from raftmq.fsm.group_offsets import GroupOffset
@@ -47,6 +50,7 @@ ROOT = Path(__file__).resolve().parents[2]
 INTERNALS = ROOT / "docs/internals"
 FIELDS = ("offset", "size", "type", "field")
 SIZES = {"u8": 1, "u32": 4, "u64": 8}
+WORDS = {"B": "u8", "H": "u16", "I": "u32", "Q": "u64", "i": "i32", "q": "i64"}
 
 
 # ---------------------------------------------------------------------------------------------------- reading the pages
@@ -86,13 +90,12 @@ def numbers(page: str, heading: str, columns: tuple[str, ...]) -> dict[str, int]
 def layout_of(layout: struct.Struct) -> list[tuple[str, int]]:
     """Return type and size of each field of a struct in the words of the pages. Padding is one field of zeros."""
     order = "be" if layout.format[0] == ">" else ""
-    words = {"B": "u8", "H": "u16", "I": "u32", "Q": "u64", "q": "i64"}
     found = []
     for count, code in re.findall(r"(\d*)([A-Za-z])", layout.format):
         if code == "x":
             found.append(("zero", int(count or 1)))
         else:
-            found += [(words[code] + order, struct.calcsize(f"<{code}"))] * int(count or 1)
+            found += [(WORDS[code] + order, struct.calcsize(f"<{code}"))] * int(count or 1)
     return found
 
 
@@ -344,6 +347,86 @@ def test_the_batch_body() -> None:
     ]
     # the order of the sections: timestamps, lengths and bytes of the values, then the keys' bitmap
     assert encoded.body[8:] == struct.pack("<QQIIQQIIQ", 0, 1 << 32, 1, 1, 0x6261, 0b10, 0, 1, ord("k"))
+
+
+# ------------------------------------------------------------------------------------------------------------- queues.md
+
+
+def check_columns(heading: str, module: ModuleType, known: columns.KnownColumns) -> None:
+    """Check that a table lists exactly the columns of a format, in the words of the page."""
+    rows = table("queues.md", heading, "number", "column", "cells", "constant", "holds", "default")
+    assert [int(row["number"]) for row in rows] == [column.number for column in known.columns] == list(range(len(rows)))
+    for row, column in zip(rows, known.columns, strict=True):
+        name = row["column"]
+        assert getattr(module, name.upper()) is column, name
+        prefix = "" if column.cells is columns.Cells.NUMBERS else f"{column.cells.name.lower()}, "
+        assert row["cells"] == prefix + WORDS[column.form], name
+        assert row["constant"] == ("yes" if column.may_be_constant else "no"), name
+
+
+def test_the_columns_of_a_message_batch() -> None:
+    check_columns("Columns of a batch", queue_batch, queue_batch.COLUMNS)
+    kinds = table("queues.md", "Columns of a batch", "kind of time", "number", "value")
+    assert [getattr(message_checks, row["kind of time"]) for row in kinds] == [int(row["number"]) for row in kinds]
+    body = queue_batch.encode(queue_batch.MessageColumns([b"", b""], priorities=[5, 5]))
+    values = {"present": 0b1011, "constant": 0b1001, "columns_bytes": 4 + 8 + 4}
+    check_layout("queues.md", "Prelude of columns", body, values, columns.PRELUDE)
+    batch = queue_batch.seal_queue_batch(body, message_count=2)
+    header = batch_header.parse_header(batch, batch_header.QUEUE_BATCH_MAGIC)
+    assert (header.magic, header.codec) == (0x5152, 0)
+    assert header.raw_body_bytes == header.body_bytes == len(body)
+
+
+@pytest.mark.parametrize("is_block", [False, True])
+def test_required_columns(is_block: bool) -> None:
+    heading = "Columns of a block" if is_block else "Columns of a batch"
+    rows = table("queues.md", heading, "number", "column", "cells", "constant", "holds", "default")
+    required = [int(row["number"]) for row in rows if row["default"] == "required"]
+    assert required == list(range(len(required)))
+    read = message_block.unpack_block if is_block else queue_batch.parse_fields
+    for number in required:
+        with pytest.raises(batch_header.BatchFormatError, match=f"column {number} is left out"):
+            read(without_column(number, is_block=is_block))
+
+
+def without_column(number: int, *, is_block: bool) -> bytes:
+    """Return a batch or a block that has only the columns before a required one."""
+    known = message_block.COLUMNS if is_block else queue_batch.COLUMNS
+    size = sum(struct.calcsize(f"<{column.form}") for column in known.columns[:number])
+    section = columns.PRELUDE.pack((1 << number) - 1, 0, size) + bytes(size)
+    if not is_block:
+        return queue_batch.seal_queue_batch(section, message_count=1)
+    head = struct.pack("<I", 1)
+    return struct.pack("<I", crc32c(head + section)) + head + section
+
+
+def test_a_firing() -> None:
+    message = queue_batch.encode(queue_batch.MessageColumns([b"body"]))
+    payload = queue_batch.encode_firing(b"daily", 201, 202, 203, message)
+    values = {"revision": 201, "due_ms": 202, "next_due_ms": 203, "schedule_bytes": 5}
+    check_layout("queues.md", "Firing", payload[64:], values, queue_batch._SCHEDULE)
+    assert payload[64 + 25 :] == b"daily" + message
+    assert batch_header.magic_of(payload) == 0x4652
+
+
+def test_the_body_and_the_headers_of_a_message() -> None:
+    raw = b"x" * 300
+    body = queue_codec.compress_body(raw, 2)
+    check_layout("queues.md", "Body of a message", body, {"raw_bytes": 300}, queue_batch.RAW_SIZE)
+    headers = message_headers.encode_headers((("name", b"value"),))
+    assert headers is not None
+    values = {"name_bytes": 4, "value_bytes": 5}
+    check_layout("queues.md", "Headers of a message", headers, values, message_headers._LENGTHS)
+    assert headers[6:] == b"namevalue"
+
+
+def test_a_message_block() -> None:
+    check_columns("Columns of a block", message_block, message_block.COLUMNS)
+    block = message_block.MessageBlock([1], [1], [1], [1], [b"body"], [1], [0])
+    data = message_block.pack_block(block)
+    check_layout("queues.md", "Bytes of a message block", data, {"message_count": 1}, message_block._HEAD)
+    assert data[:4] == struct.pack("<I", crc32c(data[4:-4]))
+    assert data.endswith(b"body")
 
 
 # ----------------------------------------------------------------------------------------------------------- protocol.md

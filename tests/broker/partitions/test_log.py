@@ -12,6 +12,7 @@ from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.replica import log_tail
 from raftmq.fsm.log_commands import CommitOffset
 from raftmq.proto import queue_pb2 as pb
+from raftmq.queue_batch import MessageColumns, encode, seal_queue_batch
 from raftmq.raft.entry import Entry, EntryKind
 from raftmq.raft.messages import AppendRequest
 from raftmq.types import GroupId, LogIndex, NodeId, Offset, ReplicaId, Term
@@ -274,6 +275,7 @@ HOSTILE = {
     "truncated body": (GOOD[:-1], pb.CORRUPT_BATCH),
     "trailing bytes": (GOOD + b"\0", pb.CORRUPT_BATCH),
     "wrong magic": (_with(GOOD, 0, "<H", 0xDEAD), pb.CORRUPT_BATCH),
+    "messages of a queue": (seal_queue_batch(encode(MessageColumns([b"hi"])), message_count=1), pb.INVALID_ARGUMENT),
     "unknown version": (_with(GOOD, 2, "<B", 99), pb.UNSUPPORTED_VERSION),
     "unknown codec": (_with(GOOD, 3, "<B", 9), pb.UNSUPPORTED_COMPRESSION),
     "no records": (_with(GOOD, 8, "<I", 0), pb.CORRUPT_BATCH),

@@ -8,7 +8,10 @@ from raftmq.broker.peers import codec
 from raftmq.broker.peers.codec import WIRE_VERSION, FrameType, HeartbeatColumns, Parts, frame
 from raftmq.broker.peers.protocol import Channel
 from raftmq.client.codec.batch import encode_body
+from raftmq.client.codec.queue_batch import EncodedMessages, TimeColumns, encode_messages
+from raftmq.message_block import MessageBlock, pack_block
 from raftmq.proto import queue_pb2 as pb
+from raftmq.queue_batch import QueueBodies, parse_fields
 from raftmq.raft.entry import Entry, EntryKind, LogPosition
 from raftmq.raft.membership import Membership
 from raftmq.raft.messages import (
@@ -61,6 +64,56 @@ def record_bodies() -> list[tuple[int, int, bytes]]:
             encoded = encode_body(values, keys, times, headers, CODEC_NONE)
             bodies.append((number, encoded.record_count, encoded.body))
     return bodies
+
+
+def queue_messages() -> list[EncodedMessages]:
+    """Return messages of a queue topic with every column and codec."""
+    values = [b"zero", b"one" * 300, b""]
+    rich = [
+        encode_messages(
+            values,
+            keys=[b"k", None, b"k"],
+            tenants=["acme.eu", "", "acme"],
+            priorities=[-1, 0, 1],
+            due=TimeColumns([5, None, None], [None, 7, None]),
+            expiry=TimeColumns([9, 9, 9]),
+            ids=["a", None, "é"],
+            headers=[(("name", b"v"), ("n2", None)), (), ()],
+            replaces=[True, False, False],
+            codec=number,
+        )
+        for number in CODEC_NUMBERS
+    ]
+    return [encode_messages([b"hi"]), encode_messages([b"x"] * 50), *rich]
+
+
+def message_blocks() -> list[tuple[bytes, int]]:
+    """Return blocks of these messages, as a broker sends them, and the bytes in front of each block's bodies."""
+    blocks = []
+    for messages in queue_messages():
+        bodies = QueueBodies(messages.seal())
+        fields = parse_fields(messages.seal())
+        count = bodies.count
+        block = pack_block(
+            MessageBlock(
+                sequences=range(7, 7 + count),
+                lease_numbers=[1] * count,
+                attempts=range(count),
+                enqueued_ms=[5000] * count,
+                bodies=[bodies.body(position) for position in range(count)],
+                body_checksums=fields.body_checksums,
+                body_positions=range(count),
+                codecs=fields.codecs,
+                lease_remaining_ms=[30_000] * count,
+                priorities=fields.priorities,
+                tenants=fields.tenants.to_list(),
+                ids=fields.ids,
+                keys=fields.keys,
+                headers=fields.headers,
+            )
+        )
+        blocks.append((block, len(block) - sum(fields.body_lengths)))
+    return blocks
 
 
 # ---------------------------------------------------------------------------------------------------------------- peers
