@@ -217,3 +217,11 @@ TRANSFORM_CLAIM_SECONDS: Final = 30.0
 """Time limit of one attempt to begin under a producer name. It waits up to `PREDECESSOR_SECONDS` for brokers that cannot be informed."""
 TRANSFORM_DRAIN_SECONDS: Final = 10.0
 """Time for which a stopping transformer waits for its chunks. An interrupted chunk is repeated by the next one, and written once."""
+
+LOG_KIND: Final = "log"
+QUEUE_KIND: Final = "queue"
+"""The kinds of topics, as the cluster names them."""
+TOPIC_ORDERED_BY_KEY_KEY: Final = "ordered.by.key"
+TOPIC_MESSAGE_BYTES_KEY: Final = "max.message.bytes"
+MESSAGE_BYTES_DEFAULT: Final = MIB
+"""The brokers' default of `max.message.bytes`."""
