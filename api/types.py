@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     ValueT_co = TypeVar("ValueT_co", covariant=True, default=bytes)
     KeyT_contra = TypeVar("KeyT_contra", contravariant=True, default="BytesLike")
     ValueT_contra = TypeVar("ValueT_contra", contravariant=True, default="BytesLike")
+    QueueValueT = TypeVar("QueueValueT", default=bytes)
 else:
     from typing import TypeVar
 
@@ -25,6 +26,7 @@ else:
     ValueT_co = TypeVar("ValueT_co", covariant=True)
     KeyT_contra = TypeVar("KeyT_contra", contravariant=True)
     ValueT_contra = TypeVar("ValueT_contra", contravariant=True)
+    QueueValueT = TypeVar("QueueValueT")
 
 BytesLike = bytes | bytearray | memoryview
 """The types that a producer without serializers accepts."""

@@ -8,7 +8,7 @@ from raftmq.client.producer.partition_queue import Attempt, PartitionQueue, Prod
 PLENTY = 1 << 30
 
 
-def filled(queue: PartitionQueue, count: int) -> list[ProducerBatch]:
+def filled(queue: AnyPartitionQueue, count: int) -> list[ProducerBatch]:
     batches = []
     for number in range(count):
         batch = ProducerBatch("t", 0, 1000, 0.0, 60.0)
@@ -19,7 +19,7 @@ def filled(queue: PartitionQueue, count: int) -> list[ProducerBatch]:
     return batches
 
 
-def take(queue: PartitionQueue) -> list[Attempt]:
+def take(queue: AnyPartitionQueue) -> list[Attempt]:
     return queue.take(0.0, PLENTY, 0, may_send_small=True, is_first=True)
 
 
