@@ -47,6 +47,13 @@ if TYPE_CHECKING:
     from raftmq.client.producer.batch import FailedRecords as FailedRecords
     from raftmq.client.producer.partitioner import Partitioner as Partitioner
     from raftmq.client.producer.producer import Producer as Producer
+    from raftmq.client.queue.message import Message as Message
+    from raftmq.client.queue.new_message import NewMessage as NewMessage
+    from raftmq.client.queue.put_batch import PutResult as PutResult
+    from raftmq.client.queue.queue import Queue as Queue
+    from raftmq.client.queue.views import BrowsedMessage as BrowsedMessage
+    from raftmq.client.queue.views import MessageCounts as MessageCounts
+    from raftmq.client.queue.views import QueueStats as QueueStats
     from raftmq.client.transformer.output import Output as Output
     from raftmq.client.transformer.transformer import Transformer as Transformer
     from raftmq.client.worker.failure_reports import HandlerFailure as HandlerFailure
@@ -61,6 +68,13 @@ if TYPE_CHECKING:
     from raftmq.types import TopicPartition as TopicPartition
 
 _HOMES = {
+    "BrowsedMessage": "raftmq.client.queue.views",
+    "Message": "raftmq.client.queue.message",
+    "NewMessage": "raftmq.client.queue.new_message",
+    "PutResult": "raftmq.client.queue.put_batch",
+    "Queue": "raftmq.client.queue.queue",
+    "QueueStats": "raftmq.client.queue.views",
+    "MessageCounts": "raftmq.client.queue.views",
     "Admin": "raftmq.client.admin.admin",
     "AppendedSpan": "raftmq.client.producer.batch",
     "Attempt": "raftmq.client.worker.handlers",
@@ -111,6 +125,7 @@ __all__ = [
     "BrokerDescription",
     "BrokerHealth",
     "BrokerRemoval",
+    "BrowsedMessage",
     "BulkDelivery",
     "ClusterDescription",
     "ClusterHealth",
@@ -123,6 +138,9 @@ __all__ = [
     "GroupMemberDescription",
     "GroupOffset",
     "HandlerFailure",
+    "Message",
+    "MessageCounts",
+    "NewMessage",
     "NewTopic",
     "OffsetAndTimestamp",
     "OffsetChange",
@@ -134,6 +152,9 @@ __all__ = [
     "Partitioner",
     "Producer",
     "ProducerMetrics",
+    "PutResult",
+    "Queue",
+    "QueueStats",
     "RaftMQError",
     "RebalanceListener",
     "Record",

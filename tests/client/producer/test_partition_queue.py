@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from raftmq.client.base import settings
 from raftmq.client.producer.batch import ProducerBatch
-from raftmq.client.producer.partition_queue import Attempt, PartitionQueue, ProducerIdentity
+from raftmq.client.producer.partition_queue import AnyPartitionQueue, Attempt, PartitionQueue, ProducerIdentity
 
 PLENTY = 1 << 30
 
