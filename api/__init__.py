@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from raftmq.client.worker.worker import Worker as Worker
     from raftmq.errors import Outcome as Outcome
     from raftmq.errors import RaftMQError as RaftMQError
+    from raftmq.types import QueueRecord as QueueRecord
     from raftmq.types import Record as Record
     from raftmq.types import RecordMetadata as RecordMetadata
     from raftmq.types import TopicPartition as TopicPartition
@@ -106,6 +107,7 @@ _HOMES = {
     "ProducerMetrics": "raftmq.client.base.metrics",
     "RaftMQError": "raftmq.errors",
     "RebalanceListener": "raftmq.client.consumer.rebalance_listener",
+    "QueueRecord": "raftmq.types",
     "Record": "raftmq.types",
     "RecordMetadata": "raftmq.types",
     "Reject": "raftmq.client.worker.signals",
@@ -154,6 +156,7 @@ __all__ = [
     "ProducerMetrics",
     "PutResult",
     "Queue",
+    "QueueRecord",
     "QueueStats",
     "RaftMQError",
     "RebalanceListener",

@@ -67,7 +67,7 @@ class Lease:
         """The length that a renewal requests. 0: the topic's."""
         self.is_lost = False
         """Whether a broker said that the lease has ended. Written by the thread that renews leases."""
-        self.on_lost: Callable[[], None] | None = None
+        self.on_lost: Callable[[], object] | None = None
         """Called once on the event loop when the lease is lost."""
         self._office = office
         self._is_settled = False
@@ -123,12 +123,12 @@ class Lease:
             if not self._is_settled:
                 self._office.hold(self)
 
-    def give_back(self) -> None:
-        """Release the message uncounted, without waiting: its work was not begun."""
+    def give_back(self, *, is_uncounted: bool = True) -> None:
+        """Release the message immediately and without waiting. It is uncounted unless its work was begun."""
         if not self._is_settled:
             self._is_settled = True
             self._office.drop(self)
-            self._office.settle(self, pb.RELEASE, pb.AckDetail(delay_ms=0, is_uncounted=True))
+            self._office.settle(self, pb.RELEASE, pb.AckDetail(delay_ms=0, is_uncounted=is_uncounted))
 
     async def _settle(self, operation: pb.AckOperation, detail: pb.AckDetail | None) -> None:
         self._check_held()

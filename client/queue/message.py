@@ -68,7 +68,7 @@ class Message(Generic[ValueT_co]):
         """Return whether a broker has said that the lease ended. May be read from any thread."""
         return self._lease is not None and self._lease.is_lost
 
-    def on_lost(self, callback: Callable[[], None]) -> None:
+    def on_lost(self, callback: Callable[[], object]) -> None:
         """Call `callback` on the event loop, once, if the lease is lost. It must not block."""
         self._held().on_lost = callback
 

@@ -237,6 +237,10 @@ class FakeCluster:
         """Push messages to the streams that have credit, and wake waiting calls."""
         for stream in list(self.queue_streams):
             stream.push()
+        queues = [partition.queue for topic in self.topics.values() for partition in topic.partitions]
+        due = [queue.next_due_ms() for queue in queues if queue.next_due_ms() is not None]
+        if due:
+            asyncio.get_running_loop().call_later(min(due) / 1000, self.serve_queues)
         self.on_settled()
 
     def on_settled(self) -> None:

@@ -83,6 +83,12 @@ class FakeQueue:
     def now_ms(self) -> int:
         return time.monotonic_ns() // 1_000_000 + self.offset_ms
 
+    def next_due_ms(self) -> int | None:
+        """Return the time until the next delayed message is due, if that is soon. A test moves the clock to later ones."""
+        now = self.now_ms()
+        left = [m.due_ms - now for m in self.messages.values() if m.state(now) == pb.DELAYED]
+        return min(left) + 1 if left and min(left) < 10 * BACKOFF_MS else None
+
     # ------------------------------------------------------------------------------------------------------------ enqueue
 
     def enqueue(self, base: int, batch: bytes) -> list[tuple[int, int, bool]]:
