@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from raftmq.client.admin.group_admin import GroupMemberDescription as GroupMemberDescription
     from raftmq.client.admin.group_admin import GroupOffset as GroupOffset
     from raftmq.client.admin.group_admin import OffsetChange as OffsetChange
+    from raftmq.client.admin.schedules import ScheduleDescription as ScheduleDescription
     from raftmq.client.base.metrics import ConsumerMetrics as ConsumerMetrics
     from raftmq.client.base.metrics import ProducerMetrics as ProducerMetrics
     from raftmq.client.base.metrics import WorkerMetrics as WorkerMetrics
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
     from raftmq.types import TopicPartition as TopicPartition
 
 _HOMES = {
+    "ScheduleDescription": "raftmq.client.admin.schedules",
     "BrowsedMessage": "raftmq.client.queue.views",
     "Message": "raftmq.client.queue.message",
     "NewMessage": "raftmq.client.queue.new_message",
@@ -164,6 +166,7 @@ __all__ = [
     "RecordMetadata",
     "Reject",
     "Retry",
+    "ScheduleDescription",
     "TopicDescription",
     "TopicPartition",
     "Transformer",

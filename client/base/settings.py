@@ -264,3 +264,5 @@ WAIT_FINISHED_MS: Final = 10_000
 """Maximum wait of one request for the end of a message, after which it is asked again."""
 PUT_REQUEST_MS_MAX: Final = 10_000
 """Maximum time limit of one append request of a queue, after which it is repeated, as the producer's default."""
+SCHEDULE_EVERY_MS_MIN: Final = 1000
+"""Minimum interval of a schedule. Shorter ones are the work of a program."""
