@@ -260,7 +260,7 @@ class Intake:
         """Follow a change of the topology."""
         self._update_soon()
 
-    def on_link_changed(self, _link: BrokerLink) -> None:
+    def on_link_changed(self, link: BrokerLink) -> None:
         """Divide the credit again."""
         self._update_soon()
 

@@ -52,7 +52,7 @@ async def test_browse_reads_page_by_page_up_to_a_limit(queue: Queue) -> None:
     assert len([message async for message in queue.browse()]) == count
     assert len([message async for message in queue.browse(limit=5)]) == 5
     with pytest.raises(errors.InvalidArgumentError, match="ready, delayed"):
-        await anext(queue.browse("done"))  # type: ignore[arg-type]
+        await anext(queue.browse("done"))
 
 
 async def test_a_message_is_moved_by_its_id_or_by_its_result(queue: Queue) -> None:

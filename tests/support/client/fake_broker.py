@@ -238,7 +238,7 @@ class FakeCluster:
         for stream in list(self.queue_streams):
             stream.push()
         queues = [partition.queue for topic in self.topics.values() for partition in topic.partitions]
-        due = [queue.next_due_ms() for queue in queues if queue.next_due_ms() is not None]
+        due = [left for queue in queues if (left := queue.next_due_ms()) is not None]
         if due:
             asyncio.get_running_loop().call_later(min(due) / 1000, self.serve_queues)
         self.on_settled()
