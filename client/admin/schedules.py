@@ -32,7 +32,7 @@ from raftmq.proto import queue_pb2 as pb
 
 T = TypeVar("T")
 CatchUp = Literal["skip", "one", "all"]
-"""What happens to firings that were missed while no leader could make them: nothing, one for all, or each (at most 1,000)."""
+"""The treatment of firings that were missed while no leader could make them: nothing, one for all, or each (at most 1,000)."""
 _CATCH_UPS: Final[dict[str, pb.CatchUp]] = {"skip": pb.SKIP_MISSED, "one": pb.FIRE_ONCE, "all": pb.FIRE_ALL}
 _CATCH_UP_NAMES: Final[dict[int, CatchUp]] = {pb.SKIP_MISSED: "skip", pb.FIRE_ONCE: "one", pb.FIRE_ALL: "all"}
 _LIMITS = BatchLimits(message_bytes_max=MESSAGE_BYTES_MAX)
@@ -41,7 +41,7 @@ PAGE_SCHEDULES: Final = 500
 
 
 class ScheduleRule(NamedTuple):
-    """When a schedule fires. Exactly one of the first three is given."""
+    """The times at which a schedule fires. Exactly one of the first three is given."""
 
     cron: str | None
     every: timedelta | None

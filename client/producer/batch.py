@@ -1,6 +1,6 @@
 """Batches of one partition, and the light objects by which callers learn the outcome of their records.
 
-`PendingBatch` is what `PartitionQueue` and the dispatcher deliver. `ProducerBatch` holds records of a log topic, and `client/queue/put_batch.py`
+`PartitionQueue` and the dispatcher deliver a `PendingBatch`. `ProducerBatch` holds records of a log topic, and `client/queue/put_batch.py`
 messages of a queue topic.
 
 There is no future per record. A batch knows its outcome, and a `Delivery` is a batch and a position. A future is created only for a caller

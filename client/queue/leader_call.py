@@ -26,7 +26,7 @@ async def call_leader(
     *,
     is_read: bool = False,
 ) -> ResultT:
-    """Make a call to the leader of a partition, and return what `read` makes of its answer. `read` may raise an error of the answer.
+    """Make a call to the leader of a partition, and return the result that `read` takes from its answer. `read` may raise the answer's error.
 
     Definite failures that are retriable are retried until the time is over, those with an unknown outcome only if `is_read`.
 

@@ -127,12 +127,12 @@ def check_schedule_name(name: object) -> str:
     return _check_name(name, "name of a schedule")
 
 
-def _check_name(name: object, what: str) -> str:
+def _check_name(name: object, field: str) -> str:
     if not isinstance(name, str):
-        raise TypeError(f"the {what} must be a str, not {type(name).__name__}")
-    check_text(name, what)
+        raise TypeError(f"the {field} must be a str, not {type(name).__name__}")
+    check_text(name, field)
     if not 1 <= len(name.encode()) <= NAME_BYTES_MAX:
-        raise InvalidArgumentError(f"the {what} must have 1 to {NAME_BYTES_MAX} bytes in UTF-8, unlike {name!r}")
+        raise InvalidArgumentError(f"the {field} must have 1 to {NAME_BYTES_MAX} bytes in UTF-8, unlike {name!r}")
     return name
 
 

@@ -44,7 +44,7 @@ class MessageFilter(NamedTuple):
 
 
 class JobOrder(NamedTuple):
-    """What a job does."""
+    """The kind of a job, and the messages that it concerns."""
 
     kind: pb.JobKind
     states: Sequence[pb.MessageState] = ()

@@ -12,7 +12,7 @@ from raftmq.proto import queue_pb2 as pb
 
 
 class Settlement(NamedTuple):
-    """What happens to one lease."""
+    """One operation on one lease."""
 
     lease: Lease
     operation: pb.AckOperation
