@@ -17,7 +17,7 @@ from raftmq.client.base.error_details import error_from_detail, name_of
 from raftmq.client.base.logs import log
 from raftmq.client.connection.queue_stream import QueueStream
 from raftmq.client.connection.resolver import Resolver
-from raftmq.errors import BrokenConnectionError, ProtocolError, RaftMQError
+from raftmq.errors import BrokenConnectionError, Outcome, ProtocolError, RaftMQError
 from raftmq.proto import queue_pb2 as pb
 
 
@@ -46,6 +46,9 @@ class Recipient(Protocol):
 
     def on_link_changed(self, link: BrokerLink) -> None:
         """Handle another number of ready messages, or a stream that must be opened again."""
+
+    def on_refused(self, error: RaftMQError) -> None:
+        """Handle a refusal that no repetition can cure."""
 
 
 class _Sent(NamedTuple):
@@ -235,6 +238,8 @@ class BrokerLink:
         self._resolver.mark_suspect(self.address)
         try:
             self._lose_all(error)
+            if not error.retriable and error.outcome is Outcome.NOT_APPLIED:
+                self._recipient.on_refused(error)
             self._recipient.on_link_changed(self)
         except Exception as defect:  # noqa: BLE001 -- the root of a callback
             self._on_crash(defect)

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 from raftmq.batch_header import BatchFormatError
 from raftmq.client.base import settings
-from raftmq.client.base.error_details import error_from_detail, name_of
+from raftmq.client.base.error_details import error_from_detail, fresh_copy, name_of
 from raftmq.client.base.logs import log
 from raftmq.client.codec.queue_batch import DamagedMessage, ReceivedMessage, decode_messages
 from raftmq.client.connection.resolver import Resolver, TopicInfo
@@ -22,7 +22,7 @@ from raftmq.client.queue.broker_link import BrokerLink
 from raftmq.client.queue.credit import split_credit
 from raftmq.client.queue.lease import Lease, LeaseOffice, cut_error
 from raftmq.client.queue.topic import QueuePartition
-from raftmq.errors import ClosedClientError, NotLeaderError
+from raftmq.errors import ClosedClientError, NotLeaderError, RaftMQError
 from raftmq.message_block import MessageBlock, unpack_block
 from raftmq.proto import queue_pb2 as pb
 
@@ -263,6 +263,12 @@ class Intake:
     def on_link_changed(self, link: BrokerLink) -> None:
         """Divide the credit again."""
         self._update_soon()
+
+    def on_refused(self, error: RaftMQError) -> None:
+        """Raise a broker's refusal where somebody waits."""
+        for waiter in self._waiters:
+            if not waiter.future.done():
+                waiter.future.set_exception(fresh_copy(error))
 
     def link(self, address: str) -> BrokerLink | None:
         """Return the stream to a broker, or None if there is none."""

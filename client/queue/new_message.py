@@ -14,8 +14,8 @@ from typing import Any, Final, Generic, NamedTuple, cast
 from raftmq.client.base import settings
 from raftmq.client.base.texts import check_text
 from raftmq.client.codec.batch import Headers
+from raftmq.client.codec.cells import Serializer, check_headers, to_bytes
 from raftmq.client.codec.message_headers import encode_headers
-from raftmq.client.producer.record_checks import Serializer, check_headers, to_bytes
 from raftmq.errors import InvalidArgumentError, RecordTooLargeError
 from raftmq.message_checks import (
     DELAY_MAX_MS,

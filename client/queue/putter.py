@@ -15,12 +15,12 @@ from zlib import crc32
 from raftmq.client.base import settings
 from raftmq.client.base.error_details import fresh_copy
 from raftmq.client.base.loop_budget import LoopBudget
+from raftmq.client.codec.cells import Serializer
 from raftmq.client.connection.resolver import Resolver, TopicInfo
 from raftmq.client.producer.byte_budget import ByteBudget
 from raftmq.client.producer.dispatcher import Dispatcher
 from raftmq.client.producer.identity import ProducerName
 from raftmq.client.producer.partition_queue import PartitionQueue, ProducerIdentity
-from raftmq.client.producer.record_checks import Serializer
 from raftmq.client.queue.new_message import CheckedMessage, NewMessage, check_message
 from raftmq.client.queue.put_batch import MessageBatch, PutResult
 from raftmq.client.queue.topic import QueueTopic

@@ -415,6 +415,20 @@ async def test_a_settlement_without_an_answer_in_time_is_unknown(cluster: FakeCl
     assert caught.value.outcome is errors.Outcome.UNKNOWN
 
 
+async def test_a_refused_stream_raises_where_somebody_waits(queue: Queue, cluster: FakeCluster) -> None:
+    cluster.stream_error = detail(pb.PERMISSION_DENIED)
+    with pytest.raises(errors.PermissionDeniedError):
+        await queue.get()
+    cluster.stream_error = detail(pb.NOT_READY)
+    getting = asyncio.ensure_future(queue.get())
+    await cluster.wait_queue(lambda: True)
+    cluster.stream_error = None
+    await queue.put(b"later")
+    message = await getting
+    assert message is not None
+    assert message.value == b"later"
+
+
 async def test_close_gives_back_what_nobody_has_got(cluster: FakeCluster) -> None:
     (fake,) = cluster.create_queue("jobs")
     async with Queue("jobs", bootstrap_servers=cluster.bootstrap_servers) as queue:

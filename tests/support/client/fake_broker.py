@@ -206,6 +206,8 @@ class FakeCluster:
         """Every PartitionAck, of streams and of unary calls."""
         self.unary_acks: list[pb.AckRequest] = []
         self.ack_hook: AckHook | None = None
+        self.stream_error: pb.ErrorDetail | None = None
+        """The error with which every new PollStream ends."""
         self.jobs: dict[int, int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 

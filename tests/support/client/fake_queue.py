@@ -311,6 +311,10 @@ class FakeStream:
         self.broker.cluster.stream_requests.append((self.broker.broker_id, request))
         if request.HasField("open"):
             self.open = request.open
+            if self.broker.cluster.stream_error is not None:
+                self.responses.put_nowait(pb.QueueStreamResponse(error=self.broker.cluster.stream_error))
+                self.end()
+                return
         self.credit = request.credit_messages
         if request.acks:
             results = self.broker.queue.settle_all(request.acks)
