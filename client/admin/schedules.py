@@ -12,6 +12,7 @@ from typing import Final, Literal, NamedTuple, TypeVar
 from zlib import crc32
 
 from raftmq.client.base import settings
+from raftmq.client.base.texts import check_text
 from raftmq.client.codec.queue_batch import TimeColumns, encode_messages
 from raftmq.client.connection.resolver import Resolver
 from raftmq.client.queue.leader_call import call_leader
@@ -195,7 +196,9 @@ def _rule_of(rule: ScheduleRule) -> pb.ScheduleRule:
     if rule.catch_up not in _CATCH_UPS:
         raise InvalidArgumentError(f"catch_up {rule.catch_up!r}: use one of {', '.join(_CATCH_UPS)}")
     made = pb.ScheduleRule(catch_up=_CATCH_UPS[rule.catch_up])
+    check_text(rule.timezone, "timezone")
     if rule.cron is not None:
+        check_text(rule.cron, "cron")
         if len(rule.cron.split()) != 5:
             raise InvalidArgumentError(f"cron needs five fields, such as '0 9 * * mon-fri', not {rule.cron!r}")
         made.cron, made.timezone = rule.cron, rule.timezone
