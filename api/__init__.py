@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from raftmq.client.admin.group_admin import GroupMemberDescription as GroupMemberDescription
     from raftmq.client.admin.group_admin import GroupOffset as GroupOffset
     from raftmq.client.admin.group_admin import OffsetChange as OffsetChange
+    from raftmq.client.admin.schedules import ScheduleDescription as ScheduleDescription
     from raftmq.client.base.metrics import ConsumerMetrics as ConsumerMetrics
     from raftmq.client.base.metrics import ProducerMetrics as ProducerMetrics
     from raftmq.client.base.metrics import WorkerMetrics as WorkerMetrics
@@ -47,6 +48,13 @@ if TYPE_CHECKING:
     from raftmq.client.producer.batch import FailedRecords as FailedRecords
     from raftmq.client.producer.partitioner import Partitioner as Partitioner
     from raftmq.client.producer.producer import Producer as Producer
+    from raftmq.client.queue.message import Message as Message
+    from raftmq.client.queue.new_message import NewMessage as NewMessage
+    from raftmq.client.queue.put_batch import PutResult as PutResult
+    from raftmq.client.queue.queue import Queue as Queue
+    from raftmq.client.queue.views import BrowsedMessage as BrowsedMessage
+    from raftmq.client.queue.views import MessageCounts as MessageCounts
+    from raftmq.client.queue.views import QueueStats as QueueStats
     from raftmq.client.transformer.output import Output as Output
     from raftmq.client.transformer.transformer import Transformer as Transformer
     from raftmq.client.worker.failure_reports import HandlerFailure as HandlerFailure
@@ -56,11 +64,20 @@ if TYPE_CHECKING:
     from raftmq.client.worker.worker import Worker as Worker
     from raftmq.errors import Outcome as Outcome
     from raftmq.errors import RaftMQError as RaftMQError
+    from raftmq.types import QueueRecord as QueueRecord
     from raftmq.types import Record as Record
     from raftmq.types import RecordMetadata as RecordMetadata
     from raftmq.types import TopicPartition as TopicPartition
 
 _HOMES = {
+    "ScheduleDescription": "raftmq.client.admin.schedules",
+    "BrowsedMessage": "raftmq.client.queue.views",
+    "Message": "raftmq.client.queue.message",
+    "NewMessage": "raftmq.client.queue.new_message",
+    "PutResult": "raftmq.client.queue.put_batch",
+    "Queue": "raftmq.client.queue.queue",
+    "QueueStats": "raftmq.client.queue.views",
+    "MessageCounts": "raftmq.client.queue.views",
     "Admin": "raftmq.client.admin.admin",
     "AppendedSpan": "raftmq.client.producer.batch",
     "Attempt": "raftmq.client.worker.handlers",
@@ -92,6 +109,7 @@ _HOMES = {
     "ProducerMetrics": "raftmq.client.base.metrics",
     "RaftMQError": "raftmq.errors",
     "RebalanceListener": "raftmq.client.consumer.rebalance_listener",
+    "QueueRecord": "raftmq.types",
     "Record": "raftmq.types",
     "RecordMetadata": "raftmq.types",
     "Reject": "raftmq.client.worker.signals",
@@ -111,6 +129,7 @@ __all__ = [
     "BrokerDescription",
     "BrokerHealth",
     "BrokerRemoval",
+    "BrowsedMessage",
     "BulkDelivery",
     "ClusterDescription",
     "ClusterHealth",
@@ -123,6 +142,9 @@ __all__ = [
     "GroupMemberDescription",
     "GroupOffset",
     "HandlerFailure",
+    "Message",
+    "MessageCounts",
+    "NewMessage",
     "NewTopic",
     "OffsetAndTimestamp",
     "OffsetChange",
@@ -134,12 +156,17 @@ __all__ = [
     "Partitioner",
     "Producer",
     "ProducerMetrics",
+    "PutResult",
+    "Queue",
+    "QueueRecord",
+    "QueueStats",
     "RaftMQError",
     "RebalanceListener",
     "Record",
     "RecordMetadata",
     "Reject",
     "Retry",
+    "ScheduleDescription",
     "TopicDescription",
     "TopicPartition",
     "Transformer",

@@ -104,6 +104,22 @@ class ErrorCode(IntEnum):
     STALE_DIRECTORY = 75
     ADDRESS_TAKEN = 76
     INTERNAL = 90
+    QUEUE_FULL = 100
+    TENANT_FULL = 101
+    LEASE_LOST = 102
+    LEASE_UNKNOWN = 103
+    ATTEMPTS_EXHAUSTED = 104
+    NO_SUCH_MESSAGE = 105
+    VERSION_CONFLICT = 106
+    MESSAGE_LEASED = 107
+    WRONG_MESSAGE_STATE = 108
+    UNKNOWN_SESSION = 109
+    TOO_MANY_SESSIONS = 110
+    TOO_MANY_TENANTS = 111
+    UNKNOWN_SCHEDULE = 112
+    TOO_MANY_SCHEDULES = 113
+    UNKNOWN_JOB = 114
+    TOO_MANY_JOBS = 115
 
 
 class RaftMQError(Exception):
@@ -350,6 +366,25 @@ class PoisonRecordError(UsageError):
         """The number of attempts by this worker."""
 
 
+class NoSuchMessageError(UsageError):
+    """The partition has no unfinished message with this sequence or id: it is done, was cancelled, or never existed."""
+
+    code = ErrorCode.NO_SUCH_MESSAGE
+
+
+class UnknownScheduleError(UsageError):
+    """The topic has no schedule of this name."""
+
+    code = ErrorCode.UNKNOWN_SCHEDULE
+    advice = "list the schedules that exist (Admin.list_schedules)"
+
+
+class UnknownJobError(UsageError):
+    """The partition has no such job: it is finished, or was cancelled."""
+
+    code = ErrorCode.UNKNOWN_JOB
+
+
 class TransformStateError(UsageError):
     """A transformer's state is too large to be committed with the group's offset, or can no longer be verified."""
 
@@ -524,6 +559,90 @@ class ConflictError(RejectedError):
     retriable = True
 
 
+class QueueFullError(RejectedError):
+    """The topic has its maximum number or size of messages. Nothing was enqueued."""
+
+    code = ErrorCode.QUEUE_FULL
+    retriable = True
+    advice = "put again when consumers have made room, or raise the topic's limit"
+
+
+class TenantFullError(RejectedError):
+    """A tenant has its maximum number or size of messages. Nothing of the batch was enqueued."""
+
+    code = ErrorCode.TENANT_FULL
+    retriable = True
+    advice = "put again when consumers have made room, or raise the topic's limit for tenants"
+
+
+class LeaseLostError(RejectedError):
+    """The message exists, and this lease of it has ended. The settlement changed nothing: the message is delivered again, or already is."""
+
+    code = ErrorCode.LEASE_LOST
+    advice = "renew long leases in time (the SDK does, while its process runs), and make handlers idempotent"
+
+
+class AttemptsExhaustedError(RejectedError):
+    """The message was released after its last attempt. It is dead and is not delivered again."""
+
+    code = ErrorCode.ATTEMPTS_EXHAUSTED
+    advice = "look at it with browse, and redrive it when the cause is repaired"
+
+
+class VersionConflictError(RejectedError):
+    """The message or the schedule has changed since the given version. Read it again, and decide again."""
+
+    code = ErrorCode.VERSION_CONFLICT
+
+
+class MessageLeasedError(RejectedError):
+    """A consumer works on the message, so it cannot be changed now."""
+
+    code = ErrorCode.MESSAGE_LEASED
+    retriable = True
+
+
+class WrongMessageStateError(RejectedError):
+    """The message's state does not allow the change: a dead message cannot be moved, and only a dead one can be redriven."""
+
+    code = ErrorCode.WRONG_MESSAGE_STATE
+
+
+class UnknownSessionError(RejectedError):
+    """The partition does not know the consumer's session any more. The SDK opens another one."""
+
+    code = ErrorCode.UNKNOWN_SESSION
+
+
+class TooManySessionsError(RejectedError):
+    """The partition has the maximum number of consumer sessions. One must expire first."""
+
+    code = ErrorCode.TOO_MANY_SESSIONS
+    retriable = True
+
+
+class TooManyTenantsError(RejectedError):
+    """The partition has the maximum number of tenants. Nothing was enqueued."""
+
+    code = ErrorCode.TOO_MANY_TENANTS
+    retriable = True
+    advice = "name fewer tenants: one for each customer, not one for each message"
+
+
+class TooManySchedulesError(RejectedError):
+    """The partition has the maximum number of schedules."""
+
+    code = ErrorCode.TOO_MANY_SCHEDULES
+    advice = "delete schedules that are not needed, or spread them over more partitions"
+
+
+class TooManyJobsError(RejectedError):
+    """The partition has the maximum number of running jobs. Wait until one is finished."""
+
+    code = ErrorCode.TOO_MANY_JOBS
+    retriable = True
+
+
 class BufferFullError(RejectedError):
     """The producer's buffer had no space within ``max_block_ms``. The record was not accepted."""
 
@@ -607,6 +726,13 @@ class ClosedInFlightError(UnknownOutcomeError):
     """The client was closed without waiting while the batch was in flight. It may have been written."""
 
     advice = "check whether the records exist before sending them again"
+
+
+class LeaseUnknownError(UnknownOutcomeError):
+    """The message is gone, and no session tells whether this consumer finished it, or another one did."""
+
+    code = ErrorCode.LEASE_UNKNOWN
+    advice = "treat the message as done: it is not delivered again"
 
 
 class InternalError(UnknownOutcomeError):

@@ -10,7 +10,7 @@ import sys
 from importlib.util import find_spec
 from typing import Final, Literal
 
-Extra = Literal["cli", "server", "spark"]
+Extra = Literal["cli", "server", "spark", "taskiq"]
 
 MODULES: Final[dict[Extra, tuple[str, ...]]] = {
     "cli": ("rich", "typer"),
@@ -32,6 +32,7 @@ MODULES: Final[dict[Extra, tuple[str, ...]]] = {
         *(("uvloop",) if sys.platform != "win32" else ()),
     ),
     "spark": ("pyarrow", "pyspark"),
+    "taskiq": ("taskiq",),
 }
 """The modules that each extra in ``pyproject.toml`` makes importable."""
 

@@ -103,6 +103,25 @@ COMMIT_OFFSETS: Final = _unary(pb.CommitOffsetsRequest, pb.CommitOffsetsResponse
 FETCH_OFFSETS: Final = _unary(pb.FetchOffsetsRequest, pb.FetchOffsetsResponse)
 WRITE_OFFSETS: Final = _unary(pb.WriteOffsetsRequest, pb.WriteOffsetsResponse)
 
+QUEUE_POLL: Final = _unary(pb.QueuePollRequest, pb.QueuePollResponse)
+POLL_STREAM: Final[StreamMethod[pb.QueueStreamRequest, pb.QueueStreamResponse]] = next(
+    method for method in METHODS if isinstance(method, StreamMethod) and method.request_type is pb.QueueStreamRequest
+)
+ACK: Final = _unary(pb.AckRequest, pb.AckResponse)
+OPEN_SESSION: Final = _unary(pb.OpenSessionRequest, pb.OpenSessionResponse)
+BROWSE: Final = _unary(pb.BrowseRequest, pb.BrowseResponse)
+QUEUE_STATS: Final = _unary(pb.QueueStatsRequest, pb.QueueStatsResponse)
+CHANGE: Final = _unary(pb.ChangeRequest, pb.ChangeResponse)
+WAIT_FINISHED: Final = _unary(pb.WaitFinishedRequest, pb.WaitFinishedResponse)
+START_JOB: Final = _unary(pb.StartJobRequest, pb.StartJobResponse)
+LIST_JOBS: Final = _unary(pb.ListJobsRequest, pb.ListJobsResponse)
+CANCEL_JOB: Final = _unary(pb.CancelJobRequest, pb.CancelJobResponse)
+PAUSE: Final = _unary(pb.PauseRequest, pb.PauseResponse)
+PUT_SCHEDULE: Final = _unary(pb.PutScheduleRequest, pb.PutScheduleResponse)
+CHANGE_SCHEDULE: Final = _unary(pb.ChangeScheduleRequest, pb.ChangeScheduleResponse)
+DELETE_SCHEDULE: Final = _unary(pb.DeleteScheduleRequest, pb.DeleteScheduleResponse)
+LIST_SCHEDULES: Final = _unary(pb.ListSchedulesRequest, pb.ListSchedulesResponse)
+
 HEARTBEAT: Final = _unary(pb.HeartbeatRequest, pb.HeartbeatResponse)
 LEAVE: Final = _unary(pb.LeaveRequest, pb.LeaveResponse)
 LIST_GROUPS: Final = _unary(pb.ListGroupsRequest, pb.ListGroupsResponse)

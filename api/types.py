@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     ValueT_co = TypeVar("ValueT_co", covariant=True, default=bytes)
     KeyT_contra = TypeVar("KeyT_contra", contravariant=True, default="BytesLike")
     ValueT_contra = TypeVar("ValueT_contra", contravariant=True, default="BytesLike")
+    QueueValueT = TypeVar("QueueValueT", default=bytes)
 else:
     from typing import TypeVar
 
@@ -25,6 +26,7 @@ else:
     ValueT_co = TypeVar("ValueT_co", covariant=True)
     KeyT_contra = TypeVar("KeyT_contra", contravariant=True)
     ValueT_contra = TypeVar("ValueT_contra", contravariant=True)
+    QueueValueT = TypeVar("QueueValueT")
 
 BytesLike = bytes | bytearray | memoryview
 """The types that a producer without serializers accepts."""
@@ -88,3 +90,16 @@ class Record(msgspec.Struct, Generic[KeyT_co, ValueT_co], frozen=True, gc=False)
     value: ValueT_co | None
     """None is a tombstone, ``b""`` an empty value."""
     headers: tuple[tuple[str, bytes], ...] = ()
+
+
+class QueueRecord(Record[KeyT_co, ValueT_co], frozen=True, gc=False):
+    """A message of a queue topic, as a worker passes it to a handler.
+
+    As a `Record` its offset is the message's sequence, and its timestamp the time at which it was enqueued.
+    """
+
+    tenant: str = ""
+    """Empty: the root."""
+    id: str | None = None
+    """The producer's name for it, or None."""
+    priority: int = 0

@@ -19,6 +19,8 @@ from raftmq.sync.consumer import Consumer as Consumer
 from raftmq.sync.delivery import BulkDelivery as BulkDelivery
 from raftmq.sync.delivery import Delivery as Delivery
 from raftmq.sync.producer import Producer as Producer
+from raftmq.sync.queue import Message as Message
+from raftmq.sync.queue import Queue as Queue
 from raftmq.sync.rebalance_listener import RebalanceListener as RebalanceListener
 
-__all__ = ["Admin", "BulkDelivery", "Consumer", "Delivery", "Producer", "RebalanceListener"]
+__all__ = ["Admin", "BulkDelivery", "Consumer", "Delivery", "Message", "Producer", "Queue", "RebalanceListener"]

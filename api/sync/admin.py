@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Literal, Self
 
 from raftmq.client.admin.admin import Admin as AsyncAdmin
 from raftmq.client.admin.descriptions import BrokerRemoval, ClusterDescription, NewTopic, TopicDescription
 from raftmq.client.admin.group_admin import GroupDescription, GroupListing, OffsetChange
+from raftmq.client.admin.schedules import CatchUp, ScheduleDescription
 from raftmq.client.connection.transport import Transport
 from raftmq.sync.client import SyncClient
 from raftmq.types import TopicPartition
@@ -105,6 +107,66 @@ class Admin(SyncClient):
     def delete_records(self, before_offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Delete records below given offsets. See `raftmq.Admin.delete_records`."""
         return self._run(lambda: self._client.delete_records(before_offsets))
+
+    def put_schedule(
+        self,
+        topic: str,
+        name: str,
+        value: bytes,
+        *,
+        cron: str | None = None,
+        every: timedelta | None = None,
+        at: datetime | None = None,
+        timezone: str = "UTC",
+        catch_up: CatchUp = "skip",
+        key: str | bytes | None = None,
+        tenant: str | None = None,
+        priority: int = 0,
+        expires_ms: float | None = None,
+        headers: Iterable[tuple[str, bytes]] = (),
+        paused: bool = False,
+        version: int | None = None,
+    ) -> ScheduleDescription:
+        """Create or replace a schedule. See `raftmq.Admin.put_schedule`."""
+        return self._run(
+            lambda: self._client.put_schedule(
+                topic,
+                name,
+                value,
+                cron=cron,
+                every=every,
+                at=at,
+                timezone=timezone,
+                catch_up=catch_up,
+                key=key,
+                tenant=tenant,
+                priority=priority,
+                expires_ms=expires_ms,
+                headers=headers,
+                paused=paused,
+                version=version,
+            )
+        )
+
+    def list_schedules(self, topic: str) -> list[ScheduleDescription]:
+        """Return the schedules of a queue topic. See `raftmq.Admin.list_schedules`."""
+        return self._run(lambda: self._client.list_schedules(topic))
+
+    def pause_schedule(self, topic: str, name: str) -> None:
+        """Pause a schedule. See `raftmq.Admin.pause_schedule`."""
+        self._run(lambda: self._client.pause_schedule(topic, name))
+
+    def resume_schedule(self, topic: str, name: str) -> None:
+        """Resume a schedule. See `raftmq.Admin.resume_schedule`."""
+        self._run(lambda: self._client.resume_schedule(topic, name))
+
+    def run_schedule(self, topic: str, name: str) -> None:
+        """Fire a schedule now. See `raftmq.Admin.run_schedule`."""
+        self._run(lambda: self._client.run_schedule(topic, name))
+
+    def delete_schedule(self, topic: str, name: str) -> None:
+        """Delete a schedule. See `raftmq.Admin.delete_schedule`."""
+        self._run(lambda: self._client.delete_schedule(topic, name))
 
     def list_groups(self) -> list[GroupListing]:
         """Return all consumer groups. See `raftmq.Admin.list_groups`."""

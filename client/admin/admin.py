@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Final, Literal, Self
 
@@ -28,6 +29,7 @@ from raftmq.client.admin.group_admin import (
     remove_group_member,
     reset_group_offsets,
 )
+from raftmq.client.admin.schedules import CatchUp, ScheduleDescription, ScheduleRule, Schedules
 from raftmq.client.base import settings
 from raftmq.client.base.affinity import ClientAffinity
 from raftmq.client.base.arguments import check_positive
@@ -36,6 +38,7 @@ from raftmq.client.base.texts import check_text, check_texts
 from raftmq.client.connection.leader_calls import delete_records
 from raftmq.client.connection.resolver import Resolver
 from raftmq.client.connection.transport import GrpcTransport, Transport
+from raftmq.client.queue.new_message import NewMessage
 from raftmq.errors import (
     ClosedClientError,
     InvalidArgumentError,
@@ -332,6 +335,88 @@ class Admin:
                     f"before_offsets: {offset} is not a valid offset of {partition.topic}/{partition.partition} (-1 means all records)"
                 )
         return await delete_records(self._resolver, dict(before_offsets), self._timeout_seconds)
+
+    # ---------------------------------------------------------------------------------------------------- schedules
+
+    async def put_schedule(
+        self,
+        topic: str,
+        name: str,
+        value: bytes,
+        *,
+        cron: str | None = None,
+        every: timedelta | None = None,
+        at: datetime | None = None,
+        timezone: str = "UTC",
+        catch_up: CatchUp = "skip",
+        key: str | bytes | None = None,
+        tenant: str | None = None,
+        priority: int = 0,
+        expires_ms: float | None = None,
+        headers: Iterable[tuple[str, bytes]] = (),
+        paused: bool = False,
+        version: int | None = None,
+    ) -> ScheduleDescription:
+        """Create a schedule of a queue topic, or replace the one of this name. Each firing puts one message.
+
+        Args:
+            topic: the queue topic.
+            name: the schedule's name, unique in its topic.
+            value: the message's body.
+            cron: five fields, such as ``"0 9 * * mon-fri"``, in `timezone`.
+            every: an interval of at least one second.
+            at: a single firing, with a time zone.
+            timezone: a name of the time zone database, such as ``"Europe/Berlin"``.
+            catch_up: the treatment of firings that were missed while no broker could make them.
+            key: the message's, as for `Queue.put`. So are the next four.
+            tenant: the message's.
+            priority: the message's.
+            expires_ms: the message's.
+            headers: the message's.
+            paused: create it paused.
+            version: replace only this version; 0: create only. None: either.
+
+        Raises:
+            VersionConflictError: the schedule has another version. Nothing was changed.
+            TooManySchedulesError: the partition has the maximum number.
+        """
+        self._check_usable()
+        return await self._schedules(topic).put(
+            name,
+            ScheduleRule(cron, every, at, timezone, catch_up),
+            NewMessage(value, key, tenant, priority, expires_ms=expires_ms, headers=headers),
+            is_paused=paused,
+            version=version,
+        )
+
+    async def list_schedules(self, topic: str) -> list[ScheduleDescription]:
+        """Return the schedules of a queue topic, by name."""
+        self._check_usable()
+        return await self._schedules(topic).list_all()
+
+    async def pause_schedule(self, topic: str, name: str) -> None:
+        """Stop a schedule's firings until it is resumed. Raises `UnknownScheduleError`."""
+        self._check_usable()
+        await self._schedules(topic).change(name, pause=True)
+
+    async def resume_schedule(self, topic: str, name: str) -> None:
+        """Let a paused schedule fire again. Raises `UnknownScheduleError`."""
+        self._check_usable()
+        await self._schedules(topic).change(name, resume=True)
+
+    async def run_schedule(self, topic: str, name: str) -> None:
+        """Fire a schedule now, additionally to its rule. Raises `UnknownScheduleError`."""
+        self._check_usable()
+        await self._schedules(topic).change(name, run_now=True)
+
+    async def delete_schedule(self, topic: str, name: str) -> None:
+        """Delete a schedule. Messages that it has put remain. Raises `UnknownScheduleError`."""
+        self._check_usable()
+        await self._schedules(topic).delete(name)
+
+    def _schedules(self, topic: str) -> Schedules:
+        check_text(topic, "topic")
+        return Schedules(self._resolver, topic, self._timeout_seconds)
 
     # ----------------------------------------------------------------------------------------------------------- groups
 

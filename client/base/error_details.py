@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import cast
 
 from google.protobuf.any_pb2 import Any
 from google.protobuf.message import DecodeError
@@ -35,6 +36,11 @@ def error_from_detail(detail: pb.ErrorDetail, context: str = "") -> RaftMQError:
     if detail.outcome == pb.UNKNOWN_OUTCOME:
         error.outcome = Outcome.UNKNOWN
     return error
+
+
+def error_of_code(code: int, context: str) -> RaftMQError:
+    """Return the exception for a code without a detail, with `context` as its message."""
+    return error_from_detail(pb.ErrorDetail(code=cast("pb.ErrorCode", code)), context)
 
 
 def with_address(error: RaftMQError, address: str) -> RaftMQError:

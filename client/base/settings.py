@@ -217,3 +217,52 @@ TRANSFORM_CLAIM_SECONDS: Final = 30.0
 """Time limit of one attempt to begin under a producer name. It waits up to `PREDECESSOR_SECONDS` for brokers that cannot be informed."""
 TRANSFORM_DRAIN_SECONDS: Final = 10.0
 """Time for which a stopping transformer waits for its chunks. An interrupted chunk is repeated by the next one, and written once."""
+
+LOG_KIND: Final = "log"
+QUEUE_KIND: Final = "queue"
+"""The kinds of topics, as the cluster names them."""
+TOPIC_ORDERED_BY_KEY_KEY: Final = "ordered.by.key"
+TOPIC_MESSAGE_BYTES_KEY: Final = "max.message.bytes"
+MESSAGE_BYTES_DEFAULT: Final = MIB
+"""The brokers' default of `max.message.bytes`."""
+
+MESSAGE_ERROR_BYTES_MAX: Final = KIB
+"""Maximum bytes of the error or the progress that is kept with a message, as on the brokers. Longer texts are cut."""
+RELEASE_DELAY_MS_MAX: Final = (1 << 32) - 1
+"""Maximum delay of a release, because of its type: 49 days. A move has no such bound."""
+ACK_MESSAGES_MAX: Final = 500
+"""Maximum number of messages settled by one request to a partition. It leaves half of an entry's work to the leases that travel with it."""
+ACK_CHECK_SECONDS: Final = 0.5
+"""Interval of checks for settlements that are overdue, while any is unanswered."""
+QUEUE_SURPLUS_SECONDS: Final = 0.1
+"""Time for which a message that nobody waits for stays with the client. A loop over `get` asks again within it."""
+QUEUE_CREDIT_BYTES: Final = 4 * MIB
+"""Bytes of messages that a broker may send ahead on one stream: as large as an answer, and above the largest message."""
+QUEUE_CREDIT_MAX: Final = 1000
+"""Maximum number of messages that a client requests at once from all leaders: as many as one entry may lease."""
+QUEUE_INTAKES_MAX: Final = 8
+"""Maximum number of combinations of lease time and tenants for which streams stay open. Those unused for longest are closed first."""
+QUEUE_CLOSE_SECONDS: Final = 5.0
+"""Maximum time for which `close` waits for settlements. Messages that are not settled are delivered again."""
+LEASE_TICK_SECONDS: Final = 0.5
+"""Interval at which held leases are looked at. The shortest lease, one second, is renewed twice in its time."""
+LEASE_ASSUMED_SECONDS: Final = 30.0
+"""The assumed length of a lease whose broker does not tell it."""
+LEASE_RENEWALS_MAX: Final = 2000
+"""Maximum number of leases renewed by one request to a broker."""
+LEASE_RENEWAL_SECONDS: Final = 2.0
+"""Time limit of one request for renewals. A frozen broker must not keep the leases of others from being renewed."""
+QUEUE_POLL_SLICE_MS: Final = 500
+"""Time for which one of several leaders is polled before the next one, so that a message on another leader is found soon."""
+QUEUE_POLL_WAIT_MS: Final = 10_000
+"""Time for which the only leader is polled, before another one may lead."""
+BROWSE_PAGE_MESSAGES: Final = 500
+"""Messages in a page of a browse without bodies. A page is made between two turns of the broker's loop."""
+BROWSE_PAGE_BODIES: Final = 50
+"""Messages in a page with bodies."""
+WAIT_FINISHED_MS: Final = 10_000
+"""Maximum wait of one request for the end of a message, after which it is asked again."""
+PUT_REQUEST_MS_MAX: Final = 10_000
+"""Maximum time limit of one append request of a queue, after which it is repeated, as the producer's default."""
+SCHEDULE_EVERY_MS_MIN: Final = 1000
+"""Minimum interval of a schedule. Shorter ones are the work of a program."""

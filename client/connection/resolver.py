@@ -50,6 +50,11 @@ class TopicInfo:
     """The Raft group of each partition, by partition number."""
     batch_bytes_max: int = settings.TOPIC_BATCH_BYTES_MAX
     """Maximum size of a batch of the topic, compressed and including the header."""
+    kind: str = settings.LOG_KIND
+    is_ordered_by_key: bool = False
+    """Whether a queue topic delivers the messages of a key one after the other."""
+    message_bytes_max: int = settings.MESSAGE_BYTES_DEFAULT
+    """Maximum size of a message of a queue topic, with its headers and as it is stored."""
 
     @property
     def record_bytes_max(self) -> int:
@@ -439,7 +444,15 @@ class Resolver:
             return  # an older incarnation, or an older state of it: partitions are only ever added
         partitions = sorted(topic.partitions, key=lambda partition: partition.partition)
         group_ids = tuple(partition.group_id for partition in partitions)
-        info = TopicInfo(topic.name, topic.topic_id, group_ids, _batch_bytes_max(topic.config))
+        info = TopicInfo(
+            topic.name,
+            topic.topic_id,
+            group_ids,
+            _number(topic.config, settings.TOPIC_BATCH_BYTES_KEY, settings.TOPIC_BATCH_BYTES_MAX),
+            topic.kind or settings.LOG_KIND,
+            bool(_number(topic.config, settings.TOPIC_ORDERED_BY_KEY_KEY, 0)),
+            _number(topic.config, settings.TOPIC_MESSAGE_BYTES_KEY, settings.MESSAGE_BYTES_DEFAULT),
+        )
         if info != known:
             self.topics[topic.name] = info
 
@@ -471,10 +484,10 @@ class Resolver:
         self._notify()
 
 
-def _batch_bytes_max(config: Mapping[str, str]) -> int:
-    """Return the topic's configured batch size, or the default for a value that only a newer broker understands."""
-    text = config.get(settings.TOPIC_BATCH_BYTES_KEY, "")
-    return int(text) if text.isdigit() else settings.TOPIC_BATCH_BYTES_MAX
+def _number(config: Mapping[str, str], key: str, default: int) -> int:
+    """Return a topic setting, or the default for a value that only a newer broker understands."""
+    text = config.get(key, "")
+    return int(text) if text.isdigit() else default
 
 
 def parse_addresses(bootstrap_servers: str | Sequence[str]) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from functools import partial
-from typing import Protocol, cast
+from typing import Any, Generic, Protocol, cast
 from weakref import WeakSet
 
 import grpc
@@ -29,6 +29,7 @@ from raftmq.client.connection.data_connection import DataConnection
 from raftmq.client.connection.data_port import DataPort
 from raftmq.client.connection.grpc_calls import GrpcCalls
 from raftmq.client.connection.pending_poll import OnPolled, PendingPoll, PollTask
+from raftmq.client.connection.queue_stream import OnQueueResponse, QueueStream
 from raftmq.client.connection.shared_channel import SharedChannel, shared_channel
 from raftmq.errors import (
     BrokenConnectionError,
@@ -40,7 +41,16 @@ from raftmq.errors import (
     UnsupportedVersionError,
     WrongClusterError,
 )
-from raftmq.methods import APPEND_STREAM, OPEN_DATA_CONNECTION, POLL, WATCH, RequestT, ResponseT, UnaryMethod
+from raftmq.methods import (
+    APPEND_STREAM,
+    OPEN_DATA_CONNECTION,
+    POLL,
+    POLL_STREAM,
+    WATCH,
+    RequestT,
+    ResponseT,
+    UnaryMethod,
+)
 from raftmq.proto import queue_pb2 as pb
 
 
@@ -77,6 +87,10 @@ class Connection(Protocol):
             on_end: called once when the stream ends without `cancel`. The error is about every unanswered request.
             on_writable: called when the stream takes requests again, after a `write` that returned False.
         """
+        ...
+
+    def queue_stream(self, on_response: OnQueueResponse, on_end: OnEnd, on_writable: Callable[[], None]) -> QueueStream:
+        """Open a stream of messages of queue topics. Its arguments are those of `append_stream`."""
         ...
 
     async def close(self) -> None:
@@ -365,12 +379,27 @@ class GrpcConnection:
         def is_outdated() -> bool:
             return isinstance(port.connection(APPEND_NUMBER), DataConnection)
 
-        stream = _GrpcAppendStream(
-            call, self._address, self._calls, on_response, on_lost, on_writable, is_outdated=is_outdated
+        stream = _GrpcStream(call, self._address, self._calls, pb.AppendResponse, on_response, on_lost, on_writable)
+        self._keep_reader(stream.reader)
+        return _GrpcAppendStream(stream, is_outdated)
+
+    def queue_stream(self, on_response: OnQueueResponse, on_end: OnEnd, on_writable: Callable[[], None]) -> QueueStream:
+        """Open a stream of messages. Does not wait."""
+        self._check_open()
+        open_call: grpc.aio.StreamStreamMultiCallable[bytes, pb.QueueStreamResponse] = (
+            self._shared.channel.stream_stream(
+                POLL_STREAM.path, request_serializer=None, response_deserializer=pb.QueueStreamResponse.FromString
+            )
         )
-        self._readers.add(stream.reader)
-        stream.reader.add_done_callback(self._readers.discard)
-        return stream
+        call = open_call(metadata=call_metadata(self.cluster_id))
+        self._calls.add_stream(call)
+        stream = _GrpcStream(call, self._address, self._calls, pb.QueueStreamResponse, on_response, on_end, on_writable)
+        self._keep_reader(stream.reader)
+        return _GrpcQueueStream(stream)
+
+    def _keep_reader(self, reader: asyncio.Task[None]) -> None:
+        self._readers.add(reader)
+        reader.add_done_callback(self._readers.discard)
 
     async def close(self) -> None:
         """Close immediately. Running calls fail. Waits briefly until the core has ended them."""
@@ -431,33 +460,34 @@ async def _ask_data_connection(shared: SharedChannel, address: str, cluster_id: 
         del call, shared
 
 
-class _GrpcAppendStream:
+class _GrpcStream(Generic[ResponseT]):
+    """A stream of requests that are already serialized, and of answers that come in any order."""
+
     def __init__(
         self,
-        call: grpc.aio.StreamStreamCall[bytes, pb.AppendResponse],
+        call: grpc.aio.StreamStreamCall[bytes, ResponseT],
         address: str,
         calls: GrpcCalls,
-        on_response: OnResponse,
+        response_type: type[ResponseT],
+        on_response: Callable[[ResponseT], None],
         on_end: OnEnd,
         on_writable: Callable[[], None],
-        *,
-        is_outdated: Callable[[], bool],
     ) -> None:
-        self.is_outdated = is_outdated
         self._call = call
         self._address = address
         self._calls = calls
+        self._response_type = response_type
         self._on_response = on_response
         self._on_end = on_end
         self._on_writable = on_writable
         self._is_ended = False
         """It was cancelled, or its end was reported."""
-        self.reader = spawn(self._read_forever(), f"raftmq-append-answers-{address}", self._on_crash)
+        self.reader = spawn(self._read_forever(), f"raftmq-stream-answers-{address}", self._on_crash)
 
-    def write(self, request: SerializedAppend) -> bool:
+    def write(self, body: bytes) -> None:
+        """Send a request. `on_writable` or `on_end` is called afterwards."""
         if not self._is_ended:
-            self._calls.begin_step(self._call.write(request.body)).add_done_callback(self._on_written)
-        return False
+            self._calls.begin_step(self._call.write(body)).add_done_callback(self._on_written)
 
     def cancel(self) -> None:
         self._is_ended = True
@@ -469,11 +499,11 @@ class _GrpcAppendStream:
             return
         error = None if writing.cancelled() else writing.exception()
         if writing.cancelled():
-            self._end(BrokenConnectionError(f"{self._address}: the append stream was given up"))
+            self._end(BrokenConnectionError(f"{self._address}: the stream was given up"))
         elif isinstance(error, grpc.aio.AioRpcError):
             self._end(error_from_call(error, self._address))
         elif isinstance(error, asyncio.InvalidStateError):  # the call ended before
-            self._end(BrokenConnectionError(f"{self._address}: the append stream has ended"))
+            self._end(BrokenConnectionError(f"{self._address}: the stream has ended"))
         elif error is not None:
             self._on_crash(error)
         else:
@@ -483,8 +513,8 @@ class _GrpcAppendStream:
         try:
             while not self._is_ended:
                 response = await self._calls.step(self._call, self._call.read())
-                if not isinstance(response, pb.AppendResponse):  # grpc.aio.EOF
-                    self._end(BrokenConnectionError(f"{self._address}: the broker ended the append stream"))
+                if not isinstance(response, self._response_type):  # grpc.aio.EOF
+                    self._end(BrokenConnectionError(f"{self._address}: the broker ended the stream"))
                 elif not self._is_ended:
                     self._on_response(response)
         except grpc.aio.AioRpcError as error:
@@ -492,11 +522,11 @@ class _GrpcAppendStream:
         except asyncio.CancelledError:
             if is_caller_cancelled():
                 raise
-            self._end(BrokenConnectionError(f"{self._address}: the append stream was given up"))
+            self._end(BrokenConnectionError(f"{self._address}: the stream was given up"))
 
     def _on_crash(self, error: BaseException) -> None:
         """End the stream after a defect of gRPC's Python layer, or of this class. Its requests may have arrived."""
-        broken = BrokenConnectionError(f"{self._address}: the append stream failed: {error!r}")
+        broken = BrokenConnectionError(f"{self._address}: the stream failed: {error!r}")
         broken.__cause__ = error
         self._end(broken)
 
@@ -504,3 +534,28 @@ class _GrpcAppendStream:
         if not self._is_ended:
             self._is_ended = True
             self._on_end(error)
+
+
+class _GrpcAppendStream:
+    """`AppendStream` over gRPC."""
+
+    def __init__(self, stream: _GrpcStream[pb.AppendResponse], is_outdated: Callable[[], bool]) -> None:
+        self.is_outdated = is_outdated
+        self.cancel = stream.cancel
+        self._stream = stream
+
+    def write(self, request: SerializedAppend) -> bool:
+        self._stream.write(request.body)
+        return False
+
+
+class _GrpcQueueStream:
+    """`QueueStream` over gRPC."""
+
+    def __init__(self, stream: _GrpcStream[pb.QueueStreamResponse]) -> None:
+        self.cancel = stream.cancel
+        self._stream = stream
+
+    def write(self, request: pb.QueueStreamRequest) -> bool:
+        self._stream.write(request.SerializeToString())
+        return False

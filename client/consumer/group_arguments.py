@@ -66,7 +66,9 @@ class GroupArguments:
         )
 
 
-def check_group_arguments(program: str, topic: str | Sequence[str], arguments: GroupArguments) -> None:
+def check_group_arguments(
+    program: str, topic: str | Sequence[str], arguments: GroupArguments, *, needs_group: bool = True
+) -> None:
     """Check the arguments of a program, such as "worker", that was given `topic`.
 
     Raises:
@@ -75,7 +77,7 @@ def check_group_arguments(program: str, topic: str | Sequence[str], arguments: G
     """
     if not arguments.topics or not all(arguments.topics):
         raise InvalidArgumentError(f"a {program} needs one or more topic names, not {topic!r}")
-    if not arguments.group_id:
+    if needs_group and not arguments.group_id:
         raise InvalidArgumentError(f"a {program} needs a group_id")
     parse_addresses(arguments.bootstrap_servers)
     check_texts(arguments.topics, "topic")

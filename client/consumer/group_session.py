@@ -37,7 +37,7 @@ from raftmq.client.membership.group_member import (
     Standing,
     Subscription,
 )
-from raftmq.client.membership.heartbeat_runner import HeartbeatRunner, run_heartbeats
+from raftmq.client.membership.heartbeat_runner import HeartbeatRunner, run_background_calls
 from raftmq.client.membership.member_calls import MemberCalls
 from raftmq.errors import RaftMQError, RequestTimedOutError
 from raftmq.methods import LEAVE
@@ -118,7 +118,7 @@ class GroupSession:
         """Start heartbeats, following the assignment, and automatic commits."""
         self.membership.record_addresses(self._resolver.addresses())
         self._resolver.subscribe(self._on_topology)
-        self._runner = run_heartbeats(self._transport, self.membership, self._on_news, self._resolver.cluster_id)
+        self._runner = run_background_calls(self._transport, self.membership, self._on_news, self._resolver.cluster_id)
         self._task = spawn(self._follow_forever(), "raftmq-group", self._on_crash)
         self.commits.start()
 

@@ -1,7 +1,8 @@
-"""Makes a group member's calls: in a thread with gRPC's blocking channels, or, for simulators, in the event loop.
+"""Makes calls that must not wait for the program: in a thread with gRPC's blocking channels, or, for simulators, in the event loop.
 
-Because of the thread, a handler that blocks the event loop for a minute costs no partition. The thread also logs such a block. Must not
-decide anything: `MemberCalls` returns the next call and handles its outcome. There is one call at a time.
+They are the heartbeats of a group member and the renewals of leases. Because of the thread, a handler that blocks the event loop for a
+minute costs no partition and no lease. The thread also logs such a block. Must not decide anything: `BackgroundCalls` returns the next call
+and handles its outcome. There is one call at a time.
 
 Source: KIP-62 (Kafka's background thread). The thread has no event loop of its own, because two loops with gRPC in a process are fragile.
 """
@@ -28,7 +29,7 @@ from raftmq.client.connection.transport import (
     error_from_call,
     open_blocking_channel,
 )
-from raftmq.client.membership.member_calls import FOREVER, GroupCall, MemberCalls
+from raftmq.client.membership.member_calls import FOREVER, GroupCall
 from raftmq.errors import BrokenConnectionError, RaftMQError
 from raftmq.methods import UnaryMethod
 
@@ -36,8 +37,32 @@ END_SECONDS: Final = 2.0
 """The time for which `close` waits for the thread. A cancelled call ends within a millisecond."""
 
 
+class BackgroundCalls(Protocol):
+    """Knows which call to make when: `MemberCalls` for a group member, `LeaseRenewals` for the consumers of a queue."""
+
+    def next_call(self, now: float) -> GroupCall | float:
+        """Return the call to make now, or the time until which to wait (`FOREVER`: until woken)."""
+        ...
+
+    def on_answer(self, call: GroupCall, answer: Message, now: float) -> None:
+        """Handle the answer of a call."""
+        ...
+
+    def on_error(self, call: GroupCall, error: RaftMQError, now: float) -> None:
+        """Handle a failed call."""
+        ...
+
+    def on_crash(self, error: BaseException) -> None:
+        """Handle the end of all calls by a defect."""
+        ...
+
+    def take_news(self) -> bool:
+        """Return whether the event loop must be told. Asked after each of the methods above."""
+        ...
+
+
 class HeartbeatRunner(Protocol):
-    """Makes the calls of one group member, one at a time, from its creation until it is closed."""
+    """Makes the calls of one client, one at a time, from its creation until it is closed."""
 
     def wake(self) -> None:
         """Look for a call to make now."""
@@ -48,13 +73,13 @@ class HeartbeatRunner(Protocol):
         ...
 
 
-def run_heartbeats(
-    transport: Transport, membership: MemberCalls, on_news: Callable[[], None], cluster_id: str
+def run_background_calls(
+    transport: Transport, calls: BackgroundCalls, on_news: Callable[[], None], cluster_id: str
 ) -> HeartbeatRunner:
-    """Start making the calls of a member where the program cannot delay them. `on_news` is called in the event loop."""
+    """Start making calls where the program cannot delay them. `on_news` is called in the event loop."""
     if transport.uses_threads:
-        return ThreadHeartbeats(membership, on_news, cluster_id)
-    return LoopHeartbeats(transport, membership, on_news, cluster_id)
+        return ThreadHeartbeats(calls, on_news, cluster_id)
+    return LoopHeartbeats(transport, calls, on_news, cluster_id)
 
 
 class ThreadHeartbeats:
@@ -62,13 +87,13 @@ class ThreadHeartbeats:
 
     def __init__(
         self,
-        membership: MemberCalls,
+        calls: BackgroundCalls,
         on_news: Callable[[], None],
         cluster_id: str,
         *,
         blocked_seconds: float = settings.LOOP_BLOCKED_SECONDS,
     ) -> None:
-        self._membership = membership
+        self._calls = calls
         self._on_news = on_news
         self._metadata = call_metadata(cluster_id)
         self._loop = asyncio.get_running_loop()
@@ -107,7 +132,7 @@ class ThreadHeartbeats:
                 self._step()
         except BaseException as error:  # noqa: BLE001 -- nobody joins this thread: without a report the member would just be silent
             log.error("heartbeats_stopped error_code=%s", type(error).__name__)
-            self._membership.on_crash(error)
+            self._calls.on_crash(error)
             self._in_loop(self._on_news)
         finally:
             for channel in self._channels.values():
@@ -116,15 +141,15 @@ class ThreadHeartbeats:
             self._in_loop(self._ended.set)
 
     def _step(self) -> None:
-        found = self._membership.next_call(time.monotonic())
+        found = self._calls.next_call(time.monotonic())
         if isinstance(found, GroupCall):
             try:
                 answer = self._call(found)
             except RaftMQError as error:
-                self._membership.on_error(found, error, time.monotonic())
+                self._calls.on_error(found, error, time.monotonic())
             else:
-                self._membership.on_answer(found, answer, time.monotonic())
-        if self._membership.take_news():
+                self._calls.on_answer(found, answer, time.monotonic())
+        if self._calls.take_news():
             self._in_loop(self._on_news)
         if not self._watch.look(time.monotonic()):
             self._is_closed = True  # the loop is closed: the program forgot its consumer, whose session will expire
@@ -207,11 +232,11 @@ class LoopHeartbeats:
     """Makes the calls in the event loop, over any transport. For simulations, where nothing blocks the loop."""
 
     def __init__(
-        self, transport: Transport, membership: MemberCalls, on_news: Callable[[], None], cluster_id: str
+        self, transport: Transport, calls: BackgroundCalls, on_news: Callable[[], None], cluster_id: str
     ) -> None:
         self._transport = transport
         self._cluster_id = cluster_id
-        self._membership = membership
+        self._calls = calls
         self._on_news = on_news
         self._connections: dict[str, Connection] = {}
         self._woken = asyncio.Event()
@@ -230,15 +255,15 @@ class LoopHeartbeats:
         loop = asyncio.get_running_loop()
         while True:
             self._woken.clear()
-            found = self._membership.next_call(loop.time())
+            found = self._calls.next_call(loop.time())
             if isinstance(found, GroupCall):
                 try:
                     answer = await self._call(found)
                 except RaftMQError as error:
-                    self._membership.on_error(found, error, loop.time())
+                    self._calls.on_error(found, error, loop.time())
                 else:
-                    self._membership.on_answer(found, answer, loop.time())
-            if self._membership.take_news():
+                    self._calls.on_answer(found, answer, loop.time())
+            if self._calls.take_news():
                 self._on_news()
             if not isinstance(found, GroupCall):
                 try:
@@ -257,5 +282,5 @@ class LoopHeartbeats:
 
     def _on_crash(self, error: BaseException) -> None:
         log.error("heartbeats_stopped error_code=%s", type(error).__name__)
-        self._membership.on_crash(error)
+        self._calls.on_crash(error)
         self._on_news()

@@ -25,6 +25,7 @@ from raftmq.client.producer.record_checks import Columns, prefix_that_fits, reco
 from raftmq.errors import UnknownPartitionError
 
 T = TypeVar("T")
+RecordQueue = PartitionQueue[ProducerBatch]
 
 
 class TopicState:
@@ -34,7 +35,7 @@ class TopicState:
 
     def __init__(self, info: TopicInfo, sticky: int) -> None:
         self.info = info
-        self.queues: list[PartitionQueue] = []
+        self.queues: list[RecordQueue] = []
         self.sticky = sticky
         """The current partition of records without a key."""
         self.sticky_bytes = 0
@@ -45,7 +46,7 @@ class TopicState:
 class _Group(NamedTuple):
     """Records of one piece that go to one partition, and their bytes with overhead."""
 
-    queue: PartitionQueue
+    queue: RecordQueue
     keys: Sequence[bytes | None] | None
     values: Sequence[bytes | None]
     headers: Sequence[Headers] | None
@@ -66,8 +67,8 @@ class Accumulator:
         partitioner: Partitioner,
         rng: random.Random,
         has_leader: Callable[[int], bool],
-        on_active: Callable[[PartitionQueue], None],
-        on_ready: Callable[[PartitionQueue], None],
+        on_active: Callable[[RecordQueue], None],
+        on_ready: Callable[[RecordQueue], None],
     ) -> None:
         self.producer_id = 0
         """The producer id, written by the producer when it has one. 0: not idempotent."""
@@ -150,7 +151,7 @@ class Accumulator:
             )
         return has_filled
 
-    def _choose_queue(self, state: TopicState, key: bytes | None, partition: int | None, size: int) -> PartitionQueue:
+    def _choose_queue(self, state: TopicState, key: bytes | None, partition: int | None, size: int) -> RecordQueue:
         count = len(state.queues)
         if partition is not None:
             if not 0 <= partition < count:
@@ -179,7 +180,7 @@ class Accumulator:
             candidate = (state.sticky + 1) % count
         state.sticky = candidate
 
-    def _open_batch(self, queue: PartitionQueue, size: int, time_ms: int) -> ProducerBatch:
+    def _open_batch(self, queue: RecordQueue, size: int, time_ms: int) -> ProducerBatch:
         """Return the open batch for the next `size` bytes. A batch without enough room is closed first."""
         batch = queue.open
         if batch is not None and batch.reserved_bytes + size > queue.batch_bytes_max:

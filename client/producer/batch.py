@@ -1,5 +1,8 @@
 """Batches of one partition, and the light objects by which callers learn the outcome of their records.
 
+`PartitionQueue` and the dispatcher deliver a `PendingBatch`. `ProducerBatch` holds records of a log topic, and `client/queue/put_batch.py`
+messages of a queue topic.
+
 There is no future per record. A batch knows its outcome, and a `Delivery` is a batch and a position. A future is created only for a caller
 that waits before the outcome is known. Must not know about brokers, retries or sequences beyond storing them.
 """
@@ -7,42 +10,51 @@ that waits before the outcome is known. Must not know about brokers, retries or 
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextvars import Context, copy_context
 from functools import partial
 from itertools import islice, repeat
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from raftmq.client.base.affinity import check_running
 from raftmq.client.base.error_details import fresh_copy
 from raftmq.client.base.logs import log
-from raftmq.client.codec.batch import EncodedBody, Headers, encode_body
+from raftmq.client.codec.batch import Headers, encode_body
 from raftmq.errors import RaftMQError
 from raftmq.types import RecordMetadata
 
 _NO_HEADERS: Headers = ()
 
 
-class ProducerBatch:
-    """A batch from its first record to its outcome. Owned by one `PartitionQueue`."""
+class SealableBody(Protocol):
+    """An encoded batch, without the identity of its producer."""
+
+    @property
+    def body(self) -> bytes:
+        """Return the encoded records or messages."""
+        ...
+
+    def seal(self, producer_id: int, producer_epoch: int, first_sequence: int) -> bytes:
+        """Return the whole batch under a producer's identity."""
+        ...
+
+
+class PendingBatch(ABC):
+    """A batch from its first record or message to its outcome. Owned by one `PartitionQueue`. Its kind of topic determines its bytes."""
 
     __slots__ = (
         "_callbacks",
         "_encoded",
-        "_headers",
-        "_keys",
         "_loop",
         "_sealed",
-        "_timestamps",
-        "_values",
         "_waiters",
         "attempt",
         "base_offset",
         "count",
         "deadline",
         "error",
-        "first_timestamp_ms",
         "is_done",
         "is_observed",
         "is_sent",
@@ -53,17 +65,15 @@ class ProducerBatch:
         "topic",
     )
 
-    def __init__(
-        self, topic: str, partition: int, first_timestamp_ms: int, linger_until: float, deadline: float
-    ) -> None:
+    def __init__(self, topic: str, partition: int, linger_until: float, deadline: float) -> None:
         self.topic = topic
         self.partition = partition
-        self.first_timestamp_ms = first_timestamp_ms
         self.linger_until = linger_until
         """The loop time until which an unfilled batch waits for more records."""
         self.deadline = deadline
         """The loop time at which delivery is given up."""
         self.count = 0
+        """Records or messages."""
         self.reserved_bytes = 0
         """The bytes that the batch occupies in the producer's buffer, from its first record to its outcome."""
         self.attempt = 0
@@ -80,18 +90,109 @@ class ProducerBatch:
         """Whether a caller waited for the outcome, so that `flush` need not report it."""
         self.base_offset = -1
         self.error: RaftMQError | None = None
-        self._values: list[bytes | None] = []
-        self._keys: list[bytes | None] | None = None
-        self._timestamps: list[int] | None = None  # None: all have first_timestamp_ms
-        self._headers: list[Headers] | None = None
-        self._encoded: EncodedBody | None = None
+        self._encoded: SealableBody | None = None
         self._sealed: bytes | None = None
         self._waiters: list[asyncio.Future[None]] = []
         self._loop = asyncio._get_running_loop()
         """The loop on which the outcome arrives."""
         self._callbacks: list[tuple[Callable[[], object], Context]] | None = None
 
-    # ---------------------------------------------------------------------------------------------------------- filling
+    # ---------------------------------------------------------------------------------------------------------- sending
+
+    @abstractmethod
+    def _encode(self, codec: int) -> SealableBody:
+        """Encode everything that was added, and drop it."""
+
+    def encode(self, codec: int) -> None:
+        """Encode the body and drop the records. No record can be added afterwards. Raises `TypeError` for records of wrong types."""
+        if self._encoded is None:
+            self._encoded = self._encode(codec)
+
+    def seal(self, producer_id: int, producer_epoch: int, first_sequence: int) -> None:
+        """Put the encoded batch under an identity and a sequence. May be called again for another sequence."""
+        if self._encoded is None:
+            raise RuntimeError("seal before encode")  # a defect: the caller encodes first
+        self._sealed = self._encoded.seal(producer_id, producer_epoch, first_sequence)
+
+    @property
+    def sealed(self) -> bytes:
+        """Return the bytes to send."""
+        if self._sealed is None:
+            raise RuntimeError("sent before seal")
+        return self._sealed
+
+    @property
+    def sealed_bytes(self) -> int:
+        """Return the size of the sealed batch, or an estimate before it is sealed."""
+        if self._sealed is not None:
+            return len(self._sealed)
+        return len(self._encoded.body) + 64 if self._encoded is not None else self.reserved_bytes
+
+    # ---------------------------------------------------------------------------------------------------------- outcome
+
+    def record_known(self, position: int, sequence: int, *, is_replaced: bool) -> None:  # noqa: B027 - only messages have ids
+        """Record that the topic knew the id of a message. Called before `finish`."""
+
+    def finish(self, base_offset: int, error: RaftMQError | None) -> None:
+        """Record the outcome and wake all waiters."""
+        self.is_done = True
+        self.is_sent = False
+        self.base_offset = base_offset
+        self.error = error
+        self._encoded = None
+        self._sealed = None
+        if self._callbacks is not None:  # before the waiters, so that callbacks have run when `flush` returns
+            asyncio.get_running_loop().call_soon(_call_back, self._callbacks)
+            self._callbacks = None
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def wait_done(self) -> None:
+        """Wait for the outcome, success or failure. Cancelling it only stops the wait. Raises `WrongEventLoopError` on another loop."""
+        if not self.is_done:
+            if self._loop is not None:
+                check_running(self._loop, "producer")
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            try:
+                await waiter
+            finally:
+                if not self.is_done:
+                    self._waiters.remove(waiter)
+
+    def call_when_done(self, callback: Callable[[], object]) -> None:
+        """Schedule `callback` on the event loop for the time when the outcome is known. It is never called from here."""
+        self.is_observed = True
+        call = (callback, copy_context())
+        if self.is_done:
+            asyncio.get_running_loop().call_soon(_call_back, (call,))
+        elif self._callbacks is None:
+            self._callbacks = [call]
+        else:
+            self._callbacks.append(call)
+
+    def raise_error(self) -> None:
+        """Raise the error of a failed batch."""
+        if self.error is not None:
+            raise fresh_copy(self.error) from self.error.__cause__
+
+
+class ProducerBatch(PendingBatch):
+    """A batch of records of a log topic."""
+
+    __slots__ = ("_headers", "_keys", "_timestamps", "_values", "first_timestamp_ms")
+
+    def __init__(
+        self, topic: str, partition: int, first_timestamp_ms: int, linger_until: float, deadline: float
+    ) -> None:
+        super().__init__(topic, partition, linger_until, deadline)
+        self.first_timestamp_ms = first_timestamp_ms
+        self._values: list[bytes | None] = []
+        self._keys: list[bytes | None] | None = None
+        self._timestamps: list[int] | None = None  # None: all have first_timestamp_ms
+        self._headers: list[Headers] | None = None
 
     def append(
         self, value: bytes | None, key: bytes | None, timestamp_ms: int, headers: Headers, record_bytes: int
@@ -151,86 +252,20 @@ class ProducerBatch:
         self.reserved_bytes += records_bytes
         return position
 
-    # ---------------------------------------------------------------------------------------------------------- sending
-
-    def encode(self, codec: int) -> None:
-        """Encode the body and drop the records. No record can be added afterwards. Raises `TypeError` for records of wrong types."""
-        if self._encoded is None:
-            timestamps = self.first_timestamp_ms if self._timestamps is None else self._timestamps
-            self._encoded = encode_body(self._values, self._keys, timestamps, self._headers, codec)
-            self._values, self._keys, self._headers = [], None, None
-
-    def seal(self, producer_id: int, producer_epoch: int, first_sequence: int) -> None:
-        """Put the encoded batch under an identity and a sequence. May be called again for another sequence."""
-        if self._encoded is None:
-            raise RuntimeError("seal before encode")  # a defect: the caller encodes first
-        self._sealed = self._encoded.seal(producer_id, producer_epoch, first_sequence)
-
-    @property
-    def sealed(self) -> bytes:
-        """Return the bytes to send."""
-        if self._sealed is None:
-            raise RuntimeError("sent before seal")
-        return self._sealed
-
-    @property
-    def sealed_bytes(self) -> int:
-        """Return the size of the sealed batch, or an estimate before it is sealed."""
-        if self._sealed is not None:
-            return len(self._sealed)
-        return len(self._encoded.body) + 64 if self._encoded is not None else self.reserved_bytes
-
-    # ---------------------------------------------------------------------------------------------------------- outcome
+    def _encode(self, codec: int) -> SealableBody:
+        timestamps = self.first_timestamp_ms if self._timestamps is None else self._timestamps
+        encoded = encode_body(self._values, self._keys, timestamps, self._headers, codec)
+        self._values, self._keys, self._headers = [], None, None
+        return encoded
 
     def finish(self, base_offset: int, error: RaftMQError | None) -> None:
-        """Record the outcome and wake all waiters."""
-        self.is_done = True
-        self.is_sent = False
-        self.base_offset = base_offset
-        self.error = error
-        self._encoded = None
-        self._sealed = None
+        """Record the outcome, wake all waiters, and drop the records of a batch that was never encoded."""
         self._values = []
-        if self._callbacks is not None:  # before the waiters, so that callbacks have run when `flush` returns
-            asyncio.get_running_loop().call_soon(_call_back, self._callbacks)
-            self._callbacks = None
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-
-    async def wait_done(self) -> None:
-        """Wait for the outcome, success or failure. Cancelling it only stops the wait. Raises `WrongEventLoopError` on another loop."""
-        if not self.is_done:
-            if self._loop is not None:
-                check_running(self._loop, "producer")
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiters.append(waiter)
-            try:
-                await waiter
-            finally:
-                if not self.is_done:
-                    self._waiters.remove(waiter)
-
-    def call_when_done(self, callback: Callable[[], object]) -> None:
-        """Schedule `callback` on the event loop for the time when the outcome is known. It is never called from here."""
-        self.is_observed = True
-        call = (callback, copy_context())
-        if self.is_done:
-            asyncio.get_running_loop().call_soon(_call_back, (call,))
-        elif self._callbacks is None:
-            self._callbacks = [call]
-        else:
-            self._callbacks.append(call)
+        super().finish(base_offset, error)
 
     def timestamp_ms(self, position: int) -> int:
         """Return the timestamp of a record."""
         return self.first_timestamp_ms if self._timestamps is None else self._timestamps[position]
-
-    def raise_error(self) -> None:
-        """Raise the error of a failed batch."""
-        if self.error is not None:
-            raise fresh_copy(self.error) from self.error.__cause__
 
 
 def _call_back(calls: Iterable[tuple[Callable[[], object], Context]]) -> None:

@@ -22,11 +22,11 @@ from raftmq.client.base.metrics import ProducerCounters
 from raftmq.client.connection.append_stream import AppendStream, SerializedAppend
 from raftmq.client.connection.resolver import Resolver
 from raftmq.client.producer.append_request import PartitionBatches, serialize_append
-from raftmq.client.producer.partition_queue import Attempt, PartitionQueue
+from raftmq.client.producer.partition_queue import AnyPartitionQueue, Attempt
 from raftmq.errors import BrokenConnectionError, RaftMQError
 from raftmq.proto import queue_pb2 as pb
 
-SentPartition = tuple[PartitionQueue, list[Attempt]]
+SentPartition = tuple[AnyPartitionQueue, list[Attempt]]
 
 
 class AnswerHandler(Protocol):
@@ -38,7 +38,7 @@ class AnswerHandler(Protocol):
     def on_lost(self, sent: list[SentPartition], error: RaftMQError) -> None:
         """Handle a request that will not be answered."""
 
-    def reschedule(self, queue: PartitionQueue) -> None:
+    def reschedule(self, queue: AnyPartitionQueue) -> None:
         """Handle a queue whose leader is no longer this broker."""
 
 
@@ -71,7 +71,7 @@ class BrokerSender:
         self._counters = counters
         self._on_crash = on_crash
         self._loop = asyncio.get_running_loop()
-        self._queues: dict[PartitionQueue, None] = {}
+        self._queues: dict[AnyPartitionQueue, None] = {}
         self._pending: dict[int, _Request] = {}
         self.bytes_in_flight = 0
         """Bytes of unanswered requests (written here only)."""
@@ -86,7 +86,7 @@ class BrokerSender:
         self._gather_timer: asyncio.TimerHandle | None = None
         """Runs until a small batch may be sent, or None. Its time is not asked for: on uvloop not every handle knows it."""
 
-    def schedule(self, queue: PartitionQueue) -> None:
+    def schedule(self, queue: AnyPartitionQueue) -> None:
         """Look at the queue in the next pass of the loop."""
         queue.is_scheduled = True
         self._queues[queue] = None
@@ -194,7 +194,7 @@ class BrokerSender:
         self._gather_timer = None  # a loop may call it a moment early, and then it is set again
         self._flush_soon()
 
-    def _settle(self, queue: PartitionQueue, now: float) -> None:
+    def _settle(self, queue: AnyPartitionQueue, now: float) -> None:
         """Keep the queue on the list, at its end, or remove it if an answer or a timer will schedule it again."""
         del self._queues[queue]
         if now < queue.not_before:
@@ -208,15 +208,15 @@ class BrokerSender:
         else:
             queue.is_scheduled = False  # idle, or its own answers schedule it again
 
-    def _come_back(self, queue: PartitionQueue, when: float) -> None:
+    def _come_back(self, queue: AnyPartitionQueue, when: float) -> None:
         queue.is_scheduled = True  # by the timer
         self._loop.call_at(when, self._on_timer, queue)
 
-    def _on_timer(self, queue: PartitionQueue) -> None:
+    def _on_timer(self, queue: AnyPartitionQueue) -> None:
         queue.is_scheduled = False
         self._handler.reschedule(queue)
 
-    def _remove(self, queue: PartitionQueue) -> None:
+    def _remove(self, queue: AnyPartitionQueue) -> None:
         del self._queues[queue]
         queue.is_scheduled = False
 

@@ -19,10 +19,10 @@ from raftmq.client.base.error_details import error_from_detail, name_of, with_ad
 from raftmq.client.base.logs import log
 from raftmq.client.base.metrics import ProducerCounters
 from raftmq.client.connection.resolver import Resolver
-from raftmq.client.producer.batch import ProducerBatch
+from raftmq.client.producer.batch import PendingBatch
 from raftmq.client.producer.broker_sender import BrokerSender, SentPartition
 from raftmq.client.producer.byte_budget import ByteBudget
-from raftmq.client.producer.partition_queue import Attempt, PartitionQueue
+from raftmq.client.producer.partition_queue import AnyPartitionQueue, Attempt
 from raftmq.errors import (
     ClosedClientError,
     ClosedInFlightError,
@@ -33,7 +33,9 @@ from raftmq.errors import (
     OutOfOrderSequenceError,
     ProducerFencedError,
     ProtocolError,
+    QueueFullError,
     RaftMQError,
+    TenantFullError,
     UnknownPartitionError,
     UnknownProducerError,
     UnknownTopicError,
@@ -55,7 +57,7 @@ class Dispatcher:
         rng: random.Random,
         has_name: bool = False,
     ) -> None:
-        self.active: dict[PartitionQueue, None] = {}
+        self.active: dict[AnyPartitionQueue, None] = {}
         """Queues with unfinished batches."""
         self.senders: dict[str, BrokerSender] = {}
         self.counters = ProducerCounters()
@@ -68,8 +70,8 @@ class Dispatcher:
         self._delivery_timeout_seconds = delivery_timeout_seconds
         self._rng = rng
         self._has_name = has_name
-        self._leaderless: dict[PartitionQueue, None] = {}
-        self._unobserved: list[ProducerBatch] = []
+        self._leaderless: dict[AnyPartitionQueue, None] = {}
+        self._unobserved: list[PendingBatch] = []
         """Failed batches that nobody had awaited when they failed. At most `UNOBSERVED_FAILURES_MAX`, including the first."""
         self._ticker: asyncio.Task[None] | None = None
         self._tick_needed = asyncio.Event()
@@ -123,12 +125,12 @@ class Dispatcher:
 
     # -------------------------------------------------------------------------------------------------------- scheduling
 
-    def on_active(self, queue: PartitionQueue) -> None:
+    def on_active(self, queue: AnyPartitionQueue) -> None:
         """Add a queue with unfinished batches."""
         self.active[queue] = None
         self._tick_needed.set()
 
-    def reschedule(self, queue: PartitionQueue) -> None:
+    def reschedule(self, queue: AnyPartitionQueue) -> None:
         """Assign the queue to the sender of its partition's current leader."""
         leader = self._resolver.leader(queue.group_id)
         if leader is None or self._is_closed or self.failure is not None:
@@ -193,6 +195,7 @@ class Dispatcher:
             if whole is None:
                 result = response.partitions[number]
                 acknowledged = result.base_offsets
+                _record_known(attempts, result)
                 if result.HasField("error"):
                     error = error_from_detail(result.error, f"{queue.topic}/{queue.partition}")
             for attempt, base_offset in zip(attempts, acknowledged, strict=False):
@@ -222,7 +225,7 @@ class Dispatcher:
             self._pause(queue, error)
             self._resume(queue)
 
-    def _on_refused(self, queue: PartitionQueue, attempts: list[Attempt], error: RaftMQError) -> None:
+    def _on_refused(self, queue: AnyPartitionQueue, attempts: list[Attempt], error: RaftMQError) -> None:
         """Handle a refusal of the first of these attempts. The broker did not try the others after it."""
         self.counters.requests.record_error(error)
         batch, number = attempts[0]
@@ -251,6 +254,9 @@ class Dispatcher:
         elif isinstance(error, NotLeaderError):
             has_better = self._resolver.on_not_leader(queue.group_id, error)
             self._pause(queue, error, is_first_free=has_better)
+        elif isinstance(error, QueueFullError | TenantFullError):
+            # Only consumers make room, perhaps much later: waiting here would delay the batches of other tenants.
+            self._give_up(queue, batch, with_doubt(error) if batch.may_be_applied else error)
         elif error.retriable or isinstance(error, UnknownTopicError | UnknownPartitionError):
             self._pause(queue, error)
         elif isinstance(error, ProducerFencedError) and self._has_name:
@@ -258,7 +264,7 @@ class Dispatcher:
         else:
             self._give_up(queue, batch, with_doubt(error) if batch.may_be_applied else error)
 
-    def _pause(self, queue: PartitionQueue, error: RaftMQError, *, is_first_free: bool = False) -> None:
+    def _pause(self, queue: AnyPartitionQueue, error: RaftMQError, *, is_first_free: bool = False) -> None:
         """Delay retries, with a backoff that grows with consecutive failures. The first retry after a better hint is immediate."""
         backoff = Backoff(settings.RETRY_BACKOFF_MIN_SECONDS, settings.RETRY_BACKOFF_MAX_SECONDS, self._rng)
         backoff.failures = queue.failures
@@ -274,14 +280,14 @@ class Dispatcher:
         else:
             log.debug("append_retried topic=%s partition=%d error_code=%s failures=%d", *data)
 
-    def _resume(self, queue: PartitionQueue) -> None:
+    def _resume(self, queue: AnyPartitionQueue) -> None:
         if queue.is_idle:
             queue.is_flushing = False
             self.active.pop(queue, None)
         elif not queue.is_scheduled:
             self.reschedule(queue)
 
-    def _give_up(self, queue: PartitionQueue, batch: ProducerBatch, error: RaftMQError) -> None:
+    def _give_up(self, queue: AnyPartitionQueue, batch: PendingBatch, error: RaftMQError) -> None:
         """Fail a batch. If it was sent with a sequence, later batches cannot follow it."""
         if batch.attempt > 0:
             queue.is_broken = True
@@ -289,7 +295,9 @@ class Dispatcher:
         log.warning("batch_given_up topic=%s partition=%d records=%d error_code=%s", *data)
         self._finish(queue, batch, -1, error)
 
-    def _finish(self, queue: PartitionQueue, batch: ProducerBatch, base_offset: int, error: RaftMQError | None) -> None:
+    def _finish(
+        self, queue: AnyPartitionQueue, batch: PendingBatch, base_offset: int, error: RaftMQError | None
+    ) -> None:
         if batch.is_done:
             return
         counters = self.counters
@@ -306,7 +314,7 @@ class Dispatcher:
         if error is not None and not batch.is_observed:
             self._record_unobserved(batch)
 
-    def _record_unobserved(self, batch: ProducerBatch) -> None:
+    def _record_unobserved(self, batch: PendingBatch) -> None:
         """Remember a failure for `flush`. If there are too many, the first and the latest are kept, because others may still be awaited."""
         if len(self._unobserved) >= settings.UNOBSERVED_FAILURES_MAX:
             self._unobserved = [failed for failed in self._unobserved if not failed.is_observed]
@@ -332,7 +340,7 @@ class Dispatcher:
                 self._give_up(queue, batch, self._expiry_error(queue, batch))
             self._resume(queue)
 
-    def _expiry_error(self, queue: PartitionQueue, batch: ProducerBatch) -> RaftMQError:
+    def _expiry_error(self, queue: AnyPartitionQueue, batch: PendingBatch) -> RaftMQError:
         where = f"{batch.topic}/{batch.partition}: {batch.count} records"
         seconds = self._delivery_timeout_seconds
         if batch.is_sent or batch.may_be_applied:
@@ -346,7 +354,7 @@ class Dispatcher:
         error.address = self._resolver.address(leader) if leader is not None else ""
         return error
 
-    def _because(self, queue: PartitionQueue) -> str:
+    def _because(self, queue: AnyPartitionQueue) -> str:
         """Return what delayed the partition's batches, with the address that was asked."""
         leader = self._resolver.leader(queue.group_id)
         if leader is None:
@@ -375,3 +383,11 @@ class Dispatcher:
                 self._finish(queue, batch, -1, in_flight if batch.is_sent or batch.may_be_applied else waiting)
         self.active.clear()
         self._budget.fail_waiters(waiting)
+
+
+def _record_known(attempts: Sequence[Attempt], result: pb.PartitionAppendResult) -> None:
+    """Tell the batches of a queue topic which of their ids were known."""
+    for known in result.known_messages:
+        if known.batch < len(attempts):
+            batch = attempts[known.batch].batch
+            batch.record_known(known.position, known.sequence, is_replaced=known.is_replaced)

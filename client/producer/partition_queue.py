@@ -17,12 +17,14 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from raftmq.client.base import settings
 from raftmq.client.connection.resolver import Leader
-from raftmq.client.producer.batch import ProducerBatch
+from raftmq.client.producer.batch import PendingBatch
 from raftmq.errors import RaftMQError
+
+BatchT = TypeVar("BatchT", bound=PendingBatch)
 
 
 @dataclass(slots=True)
@@ -38,12 +40,12 @@ class ProducerIdentity:
 class Attempt(NamedTuple):
     """A batch in one request, with the number of the attempt."""
 
-    batch: ProducerBatch
+    batch: PendingBatch
     number: int
 
 
-class PartitionQueue:
-    """Queue of one partition's batches. All times are the event loop's."""
+class PartitionQueue(Generic[BatchT]):
+    """Queue of one partition's batches, of records or of messages. All times are the event loop's."""
 
     def __init__(self, topic: str, topic_id: int, partition: int, group_id: int, identity: ProducerIdentity) -> None:
         self.topic = topic
@@ -53,9 +55,9 @@ class PartitionQueue:
         self.identity = identity
         self.batch_bytes_max = settings.TOPIC_BATCH_BYTES_MAX
         """The maximum bytes of records in a batch with more than one record (written by the producer)."""
-        self.open: ProducerBatch | None = None
-        self.ready: deque[ProducerBatch] = deque()
-        self.pipeline: deque[ProducerBatch] = deque()
+        self.open: BatchT | None = None
+        self.ready: deque[PendingBatch] = deque()
+        self.pipeline: deque[PendingBatch] = deque()
         self.sent_to: Leader | None = None
         """The leader to which the unanswered batches were sent."""
         self.not_before = 0.0
@@ -83,9 +85,9 @@ class PartitionQueue:
         """Return whether a batch is sent and not answered."""
         return any(batch.is_sent for batch in self.pipeline)
 
-    def batches(self) -> list[ProducerBatch]:
+    def batches(self) -> list[PendingBatch]:
         """Return all batches whose outcome is not known, in order."""
-        rest = [self.open] if self.open is not None else []
+        rest: list[PendingBatch] = [self.open] if self.open is not None else []
         return [*self.pipeline, *self.ready, *rest]
 
     # ---------------------------------------------------------------------------------------------------------- sending
@@ -140,12 +142,12 @@ class PartitionQueue:
             bytes_max -= batch.sealed_bytes
         return taken
 
-    def _send(self, batch: ProducerBatch) -> Attempt:
+    def _send(self, batch: PendingBatch) -> Attempt:
         batch.is_sent = True
         batch.attempt += 1
         return Attempt(batch, batch.attempt)
 
-    def _assign_sequence(self, batch: ProducerBatch) -> None:
+    def _assign_sequence(self, batch: PendingBatch) -> None:
         identity = self.identity
         if identity.producer_id:
             batch.seal(identity.producer_id, identity.epoch, identity.next_sequence)
@@ -166,7 +168,7 @@ class PartitionQueue:
 
     # ---------------------------------------------------------------------------------------------------------- answers
 
-    def finish(self, batch: ProducerBatch) -> None:
+    def finish(self, batch: PendingBatch) -> None:
         """Remove a batch whose outcome is known."""
         if batch in self.pipeline:
             self.pipeline.remove(batch)
@@ -187,10 +189,13 @@ class PartitionQueue:
         unanswered = [Attempt(batch, batch.attempt) for batch in self.pipeline if batch.is_sent]
         self.retry(unanswered, is_outcome_unknown=True)
 
-    def is_head(self, batch: ProducerBatch) -> bool:
+    def is_head(self, batch: PendingBatch) -> bool:
         """Return whether no earlier batch is in flight."""
         return bool(self.pipeline) and self.pipeline[0] is batch
 
-    def expired(self, now: float) -> list[ProducerBatch]:
+    def expired(self, now: float) -> list[PendingBatch]:
         """Return the batches whose delivery timeout has passed, in order."""
         return [batch for batch in self.batches() if batch.deadline <= now]
+
+
+AnyPartitionQueue = PartitionQueue[Any]  # Any: those who deliver batches do not look into them

@@ -26,6 +26,7 @@ from raftmq.client.base.metrics import ProducerMetrics
 from raftmq.client.base.settings import LOOP_LOOK_CALLS
 from raftmq.client.base.texts import check_text
 from raftmq.client.codec.batch import CODECS
+from raftmq.client.codec.cells import check_headers, to_bytes
 from raftmq.client.connection.resolver import Resolver
 from raftmq.client.connection.transport import GrpcTransport, Transport
 from raftmq.client.producer.accumulator import Accumulator, TopicState
@@ -37,10 +38,8 @@ from raftmq.client.producer.partitioner import PARTITIONERS, Partitioner, Partit
 from raftmq.client.producer.record_checks import (
     BulkRecord,
     Columns,
-    check_headers,
     check_records,
     check_timestamp,
-    to_bytes,
     too_large,
 )
 from raftmq.errors import (

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import operator
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate, islice, repeat
-from typing import Any, Final, NamedTuple, TypeVar, cast
+from typing import Final, NamedTuple, TypeVar, cast
 
 from raftmq.client.base import settings
-from raftmq.client.base.texts import check_text
 from raftmq.client.codec.batch import Headers
+from raftmq.client.codec.cells import Serializer, check_headers, to_bytes
 from raftmq.errors import InvalidArgumentError, RecordTooLargeError
 from raftmq.types import KeyT_contra, ValueT_contra
 
 T = TypeVar("T")
-Serializer = Callable[[Any], bytes | None]  # Any: the program's own type
 BulkRecord = (
     tuple[KeyT_contra | None, ValueT_contra | None]
     | tuple[KeyT_contra | None, ValueT_contra | None, Iterable[tuple[str, bytes]] | None]
@@ -46,19 +45,6 @@ class Columns(NamedTuple):
     """The error of the record that follows, or None if there is none."""
 
 
-def to_bytes(cell: object, serializer: Serializer | None, name: str) -> bytes | None:
-    """Return a key or value as bytes. Raises `TypeError`."""
-    if serializer is not None and cell is not None:
-        cell = serializer(cell)
-    if cell is None or isinstance(cell, bytes):
-        return cell
-    if isinstance(cell, bytearray | memoryview):
-        return bytes(cell)
-    raise TypeError(
-        f"a {name} must be bytes or None, not {type(cell).__name__}: pass a {name}_serializer for other types"
-    )
-
-
 def to_bytes_column(
     cells: Sequence[object], serializer: Serializer | None, name: str
 ) -> tuple[Sequence[bytes | None], Exception | None]:
@@ -74,24 +60,6 @@ def to_bytes_column(
     except Exception as error:  # noqa: BLE001 - a serializer may raise anything, and the caller reports it
         return made, error
     return made, None
-
-
-def check_headers(headers: Iterable[tuple[str, bytes]]) -> tuple[Headers, int]:
-    """Return headers as a tuple, and their bytes with overhead.
-
-    Raises `TypeError`, or `InvalidArgumentError` for a name that cannot be encoded in UTF-8.
-    """
-    pairs: tuple[object, ...] = tuple(headers)
-    size = 0
-    for pair in pairs:
-        if not isinstance(pair, tuple | list) or len(pair) != 2:
-            raise TypeError("headers are pairs of a str and bytes, such as [('trace', b'1')]")
-        name, value = pair
-        if not isinstance(name, str) or not isinstance(value, bytes):
-            raise TypeError("headers are pairs of a str and bytes")
-        check_text(name, "a header's name")
-        size += len(name.encode()) + len(value) + settings.RECORD_OVERHEAD_BYTES
-    return tuple((name, value) for name, value in cast("Headers", pairs)), size
 
 
 def check_timestamp(timestamp_ms: object) -> int:

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple, cast
 
 from raftmq.client.base import settings
 from raftmq.client.base.background import cancel_and_wait
-from raftmq.client.producer.record_checks import check_headers, check_timestamp, to_bytes
+from raftmq.client.codec.cells import check_headers, to_bytes
+from raftmq.client.producer.record_checks import check_timestamp
 from raftmq.client.producer.sequenced_batches import cells_of
 from raftmq.client.transformer.output import Output
 from raftmq.client.transformer.routing import MadeOutput

@@ -37,6 +37,7 @@ from raftmq.client.worker.loop_executor import LoopExecutor
 from raftmq.client.worker.loop_thread_executor import LoopThreadExecutor
 from raftmq.client.worker.outcome import RetryPolicy, name_of_class
 from raftmq.client.worker.process_executor import ProcessExecutor
+from raftmq.client.worker.queue_work_loop import QueueWorkLoop, WorkQueue
 from raftmq.client.worker.schedule import Ordering
 from raftmq.client.worker.thread_executor import ThreadExecutor
 from raftmq.client.worker.work_consumer import WorkConsumer
@@ -49,7 +50,7 @@ ErrorTypes = type[BaseException] | tuple[type[BaseException], ...]
 
 
 class Worker(Generic[KeyT_co, ValueT_co]):
-    """Runs a handler over the records of a topic, sharing them with the other workers of its group.
+    """Runs a handler over the records of a topic, sharing them with the other workers of its group, or over the messages of a queue topic.
 
     ::
 
@@ -66,9 +67,15 @@ class Worker(Generic[KeyT_co, ValueT_co]):
     With ``ordering="key"`` the records of a key are processed in the order in which they were written, one at a time, while other keys are
     processed concurrently. That holds across workers and crashes: repeated records are repeated in order.
 
+    Without a `group_id` it works on a queue topic, which has no groups: ``Worker("jobs", handler=handle).run()``. The handler gets a
+    `QueueRecord`, and an `Attempt` with the number of the message's lease. A message is done when the handler returns, ``Retry(after=…)`` gives
+    it back for that time, ``Reject`` makes it dead, and another exception gives it back for the topic's back-off. The topic, not the worker,
+    limits the attempts and keeps dead messages. Leases are renewed while a handler runs. If one is lost nevertheless, an async handler is
+    cancelled.
+
     Args:
-        topic: the topic or topics to process.
-        group_id: the consumer group that shares the work.
+        topic: the topic or topics to process. Without a group it is one queue topic.
+        group_id: the consumer group that shares the work. None: the topic is a queue.
         handler: a function of a `Record` and, if it has a second parameter, the `Attempt`; or a mapping from each topic to its handler. An
             async function runs on an event loop, a plain one in threads (or processes). An attempt succeeds when the handler returns, and
             fails when it raises. ``raise Retry(after=60)`` postpones the record, ``raise Reject("why")`` gives it up immediately.
@@ -107,6 +114,10 @@ class Worker(Generic[KeyT_co, ValueT_co]):
         max_partition_records: maximum number of records in work of each partition. A record that is slow, or waits for its next attempt,
             blocks its partition when this many records after it have been taken.
         auto_offset_reset: the position at which the group begins in a partition without committed progress.
+        lease_ms: only on a queue topic: the length of leases, which are renewed. None: the topic's. After a crash other workers get the
+            messages when it has passed.
+        prefetch: only on a queue topic: messages to hold ready beside those in handlers. They wait for this worker while others are idle, so
+            more than a few only help handlers of a few milliseconds.
         bootstrap_servers, client_id, group_instance_id, session_timeout_ms, max_poll_interval_ms, assignor, rack, request_timeout_ms,
             transport: as for `Consumer`.
     """
@@ -114,8 +125,8 @@ class Worker(Generic[KeyT_co, ValueT_co]):
     def __init__(
         self,
         topic: str | Sequence[str],
-        group_id: str,
-        handler: Handler[KeyT_co, ValueT_co] | Mapping[str, Handler[KeyT_co, ValueT_co]],
+        group_id: str | None = None,
+        handler: Handler[KeyT_co, ValueT_co] | Mapping[str, Handler[KeyT_co, ValueT_co]] | None = None,
         *,
         concurrency: int = 10,
         ordering: Ordering = "key",
@@ -139,6 +150,8 @@ class Worker(Generic[KeyT_co, ValueT_co]):
         max_records: int = settings.WORKER_RECORDS_MAX,
         max_partition_records: int = settings.WORKER_PARTITION_RECORDS_MAX,
         auto_offset_reset: OffsetReset = "earliest",
+        lease_ms: float | None = None,
+        prefetch: int = 1,
         bootstrap_servers: str | Sequence[str] = "localhost:9400",
         client_id: str = "raftmq-worker",
         group_instance_id: str | None = None,
@@ -151,7 +164,7 @@ class Worker(Generic[KeyT_co, ValueT_co]):
     ) -> None:
         self._arguments = GroupArguments(
             topics=(topic,) if isinstance(topic, str) else tuple(topic),
-            group_id=group_id,
+            group_id=group_id if group_id is not None else "",
             bootstrap_servers=bootstrap_servers,
             client_id=client_id,
             group_instance_id=group_instance_id,
@@ -163,7 +176,17 @@ class Worker(Generic[KeyT_co, ValueT_co]):
             request_timeout_ms=request_timeout_ms,
             transport=transport,
         )
-        check_group_arguments("worker", topic, self._arguments)
+        check_group_arguments("worker", topic, self._arguments, needs_group=group_id is not None)
+        if handler is None:
+            raise InvalidArgumentError("a handler must be a function of a record, not None")
+        if group_id is None:
+            _check_queue_arguments(self._arguments.topics, dead_letter_topic, group_instance_id)
+        if lease_ms is not None:  # None: the topic's
+            check_positive(lease_ms=lease_ms)
+        check_not_negative(prefetch=prefetch)
+        check_whole(prefetch=prefetch)
+        self._lease_ms = lease_ms
+        self._prefetch = prefetch
         check_text(dead_letter_topic, "dead_letter_topic")
         if ordering not in get_args(Ordering):
             raise InvalidArgumentError(f"ordering {ordering!r}: use key, partition or none")
@@ -229,7 +252,7 @@ class Worker(Generic[KeyT_co, ValueT_co]):
         self._rng = random.Random()
         self._generation = current_generation()
         self._executor = self._make_executor()
-        self._work_loop: WorkLoop | None = None
+        self._work_loop: WorkLoop | QueueWorkLoop | None = None
         self._was_started = False
         self._stops = StopRequests(self._pass_on_stop)
         self._dead_letters: DeadLetters | None = None
@@ -276,16 +299,7 @@ class Worker(Generic[KeyT_co, ValueT_co]):
                     await self._work()
 
     async def _work(self) -> None:
-        loop = self._work_loop = WorkLoop(
-            self._make_consumer,
-            self._executor,
-            self._ordering,
-            self._retries,
-            self._limits,
-            self._dead_letters,
-            self._rng,
-            self._hooks,
-        )
+        loop = self._work_loop = self._make_queue_loop() if self.group_id is None else self._make_group_loop()
         for number in range(self._stops.count):
             loop.stop(at_once=number > 0)
         await loop.run()
@@ -312,6 +326,38 @@ class Worker(Generic[KeyT_co, ValueT_co]):
             return ProcessExecutor(self._handlers, count, timeout)
         return ThreadExecutor(self._handlers, count, timeout)
 
+    def _make_group_loop(self) -> WorkLoop:
+        return WorkLoop(
+            self._make_consumer,
+            self._executor,
+            self._ordering,
+            self._retries,
+            self._limits,
+            self._dead_letters,
+            self._rng,
+            self._hooks,
+        )
+
+    def _make_queue_loop(self) -> QueueWorkLoop:
+        arguments = self._arguments
+        queue = WorkQueue(
+            arguments.topics[0],
+            bootstrap_servers=arguments.bootstrap_servers,
+            client_id=arguments.client_id,
+            max_block_ms=arguments.request_timeout_ms,
+            request_timeout_ms=arguments.request_timeout_ms,
+            transport=arguments.transport,
+        )
+        return QueueWorkLoop(
+            queue,
+            self._executor,
+            self._retries,
+            self._limits,
+            self._hooks,
+            lease_ms=self._lease_ms,
+            prefetch=self._prefetch,
+        )
+
     def _make_consumer(self, listener: RebalanceListener) -> GroupConsumer:
         return self._arguments.make_consumer(WorkConsumer, listener)
 
@@ -331,7 +377,7 @@ class Worker(Generic[KeyT_co, ValueT_co]):
         self._dead_letters = self._make_letters(producer, self._dead_letter_topic)
 
     def _make_letters(self, producer: Producer, topic: str) -> DeadLetters:
-        return DeadLetters(producer, topic, self.group_id, sleep=asyncio.sleep, rng=self._rng)
+        return DeadLetters(producer, topic, self._arguments.group_id, sleep=asyncio.sleep, rng=self._rng)
 
     async def _prepare_dead_letter_topic(self, name: str) -> None:
         admin = Admin(
@@ -349,6 +395,20 @@ class Worker(Generic[KeyT_co, ValueT_co]):
                 sources = [await admin.describe_topic(topic) for topic in self.topics]
                 config = {settings.TOPIC_BATCH_BYTES_KEY: str(_letter_bytes_max(sources))}
                 await admin.create_topic(name, partitions=len(sources[0].partitions), config=config, if_not_exists=True)
+
+
+def _check_queue_arguments(topics: Sequence[str], dead_letter_topic: str | None, group_instance_id: str | None) -> None:
+    """Refuse arguments of groups for a worker on a queue topic."""
+    if len(topics) > 1:
+        raise InvalidArgumentError(
+            f"without a group_id a worker works on one queue topic, not on {len(topics)}: give it a group_id, or make one worker for each"
+        )
+    if dead_letter_topic is not None:
+        raise InvalidArgumentError(
+            "a queue topic keeps its dead messages itself: drop dead_letter_topic, or give the worker of a log topic a group_id"
+        )
+    if group_instance_id is not None:
+        raise InvalidArgumentError("a group_instance_id needs a group_id")
 
 
 def _letter_bytes_max(sources: Iterable[TopicDescription]) -> int:

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from raftmq.client.admin.admin import Admin
+from raftmq.client.codec.cells import check_headers
 from raftmq.client.connection.resolver import parse_addresses
 from raftmq.client.consumer.consumer import Consumer
 from raftmq.client.producer.producer import Producer
-from raftmq.client.producer.record_checks import check_headers
 from raftmq.errors import DeliveryTimeoutError, InvalidArgumentError, ProducerFencedError
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import TopicPartition

@@ -27,6 +27,7 @@ from tests.support.client.fake_broker import FakeCluster
 from tests.support.client.memory_transport import MemoryTransport
 
 BAD = "caf\udce9"
+CRON = "* * * * *"
 PARTITION = TopicPartition(BAD, 0)
 
 
@@ -60,6 +61,22 @@ CONSTRUCTORS: Mapping[str, Callable[[], object]] = {
     "Worker.rack": lambda: Worker("t", "g", handle, rack=BAD),
 }
 ADMIN_CALLS: Mapping[str, Callable[[Admin], Awaitable[object]]] = {
+    "pause_schedule.topic": lambda admin: admin.pause_schedule(BAD, "s"),
+    "pause_schedule.name": lambda admin: admin.pause_schedule("q", BAD),
+    "resume_schedule.topic": lambda admin: admin.resume_schedule(BAD, "s"),
+    "resume_schedule.name": lambda admin: admin.resume_schedule("q", BAD),
+    "run_schedule.topic": lambda admin: admin.run_schedule(BAD, "s"),
+    "run_schedule.name": lambda admin: admin.run_schedule("q", BAD),
+    "delete_schedule.topic": lambda admin: admin.delete_schedule(BAD, "s"),
+    "delete_schedule.name": lambda admin: admin.delete_schedule("q", BAD),
+    "list_schedules.topic": lambda admin: admin.list_schedules(BAD),
+    "put_schedule.topic": lambda admin: admin.put_schedule(BAD, "s", b"", cron=CRON),
+    "put_schedule.name": lambda admin: admin.put_schedule("q", BAD, b"", cron=CRON),
+    "put_schedule.cron": lambda admin: admin.put_schedule("q", "s", b"", cron=f"* * * * {BAD}"),
+    "put_schedule.timezone": lambda admin: admin.put_schedule("q", "s", b"", cron=CRON, timezone=BAD),
+    "put_schedule.key": lambda admin: admin.put_schedule("q", "s", b"", cron=CRON, key=BAD),
+    "put_schedule.tenant": lambda admin: admin.put_schedule("q", "s", b"", cron=CRON, tenant=BAD),
+    "put_schedule.headers": lambda admin: admin.put_schedule("q", "s", b"", cron=CRON, headers=[(BAD, b"")]),
     "create_topic.name": lambda admin: admin.create_topic(BAD),
     "create_topic.kind": lambda admin: admin.create_topic("t", kind=BAD),
     "create_topic.config": lambda admin: admin.create_topic("t", config={"a": BAD}),
@@ -111,6 +128,7 @@ async def test_the_admin_refuses_a_lone_surrogate(name: str) -> None:
     transport = MemoryTransport(FakeCluster())
     async with Admin(bootstrap_servers=transport.addresses, transport=transport) as admin:
         await admin.create_topic("t")
+        transport.cluster.create_queue("q")
         with pytest.raises(InvalidArgumentError, match="surrogate"):
             await ADMIN_CALLS[name](admin)
 

@@ -19,6 +19,7 @@ MAPPED = (
     "client/connection",
     "client/consumer",
     "client/producer",
+    "client/queue",
     "client/transformer",
     "client/worker",
     "fsm",

@@ -52,6 +52,7 @@ PAIRS = [
     (raftmq.Producer, sync.Producer),
     (raftmq.Consumer, sync.Consumer),
     (raftmq.Admin, sync.Admin),
+    (raftmq.Queue, sync.Queue),
 ]
 ASYNC_ONLY = {"start"}
 """Methods that only asynchronous clients have: a blocking client starts on creation."""

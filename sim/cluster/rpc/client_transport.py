@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
+from typing import Generic
 
 import grpc.aio
 from raftmq.client.connection.append_stream import AppendStream, OnEnd, OnResponse, SerializedAppend
 from raftmq.client.connection.pending_poll import OnPolled, PendingPoll, PollTask
+from raftmq.client.connection.queue_stream import OnQueueResponse, QueueStream
 from raftmq.client.connection.transport import (
     Connection,
     call_metadata,
@@ -14,7 +16,7 @@ from raftmq.client.connection.transport import (
     error_from_rpc,
 )
 from raftmq.errors import BrokenConnectionError
-from raftmq.methods import APPEND_STREAM, POLL, WATCH, RequestT, ResponseT, UnaryMethod
+from raftmq.methods import APPEND_STREAM, POLL, POLL_STREAM, WATCH, RequestT, ResponseT, UnaryMethod
 from raftmq.proto import queue_pb2 as pb
 
 from sim.cluster.rpc.channel import ClientCall, RpcChannel
@@ -88,7 +90,20 @@ class ClientConnection:
         """See `Connection`."""
         self._check_open()
         call = self._channel.begin(APPEND_STREAM.path, call_metadata(self.cluster_id))
-        return _SimAppendStream(self._loop, call, self.address, on_response, on_end)
+        stream = _SimStream(self._loop, call, self.address, pb.AppendResponse.FromString, on_response, on_end)
+        return _SimAppendStream(stream)
+
+    def queue_stream(
+        self,
+        on_response: OnQueueResponse,
+        on_end: OnEnd,
+        on_writable: Callable[[], None],  # as in `append_stream`
+    ) -> QueueStream:
+        """See `Connection`."""
+        self._check_open()
+        call = self._channel.begin(POLL_STREAM.path, call_metadata(self.cluster_id))
+        stream = _SimStream(self._loop, call, self.address, pb.QueueStreamResponse.FromString, on_response, on_end)
+        return _SimQueueStream(stream)
 
     async def close(self) -> None:
         """See `Connection`."""
@@ -99,22 +114,25 @@ class ClientConnection:
             raise BrokenConnectionError(f"{self.address}: the connection is closed")
 
 
-class _SimAppendStream:
+class _SimStream(Generic[ResponseT]):
+    """A stream whose answers are passed on as they arrive."""
+
     def __init__(
-        self, loop: VirtualLoop, call: ClientCall, address: str, on_response: OnResponse, on_end: OnEnd
+        self,
+        loop: VirtualLoop,
+        call: ClientCall,
+        address: str,
+        parse: Callable[[bytes], ResponseT],
+        on_response: Callable[[ResponseT], None],
+        on_end: OnEnd,
     ) -> None:
+        self.send = call.send
         self._call = call
         self._address = address
+        self._parse = parse
         self._on_response = on_response
         self._on_end = on_end
         self._reader = loop.create_task(self._read_forever())
-
-    def write(self, request: SerializedAppend) -> bool:
-        self._call.send(request.body)
-        return True
-
-    def is_outdated(self) -> bool:
-        return False
 
     def cancel(self) -> None:
         self._reader.cancel()
@@ -123,8 +141,31 @@ class _SimAppendStream:
     async def _read_forever(self) -> None:
         try:
             while (data := await self._call.read()) is not None:
-                self._on_response(pb.AppendResponse.FromString(data))
+                self._on_response(self._parse(data))
         except grpc.aio.AioRpcError as error:
             self._on_end(error_from_call(error, self._address))
         else:
-            self._on_end(BrokenConnectionError(f"{self._address}: the broker ended the append stream"))
+            self._on_end(BrokenConnectionError(f"{self._address}: the broker ended the stream"))
+
+
+class _SimAppendStream:
+    def __init__(self, stream: _SimStream[pb.AppendResponse]) -> None:
+        self.cancel = stream.cancel
+        self._stream = stream
+
+    def write(self, request: SerializedAppend) -> bool:
+        self._stream.send(request.body)
+        return True
+
+    def is_outdated(self) -> bool:
+        return False
+
+
+class _SimQueueStream:
+    def __init__(self, stream: _SimStream[pb.QueueStreamResponse]) -> None:
+        self.cancel = stream.cancel
+        self._stream = stream
+
+    def write(self, request: pb.QueueStreamRequest) -> bool:
+        self._stream.send(request.SerializeToString())
+        return True

@@ -3,12 +3,12 @@ from __future__ import annotations
 import pytest
 from raftmq.client.base import settings
 from raftmq.client.producer.batch import ProducerBatch
-from raftmq.client.producer.partition_queue import Attempt, PartitionQueue, ProducerIdentity
+from raftmq.client.producer.partition_queue import AnyPartitionQueue, Attempt, PartitionQueue, ProducerIdentity
 
 PLENTY = 1 << 30
 
 
-def filled(queue: PartitionQueue, count: int) -> list[ProducerBatch]:
+def filled(queue: AnyPartitionQueue, count: int) -> list[ProducerBatch]:
     batches = []
     for number in range(count):
         batch = ProducerBatch("t", 0, 1000, 0.0, 60.0)
@@ -19,7 +19,7 @@ def filled(queue: PartitionQueue, count: int) -> list[ProducerBatch]:
     return batches
 
 
-def take(queue: PartitionQueue) -> list[Attempt]:
+def take(queue: AnyPartitionQueue) -> list[Attempt]:
     return queue.take(0.0, PLENTY, 0, may_send_small=True, is_first=True)
 
 

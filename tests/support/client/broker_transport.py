@@ -96,6 +96,9 @@ class BrokerConnection:
     def append_stream(self, on_response, on_end, on_writable):
         raise NotImplementedError
 
+    def queue_stream(self, on_response, on_end, on_writable):
+        raise NotImplementedError
+
     async def close(self) -> None:
         self._is_closed = True
 

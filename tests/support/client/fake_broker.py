@@ -20,12 +20,16 @@ from google.protobuf.any_pb2 import Any as PackedAny
 from google.rpc import status_pb2
 from raftmq.batch_header import parse_header, validate
 from raftmq.call_metadata import CLUSTER_KEY
+from raftmq.message_checks import BatchLimits
 from raftmq.proto import queue_pb2 as pb
 from raftmq.proto import queue_pb2_grpc as rpc
+from raftmq.queue_batch import validate_queue
 
 from tests.support.client.fake_data_port import FakeDataPort
+from tests.support.client.fake_queue import AckHook, FakeQueue, FakeQueueService, FakeStream
 
 BATCH_BYTES_MAX = 3 << 20
+QUEUE_LIMITS = BatchLimits(message_bytes_max=3 << 20)
 
 
 def detail(code: int, message: str = "", **fields: int) -> pb.ErrorDetail:
@@ -37,6 +41,8 @@ def detail(code: int, message: str = "", **fields: int) -> pb.ErrorDetail:
         pb.NOT_READY,
         pb.REQUEST_TIMED_OUT,
         pb.DISK_FULL,
+        pb.QUEUE_FULL,
+        pb.TENANT_FULL,
     }
     unknown = {pb.LEADERSHIP_LOST, pb.REQUEST_TIMED_OUT}
     return pb.ErrorDetail(
@@ -97,6 +103,11 @@ class FakePartition:
     producers: dict[int, ProducerState] = field(default_factory=dict)
     forgotten: set[int] = field(default_factory=set)
     """Producers whose state was expired, although the log may hold their batches."""
+    is_queue: bool = False
+    queue: FakeQueue = field(default_factory=FakeQueue)
+    """The messages of a queue topic's partition."""
+    known: list[tuple[int, int, bool]] = field(default_factory=list)
+    """The ids of the last batch that were known: position, sequence, and whether the message was replaced."""
 
     def forget_producers(self) -> None:
         """Forget every producer, as after a long time without batches."""
@@ -110,7 +121,12 @@ class FakePartition:
     def append(
         self, batch: bytes, append_time_ms: int, fenced: dict[int, int] | None = None
     ) -> tuple[int, pb.ErrorDetail | None]:
-        header = validate(batch, BATCH_BYTES_MAX)
+        self.known = []
+        header = (
+            validate_queue(batch, BATCH_BYTES_MAX, QUEUE_LIMITS)[0]
+            if self.is_queue
+            else validate(batch, BATCH_BYTES_MAX)
+        )
         if header.producer_id:
             state = self.producers.setdefault(header.producer_id, ProducerState(header.producer_epoch))
             if header.producer_epoch < state.epoch:
@@ -134,6 +150,8 @@ class FakePartition:
             state.recent = [*state.recent[-4:], (header.first_sequence, header.last_sequence, self.end)]
         base = self.end
         self.batches.append((base, header.record_count, batch, append_time_ms))
+        if self.is_queue:
+            self.known = self.queue.enqueue(base, batch)
         return base, None
 
 
@@ -181,6 +199,18 @@ class FakeCluster:
         self.fenced: dict[int, int] = {}  # by producer id: the lowest epoch whose batches are accepted
         self.names: dict[str, tuple[int, int, bytes]] = {}  # id, epoch and stamp of named producers
         self._watchers: set[asyncio.Queue[None]] = set()
+        self.queue_streams: dict[FakeStream, None] = {}
+        self.queue_changed = asyncio.Condition()
+        self.stream_requests: list[tuple[int, pb.QueueStreamRequest]] = []
+        self.queue_polls: list[tuple[int, pb.QueuePollRequest]] = []
+        self.acks: list[pb.PartitionAck] = []
+        """Every PartitionAck, of streams and of unary calls."""
+        self.unary_acks: list[pb.AckRequest] = []
+        self.ack_hook: AckHook | None = None
+        self.stream_error: pb.ErrorDetail | None = None
+        """The error with which every new PollStream ends."""
+        self.jobs: dict[int, int] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
         for broker in self.brokers.values():
@@ -195,6 +225,41 @@ class FakeCluster:
     @property
     def bootstrap_servers(self) -> str:
         return ",".join(broker.address for broker in self.brokers.values())
+
+    def create_queue(self, name: str, partitions: int = 1, **config: str) -> list[FakeQueue]:
+        """Create a queue topic, and return the messages of its partitions."""
+        topic = self.create_topic(name, partitions)
+        topic.kind = "queue"
+        topic.config.update({key.replace("_", "."): value for key, value in config.items()})
+        for partition in topic.partitions:
+            partition.is_queue = True
+        self.changed()
+        return [partition.queue for partition in topic.partitions]
+
+    def serve_queues(self) -> None:
+        """Push messages to the streams that have credit, and wake waiting calls."""
+        for stream in list(self.queue_streams):
+            stream.push()
+        queues = [partition.queue for topic in self.topics.values() for partition in topic.partitions]
+        due = [left for queue in queues if (left := queue.next_due_ms()) is not None]
+        if due:
+            asyncio.get_running_loop().call_later(min(due) / 1000, self.serve_queues)
+        self.on_settled()
+
+    def on_settled(self) -> None:
+        """Wake the calls and the tests that wait for a change of a queue."""
+        task = asyncio.ensure_future(self._notify_queues())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _notify_queues(self) -> None:
+        async with self.queue_changed:
+            self.queue_changed.notify_all()
+
+    async def wait_queue(self, is_true: Callable[[], bool]) -> None:
+        """Wait until a queue has changed to some state."""
+        async with self.queue_changed:
+            await self.queue_changed.wait_for(is_true)
 
     def create_topic(self, name: str, partitions: int = 1, replication_factor: int = 1) -> FakeTopic:
         broker_ids = list(self.brokers)
@@ -288,6 +353,7 @@ class FakeBroker(rpc.LogServicer, rpc.TopologyServicer, rpc.AdminServicer):
         self.broker_id = broker_id
         self.port = 0
         self.server: grpc.aio.Server | None = None
+        self.queue = FakeQueueService(self)
         self.data_port = FakeDataPort(self)
         self.open_data_connection = self._open_data_connection
         """The handler of OpenDataConnection. Tests replace it."""
@@ -302,6 +368,7 @@ class FakeBroker(rpc.LogServicer, rpc.TopologyServicer, rpc.AdminServicer):
     async def start(self) -> None:
         self.server = grpc.aio.server(interceptors=[ClusterCheck(self.cluster)], options=[("grpc.so_reuseport", 0)])
         rpc.add_LogServicer_to_server(self, self.server)
+        rpc.add_QueueServicer_to_server(self.queue, self.server)
         rpc.add_TopologyServicer_to_server(self, self.server)
         rpc.add_AdminServicer_to_server(self, self.server)
         self.port = self.server.add_insecure_port(f"127.0.0.1:{self.port}")
@@ -364,6 +431,7 @@ class FakeBroker(rpc.LogServicer, rpc.TopologyServicer, rpc.AdminServicer):
             result, drops = self._append_partition(part)
             is_dropped |= drops
             response.partitions.append(result)
+        cluster.serve_queues()
         for queue in cluster._watchers:
             queue.put_nowait(None)
         async with cluster.appended:
@@ -381,7 +449,7 @@ class FakeBroker(rpc.LogServicer, rpc.TopologyServicer, rpc.AdminServicer):
             result.error.CopyFrom(self._not_leader(partition))
             return result, False
         drops = False
-        for batch in part.batches:
+        for number, batch in enumerate(part.batches):
             verdict = None
             if self.cluster.append_hook is not None:
                 verdict = self.cluster.append_hook(self.broker_id, topic, part.partition, batch)
@@ -397,7 +465,15 @@ class FakeBroker(rpc.LogServicer, rpc.TopologyServicer, rpc.AdminServicer):
                 result.error.CopyFrom(error)
                 break
             result.base_offsets.append(base)
+            for position, sequence, is_replaced in partition.known:
+                result.known_messages.add(batch=number, position=position, sequence=sequence, is_replaced=is_replaced)
         return result, drops
+
+    async def refuse(self, context, code: int) -> None:
+        await abort(context, detail(code))
+
+    async def refuse_not_leader(self, context, partition: FakePartition) -> None:
+        await abort(context, self._not_leader(partition))
 
     def _not_leader(self, partition: FakePartition) -> pb.ErrorDetail:
         error = detail(pb.NOT_LEADER)

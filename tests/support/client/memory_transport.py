@@ -18,6 +18,7 @@ from raftmq.methods import POLL
 from raftmq.proto import queue_pb2 as pb
 
 from tests.support.client.fake_broker import FakeBroker, FakeCluster
+from tests.support.client.fake_queue import FakeStream
 
 
 class _Context:
@@ -69,7 +70,8 @@ class MemoryConnection:
 
     async def call(self, method, request, timeout_seconds):
         self._check()
-        return await self._guarded(getattr(self._broker, method.name)(request, _Context()), timeout_seconds)
+        service = self._broker.queue if method.service.endswith(".Queue") else self._broker
+        return await self._guarded(getattr(service, method.name)(request, _Context()), timeout_seconds)
 
     async def watch(self, request) -> AsyncGenerator[pb.TopologyUpdate, None]:
         self._check()
@@ -86,6 +88,10 @@ class MemoryConnection:
     def append_stream(self, on_response, on_end, on_writable) -> MemoryStream:
         self._check()
         return MemoryStream(self, self._broker, on_response, on_end)
+
+    def queue_stream(self, on_response, on_end, on_writable) -> MemoryQueueStream:
+        self._check()
+        return MemoryQueueStream(self, self._broker, on_response, on_end)
 
     async def close(self) -> None:
         self._closed.set()
@@ -145,3 +151,35 @@ class MemoryStream:
                     self._on_response(response)
         except errors.RaftMQError as error:
             self._on_end(error)
+
+
+class MemoryQueueStream:
+    def __init__(self, connection: MemoryConnection, broker: FakeBroker, on_response, on_end) -> None:
+        self._connection = connection
+        self._on_response = on_response
+        self._on_end = on_end
+        self._stream = FakeStream(broker)
+        self._requests: asyncio.Queue[pb.QueueStreamRequest] = asyncio.Queue()
+        self._tasks = [asyncio.ensure_future(self._send_forever()), asyncio.ensure_future(self._read_forever())]
+
+    def write(self, request: pb.QueueStreamRequest) -> bool:
+        self._requests.put_nowait(pb.QueueStreamRequest.FromString(request.SerializeToString()))
+        return True
+
+    def cancel(self) -> None:
+        self._stream.broker.cluster.queue_streams.pop(self._stream, None)
+        for task in self._tasks:
+            task.cancel()
+
+    async def _send_forever(self) -> None:
+        while True:
+            self._stream.on_request(await self._requests.get())
+
+    async def _read_forever(self) -> None:
+        try:
+            while (response := await self._connection._guarded(self._stream.responses.get())) is not None:
+                self._on_response(response)
+        except errors.RaftMQError as error:
+            self._on_end(error)
+        else:
+            self._on_end(errors.BrokenConnectionError("the broker ended the stream"))

@@ -1,0 +1,1 @@
+"""Put messages into queue topics, lease and settle them."""

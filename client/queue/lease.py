@@ -1,0 +1,160 @@
+"""A lease: the right to settle a message, and the functions that do it. `Message` and the worker hold one for each message."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from raftmq.client.base import settings
+from raftmq.client.base.error_details import fresh_copy
+from raftmq.client.queue.new_message import check_duration, check_priority
+from raftmq.client.queue.topic import QueuePartition
+from raftmq.errors import AttemptsExhaustedError, InvalidArgumentError, LeaseLostError, RaftMQError
+from raftmq.proto import queue_pb2 as pb
+
+Verdict = RaftMQError | None
+"""The outcome of a settlement. None: it was applied."""
+
+
+class LeaseOffice(Protocol):
+    """Settles leases, and renews those that are held."""
+
+    def settle(self, lease: Lease, operation: pb.AckOperation, detail: pb.AckDetail | None) -> asyncio.Future[Verdict]:
+        """Begin a settlement, which goes on even if nobody waits for it."""
+        ...
+
+    def hold(self, lease: Lease) -> None:
+        """Renew a lease from now on, until it is settled, lost, or nobody refers to it."""
+        ...
+
+    def drop(self, lease: Lease) -> None:
+        """Renew a lease no longer."""
+        ...
+
+
+class Lease:
+    """The token of one message, from its delivery to its settlement. It is settled once."""
+
+    __slots__ = (
+        "__weakref__",
+        "_is_settled",
+        "_office",
+        "is_lost",
+        "lease_number",
+        "lease_seconds",
+        "on_lost",
+        "partition",
+        "renewal_ms",
+        "sequence",
+    )
+
+    def __init__(
+        self,
+        office: LeaseOffice,
+        partition: QueuePartition,
+        sequence: int,
+        lease_number: int,
+        lease_seconds: float,
+        renewal_ms: int,
+    ) -> None:
+        self.partition = partition
+        self.sequence = sequence
+        self.lease_number = lease_number
+        self.lease_seconds = lease_seconds
+        """The length of the lease. A third of it passes between two renewals."""
+        self.renewal_ms = renewal_ms
+        """The length that a renewal requests. 0: the topic's."""
+        self.is_lost = False
+        """Whether a broker said that the lease has ended. Written by the thread that renews leases."""
+        self.on_lost: Callable[[], object] | None = None
+        """Called once on the event loop when the lease is lost."""
+        self._office = office
+        self._is_settled = False
+
+    async def accept(self) -> None:
+        """Settle the message as done."""
+        await self._settle(pb.ACCEPT, None)
+
+    async def release(
+        self,
+        delay_ms: float | None,
+        priority: int | None = None,
+        error: str | None = None,
+        *,
+        is_uncounted: bool = False,
+    ) -> bool:
+        """Give the message back. Return whether it is delivered again: after its last attempt it is dead.
+
+        Args:
+            delay_ms: the time until it may be leased again. None: the topic's back-off.
+            priority: its new priority. None: unchanged.
+            error: the reason, which is kept with the message.
+            is_uncounted: its work was not begun, so this attempt does not count.
+        """
+        detail = pb.AckDetail(is_uncounted=is_uncounted)
+        if delay_ms is not None:
+            detail.delay_ms = check_delay(delay_ms)
+        if priority is not None:
+            detail.priority = check_priority(priority)
+        if error:
+            detail.error = cut_error(error)
+        try:
+            await self._settle(pb.RELEASE, detail)
+        except AttemptsExhaustedError:
+            return False
+        return True
+
+    async def reject(self, error: str | None) -> None:
+        """Give the message up: it is dead, and kept with the reason."""
+        await self._settle(pb.REJECT, pb.AckDetail(error=cut_error(error)) if error else None)
+
+    async def renew(self, lease_ms: float | None, progress: str | None) -> None:
+        """Extend the lease. Its later automatic renewals request the same length."""
+        self._check_held()
+        self._office.drop(self)
+        if lease_ms is not None:
+            self.renewal_ms = max(1, check_duration("lease_ms", lease_ms))
+            self.lease_seconds = self.renewal_ms / 1000
+        detail = pb.AckDetail(lease_ms=self.renewal_ms, progress=cut_error(progress) if progress else "")
+        try:
+            self._raise(await asyncio.shield(self._office.settle(self, pb.RENEW, detail)))
+        finally:
+            if not self._is_settled:
+                self._office.hold(self)
+
+    def give_back(self, *, is_uncounted: bool = True) -> None:
+        """Release the message immediately and without waiting. It is uncounted unless its work was begun."""
+        if not self._is_settled:
+            self._is_settled = True
+            self._office.drop(self)
+            self._office.settle(self, pb.RELEASE, pb.AckDetail(delay_ms=0, is_uncounted=is_uncounted))
+
+    async def _settle(self, operation: pb.AckOperation, detail: pb.AckDetail | None) -> None:
+        self._check_held()
+        self._is_settled = True
+        self._office.drop(self)
+        verdict = await asyncio.shield(self._office.settle(self, operation, detail))
+        self._is_settled = verdict is None or not verdict.retriable
+        self._raise(verdict)
+
+    def _check_held(self) -> None:
+        if self._is_settled:
+            raise InvalidArgumentError(f"message {self.sequence} of partition {self.partition.partition} is settled")
+        if self.is_lost:
+            raise LeaseLostError(f"the lease of message {self.sequence} of partition {self.partition.partition} ended")
+
+    def _raise(self, verdict: Verdict) -> None:
+        if verdict is not None:
+            raise fresh_copy(verdict) from verdict.__cause__
+
+
+def check_delay(delay_ms: float) -> int:
+    """Return the delay of a release, which has 32 bits: 49 days."""
+    return min(check_duration("delay_ms", delay_ms), settings.RELEASE_DELAY_MS_MAX)
+
+
+def cut_error(text: str) -> str:
+    """Return a text of at most `MESSAGE_ERROR_BYTES_MAX` bytes, without the rest of a character that was cut."""
+    encoded = text.encode(errors="backslashreplace")
+    return encoded[: settings.MESSAGE_ERROR_BYTES_MAX].decode(errors="ignore")

@@ -1,0 +1,136 @@
+"""The consuming half of a `Queue`: intakes that receive messages, settlements, and renewals of the leases that the program holds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from raftmq.client.base import settings
+from raftmq.client.base.logs import log
+from raftmq.client.connection.resolver import Resolver
+from raftmq.client.connection.transport import Transport
+from raftmq.client.membership.heartbeat_runner import HeartbeatRunner, run_background_calls
+from raftmq.client.queue.broker_link import BrokerLink
+from raftmq.client.queue.intake import Intake, LeaseOptions
+from raftmq.client.queue.lease import Lease, Verdict
+from raftmq.client.queue.lease_renewals import LeaseRenewals
+from raftmq.client.queue.settlement_runs import Settlement
+from raftmq.client.queue.settler import Settler
+from raftmq.client.queue.topic import QueuePartition, QueueTopic
+from raftmq.proto import queue_pb2 as pb
+
+
+class LeaseDesk:
+    """Leases and settles messages of one topic. One event loop. It implements `MessageOffice` and `Links`."""
+
+    def __init__(
+        self,
+        resolver: Resolver,
+        transport: Transport,
+        topic: QueueTopic,
+        timeout_seconds: float,
+        on_crash: Callable[[BaseException], None],
+    ) -> None:
+        self._resolver = resolver
+        self._transport = transport
+        self._topic = topic
+        self._on_crash = on_crash
+        self._loop = asyncio.get_running_loop()
+        self._intakes: dict[LeaseOptions, Intake] = {}
+        """The intake used last is the last one."""
+        self._settler = Settler(resolver, self, timeout_seconds, on_crash)
+        self._renewals = LeaseRenewals()
+        self._runner: HeartbeatRunner | None = None
+        """The thread that renews leases, from the first message on."""
+        resolver.subscribe(self._on_topology)
+
+    def intake(self, options: LeaseOptions) -> Intake:
+        """Return the intake for these options. Intakes that nobody has used for long are closed."""
+        found = self._intakes.pop(options, None)
+        if found is None:
+            found = Intake(self._topic.known, self._resolver, self, options, self._on_crash)
+            self._close_unused()
+        self._intakes[options] = found
+        return found
+
+    def settle(self, lease: Lease, operation: pb.AckOperation, detail: pb.AckDetail | None) -> asyncio.Future[Verdict]:
+        """Implement `LeaseOffice.settle`."""
+        return self._settler.settle(Settlement(lease, operation, detail))
+
+    def hold(self, lease: Lease) -> None:
+        """Implement `LeaseOffice.hold`."""
+        if self._runner is None:
+            self._record_leaders()
+            self._runner = run_background_calls(
+                self._transport, self._renewals, self._on_lost, self._resolver.cluster_id
+            )
+        self._renewals.hold(lease, self._loop.time())
+
+    def drop(self, lease: Lease) -> None:
+        """Implement `LeaseOffice.drop`."""
+        self._renewals.drop(lease)
+
+    def prepare(self, partition: QueuePartition) -> None:
+        """Implement `MessageOffice.prepare`."""
+        self._settler.prepare(partition)
+
+    def link_for_settlements(self, address: str) -> BrokerLink:
+        """Implement `Links.link_for_settlements`."""
+        for intake in self._intakes.values():
+            link = intake.link(address)
+            if link is not None:
+                return link
+        return self.intake(LeaseOptions()).link_anyway(address)
+
+    def links(self) -> list[BrokerLink]:
+        """Implement `Links.links`."""
+        return [link for intake in self._intakes.values() for link in intake.links()]
+
+    def fail(self, error: BaseException) -> None:
+        """Wake everybody who waits, after a defect."""
+        for intake in self._intakes.values():
+            intake.fail(error)
+
+    async def close(self) -> None:
+        """Give back messages that nobody took, wait for settlements, and stop. Messages in the program's hands keep their leases."""
+        try:
+            await asyncio.gather(*(intake.leave(settings.CLOSE_GRACE_SECONDS) for intake in self._intakes.values()))
+            await self._settler.drain(settings.QUEUE_CLOSE_SECONDS)
+        finally:
+            await self._settler.close()
+            for intake in self._intakes.values():
+                intake.close()
+            if self._runner is not None:
+                await self._runner.close()
+
+    # ------------------------------------------------------------------------------------------------------------ events
+
+    def _on_topology(self) -> None:
+        self._record_leaders()
+        for intake in self._intakes.values():
+            intake.update()
+        if self._resolver.failure is not None:
+            self.fail(self._resolver.failure)
+
+    def _record_leaders(self) -> None:
+        info = self._topic.known()
+        addresses: dict[int, str] = {}
+        for group_id in info.group_ids if info is not None else ():
+            leader = self._resolver.leader(group_id)
+            if leader is not None:
+                addresses[group_id] = self._resolver.address(leader)
+        self._renewals.record_leaders(addresses)
+
+    def _on_lost(self) -> None:
+        for lease in self._renewals.take_lost():
+            log.warning("lease_lost partition=%d sequence=%d", lease.partition.partition, lease.sequence)
+            callback, lease.on_lost = lease.on_lost, None
+            if callback is not None:
+                callback()
+
+    def _close_unused(self) -> None:
+        while len(self._intakes) >= settings.QUEUE_INTAKES_MAX:
+            unused = next((options for options, intake in self._intakes.items() if intake.is_idle), None)
+            if unused is None:
+                return
+            self._intakes.pop(unused).close()

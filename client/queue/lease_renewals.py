@@ -1,0 +1,187 @@
+"""Renews the leases that the program holds, from a thread that the program cannot block.
+
+Two threads use `LeaseRenewals`. One makes the calls (`next_call`, `on_answer`, `on_error`, `take_news`; one call at a time), the event loop
+uses the rest. Each method holds the lock briefly and never waits. Must not do I/O.
+
+A lease is renewed when a third of it has passed. It is no longer renewed when it is settled, when a broker says that it has ended, or when
+nobody refers to it any more: a program that forgot a message can never settle it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+from weakref import ReferenceType, ref
+
+from google.protobuf.message import Message
+from raftmq.client.base import settings
+from raftmq.client.base.error_details import error_from_detail, name_of
+from raftmq.client.base.logs import log
+from raftmq.client.membership.member_calls import GroupCall
+from raftmq.client.queue.lease import Lease
+from raftmq.client.queue.settlement_runs import Settlement, build_ack, codes_of
+from raftmq.client.queue.topic import QueuePartition
+from raftmq.errors import NotLeaderError, RaftMQError
+from raftmq.methods import ACK
+from raftmq.proto import queue_pb2 as pb
+
+RENEWED_AT: Final = 1 / 3
+"""The part of a lease that passes before it is renewed."""
+RETRIED_AT: Final = 1 / 12
+"""The part of a lease that passes before a failed renewal is repeated."""
+
+
+class _Held(NamedTuple):
+    due: float
+    lease: ReferenceType[Lease]
+
+
+Token = tuple[int, int, int]
+"""The group of the partition, the sequence and the lease number."""
+
+
+def token_of(lease: Lease) -> Token:
+    """Return the key of a lease within one client."""
+    return (lease.partition.group_id, lease.sequence, lease.lease_number)
+
+
+class LeaseRenewals:
+    """Schedules the renewals of one `Queue`. Times are the event loop's."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held: dict[Token, _Held] = {}
+        self._addresses: dict[int, str] = {}
+        """The leader of each partition, by its group."""
+        self._calls: dict[str, list[Lease]] = {}
+        """The leases in the call to each broker that is in flight."""
+        self._lost: deque[Lease] = deque()
+        self.renewed_total = 0
+
+    # ---------------------------------------------------------------------------------------------------- the event loop
+
+    def hold(self, lease: Lease, now: float) -> None:
+        """Renew a lease from now on."""
+        with self._lock:
+            self._add(lease, now + lease.lease_seconds * RENEWED_AT)
+
+    def drop(self, lease: Lease) -> None:
+        """Renew a lease no longer. Does nothing if it is not held."""
+        with self._lock:
+            self._held.pop(token_of(lease), None)
+
+    def record_leaders(self, addresses: Mapping[int, str]) -> None:
+        """Store the leaders' addresses, by the partitions' groups."""
+        with self._lock:
+            self._addresses.update(addresses)
+
+    def take_lost(self) -> Iterable[Lease]:
+        """Return the leases that were lost since the last call."""
+        with self._lock:
+            lost, self._lost = self._lost, deque()
+        return lost
+
+    # ------------------------------------------------------------------------------------------------ the calling thread
+
+    def next_call(self, now: float) -> GroupCall | float:
+        """Return the next call, or the time of the next look."""
+        with self._lock:
+            due = self._take_due(now)
+            if not due:
+                return now + settings.LEASE_TICK_SECONDS
+            address = self._addresses[due[0].partition.group_id]
+            self._calls[address] = due
+            request = pb.AckRequest(
+                timeout_ms=int(settings.LEASE_RENEWAL_SECONDS * 1000),
+                partitions=[build_ack(partition, found) for partition, found in _by_partition(due).items()],
+            )
+        return GroupCall(address, ACK, request, settings.LEASE_RENEWAL_SECONDS, now)
+
+    def on_answer(self, call: GroupCall, answer: Message, now: float) -> None:
+        """Handle the answer of a call."""
+        assert isinstance(answer, pb.AckResponse), "the type that ACK declares"
+        with self._lock:
+            leases = self._calls.pop(call.address, [])
+            results = {(result.topic_id, result.partition): result for result in answer.partitions}
+            for partition, settlements in _by_partition(leases).items():
+                result = results.get((partition.topic_id, partition.partition))
+                if result is None or result.HasField("error"):
+                    self._on_refused(partition, settlements, result, now)
+                else:
+                    self._on_codes(settlements, codes_of(result, len(settlements)), now)
+
+    def on_error(self, call: GroupCall, error: RaftMQError, now: float) -> None:
+        """Handle a failed call: its leases are renewed again soon."""
+        with self._lock:
+            leases = self._calls.pop(call.address, [])
+            log.debug(
+                "lease_renewal_failed address=%s error_code=%s leases=%d", call.address, name_of(error), len(leases)
+            )
+            self._retry(leases, now)
+
+    def on_crash(self, error: BaseException) -> None:
+        """Do nothing: the thread has logged the defect, and leases that are not renewed end by themselves."""
+
+    def take_news(self) -> bool:
+        """Return whether the event loop must look at `take_lost`."""
+        return bool(self._lost)
+
+    # ------------------------------------------------------------------------------------------------------- bookkeeping
+
+    def _take_due(self, now: float) -> list[Lease]:
+        """Return leases that are due at one broker. Each is scheduled again as if its renewal succeeded."""
+        found: list[Lease] = []
+        broker = ""
+        for token, entry in list(self._held.items()):
+            if entry.due > now or len(found) == settings.LEASE_RENEWALS_MAX:
+                continue
+            lease = entry.lease()
+            if lease is None:
+                del self._held[token]
+                continue
+            address = self._addresses.get(token[0], "")
+            if address and address == (broker or address):
+                broker = address
+                found.append(lease)
+                self._add(lease, now + lease.lease_seconds * RENEWED_AT)
+        return found
+
+    def _on_refused(
+        self,
+        partition: QueuePartition,
+        settlements: list[Settlement],
+        result: pb.PartitionAckResult | None,
+        now: float,
+    ) -> None:
+        if result is not None:
+            error = error_from_detail(result.error)
+            if isinstance(error, NotLeaderError) and error.leader_address:
+                self._addresses[partition.group_id] = error.leader_address  # the event loop may be blocked
+        self._retry([settlement.lease for settlement in settlements], now)
+
+    def _on_codes(self, settlements: list[Settlement], codes: list[int], now: float) -> None:
+        for settlement, code in zip(settlements, codes, strict=True):
+            lease = settlement.lease
+            if code == pb.OK:
+                self.renewed_total += 1
+            elif self._held.pop(token_of(lease), None) is not None:  # else it was settled while it was being renewed
+                lease.is_lost = True
+                self._lost.append(lease)
+
+    def _retry(self, leases: Iterable[Lease], now: float) -> None:
+        for lease in leases:
+            if token_of(lease) in self._held:
+                self._add(lease, now + lease.lease_seconds * RETRIED_AT)
+
+    def _add(self, lease: Lease, due: float) -> None:
+        self._held[token_of(lease)] = _Held(due, ref(lease))
+
+
+def _by_partition(leases: Iterable[Lease]) -> dict[QueuePartition, list[Settlement]]:
+    grouped: dict[QueuePartition, list[Settlement]] = {}
+    for lease in sorted(leases, key=lambda lease: lease.sequence):
+        detail = pb.AckDetail(lease_ms=lease.renewal_ms)
+        grouped.setdefault(lease.partition, []).append(Settlement(lease, pb.RENEW, detail))
+    return grouped

@@ -1,0 +1,114 @@
+"""A leased message, as `Queue.get` returns it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic
+
+from raftmq.client.codec.batch import Headers
+from raftmq.client.codec.queue_batch import ReceivedMessage
+from raftmq.client.queue.lease import Lease
+from raftmq.errors import InvalidArgumentError
+from raftmq.types import ValueT_co
+
+
+class Message(Generic[ValueT_co]):
+    """A message that this program has leased: nobody else works on it until it is settled or the lease ends.
+
+    The client renews the lease on its own while the program refers to the message, even if its event loop is blocked. Settle each message
+    once, with `ack`, `release` or `reject`. Each of them waits until the settlement is on disk on a majority, and raises:
+
+    - `LeaseLostError`: the lease has ended before. Nothing was changed, and the message is delivered again.
+    - `LeaseUnknownError`: the message is gone. An earlier attempt of this settlement, whose answer was lost, probably did it.
+    - `RequestTimedOutError`, `BrokenConnectionError`: no answer in time. It may be settled, and otherwise its lease ends.
+    - `InvalidArgumentError`: it is settled already.
+
+    Cancelling one of them only stops the wait. All run on the event loop of the queue.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_lease",
+        "attempt",
+        "enqueued_ms",
+        "headers",
+        "id",
+        "key",
+        "partition",
+        "priority",
+        "sequence",
+        "tenant",
+        "topic",
+        "value",
+    )
+
+    def __init__(
+        self, topic: str, partition: int, received: ReceivedMessage, value: ValueT_co, lease: Lease | None
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.value = value
+        self.key: bytes | None = received.key
+        self.tenant = received.tenant
+        """Empty: the root."""
+        self.priority = received.priority
+        self.id = received.id
+        """The producer's name for it, or None."""
+        self.sequence = received.sequence
+        """Its number in the partition, which rises in the order of enqueuing."""
+        self.attempt = received.attempts
+        """The number of this attempt, from 1."""
+        self.enqueued_ms = received.enqueued_ms
+        """The time at which it was enqueued, in milliseconds since 1970."""
+        self.headers: Headers = received.headers
+        self._lease = lease
+
+    @property
+    def is_lost(self) -> bool:
+        """Return whether a broker has said that the lease ended. May be read from any thread."""
+        return self._lease is not None and self._lease.is_lost
+
+    def on_lost(self, callback: Callable[[], object]) -> None:
+        """Call `callback` on the event loop, once, if the lease is lost. It must not block."""
+        self._held().on_lost = callback
+
+    async def ack(self) -> None:
+        """Settle the message as done: it is deleted. A message that was got with `auto_accept` is done already."""
+        if self._lease is not None:
+            await self._lease.accept()
+
+    async def release(
+        self, delay_ms: float | None = 0, *, priority: int | None = None, error: str | None = None
+    ) -> bool:
+        """Give the message back, to be delivered again.
+
+        Args:
+            delay_ms: the time until it may be delivered. None: the topic's back-off for this attempt.
+            priority: its new priority. None: unchanged.
+            error: the reason, which is kept with the message; at most 1 KiB.
+
+        Returns:
+            Whether it is delivered again. After its last attempt it is dead instead.
+        """
+        return await self._held().release(delay_ms, priority, error)
+
+    async def reject(self, error: str | None = None) -> None:
+        """Give the message up: it is dead, is kept with the reason, and can be redriven."""
+        await self._held().reject(error)
+
+    async def renew(self, lease_ms: float | None = None, *, progress: str | None = None) -> None:
+        """Extend the lease now, and report progress that `Queue.browse` shows. Automatic renewals follow.
+
+        Args:
+            lease_ms: the length of the lease from now on. None: as before.
+            progress: a text of at most 1 KiB.
+        """
+        await self._held().renew(lease_ms, progress)
+
+    def _held(self) -> Lease:
+        if self._lease is None:
+            raise InvalidArgumentError("a message that was got with auto_accept is done, and cannot be settled")
+        return self._lease
+
+    def __repr__(self) -> str:
+        return f"<Message {self.topic}/{self.partition} sequence {self.sequence} attempt {self.attempt}>"

@@ -1,0 +1,651 @@
+"""`Queue`: the public class for a queue topic. It checks arguments and builds the parts that put, lease, settle and ask.
+
+Must not know streams, retries or batches (its parts do). One event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Final, Generic, Literal, Self, cast
+
+from raftmq.client.base import settings
+from raftmq.client.base.affinity import ClientAffinity
+from raftmq.client.base.arguments import check_at_least, check_not_negative, check_positive, check_range, check_whole
+from raftmq.client.base.error_details import name_of
+from raftmq.client.base.logs import log
+from raftmq.client.base.texts import check_text
+from raftmq.client.codec.batch import CODECS
+from raftmq.client.codec.queue_batch import DamagedMessage, decode_messages
+from raftmq.client.connection.resolver import Resolver
+from raftmq.client.connection.transport import GrpcTransport, Transport
+from raftmq.client.producer.producer import CompressionType
+from raftmq.client.queue.intake import LeasedMessage, LeaseOptions
+from raftmq.client.queue.lease import Lease, cut_error
+from raftmq.client.queue.lease_desk import LeaseDesk
+from raftmq.client.queue.message import Message
+from raftmq.client.queue.new_message import NewMessage, check_duration, check_id, check_priority, check_tenant, time_ms
+from raftmq.client.queue.polls import poll_leaders
+from raftmq.client.queue.put_batch import PutResult
+from raftmq.client.queue.putter import PutSettings, Putter
+from raftmq.client.queue.queue_calls import JobOrder, MessageFilter, QueueCalls
+from raftmq.client.queue.topic import QueuePartition, QueueTopic
+from raftmq.client.queue.views import BrowsedMessage, MessageStateName, QueueStats, state_number
+from raftmq.errors import ClosedClientError, InvalidArgumentError, UnsupportedCompressionError
+from raftmq.message_block import unpack_block
+from raftmq.proto import queue_pb2 as pb
+from raftmq.types import QueueValueT
+
+State = Literal["new", "starting", "open", "closing", "closed"]
+TENANTS_MAX: Final = 16
+"""Maximum number of subtrees in one filter, as on the brokers."""
+MessageReference = str | BrowsedMessage | PutResult
+"""A message to change: its id, or the value that described it."""
+
+
+class Queue(Generic[QueueValueT]):
+    """Puts messages into a queue topic, and leases and settles them. One event loop.
+
+    ::
+
+        async with Queue("jobs", bootstrap_servers="localhost:9400") as queue:
+            await queue.put(b"resize 17", tenant="acme", id="resize-17")
+            message = await queue.get()
+            try:
+                work(message.value)
+            except Exception as error:
+                await message.release(delay_ms=None, error=repr(error))
+            else:
+                await message.ack()
+
+    A message that was put is never lost: it is delivered until it is settled with `Message.ack` or is dead. It may be delivered more than
+    once, because a consumer can die after its work and before its `ack`, so make the work idempotent. At any time at most one consumer holds
+    a valid lease of it.
+
+    Within a partition the topic's fairness chooses the tenant; of a tenant, the smallest `priority` comes first, then the earliest due time,
+    then the order of enqueuing. Topics have one partition unless they were created with more.
+
+    Type checkers infer the type of values from the serializers: with ``value_serializer=Json(Order).serialize`` and
+    ``value_deserializer=Json(Order).deserialize`` it is a ``Queue[Order]``. Without them values are bytes.
+
+    Args:
+        topic: the queue topic. Create it with ``Admin.create_topic(name, kind="queue")``.
+        bootstrap_servers: ``"host:port[,host:port...]"`` or a sequence; any of the cluster's brokers.
+        cluster_id: the only cluster to use, as for `Producer`.
+        client_id: a name for logs.
+        compression_type: None, ``"lz4"``, ``"zstd"``, ``"snappy"`` or ``"gzip"``. Each value of 512 bytes or more is compressed on its own.
+        linger_ms: time for which an unfilled batch waits for more messages. The default suits almost every program.
+        max_batch_size: bytes of messages in a batch, before compression.
+        buffer_memory: maximum bytes of messages that are being put. When it is exhausted, `put` waits.
+        max_block_ms: time limit of `start`, and of each wait of `put` for buffer space.
+        delivery_timeout_ms: time limit of a put; at most an hour.
+        request_timeout_ms: time limit of every other call, and of a settlement.
+        value_serializer: function that converts a value to bytes, such as those in `raftmq.serializers`.
+        value_deserializer: function that converts bytes to a value. A message on which it fails is rejected with the reason.
+        transport: replaces gRPC, for simulations.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        *,
+        bootstrap_servers: str | Sequence[str] = "localhost:9400",
+        cluster_id: str = "",
+        client_id: str = "raftmq",
+        compression_type: CompressionType | None = None,
+        linger_ms: float = 0,
+        max_batch_size: int = 512 * settings.KIB,
+        buffer_memory: int = 64 * settings.MIB,
+        max_block_ms: float = 60_000,
+        delivery_timeout_ms: float = 120_000,
+        request_timeout_ms: float = 30_000,
+        value_serializer: Callable[[QueueValueT], bytes] | None = None,
+        value_deserializer: Callable[[bytes], QueueValueT] | None = None,
+        transport: Transport | None = None,
+    ) -> None:
+        if not topic:
+            raise InvalidArgumentError(f"topic must be the name of a queue topic, not {topic!r}")
+        check_text(topic, "topic")
+        check_text(client_id, "client_id")
+        if compression_type not in CODECS:
+            raise UnsupportedCompressionError(f"unknown compression_type {compression_type!r}")
+        check_range("max_batch_size", max_batch_size, settings.BATCH_BYTES_MIN, settings.BATCH_BYTES_MAX)
+        check_at_least("buffer_memory", buffer_memory, settings.BULK_CHUNK_BYTES)
+        check_not_negative(linger_ms=linger_ms, max_block_ms=max_block_ms)
+        check_positive(request_timeout_ms=request_timeout_ms, delivery_timeout_ms=delivery_timeout_ms)
+        check_range("delivery_timeout_ms", delivery_timeout_ms, 0, settings.DELIVERY_TIMEOUT_MS_MAX)
+        self.topic = topic
+        self.client_id = client_id
+        self._value_serializer = value_serializer
+        self._value_deserializer = value_deserializer
+        self._put_settings = PutSettings(
+            codec=CODECS[compression_type],
+            linger_seconds=linger_ms / 1000,
+            batch_bytes_max=max_batch_size,
+            buffer_bytes_max=buffer_memory,
+            max_block_seconds=max_block_ms / 1000,
+            delivery_timeout_seconds=delivery_timeout_ms / 1000,
+            request_timeout_seconds=min(request_timeout_ms, settings.PUT_REQUEST_MS_MAX) / 1000,
+        )
+        self._timeout_seconds = request_timeout_ms / 1000
+        self._max_block_seconds = max_block_ms / 1000
+        self._transport = transport or GrpcTransport()
+        self._resolver = Resolver(bootstrap_servers, self._transport, cluster_id=cluster_id)
+        self._queue_topic = QueueTopic(self._resolver, topic, self._timeout_seconds)
+        self._calls = QueueCalls(self._resolver, self._queue_topic, self._timeout_seconds)
+        self._affinity = ClientAffinity("queue")
+        self._close_lock = asyncio.Lock()
+        self._state: State = "new"
+
+    # -------------------------------------------------------------------------------------------------------- lifecycle
+
+    async def start(self) -> None:
+        """Connect, and look the topic up. ``async with`` calls it. If it fails or is cancelled, the queue is closed.
+
+        Raises:
+            BootstrapError: no bootstrap address answered in time.
+            UnknownTopicError: the cluster has no such topic.
+            TopicKindMismatchError: the topic is a log.
+        """
+        self._affinity.check()
+        if self._state != "new":
+            raise ClosedClientError("a queue is started only once: create a new one")
+        self._affinity.bind()
+        self._state = "starting"
+        try:
+            await self._resolver.start(self._max_block_seconds)
+            await self._queue_topic.info()
+        except BaseException:
+            self._state = "closed"
+            self._affinity.release()
+            await self._resolver.close()
+            raise
+        self._putter = Putter(
+            self._resolver,
+            self._queue_topic,
+            self._put_settings,
+            cast("Callable[[Any], bytes | None] | None", self._value_serializer),  # Any: as `Serializer`
+        )
+        self._desk = LeaseDesk(
+            self._resolver, self._transport, self._queue_topic, self._timeout_seconds, self._on_crash
+        )
+        self._state = "open"
+        log.info("queue_started client_id=%s topic=%s", self.client_id, self.topic)
+
+    async def close(self) -> None:
+        """Give back messages that nobody has got yet, wait for puts and settlements, and close. A repeated call does nothing.
+
+        Messages that the program has got and not settled are delivered again when their leases end. If it is cancelled, it closes
+        immediately.
+        """
+        self._affinity.check()
+        async with self._close_lock:
+            if self._state == "closed":
+                return
+            was_open, self._state = self._state == "open", "closing"
+            try:
+                if was_open:
+                    await self._close_parts()
+            finally:
+                try:
+                    await self._resolver.close()
+                finally:
+                    self._state = "closed"
+                    self._affinity.release()
+                    log.info("queue_closed client_id=%s topic=%s", self.client_id, self.topic)
+
+    async def _close_parts(self) -> None:
+        try:
+            await self._desk.close()
+        finally:
+            await self._putter.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_state", "new") in ("open", "closing"):
+            self._affinity.warn_unclosed(self, "messages that it has got are delivered again only after their leases")
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # ----------------------------------------------------------------------------------------------------------- putting
+
+    async def put(
+        self,
+        value: QueueValueT,
+        *,
+        key: str | bytes | None = None,
+        tenant: str | None = None,
+        priority: int = 0,
+        delay_ms: float = 0,
+        not_before: datetime | None = None,
+        id: str | None = None,  # noqa: A002 - the name of the field
+        expires_ms: float | None = None,
+        headers: Iterable[tuple[str, bytes]] = (),
+        replace: bool = False,
+    ) -> PutResult:
+        """Enqueue a message. Returns when it is on disk on a majority of its partition's replicas.
+
+        Args:
+            value: bytes, or a value for `value_serializer`. At most 1 MiB with its headers, unless the topic allows more.
+            key: on a topic that is ordered by key, messages of one tenant and key are worked on one at a time, in this order.
+            tenant: on whose behalf it is put, a path such as ``"acme.eu"``; at most 249 bytes and 8 levels. The topic shares its consumers
+                fairly among tenants.
+            priority: smaller numbers are delivered first.
+            delay_ms: the time until it may be delivered; at most ten years.
+            not_before: the point in time from which it may be delivered, with a time zone.
+            id: a name of at most 249 bytes. While the topic knows it (its deduplication window, and until the message is finished), another
+                put with it enqueues nothing.
+            expires_ms: the time after which an undelivered message is given up. None: the topic's.
+            headers: pairs of name and bytes.
+            replace: replace the waiting message with this id, instead of being deduplicated ("debounce").
+
+        Returns:
+            A `PutResult`, which says whether the id was known.
+
+        Raises:
+            QueueFullError, TenantFullError: the limit is reached. Nothing was enqueued.
+            RecordTooLargeError, InvalidArgumentError, TypeError: the message is not allowed. Nothing was enqueued.
+            BufferFullError: no buffer space within `max_block_ms`. Nothing was enqueued.
+            DeliveryExpiredError: not enqueued within `delivery_timeout_ms`.
+            DeliveryTimeoutError, ClosedInFlightError: it may be enqueued. With an `id` it can be put again safely.
+            RaftMQError: another failure (see its `outcome`).
+
+        If it is cancelled while waiting for the acknowledgement, the message may be enqueued.
+        """
+        self._check_usable()
+        return await self._putter.put(
+            NewMessage(value, key, tenant, priority, delay_ms, not_before, id, expires_ms, headers, replace)
+        )
+
+    async def put_many(self, messages: Iterable[QueueValueT | NewMessage[QueueValueT]]) -> list[PutResult]:
+        """Enqueue many messages, in batches of up to 1,000. This is the fast way.
+
+        Args:
+            messages: values, or `NewMessage`s for those with a key, a tenant and so on. The iterable is read as buffer space allows.
+
+        Returns:
+            The outcome of each message, in the order of the argument.
+
+        Raises:
+            The errors of `put`, after every outcome is known: the first one, with a note about the others. Messages that another error or
+            a cancellation does not concern are enqueued.
+        """
+        self._check_usable()
+        return await self._putter.put_many(
+            message if isinstance(message, NewMessage) else NewMessage(message) for message in messages
+        )
+
+    # ----------------------------------------------------------------------------------------------------------- getting
+
+    async def get(
+        self,
+        *,
+        wait_ms: float | None = None,
+        lease_ms: float | None = None,
+        tenants: Iterable[str] = (),
+        auto_accept: bool = False,
+    ) -> Message[QueueValueT] | None:
+        """Lease the next message.
+
+        Args:
+            wait_ms: the time to wait for a message. 0: do not wait. None: wait until there is one.
+            lease_ms: the length of the lease, which the client renews. None: the topic's. A short one lets others take over sooner after a
+                crash.
+            tenants: lease only messages of these subtrees of tenants, at most 16. Empty: of all.
+            auto_accept: deliver it at most once: it is done as soon as it is leased, and lost if the program fails.
+
+        Returns:
+            The message, or None if there was none in time.
+
+        If it is cancelled, a message that arrives for it goes to the next consumer (one with `auto_accept` may be lost).
+        """
+        found = await self.get_many(
+            max_messages=1, wait_ms=wait_ms, lease_ms=lease_ms, tenants=tenants, auto_accept=auto_accept
+        )
+        return found[0] if found else None
+
+    async def get_many(
+        self,
+        *,
+        max_messages: int = 100,
+        wait_ms: float | None = None,
+        lease_ms: float | None = None,
+        tenants: Iterable[str] = (),
+        auto_accept: bool = False,
+    ) -> list[Message[QueueValueT]]:
+        """Lease up to `max_messages` messages, as soon as there is one. Empty: there was none in time. See `get`."""
+        self._check_usable()
+        check_positive(max_messages=max_messages)
+        check_whole(max_messages=max_messages)
+        if wait_ms is not None:
+            check_not_negative(wait_ms=wait_ms)
+        options = _lease_options(lease_ms, tenants)
+        seconds = None if wait_ms is None else wait_ms / 1000
+        if auto_accept or seconds == 0:
+            return await self._poll(options, max_messages, seconds, auto_accept=auto_accept)
+        intake = self._desk.intake(options)
+        loop = asyncio.get_running_loop()
+        deadline = None if seconds is None else loop.time() + seconds
+        while True:
+            left = None if deadline is None else max(0.0, deadline - loop.time())
+            leased = await intake.take(max_messages, left)
+            found = [message for one in leased if (message := self._message_of(one)) is not None]
+            if found or not leased:
+                return found  # otherwise no value could be read, and all messages were rejected
+
+    async def messages(
+        self, *, lease_ms: float | None = None, tenants: Iterable[str] = ()
+    ) -> AsyncIterator[Message[QueueValueT]]:
+        """Iterate over messages without an end, each leased for the body of the loop. The next one is fetched in the meantime.
+
+        ::
+
+            async for message in queue.messages(lease_ms=60_000):
+                ...
+                await message.ack()
+        """
+        self._check_usable()
+        intake = self._desk.intake(_lease_options(lease_ms, tenants))
+        intake.hold_ahead(1)
+        try:
+            while True:
+                for leased in await intake.take(1, None):
+                    message = self._message_of(leased)
+                    if message is not None:
+                        yield message
+        finally:
+            intake.hold_ahead(-1)
+
+    def __aiter__(self) -> AsyncIterator[Message[QueueValueT]]:
+        return self.messages()
+
+    async def _poll(
+        self, options: LeaseOptions, count: int, seconds: float | None, *, auto_accept: bool
+    ) -> list[Message[QueueValueT]]:
+        info = await self._queue_topic.info()
+        while True:
+            wait = settings.QUEUE_POLL_WAIT_MS / 1000 if seconds is None else seconds
+            answers = await poll_leaders(
+                self._resolver, info, options, count, wait, self._timeout_seconds, auto_accept=auto_accept
+            )
+            found = [
+                message for leased in answers if leased.block for message in self._polled(leased, options, auto_accept)
+            ]
+            if found or seconds is not None:
+                return found
+
+    def _polled(
+        self, leased: pb.LeasedMessages, options: LeaseOptions, auto_accept: bool
+    ) -> Iterable[Message[QueueValueT]]:
+        block = unpack_block(leased.block)
+        info = self._queue_topic.known()
+        if info is None or leased.partition >= info.partition_count:
+            return
+        partition = QueuePartition(leased.topic_id, leased.partition, info.group_ids[leased.partition])
+        remaining = block.lease_remaining_ms
+        for at, received in enumerate(decode_messages(block, range(len(block.sequences)))):
+            seconds = remaining[at] / 1000 if remaining is not None else settings.LEASE_ASSUMED_SECONDS
+            lease = Lease(self._desk, partition, received.sequence, received.lease_number, seconds, options.lease_ms)
+            if isinstance(received, DamagedMessage):
+                if not auto_accept:
+                    self._reject(lease, received.reason)
+                continue
+            message = self._message_of(LeasedMessage(received, lease), is_accepted=auto_accept)
+            if message is not None:
+                if not auto_accept:
+                    self._desk.prepare(partition)
+                    self._desk.hold(lease)
+                yield message
+
+    def _message_of(self, leased: LeasedMessage, *, is_accepted: bool = False) -> Message[QueueValueT] | None:
+        """Return the message with its value, or None if that cannot be read: the message is then rejected."""
+        received, lease = leased
+        value: object = received.value
+        if self._value_deserializer is not None:
+            try:
+                value = self._value_deserializer(received.value)
+            except Exception as error:  # noqa: BLE001 - the program's own code
+                self._reject(lease, f"the value_deserializer failed: {type(error).__name__}: {error}")
+                return None
+        held = None if is_accepted else lease
+        return Message(self.topic, lease.partition.partition, received, cast("QueueValueT", value), held)
+
+    def _reject(self, lease: Lease, reason: str) -> None:
+        log.error("message_rejected topic=%s sequence=%d reason=%s", self.topic, lease.sequence, reason)
+        self._desk.drop(lease)
+        self._desk.settle(lease, pb.REJECT, pb.AckDetail(error=cut_error(reason)))
+
+    # ------------------------------------------------------------------------------------------------- looking, changing
+
+    async def browse(
+        self,
+        state: MessageStateName | None = None,
+        *,
+        tenant: str = "",
+        id: str | None = None,  # noqa: A002 - the name of the field
+        enqueued_before: datetime | None = None,
+        limit: int | None = None,
+        with_values: bool = False,
+    ) -> AsyncIterator[BrowsedMessage]:
+        """Iterate over messages without leasing them, a page at a time, partition by partition.
+
+        Args:
+            state: only those in this state. None: all.
+            tenant: only those of this subtree of tenants. Empty: all.
+            id: only the one with this id.
+            enqueued_before: only those enqueued before this point in time.
+            limit: the maximum number of messages. None: all.
+            with_values: also read the values, as bytes.
+
+        Messages that change while they are listed may be missing or appear in their earlier state.
+        """
+        self._check_usable()
+        if limit is not None:
+            check_positive(limit=limit)
+            check_whole(limit=limit)
+        wanted = MessageFilter(
+            state_number(state),
+            check_tenant(tenant),
+            "" if id is None else check_id(id),
+            0 if enqueued_before is None else time_ms("enqueued_before", enqueued_before),
+        )
+        async for message in self._calls.browse(wanted, limit, with_values=with_values):
+            yield message
+
+    async def move(
+        self,
+        message: MessageReference,
+        *,
+        delay_ms: float | None = None,
+        not_before: datetime | None = None,
+        priority: int | None = None,
+        version: int | None = None,
+    ) -> int:
+        """Change the due time or the priority of a waiting message. Its body is not written again.
+
+        Args:
+            message: its id, or the `BrowsedMessage` or `PutResult` that describes it.
+            delay_ms: the time until it may be delivered. 0: now.
+            not_before: the point in time from which it may be delivered, with a time zone.
+            priority: its new priority.
+            version: change it only in this version, as `browse` showed it. None: in any.
+
+        Returns:
+            The message's version afterwards.
+
+        Raises:
+            NoSuchMessageError: it is done, or was never put.
+            MessageLeasedError: a consumer works on it.
+            WrongMessageStateError: it is dead.
+            VersionConflictError: it has changed since.
+            RaftMQError: another failure (see its `outcome`).
+        """
+        change, partition = self._change_of(pb.MOVE, message, version)
+        if delay_ms is not None and not_before is not None:
+            raise InvalidArgumentError("a move has either a delay_ms or a not_before")
+        if delay_ms is None and not_before is None and priority is None:
+            raise InvalidArgumentError("a move needs a delay_ms, a not_before or a priority")
+        if delay_ms is not None:
+            change.delay_ms = check_duration("delay_ms", delay_ms)
+        if not_before is not None:
+            change.not_before_ms = time_ms("not_before", not_before)
+        if priority is not None:
+            change.priority = check_priority(priority)
+        return await self._calls.change(change, partition)
+
+    async def cancel(self, message: MessageReference, *, version: int | None = None) -> None:
+        """Delete a waiting or dead message. Arguments and errors are those of `move`."""
+        change, partition = self._change_of(pb.CANCEL, message, version)
+        await self._calls.change(change, partition)
+
+    async def redrive(
+        self,
+        message: MessageReference | None = None,
+        *,
+        version: int | None = None,
+        tenants: Iterable[str] = (),
+        died_before: datetime | None = None,
+        messages_per_second: int = 0,
+    ) -> int:
+        """Make dead messages ready again, with their attempts counted from 0.
+
+        Args:
+            message: one dead message. None: all of them, in the order of their deaths.
+            version: of that message, as for `move`.
+            tenants: without a message: only those of these subtrees.
+            died_before: without a message: only those that died before this point in time.
+            messages_per_second: without a message: the rate, so that consumers are not overrun. 0: no limit.
+
+        Returns:
+            The number of messages that were seen to be redriven. It waits until all are. Cancelling it does not stop the job.
+        """
+        if message is not None:
+            change, partition = self._change_of(pb.REDRIVE, message, version)
+            await self._calls.change(change, partition)
+            return 1
+        self._check_usable()
+        check_not_negative(messages_per_second=messages_per_second)
+        return await self._calls.run_job(
+            JobOrder(
+                pb.REDRIVE_JOB,
+                tenants=_check_tenants(tenants),
+                before_ms=0 if died_before is None else time_ms("died_before", died_before),
+                messages_per_second=messages_per_second,
+            )
+        )
+
+    async def purge(
+        self,
+        *states: MessageStateName,
+        tenants: Iterable[str] = (),
+        enqueued_before: datetime | None = None,
+        messages_per_second: int = 0,
+    ) -> int:
+        """Delete messages for good.
+
+        Args:
+            states: only those in these states. None given, and no other filter either: everything, with all ids, immediately.
+            tenants: only those of these subtrees.
+            enqueued_before: only those enqueued before this point in time.
+            messages_per_second: the rate. 0: no limit.
+
+        Returns:
+            The number of messages that were seen to be deleted. It waits until all are. Cancelling it does not stop the job.
+        """
+        self._check_usable()
+        check_not_negative(messages_per_second=messages_per_second)
+        return await self._calls.run_job(
+            JobOrder(
+                pb.PURGE_JOB,
+                [state_number(state) for state in states],
+                _check_tenants(tenants),
+                0 if enqueued_before is None else time_ms("enqueued_before", enqueued_before),
+                messages_per_second,
+            )
+        )
+
+    async def wait(self, id: str, timeout_ms: float | None = None) -> bool:  # noqa: A002 - the name of the field
+        """Wait until no unfinished message has this id. Return False if one still has it when the time is over.
+
+        There is no store of results: a message that is done and one that never existed look the same. A dead message is not finished.
+        """
+        self._check_usable()
+        name = check_id(id)
+        if timeout_ms is not None:
+            check_not_negative(timeout_ms=timeout_ms)
+        return await self._calls.wait_finished(name, None if timeout_ms is None else timeout_ms / 1000)
+
+    async def pause(self, tenant: str = "", *, duration_ms: float | None = None) -> None:
+        """Stop delivering messages of a subtree of tenants (empty: of the whole topic). Leases that are held stay valid.
+
+        Args:
+            tenant: such as the customer whose service asks for a break.
+            duration_ms: the time after which delivery continues by itself. None: until `resume`.
+        """
+        self._check_usable()
+        left = -1 if duration_ms is None else max(1, check_duration("duration_ms", duration_ms))
+        await self._calls.pause(check_tenant(tenant), left)
+
+    async def resume(self, tenant: str = "") -> None:
+        """Deliver messages of a paused subtree of tenants (empty: of the whole topic) again."""
+        self._check_usable()
+        await self._calls.pause(check_tenant(tenant), 0)
+
+    async def stats(self, *, tenants_max: int = 10) -> QueueStats:
+        """Return the counts by state, ages and totals, and those of the tenants with the most messages."""
+        self._check_usable()
+        check_not_negative(tenants_max=tenants_max)
+        check_whole(tenants_max=tenants_max)
+        return await self._calls.stats(tenants_max)
+
+    # ------------------------------------------------------------------------------------------------------------ common
+
+    def _change_of(
+        self, operation: pb.ChangeOperation, message: MessageReference, version: int | None
+    ) -> tuple[pb.MessageChange, int | None]:
+        """Return a change and its partition. None: the partition of the id must be looked for."""
+        self._check_usable()
+        change = pb.MessageChange(operation=operation, version=version)
+        if isinstance(message, str):
+            change.id = check_id(message)
+            return change, None
+        if message.sequence < 0:
+            raise InvalidArgumentError("the sequence of this message is unknown: use its id")
+        change.sequence = message.sequence
+        return change, message.partition
+
+    def _check_usable(self) -> None:
+        self._affinity.check()
+        if self._state != "open":
+            raise ClosedClientError(
+                "the queue is not started: use async with, or await start()"
+                if self._state in ("new", "starting")
+                else "the queue is closed: create a new one"
+            )
+        self._resolver.check()
+
+    def _on_crash(self, error: BaseException) -> None:
+        log.error("queue_stopped error_code=%s", name_of(error))
+        self._desk.fail(error)
+
+
+def _lease_options(lease_ms: float | None, tenants: Iterable[str]) -> LeaseOptions:
+    length = 0 if lease_ms is None else max(1, check_duration("lease_ms", lease_ms))
+    return LeaseOptions(length, _check_tenants(tenants))
+
+
+def _check_tenants(tenants: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(tenants, str):
+        raise TypeError(f"tenants takes several names, such as [{tenants!r}]")
+    found = tuple(map(check_tenant, tenants))
+    if len(found) > TENANTS_MAX:
+        raise InvalidArgumentError(f"at most {TENANTS_MAX} tenants are allowed, not {len(found)}")
+    return found

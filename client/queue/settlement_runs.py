@@ -1,0 +1,67 @@
+"""Settlements of one partition as the columns of a `PartitionAck`, and the results as one code for each. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from raftmq.client.queue.lease import Lease
+from raftmq.client.queue.topic import QueuePartition
+from raftmq.errors import ErrorCode
+from raftmq.proto import queue_pb2 as pb
+
+
+class Settlement(NamedTuple):
+    """One operation on one lease."""
+
+    lease: Lease
+    operation: pb.AckOperation
+    detail: pb.AckDetail | None
+    """The arguments of the operation. None: it has none."""
+
+
+def build_ack(
+    partition: QueuePartition, settlements: Sequence[Settlement], session: int = 0, request: int = 0
+) -> pb.PartitionAck:
+    """Return a request with one item for each run of neighbouring messages that are settled in the same way.
+
+    Results follow the order of `settlements`. Runs are long when they are in the order of their sequences.
+    """
+    ack = pb.PartitionAck(topic_id=partition.topic_id, partition=partition.partition, session=session, request=request)
+    places: dict[bytes, int] = {}
+    run: tuple[int, int, int] | None = None
+    following = -1
+    for lease, operation, detail in settlements:
+        place = 0 if detail is None else _place_of(detail, ack, places)
+        this = (operation, lease.lease_number, place)
+        if this == run and lease.sequence == following:
+            ack.counts[-1] += 1
+        else:
+            run = this
+            ack.operations.append(operation)
+            ack.first_sequences.append(lease.sequence)
+            ack.counts.append(1)
+            ack.lease_numbers.append(lease.lease_number)
+            ack.detail_numbers.append(place)
+        following = lease.sequence + 1
+    if not ack.details:
+        del ack.detail_numbers[:]
+    return ack
+
+
+def _place_of(detail: pb.AckDetail, ack: pb.PartitionAck, places: dict[bytes, int]) -> int:
+    """Return the place of a detail, from 1. Equal details share one."""
+    encoded = detail.SerializeToString(deterministic=True)
+    place = places.get(encoded)
+    if place is None:
+        ack.details.append(detail)
+        place = places[encoded] = len(ack.details)
+    return place
+
+
+def codes_of(result: pb.PartitionAckResult, count: int) -> list[int]:
+    """Return the code of each of `count` messages, in the order of the request. Codes that the broker omitted are unknown outcomes."""
+    codes: list[int] = []
+    for code, run in zip(result.codes, result.counts, strict=False):
+        codes += [code] * min(run, count - len(codes))
+    return codes + [ErrorCode.LEASE_UNKNOWN] * (count - len(codes))

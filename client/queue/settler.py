@@ -1,0 +1,361 @@
+"""Sends settlements to the leaders of their partitions, and repeats them until each has a verdict or its time is over.
+
+Settlements of one turn of the event loop, and those that arrive while a request to their partition is unanswered, travel together. There is
+one request in flight for each partition, under the numbers of a session: a leader that has seen a repeated request returns the first answer.
+Must not know streams (the links do) or renew leases by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from raftmq.client.base import settings
+from raftmq.client.base.background import Backoff, cancel_and_wait, spawn
+from raftmq.client.base.error_details import error_from_detail, error_of_code, name_of
+from raftmq.client.base.logs import log
+from raftmq.client.connection.resolver import Resolver
+from raftmq.client.queue.broker_link import BrokerLink, Shipment
+from raftmq.client.queue.leader_call import call_leader
+from raftmq.client.queue.lease import Lease, Verdict
+from raftmq.client.queue.settlement_runs import Settlement, build_ack, codes_of
+from raftmq.client.queue.topic import QueuePartition
+from raftmq.errors import (
+    BrokenConnectionError,
+    ClosedClientError,
+    NotLeaderError,
+    Outcome,
+    ProtocolError,
+    RaftMQError,
+    RequestTimedOutError,
+    TooManySessionsError,
+    UnknownSessionError,
+)
+from raftmq.methods import OPEN_SESSION
+from raftmq.proto import queue_pb2 as pb
+
+_NO_SESSION: Final = 0
+
+
+class Links(Protocol):
+    """Knows the streams to brokers."""
+
+    def link_for_settlements(self, address: str) -> BrokerLink:
+        """Return a stream to the broker, opened if there is none."""
+        ...
+
+    def links(self) -> list[BrokerLink]:
+        """Return all streams."""
+        ...
+
+
+class _Waiting:
+    """A settlement and its waiter."""
+
+    __slots__ = ("deadline", "settlement", "verdict")
+
+    def __init__(self, settlement: Settlement, deadline: float, verdict: asyncio.Future[Verdict]) -> None:
+        self.settlement = settlement
+        self.deadline = deadline
+        self.verdict = verdict
+
+    def end(self, verdict: Verdict) -> None:
+        if not self.verdict.done():
+            self.verdict.set_result(verdict)
+
+
+class _Request:
+    """Settlements of a partition under one number. It is repeated unchanged until it is answered."""
+
+    def __init__(self, owner: _PartitionSettlements, ack: pb.PartitionAck, waiting: list[_Waiting]) -> None:
+        self.ack = ack
+        self.waiting = waiting
+        self._owner = owner
+
+    def on_result(self, result: pb.PartitionAckResult) -> None:
+        self._owner.on_result(self, result)
+
+    def on_lost(self, error: RaftMQError) -> None:
+        self._owner.repeat(error)
+
+
+class Settler:
+    """The settlements of one `Queue`. One event loop."""
+
+    def __init__(
+        self,
+        resolver: Resolver,
+        links: Links,
+        timeout_seconds: float,
+        on_crash: Callable[[BaseException], None],
+    ) -> None:
+        self.resolver = resolver
+        self.timeout_seconds = timeout_seconds
+        self.on_crash = on_crash
+        self.loop = asyncio.get_running_loop()
+        self._links = links
+        self._partitions: dict[QueuePartition, _PartitionSettlements] = {}
+        self._ticker: asyncio.TimerHandle | None = None
+        self._is_closed = False
+        self._drained = asyncio.Event()
+        self._drained.set()
+
+    def prepare(self, partition: QueuePartition) -> None:
+        """Open a session in a partition, if there is none."""
+        self._of(partition).open_session()
+
+    def settle(self, settlement: Settlement) -> asyncio.Future[Verdict]:
+        """Begin a settlement. The future gets its verdict, at the latest when the time is over."""
+        verdict: asyncio.Future[Verdict] = self.loop.create_future()
+        if self._is_closed:
+            verdict.set_result(ClosedClientError("the queue is closed, and its messages are delivered again"))
+            return verdict
+        waiting = _Waiting(settlement, self.loop.time() + self.timeout_seconds, verdict)
+        self._of(settlement.lease.partition).add(waiting)
+        self._drained.clear()
+        if self._ticker is None:
+            self._ticker = self.loop.call_later(settings.ACK_CHECK_SECONDS, self._tick)
+        return verdict
+
+    async def drain(self, timeout_seconds: float) -> None:
+        """Wait until every settlement has a verdict, or the time is over."""
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await self._drained.wait()
+        except TimeoutError:
+            log.warning("settlements_abandoned timeout_seconds=%g", timeout_seconds)
+
+    async def close(self) -> None:
+        """End the settlements that have no verdict: they may be applied."""
+        self._is_closed = True
+        if self._ticker is not None:
+            self._ticker.cancel()
+        for partition in self._partitions.values():
+            partition.end(BrokenConnectionError("the queue was closed, and the settlement may have been applied"))
+        await cancel_and_wait(*(partition.opening for partition in self._partitions.values()))
+
+    def link(self, partition: QueuePartition) -> BrokerLink | None:
+        """Return a stream to the partition's leader, or None if no leader is known."""
+        leader = self.resolver.leader(partition.group_id)
+        return None if leader is None else self._links.link_for_settlements(self.resolver.address(leader))
+
+    def record_idle(self) -> None:
+        """Note that a partition has no more settlements."""
+        if not any(partition.is_busy for partition in self._partitions.values()):
+            self._drained.set()
+
+    def _of(self, partition: QueuePartition) -> _PartitionSettlements:
+        found = self._partitions.get(partition)
+        if found is None:
+            found = self._partitions[partition] = _PartitionSettlements(self, partition)
+        return found
+
+    def _tick(self) -> None:
+        self._ticker = None
+        now = self.loop.time()
+        for link in self._links.links():
+            link.check_late(now, self.timeout_seconds)
+        for partition in self._partitions.values():
+            partition.end_overdue(now)
+        if any(partition.is_busy for partition in self._partitions.values()):
+            self._ticker = self.loop.call_later(settings.ACK_CHECK_SECONDS, self._tick)
+
+
+class _PartitionSettlements:
+    """The settlements of one partition: those that wait, and the request in flight."""
+
+    def __init__(self, settler: Settler, partition: QueuePartition) -> None:
+        self.opening: asyncio.Task[None] | None = None
+        self._settler = settler
+        self._partition = partition
+        self._session: int | None = None
+        """None: it must be opened. `_NO_SESSION`: the partition has too many."""
+        self._next_request = 1
+        self._waiting: list[_Waiting] = []
+        self._request: _Request | None = None
+        """The request in flight, or the one to repeat."""
+        self._flush_handle: asyncio.Handle | None = None
+        self._backoff = Backoff(
+            settings.RETRY_BACKOFF_MIN_SECONDS, settings.RETRY_BACKOFF_MAX_SECONDS, settler.resolver.rng
+        )
+
+    @property
+    def is_busy(self) -> bool:
+        """Return whether a settlement has no verdict."""
+        return bool(self._waiting or self._request)
+
+    def add(self, waiting: _Waiting) -> None:
+        """Add a settlement. It is sent at the end of this turn of the event loop, if no request is in flight."""
+        self._waiting.append(waiting)
+        if self._request is None and self._flush_handle is None:
+            self._flush_handle = self._settler.loop.call_soon(self._flush)
+
+    def end_overdue(self, now: float) -> None:
+        """End settlements whose time is over. Those in flight may still be applied."""
+        late = [waiting for waiting in self._waiting if waiting.deadline <= now]
+        if late:
+            self._waiting = [waiting for waiting in self._waiting if waiting.deadline > now]
+        if self._request is not None:
+            late += [waiting for waiting in self._request.waiting if waiting.deadline <= now]
+        for waiting in late:
+            waiting.end(
+                RequestTimedOutError(
+                    f"no answer to the settlement of message {waiting.settlement.lease.sequence} in time"
+                )
+            )
+        if self._request is not None and all(waiting.verdict.done() for waiting in self._request.waiting):
+            self._request = None  # nobody waits for it: a later answer is ignored
+        self._continue()
+
+    def end(self, error: RaftMQError) -> None:
+        """End everything."""
+        for waiting in (*self._waiting, *(self._request.waiting if self._request is not None else ())):
+            waiting.end(error)
+        self._waiting, self._request = [], None
+        if self._flush_handle is not None:
+            self._flush_handle.cancel()
+
+    # ---------------------------------------------------------------------------------------------------------- sessions
+
+    def open_session(self) -> None:
+        """Open a session in the background, if there is none."""
+        if self._session is None and self.opening is None:
+            self.opening = spawn(self._open_session(), "raftmq-queue-session", self._settler.on_crash)
+
+    async def _open_session(self) -> None:
+        try:
+            self._session = await self._ask_session()
+        except TooManySessionsError:
+            self._session = _NO_SESSION
+        except RaftMQError as error:
+            log.debug("session_not_opened partition=%d error_code=%s", self._partition.partition, name_of(error))
+        finally:
+            self.opening = None
+        self._next_request = 1
+        if self._request is not None and self._session is not None:
+            self._renumber(self._request)
+        if self.is_busy:
+            self._flush_after(0.0 if self._session is not None else self._backoff.next_seconds())
+
+    async def _ask_session(self) -> int:
+        partition = self._partition
+        request = pb.OpenSessionRequest(
+            metadata_revision=self._settler.resolver.metadata_revision,
+            timeout_ms=int(self._settler.timeout_seconds * 1000),
+            topic_id=partition.topic_id,
+            partitions=[partition.partition],
+        )
+
+        def session_of(answer: pb.OpenSessionResponse) -> int:
+            if len(answer.partitions) != 1:
+                raise ProtocolError(f"the broker opened {len(answer.partitions)} sessions instead of 1")
+            if answer.partitions[0].HasField("error"):
+                raise error_from_detail(answer.partitions[0].error)
+            return answer.partitions[0].session
+
+        # A session that is opened twice only expires, so an unknown outcome is no reason to give up.
+        return await call_leader(
+            self._settler.resolver,
+            partition,
+            OPEN_SESSION,
+            request,
+            session_of,
+            self._settler.timeout_seconds,
+            is_read=True,
+        )
+
+    # ----------------------------------------------------------------------------------------------------------- sending
+
+    def _flush_after(self, seconds: float) -> None:
+        if self._flush_handle is not None:
+            self._flush_handle.cancel()
+        loop = self._settler.loop
+        self._flush_handle = loop.call_later(seconds, self._flush) if seconds else loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_handle = None
+        try:
+            self._send()
+        except Exception as error:  # noqa: BLE001 -- the root of a callback
+            self._settler.on_crash(error)
+
+    def _send(self) -> None:
+        if self._session is None:
+            self.open_session()
+            return
+        if self._request is None:
+            if not self._waiting:
+                return
+            self._request = self._make_request()
+        link = self._settler.link(self._partition)
+        if link is None:
+            self._flush_after(self._backoff.next_seconds())
+        else:
+            link.ship(self._request)
+
+    def _make_request(self) -> _Request:
+        taken = self._waiting[: settings.ACK_MESSAGES_MAX]
+        del self._waiting[: settings.ACK_MESSAGES_MAX]
+        taken.sort(key=lambda waiting: waiting.settlement.lease.sequence)
+        settlements = [waiting.settlement for waiting in taken]
+        request = _Request(self, build_ack(self._partition, settlements), taken)
+        self._renumber(request)
+        return request
+
+    def _renumber(self, request: _Request) -> None:
+        """Put a request under the next number of the session."""
+        request.ack.session = self._session or _NO_SESSION
+        if request.ack.session:
+            request.ack.request = self._next_request
+            self._next_request += 1
+
+    # ----------------------------------------------------------------------------------------------------------- answers
+
+    def on_result(self, request: Shipment, result: pb.PartitionAckResult) -> None:
+        """Handle the answer to a request."""
+        if request is not self._request or self._request is None:
+            return
+        if result.HasField("error"):
+            self._on_refused(self._request, error_from_detail(result.error))
+            return
+        self._backoff.reset()
+        done, self._request = self._request.waiting, None
+        for waiting, code in zip(done, codes_of(result, len(done)), strict=True):
+            waiting.end(_verdict_of(code, waiting.settlement.lease))
+        self._continue()
+
+    def _on_refused(self, request: _Request, error: RaftMQError) -> None:
+        if isinstance(error, UnknownSessionError):
+            # The tokens alone now decide: a settlement that was applied under the old session is reported as unknown.
+            self._session = None
+            self.open_session()
+        elif isinstance(error, NotLeaderError):
+            has_better = self._settler.resolver.on_not_leader(self._partition.group_id, error)
+            self._flush_after(0.0 if has_better and not self._backoff.failures else self._backoff.next_seconds())
+        elif error.retriable or error.outcome is Outcome.UNKNOWN:
+            self.repeat(error)
+        else:
+            self._request = None
+            for waiting in request.waiting:
+                waiting.end(error)
+            self._continue()
+
+    def repeat(self, error: RaftMQError) -> None:
+        """Send the request in flight again, under its number."""
+        if self._request is not None:
+            log.debug("settlements_repeated partition=%d error_code=%s", self._partition.partition, name_of(error))
+            self._flush_after(max(self._backoff.next_seconds(), error.retry_after_ms / 1000))
+
+    def _continue(self) -> None:
+        if self._waiting and self._request is None:
+            if self._flush_handle is None:
+                self._flush_handle = self._settler.loop.call_soon(self._flush)
+        elif not self.is_busy:
+            self._settler.record_idle()
+
+
+def _verdict_of(code: int, lease: Lease) -> Verdict:
+    if code == pb.OK:
+        return None
+    return error_of_code(code, f"message {lease.sequence} of partition {lease.partition.partition}")

@@ -1,0 +1,168 @@
+"""Leases are renewed in time, from a thread that the program cannot block."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from typing import cast
+
+from raftmq.client.base import settings
+from raftmq.client.membership.member_calls import GroupCall
+from raftmq.client.queue.lease import Lease, LeaseOffice
+from raftmq.client.queue.lease_renewals import LeaseRenewals
+from raftmq.client.queue.queue import Queue
+from raftmq.client.queue.topic import QueuePartition
+from raftmq.errors import BrokenConnectionError
+from raftmq.proto import queue_pb2 as pb
+
+from tests.support.client.fake_broker import FakeCluster
+
+PARTITION = QueuePartition(9, 0, 1)
+
+
+def lease_of(sequence: int, seconds: float = 30.0, partition: QueuePartition = PARTITION) -> Lease:
+    return Lease(cast("LeaseOffice", None), partition, sequence, 1, seconds, 0)
+
+
+def renewals() -> LeaseRenewals:
+    made = LeaseRenewals()
+    made.record_leaders({1: "a:1", 2: "b:1"})
+    return made
+
+
+def call_at(made: LeaseRenewals, now: float) -> GroupCall:
+    call = made.next_call(now)
+    assert isinstance(call, GroupCall)
+    return call
+
+
+def sequences_in(call: GroupCall) -> list[int]:
+    request = cast("pb.AckRequest", call.request)
+    return [
+        first + step
+        for part in request.partitions
+        for first, count in zip(part.first_sequences, part.counts, strict=True)
+        for step in range(count)
+    ]
+
+
+def answer(call: GroupCall, *codes: int) -> pb.AckResponse:
+    request = cast("pb.AckRequest", call.request)
+    return pb.AckResponse(
+        partitions=[
+            pb.PartitionAckResult(topic_id=p.topic_id, partition=p.partition, codes=codes, counts=[1] * len(codes))
+            for p in request.partitions
+        ]
+    )
+
+
+def test_a_lease_is_renewed_after_a_third_of_it() -> None:
+    made, lease = renewals(), lease_of(5)
+    made.hold(lease, 100.0)
+    assert made.next_call(109.9) == 109.9 + settings.LEASE_TICK_SECONDS
+    call = call_at(made, 110.0)
+    assert (call.address, sequences_in(call)) == ("a:1", [5])
+    made.on_answer(call, answer(call, pb.OK), 110.0)
+    assert isinstance(made.next_call(119.9), float)
+    assert sequences_in(call_at(made, 120.0)) == [5]
+    assert made.renewed_total == 1
+
+
+def test_neighbours_are_renewed_in_one_run() -> None:
+    made = renewals()
+    leases = [lease_of(sequence) for sequence in (7, 5, 6, 9)]
+    for lease in leases:
+        made.hold(lease, 0.0)
+    (part,) = cast("pb.AckRequest", call_at(made, 10.0).request).partitions
+    assert (list(part.first_sequences), list(part.counts)) == ([5, 9], [3, 1])
+    assert not part.session
+
+
+def test_a_settled_or_forgotten_lease_is_not_renewed() -> None:
+    made, settled, forgotten = renewals(), lease_of(1), lease_of(2)
+    made.hold(settled, 0.0)
+    made.hold(forgotten, 0.0)
+    made.drop(settled)
+    del forgotten
+    gc.collect()
+    assert isinstance(made.next_call(10.0), float)
+
+
+def test_a_lease_that_a_broker_does_not_know_is_lost() -> None:
+    made, kept, lost = renewals(), lease_of(1), lease_of(2)
+    made.hold(kept, 0.0)
+    made.hold(lost, 0.0)
+    call = call_at(made, 10.0)
+    made.on_answer(call, answer(call, pb.OK, pb.LEASE_LOST), 10.0)
+    assert made.take_news()
+    assert list(made.take_lost()) == [lost]
+    assert (kept.is_lost, lost.is_lost) == (False, True)
+    assert sequences_in(call_at(made, 30.0)) == [1]
+
+
+def test_a_lease_settled_during_its_renewal_is_not_lost() -> None:
+    made, lease = renewals(), lease_of(1)
+    made.hold(lease, 0.0)
+    call = call_at(made, 10.0)
+    made.drop(lease)
+    made.on_answer(call, answer(call, pb.LEASE_UNKNOWN), 10.0)
+    assert not lease.is_lost
+    assert not made.take_news()
+
+
+def test_a_failed_renewal_is_repeated_before_the_lease_ends() -> None:
+    made, lease = renewals(), lease_of(1)
+    made.hold(lease, 0.0)
+    call = call_at(made, 10.0)
+    made.on_error(call, BrokenConnectionError("cut off"), 12.0)
+    assert isinstance(made.next_call(14.0), float)
+    assert sequences_in(call_at(made, 14.5)) == [1]
+
+
+def test_renewals_follow_the_hint_of_a_broker_that_does_not_lead() -> None:
+    made, lease = renewals(), lease_of(1)
+    made.hold(lease, 0.0)
+    call = call_at(made, 10.0)
+    refused = pb.ErrorDetail(code=pb.NOT_LEADER, leader=pb.LeaderHint(broker_id=2, address="b:1", leader_epoch=2))
+    result = pb.PartitionAckResult(topic_id=9, partition=0, error=refused)
+    made.on_answer(call, pb.AckResponse(partitions=[result]), 10.0)
+    assert call_at(made, 12.5).address == "b:1"
+
+
+def test_each_broker_is_asked_about_its_own_partitions() -> None:
+    made = renewals()
+    leases = [lease_of(1), lease_of(1, partition=QueuePartition(9, 1, 2))]
+    for lease in leases:
+        made.hold(lease, 0.0)
+    assert {call_at(made, 10.0).address, call_at(made, 10.0).address} == {"a:1", "b:1"}
+
+
+async def test_leases_are_renewed_while_the_program_blocks_its_loop() -> None:
+    """The brokers run in a thread of their own, as other processes would."""
+    ready, done = threading.Event(), threading.Event()
+    shared: dict[str, str] = {}
+    renewed = threading.Event()
+
+    async def run_brokers() -> None:
+        async with FakeCluster() as cluster:
+            (fake,) = cluster.create_queue("jobs")
+            shared["address"] = cluster.bootstrap_servers
+            ready.set()
+            await cluster.wait_queue(lambda: ("RENEW", 0) in fake.settled)
+            renewed.set()
+            await asyncio.to_thread(done.wait)
+
+    thread = threading.Thread(target=lambda: asyncio.run(run_brokers()))
+    thread.start()
+    try:
+        await asyncio.to_thread(ready.wait)
+        async with Queue("jobs", bootstrap_servers=shared["address"]) as queue:
+            await queue.put(b"x")
+            message = await queue.get(lease_ms=1500)
+            assert message is not None
+            assert renewed.wait(20)  # blocks the event loop
+            await message.ack()
+    finally:
+        done.set()
+        await asyncio.to_thread(thread.join)

@@ -1,0 +1,466 @@
+"""Put, get and settle messages against fake brokers over real gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+
+import pytest
+from raftmq import errors
+from raftmq.client.base import settings
+from raftmq.client.queue.message import Message
+from raftmq.client.queue.new_message import NewMessage
+from raftmq.client.queue.queue import Queue
+from raftmq.proto import queue_pb2 as pb
+
+from tests.support.client.fake_broker import FakeCluster, detail
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[FakeCluster]:
+    async with FakeCluster(brokers=3) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+async def queue(cluster: FakeCluster) -> AsyncIterator[Queue]:
+    cluster.create_queue("jobs")
+    async with Queue("jobs", bootstrap_servers=cluster.bootstrap_servers) as queue:
+        yield queue
+
+
+async def got(queue: Queue, **options) -> Message:
+    message = await queue.get(**options)
+    assert message is not None
+    return message
+
+
+# ------------------------------------------------------------------------------------------------------------- putting
+
+
+async def test_a_message_has_all_that_was_put(queue: Queue) -> None:
+    result = await queue.put(
+        b"value", key="k", tenant="acme.eu", priority=-3, id="one", headers=[("trace", b"1")], expires_ms=60_000
+    )
+    message = await got(queue)
+    assert (result.topic, result.partition, result.sequence, result.is_deduplicated) == ("jobs", 0, 0, False)
+    assert (message.value, message.key, message.tenant, message.priority) == (b"value", b"k", "acme.eu", -3)
+    assert (message.id, message.sequence, message.attempt, message.headers) == ("one", 0, 1, (("trace", b"1"),))
+    assert (message.topic, message.partition, message.is_lost) == ("jobs", 0, False)
+
+
+async def test_put_many_returns_the_outcome_of_each_in_order(queue: Queue) -> None:
+    results = await queue.put_many([b"a", NewMessage(b"b", id="x"), NewMessage(b"c", id="x"), b"d"])
+    assert [result.sequence for result in results] == [0, 1, 1, 3]
+    assert [result.is_deduplicated for result in results] == [False, False, True, False]
+    assert [message.value for message in await queue.get_many()] == [b"a", b"b", b"d"]
+
+
+async def test_a_batch_has_at_most_a_thousand_messages(queue: Queue, cluster: FakeCluster) -> None:
+    results = await queue.put_many(b"%d" % n for n in range(2500))
+    assert [result.sequence for result in results] == list(range(2500))
+    batches = cluster.topics["jobs"].partitions[0].batches
+    assert max(count for _, count, _, _ in batches) == 1000
+
+
+async def test_a_known_id_is_deduplicated_or_replaced(queue: Queue) -> None:
+    first = await queue.put(b"old", id="x", delay_ms=60_000)
+    again = await queue.put(b"ignored", id="x")
+    replacing = await queue.put(b"new", id="x", replace=True)
+    assert (again.sequence, again.is_deduplicated, again.replaced_sequence) == (first.sequence, True, None)
+    assert (replacing.is_deduplicated, replacing.replaced_sequence) == (False, first.sequence)
+    assert (await got(queue)).value == b"new"
+
+
+async def test_a_delayed_message_is_not_delivered_early(queue: Queue, cluster: FakeCluster) -> None:
+    await queue.put(b"later", delay_ms=60_000)
+    await queue.put(b"dated", not_before=datetime.fromtimestamp(time.time() + 120, UTC))
+    assert await queue.get(wait_ms=0) is None
+    (fake,) = [partition.queue for partition in cluster.topics["jobs"].partitions]
+    fake.offset_ms += 61_000
+    assert (await got(queue, wait_ms=0)).value == b"later"
+    assert await queue.get(wait_ms=0) is None
+    fake.offset_ms += 61_000
+    assert (await got(queue, wait_ms=0)).value == b"dated"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"tenant": "a..b"}, errors.InvalidArgumentError),
+        ({"tenant": ".".join("abcdefghi")}, errors.InvalidArgumentError),
+        ({"key": b""}, errors.InvalidArgumentError),
+        ({"key": 5}, TypeError),
+        ({"id": "x" * 250}, errors.InvalidArgumentError),
+        ({"id": "\udc80"}, errors.InvalidArgumentError),
+        ({"priority": 1 << 31}, errors.InvalidArgumentError),
+        ({"priority": 1.5}, TypeError),
+        ({"delay_ms": -1}, errors.InvalidArgumentError),
+        ({"delay_ms": float("nan")}, errors.InvalidArgumentError),
+        ({"not_before": datetime(2030, 1, 1)}, errors.InvalidArgumentError),  # noqa: DTZ001 - that is the mistake
+        ({"delay_ms": 5, "not_before": datetime(2030, 1, 1, tzinfo=UTC)}, errors.InvalidArgumentError),
+        ({"replace": True}, errors.InvalidArgumentError),
+        ({"headers": [("h", b"x" * 20_000)]}, errors.RecordTooLargeError),
+        ({"headers": [("h", 5)]}, TypeError),
+    ],
+)
+async def test_a_message_that_no_broker_takes_is_refused_alone(queue: Queue, arguments, error) -> None:
+    good = asyncio.ensure_future(queue.put(b"good"))
+    with pytest.raises(error):
+        await queue.put(b"value", **arguments)
+    assert (await good).sequence == 0
+
+
+async def test_a_message_above_the_topics_limit_is_refused(cluster: FakeCluster) -> None:
+    cluster.create_queue("large", max_message_bytes="2000000")
+    async with Queue("large", bootstrap_servers=cluster.bootstrap_servers) as queue:
+        await queue.put(b"x" * 1_500_000)
+        with pytest.raises(errors.RecordTooLargeError):
+            await queue.put(b"x" * 2_000_001)
+
+
+async def test_a_full_queue_is_reported_at_once_and_later_puts_succeed(queue: Queue, cluster: FakeCluster) -> None:
+    cluster.append_hook = lambda *_: detail(pb.TENANT_FULL)
+    with pytest.raises(errors.TenantFullError):
+        await queue.put(b"refused", tenant="noisy")
+    cluster.append_hook = None
+    await queue.put(b"accepted")
+    assert (await got(queue)).value == b"accepted"
+
+
+async def test_a_put_whose_answer_is_lost_is_enqueued_once(queue: Queue, cluster: FakeCluster) -> None:
+    verdicts = iter(["drop"])
+    cluster.append_hook = lambda *_: next(verdicts, None)
+    putting = asyncio.ensure_future(queue.put(b"once"))
+    async with cluster.appended:
+        await cluster.appended.wait_for(lambda: cluster.append_requests)
+    cluster.move_leader("jobs", 0, 2)
+    await putting
+    assert [message.value for message in await queue.get_many(wait_ms=0)] == [b"once"]
+
+
+async def test_messages_of_an_ordered_key_and_of_an_id_have_one_partition(cluster: FakeCluster) -> None:
+    cluster.create_queue("ordered", 6, ordered_by_key="1")
+    cluster.create_queue("plain", 6)
+    async with (
+        Queue("ordered", bootstrap_servers=cluster.bootstrap_servers) as ordered,
+        Queue("plain", bootstrap_servers=cluster.bootstrap_servers) as plain,
+    ):
+        by_key = await ordered.put_many([NewMessage(b"", key="k", id=str(n)) for n in range(20)])
+        by_id = [await plain.put(b"", id="same", key=str(n)) for n in range(5)]
+        spread = await plain.put_many([NewMessage(b"", id=str(n)) for n in range(100)])
+    assert len({result.partition for result in by_key}) == 1
+    assert [result.is_deduplicated for result in by_id] == [False, True, True, True, True]
+    assert len({result.partition for result in spread}) == 6
+
+
+async def test_compressed_values_arrive_unchanged(cluster: FakeCluster) -> None:
+    cluster.create_queue("jobs")
+    async with Queue("jobs", bootstrap_servers=cluster.bootstrap_servers, compression_type="zstd") as queue:
+        await queue.put(b"value" * 1000)
+        assert (await got(queue)).value == b"value" * 1000
+    assert len(cluster.topics["jobs"].partitions[0].batches[0][2]) < 500
+
+
+# ------------------------------------------------------------------------------------------------------------- getting
+
+
+async def test_get_waits_until_there_is_a_message(queue: Queue) -> None:
+    getting = asyncio.ensure_future(queue.get())
+    await queue.put(b"late")
+    message = await getting
+    assert message is not None
+    assert message.value == b"late"
+
+
+async def test_an_empty_queue_is_no_error(queue: Queue) -> None:
+    assert await queue.get(wait_ms=0) is None
+    assert await queue.get(wait_ms=1) is None
+    assert await queue.get_many(max_messages=5, wait_ms=1) == []
+
+
+async def test_get_many_returns_at_most_max_messages(queue: Queue) -> None:
+    await queue.put_many(b"%d" % n for n in range(10))
+    first = await queue.get_many(max_messages=4)
+    rest = await queue.get_many(max_messages=100)
+    assert [message.value for message in first + rest] == [b"%d" % n for n in range(10)]
+
+
+async def test_messages_of_every_leader_are_found(cluster: FakeCluster) -> None:
+    cluster.create_queue("wide", 6)
+    async with Queue("wide", bootstrap_servers=cluster.bootstrap_servers) as queue:
+        await queue.put_many([NewMessage(b"%d" % n, id=str(n)) for n in range(60)])
+        found: set[bytes] = set()
+        while len(found) < 60:
+            for message in await queue.get_many(max_messages=7, wait_ms=None):
+                found.add(message.value)
+                await message.ack()
+
+
+async def test_the_smallest_priority_comes_first(queue: Queue) -> None:
+    await queue.put_many([NewMessage(b"c", priority=3), NewMessage(b"a", priority=-1), NewMessage(b"b")])
+    assert [(await got(queue)).value for _ in range(3)] == [b"a", b"b", b"c"]
+
+
+async def test_only_messages_of_the_wanted_tenants_are_leased(queue: Queue) -> None:
+    await queue.put_many([NewMessage(b"1", tenant="acme.eu"), NewMessage(b"2", tenant="other"), b"3"])
+    assert (await got(queue, tenants=["other"])).value == b"2"
+    assert (await got(queue, tenants=["acme"], wait_ms=0)).value == b"1"
+    with pytest.raises(TypeError, match="several names"):
+        await queue.get(tenants="acme")
+
+
+async def test_a_cancelled_get_leaves_its_message_to_the_next_consumer(queue: Queue, cluster: FakeCluster) -> None:
+    getting = asyncio.ensure_future(queue.get())
+    await cluster.wait_queue(lambda: any(stream.credit for stream in cluster.queue_streams))
+    getting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await getting
+    await queue.put(b"for the next")
+    message = await got(queue)
+    assert (message.value, message.attempt) == (b"for the next", 1)
+
+
+async def test_a_message_that_nobody_asks_for_is_given_back_uncounted(queue: Queue, cluster: FakeCluster) -> None:
+    """A message may arrive after the consumer that it was leased for has given up."""
+    fake = cluster.topics["jobs"].partitions[0].queue
+    getting = asyncio.ensure_future(queue.get(wait_ms=50))
+    await cluster.wait_queue(lambda: any(stream.credit for stream in cluster.queue_streams))
+    (stream,) = cluster.queue_streams
+    assert await getting is None
+    await cluster.wait_queue(lambda: not stream.credit)
+    stream.credit = 1  # as if the message had been sent before the credit was withdrawn
+    await queue.put(b"surplus")
+    await cluster.wait_queue(lambda: bool(fake.releases))
+    assert fake.releases[0].is_uncounted
+    message = await got(queue)
+    assert (message.value, message.attempt) == (b"surplus", 1)
+
+
+async def test_async_iteration_returns_every_message_once(queue: Queue) -> None:
+    await queue.put_many(b"%d" % n for n in range(20))
+    found = []
+    async for message in queue:
+        found.append(message.value)
+        await message.ack()
+        if len(found) == 20:
+            break
+    assert found == [b"%d" % n for n in range(20)]
+
+
+async def test_a_message_at_most_once_is_done_when_it_is_delivered(queue: Queue, cluster: FakeCluster) -> None:
+    await queue.put(b"once")
+    message = await got(queue, auto_accept=True)
+    assert message.value == b"once"
+    await message.ack()
+    assert not cluster.topics["jobs"].partitions[0].queue.messages
+    assert not cluster.acks
+    with pytest.raises(errors.InvalidArgumentError, match="auto_accept"):
+        await message.release()
+
+
+async def test_a_message_whose_value_cannot_be_read_is_rejected(cluster: FakeCluster) -> None:
+    (fake,) = cluster.create_queue("numbers")
+    async with Queue[int](
+        "numbers",
+        bootstrap_servers=cluster.bootstrap_servers,
+        value_serializer=lambda number: b"%d" % number if number else b"none",
+        value_deserializer=int,
+    ) as queue:
+        await queue.put_many([0, 7])
+        message = await queue.get()
+        assert message is not None
+        assert message.value == 7
+        await cluster.wait_queue(lambda: fake.messages[0].dead_reason == "rejected")
+        assert "ValueError" in fake.messages[0].error
+
+
+# ------------------------------------------------------------------------------------------------------------ settling
+
+
+async def test_ack_deletes_the_message(queue: Queue, cluster: FakeCluster) -> None:
+    await queue.put(b"done")
+    await (await got(queue)).ack()
+    assert not cluster.topics["jobs"].partitions[0].queue.messages
+
+
+async def test_a_released_message_comes_again_with_a_higher_attempt(queue: Queue) -> None:
+    await queue.put(b"again")
+    assert await (await got(queue)).release(priority=7, error="try again")
+    message = await got(queue)
+    assert (message.value, message.attempt, message.priority) == (b"again", 2, 7)
+
+
+async def test_the_last_release_tells_that_the_message_is_dead(queue: Queue, cluster: FakeCluster) -> None:
+    fake = cluster.topics["jobs"].partitions[0].queue
+    fake.attempts_max = 1
+    await queue.put(b"poison")
+    assert not await (await got(queue)).release(error="too often")
+    assert fake.messages[0].dead_reason == "exhausted"
+
+
+async def test_a_rejected_message_is_dead_with_its_reason(queue: Queue, cluster: FakeCluster) -> None:
+    await queue.put(b"bad")
+    await (await got(queue)).reject("no such customer" + "x" * 2000)
+    dead = cluster.topics["jobs"].partitions[0].queue.messages[0]
+    assert dead.dead_reason == "rejected"
+    assert dead.error.startswith("no such customer")
+    assert len(dead.error) == settings.MESSAGE_ERROR_BYTES_MAX
+
+
+async def test_renew_extends_the_lease_and_reports_progress(queue: Queue, cluster: FakeCluster) -> None:
+    fake = cluster.topics["jobs"].partitions[0].queue
+    await queue.put(b"long")
+    message = await got(queue)
+    fake.offset_ms += 20_000
+    await message.renew(lease_ms=60_000, progress="half")
+    fake.offset_ms += 50_000
+    await message.ack()
+    assert fake.settled == [("RENEW", 0), ("ACCEPT", 0)]
+
+
+async def test_a_settlement_after_the_lease_is_refused(queue: Queue, cluster: FakeCluster) -> None:
+    fake = cluster.topics["jobs"].partitions[0].queue
+    await queue.put_many([b"lost", b"gone"])
+    lost, gone = await got(queue), await got(queue)
+    fake.offset_ms += 31_000
+    fake.expire(fake.now_ms())
+    del fake.messages[gone.sequence]
+    with pytest.raises(errors.LeaseLostError):
+        await lost.ack()
+    with pytest.raises(errors.LeaseUnknownError):
+        await gone.ack()
+
+
+async def test_a_message_is_settled_once(queue: Queue) -> None:
+    await queue.put(b"x")
+    message = await got(queue)
+    await message.ack()
+    with pytest.raises(errors.InvalidArgumentError, match="settled"):
+        await message.release()
+
+
+async def test_settlements_of_one_turn_travel_together(queue: Queue, cluster: FakeCluster) -> None:
+    await queue.put_many(b"" for _ in range(1200))
+    messages = []
+    while len(messages) < 1200:
+        messages += await queue.get_many(max_messages=1000)
+    await asyncio.gather(*(message.ack() for message in messages))
+    sent = [ack for ack in cluster.acks if ack.operations]
+    assert sum(sum(ack.counts) for ack in sent) == 1200
+    assert len(sent) <= 5
+    assert max(sum(ack.counts) for ack in sent) <= settings.ACK_MESSAGES_MAX
+    assert all(len(ack.operations) == 1 for ack in sent)  # neighbours in one run
+
+
+async def test_a_settlement_whose_answer_is_lost_is_repeated_under_its_number(
+    queue: Queue, cluster: FakeCluster
+) -> None:
+    await queue.put(b"x")
+    message = await got(queue)
+    verdicts = iter(["drop"])
+    cluster.ack_hook = lambda _: next(verdicts, None)
+    await message.ack()
+    first, again = cluster.acks
+    assert first == again
+    assert first.session
+    assert cluster.topics["jobs"].partitions[0].queue.settled == [("ACCEPT", 0)]
+
+
+async def test_settlements_continue_in_another_session_when_theirs_has_ended(
+    queue: Queue, cluster: FakeCluster
+) -> None:
+    fake = cluster.topics["jobs"].partitions[0].queue
+    await queue.put_many([b"a", b"b"])
+    first, second = await got(queue), await got(queue)
+    await first.ack()
+    fake.sessions.clear()
+    await second.ack()
+    assert fake.settled == [("ACCEPT", 0), ("ACCEPT", 1)]
+    assert [ack.session for ack in cluster.acks] == [1, 1, 2]
+
+
+async def test_settlements_follow_a_new_leader(queue: Queue, cluster: FakeCluster) -> None:
+    await queue.put_many([b"a", b"b"])
+    first, second = await got(queue), await got(queue)
+    async with cluster.silence():
+        cluster.move_leader("jobs", 0, 3, is_announced=False)
+        await first.ack()
+    await second.ack()
+    assert cluster.topics["jobs"].partitions[0].queue.settled == [("ACCEPT", 0), ("ACCEPT", 1)]
+
+
+async def test_consumers_follow_a_new_leader(queue: Queue, cluster: FakeCluster) -> None:
+    getting = asyncio.ensure_future(queue.get())
+    await cluster.wait_queue(lambda: any(stream.credit for stream in cluster.queue_streams))
+    cluster.move_leader("jobs", 0, 2)
+    await queue.put(b"moved")
+    message = await getting
+    assert message is not None
+    await message.ack()
+    assert not cluster.topics["jobs"].partitions[0].queue.messages
+
+
+async def test_a_settlement_without_an_answer_in_time_is_unknown(cluster: FakeCluster) -> None:
+    cluster.create_queue("jobs")
+    async with Queue("jobs", bootstrap_servers=cluster.bootstrap_servers, request_timeout_ms=700) as queue:
+        await queue.put(b"x")
+        message = await got(queue)
+        cluster.ack_hook = lambda _: detail(pb.NO_LEADER)
+        with pytest.raises(errors.RequestTimedOutError) as caught:
+            await message.ack()
+        cluster.ack_hook = None
+    assert caught.value.outcome is errors.Outcome.UNKNOWN
+
+
+async def test_a_refused_stream_raises_where_somebody_waits(queue: Queue, cluster: FakeCluster) -> None:
+    cluster.stream_error = detail(pb.PERMISSION_DENIED)
+    with pytest.raises(errors.PermissionDeniedError):
+        await queue.get()
+    cluster.stream_error = detail(pb.NOT_READY)
+    getting = asyncio.ensure_future(queue.get())
+    await cluster.wait_queue(lambda: True)
+    cluster.stream_error = None
+    await queue.put(b"later")
+    message = await getting
+    assert message is not None
+    assert message.value == b"later"
+
+
+async def test_close_gives_back_what_nobody_has_got(cluster: FakeCluster) -> None:
+    (fake,) = cluster.create_queue("jobs")
+    async with Queue("jobs", bootstrap_servers=cluster.bootstrap_servers) as queue:
+        await queue.put_many([b"a", b"b", b"c"])
+        iterator = queue.messages()
+        first = await anext(iterator)  # the next message is fetched in the meantime
+        await cluster.wait_queue(lambda: len([m for m in fake.messages.values() if m.lease_until_ms]) == 2)
+        await first.ack()
+    states = [(message.state(fake.now_ms()), message.attempts) for message in fake.messages.values()]
+    assert states == [(pb.READY, 0), (pb.READY, 0)]
+
+
+async def test_a_closed_queue_refuses_everything(cluster: FakeCluster) -> None:
+    cluster.create_queue("jobs")
+    queue = Queue("jobs", bootstrap_servers=cluster.bootstrap_servers)
+    with pytest.raises(errors.ClosedClientError, match="not started"):
+        await queue.put(b"")
+    async with queue:
+        await queue.put(b"x")
+        message = await got(queue)
+        waiting = asyncio.ensure_future(queue.get())
+        await cluster.wait_queue(lambda: any(stream.credit for stream in cluster.queue_streams))
+    with pytest.raises(errors.ClosedClientError):
+        await waiting
+    for call in (queue.put(b""), queue.get(), message.ack(), queue.stats(), queue.cancel("x")):
+        with pytest.raises(errors.ClosedClientError):
+            await call
+
+
+async def test_a_log_topic_is_refused(cluster: FakeCluster) -> None:
+    cluster.create_topic("log")
+    with pytest.raises(errors.TopicKindMismatchError, match="kind='queue'"):
+        await Queue("log", bootstrap_servers=cluster.bootstrap_servers).start()
+    with pytest.raises(errors.UnknownTopicError):
+        await Queue("none", bootstrap_servers=cluster.bootstrap_servers).start()
