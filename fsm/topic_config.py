@@ -2,8 +2,8 @@
 configuration.
 
 The name is also checked when a command is applied, so that check can never change. Only proposers check the
-configuration. Readers of a stored configuration use `effective_config`, which never fails: a key or value that this
-version does not understand was written by a newer version.
+configuration. Readers of a stored configuration use `effective_config` or `ConfigKey.value_in`, which never fail: a key or value
+that this version does not understand was written by a newer version.
 
 Source: Kafka's topic configuration (retention.ms, retention.bytes). `max.batch.bytes` is Kafka's `max.message.bytes`.
 """
@@ -17,6 +17,8 @@ from difflib import get_close_matches
 from typing import Final
 
 from raftmq.fsm import codes
+from raftmq.fsm.config_keys import ConfigKey, number_key
+from raftmq.fsm.queue.topic_config import QUEUE_KEYS
 from raftmq.fsm.topic_kinds import LOG, QUEUE
 
 RESERVED_PREFIX: Final = "__"
@@ -25,7 +27,6 @@ BATCH_OVERHEAD_BYTES: Final = 4096
 """Header and column lengths around the records of a batch."""
 
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}\Z")
-_INTEGER = re.compile(r"-?[0-9]{1,19}\Z")
 
 
 class TopicConfigError(ValueError):
@@ -37,20 +38,7 @@ class TopicConfigError(ValueError):
         self.message = message
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigKey:
-    """Describe one integer setting of a topic. Bounds are inclusive."""
-
-    name: str
-    kinds: tuple[str, ...]
-    """The kinds of topics that have the setting (`topic_kinds`)."""
-    default: int
-    minimum: int
-    maximum: int
-    meaning: str
-
-
-RETENTION_MS: Final = ConfigKey(
+RETENTION_MS: Final = number_key(
     "retention.ms",
     kinds=(LOG,),
     default=7 * 24 * 60 * 60 * 1000,
@@ -58,7 +46,7 @@ RETENTION_MS: Final = ConfigKey(
     maximum=(1 << 63) - 1,
     meaning="records older than this (append time, milliseconds) are deleted; -1 means never",
 )
-RETENTION_BYTES: Final = ConfigKey(
+RETENTION_BYTES: Final = number_key(
     "retention.bytes",
     kinds=(LOG,),
     default=-1,
@@ -66,7 +54,7 @@ RETENTION_BYTES: Final = ConfigKey(
     maximum=(1 << 63) - 1,
     meaning="the oldest records of a partition beyond this many bytes are deleted; -1 means no limit",
 )
-MAX_BATCH_BYTES: Final = ConfigKey(
+MAX_BATCH_BYTES: Final = number_key(
     "max.batch.bytes",
     kinds=(LOG, QUEUE),
     default=(1 << 20) + BATCH_OVERHEAD_BYTES,
@@ -75,19 +63,19 @@ MAX_BATCH_BYTES: Final = ConfigKey(
     maximum=3_670_016,
     meaning="largest batch that a partition accepts, compressed and with its header; above the default, a record may be 4096 bytes smaller",
 )
-CONFIG_KEYS: Final[Mapping[str, ConfigKey]] = {
-    key.name: key for key in (RETENTION_MS, RETENTION_BYTES, MAX_BATCH_BYTES)
+CONFIG_KEYS: Final[Mapping[str, ConfigKey[object]]] = {
+    key.name: key for key in (RETENTION_MS, RETENTION_BYTES, MAX_BATCH_BYTES, *QUEUE_KEYS)
 }
 """The settings of topics of any kind, by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """A topic's configuration, including defaults."""
+    """A log topic's configuration, including defaults."""
 
-    retention_ms: int = RETENTION_MS.default
-    retention_bytes: int = RETENTION_BYTES.default
-    batch_bytes_max: int = MAX_BATCH_BYTES.default
+    retention_ms: int = RETENTION_MS.value_in({})
+    retention_bytes: int = RETENTION_BYTES.value_in({})
+    batch_bytes_max: int = MAX_BATCH_BYTES.value_in({})
 
 
 def is_topic_name(name: str) -> bool:
@@ -108,7 +96,7 @@ def check_topic_name(name: str) -> None:
         raise TopicConfigError(codes.INVALID_TOPIC_NAME, f"{name!r}: names that begin with __ are reserved")
 
 
-def config_keys(kind: str) -> dict[str, ConfigKey]:
+def config_keys(kind: str) -> dict[str, ConfigKey[object]]:
     """Return the settings of topics of a kind, by name."""
     return {name: key for name, key in CONFIG_KEYS.items() if kind in key.kinds}
 
@@ -117,14 +105,11 @@ def check_topic_config(config: Mapping[str, str], kind: str) -> None:
     """Raise `TopicConfigError` (INVALID_CONFIG) unless the kind has every key, and every value is within its bounds."""
     for name, text in config.items():
         key = _key(name, kind)
-        if _parse(key, text) is None:
-            raise TopicConfigError(
-                codes.INVALID_CONFIG,
-                f"{name} = {text[:60]!r}: it is a number between {key.minimum} and {key.maximum} ({key.meaning})",
-            )
+        if key.parse(text) is None:
+            raise TopicConfigError(codes.INVALID_CONFIG, f"{name} = {text[:60]!r}: it is {key.accepts} ({key.meaning})")
 
 
-def _key(name: str, kind: str) -> ConfigKey:
+def _key(name: str, kind: str) -> ConfigKey[object]:
     key = CONFIG_KEYS.get(name)
     if key is None:
         known = config_keys(kind)
@@ -147,31 +132,19 @@ def suggestion(name: str, names: Iterable[str]) -> str:
 def check_topic_config_changes(changes: Mapping[str, str | None], kind: str) -> None:
     """Check changes of a configuration. None resets a key to its default; the kind must have the key as well."""
     check_topic_config(
-        {name: str(_key(name, kind).default) if text is None else text for name, text in changes.items()}, kind
+        {name: _key(name, kind).default if text is None else text for name, text in changes.items()}, kind
     )
 
 
 def effective_config(config: Mapping[str, str]) -> TopicConfig:
     """Return the configuration to apply. A value that cannot be understood is replaced by its default."""
     return TopicConfig(
-        retention_ms=_effective(RETENTION_MS, config),
-        retention_bytes=_effective(RETENTION_BYTES, config),
-        batch_bytes_max=_effective(MAX_BATCH_BYTES, config),
+        retention_ms=RETENTION_MS.value_in(config),
+        retention_bytes=RETENTION_BYTES.value_in(config),
+        batch_bytes_max=MAX_BATCH_BYTES.value_in(config),
     )
 
 
 def effective_config_texts(config: Mapping[str, str], kind: str) -> dict[str, str]:
     """Return every key of a kind with its effective value as text, for people."""
-    return {name: str(_effective(key, config)) for name, key in config_keys(kind).items()}
-
-
-def _effective(key: ConfigKey, config: Mapping[str, str]) -> int:
-    value = _parse(key, config.get(key.name, ""))
-    return key.default if value is None else value
-
-
-def _parse(key: ConfigKey, text: str) -> int | None:
-    if _INTEGER.match(text) is None:
-        return None
-    value = int(text)
-    return value if key.minimum <= value <= key.maximum else None
+    return {name: key.text_in(config) for name, key in config_keys(kind).items()}

@@ -200,10 +200,12 @@ def configuration_page() -> str:
         "Set them with `raftmq topic create --config KEY=VALUE`, `raftmq topic alter` or `Admin.create_topic(config=…)`.",
         "",
     ]
-    lines += ["| key | kinds of topics | default | minimum | maximum | meaning |", "|---|---|---|---|---|---|"]
+    lines += ["| key | kinds of topics | accepts | default | meaning |", "|---|---|---|---|---|"]
     for setting in TOPIC_KEYS.values():
-        numbers = f"`{setting.default}` | `{setting.minimum}` | `{setting.maximum}`"
-        lines.append(f"| `{setting.name}` | {', '.join(setting.kinds)} | {numbers} | {cell(setting.meaning)} |")
+        default = f"`{setting.default}`" if setting.default else ""
+        lines.append(
+            f"| `{setting.name}` | {', '.join(setting.kinds)} | {cell(setting.accepts)} | {default} | {cell(setting.meaning)} |"
+        )
     lines += ["", *module_tables(limits)]
     return "\n".join(lines)
 

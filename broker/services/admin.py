@@ -31,7 +31,9 @@ from raftmq.fsm.metadata_commands import (
     TopicCreated,
 )
 from raftmq.fsm.metadata_topics import PARTITIONS_PER_TOPIC_MAX
+from raftmq.fsm.metadata_views import TopicView
 from raftmq.fsm.placement import PlacementError, host_count, place
+from raftmq.fsm.queue.topic_config import reason_against_partitions
 from raftmq.fsm.topic_config import (
     TopicConfigError,
     check_topic_config,
@@ -39,6 +41,7 @@ from raftmq.fsm.topic_config import (
     check_topic_name,
     effective_config_texts,
 )
+from raftmq.fsm.topic_kinds import QUEUE
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import METADATA_GROUP_ID, NO_NODE, GroupId, NodeId
 
@@ -103,6 +106,7 @@ class AdminService:
                 raise RequestError(
                     pb.INVALID_PARTITIONS, f"topic {topic.name} has {count} partitions; the new total must be larger"
                 )
+            _check_growth(topic)
             plans = self._plan(request.total - count, topic.replication_factor, existing_count=count)
             created = await self.leader.execute(AddPartitions(topic.topic_id, count, plans), TopicCreated, deadline)
         await self._wait_leaders(created.topic_id, deadline)
@@ -272,6 +276,13 @@ def _add_health(response: pb.DescribeClusterResponse, gathered: GatheredHealth) 
         health = gathered.nodes.get(NodeId(broker.broker.broker_id))
         if health is not None:
             broker.health.CopyFrom(health)
+
+
+def _check_growth(topic: TopicView) -> None:
+    """Raise INVALID_PARTITIONS for a queue topic whose messages would be looked for in other partitions than they are in."""
+    reason = reason_against_partitions(topic.config) if topic.kind == QUEUE else ""
+    if reason:
+        raise RequestError(pb.INVALID_PARTITIONS, f"topic {topic.name} cannot get more partitions: {reason}")
 
 
 def _checked(check: Callable[[], None]) -> None:

@@ -12,6 +12,9 @@ from raftmq.fsm.queue.tenant_weights import check_weights
 _MIX: Final = 0x9E3779B97F4A7C15
 _U64: Final = (1 << 64) - 1
 RATE_MAX: Final = 1_000_000
+ATTEMPTS_MAX: Final = 1_000_000
+LEASED_MAX: Final = 1 << 31
+BACKOFF_FACTOR_PERCENT_MAX: Final = 10_000
 
 
 class QueueSettings(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -56,11 +59,11 @@ def validate_settings(settings: QueueSettings) -> str | None:
         ("message_ttl_ms", DELAY_MS_MAX),
         ("dedupe_window_ms", DELAY_MS_MAX),
         ("backoff_jitter_percent", 100),
-        ("backoff_factor_percent", 10_000),
+        ("backoff_factor_percent", BACKOFF_FACTOR_PERCENT_MAX),
         ("lease_ms_max", LEASE_MS_MAX),
-        ("attempts_max", 1_000_000),
-        ("leased_max", 1 << 31),
-        ("leased_per_tenant_max", 1 << 31),
+        ("attempts_max", ATTEMPTS_MAX),
+        ("leased_max", LEASED_MAX),
+        ("leased_per_tenant_max", LEASED_MAX),
         ("tenant_rate_per_second", RATE_MAX),
         ("tenant_rate_burst", RATE_MAX),
     ):

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from raftmq.fsm.queue import topic_config as keys
 from raftmq.fsm.queue.settings import QueueSettings
-from raftmq.fsm.topic_config import effective_config
+from raftmq.fsm.topic_config import BATCH_OVERHEAD_BYTES, MAX_BATCH_BYTES
 from raftmq.message_checks import BatchLimits
 
 
@@ -16,20 +17,33 @@ class QueueConfig:
 
     machine: QueueSettings = field(default_factory=QueueSettings)
     """The part that the state machine applies."""
-    batch_bytes_max: int = (1 << 20) + 4096
+    batch_bytes_max: int = MAX_BATCH_BYTES.value_in({})
     batch: BatchLimits = field(default_factory=BatchLimits)
-    lease_ms: int = 30_000
+    lease_ms: int = keys.LEASE_MS.value_in({})
     """The lease of a consumer that requests none."""
     messages_max: int = 0
     bytes_max: int = 0
     tenant_messages_max: int = 0
     tenant_bytes_max: int = 0
-    dead_messages_max: int = 100_000
-    dead_retention_ms: int = 14 * 86_400_000
-    """-1: the dead are kept."""
+    dead_messages_max: int = keys.DEAD_MAX_MESSAGES.value_in({})
+    dead_retention_ms: int = keys.DEAD_RETENTION_MS.value_in({})
+    """`DEAD_FOREVER`: the dead are kept."""
 
 
 def queue_config(config: Mapping[str, str]) -> QueueConfig:
     """Return the settings that a topic's stored configuration means. It never fails: unknown values are defaults."""
-    parsed = effective_config(config)
-    return QueueConfig(batch_bytes_max=parsed.batch_bytes_max)
+    machine = keys.queue_settings(config)
+    message_bytes_max = keys.MAX_MESSAGE_BYTES.value_in(config)
+    return QueueConfig(
+        machine=machine,
+        # a batch always holds one message of the largest size
+        batch_bytes_max=max(MAX_BATCH_BYTES.value_in(config), message_bytes_max + BATCH_OVERHEAD_BYTES),
+        batch=BatchLimits(message_bytes_max),
+        lease_ms=min(keys.LEASE_MS.value_in(config), machine.lease_ms_max),
+        messages_max=keys.MAX_MESSAGES.value_in(config),
+        bytes_max=keys.MAX_BYTES.value_in(config),
+        tenant_messages_max=keys.TENANT_MAX_MESSAGES.value_in(config),
+        tenant_bytes_max=keys.TENANT_MAX_BYTES.value_in(config),
+        dead_messages_max=keys.DEAD_MAX_MESSAGES.value_in(config),
+        dead_retention_ms=keys.DEAD_RETENTION_MS.value_in(config),
+    )
