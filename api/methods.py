@@ -121,6 +121,7 @@ PUT_SCHEDULE: Final = _unary(pb.PutScheduleRequest, pb.PutScheduleResponse)
 CHANGE_SCHEDULE: Final = _unary(pb.ChangeScheduleRequest, pb.ChangeScheduleResponse)
 DELETE_SCHEDULE: Final = _unary(pb.DeleteScheduleRequest, pb.DeleteScheduleResponse)
 LIST_SCHEDULES: Final = _unary(pb.ListSchedulesRequest, pb.ListSchedulesResponse)
+STEP_CLOCK: Final = _unary(pb.StepClockRequest, pb.StepClockResponse)
 
 HEARTBEAT: Final = _unary(pb.HeartbeatRequest, pb.HeartbeatResponse)
 LEAVE: Final = _unary(pb.LeaveRequest, pb.LeaveResponse)

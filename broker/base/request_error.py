@@ -29,6 +29,8 @@ RETRIABLE_CODES = frozenset(
         pb.TOO_MANY_PRODUCERS,
         pb.TOO_MANY_MEMBERS,
         pb.CONFLICT,
+        pb.QUEUE_FULL,
+        pb.TENANT_FULL,
     }
 )
 """Codes after which the same request, sent again, may succeed."""

@@ -110,6 +110,9 @@ def _poll_bytes_max(request: pb.PollRequest, limits: Limits) -> int:
 _PRODUCE, _CONSUME, _ADMIN, _DESCRIBE = Right.PRODUCE, Right.CONSUME, Right.ADMIN, Right.DESCRIBE
 _ANY, _METADATA, _PARTITION = AnsweredBy.ANY_BROKER, AnsweredBy.METADATA_LEADER, AnsweredBy.PARTITION_LEADER
 
+SERVICES_TO_COME: Final = frozenset({"raftmq.v1.Queue"})
+"""Services of the protocol that this version does not serve. Their calls end with UNIMPLEMENTED, as those of an unknown method do."""
+
 ROWS: Final[tuple[Row, ...]] = (
     _unary(methods.INIT_PRODUCER, _PRODUCE, _METADATA, lambda of: of.log.init_producer),
     _unary(methods.FENCE_PRODUCER, _PRODUCE, _ANY, lambda of: of.log.fence_producer),

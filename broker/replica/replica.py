@@ -155,7 +155,7 @@ class Replica(Generic[MachineT]):
         self.role_listeners: list[Callable[[RoleChange], None]] = []
         """Called in order when this replica gains or loses leadership, learns of a leader, or its term changes."""
         self.proposers: list[Callable[[], None]] = []
-        """Called in order before the engine takes the core's work, so that what they propose is committed with it."""
+        """Called in order before the engine takes the core's work, so that their proposals are committed with it."""
         self.progress_listeners: list[Callable[[], None]] = []
         """Called in order after a number of entries were applied together, when the machine's state describes whole entries."""
         self.restored_listeners: list[Callable[[], None]] = []

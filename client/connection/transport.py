@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from functools import partial
-from typing import Any, Generic, Protocol, cast
+from typing import Generic, Protocol, cast
 from weakref import WeakSet
 
 import grpc

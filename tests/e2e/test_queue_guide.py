@@ -43,4 +43,4 @@ def test_the_programs_put_work_look_and_schedule(tmp_path: Path) -> None:
 def create(servers: str) -> None:
     """Create the topic of the page, as its command does."""
     with raftmq.sync.Admin(bootstrap_servers=servers) as admin:
-        admin.create_topic("jobs", kind="queue")  # type: ignore[call-arg]
+        admin.create_topic("jobs", kind="queue")

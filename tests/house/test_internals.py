@@ -18,7 +18,7 @@ import msgspec
 import pytest
 from crc32c import crc32c
 from raftmq import batch_header, columns, message_block, message_checks, queue_batch
-from raftmq.broker.grpc_port.methods import ROWS
+from raftmq.broker.grpc_port.methods import ROWS, SERVICES_TO_COME
 from raftmq.broker.peers import codec as peer_codec
 from raftmq.broker.peers.codec import FrameType
 from raftmq.broker.peers.protocol import Channel, Hello
@@ -519,7 +519,7 @@ def test_every_rpc_is_in_the_table_and_nothing_else() -> None:
     rows = [rows for rows in tables("protocol.md", "The client protocol") if next(iter(rows[0])) == "RPC"]
     assert len(rows) == 1
     said = [row["RPC"].strip("`") for row in rows[0]]
-    services = pb.DESCRIPTOR.services_by_name.values()
+    services = [one for one in pb.DESCRIPTOR.services_by_name.values() if one.full_name not in SERVICES_TO_COME]
     assert sorted(said) == sorted(f"{service.name}.{method.name}" for service in services for method in service.methods)
     by_name = {row["RPC"].strip("`"): (row["right"], row["answered by"].partition(";")[0]) for row in rows[0]}
     assert by_name == {

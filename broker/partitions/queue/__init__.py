@@ -1,1 +1,1 @@
-"""One queue partition on this node: what it accepts, what it leases and to whom, and its periodic work."""
+"""One queue partition on this node: admission, leases, commands and periodic work."""

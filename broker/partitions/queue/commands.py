@@ -41,7 +41,7 @@ class QueueCommands:
         draw_seed: Callable[[], int],
         on_more_due: Callable[[], None],
     ) -> None:
-        """Take the sources of what each entry carries.
+        """Take the sources of the facts that each entry carries.
 
         Args:
             loop: The node's event loop.

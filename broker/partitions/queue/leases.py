@@ -91,7 +91,7 @@ class QueueLeases:
         self.wake()
 
     def remove(self, consumer: Consumer) -> None:
-        """Let a consumer wait no more. What is being leased for it is still reported to it."""
+        """Let a consumer wait no more. A lease that is under way for it is still reported to it."""
         if consumer in self._waiting:
             self._waiting.remove(consumer)
 

@@ -1,7 +1,7 @@
 """Serve one queue partition on this node: appends, leases, settlements, and all other commands. Implements `Partition`.
 
-It only connects the parts: `gate` (what is accepted), `commands` (what is proposed), `leases` (who waits for messages), `bodies` (where
-bodies are) and `upkeep` (what the leader does by itself).
+It only connects the parts: `gate` (the admission of batches), `commands` (their entries), `leases` (the consumers that wait for messages),
+`bodies` (the places of bodies) and `upkeep` (the unasked work of the leader).
 """
 
 from __future__ import annotations

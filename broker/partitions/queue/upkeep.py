@@ -1,4 +1,4 @@
-"""Do what a queue partition needs without being asked: carry the time, follow the topic's settings, and let the log be truncated.
+"""Do the unasked work of a queue partition: carry the time, follow the topic's settings, and let the log be truncated.
 
 The leader carries the time: when something is due and no other entry does, it proposes a `Tick`. Every replica evacuates bodies, so that
 its own log can be truncated.
@@ -7,15 +7,21 @@ its own log can be truncated.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 import structlog
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.partitions.host import PartitionHost
 from raftmq.broker.partitions.queue.bodies import encode_body, read_bodies
+from raftmq.broker.partitions.queue.clock import QueueClock
+from raftmq.broker.partitions.queue.commands import QueueCommands
+from raftmq.broker.partitions.queue.config import QueueConfig
+from raftmq.broker.partitions.queue.leases import QueueLeases
 from raftmq.broker.replica.deadline_timer import DeadlineTimer
 from raftmq.broker.replica.log_tail import index_before_tail
+from raftmq.broker.replica.replica import Replica
 from raftmq.fsm.queue.commands import Configure, Tick
+from raftmq.fsm.queue.partition import QueuePartition
 from raftmq.fsm.queue.rows import GENERATION_TAGS, SCALARS, table_prefix
 from raftmq.fsm.queue.state import decode_scalars
 from raftmq.fsm.tables import number_key
@@ -32,9 +38,6 @@ from raftmq.storage.state_store import (
 )
 from raftmq.types import LogIndex, Offset
 
-if TYPE_CHECKING:
-    from raftmq.broker.partitions.queue.partition import PartitionQueue
-
 log = structlog.get_logger(__name__)
 
 _SCALARS_KEY: Final = number_key(SCALARS, 0)
@@ -44,10 +47,23 @@ PURGED_ROWS_MAX: Final = 256
 """Rows of purged messages that are deleted in one transaction."""
 
 
+class UpheldQueue(Protocol):
+    """A queue partition as its upkeep sees it."""
+
+    replica: Replica[QueuePartition]
+    clock: QueueClock
+    commands: QueueCommands
+    leases: QueueLeases
+
+    def config(self) -> QueueConfig:
+        """Return the topic's settings in force."""
+        ...
+
+
 class QueueUpkeep:
     """The unasked work of one partition."""
 
-    def __init__(self, partition: PartitionQueue, host: PartitionHost, store: StateStore) -> None:
+    def __init__(self, partition: UpheldQueue, host: PartitionHost, store: StateStore) -> None:
         self._partition = partition
         self._host = host
         self._store = store

@@ -18,7 +18,7 @@ from raftmq.broker.base.limits import Limits
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.grpc_port import security
 from raftmq.broker.grpc_port.admission import Slots
-from raftmq.broker.grpc_port.methods import ROWS, AnsweredBy, Row, Services
+from raftmq.broker.grpc_port.methods import ROWS, SERVICES_TO_COME, AnsweredBy, Row, Services
 from raftmq.broker.grpc_port.security import FREE, SecurityInterceptor, anyone
 from raftmq.broker.grpc_port.server import GrpcServer
 from raftmq.broker.services.data_tokens import DataTokens
@@ -81,6 +81,7 @@ def test_every_method_of_the_descriptor_has_exactly_one_row():
     described = [
         f"/{service.full_name}/{method.name}"
         for service in pb.DESCRIPTOR.services_by_name.values()
+        if service.full_name not in SERVICES_TO_COME
         for method in service.methods
     ]
     assert sorted(row.method.path for row in ROWS) == sorted(described)

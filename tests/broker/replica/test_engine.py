@@ -8,11 +8,11 @@ import pytest
 from raftmq.broker.base.limits import Limits
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.base.supervisor import Work
+from raftmq.broker.partitions.append_gate import LogGate
 from raftmq.broker.partitions.appends import PartitionAppends
 from raftmq.broker.partitions.producer_fence import ProducerFence
 from raftmq.broker.replica.engine import Engine
 from raftmq.broker.replica.replica import Replica
-from raftmq.fsm.topic_config import TopicConfig
 from raftmq.proto import queue_pb2 as pb
 from raftmq.raft.core import RaftCore
 from raftmq.raft.membership import MembershipChange, MembershipOp
@@ -200,7 +200,9 @@ async def write_and_truncate(cluster, leader):
 async def appended(replica, payload):
     """Return the leader's answer to a batch, as its service does."""
     loop = asyncio.get_running_loop()
-    appends = PartitionAppends(loop, replica, TopicConfig, ProducerFence(lambda: pytest.fail("no producer has a name")))
+    appends = PartitionAppends(
+        loop, replica, lambda: 1 << 20, ProducerFence(lambda: pytest.fail("no producer has a name")), LogGate()
+    )
     ticket = appends.begin([payload], loop.time() + 10)
     await appends.finish(ticket, loop.time() + 10)
     return ticket.result(replica.state_machine.log_start_offset)
