@@ -1,4 +1,4 @@
-"""Define what a setting of a topic is: a name, and the texts that it accepts.
+"""Define the settings of topics: a name, and the texts that it accepts.
 
 A configuration is stored as texts, so that each version keeps the settings that it does not know. Only proposers refuse a text. Readers
 replace one that they do not understand by the default.
