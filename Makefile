@@ -5,7 +5,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 # Tests of real processes wait more than they compute: a few at a time, also on few cores. A part is looked at closely: one at a time.
 WORKERS ?= $(if $(ARGS),0,3)
-SHARED = -n $(WORKERS) --dist loadscope
+# A process that dies by a signal ends the run. pytest-xdist would repeat the test in new processes, and then wait without end.
+SHARED = -n $(WORKERS) --dist loadscope --max-worker-restart=0
 # Compiled modules go there too: nothing but .venv is left beside the sources. Where the environment forbids them (images for containers do)
 # each process that a test starts would compile everything again: 3.3 s instead of 0.9 s for a broker.
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.venv/pycache
@@ -19,7 +20,7 @@ help: ## list the targets
 setup: ## make .venv with every extra and the demo's data set
 	@PYTHON="$(PYTHON)" scripts/setup_environment.sh
 
-demo: setup ## three brokers, 336,776 real flights, one kill -9, everything verified
+demo: setup ## three brokers, 336,776 real flights, 3,813 jobs, brokers and a worker killed, everything verified
 	@$(BIN)/python -m examples.demo_flights
 
 # Spark's tests need a Java: one that is there, or one that apt can install; else they fail and say how to get one.

@@ -376,7 +376,7 @@ class UnknownScheduleError(UsageError):
     """The topic has no schedule of this name."""
 
     code = ErrorCode.UNKNOWN_SCHEDULE
-    advice = "list the schedules that exist (Admin.list_schedules)"
+    advice = "list the schedules that exist (Admin.list_schedules, or: raftmq schedule list TOPIC)"
 
 
 class UnknownJobError(UsageError):

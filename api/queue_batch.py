@@ -126,6 +126,12 @@ class QueueFields(NamedTuple):
     keys: list[bytes | None] | None
     headers: list[bytes | None] | None
 
+    def sizes(self) -> Sequence[int]:
+        """Return the stored bytes of each message: its body and its headers."""
+        if self.headers is None:
+            return self.body_lengths
+        return [size + len(cell or b"") for size, cell in zip(self.body_lengths, self.headers, strict=True)]
+
 
 class Firing(NamedTuple):
     """A schedule's firing, which enqueues one message."""

@@ -17,18 +17,21 @@ from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from pathlib import Path
 
-from bench import assignors, commits, groups, partitions, workloads, write_back
+from bench import assignors, commits, groups, partitions, queue_loads, workloads, write_back
 from bench.kafka_cluster import kafka_systems
 from bench.machine import facts, load_average, probe_disk, probe_processor
 from bench.nats_cluster import nats_systems
+from bench.queue_workloads import QUEUE_WORKLOADS
 from bench.raftmq_cluster import raftmq_systems
 from bench.report import RAFTMQ, Report, rows_of, table
 from bench.runner import Failure, Sample, run_interleaved
 from bench.spark import runs as spark
 from bench.systems import System, UnavailableError
-from bench.workloads import TO_COME, WORKLOADS, Figure
+from bench.workloads import WORKLOADS, Figure
 
 DEFAULT_OUTPUT = Path(".venv/bench.json")
+ROUNDS = WORKLOADS | QUEUE_WORKLOADS
+"""The workloads that run in rounds, with peers."""
 PARTITIONS = {"partitions_300": 300, "partitions_1000": 1000}
 GROUPS: Mapping[str, tuple[Callable[[], tuple[Figure, ...]], Callable[[], dict[str, float]]]] = {
     "assignors": (assignors.figures, assignors.bench_assignors),
@@ -38,7 +41,8 @@ GROUPS: Mapping[str, tuple[Callable[[], tuple[Figure, ...]], Callable[[], dict[s
 }
 """Measurements without rounds and peers: their figures, and the function that measures them."""
 SPARK = "spark"
-NAMES = [*WORKLOADS, *GROUPS, *PARTITIONS, SPARK]
+QUEUE_LOADS = "queue_loads"
+NAMES = [*ROUNDS, *GROUPS, *PARTITIONS, QUEUE_LOADS, SPARK]
 TOO_LONG_FOR_QUICK = ("partitions_1000", *GROUPS, SPARK)
 PEERS: Mapping[str, Callable[[Mapping[str, str]], AbstractContextManager[list[System]]]] = {
     "kafka": kafka_systems,
@@ -67,12 +71,14 @@ class Run:
         if (load := load_average()) > BUSY_LOAD:
             self._notes.append(f"the machine was busy before the run (load average {load:.1f}): measure again in quiet")
         self._figures: dict[str, Sequence[Figure]] = {
-            name: WORKLOADS[name].figures
-            if name in WORKLOADS
+            name: ROUNDS[name].figures
+            if name in ROUNDS
             else GROUPS[name][0]()
             if name in GROUPS
             else partitions.figures(PARTITIONS[name])
             if name in PARTITIONS
+            else queue_loads.figures()
+            if name == QUEUE_LOADS
             else spark.figures()
             for name in self._only
         }
@@ -80,7 +86,7 @@ class Run:
     def run(self) -> int:
         """Measure, write and print. Return the exit code."""
         self._tell(f"disk alone: {self._disk}; load average {load_average():.2f}")
-        if chosen := [WORKLOADS[name] for name in self._only if name in WORKLOADS]:
+        if chosen := [ROUNDS[name] for name in self._only if name in ROUNDS]:
             with ExitStack() as stack:
                 systems = self._start(stack)
                 scale = workloads.QUICK if self._is_quick else workloads.FULL
@@ -93,10 +99,12 @@ class Run:
             if name in PARTITIONS:
                 self._measure_partitions(name)
             elif name in GROUPS:
-                self._measure_groups(name)
+                self._measure(name, GROUPS[name][1])
+            elif name == QUEUE_LOADS:
+                loads = queue_loads.QUICK if self._is_quick else queue_loads.FULL
+                self._measure(name, partial(queue_loads.measure, loads, self._tell))
             elif name == SPARK:
                 self._measure_spark()
-        self._notes += TO_COME.values()
         report = self._write()
         print(table(self._figures, report.rows))
         for note in report.notes:
@@ -137,10 +145,10 @@ class Run:
         self._samples.append(Sample(name, RAFTMQ, 1, load, processor_ms, seconds, figures))
         self._write()
 
-    def _measure_groups(self, name: str) -> None:
-        """Measure one round on a fresh cluster, or without a cluster."""
+    def _measure(self, name: str, function: Callable[[], dict[str, float]]) -> None:
+        """Measure one round on fresh clusters, or without a cluster."""
         load, processor_ms, started = load_average(), probe_processor(), time.perf_counter()
-        found = GROUPS[name][1]()
+        found = function()
         seconds = time.perf_counter() - started
         figures = {figure: [value] for figure, value in found.items()}
         self._samples.append(Sample(name, RAFTMQ, 1, load, processor_ms, seconds, figures))

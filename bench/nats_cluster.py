@@ -22,12 +22,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from bench.queue_workloads import NOT_OF_NATS, QUEUE_WORKLOADS
 from bench.servers import Servers, free_ports
 from bench.systems import System, UnavailableError
-from bench.workloads import WORKLOADS, Client
+from bench.workloads import WORKLOADS, Client, Taken
 
 START_SECONDS = 60.0
 READ_SECONDS = 600.0
+TAKE_SECONDS = 30.0
+NATS_WORKLOADS = frozenset(WORKLOADS | QUEUE_WORKLOADS) - {"read_back_group"} - NOT_OF_NATS
 SYNCS: Mapping[str, str] = {"default": "", "always": "sync_interval: always"}
 """Name of the variant → line of the server's JetStream configuration."""
 
@@ -79,9 +82,7 @@ def nats_systems(environment: Mapping[str, str]) -> Iterator[list[System]]:
                 servers.start(label, [program, "-c", str(configuration)])
             connect = partial(NatsClient, [f"nats://127.0.0.1:{port}" for port in ports[:3]])
             asyncio.run(servers.wait_serving(connect, START_SECONDS))
-            systems.append(
-                System(f"NATS {variant}, nats-py", versions, connect, frozenset(WORKLOADS) - {"read_back_group"}, 0.05)
-            )
+            systems.append(System(f"NATS {variant}, nats-py", versions, connect, NATS_WORKLOADS, 0.05))
         yield systems
 
 
@@ -94,6 +95,7 @@ class NatsClient(Client):
         self._jetstream: Any = None  # the same
         self._subjects: dict[str, Iterator[str]] = {}
         self._counts: dict[str, int] = {}
+        self._pulls: dict[str, Any] = {}  # of an optional import
 
     async def __aenter__(self) -> Self:
         self._connection = await self._library.connect(
@@ -118,6 +120,33 @@ class NatsClient(Client):
             )
         self._subjects[topic] = cycle(subjects)
         self._counts[topic] = partitions
+
+    async def create_queue(self, topic: str) -> None:
+        """Create a stream that deletes acknowledged messages, and one durable consumer that all workers share."""
+        await self._jetstream.add_stream(
+            name=f"{topic}-0",
+            subjects=[f"{topic}.0"],
+            num_replicas=3,
+            storage=self._api.StorageType.FILE,
+            retention=self._api.RetentionPolicy.WORK_QUEUE,
+        )
+        self._counts[topic] = 1
+        settings = self._api.ConsumerConfig(max_ack_pending=100_000)
+        self._pulls[topic] = await self._jetstream.pull_subscribe(f"{topic}.0", durable="workers", config=settings)
+
+    async def put(self, topic: str, values: Sequence[bytes]) -> None:
+        if len(values) == 1:
+            await self._jetstream.publish(f"{topic}.0", values[0])
+        else:
+            sent = [await self._jetstream.publish_async(f"{topic}.0", value) for value in values]
+            await asyncio.gather(*sent)
+
+    async def take(self, topic: str, count: int) -> Sequence[Taken]:
+        found = await self._pulls[topic].fetch(count, timeout=TAKE_SECONDS)
+        return [Taken(message.data, message.ack_sync) for message in found]
+
+    async def accept(self, taken: Sequence[Taken]) -> None:
+        await asyncio.gather(*(one.accept() for one in taken))
 
     async def delete_topic(self, topic: str) -> None:
         for partition in range(self._counts[topic]):

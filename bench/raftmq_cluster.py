@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from importlib.metadata import version
 from itertools import cycle, islice, repeat
 from types import TracebackType
@@ -16,8 +17,9 @@ from typing import Self
 import raftmq
 from raftmq.testing import LocalCluster
 
+from bench.queue_workloads import QUEUE_WORKLOADS
 from bench.systems import System
-from bench.workloads import WORKLOADS, Client
+from bench.workloads import WORKLOADS, Client, Taken
 
 READ_RECORDS_MAX = 20_000
 
@@ -56,6 +58,7 @@ class RaftmqClient(_OneProducer):
         super().__init__(servers)
         self._servers = servers
         self._admin = raftmq.Admin(bootstrap_servers=servers)
+        self._queues: dict[str, raftmq.Queue[bytes]] = {}
 
     async def __aenter__(self) -> Self:
         await self._admin.start()
@@ -64,13 +67,39 @@ class RaftmqClient(_OneProducer):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        for queue in self._queues.values():
+            await queue.close()
         await super().__aexit__(kind, error, trace)
         await self._admin.close()
 
     async def create_topic(self, topic: str, partitions: int) -> None:
         await self._admin.create_topic(topic, partitions=partitions, replication_factor=3)
 
+    async def create_queue(self, topic: str) -> None:
+        await self._admin.create_topic(topic, replication_factor=3, kind="queue")
+        queue = self._queues[topic] = raftmq.Queue[bytes](topic, bootstrap_servers=self._servers)
+        await queue.start()
+
+    async def put(self, topic: str, values: Sequence[bytes]) -> None:
+        if len(values) == 1:
+            await self._queues[topic].put(values[0])
+        else:
+            await self._queues[topic].put_many(values)
+
+    async def put_at(self, topic: str, value: bytes, due: float) -> None:
+        await self._queues[topic].put(value, not_before=datetime.fromtimestamp(due, UTC))
+
+    async def take(self, topic: str, count: int) -> Sequence[Taken]:
+        found = await self._queues[topic].get_many(max_messages=count)
+        return [Taken(message.value, message.ack) for message in found]
+
+    async def accept(self, taken: Sequence[Taken]) -> None:
+        await asyncio.gather(*(one.accept() for one in taken))
+
     async def delete_topic(self, topic: str) -> None:
+        queue = self._queues.pop(topic, None)
+        if queue is not None:
+            await queue.close()
         await self._admin.delete_topic(topic)
 
     async def send_many(self, topic: str, values: Sequence[bytes], count: int) -> float:
@@ -117,4 +146,6 @@ class RaftmqClient(_OneProducer):
 def raftmq_systems() -> Iterator[list[System]]:
     with LocalCluster(brokers=3) as cluster:
         servers = cluster.bootstrap_servers
-        yield [System("RaftMQ", version("raftmq"), lambda: RaftmqClient(servers), frozenset(WORKLOADS))]
+        yield [
+            System("RaftMQ", version("raftmq"), lambda: RaftmqClient(servers), frozenset(WORKLOADS | QUEUE_WORKLOADS))
+        ]

@@ -55,7 +55,10 @@ async def run_round(system: System, workload: Workload, scale: Scale) -> dict[st
     """Run one workload once, on a new topic with a new client."""
     topic = f"bench-{next(_topic_numbers)}"
     async with asyncio.timeout(ROUND_SECONDS_MAX), system.connect() as client:
-        await client.create_topic(topic, PARTITIONS)
+        if workload.is_queue:
+            await client.create_queue(topic)
+        else:
+            await client.create_topic(topic, PARTITIONS)
         figures = await workload.run(client, topic, scale, system.share)
         await client.delete_topic(topic)
         return figures

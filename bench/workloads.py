@@ -66,6 +66,35 @@ class Client:
         """Yield the values of the topic's records as they come, from its beginning."""
         raise NotImplementedError
 
+    async def create_queue(self, topic: str) -> None:
+        """Create a work queue of one partition with three replicas."""
+        raise NotImplementedError
+
+    async def put(self, topic: str, values: Sequence[bytes]) -> None:
+        """Enqueue messages together, and wait for their acknowledgement."""
+        raise NotImplementedError
+
+    async def put_at(self, topic: str, value: bytes, due: float) -> None:
+        """Enqueue a message that is due at a time since the epoch."""
+        raise NotImplementedError
+
+    async def take(self, topic: str, count: int) -> Sequence["Taken"]:
+        """Lease up to `count` messages, as soon as there is one."""
+        raise NotImplementedError
+
+    async def accept(self, taken: Sequence["Taken"]) -> None:
+        """Settle leased messages as done, and wait for the acknowledgement."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A leased message of a queue."""
+
+    value: bytes
+    accept: Callable[[], Awaitable[None]]
+    """Settles it as done."""
+
 
 @dataclass(frozen=True, slots=True)
 class Scale:
@@ -81,6 +110,11 @@ class Scale:
     read_back: int = 1_500_000
     read_back_group: int = 1_500_000
     end_to_end: int = 5000
+    queue_cycles: int = 200
+    """Cycles of each worker."""
+    queue_batches: int = 60
+    """Batches of each worker."""
+    queue_latency: int = 2000
     warm_up: int = 200
     """Records sent one at a time before the measurement, so that clients and brokers know the topic's leaders."""
 
@@ -95,6 +129,9 @@ QUICK = Scale(
     read_back=5000,
     read_back_group=5000,
     end_to_end=200,
+    queue_cycles=2,
+    queue_batches=1,
+    queue_latency=50,
     warm_up=5,
 )
 """The scale that proves that the code works, and that warms systems up. Its figures mean nothing."""
@@ -123,6 +160,8 @@ class Workload:
     figures: tuple[Figure, ...]
     run: Callable[[Client, str, Scale, float], Awaitable[dict[str, float]]]
     """(client, an empty topic, scale, share) → figure → value. `share` is the part of the bulk for a slow client."""
+    is_queue: bool = False
+    """Whether the topic is a queue."""
 
 
 def random_values(size: int) -> list[bytes]:
@@ -262,5 +301,3 @@ WORKLOADS = {
         Workload("end_to_end", "produce to receive at 1,000/s", _latencies(3, 10), end_to_end),
     )
 }
-TO_COME = {"queue": "enqueue + lease + ack, 100 workers: to come, with queues (target: 6,000 cycles/s)"}
-"""Rows of the table of targets whose subject does not exist yet."""

@@ -4,7 +4,7 @@ Usage: python -m bench --only write_back, or python -m bench.write_back. The eve
 processor busy, and submits one entry after the other. `commit_*` are the milliseconds from the submission to the loop's callback, alone
 and beside write-backs of 50,000 rows. The files are in memory where the system has such a volume, to exclude the disk. `row_*` are
 microseconds per row of a write-back on the disk and beside an idle loop, in a state of 100,000 or 1,000,000 rows, with keys after all
-others or at random places, and `written_*` the bytes that one row makes the process write.
+others, at random places, or of delayed messages with random due times within a day, and `written_*` the bytes that LMDB writes for one row.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from pathlib import Path
 import uvloop
 from raftmq.broker.base.loop_pause import LoopPause
 from raftmq.broker.main import SWITCH_INTERVAL_SECONDS
+from raftmq.fsm.queue.message import DELAYED, Message
+from raftmq.fsm.queue.rows import home_key
 from raftmq.raft.core import RestoredState
 from raftmq.raft.entry import GENESIS, Entry, EntryKind
 from raftmq.raft.hard_state import HardState
@@ -46,6 +48,8 @@ WRITES = 8
 STATES = (100_000, 1_000_000)
 PAYLOAD_BYTES = 100
 VALUE_BYTES = 60
+ORDERS = ("next", "random", "delayed")
+DUE_WITHIN_MS = 24 * 60 * 60 * 1000
 KEY = ReplicaKey(GroupId(1), ReplicaId(1))
 _MEMORY = Path("/dev/shm")
 IN_MEMORY = _MEMORY if _MEMORY.is_dir() else None
@@ -67,10 +71,11 @@ def _new_store(undisturbed: Undisturbed, volume: Path | None = None) -> Iterator
 
 
 class _Rows:
-    """Makes rows of new messages: 5 bytes of table and generation, a due time, a sequence."""
+    """Makes rows of new messages: 5 bytes of table and generation, and a place in this order."""
 
-    def __init__(self, *, is_random: bool) -> None:
-        self._random = random.Random(1) if is_random else None
+    def __init__(self, order: str) -> None:
+        self._order = order
+        self._random = random.Random(1)
         self._sequence = 0
 
     def take(self, count: int) -> tuple[StateRow, ...]:
@@ -78,8 +83,11 @@ class _Rows:
 
     def _key(self) -> bytes:
         self._sequence += 1
-        due = self._random.getrandbits(40) if self._random is not None else self._sequence
-        return struct.pack(">BIQQ", 0x11, 0, due, self._sequence)
+        if self._order == "delayed":
+            message = Message(self._sequence, DELAYED, 0, 0, self._random.randrange(DUE_WITHIN_MS), 0, 0)
+            return home_key(0, message)
+        place = self._random.getrandbits(40) if self._order == "random" else self._sequence
+        return struct.pack(">BIQQ", 0x11, 0, place, self._sequence)
 
 
 # ------------------------------------------------------------------------------------------------------- commits
@@ -143,7 +151,7 @@ async def _commits(busy: BusyLoop) -> dict[str, float]:
     loop = asyncio.get_running_loop()
     with _new_store(LoopPause(loop), IN_MEMORY) as store:
         commits, writer = _Commits(loop, store), WriterThreads(store, 1, on_done=lambda _: None, on_error=_raise)
-        rows = _Rows(is_random=True)
+        rows = _Rows("random")
         await asyncio.to_thread(store.write_state, KEY, StateWrite(GENESIS.index, rows.take(STATES[0])))
         busy.take_stall_seconds()
         alone = await commits.run(loop.create_task(asyncio.sleep(ALONE_SECONDS)))
@@ -167,9 +175,9 @@ async def _commits(busy: BusyLoop) -> dict[str, float]:
 
 def _rows() -> dict[str, float]:
     found: dict[str, float] = {}
-    for order in ("next", "random"):
+    for order in ORDERS:
         with _new_store(disturbed) as store:
-            rows, held = _Rows(is_random=order == "random"), 0
+            rows, held = _Rows(order), 0
             for size in STATES:
                 while held < size:
                     store.write_state(KEY, StateWrite(GENESIS.index, rows.take(ROWS)))
@@ -188,9 +196,9 @@ def _cost(store: LmdbLogStore, rows: tuple[StateRow, ...]) -> tuple[float, int]:
 
 
 def _written_bytes() -> int:
-    """Return the bytes that this process has made the system write."""
+    """Return the bytes that this process has passed to the system. The file system may write more."""
     fields = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
-    return int(fields["write_bytes"])
+    return int(fields["wchar"])
 
 
 async def _measure() -> dict[str, float]:
@@ -213,7 +221,7 @@ def bench_write_back() -> dict[str, float]:
 def figures() -> tuple[Figure, ...]:
     """Return the figures. Only the acknowledgement beside a write-back has a target."""
     names = ("commit_alone_p50", "commit_alone_p99", "commit_beside_p50", "stall_alone", "stall_beside")
-    rows = [f"{order}_{size}" for order in ("next", "random") for size in STATES]
+    rows = [f"{order}_{size}" for order in ORDERS for size in STATES]
     return (
         Figure("commit_beside_p99", "ms", False, 12.0),
         *(Figure(name, "ms", False) for name in names),

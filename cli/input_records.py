@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Sequence
-from difflib import get_close_matches
 from typing import NamedTuple
 
 import msgspec
 from raftmq.cli.input_lines import InputFormat
+from raftmq.cli.json_cells import Binary, bytes_of, words_of
 
 Headers = tuple[tuple[str, bytes], ...]
 
@@ -49,7 +48,8 @@ def line_parser(
     def parse_json(line: bytes) -> InputRecord | None:
         if not line.strip():
             return None
-        own_key = key_of_document(line, key_field)
+        document = decode_document(line)  # the line must be JSON even without a field
+        own_key = None if key_field is None else field_of(document, key_field, "--key-field")
         return InputRecord(own_key if key is None else key, line, headers)
 
     def parse_record(line: bytes) -> InputRecord | None:
@@ -74,31 +74,27 @@ def split_record(line: bytes, key_separator: bytes | None) -> tuple[bytes | None
     return key, value
 
 
-def key_of_document(line: bytes, key_field: str | None) -> bytes | None:
-    """Return the key in a field of a JSON document. Dots lead into nested objects. The line must be JSON even without a
-    field.
-
-    A string is used unchanged, and a number or another value as its JSON text. null or a missing field means no key.
-    """
+def decode_document(line: bytes) -> object:
+    """Return the JSON document of a line. Raises `BadLineError`."""
     try:
-        found: object = msgspec.json.decode(line)
+        return msgspec.json.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadLineError(f"it is not JSON: {_words_of(str(error))}") from None
-    if key_field is None:
-        return None
-    if not isinstance(found, dict):
-        raise BadLineError(f"it is not a JSON object, which --key-field {key_field} needs")
-    for name in key_field.split("."):
+        raise BadLineError(f"it is not JSON: {words_of(error)}") from None
+
+
+def field_of(document: object, field: str, option: str) -> bytes | None:
+    """Return a field of a JSON document. Dots lead into nested objects. Raises `BadLineError`.
+
+    A string is used unchanged, and a number or another value as its JSON text. null or a missing field is None.
+    """
+    if not isinstance(document, dict):
+        raise BadLineError(f"it is not a JSON object, which {option} {field} needs")
+    found: object = document
+    for name in field.split("."):
         found = found.get(name) if isinstance(found, dict) else None
     if found is None:
         return None
     return found.encode() if isinstance(found, str) else msgspec.json.encode(found)
-
-
-class _Binary(msgspec.Struct, forbid_unknown_fields=True):
-    """Bytes that are not UTF-8, as `consume` writes them."""
-
-    base64: bytes
 
 
 class _RecordLine(msgspec.Struct, forbid_unknown_fields=True):
@@ -106,19 +102,15 @@ class _RecordLine(msgspec.Struct, forbid_unknown_fields=True):
     it.
     """
 
-    value: str | _Binary | None
-    key: str | _Binary | None = None
-    headers: list[tuple[str, str | _Binary]] = []
+    value: str | Binary | None
+    key: str | Binary | None = None
+    headers: list[tuple[str, str | Binary]] = []
     timestamp: int | None = None
     topic: str | None = None
     partition: int | None = None
     offset: int | None = None
 
 
-_JSON_NAMES = {"str": "a string", "int": "a number", "float": "a number", "bool": "true or false"} | {
-    name: f"an {name}" for name in ("object", "array")
-}
-_JSON_NAME = re.compile("|".join(rf"\b{name}\b" for name in _JSON_NAMES))
 _RECORD_DECODER = msgspec.json.Decoder(_RecordLine)
 
 
@@ -127,31 +119,11 @@ def record_of_line(line: bytes) -> InputRecord:
     try:
         found = _RECORD_DECODER.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadLineError(f"it does not describe a record: {_words_of(str(error))}") from None
+        raise BadLineError(f"it does not describe a record: {words_of(error, _RecordLine)}") from None
     if found.timestamp is not None and found.timestamp < 0:
         raise BadLineError("its timestamp is negative")
-    headers = tuple((name, _bytes_of(value) or b"") for name, value in found.headers)
-    return InputRecord(_bytes_of(found.key), _bytes_of(found.value), headers, found.timestamp)
-
-
-def _words_of(error: str) -> str:
-    """Translate an error of msgspec to terms of JSON. For an unknown field, suggest the most similar one."""
-    if (unknown := re.search(r"unknown field `([^`]*)`", error)) is not None:
-        close = get_close_matches(unknown[1], _RecordLine.__struct_fields__, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(_RecordLine.__struct_fields__)}"
-        return f"there is no field {unknown[1]!r}; {hint}"
-    if (missing := re.search(r"missing required field `([^`]*)`", error)) is not None:
-        return f"the field {missing[1]!r} is missing"
-    if (wrong := re.search(r"Expected `([^`]*)`, got `([^`]*)`(?: - at `\$\.?([^`]*)`)?", error)) is not None:
-        expected, got = (_JSON_NAME.sub(lambda name: _JSON_NAMES[name[0]], text) for text in wrong.group(1, 2))
-        return f"{wrong[3] or 'the line'} must be {expected.replace(' | ', ' or ')}, not {got}"
-    return error.removeprefix("JSON is malformed: ")
-
-
-def _bytes_of(cell: str | _Binary | None) -> bytes | None:
-    if isinstance(cell, str):
-        return cell.encode()
-    return cell.base64 if cell is not None else None
+    headers = tuple((name, bytes_of(value) or b"") for name, value in found.headers)
+    return InputRecord(bytes_of(found.key), bytes_of(found.value), headers, found.timestamp)
 
 
 def parse_headers(pairs: Sequence[str] | None) -> Headers:

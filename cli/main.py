@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from raftmq.cli import broker, cluster, consume, dev, dlq, doctor, group, produce, topic, worker
+from raftmq.cli import broker, cluster, consume, dev, dlq, doctor, group, produce, schedule, topic, worker
 from raftmq.cli.examples import examples
 from raftmq.cli.exit_codes import reported_question
+from raftmq.cli.queue import app as queue
 from typer.core import TyperGroup
 
 HELP_OPTIONS = ["-h", "--help"]
@@ -54,6 +55,8 @@ app.add_typer(broker.config_app, name="config")
 app.add_typer(topic.app, name="topic")
 app.add_typer(group.app, name="group")
 app.add_typer(dlq.app, name="dlq")
+app.add_typer(queue.app, name="queue")
+app.add_typer(schedule.app, name="schedule")
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(worker.app, name="worker")
 app.command(

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from contextlib import contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 import typer
 from raftmq.cli.exit_codes import CommandError, ExitCode, reported
@@ -29,6 +29,8 @@ from raftmq.errors import Outcome, RaftMQError, RecordTooLargeError
 if TYPE_CHECKING:
     from raftmq.cli.input_records import InputRecord, LineParser
     from raftmq.client.producer.producer import Producer
+
+T = TypeVar("T")
 
 BUFFER_BYTES = 16 * 1024 * 1024
 """Maximum bytes of records that are read and not yet acknowledged. Each record has the whole --timeout from being read,
@@ -278,12 +280,12 @@ async def write_lines(
 
 
 def parse_lines(
-    lines: Sequence[bytes], parse: LineParser, first_number: int
-) -> tuple[list[InputRecord], list[int], str | None]:
+    lines: Sequence[bytes], parse: Callable[[bytes], T | None], first_number: int
+) -> tuple[list[T], list[int], str | None]:
     """Return the records before the first invalid line, their line numbers, and the problem of the invalid line."""
     from raftmq.cli.input_records import BadLineError
 
-    records: list[InputRecord] = []
+    records: list[T] = []
     numbers: list[int] = []
     for number, line in enumerate(lines, first_number):
         try:

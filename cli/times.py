@@ -28,6 +28,27 @@ def parse_time_ms(text: str) -> int:
         ) from None
 
 
+def parse_moment(text: str | datetime) -> datetime:
+    """Convert a point in time, which may be in the future: ``2026-01-31T12:00:00Z`` (local time if it has no zone), or milliseconds
+    since 1970.
+    """
+    if isinstance(text, datetime):
+        return text
+    try:
+        if text.isascii() and text.isdigit():
+            return datetime.fromtimestamp(int(text) / 1000, UTC)
+        return datetime.fromisoformat(text).astimezone()  # without a zone: this machine's zone
+    except (ValueError, OverflowError, OSError):
+        raise typer.BadParameter(
+            f"{text!r} is not a time: write 2026-01-31T12:00:00Z, or milliseconds since 1970"
+        ) from None
+
+
+def parse_past(text: str | datetime) -> datetime:
+    """Convert a point in time as `parse_time_ms` reads it, with a zone."""
+    return text if isinstance(text, datetime) else datetime.fromtimestamp(parse_time_ms(text) / 1000, UTC)
+
+
 def format_time(time_ms: int) -> str:
     """Format milliseconds since 1970 as ``2026-01-31T12:00:00Z``, which `parse_time_ms` reads."""
     try:

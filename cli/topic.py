@@ -24,6 +24,8 @@ from raftmq.cli.options import (
     confirm,
 )
 from raftmq.cli.output import Json, Output, OutputOption, counted, print_json, print_table
+from raftmq.cli.queue.calls import show_counts
+from raftmq.cli.topic_contents import LOG_KIND, QUEUE_KIND, check_is_log, contents_of, trimmed_rows
 from raftmq.cli.topic_settings import parse_settings
 from raftmq.cluster_addresses import DEFAULT_BOOTSTRAP
 from raftmq.errors import TopicAlreadyExistsError
@@ -69,6 +71,7 @@ def print_change(output: Output, name: str, what: str) -> None:
         "raftmq topic create orders --partitions 6 --replication-factor 3",
         "raftmq topic create audit --config retention.ms=30d",
         "raftmq topic create orders --if-not-exists",
+        "raftmq topic create jobs --kind queue -c attempts.max=10",
     ),
 )
 @reported
@@ -94,7 +97,15 @@ def create(
             help="Number of copies of each record. Default: 3, or the number of different --host labels if that is smaller.",
         ),
     ] = None,
-    kind: Annotated[str, typer.Option("--kind", metavar="KIND", help="Kind of topic: log.", show_default=True)] = "log",
+    kind: Annotated[
+        str,
+        typer.Option(
+            "--kind",
+            metavar="KIND",
+            help="Kind of topic: a log keeps records for any number of readers, a queue holds messages until they are done.",
+            show_default=True,
+        ),
+    ] = LOG_KIND,
     config: ConfigOption = None,
     if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Do nothing when the topic exists.")] = False,
     bootstrap_servers: BootstrapOption = DEFAULT_BOOTSTRAP,
@@ -121,9 +132,9 @@ def create(
         counts = {"partitions": len(topic.partitions), "replication_factor": topic.replication_factor}
         print_json({"topic": name, "result": "created", "kind": topic.kind, **counts})
     else:
-        print(
-            f"topic {name} created: partitions {len(topic.partitions)}, replication factor {topic.replication_factor}"
-        )
+        shown_kind = "" if topic.kind == LOG_KIND else f"kind {topic.kind}, "
+        counts_text = f"partitions {len(topic.partitions)}, replication factor {topic.replication_factor}"
+        print(f"topic {name} created: {shown_kind}{counts_text}")
 
 
 @app.command("list", epilog=examples("raftmq topic list", "raftmq topic list -o json | jq '.[].name'"))
@@ -169,7 +180,8 @@ def describe(
     """Show a topic's partitions as their leaders report them, and its settings, including defaults.
 
     "In sync" lists the brokers whose replicas vote and keep up. The size is that of the file of the leader's replica,
-    in bytes. A partition whose leader does not answer shows '?' (null in JSON).
+    in bytes. A partition whose leader does not answer shows '?' (null in JSON). Of a queue, "next" is the sequence that
+    the next message gets; raftmq queue stats counts its messages.
     """
     topic = run_admin(bootstrap_servers, timeout, lambda admin: admin.describe_topic(name, ask_leaders=True))
     if output is Output.JSON:
@@ -184,15 +196,24 @@ def print_topic(topic: TopicDescription) -> None:
         f"topic {topic.name}: {counted(len(topic.partitions), 'partition')}, replication factor {topic.replication_factor}, "
         f"kind {topic.kind}\n"
     )
+    is_queue = topic.kind == QUEUE_KIND
     print_table(
-        ("partition", "leader", "epoch", "replicas", "in sync", "start", "end", "bytes"),
+        (
+            "partition",
+            "leader",
+            "epoch",
+            "replicas",
+            "in sync",
+            *(("next",) if is_queue else ("start", "end")),
+            "bytes",
+        ),
         [
             (
                 p.partition,
                 p.leader_broker_id or "none",
                 p.leader_epoch or "",
                 _brokers(p.replica_brokers),
-                *_state_cells(p),
+                *_state_cells(p, is_queue=is_queue),
             )
             for p in topic.partitions
         ],
@@ -212,11 +233,12 @@ def _brokers(broker_ids: tuple[int, ...]) -> str:
     return ", ".join(map(str, broker_ids))
 
 
-def _state_cells(partition: PartitionDescription) -> tuple[object, ...]:
+def _state_cells(partition: PartitionDescription, *, is_queue: bool) -> tuple[object, ...]:
     state = partition.state
     if state is None:
-        return ("?",) * 4
-    return (_brokers(state.in_sync_brokers), state.log_start_offset, state.high_watermark, state.size_bytes)
+        return ("?",) * (3 if is_queue else 4)
+    offsets = (state.high_watermark,) if is_queue else (state.log_start_offset, state.high_watermark)
+    return (_brokers(state.in_sync_brokers), *offsets, state.size_bytes)
 
 
 def show_config(config: dict[str, str]) -> str:
@@ -263,12 +285,20 @@ def add_partitions(
             show_default=False,
         ),
     ],
+    rehash: Annotated[
+        bool,
+        typer.Option(
+            "--rehash",
+            help="Also for a queue topic that is ordered by key or recognizes ids: later messages may go to other partitions than "
+            "earlier ones.",
+        ),
+    ] = False,
     bootstrap_servers: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout: TimeoutOption = DEFAULT_TIMEOUT,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Raise the number of partitions. Keys of new records may then map to other partitions than before."""
-    run_admin(bootstrap_servers, timeout, lambda admin: admin.add_partitions(name, total))
+    run_admin(bootstrap_servers, timeout, lambda admin: admin.add_partitions(name, total, rehash=rehash))
     print_change(output, name, f"has {total} partitions")
 
 
@@ -281,11 +311,15 @@ def delete(
     timeout: TimeoutOption = DEFAULT_TIMEOUT,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Delete a topic and all of its records. Shows the number of records, then asks for confirmation."""
+    """Delete a topic and all of its records or messages. Shows their number, then asks for confirmation."""
     if not yes:
         topic = run_admin(bootstrap_servers, timeout, lambda admin: admin.describe_topic(name, ask_leaders=True))
-        print(f"topic {name}: {contents_of(topic)}", file=sys.stderr)
-    confirm(f"Delete topic {name} and all of its records?", is_agreed=yes)
+        if topic.kind == QUEUE_KIND:
+            show_counts(name, bootstrap_servers, timeout)
+        else:
+            print(f"topic {name}: {contents_of(topic)}", file=sys.stderr)
+        noun = "messages" if topic.kind == QUEUE_KIND else "records"
+        confirm(f"Delete topic {name} and all of its {noun}?", is_agreed=False)
     run_admin(bootstrap_servers, timeout, lambda admin: admin.delete_topic(name))
     print_change(output, name, "deleted")
 
@@ -332,6 +366,7 @@ def delete_records(
         raise typer.BadParameter("give --before OFFSET or --all")
     if not yes:
         topic = run_admin(bootstrap_servers, timeout, lambda admin: admin.describe_topic(name, ask_leaders=True))
+        check_is_log(topic)
         print_table(("partition", "first offset", "will be", "end"), trimmed_rows(topic, before, partition), sys.stderr)
     what = "all records" if delete_all else f"the records below offset {before}"
     where = f"partition {', '.join(map(str, partition))}" if partition else "every partition"
@@ -348,38 +383,3 @@ def delete_records(
         print_json([{"topic": name, "partition": tp.partition, "log_start_offset": start} for tp, start in starts])
     else:
         print_table(("partition", "first offset"), [(tp.partition, start) for tp, start in starts])
-
-
-def contents_of(topic: TopicDescription) -> str:
-    """Describe the number of records in a topic, counting partitions whose leaders answer."""
-    states = [partition.state for partition in topic.partitions if partition.state is not None]
-    records = counted(sum(state.high_watermark - state.log_start_offset for state in states), "record")
-    silent = len(topic.partitions) - len(states)
-    unknown = f" (not counting {counted(silent, 'partition')} whose leader does not answer)" if silent else ""
-    return f"{counted(len(topic.partitions), 'partition')}, {records}{unknown}"
-
-
-def trimmed_rows(topic: TopicDescription, before: int | None, numbers: list[int] | None) -> list[tuple[object, ...]]:
-    """Return the effect of a deletion of records on each partition. Raises the errors that the cluster would raise."""
-    from raftmq.errors import OffsetOutOfRangeError, UnknownPartitionError
-
-    for number in numbers or ():
-        if number >= len(topic.partitions):
-            raise UnknownPartitionError(
-                f"topic {topic.name} has partitions 0 to {len(topic.partitions) - 1}, not {number}"
-            )
-    rows: list[tuple[object, ...]] = []
-    for partition in topic.partitions:
-        state = partition.state
-        if numbers and partition.partition not in numbers:
-            continue
-        if state is None:
-            rows.append((partition.partition, "?", "end" if before is None else before, "?"))
-            continue
-        if before is not None and before > state.high_watermark:
-            raise OffsetOutOfRangeError(
-                f"{topic.name}/{partition.partition} has no offset {before}: the next record gets {state.high_watermark}"
-            )
-        after = state.high_watermark if before is None else max(before, state.log_start_offset)
-        rows.append((partition.partition, state.log_start_offset, after, state.high_watermark))
-    return rows

@@ -63,6 +63,7 @@ def worker() -> None:
         "raftmq worker run billing.tasks:handle --topic orders --group billing",
         "raftmq worker run billing.tasks:handle -t orders -g billing -c 50",
         "raftmq worker run billing.tasks:handle -t orders -g b --executor process",
+        "raftmq worker run billing.tasks:handle --topic jobs",
     ),
 )
 @reported
@@ -86,9 +87,14 @@ def run(
         ),
     ],
     group: Annotated[
-        str,
-        typer.Option("--group", "-g", metavar="GROUP", help="Consumer group that shares the work.", show_default=False),
-    ],
+        str | None,
+        typer.Option(
+            "--group",
+            "-g",
+            metavar="GROUP",
+            help="Consumer group that shares the work. Without it, the topic is a queue, which needs none.",
+        ),
+    ] = None,
     concurrency: Annotated[
         int,
         typer.Option(
@@ -201,6 +207,9 @@ def run(
     Each record is processed at least once: the group's progress passes it only after the function has returned, or the
     record is in the dead-letter topic. After a signal no new record is started. The command ends with code 0 when the
     running handlers have finished, or with code 5 if they did not finish in time. A second signal ends it immediately.
+
+    On a queue topic the cluster hands out the messages and counts the attempts. The topic, not the worker, has the
+    settings of retries, so that --ordering, --retries and --retry-backoff have no effect.
     """
     from raftmq.client.worker.worker import Worker
 

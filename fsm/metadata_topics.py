@@ -25,6 +25,7 @@ from raftmq.fsm.metadata_replicas import allocate_replicas, plan_refusal
 from raftmq.fsm.metadata_tables import MetadataTables
 from raftmq.fsm.metadata_views import PartitionView, TopicView
 from raftmq.fsm.topic_config import is_topic_name
+from raftmq.fsm.topic_kinds import QUEUE
 
 PARTITIONS_PER_TOPIC_MAX: Final = 10_000
 """Bounds the entry and the row of one topic. The proposer checks the capacity of the cluster."""
@@ -52,6 +53,7 @@ def create_topic(tables: MetadataTables, command: CreateTopic) -> TopicCreated |
             config=command.config,
             group_ids=_create_partitions(tables, topic_id, 0, command.partitions),
             revision=tables.index,
+            schedule_partitions=len(command.partitions) if command.kind == QUEUE else 0,
         )
     )
     return TopicCreated(tables.cluster.revision, topic_id)

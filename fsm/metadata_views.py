@@ -64,7 +64,7 @@ class PartitionView(msgspec.Struct, frozen=True):
     revision: int
 
 
-class TopicView(msgspec.Struct, frozen=True):
+class TopicView(msgspec.Struct, frozen=True, omit_defaults=True):
     """A topic."""
 
     topic_id: int
@@ -75,3 +75,5 @@ class TopicView(msgspec.Struct, frozen=True):
     group_ids: tuple[int, ...]
     """The group of partition i is at position i."""
     revision: int
+    schedule_partitions: int = 0
+    """Partitions of a queue topic at its creation: the name of a schedule chooses one of them. 0: another kind. Level 2."""

@@ -86,7 +86,8 @@ def hunt(mutant: Mutant, known: int = 0) -> Outcome | None:
 
 def _passes_without(mutant: Mutant, seed: int) -> bool:
     """Return whether the product passes the seed with the mutant's options. Without any options, the batches of seeds show it."""
-    return not mutant.build.option_overrides or _outcome(seed, replace(mutant.build, patch=None)).verdict is Verdict.OK
+    is_plain = not mutant.build.option_overrides and not mutant.build.has_queues
+    return is_plain or _outcome(seed, replace(mutant.build, patch=None)).verdict is Verdict.OK
 
 
 def _outcome(seed: int, build: Build) -> Outcome:

@@ -157,13 +157,14 @@ def _offsets(group: Sequence[Decoded]) -> pa.Array:
 
 def _timestamps(group: Sequence[Decoded]) -> pa.Array:
     if all(columns.timestamp_deltas is None for _, columns in group):
-        runs = [array("q", [_micros(columns.header.base_timestamp_ms)]) * (b.end - b.first) for b, columns in group]
+        runs = [array("q", [micros(columns.header.base_timestamp_ms)]) * (b.end - b.first) for b, columns in group]
         joined = pa.py_buffer(b"".join(runs))
         return pa.Array.from_buffers(_TIMESTAMP, _rows(group), [None, joined])
     return _joined([_batch_timestamps(columns).slice(b.first, b.end - b.first) for b, columns in group])
 
 
-def _micros(time_ms: int) -> int:
+def micros(time_ms: int) -> int:
+    """Return milliseconds as Arrow's microseconds, clamped to the times that these can express."""
     return max(-TIMESTAMP_MS_MAX, min(time_ms, TIMESTAMP_MS_MAX)) * 1000
 
 

@@ -17,10 +17,11 @@ from typing import Final, Protocol, TypeVar
 
 from raftmq.client.base.fork_guard import current_generation
 from raftmq.client.base.loop_thread import LoopThread
+from raftmq.client.base.settings import LOG_KIND
 from raftmq.client.connection.leader_calls import OffsetAndTimestamp, list_offsets
 from raftmq.client.connection.resolver import Resolver, TopicInfo
 from raftmq.client.connection.transport import GrpcTransport
-from raftmq.errors import UnknownTopicError
+from raftmq.errors import TopicKindMismatchError, UnknownTopicError
 from raftmq.methods import LIST_TOPICS
 from raftmq.proto import queue_pb2 as pb
 from raftmq.spark.leader_poll import Polled, poll_leader
@@ -47,9 +48,12 @@ class ClusterView(Protocol):
     """Answer the questions of planning. It is a real cluster or, in tests, a dictionary."""
 
     def topics(self, subscription: Subscription, *, is_fresh: bool = False) -> dict[str, TopicView]:
-        """Return the subscribed topics that exist.
+        """Return the subscribed topics that exist. A pattern includes log topics only.
 
         Without `is_fresh` a topic may be shown as it was a moment ago, with fewer partitions or as an earlier incarnation.
+
+        Raises:
+            TopicKindMismatchError: a named topic is no log.
         """
         ...
 
@@ -120,7 +124,7 @@ class Cluster:
                 return {
                     topic.name: TopicView(topic.topic_id, frozenset(p.partition for p in topic.partitions))
                     for topic in listed.topics
-                    if subscription.takes(topic.name)
+                    if subscription.takes(topic.name) and topic.kind in ("", LOG_KIND)
                 }
             case Named(topics):
                 found = {topic: await self._find(topic, is_fresh) for topic in topics}
@@ -140,9 +144,15 @@ class Cluster:
 
     async def _find(self, topic: str, is_fresh: bool) -> TopicInfo | None:
         try:
-            return await self._resolver.topic(topic, self._timeout_seconds, is_fresh=is_fresh)
+            found = await self._resolver.topic(topic, self._timeout_seconds, is_fresh=is_fresh)
         except UnknownTopicError:
             return None
+        if found.kind != LOG_KIND:
+            raise TopicKindMismatchError(
+                f"{topic!r} is a topic of kind {found.kind!r}, which has no offsets to subscribe to: look at the messages of a queue"
+                f' topic with spark.read and option("browse", "{topic}"), and work on them with raftmq.Worker or raftmq.Queue'
+            )
+        return found
 
     # ---------------------------------------------------------------------------------------------------------- reading
 

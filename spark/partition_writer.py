@@ -1,7 +1,8 @@
 """Write a task's sorted rows: cut each partition's rows into batches with consecutive sequences, and send the batches.
 
 While a request is in flight the next one is encoded. A partition has at most one in flight, so its order holds. Must not choose the
-producer's identity, nor sort. Invariant: the n-th row of a partition has sequence n, however the rows are cut.
+producer's identity, nor sort, nor know the kind of the topics. Invariant: the n-th row of a partition has sequence n, however the rows
+are cut.
 """
 
 from __future__ import annotations
@@ -10,18 +11,16 @@ from collections.abc import Coroutine, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol
 
 from raftmq.client.base import settings
-from raftmq.client.codec.batch import encode_body
-from raftmq.spark.sink_columns import unpack_headers
+from raftmq.spark.row_sorter import RowT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from raftmq.client.connection.resolver import TopicInfo
     from raftmq.client.producer.sequenced_append import SequencedAppender
-    from raftmq.spark.sink_columns import SinkRow
 
 BATCH_BYTES_MAX: Final = 512 * settings.KIB
 """Size of a batch's rows before compression, unless a single row is larger. Equal to the SDK's producer."""
@@ -44,29 +43,35 @@ class Starter(Protocol):
         ...
 
 
-class PartitionWriter:
+class Batches(Protocol[RowT]):
+    """Make batches of the rows of one partition."""
+
+    def cut(self, rows: Iterator[RowT], bytes_max: int) -> Iterator[list[RowT]]:
+        """Cut rows into pieces of at most `bytes_max` bytes. A larger row is a piece of its own.
+
+        A replay may be cut differently, because a batch that overlaps with written rows is cut again. The limit of bytes makes a batch
+        fit a request.
+        """
+        ...
+
+    def seal(self, rows: list[RowT], identity: Identity, first_sequence: int) -> bytes:
+        """Return the batch of a piece."""
+        ...
+
+
+class PartitionWriter(Generic[RowT]):
     """Write all rows of one task. Use once."""
 
     def __init__(
-        self,
-        starter: Starter,
-        appender: SequencedAppender,
-        identity: Identity,
-        *,
-        codec: int,
-        batch_records_max: int,
-        timestamp_ms: int | None,
+        self, starter: Starter, appender: SequencedAppender, identity: Identity, batches: Batches[RowT]
     ) -> None:
-        """Create a writer. `timestamp_ms` is the time of every record. None means that each row has its own."""
         self._starter = starter
         self._appender = appender
         self._identity = identity
-        self._codec = codec
-        self._batch_records_max = batch_records_max
-        self._timestamp_ms = timestamp_ms
+        self._batches = batches
         self._in_flight: dict[tuple[str, int], Future[list[int]]] = {}
 
-    def write(self, rows: Iterable[SinkRow], topic_of: Callable[[str], TopicInfo]) -> dict[str, int]:
+    def write(self, rows: Iterable[RowT], topic_of: Callable[[str], TopicInfo]) -> dict[str, int]:
         """Write rows sorted by topic and partition. Return the number of rows per topic when all are acknowledged.
 
         Raises the errors of `SequencedAppender.append`. Rows that were sent before an error may be written.
@@ -78,8 +83,8 @@ class PartitionWriter:
                 bytes_max = min(BATCH_BYTES_MAX, topic.batch_bytes_max - settings.BATCH_FRAME_BYTES)
                 gathered: list[bytes] = []
                 gathered_bytes = sequence = 0
-                for batch_rows in _cut(group, self._batch_records_max, bytes_max):
-                    batch = self._seal(batch_rows, sequence)
+                for batch_rows in self._batches.cut(group, bytes_max):
+                    batch = self._batches.seal(batch_rows, self._identity, sequence)
                     sequence += len(batch_rows)
                     is_full = len(gathered) == settings.REQUEST_BATCHES_MAX
                     if is_full or (gathered and gathered_bytes + len(batch) > settings.REQUEST_BYTES_MAX):
@@ -96,17 +101,6 @@ class PartitionWriter:
                 future.cancel()
         return written
 
-    def _seal(self, rows: list[SinkRow], first_sequence: int) -> bytes:
-        _, _, _, has_keys, keys, has_values, values, headers, timestamps = zip(*rows, strict=True)
-        body = encode_body(
-            values if all(has_values) else [v if has else None for has, v in zip(has_values, values, strict=True)],
-            None if not any(has_keys) else [k if has else None for has, k in zip(has_keys, keys, strict=True)],
-            list(timestamps) if self._timestamp_ms is None else self._timestamp_ms,
-            list(map(unpack_headers, headers)) if any(headers) else None,
-            self._codec,
-        )
-        return body.seal(self._identity.producer_id, self._identity.epoch, first_sequence)
-
     def _send(self, topic: TopicInfo, partition: int, batches: list[bytes]) -> None:
         key = (topic.name, partition)
         before = self._in_flight.pop(key, None)
@@ -117,22 +111,3 @@ class PartitionWriter:
             for name in [name for name, future in self._in_flight.items() if future in done]:
                 self._in_flight.pop(name).result()
         self._in_flight[key] = self._starter.start(lambda: self._appender.append(topic, partition, batches))
-
-
-def _cut(rows: Iterator[SinkRow], records_max: int, bytes_max: int) -> Iterator[list[SinkRow]]:
-    """Cut rows into pieces of at most `records_max` rows and `bytes_max` bytes. A larger row is a piece of its own.
-
-    A replay may be cut differently, because a batch that overlaps with written rows is cut again. The limit of bytes makes a batch fit
-    a request.
-    """
-    piece: list[SinkRow] = []
-    size = 0
-    for row in rows:
-        row_bytes = len(row[4]) + len(row[6]) + len(row[7]) + settings.RECORD_OVERHEAD_BYTES
-        if piece and (len(piece) >= records_max or size + row_bytes > bytes_max):
-            yield piece
-            piece, size = [], 0
-        piece.append(row)
-        size += row_bytes
-    if piece:
-        yield piece

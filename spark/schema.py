@@ -1,4 +1,5 @@
-"""Define the columns of the source, with the Kafka connector's names and types, as Spark's and as Arrow's schema.
+"""Define the columns of the source as Spark's and as Arrow's schema: those of records, with the Kafka connector's names and types, and those
+of the messages of queue topics.
 
 It imports Spark, but nothing here needs a session.
 Source: "Structured Streaming + Kafka Integration Guide", schema of the source.
@@ -37,6 +38,29 @@ COLUMNS: Final[Mapping[str, DataType]] = {
     "timestampType": IntegerType(),
     HEADERS: HEADERS_TYPE,
 }
+BROWSE_COLUMNS: Final[Mapping[str, DataType]] = {
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "sequence": LongType(),
+    "state": StringType(),
+    "tenant": StringType(),
+    "key": BinaryType(),
+    "id": StringType(),
+    "priority": IntegerType(),
+    "attempts": LongType(),
+    "version": LongType(),
+    "enqueued_at": TimestampType(),
+    "due_at": TimestampType(),
+    "lease_left_ms": LongType(),
+    "expires_at": TimestampType(),
+    "error": StringType(),
+    "progress": StringType(),
+    "dead_reason": StringType(),
+    "dead_since": TimestampType(),
+    HEADERS: HEADERS_TYPE,
+    "value": BinaryType(),
+}
+"""The columns of messages. Those whose numbers have 32 bits without a sign are longs."""
 
 
 def source_schema(columns: Sequence[str] | None, include_headers: bool) -> StructType:
@@ -48,22 +72,31 @@ def source_schema(columns: Sequence[str] | None, include_headers: bool) -> Struc
     names = list(columns or (name for name in COLUMNS if name != HEADERS))
     if include_headers and HEADERS not in names:
         names.append(HEADERS)
+    return _schema(names, COLUMNS)
+
+
+def browse_schema(columns: Sequence[str] | None) -> StructType:
+    """Return the schema of a read of messages: `columns` in their order, or all columns. Raises as `source_schema`."""
+    return _schema(list(columns or BROWSE_COLUMNS), BROWSE_COLUMNS)
+
+
+def _schema(names: Sequence[str], known: Mapping[str, DataType]) -> StructType:
     for name in names:
-        if name not in COLUMNS:
-            raise InvalidOptionError(f"columns: there is no column {name!r}; there are {', '.join(COLUMNS)}")
+        if name not in known:
+            raise InvalidOptionError(f"columns: there is no column {name!r}; there are {', '.join(known)}")
         if names.count(name) > 1:
             raise InvalidOptionError(f"columns: {name!r} is there twice")
-    return StructType([StructField(name, COLUMNS[name]) for name in names])
+    return StructType([StructField(name, known[name]) for name in names])
 
 
-def check_schema(schema: StructType) -> None:
+def check_schema(schema: StructType, known: Mapping[str, DataType] = COLUMNS) -> None:
     """Check a schema that the user gave. It may leave columns out, but Spark would silently convert other types.
 
     Raises:
         InvalidOptionError: a column is unknown, is not nullable, or has another type than the source's column.
     """
     for field in schema.fields:
-        ours = COLUMNS.get(field.name)
+        ours = known.get(field.name)
         if ours is None or field.dataType != ours or not field.nullable:
             raise InvalidOptionError(
                 f"the schema has {field.simpleString()}, and the source"

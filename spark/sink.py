@@ -1,8 +1,9 @@
 """Implement Spark's writer interfaces, which write to topics exactly once per (query, batch, task).
 
 `batch_writer` and `stream_writer` are called on the driver, once for each run of a batch. The writers that they return travel to the
-tasks, so they hold plain values only. A batch write has no query, so its name is a new uuid, or the options ``writerName`` and
-``writerEpoch``. Must not do the work, which is in `sink_task`.
+tasks, so they hold plain values only. They check the columns as for log topics, and each task finds those of its topic's kind. A batch
+write has no query, so its name is a new uuid, or the options ``writerName`` and ``writerEpoch``. Must not do the work, which is in
+`sink_task`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import datasource
@@ -21,8 +23,10 @@ from raftmq.errors import ProducerFencedError
 from raftmq.spark.batch_ledger import BatchLedger, WriteIdentity
 from raftmq.spark.cluster import cluster_of
 from raftmq.spark.errors import InvalidOptionError
-from raftmq.spark.sink_columns import Chunk, SinkColumns, check_schema, chunks_of_batches, chunks_of_rows
+from raftmq.spark.sink_chunks import Chunk, ChunkColumns, chunks_of_batches, chunks_of_rows
+from raftmq.spark.sink_columns import check_schema
 from raftmq.spark.sink_errors import NotInQueryError, ReplayMismatchError
+from raftmq.spark.sink_kinds import find_columns
 from raftmq.spark.sink_options import SinkOptions, read_sink_options
 from raftmq.spark.sink_task import SinkTask
 
@@ -33,6 +37,9 @@ if TYPE_CHECKING:
 QUERY_ID_PROPERTY: Final = "sql.streaming.queryId"
 BATCH_ID_PROPERTY: Final = "streaming.sql.batchId"
 """Local properties that Spark gives the tasks of a streaming query."""
+
+ChunksOf = Callable[[ChunkColumns], Iterator[Chunk]]
+"""Converts a task's rows, given the columns to convert."""
 
 
 @dataclass
@@ -47,26 +54,27 @@ class TaskDone(WriterCommitMessage):
 
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchWriter:
     """Create the writer of one `DataFrame.write`. Raises `InvalidOptionError`, `InvalidSchemaError`."""
-    found, columns = _checked(options, schema, overwrite)
+    found = _checked(options, schema, overwrite)
     name = found.writer_name if found.writer_name is not None else str(uuid.uuid4())
-    return BatchWriter(found, columns, WriteIdentity(name, found.writer_epoch, _attempt()))
+    return BatchWriter(found, schema, WriteIdentity(name, found.writer_epoch, _attempt()))
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
     """Create the writer of one run of a streaming query's batch. Raises `InvalidOptionError`, `InvalidSchemaError`."""
-    found, columns = _checked(options, schema, overwrite)
+    found = _checked(options, schema, overwrite)
     if found.writer_name is not None:
         raise InvalidOptionError("writerName and writerEpoch are for batch writes; a query has its id and its batches'")
     if ArrowStreamWriter is not None:
-        return ArrowStreamWriter(found, columns, _attempt())
-    return RowStreamWriter(found, columns, _attempt())
+        return ArrowStreamWriter(found, schema, _attempt())
+    return RowStreamWriter(found, schema, _attempt())
 
 
-def _checked(options: Mapping[str, str], schema: StructType, overwrite: bool) -> tuple[SinkOptions, SinkColumns]:
+def _checked(options: Mapping[str, str], schema: StructType, overwrite: bool) -> SinkOptions:
     found = read_sink_options(options)
     if overwrite:
         raise InvalidOptionError("a topic cannot be overwritten: write with mode append, or output mode append")
-    return found, check_schema(schema.fields, found)
+    check_schema(schema.fields, found)
+    return found
 
 
 def _attempt() -> int:
@@ -76,15 +84,15 @@ def _attempt() -> int:
 class BatchWriter(DataSourceArrowWriter):
     """Write one DataFrame."""
 
-    def __init__(self, options: SinkOptions, columns: SinkColumns, identity: WriteIdentity) -> None:
+    def __init__(self, options: SinkOptions, schema: StructType, identity: WriteIdentity) -> None:
         self._options = options
-        self._columns = columns
+        self._schema = schema
         self._identity = identity
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write one task's rows. Raises as `SinkTask.run`."""
         identity = self._identity if self._options.is_exactly_once else None
-        return _run(self._options, self._columns, identity, chunks_of_batches(iterator, self._columns))
+        return _run(self._options, self._schema, identity, partial(chunks_of_batches, iterator))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Check the write after all tasks. Raises `ReplayMismatchError` when a task of an earlier run did not come back."""
@@ -97,14 +105,14 @@ class BatchWriter(DataSourceArrowWriter):
 class _StreamWriter:
     """Share the code of the stream writers for rows and for Arrow."""
 
-    def __init__(self, options: SinkOptions, columns: SinkColumns, attempt: int) -> None:
+    def __init__(self, options: SinkOptions, schema: StructType, attempt: int) -> None:
         self._options = options
-        self._columns = columns
+        self._schema = schema
         self._attempt = attempt
 
-    def _write(self, chunks: Iterator[Chunk]) -> WriterCommitMessage:
+    def _write(self, chunks_of: ChunksOf) -> WriterCommitMessage:
         identity = _identity_of_query(self._attempt) if self._options.is_exactly_once else None
-        return _run(self._options, self._columns, identity, chunks)
+        return _run(self._options, self._schema, identity, chunks_of)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Check the batch after all tasks. Raises `ReplayMismatchError` when a task of an earlier run did not come back."""
@@ -119,10 +127,10 @@ class RowStreamWriter(_StreamWriter, DataSourceStreamWriter):
 
     def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
         """Write one task's rows. Raises as `SinkTask.run`."""
-        return self._write(chunks_of_rows(iterator, self._columns))
+        return self._write(partial(chunks_of_rows, iterator))
 
 
-def _arrow_stream_writer() -> Callable[[SinkOptions, SinkColumns, int], DataSourceStreamWriter] | None:
+def _arrow_stream_writer() -> Callable[[SinkOptions, StructType, int], DataSourceStreamWriter] | None:
     base = getattr(datasource, "DataSourceStreamArrowWriter", None)
     if base is None:
         return None
@@ -132,7 +140,7 @@ def _arrow_stream_writer() -> Callable[[SinkOptions, SinkColumns, int], DataSour
 
         def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
             """Write one task's rows. Raises as `SinkTask.run`."""
-            return self._write(chunks_of_batches(iterator, self._columns))
+            return self._write(partial(chunks_of_batches, iterator))
 
     ArrowStreamWriter.__qualname__ = "ArrowStreamWriter"  # so that it pickles by name
     return ArrowStreamWriter
@@ -151,12 +159,13 @@ def _identity_of_query(attempt: int) -> WriteIdentity:
 
 
 def _run(
-    options: SinkOptions, columns: SinkColumns, identity: WriteIdentity | None, chunks: Iterator[Chunk]
+    options: SinkOptions, schema: StructType, identity: WriteIdentity | None, chunks_of: ChunksOf
 ) -> WriterCommitMessage:
     context = TaskContext.get()
     if context is None:
         raise NotInQueryError("the sink writes in Spark's tasks only")
-    written = SinkTask(options, columns, identity, context.partitionId()).run(chunks)
+    columns = find_columns(schema.fields, options)
+    written = SinkTask(options, columns, identity, context.partitionId()).run(chunks_of(columns))
     return TaskDone(written.rows, identity if written.is_replay else None)
 
 

@@ -1,35 +1,39 @@
-"""Find the columns that the sink accepts, and convert Arrow batches or Spark rows to sortable rows.
+"""Find the columns that a write to log topics accepts, and convert chunks of them to sortable rows.
 
-Must not import Spark. Types are recognized by their names. Invariant: the result depends on a row's contents alone, so a row that is
-computed again goes to the same partition and to the same place in the order.
+Must not import Spark. Invariant: the result depends on a row's contents alone, so a row that is computed again goes to the same
+partition and to the same place in the order.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from itertools import islice, repeat
+from itertools import repeat
 from operator import add
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING
 from zlib import crc32
 
 from raftmq.client.base import settings
 from raftmq.client.producer.partitioner import PARTITIONERS
 from raftmq.errors import UnknownPartitionError
+from raftmq.spark.sink_chunks import Chunk, bytes_of, header_of, int_or_0
 from raftmq.spark.sink_errors import InvalidSchemaError
+from raftmq.spark.sink_fields import (
+    BYTES_IN_WORDS,
+    TIME_IN_WORDS,
+    TIMES,
+    WHOLE,
+    WHOLE_IN_WORDS,
+    Field,
+    FieldFinder,
+    is_bytes,
+    is_text,
+)
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from raftmq.client.codec.batch import Headers
     from raftmq.spark.sink_options import SinkOptions
-
-ROWS_PER_CHUNK: Final = 1000
-"""Number of Spark rows gathered into columns at a time, where Spark passes no Arrow batches."""
-WHOLE: Final = frozenset({"tinyint", "smallint", "int", "bigint"})
-TIMES: Final = frozenset({"timestamp", "timestamp_ntz"})
-HEADERS_TYPE: Final = "array<struct<key:string,value:binary>>"
 
 _LENGTH = struct.Struct("<i")
 _NULL = _LENGTH.pack(-1)
@@ -46,25 +50,6 @@ SinkRow = tuple[bytes, int, int, bool, bytes, bool, bytes, bytes, int]
 """
 
 
-class Field(Protocol):
-    """Describe the part of Spark's `StructField` that is used."""
-
-    name: str
-
-    @property
-    def dataType(self) -> FieldType:  # noqa: N802 - Spark's name
-        """Return the field's type."""
-        ...
-
-
-class FieldType(Protocol):
-    """Describe the part of Spark's `DataType` that is used."""
-
-    def simpleString(self) -> str:  # noqa: N802 - Spark's name
-        """Return the type's name, as in DDL."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class SinkColumns:
     """Hold the position of each column in the data. None means that the column is absent."""
@@ -79,123 +64,36 @@ class SinkColumns:
     width: int
     """Number of all columns. Columns with other names are ignored."""
 
+    @property
+    def used(self) -> frozenset[int]:
+        """Return the positions of the columns that are written."""
+        positions = (self.value, self.key, self.headers, self.topic, self.partition, self.order, self.timestamp)
+        return frozenset(position for position in positions if position is not None)
+
+    @property
+    def as_bytes(self) -> frozenset[int]:
+        """Return the positions of the columns in which text is converted to bytes."""
+        return frozenset(position for position in (self.key, self.value) if position is not None)
+
 
 def check_schema(fields: Sequence[Field], options: SinkOptions) -> SinkColumns:
     """Find the columns. Raises `InvalidSchemaError` when a column is missing, duplicated or of another type."""
-    positions: dict[str, int] = {}
-    for position, field in enumerate(fields):
-        if field.name.lower() in positions:
-            raise InvalidSchemaError(f"the column {field.name!r} is there twice")
-        positions[field.name.lower()] = position
-
-    def find(name: str | None, types: str, is_allowed: Callable[[str], bool]) -> int | None:
-        position = positions.get(name.lower()) if name is not None else None
-        if position is None:
-            return None
-        actual = fields[position].dataType.simpleString()
-        if not is_allowed(actual):
-            raise InvalidSchemaError(f"the column {name!r} is {types}, not {actual}")
-        return position
-
-    value = find("value", "string or binary", _is_bytes)
-    if value is None:
-        names = ", ".join(field.name for field in fields)
-        raise InvalidSchemaError(f"there is no column 'value' (string or binary); there are: {names}")
+    finder = FieldFinder(fields)
     found = SinkColumns(
-        value=value,
-        key=find("key", "string or binary", _is_bytes),
-        headers=find("headers", HEADERS_TYPE, lambda found: _plain(found) == HEADERS_TYPE),
-        topic=find("topic", "string", _is_text),
-        partition=find("partition", "a whole number", WHOLE.__contains__),
-        order=find(options.order_column, "a whole number or a timestamp", (WHOLE | TIMES).__contains__),
-        timestamp=find(options.timestamp_column, "a timestamp", TIMES.__contains__),
+        value=finder.value(),
+        key=finder.find("key", BYTES_IN_WORDS, is_bytes),
+        headers=finder.headers(),
+        topic=finder.find("topic", "string", is_text),
+        partition=finder.find("partition", WHOLE_IN_WORDS, WHOLE.__contains__),
+        order=finder.order(options.order_column),
+        timestamp=finder.find(options.timestamp_column, TIME_IN_WORDS, TIMES.__contains__),
         width=len(fields),
     )
     if found.topic is None and options.topic is None:
         raise InvalidSchemaError("nothing says where to write: set the option topic, or add a column 'topic'")
-    for option, name, chosen in (
-        ("orderColumn", options.order_column, found.order),
-        ("timestampColumn", options.timestamp_column, found.timestamp),
-    ):
-        if name is not None and chosen is None:
-            raise InvalidSchemaError(f"{option} names {name!r}, and there is no such column")
+    if options.timestamp_column is not None and found.timestamp is None:
+        raise InvalidSchemaError(f"timestampColumn names {options.timestamp_column!r}, and there is no such column")
     return found
-
-
-def _is_text(found: str) -> bool:
-    return found.startswith(("string", "varchar", "char"))
-
-
-def _is_bytes(found: str) -> bool:
-    return found == "binary" or _is_text(found)
-
-
-def _plain(found: str) -> str:
-    return found.replace(" ", "").lower()
-
-
-# ---------------------------------------------------------------------------------------------------- from Spark to columns
-
-Chunk = Sequence[Sequence[object]]
-"""The columns of a few rows, in the order of the schema. Columns that the sink ignores are empty."""
-
-
-def chunks_of_batches(batches: Iterable[pa.RecordBatch], columns: SinkColumns) -> Iterator[Chunk]:
-    """Convert Arrow's columns to Python values, with times as microseconds."""
-    import pyarrow as pa
-
-    used = _used(columns)
-    for batch in batches:
-        chunk: list[Sequence[object]] = []
-        for position in range(columns.width):
-            if position not in used:
-                chunk.append(())
-                continue
-            column = batch.column(position)
-            if pa.types.is_timestamp(column.type):
-                column = column.cast(pa.timestamp("us", tz=column.type.tz)).cast(pa.int64())
-            elif position in (columns.key, columns.value) and not pa.types.is_binary(column.type):
-                column = column.cast(pa.binary())
-            chunk.append(column.to_pylist())
-        if batch.num_rows:
-            yield chunk
-
-
-def chunks_of_rows(rows: Iterable[Sequence[object]], columns: SinkColumns) -> Iterator[Chunk]:
-    """Convert Spark's rows to columns, `ROWS_PER_CHUNK` rows at a time."""
-    source = iter(rows)
-    used = _used(columns)
-    while gathered := list(islice(source, ROWS_PER_CHUNK)):
-        by_column = list(zip(*gathered, strict=True))
-        yield [_plain_cells(cells) if position in used else () for position, cells in enumerate(by_column)]
-
-
-def _used(columns: SinkColumns) -> set[int]:
-    positions = (
-        columns.value,
-        columns.key,
-        columns.headers,
-        columns.topic,
-        columns.partition,
-        columns.order,
-        columns.timestamp,
-    )
-    return {position for position in positions if position is not None}
-
-
-def _plain_cells(cells: Sequence[object]) -> Sequence[object]:
-    """Convert cells to the values that Arrow gives: bytearrays to bytes, times to microseconds."""
-    return [
-        bytes(cell)
-        if isinstance(cell, bytearray)
-        else round((cell if cell.tzinfo else cell.astimezone(UTC)).timestamp() * 1_000_000)
-        if isinstance(cell, datetime)
-        else cell
-        for cell in cells
-    ]
-
-
-# ------------------------------------------------------------------------------------------------------ from columns to rows
 
 
 class RowBuilder:
@@ -264,9 +162,9 @@ class RowBuilder:
         """Return the rows in the usual case, keys and values for one topic. Working by column takes a third of the time."""
         columns = self._columns
         cells = chunk[columns.value]
-        values = list(map(_bytes_of, cells))
+        values = list(map(bytes_of, cells))
         key_cells = chunk[columns.key] if columns.key is not None else (None,) * len(cells)
-        keys = list(map(_bytes_of, key_cells))
+        keys = list(map(bytes_of, key_cells))
         sizes = list(map(add, map(len, values), map(len, keys)))
         if sizes:
             self._check_size(max(sizes), topic)
@@ -277,7 +175,7 @@ class RowBuilder:
             [self._chosen(*cell, partition_count) for cell in zip(has_keys, keys, values, strict=True)]
             if columns.key is not None
             else [crc32(value) % partition_count for value in values],
-            repeat(0) if columns.order is None else map(_int_or_0, chunk[columns.order]),
+            repeat(0) if columns.order is None else map(int_or_0, chunk[columns.order]),
             has_keys,
             keys,
             [cell is not None for cell in cells],
@@ -316,7 +214,7 @@ class RowBuilder:
     ) -> tuple[SinkRow, int]:
         if not isinstance(topic, str):
             raise InvalidSchemaError("a row's topic is null; the option topic gives all rows one")
-        value_bytes, key_bytes, packed = _bytes_of(value), _bytes_of(key), pack_headers(headers)
+        value_bytes, key_bytes, packed = bytes_of(value), bytes_of(key), pack_headers(headers)
         size = len(value_bytes) + len(key_bytes) + len(packed)
         self._check_size(size, topic)
         named = partition if isinstance(partition, int) else None
@@ -330,7 +228,7 @@ class RowBuilder:
         row = (
             topic.encode(),
             chosen,
-            _int_or_0(order),
+            int_or_0(order),
             key is not None,
             key_bytes,
             value is not None,
@@ -341,18 +239,8 @@ class RowBuilder:
         return row, size
 
 
-def _int_or_0(cell: object) -> int:
-    return cell if isinstance(cell, int) else 0
-
-
 def _millis_or_0(time_us: object) -> int:
     return time_us // 1000 if isinstance(time_us, int) else 0
-
-
-def _bytes_of(cell: object) -> bytes:
-    if cell is None:
-        return b""
-    return cell if isinstance(cell, bytes) else str(cell).encode()
 
 
 def pack_headers(headers: object) -> bytes:
@@ -366,19 +254,11 @@ def pack_headers(headers: object) -> bytes:
     assert isinstance(headers, Sequence)
     parts: list[bytes] = []
     for header in headers:
-        name, value = _header(header)
+        name, value = header_of(header)
         encoded = name.encode()
         parts += (_LENGTH.pack(len(encoded)), encoded)
         parts += (_NULL,) if value is None else (_LENGTH.pack(len(value)), value)
     return b"".join(parts)
-
-
-def _header(header: Mapping[str, object]) -> tuple[str, bytes | None]:
-    name, value = header["key"], header["value"]
-    if not isinstance(name, str):
-        raise InvalidSchemaError("a header's key is null")
-    assert value is None or isinstance(value, bytes | bytearray)
-    return name, None if value is None else bytes(value)
 
 
 def unpack_headers(packed: bytes) -> Headers:

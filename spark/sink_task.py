@@ -17,18 +17,23 @@ import time
 from collections.abc import Generator, Iterable
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from raftmq.client.producer.sequenced_append import SequencedAppender
 from raftmq.spark.batch_ledger import Ask, BatchLedger, Claim, WriteIdentity, enter_batch, open_batch
 from raftmq.spark.cluster import Cluster, cluster_of
-from raftmq.spark.partition_writer import Identity, PartitionWriter
-from raftmq.spark.row_sorter import RowSorter
-from raftmq.spark.sink_columns import Chunk, RowBuilder, SinkColumns, SinkRow
+from raftmq.spark.log_batches import LogBatches
+from raftmq.spark.partition_writer import Batches, Identity, PartitionWriter
+from raftmq.spark.queue_batches import QueueBatches
+from raftmq.spark.row_sorter import RowSorter, RowT
+from raftmq.spark.sink_columns import RowBuilder, SinkColumns
 from raftmq.spark.sink_errors import ReplayMismatchError
+from raftmq.spark.sink_kinds import require_log
+from raftmq.spark.sink_queue_columns import QueueColumns, QueueRowBuilder
 
 if TYPE_CHECKING:
     from raftmq.client.connection.resolver import TopicInfo
+    from raftmq.spark.sink_chunks import Chunk
     from raftmq.spark.sink_options import SinkOptions
 
 LEDGER_POLL_SECONDS: Final = 0.5
@@ -45,11 +50,24 @@ class Written:
     """Whether the batch was begun by an earlier attempt."""
 
 
+class Builder(Protocol[RowT]):
+    """Build sortable rows of one kind of topic from chunks."""
+
+    def rows(self, chunk: Chunk) -> tuple[list[RowT], int]:
+        """Return all rows of a chunk, and their size. Raises when a row cannot be written."""
+        ...
+
+
 class SinkTask:
     """Write the rows of one task. Use once, in the task's process."""
 
-    def __init__(self, options: SinkOptions, columns: SinkColumns, identity: WriteIdentity | None, task: int) -> None:
-        """Create a task. Without `identity` its rows are written at least once, because each run of it writes all of them."""
+    def __init__(
+        self, options: SinkOptions, columns: SinkColumns | QueueColumns, identity: WriteIdentity | None, task: int
+    ) -> None:
+        """Create a task for topics of the kind of `columns`.
+
+        Without `identity` its rows are written at least once, because each run of it writes all of them.
+        """
         self._options = options
         self._columns = columns
         self._identity = identity
@@ -69,31 +87,37 @@ class SinkTask:
         Raises:
             ReplayMismatchError: the rows or the tasks differ from an earlier run of the batch. Nothing was written.
             SupersededError, ProducerFencedError: a later run of the batch, or a later batch, has begun.
-            RaftMQError: as `RowBuilder.rows` (nothing was written) and `PartitionWriter.write`.
+            TopicKindMismatchError: a row's topic is a queue topic, and the option ``topic`` does not name it. Nothing was written.
+            RaftMQError: as `RowBuilder.rows` or `QueueRowBuilder.rows` (nothing was written) and `PartitionWriter.write`.
         """
-        identity, topic = self._identity, self._options.topic
+        identity, topic, options = self._identity, self._options.topic, self._options
         if identity is not None:
             counts = {topic: self._topic(topic).partition_count} if topic is not None else {}
             self._ledger = self._agree(identity, open_batch(identity, counts))
-        directory = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None
-        with closing(RowSorter[SinkRow](self._options.sort_memory_bytes, directory)) as sorter:
-            builder = RowBuilder(
-                self._columns, self._options, self._partition_count, lambda name: self._topic(name).record_bytes_max
+        columns = self._columns
+        if isinstance(columns, QueueColumns):
+            assert topic is not None  # `sink_kinds` finds these columns by the topic
+            return self._write(
+                chunks,
+                QueueRowBuilder(columns, self._topic(topic), self._partition_count),
+                QueueBatches(options.codec, options.batch_records_max),
             )
+        timestamp_ms = None if columns.timestamp is not None else time.time_ns() // 1_000_000
+        return self._write(
+            chunks,
+            RowBuilder(columns, options, self._partition_count, lambda name: self._topic(name).record_bytes_max),
+            LogBatches(options.codec, options.batch_records_max, timestamp_ms),
+        )
+
+    def _write(self, chunks: Iterable[Chunk], builder: Builder[RowT], batches: Batches[RowT]) -> Written:
+        directory = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None
+        with closing(RowSorter[RowT](self._options.sort_memory_bytes, directory)) as sorter:
             for chunk in chunks:
                 sorter.add(*builder.rows(chunk))
-            producer = self._enter(identity, sorter)
+            producer = self._enter(self._identity, sorter)
             if producer is None:
                 return Written({}, self._is_replay)
-            has_timestamps = self._columns.timestamp is not None
-            writer = PartitionWriter(
-                self._cluster,
-                self._appender,
-                producer,
-                codec=self._options.codec,
-                batch_records_max=self._options.batch_records_max,
-                timestamp_ms=None if has_timestamps else time.time_ns() // 1_000_000,
-            )
+            writer = PartitionWriter(self._cluster, self._appender, producer, batches)
             return Written(writer.write(sorter, self._topic), self._is_replay)
 
     @property
@@ -111,6 +135,8 @@ class SinkTask:
             found = self._topics[name] = self._cluster.run(
                 lambda: self._cluster.resolver.topic(name, timeout_seconds, partition=known)
             )
+            if isinstance(self._columns, SinkColumns):
+                require_log(found)
         return found
 
     def _partition_count(self, name: str, partition: int | None) -> int:
@@ -125,7 +151,7 @@ class SinkTask:
 
     # ---------------------------------------------------------------------------------------------------------- agreeing
 
-    def _enter(self, identity: WriteIdentity | None, sorter: RowSorter[SinkRow]) -> Identity | None:
+    def _enter(self, identity: WriteIdentity | None, sorter: RowSorter[RowT]) -> Identity | None:
         """Prove the rows. Return the identity under which to write them, or None when there are no rows."""
         if not sorter.count:
             if identity is not None and self._ledger.has(self._task):

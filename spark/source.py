@@ -1,7 +1,8 @@
 """Define the data source that Spark knows as ``raftmq``, which turns options into readers and writers.
 
 Must stay light: Spark imports it in every planning process, through `pyspark_raftmq`. Modules that need gRPC or Arrow are therefore
-imported inside methods.
+imported inside methods. An option (``browse``) and not the topic's kind chooses the columns of messages: Spark asks for the schema in a
+process of its own, which would have to connect for it.
 
 ::
 
@@ -33,15 +34,21 @@ class RaftMQDataSource(DataSource):
         return "raftmq"
 
     def schema(self) -> StructType:
-        """Return the Kafka connector's columns, or those that the options name."""
+        """Return the Kafka connector's columns, or those of messages with ``browse``, or those that the options name."""
         from raftmq.spark.options import OptionReader, listed
-        from raftmq.spark.schema import source_schema
+        from raftmq.spark.schema import browse_schema, source_schema
 
         reader = OptionReader(self.options)
+        if reader.has("browse"):
+            return browse_schema(listed(reader.text("columns")))
         return source_schema(listed(reader.text("columns")), reader.boolean("includeHeaders", False))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Create the reader of ``spark.read``. Raises `InvalidOptionError`."""
+        from raftmq.spark.options import OptionReader
+
+        if OptionReader(self.options).has("browse"):
+            return self._browse_reader(schema)
         from raftmq.spark.readers import BatchReader, PushdownReader
         from raftmq.spark.schema import check_schema
         from raftmq.spark.source_options import read_source_options
@@ -49,6 +56,15 @@ class RaftMQDataSource(DataSource):
         check_schema(schema)
         options, _ = read_source_options(self.options, is_streaming=False)
         return (PushdownReader if options.push_filters else BatchReader)(options, schema)
+
+    def _browse_reader(self, schema: StructType) -> DataSourceReader:
+        from raftmq.spark.browse_options import read_browse_options
+        from raftmq.spark.browse_reader import BrowseReader
+        from raftmq.spark.schema import BROWSE_COLUMNS, check_schema
+
+        check_schema(schema, BROWSE_COLUMNS)
+        options, _ = read_browse_options(self.options)
+        return BrowseReader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's names, here and below
         """Create the reader of ``spark.readStream``. The reader raises errors of the options, as `StreamReader` explains."""
@@ -58,8 +74,8 @@ class RaftMQDataSource(DataSource):
         from raftmq.spark.source_options import read_source_options
 
         try:
-            check_schema(schema)
             options, _ = read_source_options(self.options, is_streaming=True)
+            check_schema(schema)
         except InvalidOptionError as error:
             return StreamReader(error, schema)
         return StreamReader(options, schema)

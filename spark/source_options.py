@@ -36,7 +36,7 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """Subscribe to topics whose whole name matches a Python regular expression, except names that begin with ``__``."""
+    """Subscribe to log topics whose whole name matches a Python regular expression, except names that begin with ``__``."""
 
     pattern: str
 
@@ -156,8 +156,13 @@ def _client(reader: OptionReader) -> ClientOptions:
 
 def _subscription(reader: OptionReader) -> Subscription:
     subscribe, pattern, assign = (reader.text(name) for name in ("subscribe", "subscribePattern", "assign"))
+    if reader.has("browse"):
+        raise InvalidOptionError(
+            "browse shows the messages that a queue topic has now, which spark.read does. There is no stream of them: work on a"
+            " queue topic with raftmq.Worker or raftmq.Queue"
+        )
     if sum(text is not None for text in (subscribe, pattern, assign)) != 1:
-        raise InvalidOptionError("give one of subscribe, subscribePattern and assign")
+        raise InvalidOptionError("give one of subscribe, subscribePattern and assign, or browse for queue topics")
     if subscribe is not None:
         names = listed(subscribe)
         if names is None:

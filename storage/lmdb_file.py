@@ -90,6 +90,11 @@ class LmdbFile(ABC):
             self._environment.close()
             self._environment = self._page_release = None
 
+    def _check_open(self) -> None:
+        """Raise `ReplicaClosedError` if the file is closed. The caller holds the gate."""
+        if self._environment is None:
+            raise ReplicaClosedError(self.key, "closed")
+
     def changing(self) -> AbstractContextManager[object]:
         """Return a context that keeps other threads from changing the file. The log's file has one writer, so it needs none."""
         return nullcontext()
@@ -133,6 +138,7 @@ class LmdbFile(ABC):
                 os.close(descriptor)
 
         with self.gate.shared():
+            self._check_open()  # a closed replica's file may be in the trash, which is no damage
             size = self._checked(read)
         place.file_at += size
         place.is_file_read = size == 0

@@ -503,7 +503,7 @@ class LmdbLogStore:
     def snapshot(self, key: ReplicaKey) -> StoredSnapshot:
         """See `LogStore.snapshot`."""
         replica = self._replica(key)
-        if key not in self._states:
+        if not replica.has_state_file:  # `_states` lacks the key also while the replica is being closed
             meta, rows = replica.stream()
             return StoredSnapshot(meta.position, meta.state_index, meta.membership, rows)
         # before the rows: the log is truncated no further than the state allows, so bodies truncated later are among the rows

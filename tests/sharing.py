@@ -20,6 +20,7 @@ TOGETHER = (
     "tests/e2e/test_cli_errors.py",
     "tests/e2e/test_cli_group.py",
     "tests/e2e/test_cli_questions.py",
+    "tests/e2e/test_cli_queue.py",
     "tests/e2e/test_client_only_install.py",
     "tests/e2e/test_examples.py",
     "tests/e2e/test_fork.py",

@@ -919,7 +919,7 @@ class Broker(_message.Message):
     def __init__(self, broker_id: _Optional[int] = ..., address: _Optional[str] = ..., host: _Optional[str] = ..., rack: _Optional[str] = ..., version: _Optional[str] = ..., state: _Optional[str] = ..., http_address: _Optional[str] = ..., peer_address: _Optional[str] = ...) -> None: ...
 
 class Topic(_message.Message):
-    __slots__ = ("topic_id", "name", "kind", "replication_factor", "config", "partitions")
+    __slots__ = ("topic_id", "name", "kind", "replication_factor", "config", "partitions", "schedule_partitions")
     class ConfigEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -933,13 +933,15 @@ class Topic(_message.Message):
     REPLICATION_FACTOR_FIELD_NUMBER: _ClassVar[int]
     CONFIG_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULE_PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     topic_id: int
     name: str
     kind: str
     replication_factor: int
     config: _containers.ScalarMap[str, str]
     partitions: _containers.RepeatedCompositeFieldContainer[Partition]
-    def __init__(self, topic_id: _Optional[int] = ..., name: _Optional[str] = ..., kind: _Optional[str] = ..., replication_factor: _Optional[int] = ..., config: _Optional[_Mapping[str, str]] = ..., partitions: _Optional[_Iterable[_Union[Partition, _Mapping]]] = ...) -> None: ...
+    schedule_partitions: int
+    def __init__(self, topic_id: _Optional[int] = ..., name: _Optional[str] = ..., kind: _Optional[str] = ..., replication_factor: _Optional[int] = ..., config: _Optional[_Mapping[str, str]] = ..., partitions: _Optional[_Iterable[_Union[Partition, _Mapping]]] = ..., schedule_partitions: _Optional[int] = ...) -> None: ...
 
 class Partition(_message.Message):
     __slots__ = ("partition", "group_id", "replica_brokers")
@@ -1004,20 +1006,20 @@ class LeasedMessages(_message.Message):
     def __init__(self, topic_id: _Optional[int] = ..., partition: _Optional[int] = ..., error: _Optional[_Union[ErrorDetail, _Mapping]] = ..., block: _Optional[bytes] = ...) -> None: ...
 
 class QueueStreamRequest(_message.Message):
-    __slots__ = ("open", "credit_messages", "credit_bytes", "acks", "correlation_id", "goodbye")
+    __slots__ = ("open", "messages_limit", "bytes_limit", "acks", "correlation_id", "goodbye")
     OPEN_FIELD_NUMBER: _ClassVar[int]
-    CREDIT_MESSAGES_FIELD_NUMBER: _ClassVar[int]
-    CREDIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    BYTES_LIMIT_FIELD_NUMBER: _ClassVar[int]
     ACKS_FIELD_NUMBER: _ClassVar[int]
     CORRELATION_ID_FIELD_NUMBER: _ClassVar[int]
     GOODBYE_FIELD_NUMBER: _ClassVar[int]
     open: QueueStreamOpen
-    credit_messages: int
-    credit_bytes: int
+    messages_limit: int
+    bytes_limit: int
     acks: _containers.RepeatedCompositeFieldContainer[PartitionAck]
     correlation_id: int
     goodbye: bool
-    def __init__(self, open: _Optional[_Union[QueueStreamOpen, _Mapping]] = ..., credit_messages: _Optional[int] = ..., credit_bytes: _Optional[int] = ..., acks: _Optional[_Iterable[_Union[PartitionAck, _Mapping]]] = ..., correlation_id: _Optional[int] = ..., goodbye: bool = ...) -> None: ...
+    def __init__(self, open: _Optional[_Union[QueueStreamOpen, _Mapping]] = ..., messages_limit: _Optional[int] = ..., bytes_limit: _Optional[int] = ..., acks: _Optional[_Iterable[_Union[PartitionAck, _Mapping]]] = ..., correlation_id: _Optional[int] = ..., goodbye: bool = ...) -> None: ...
 
 class QueueStreamOpen(_message.Message):
     __slots__ = ("metadata_revision", "topic_id", "lease_ms", "tenants", "auto_accept")
@@ -1402,16 +1404,18 @@ class ListJobsResponse(_message.Message):
     def __init__(self, jobs: _Optional[_Iterable[_Union[QueueJob, _Mapping]]] = ...) -> None: ...
 
 class QueueJob(_message.Message):
-    __slots__ = ("partition", "job", "kind", "done_count")
+    __slots__ = ("partition", "job", "kind", "done_count", "is_finished")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     DONE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    IS_FINISHED_FIELD_NUMBER: _ClassVar[int]
     partition: int
     job: int
     kind: JobKind
     done_count: int
-    def __init__(self, partition: _Optional[int] = ..., job: _Optional[int] = ..., kind: _Optional[_Union[JobKind, str]] = ..., done_count: _Optional[int] = ...) -> None: ...
+    is_finished: bool
+    def __init__(self, partition: _Optional[int] = ..., job: _Optional[int] = ..., kind: _Optional[_Union[JobKind, str]] = ..., done_count: _Optional[int] = ..., is_finished: bool = ...) -> None: ...
 
 class CancelJobRequest(_message.Message):
     __slots__ = ("metadata_revision", "timeout_ms", "topic_id", "partition", "job")
@@ -1771,16 +1775,18 @@ class AlterTopicResponse(_message.Message):
     def __init__(self, metadata_revision: _Optional[int] = ...) -> None: ...
 
 class AddPartitionsRequest(_message.Message):
-    __slots__ = ("name", "total", "metadata_revision", "timeout_ms")
+    __slots__ = ("name", "total", "metadata_revision", "timeout_ms", "rehash")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TOTAL_FIELD_NUMBER: _ClassVar[int]
     METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    REHASH_FIELD_NUMBER: _ClassVar[int]
     name: str
     total: int
     metadata_revision: int
     timeout_ms: int
-    def __init__(self, name: _Optional[str] = ..., total: _Optional[int] = ..., metadata_revision: _Optional[int] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
+    rehash: bool
+    def __init__(self, name: _Optional[str] = ..., total: _Optional[int] = ..., metadata_revision: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., rehash: bool = ...) -> None: ...
 
 class AddPartitionsResponse(_message.Message):
     __slots__ = ("metadata_revision", "topic")

@@ -100,9 +100,9 @@ class Admin(SyncClient):
         """Change a topic's configuration. See `raftmq.Admin.alter_topic_config`."""
         self._run(lambda: self._client.alter_topic_config(name, set, unset))
 
-    def add_partitions(self, name: str, total: int) -> TopicDescription:
+    def add_partitions(self, name: str, total: int, *, rehash: bool = False) -> TopicDescription:
         """Add partitions to a topic. See `raftmq.Admin.add_partitions`."""
-        return self._run(lambda: self._client.add_partitions(name, total))
+        return self._run(lambda: self._client.add_partitions(name, total, rehash=rehash))
 
     def delete_records(self, before_offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Delete records below given offsets. See `raftmq.Admin.delete_records`."""

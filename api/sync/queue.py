@@ -11,6 +11,7 @@ from raftmq.client.base import settings
 from raftmq.client.base.loop_thread import LoopThread
 from raftmq.client.connection.transport import Transport
 from raftmq.client.producer.producer import CompressionType
+from raftmq.client.queue.lease_token import SettlementName
 from raftmq.client.queue.message import Message as AsyncMessage
 from raftmq.client.queue.new_message import NewMessage
 from raftmq.client.queue.put_batch import PutResult
@@ -56,6 +57,11 @@ class Message(Generic[ValueT_co]):
         self.attempt = message.attempt
         self.enqueued_ms = message.enqueued_ms
         self.headers = message.headers
+
+    @property
+    def token(self) -> str:
+        """The token with which another process may settle the message. See `raftmq.Message.token`."""
+        return self._message.token
 
     @property
     def is_lost(self) -> bool:
@@ -222,6 +228,30 @@ class Queue(SyncClient, Generic[QueueValueT]):
     def __iter__(self) -> Iterator[Message[QueueValueT]]:
         return self.messages()
 
+    def settle(
+        self,
+        token: str,
+        settlement: SettlementName = "ack",
+        *,
+        delay_ms: float | None = 0,
+        priority: int | None = None,
+        error: str | None = None,
+        lease_ms: float | None = None,
+        progress: str | None = None,
+    ) -> bool:
+        """Settle a message by its token. See `raftmq.Queue.settle`."""
+        return self._run(
+            lambda: self._client.settle(
+                token,
+                settlement,
+                delay_ms=delay_ms,
+                priority=priority,
+                error=error,
+                lease_ms=lease_ms,
+                progress=progress,
+            )
+        )
+
     # ------------------------------------------------------------------------------------------------- looking, changing
 
     def browse(
@@ -310,6 +340,14 @@ class Queue(SyncClient, Generic[QueueValueT]):
     def stats(self, *, tenants_max: int = 10) -> QueueStats:
         """Return the counts by state, ages and totals. See `raftmq.Queue.stats`."""
         return self._run(lambda: self._client.stats(tenants_max=tenants_max))
+
+    def clocks(self) -> dict[int, float]:
+        """Return the seconds by which each partition's queue clock is ahead. See `raftmq.Queue.clocks`."""
+        return self._run(self._client.clocks)
+
+    def step_clocks(self) -> dict[int, float]:
+        """Step the queue clocks forward. See `raftmq.Queue.step_clocks`."""
+        return self._run(self._client.step_clocks)
 
     def _iterate(self, make: Callable[[], AsyncIterator[T]]) -> Iterator[T]:
         """Iterate over an asynchronous iterator of the client, one step at a time."""

@@ -101,6 +101,9 @@ class Limits:
     of call can occupy the slots of the others."""
     append_streams_max: int = 512
     """Simultaneous append streams. Beyond it the one that has been idle longest is ended. Each may hold one request."""
+    queue_streams_max: int = 1024
+    """Simultaneous streams of consumers of queue topics: a client has one to each broker. Beyond it the one that has been idle longest is
+    ended, and its client opens another."""
     receiving_bytes_max: int = 256 * MIB
     """Requests that are being received, each counted with 4 MiB. Further ones wait unread, and idle ones are evicted.
     The same number bounds larger requests on data connections until they are answered. There, the requests that wait longest are evicted.

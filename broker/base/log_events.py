@@ -89,6 +89,8 @@ EVENTS: Final[Mapping[str, str]] = {
     "write_waits_for_space": "A write found no disk space. It is repeated until there is some. Free some",
     "write_back_waits_for_space": "A write-back of a queue's state found no disk space. It is repeated until there is some. Free some",
     "rows_not_read": "Rows of a queue cannot be read now (no memory, no descriptors). They are read again, and the queue waits for them",
+    "schedule_not_computed": "A schedule that is due cannot be computed by this broker: it does not know the time zone, or a newer version "
+    "wrote the schedule. It waits for another leader. Install the time zone data of the other brokers (tzdata)",
     "bodies_not_evacuated": "Bodies of long-delayed messages found no disk space beside the log, which therefore keeps its length. Free some",
     "map_nearly_full": "The map of a replica's file was nearly full and was grown",
     # clocks

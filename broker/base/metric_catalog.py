@@ -266,6 +266,66 @@ _PARTITIONS: Final = (
     Metric("raftmq_partition_file_bytes", "gauge", "Space that the replica's file occupies on the volume", _PARTITION),
 )
 
+_QUEUES: Final = (
+    Metric("raftmq_queue_ready_messages", "gauge", "Messages that may be leased now", _PARTITION),
+    Metric("raftmq_queue_delayed_messages", "gauge", "Messages that are not due yet", _PARTITION),
+    Metric("raftmq_queue_leased_messages", "gauge", "Messages with a consumer", _PARTITION),
+    Metric("raftmq_queue_dead_messages", "gauge", "Messages that were given up and are kept", _PARTITION),
+    Metric(
+        "raftmq_queue_blocked_messages",
+        "gauge",
+        "Messages that are due and wait behind an unfinished message of their key",
+        _PARTITION,
+    ),
+    Metric("raftmq_queue_message_bytes", "gauge", "Stored bodies of all these messages", _PARTITION),
+    Metric(
+        "raftmq_queue_oldest_ready_seconds",
+        "gauge",
+        "Time since the longest waiting message became ready, among the next message of each tenant. 0 without any",
+        _PARTITION,
+    ),
+    Metric(
+        "raftmq_queue_enqueued_total", "counter", "Messages enqueued since this broker leads the partition", _PARTITION
+    ),
+    Metric("raftmq_queue_leased_total", "counter", "Leases since this broker leads the partition", _PARTITION),
+    Metric(
+        "raftmq_queue_redelivered_total", "counter", "Those leases whose message had been leased before", _PARTITION
+    ),
+    Metric(
+        "raftmq_queue_accepted_total", "counter", "Messages accepted since this broker leads the partition", _PARTITION
+    ),
+    Metric(
+        "raftmq_queue_released_total",
+        "counter",
+        "Messages that consumers gave back since this broker leads the partition",
+        _PARTITION,
+    ),
+    Metric(
+        "raftmq_queue_expired_leases_total",
+        "counter",
+        "Leases that ended by time since this broker leads the partition",
+        _PARTITION,
+    ),
+    Metric(
+        "raftmq_queue_dead_total", "counter", "Messages that died since this broker leads the partition", _PARTITION
+    ),
+    Metric(
+        "raftmq_queue_dwell_seconds",
+        "histogram",
+        "Time from when a message could be leased to its lease, of the first message of each run of neighbors",
+        _PARTITION,
+    ),
+    Metric("raftmq_queue_waiting_consumers", "gauge", "Consumers that wait for messages of the partition", _PARTITION),
+    Metric("raftmq_queue_jobs", "gauge", "Jobs that are not finished", _PARTITION),
+    Metric("raftmq_queue_schedules", "gauge", "Schedules of the partition", _PARTITION),
+    Metric(
+        "raftmq_queue_clock_difference_seconds",
+        "gauge",
+        "Queue clock less the median of the brokers' clocks. Below -3600 see raftmq queue clock --step",
+        _PARTITION,
+    ),
+)
+
 SECTIONS: Final[Mapping[str, tuple[Metric, ...]]] = {
     "The broker": _BROKER,
     "Requests of clients": _REQUESTS,
@@ -275,5 +335,6 @@ SECTIONS: Final[Mapping[str, tuple[Metric, ...]]] = {
     "Other brokers": _PEERS,
     "Budgets and slots": _BUDGETS,
     "Partitions": _PARTITIONS,
+    "Queues led by the broker": _QUEUES,
 }
 CATALOG: Final[Mapping[str, Metric]] = {metric.name: metric for metrics in SECTIONS.values() for metric in metrics}

@@ -21,6 +21,7 @@ class Slots(Enum):
     UNARY_CALLS = "unary_calls"
     POLLS = "polls"
     APPEND_STREAMS = "append_streams"
+    QUEUE_STREAMS = "queue_streams"
     WATCHES = "watches"
 
 

@@ -88,6 +88,7 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
             Slots.UNARY_CALLS: self.unary_calls,
             Slots.POLLS: Budget(loop, min(limits.parked_polls_max, limits.concurrent_rpcs_max // 2), "polls"),
             Slots.APPEND_STREAMS: Budget(loop, limits.append_streams_max, "append streams"),
+            Slots.QUEUE_STREAMS: Budget(loop, limits.queue_streams_max, "queue streams"),
             Slots.WATCHES: Budget(loop, WATCHES_MAX, "watches"),
         }
         self._other_streams: dict[str, Budget] = {}

@@ -13,6 +13,7 @@ import importlib
 import logging
 from collections.abc import Coroutine
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 import grpc.aio
 
@@ -22,6 +23,8 @@ UNKNOWN_CALLS_MAX: Final = 256
 
 _Coroutine = Coroutine[Any, Any, Any]
 
+_start_locks: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]] = WeakKeyDictionary()
+"""For each event loop the lock that is held by a starting server."""
 
 _NOT_OUR_MISTAKES: Final = (
     "Invalid encoding on",  # a header that is not UTF-8
@@ -45,30 +48,39 @@ def quiet_grpc() -> None:
 
 
 async def start_server(server: grpc.aio.Server, loop: asyncio.AbstractEventLoop) -> None:
-    """Start a server such that calls of unknown methods are handled outside grpcio's own loop."""
+    """Start a server such that calls of unknown methods are handled outside grpcio's own loop.
+
+    One server at a time starts in a loop, because the loop has only one task factory. Otherwise servers A and B would corrupt memory:
+
+    1. A sets its task factory, then B does, and then grpcio starts to serve A.
+    2. A's request for an unknown call goes through B's factory, so it is made at B's core, on behalf of A.
+    3. A stops. It cancels its request, which frees the memory to which B's core will write.
+    4. B stops, and its core fails all requests: it writes zeros to memory that is free, or another object's.
+    """
     core: Any = getattr(server, "_server", None)  # grpcio's Cython object
     if not hasattr(core, "_make_request_call_future"):  # an older grpcio, which decodes names where it does no harm
         await server.start()
         return
-    previous = loop.get_task_factory()
+    async with _start_locks.setdefault(loop, asyncio.Lock()):
+        previous = loop.get_task_factory()
 
-    def factory(loop: asyncio.AbstractEventLoop, coroutine: Any, **arguments: Any) -> asyncio.Task[Any]:  # noqa: ANN401 -- asyncio's
-        # A starting server makes a task of only one coroutine of this name: it accepts the first unknown call.
-        if getattr(coroutine, "__qualname__", "") == "AioServer._request_call":
-            coroutine.close()
-            coroutine = _answer_unknown(core, loop)
-        task: asyncio.Task[Any] = (
-            asyncio.Task(coroutine, loop=loop, **arguments)
-            if previous is None
-            else previous(loop, coroutine, **arguments)  # type: ignore[assignment]  # factories return tasks
-        )
-        return task
+        def factory(loop: asyncio.AbstractEventLoop, coroutine: Any, **arguments: Any) -> asyncio.Task[Any]:  # noqa: ANN401 -- asyncio's
+            # A starting server makes a task of only one coroutine of this name: it accepts the first unknown call.
+            if getattr(coroutine, "__qualname__", "") == "AioServer._request_call":
+                coroutine.close()
+                coroutine = _answer_unknown(core, loop)
+            task: asyncio.Task[Any] = (
+                asyncio.Task(coroutine, loop=loop, **arguments)
+                if previous is None
+                else previous(loop, coroutine, **arguments)  # type: ignore[assignment]  # factories return tasks
+            )
+            return task
 
-    loop.set_task_factory(factory)
-    try:
-        await server.start()
-    finally:
-        loop.set_task_factory(previous)
+        loop.set_task_factory(factory)
+        try:
+            await server.start()
+        finally:
+            loop.set_task_factory(previous)
 
 
 async def _answer_unknown(core: Any, loop: asyncio.AbstractEventLoop) -> None:  # noqa: ANN401 -- grpcio's Cython object

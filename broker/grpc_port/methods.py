@@ -24,6 +24,10 @@ from raftmq.broker.services.health import HealthService
 from raftmq.broker.services.log import LogService
 from raftmq.broker.services.node_removal import NodeRemovalService
 from raftmq.broker.services.nodes import NodesService
+from raftmq.broker.services.queue.admin import QueueAdminService
+from raftmq.broker.services.queue.browse import QueueBrowseService, browse_bytes_max
+from raftmq.broker.services.queue.schedules import QueueScheduleService
+from raftmq.broker.services.queue.service import QueueService
 from raftmq.broker.services.topology import TopologyService
 from raftmq.methods import Method, RequestT, ResponseStreamMethod, ResponseT, StreamMethod, UnaryMethod
 from raftmq.proto import queue_pb2 as pb
@@ -54,6 +58,10 @@ class Services:
     groups: GroupsService
     health: HealthService
     data_tokens: DataTokens
+    queue: QueueService
+    queue_browse: QueueBrowseService
+    queue_admin: QueueAdminService
+    queue_schedules: QueueScheduleService
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +115,12 @@ def _poll_bytes_max(request: pb.PollRequest, limits: Limits) -> int:
     return min(request.max_bytes or limits.poll_bytes_max, limits.poll_bytes_max)
 
 
+def _queue_poll_bytes_max(request: pb.QueuePollRequest, limits: Limits) -> int:
+    return limits.poll_bytes_max  # a message that is larger than the request allows fits alone
+
+
 _PRODUCE, _CONSUME, _ADMIN, _DESCRIBE = Right.PRODUCE, Right.CONSUME, Right.ADMIN, Right.DESCRIBE
 _ANY, _METADATA, _PARTITION = AnsweredBy.ANY_BROKER, AnsweredBy.METADATA_LEADER, AnsweredBy.PARTITION_LEADER
-
-SERVICES_TO_COME: Final = frozenset({"raftmq.v1.Queue"})
-"""Services of the protocol that this version does not serve. Their calls end with UNIMPLEMENTED, as those of an unknown method do."""
 
 ROWS: Final[tuple[Row, ...]] = (
     _unary(methods.INIT_PRODUCER, _PRODUCE, _METADATA, lambda of: of.log.init_producer),
@@ -132,7 +141,24 @@ ROWS: Final[tuple[Row, ...]] = (
     _unary(methods.DESCRIBE_GROUP, _DESCRIBE, _METADATA, lambda of: of.groups.describe),
     _unary(methods.RESET_OFFSETS, _ADMIN, _METADATA, lambda of: of.groups.reset_offsets),
     _unary(methods.DELETE_GROUP, _ADMIN, _METADATA, lambda of: of.groups.delete),
+    _unary(methods.QUEUE_POLL, _CONSUME, _PARTITION, lambda of: of.queue.poll, Slots.POLLS, _queue_poll_bytes_max),
+    _stream(methods.POLL_STREAM, _CONSUME, _PARTITION, lambda of: of.queue.poll_stream, Slots.QUEUE_STREAMS),
+    _unary(methods.ACK, _CONSUME, _PARTITION, lambda of: of.queue.ack),
+    _unary(methods.OPEN_SESSION, _CONSUME, _PARTITION, lambda of: of.queue.open_session),
     _response_stream(methods.WATCH, _DESCRIBE, _ANY, lambda of: of.topology.watch, Slots.WATCHES),
+    _unary(methods.BROWSE, _CONSUME, _PARTITION, lambda of: of.queue_browse.browse, answer_bytes_max=browse_bytes_max),
+    _unary(methods.QUEUE_STATS, _DESCRIBE, _PARTITION, lambda of: of.queue_browse.queue_stats),
+    _unary(methods.CHANGE, _PRODUCE, _PARTITION, lambda of: of.queue_admin.change),
+    _unary(methods.WAIT_FINISHED, _DESCRIBE, _PARTITION, lambda of: of.queue_admin.wait_finished, Slots.POLLS),
+    _unary(methods.START_JOB, _ADMIN, _PARTITION, lambda of: of.queue_admin.start_job),
+    _unary(methods.LIST_JOBS, _DESCRIBE, _PARTITION, lambda of: of.queue_admin.list_jobs),
+    _unary(methods.CANCEL_JOB, _ADMIN, _PARTITION, lambda of: of.queue_admin.cancel_job),
+    _unary(methods.PAUSE, _ADMIN, _PARTITION, lambda of: of.queue_admin.pause),
+    _unary(methods.PUT_SCHEDULE, _ADMIN, _PARTITION, lambda of: of.queue_schedules.put_schedule),
+    _unary(methods.CHANGE_SCHEDULE, _ADMIN, _PARTITION, lambda of: of.queue_schedules.change_schedule),
+    _unary(methods.DELETE_SCHEDULE, _ADMIN, _PARTITION, lambda of: of.queue_schedules.delete_schedule),
+    _unary(methods.LIST_SCHEDULES, _DESCRIBE, _PARTITION, lambda of: of.queue_schedules.list_schedules),
+    _unary(methods.STEP_CLOCK, _ADMIN, _PARTITION, lambda of: of.queue_admin.step_clock),
     _unary(methods.CREATE_TOPIC, _ADMIN, _METADATA, lambda of: of.admin.create_topic),
     _unary(methods.DELETE_TOPIC, _ADMIN, _METADATA, lambda of: of.admin.delete_topic),
     _unary(methods.LIST_TOPICS, _DESCRIBE, _ANY, lambda of: of.admin.list_topics),

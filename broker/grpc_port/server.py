@@ -45,6 +45,11 @@ from raftmq.broker.services.node_calls import NodeCalls
 from raftmq.broker.services.node_removal import NodeRemovalService
 from raftmq.broker.services.nodes import NodesService
 from raftmq.broker.services.producer_ids import ProducerIds
+from raftmq.broker.services.queue.admin import QueueAdminService
+from raftmq.broker.services.queue.browse import QueueBrowseService
+from raftmq.broker.services.queue.partitions import QueuePartitions
+from raftmq.broker.services.queue.schedules import QueueScheduleService
+from raftmq.broker.services.queue.service import QueueService
 from raftmq.broker.services.request_metrics import RequestMetrics
 from raftmq.broker.services.topology import TopologyService
 from raftmq.proto import queue_pb2 as pb
@@ -90,6 +95,8 @@ class GrpcServer:
         self.coordinator = GroupCoordinator(host, plans or ProcessPlanRunner(host.timing.assignor_seconds_max))
         self.groups = GroupsService(host, leader, self.coordinator, PartitionLeaders(host, calls, self.offsets))
         self.data_tokens = DataTokens(host.loop)
+        self.queue = QueueService(host, host.partitions)
+        queues = QueuePartitions(host, host.partitions, self.metrics)
         self.services = Services(
             self.log,
             self.offsets,
@@ -101,6 +108,10 @@ class GrpcServer:
             self.groups,
             self.health,
             self.data_tokens,
+            self.queue,
+            QueueBrowseService(queues),
+            QueueAdminService(queues),
+            QueueScheduleService(queues),
         )
         self.admission = AdmissionInterceptor(
             host.loop, host.limits, abort, {row.method.path: row for row in ROWS}, self._observe_refused
@@ -140,8 +151,8 @@ class GrpcServer:
             raise OSError(f"cannot listen on {listen}: {error}") from error
         if port == 0:
             raise OSError(f"cannot listen on {listen}")
+        self._server = server  # also if the start is cancelled: a server in grpcio's core ends only when it is stopped
         await self._start_server(server)
-        self._server = server
         self._connections_task = self._watch_connections(port)
         self._health_task = self._host.loop.create_task(self._report_health())
         return port

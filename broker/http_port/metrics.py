@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 import structlog
 from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
 from raftmq.broker.base.budget import Budget
+from raftmq.broker.base.histogram import Histogram
 from raftmq.broker.base.log_throttle import LogThrottle
 from raftmq.broker.base.metric_catalog import CATALOG
 from raftmq.broker.base.readiness import Reason
@@ -334,7 +335,7 @@ def _partition_values(partitions: Sequence[_Named]) -> dict[str, Value]:
     uncommitted: list[_Sample] = []
     led: list[_Sample] = []
     behind: list[_Sample] = []
-    of_kinds: dict[str, list[_Sample]] = {}
+    of_kinds: dict[str, list[tuple[tuple[str, str], float | Histogram]]] = {}
     for labels, partition in partitions:
         core = partition.replica.core
         last_index = core.last_index

@@ -6,7 +6,8 @@ from typing import Protocol
 
 from raftmq.batch_header import BatchHeader, validate
 from raftmq.broker.base.request_error import RequestError
-from raftmq.broker.partitions.pending_append import Applied
+from raftmq.broker.partitions.pending_append import Applied, PendingAppend
+from raftmq.proto import queue_pb2 as pb
 
 
 class AppendGate(Protocol):
@@ -32,6 +33,10 @@ class AppendGate(Protocol):
         """Forget the batches that were proposed in an earlier term."""
         ...
 
+    def describe(self, ticket: PendingAppend, result: pb.PartitionAppendResult) -> None:
+        """Add to an answer what applying the batches has told about their messages."""
+        ...
+
 
 class LogGate:
     """The checks of a log partition, which accepts every batch that is whole."""
@@ -50,4 +55,7 @@ class LogGate:
         """See `AppendGate`."""
 
     def start_term(self) -> None:
+        """See `AppendGate`."""
+
+    def describe(self, ticket: PendingAppend, result: pb.PartitionAppendResult) -> None:
         """See `AppendGate`."""

@@ -117,6 +117,12 @@ class PartitionAppends:
         self._propose_from(ticket, 0, is_confirmed=False)
         return ticket
 
+    def result(self, ticket: PendingAppend, log_start_offset: int) -> pb.PartitionAppendResult:
+        """Return the answer to an append as of now."""
+        result = ticket.result(log_start_offset)
+        self._gate.describe(ticket, result)
+        return result
+
     async def finish(self, ticket: PendingAppend, deadline: float) -> None:
         """Wait until every batch of the ticket has its outcome. Cancelling it undoes nothing."""
         while ticket.is_undecided:
@@ -145,7 +151,7 @@ class PartitionAppends:
             except BatchFormatError as error:
                 self._flush(ticket, run)
                 if not ticket.has_failed:
-                    ticket.refuse(_format_error(error, number))
+                    ticket.refuse(format_error(error, number))
                 return
             if header.producer_id and run.idempotent is not None and not run.is_continued_by(header):
                 run = self._flush(ticket, run)
@@ -195,9 +201,11 @@ class PartitionAppends:
             return False
         match result:
             case Duplicate(base_offset):
+                ticket.repeated.append(number)
                 ticket.outcomes.append((base_offset, None))
                 return True
             case JoinPending(index, base_offset):
+                ticket.repeated.append(number)
                 self._join(ticket, base_offset, index)
                 return not ticket.has_failed
             case Overlap(last_sequence, pending_index):
@@ -264,6 +272,7 @@ class PartitionAppends:
             return _ProposalBatch()
         self._gate.on_proposed(applied)
         entries = appended.entries
+        ticket.runs.append((len(ticket.outcomes), applied))
         for header, entry in zip(run.headers, entries, strict=True):
             self._validator.appended(header, entry.index, entry.base_offset)
             ticket.outcomes.append((entry.base_offset, applied))
@@ -317,11 +326,12 @@ class PartitionAppends:
             self._propose_from(ticket, position, is_confirmed=True)
 
 
-def _format_error(error: BatchFormatError, number: int) -> RequestError:
+def format_error(error: BatchFormatError, number: int) -> RequestError:
+    """Return the refusal of a batch that did not pass its checks. `number` is its place in the request."""
     code = pb.CORRUPT_BATCH
     match error:
         case BatchKindError():
-            code = pb.INVALID_ARGUMENT
+            code = pb.TOPIC_KIND_MISMATCH
         case BatchTooLargeError():
             code = pb.RECORD_TOO_LARGE
         case UnsupportedBatchVersionError():

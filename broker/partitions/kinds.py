@@ -62,16 +62,16 @@ def _serve_log(
 
 
 def _serve_queue(
-    replica: Replica[StateMachine], host: PartitionHost, store: StateStore, _on_damage: OnDamage
+    replica: Replica[StateMachine], host: PartitionHost, store: StateStore, on_damage: OnDamage
 ) -> PartitionQueue:
     assert isinstance(replica.state_machine, QueuePartition)
-    return PartitionQueue(cast("Replica[QueuePartition]", replica), host, store)
+    return PartitionQueue(cast("Replica[QueuePartition]", replica), host, store, on_damage)
 
 
 QUEUE: Final = TopicKind(topic_kinds.QUEUE, QueuePartition, PartitionQueue, _serve_queue)
 LOG: Final = TopicKind(topic_kinds.LOG, LogPartition, PartitionLog, _serve_log)
 
-KINDS: Final[Mapping[str, TopicKind[Partition]]] = {LOG.name: LOG}
+KINDS: Final[Mapping[str, TopicKind[Partition]]] = {LOG.name: LOG, QUEUE.name: QUEUE}
 """The kinds that this version serves, by name."""
 
 

@@ -18,6 +18,7 @@ from raftmq.broker.partitions.committed_offsets import PartitionOffsets
 from raftmq.broker.partitions.host import PartitionHost
 from raftmq.broker.partitions.producer_fence import ProducerFence
 from raftmq.broker.partitions.retention import PartitionRetention
+from raftmq.broker.partitions.store_reads import read_in_thread
 from raftmq.broker.replica.commands import execute
 from raftmq.broker.replica.log_tail import index_before_tail
 from raftmq.broker.replica.replica import Replica
@@ -29,7 +30,6 @@ from raftmq.fsm.topic_config import TopicConfig, effective_config
 from raftmq.proto import queue_pb2 as pb
 from raftmq.raft.entry import Entry, EntryHeader
 from raftmq.raft.ready import Role
-from raftmq.storage.errors import DamagedReplicaError, LogRangeError, ReplicaClosedError
 from raftmq.storage.log_store import LogStore
 from raftmq.types import LogIndex, Offset
 
@@ -263,20 +263,7 @@ class PartitionLog:
 
     async def in_thread(self, function: Callable[..., T], *arguments: object) -> T:
         """Run a blocking read of the store on the reader threads. Translate the store's errors to RequestError."""
-        try:
-            return await self.replica.in_thread(function, *arguments)
-        except LogRangeError as error:
-            raise RequestError(
-                pb.NOT_READY, "the log was trimmed during the read; try again", retry_after_ms=20
-            ) from error
-        except ReplicaClosedError as error:
-            raise self.replica.not_leader() from error
-        except DamagedReplicaError as error:
-            if self._on_damage is not None:
-                self._on_damage(self.replica, error)
-            raise RequestError(
-                pb.REPLICA_QUARANTINED, f"this replica of group {self.replica.group_id} is damaged", retry_after_ms=500
-            ) from error
+        return await read_in_thread(self.replica, self._on_damage, function, *arguments)
 
     # ------------------------------------------------------------------------------------------------ positions by name
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
+from raftmq.broker.base.histogram import Histogram
+from raftmq.broker.partitions.appends import PartitionAppends
 from raftmq.broker.replica.replica import Replica
 from raftmq.fsm.producer_table import ProducerTable
 from raftmq.fsm.state_machine import StateMachine
@@ -20,6 +22,11 @@ class Partition(Protocol):
     @property
     def replica(self) -> Replica[StateMachine]:
         """Return the partition's replica on this node."""
+        ...
+
+    @property
+    def appends(self) -> PartitionAppends:
+        """Return the part that accepts the batches of producers."""
         ...
 
     @property
@@ -58,6 +65,6 @@ class Partition(Protocol):
         """Return the last log index whose row may be deleted here, or None if nothing worth it can be deleted."""
         ...
 
-    def samples(self) -> Iterable[tuple[str, float]]:
+    def samples(self) -> Iterable[tuple[str, float | Histogram]]:
         """Return the kind's own metrics, by the catalog's names. Their labels are the topic and the partition."""
         ...

@@ -21,12 +21,18 @@ class PendingAppend:
     Invariant: `outcomes` describes a prefix of `batches`; batches after the first error in it were not tried.
     """
 
-    __slots__ = ("append_time_ms", "batches", "gap_position", "leader_epoch", "outcomes", "uninformed_position")
+    __slots__ = (
+        "append_time_ms", "batches", "gap_position", "leader_epoch", "outcomes", "repeated", "runs", "uninformed_position",
+    )  # fmt: skip
 
     def __init__(self, batches: Sequence[bytes]) -> None:
         self.batches = batches
         self.outcomes: list[tuple[int | RequestError, Applied | None]] = []
         """Base offset or error of each batch. It becomes valid when the future, if any, is done without an error."""
+        self.runs: list[tuple[int, Applied]] = []
+        """Batches that were proposed together: the number of the first, and the results of all."""
+        self.repeated: list[int] = []
+        """Batches that were proposed by an earlier request."""
         self.gap_position: int | None = None
         """The batch that may be answered only after a read confirmation, because sequences before it are missing here."""
         self.uninformed_position: int | None = None

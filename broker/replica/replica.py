@@ -271,7 +271,7 @@ class Replica(Generic[MachineT]):
         """
         if not self.is_leader:
             raise self.not_leader()
-        refusal = self._host.refusal_of_writes(self)
+        refusal = self.refusal_of_writes()
         # commands are small, and some of them (trims, deletions) free space again
         if refusal is not None and any(proposal.kind is EntryKind.DATA for proposal in proposals):
             raise refusal
@@ -290,6 +290,10 @@ class Replica(Generic[MachineT]):
             self._host.break_replica(self, error)
             raise self.proposals.leadership_lost() from error
         return self._await_applied(answer, size)
+
+    def refusal_of_writes(self) -> RequestError | None:
+        """Return why this replica accepts no DATA entries now, or None if it does. For commands that must wait like them."""
+        return self._host.refusal_of_writes(self)
 
     def _require_readable(self, proposals: Sequence[Proposal]) -> None:
         """Refuse a command that a replica of the cluster could not read: once committed it would stop that replica."""
@@ -457,6 +461,15 @@ class Replica(Generic[MachineT]):
         self.reads.close()
         self._wake_progress()
         self.log.clear()
+
+    # ---------------------------------------------------------------------------------------------------- row reads
+
+    def read_rows(self, needed: RowsNeeded, on_found: Callable[[RowsFound], None]) -> None:
+        """Read rows of the durable state in a thread, then call `on_found` on the loop, unless the replica is closed by then.
+
+        During the call, and not afterwards, the machine still knows everything that was written since the read began.
+        """
+        self._host.read_rows(self, needed, on_found)
 
     # ---------------------------------------------------------------------------------------------------- log reads
 

@@ -106,7 +106,8 @@ class AdminService:
                 raise RequestError(
                     pb.INVALID_PARTITIONS, f"topic {topic.name} has {count} partitions; the new total must be larger"
                 )
-            _check_growth(topic)
+            if not request.rehash:
+                _check_growth(topic)
             plans = self._plan(request.total - count, topic.replication_factor, existing_count=count)
             created = await self.leader.execute(AddPartitions(topic.topic_id, count, plans), TopicCreated, deadline)
         await self._wait_leaders(created.topic_id, deadline)
@@ -282,7 +283,11 @@ def _check_growth(topic: TopicView) -> None:
     """Raise INVALID_PARTITIONS for a queue topic whose messages would be looked for in other partitions than they are in."""
     reason = reason_against_partitions(topic.config) if topic.kind == QUEUE else ""
     if reason:
-        raise RequestError(pb.INVALID_PARTITIONS, f"topic {topic.name} cannot get more partitions: {reason}")
+        raise RequestError(
+            pb.INVALID_PARTITIONS,
+            f"adding partitions to topic {topic.name} would break its promises: {reason}. Let the topic run empty first, and then "
+            "repeat the call with rehash (raftmq topic add-partitions --rehash)",
+        )
 
 
 def _checked(check: Callable[[], None]) -> None:

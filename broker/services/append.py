@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from raftmq.broker.base.request_error import RequestError, expired
-from raftmq.broker.partitions.log import PartitionLog
+from raftmq.broker.partitions.partition import Partition
 from raftmq.broker.partitions.pending_append import Applied, PendingAppend
 from raftmq.broker.services.host import ServiceHost
 from raftmq.broker.services.locator import Locator, check_partitions
@@ -25,7 +25,7 @@ BATCHES_PER_PARTITION_MAX = 64
 class PartitionAppend(NamedTuple):
     """One partition's part of a request: begun, or refused before it began."""
 
-    partition: PartitionLog | None
+    partition: Partition | None
     pending: PendingAppend | None
     error: RequestError | None
 
@@ -40,7 +40,7 @@ class AppendService:
     def __init__(
         self,
         host: ServiceHost,
-        locator: Locator[PartitionLog],
+        locator: Locator[Partition],
         metrics: RequestMetrics,
     ) -> None:
         self._host = host
@@ -60,7 +60,7 @@ class AppendService:
         self.check(request, deadline)
         if not self._locator.has_revision(request.metadata_revision):
             return None
-        located: list[PartitionLog | RequestError] = []
+        located: list[Partition | RequestError] = []
         for part in request.partitions:
             try:
                 located.append(self._locate(part))
@@ -109,7 +109,7 @@ class AppendService:
                 response.partitions.add(error=error.detail)
                 self._refused(error.code)
                 continue
-            result = pending.result(partition.log_start_offset)
+            result = partition.appends.result(pending, partition.log_start_offset)
             if result.HasField("error"):
                 self._refused(result.error.code)
             self.batches_total += len(result.base_offsets)
@@ -123,12 +123,12 @@ class AppendService:
         if self._host.loop.time() >= deadline:
             raise expired()
 
-    def _locate(self, part: pb.PartitionAppend) -> PartitionLog:
+    def _locate(self, part: pb.PartitionAppend) -> Partition:
         _check_batches(part)
         return self._locator.locate(part.topic_id, part.partition)
 
     @staticmethod
-    def _begin_one(part: pb.PartitionAppend, found: PartitionLog | RequestError, deadline: float) -> PartitionAppend:
+    def _begin_one(part: pb.PartitionAppend, found: Partition | RequestError, deadline: float) -> PartitionAppend:
         if isinstance(found, RequestError):
             return PartitionAppend(None, None, found)
         return PartitionAppend(found, found.appends.begin(list(part.batches), deadline), None)

@@ -49,7 +49,7 @@ class LogService:
         self._metrics = metrics or RequestMetrics()
         self._partitions = partitions
         self._locator = Locator(host, partitions, LOG)
-        self._appends = AppendService(host, self._locator, self._metrics)
+        self._appends = AppendService(host, Locator(host, partitions), self._metrics)
         self._poll = PollService(host, self._locator, self._metrics)
         self._producer_ids = producer_ids
         self._stream_readers: dict[asyncio.Task[None], None] = {}

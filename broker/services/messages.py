@@ -31,6 +31,7 @@ def topic_message(metadata: Metadata, topic: TopicView) -> pb.Topic:
         kind=topic.kind,
         replication_factor=topic.replication_factor,
         config=topic.config,
+        schedule_partitions=topic.schedule_partitions,
     )
     for number, group_id in enumerate(topic.group_ids):
         partition = metadata.partition(group_id)

@@ -160,7 +160,7 @@ class Admin:
             partitions: number of partitions; default 1.
             replication_factor: number of replicas of each partition; default: the smaller of 3 and the number of hosts.
             config: topic configuration, such as ``{"retention.ms": 3_600_000}``. Values are strings or numbers.
-            kind: the kind of topic. ``"log"`` keeps records for any number of readers.
+            kind: the kind of topic. ``"log"`` keeps records for any number of readers, ``"queue"`` holds messages until they are done.
             if_not_exists: return an existing topic of this kind instead of raising, whatever its settings.
 
         Raises:
@@ -306,10 +306,13 @@ class Admin:
         response = await self._resolver.call_any(ALTER_TOPIC, request, self._timeout_seconds)
         self._resolver.record_revision(response.metadata_revision)
 
-    async def add_partitions(self, name: str, total: int) -> TopicDescription:
+    async def add_partitions(self, name: str, total: int, *, rehash: bool = False) -> TopicDescription:
         """Raise the number of partitions to `total`. Keys of new records may then belong to other partitions.
 
-        Raises `UnknownTopicError` or `InvalidPartitionsError` (not above the current number). Nothing changed then.
+        A queue topic that is ordered by key, or has a dedupe window, gets more partitions only with `rehash`: order and deduplication
+        do not hold between messages before and after it. Schedules stay in their partitions.
+
+        Raises `UnknownTopicError` or `InvalidPartitionsError` (not above the current number, or without `rehash`). Nothing changed then.
         """
         self._check_usable()
         check_text(name, "name")
@@ -319,6 +322,7 @@ class Admin:
             total=_positive(total, "total"),
             metadata_revision=self._resolver.metadata_revision,
             timeout_ms=self._broker_timeout_ms(),
+            rehash=rehash,
         )
         response = await self._resolver.call_any(ADD_PARTITIONS, request, self._timeout_seconds)
         return await self._made(name, response.metadata_revision, response.topic, deadline)

@@ -168,7 +168,7 @@ class Schedules:
 
     async def _partition_of(self, name: str) -> QueuePartition:
         info = await self._topic.info()
-        number = crc32(check_schedule_name(name).encode()) % info.partition_count
+        number = crc32(check_schedule_name(name).encode()) % info.schedule_partitions
         return QueuePartition(info.topic_id, number, info.group_ids[number])
 
     async def _call(

@@ -7,11 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 from raftmq import queue_batch
-from raftmq.batch_header import CODEC_LZ4, CODEC_NONE, BatchFormatError, BatchTooLargeError, Buffer
+from raftmq.batch_header import (
+    CODEC_LZ4,
+    CODEC_NONE,
+    QUEUE_BATCH_MAGIC,
+    BatchFormatError,
+    BatchTooLargeError,
+    Buffer,
+    parse_header,
+)
 from raftmq.client.base.texts import check_texts
 from raftmq.client.codec.batch import Headers, compress, decompress
 from raftmq.client.codec.message_headers import decode_headers, encode_headers
@@ -27,7 +35,9 @@ from raftmq.message_checks import (
     check_count,
     check_sizes,
 )
-from raftmq.queue_batch import RAW_SIZE, MessageColumns, check_body
+from raftmq.queue_batch import RAW_SIZE, MessageColumns, QueueBodies, check_body
+
+T = TypeVar("T")
 
 COMPRESS_BYTES_MIN = 512
 """Minimum size of a value that is compressed. Shorter ones rarely become smaller by more than the raw size in front of them."""
@@ -125,6 +135,40 @@ def encode_messages(
         raise RecordTooLargeError(error.reason) from error
     except BatchFormatError as error:
         raise InvalidArgumentError(error.reason) from error
+
+
+def tail_of_messages(batch: Buffer, skipped: int) -> bytes:
+    """Return a batch without its first messages, as a batch of the same producer, epoch and flags.
+
+    Args:
+        batch: as `EncodedMessages.seal` returns it.
+        skipped: number of messages to leave out, less than the batch has.
+    """
+    header = parse_header(batch, QUEUE_BATCH_MAGIC)
+    fields, bodies = queue_batch.parse_fields(batch), QueueBodies(batch)
+    kept = slice(skipped, None)
+    columns = MessageColumns(
+        bodies=[bodies.body(position) for position in range(skipped, bodies.count)],
+        codecs=_part(fields.codecs, kept),
+        priorities=_part(fields.priorities, kept),
+        due=_times_part(fields.due, kept),
+        expiry=_times_part(fields.expiry, kept),
+        replaces=_part(fields.replaces, kept),
+        tenants=fields.tenants.to_list()[kept],
+        ids=_part(fields.ids, kept),
+        keys=_part(fields.keys, kept),
+        headers=_part(fields.headers, kept),
+    )
+    encoded = EncodedMessages(queue_batch.encode(columns, _RAW_LIMITS), bodies.count - skipped)
+    return encoded.seal(header.producer_id, header.producer_epoch, header.first_sequence + skipped, header.flags)
+
+
+def _part(column: Sequence[T] | None, kept: slice) -> Sequence[T] | None:
+    return None if column is None else column[kept]
+
+
+def _times_part(times: Times | None, kept: slice) -> Times | None:
+    return None if times is None else Times(times.kinds[kept], times.values_ms[kept])
 
 
 def compress_body(value: bytes, codec: int) -> bytes:

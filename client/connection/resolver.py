@@ -55,6 +55,8 @@ class TopicInfo:
     """Whether a queue topic delivers the messages of a key one after the other."""
     message_bytes_max: int = settings.MESSAGE_BYTES_DEFAULT
     """Maximum size of a message of a queue topic, with its headers and as it is stored."""
+    schedule_partitions: int = 1
+    """The name of a schedule chooses one of so many partitions."""
 
     @property
     def record_bytes_max(self) -> int:
@@ -450,8 +452,9 @@ class Resolver:
             group_ids,
             _number(topic.config, settings.TOPIC_BATCH_BYTES_KEY, settings.TOPIC_BATCH_BYTES_MAX),
             topic.kind or settings.LOG_KIND,
-            bool(_number(topic.config, settings.TOPIC_ORDERED_BY_KEY_KEY, 0)),
+            topic.config.get(settings.TOPIC_ORDERED_BY_KEY_KEY) == "true",
             _number(topic.config, settings.TOPIC_MESSAGE_BYTES_KEY, settings.MESSAGE_BYTES_DEFAULT),
+            topic.schedule_partitions or 1,
         )
         if info != known:
             self.topics[topic.name] = info

@@ -16,11 +16,12 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from raftmq.batch_header import BatchHeader, parse_header
+from raftmq.batch_header import BATCH_MAGIC, QUEUE_BATCH_MAGIC, BatchHeader, magic_of, parse_header
 from raftmq.client.base import settings
 from raftmq.client.base.background import Backoff
 from raftmq.client.base.error_details import error_from_detail, with_doubt
 from raftmq.client.codec.batch import decode_columns, encode_body
+from raftmq.client.codec.queue_batch import tail_of_messages
 from raftmq.client.connection.resolver import Resolver, TopicInfo
 from raftmq.errors import (
     DeliveryTimeoutError,
@@ -194,17 +195,18 @@ class SequencedAppender:
 
 
 def tail_of(batch: bytes, first_sequence: int) -> bytes:
-    """Return the batch's records from `first_sequence` on, as a batch of the same producer, epoch, flags and codec.
+    """Return the batch's records or messages from `first_sequence` on, as a batch of the same producer, epoch, flags and codec.
 
     Raises `ProtocolError` when the batch does not contain that sequence.
     """
-    header = parse_header(batch)
+    has_messages = magic_of(batch) == QUEUE_BATCH_MAGIC
+    header = parse_header(batch, QUEUE_BATCH_MAGIC if has_messages else BATCH_MAGIC)
     skipped = first_sequence - header.first_sequence
     if not 0 < skipped < header.record_count:
         raise ProtocolError(
             f"sequences {header.first_sequence} to {header.last_sequence} cannot overlap with records that end before {first_sequence}"
         )
-    return _sliced(batch, header, skipped)
+    return tail_of_messages(batch, skipped) if has_messages else _sliced(batch, header, skipped)
 
 
 def _sliced(batch: bytes, header: BatchHeader, skipped: int) -> bytes:

@@ -84,7 +84,11 @@ class BrokerLink:
         self._wanted = 0
         """The credit that the broker is to have."""
         self._granted = 0
-        """The credit that it has, as far as this side can know."""
+        """The part of the credit in the last request that was not used yet."""
+        self._received = 0
+        """Messages that arrived on this stream."""
+        self._received_bytes = 0
+        """Bytes of their blocks."""
         self._waiting: list[Shipment] = []
         self._sent: dict[int, _Sent] = {}
         self._last_correlation_id = 0
@@ -120,6 +124,10 @@ class BrokerLink:
             self._resolver.mark_suspect(self.address)
         if waited > patience_seconds:
             self._on_end(BrokenConnectionError(f"{self.address}: no answer in {waited:.1f} s"))
+
+    def break_off(self, error: RaftMQError) -> None:
+        """Open the stream again, because both sides may count its messages differently from now on."""
+        self._on_end(error)
 
     async def leave(self, timeout_seconds: float) -> None:
         """Say goodbye, and wait until the broker has ended the stream: it then sends no more messages."""
@@ -163,8 +171,8 @@ class BrokerLink:
 
     def _write(self) -> None:
         request = pb.QueueStreamRequest(
-            credit_messages=self._wanted,
-            credit_bytes=settings.QUEUE_CREDIT_BYTES if self._wanted else 0,
+            messages_limit=self._received + self._wanted,
+            bytes_limit=self._received_bytes + (settings.QUEUE_CREDIT_BYTES if self._wanted else 0),
             goodbye=self._is_leaving,
         )
         if self._stream is None:
@@ -208,8 +216,10 @@ class BrokerLink:
         except Exception as error:  # noqa: BLE001 -- the root of a callback
             self._on_crash(error)
 
-    def on_received(self, count: int) -> None:
+    def on_received(self, count: int, block_bytes: int) -> None:
         """Subtract received messages from the credit that the broker has left."""
+        self._received += count
+        self._received_bytes += block_bytes
         self._granted = max(0, self._granted - count)
 
     def _on_results(self, response: pb.QueueStreamResponse) -> None:
@@ -233,7 +243,7 @@ class BrokerLink:
         if self._is_leaving:
             self._ended.set()
         self._is_writable = True
-        self._granted = self.ready = 0
+        self._granted = self._received = self._received_bytes = self.ready = 0
         self._reopen_at = self._loop.time() + max(self._backoff.next_seconds(), error.retry_after_ms / 1000)
         self._resolver.mark_suspect(self.address)
         try:

@@ -22,7 +22,7 @@ from raftmq.client.queue.broker_link import BrokerLink
 from raftmq.client.queue.credit import split_credit
 from raftmq.client.queue.lease import Lease, LeaseOffice, cut_error
 from raftmq.client.queue.topic import QueuePartition
-from raftmq.errors import ClosedClientError, NotLeaderError, RaftMQError
+from raftmq.errors import ClosedClientError, NotLeaderError, ProtocolError, RaftMQError
 from raftmq.message_block import MessageBlock, unpack_block
 from raftmq.proto import queue_pb2 as pb
 
@@ -186,8 +186,9 @@ class Intake:
             block = unpack_block(leased.block)
         except BatchFormatError as error:  # damaged on the way: the messages come again after their leases
             log.error("message_block_damaged address=%s partition=%d reason=%s", link.address, leased.partition, error)
+            link.break_off(ProtocolError(f"{link.address}: a block of messages is damaged: {error}"))
             return
-        link.on_received(len(block.sequences))
+        link.on_received(len(block.sequences), len(leased.block))
         if partition is None:
             return  # the topic was deleted
         self._office.prepare(partition)

@@ -8,6 +8,7 @@ from typing import Generic
 from raftmq.client.codec.batch import Headers
 from raftmq.client.codec.queue_batch import ReceivedMessage
 from raftmq.client.queue.lease import Lease
+from raftmq.client.queue.lease_token import token_of
 from raftmq.errors import InvalidArgumentError
 from raftmq.types import ValueT_co
 
@@ -62,6 +63,14 @@ class Message(Generic[ValueT_co]):
         """The time at which it was enqueued, in milliseconds since 1970."""
         self.headers: Headers = received.headers
         self._lease = lease
+
+    @property
+    def token(self) -> str:
+        """The token with which another process may settle the message (`Queue.settle`) before the lease ends.
+
+        Raises `InvalidArgumentError` for a message that was got with `auto_accept`.
+        """
+        return str(token_of(self._held()))
 
     @property
     def is_lost(self) -> bool:

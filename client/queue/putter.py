@@ -88,6 +88,7 @@ class Putter:
         """Enqueue messages, and wait for every outcome. Raises the first failure, with a note about the others."""
         info = await self._ready()
         places: list[tuple[MessageBatch, int]] = []
+        refusal: Exception | None = None
         try:
             for number, message in enumerate(messages):
                 checked = check_message(message, self._serializer, info.message_bytes_max)
@@ -96,12 +97,15 @@ class Putter:
                 places.append((batch, position))
                 if not number % PUT_LOOK_MESSAGES and self._loop_budget.is_spent(asyncio.get_running_loop()):
                     await self._loop_budget.turn()  # lets the senders send while the next messages are prepared
-        except Exception as error:
-            error.add_note(f"raised by message {len(places)} of put_many; the messages before it are being enqueued")
-            raise
+        except Exception as error:  # noqa: BLE001 - raised below, when the outcomes of the messages before it are known
+            error.add_note(f"raised by message {len(places)} of put_many; the messages before it are enqueued")
+            refusal = error
         for batch in dict.fromkeys(batch for batch, _ in places):
             await batch.wait_done()
-        return _results(places)
+        results = _results(places)
+        if refusal is not None:
+            raise refusal
+        return results
 
     async def close(self) -> None:
         """Wait for the outcomes of accepted messages, and stop. If it is cancelled, it stops immediately."""

@@ -25,6 +25,7 @@ from raftmq.client.producer.producer import CompressionType
 from raftmq.client.queue.intake import LeasedMessage, LeaseOptions
 from raftmq.client.queue.lease import Lease, cut_error
 from raftmq.client.queue.lease_desk import LeaseDesk
+from raftmq.client.queue.lease_token import SettlementName, find_lease, parse_token, settle_lease
 from raftmq.client.queue.message import Message
 from raftmq.client.queue.new_message import NewMessage, check_duration, check_id, check_priority, check_tenant, time_ms
 from raftmq.client.queue.polls import poll_leaders
@@ -367,6 +368,39 @@ class Queue(Generic[QueueValueT]):
     def __aiter__(self) -> AsyncIterator[Message[QueueValueT]]:
         return self.messages()
 
+    async def settle(
+        self,
+        token: str,
+        settlement: SettlementName = "ack",
+        *,
+        delay_ms: float | None = 0,
+        priority: int | None = None,
+        error: str | None = None,
+        lease_ms: float | None = None,
+        progress: str | None = None,
+    ) -> bool:
+        """Settle a message by its token (`Message.token`), such as in another process than the one that got it.
+
+        Args:
+            token: the token of a lease that has not ended.
+            settlement: ``"ack"``, ``"release"``, ``"reject"`` or ``"renew"``, as the methods of `Message`.
+            delay_ms: for a release, as for `Message.release`. So is `priority`.
+            priority: the new priority of a released message.
+            error: for a release or a reject, the reason.
+            lease_ms: for a renewal, the length of the lease from now on. None: the topic's.
+            progress: for a renewal, a text that `browse` shows.
+
+        Returns:
+            False if the message is dead now: it was rejected, or released after its last attempt.
+
+        Raises the errors of the methods of `Message`. Nobody renews the lease after this call.
+        """
+        self._check_usable()
+        lease = await find_lease(parse_token(token), self._queue_topic, self._desk)
+        return await settle_lease(
+            lease, settlement, delay_ms=delay_ms, priority=priority, error=error, lease_ms=lease_ms, progress=progress
+        )
+
     async def _poll(
         self, options: LeaseOptions, count: int, seconds: float | None, *, auto_accept: bool
     ) -> list[Message[QueueValueT]]:
@@ -605,6 +639,22 @@ class Queue(Generic[QueueValueT]):
         check_not_negative(tenants_max=tenants_max)
         check_whole(tenants_max=tenants_max)
         return await self._calls.stats(tenants_max)
+
+    async def clocks(self) -> dict[int, float]:
+        """Return how many seconds the queue clock of each partition is ahead of its leader's clock (negative: behind)."""
+        self._check_usable()
+        return await self._calls.clocks()
+
+    async def step_clocks(self) -> dict[int, float]:
+        """Step the queue clocks of all partitions forward to the brokers' time, for clocks that fell behind by hours.
+
+        A clock never goes back. Delayed messages become due, and leases and messages expire, as the new time says.
+
+        Returns:
+            The seconds by which the clock of each partition was stepped.
+        """
+        self._check_usable()
+        return await self._calls.step_clocks()
 
     # ------------------------------------------------------------------------------------------------------------ common
 

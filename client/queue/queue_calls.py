@@ -1,4 +1,4 @@
-"""The unary calls of a `Queue` to the leaders of its partitions: browse, change, jobs, pauses, statistics."""
+"""The unary calls of a `Queue` to the leaders of its partitions: browse, change, jobs, pauses, statistics, clocks."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from zlib import crc32
 from raftmq.batch_header import BatchFormatError
 from raftmq.client.base import settings
 from raftmq.client.base.background import Backoff
-from raftmq.client.base.error_details import error_from_detail, error_of_code
+from raftmq.client.base.error_details import error_from_detail
 from raftmq.client.connection.resolver import Resolver
 from raftmq.client.queue.leader_call import call_leader
+from raftmq.client.queue.refusals import refusal
 from raftmq.client.queue.topic import QueuePartition, QueueTopic
 from raftmq.client.queue.views import BrowsedMessage, QueueStats, read_browsed, read_stats
 from raftmq.errors import NoSuchMessageError, ProtocolError
@@ -24,6 +25,7 @@ from raftmq.methods import (
     PAUSE,
     QUEUE_STATS,
     START_JOB,
+    STEP_CLOCK,
     WAIT_FINISHED,
     RequestT,
     ResponseT,
@@ -143,9 +145,8 @@ class QueueCalls:
             raise ProtocolError(f"the broker answered for {len(answer.results)} changes instead of 1")
         (result,) = answer.results
         if result.code != pb.OK:
-            raise error_of_code(
-                result.code, f"message {change.id or change.sequence} of partition {partition.partition}"
-            )
+            place = f"message {change.sequence} of partition {partition.partition}"
+            raise refusal(result.code, f"message {change.id!r}" if change.id else place)
         return result.version
 
     async def wait_finished(self, name: str, timeout_seconds: float | None) -> bool:
@@ -201,6 +202,8 @@ class QueueCalls:
             if running is None:
                 return done_count
             done_count = running.done_count
+            if running.is_finished:
+                return done_count
         return done_count
 
     async def _job(self, partition: QueuePartition, job: int) -> pb.QueueJob | None:
@@ -250,6 +253,41 @@ class QueueCalls:
 
         return await call_leader(
             self._resolver, partition, QUEUE_STATS, request, stats_of, self._timeout_seconds, is_read=True
+        )
+
+    # ------------------------------------------------------------------------------------------------------------ clocks
+
+    async def clocks(self) -> dict[int, float]:
+        """Return the seconds by which each partition's queue time is ahead of wall time."""
+        partitions = await self._partitions()
+        found = await asyncio.gather(*(self._stats_of(partition, 0) for partition in partitions))
+        return {stats.partition: stats.clock_difference_ms / 1000 for stats in found}
+
+    async def step_clocks(self) -> dict[int, float]:
+        """Step the clock of every partition forward. Return the seconds of each step."""
+        partitions = await self._partitions()
+        found = await asyncio.gather(*map(self._step_clock, partitions))
+        return {partition.partition: seconds for partition, seconds in zip(partitions, found, strict=True)}
+
+    async def _step_clock(self, partition: QueuePartition) -> float:
+        request = pb.StepClockRequest(
+            metadata_revision=self._resolver.metadata_revision,
+            timeout_ms=int(self._timeout_seconds * 1000),
+            topic_id=partition.topic_id,
+            partitions=[partition.partition],
+        )
+
+        def stepped_seconds(answer: pb.StepClockResponse) -> float:
+            if len(answer.partitions) != 1:
+                raise ProtocolError(f"the broker answered for {len(answer.partitions)} clocks instead of 1")
+            (found,) = answer.partitions
+            if found.HasField("error"):
+                raise error_from_detail(found.error, f"partition {partition.partition}")
+            return found.stepped_ms / 1000
+
+        # A repeated step finds the clock in its place.
+        return await call_leader(
+            self._resolver, partition, STEP_CLOCK, request, stepped_seconds, self._timeout_seconds, is_read=True
         )
 
     # ------------------------------------------------------------------------------------------------------------ common

@@ -13,12 +13,13 @@ from typing import Final, Protocol
 
 from raftmq.client.base import settings
 from raftmq.client.base.background import Backoff, cancel_and_wait, spawn
-from raftmq.client.base.error_details import error_from_detail, error_of_code, name_of
+from raftmq.client.base.error_details import error_from_detail, name_of
 from raftmq.client.base.logs import log
 from raftmq.client.connection.resolver import Resolver
 from raftmq.client.queue.broker_link import BrokerLink, Shipment
 from raftmq.client.queue.leader_call import call_leader
 from raftmq.client.queue.lease import Lease, Verdict
+from raftmq.client.queue.refusals import refusal
 from raftmq.client.queue.settlement_runs import Settlement, build_ack, codes_of
 from raftmq.client.queue.topic import QueuePartition
 from raftmq.errors import (
@@ -31,6 +32,7 @@ from raftmq.errors import (
     RequestTimedOutError,
     TooManySessionsError,
     UnknownSessionError,
+    UnknownTopicError,
 )
 from raftmq.methods import OPEN_SESSION
 from raftmq.proto import queue_pb2 as pb
@@ -77,7 +79,7 @@ class _Request:
         self._owner.on_result(self, result)
 
     def on_lost(self, error: RaftMQError) -> None:
-        self._owner.repeat(error)
+        self._owner.on_lost(error)
 
 
 class Settler:
@@ -228,6 +230,8 @@ class _PartitionSettlements:
             self._session = await self._ask_session()
         except TooManySessionsError:
             self._session = _NO_SESSION
+        except UnknownTopicError as error:
+            self._give_up(error)
         except RaftMQError as error:
             log.debug("session_not_opened partition=%d error_code=%s", self._partition.partition, name_of(error))
         finally:
@@ -289,10 +293,12 @@ class _PartitionSettlements:
                 return
             self._request = self._make_request()
         link = self._settler.link(self._partition)
-        if link is None:
+        if link is not None:
+            link.ship(self._request)
+        elif any(info.topic_id == self._partition.topic_id for info in self._settler.resolver.topics.values()):
             self._flush_after(self._backoff.next_seconds())
         else:
-            link.ship(self._request)
+            self._give_up(UnknownTopicError("the topic was deleted, and its messages with it"))
 
     def _make_request(self) -> _Request:
         taken = self._waiting[: settings.ACK_MESSAGES_MAX]
@@ -341,6 +347,18 @@ class _PartitionSettlements:
                 waiting.end(error)
             self._continue()
 
+    def on_lost(self, error: RaftMQError) -> None:
+        """Handle the end of a stream before the answer."""
+        if isinstance(error, UnknownTopicError):
+            self._give_up(error)
+        else:
+            self.repeat(error)
+
+    def _give_up(self, error: UnknownTopicError) -> None:
+        """End everything, because the topic was deleted."""
+        self.end(error)
+        self._settler.record_idle()
+
     def repeat(self, error: RaftMQError) -> None:
         """Send the request in flight again, under its number."""
         if self._request is not None:
@@ -358,4 +376,4 @@ class _PartitionSettlements:
 def _verdict_of(code: int, lease: Lease) -> Verdict:
     if code == pb.OK:
         return None
-    return error_of_code(code, f"message {lease.sequence} of partition {lease.partition.partition}")
+    return refusal(code, f"message {lease.sequence} of partition {lease.partition.partition}")

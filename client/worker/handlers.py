@@ -13,7 +13,7 @@ from typing import Generic
 
 import msgspec
 from raftmq.errors import DeserializationError, InvalidArgumentError
-from raftmq.types import KeyT_co, Record, ValueT_co
+from raftmq.types import KeyT_co, QueueRecord, Record, ValueT_co
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +34,15 @@ class Attempt:
 FIRST = Attempt()
 
 Handler = (
-    Callable[[Record[KeyT_co, ValueT_co]], Awaitable[object]]
-    | Callable[[Record[KeyT_co, ValueT_co]], object]
-    | Callable[[Record[KeyT_co, ValueT_co], Attempt], Awaitable[object]]
-    | Callable[[Record[KeyT_co, ValueT_co], Attempt], object]
+    Callable[[QueueRecord[KeyT_co, ValueT_co]], Awaitable[object]]
+    | Callable[[QueueRecord[KeyT_co, ValueT_co]], object]
+    | Callable[[QueueRecord[KeyT_co, ValueT_co], Attempt], Awaitable[object]]
+    | Callable[[QueueRecord[KeyT_co, ValueT_co], Attempt], object]
 )
 """Takes a record and, if it has a second parameter, the attempt. Its return value is ignored.
 
-The attempt succeeds when the handler returns and fails when it raises.
+A handler of log topics gets a `Record`, of which `QueueRecord` is a subtype, so both kinds of handlers have this type. The attempt succeeds
+when the handler returns and fails when it raises.
 """
 _AnyHandler = Callable[..., object]
 

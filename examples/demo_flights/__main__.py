@@ -1,7 +1,7 @@
 """Run the demo: ``make demo``, or ``python -m examples.demo_flights``.
 
-Exit code 0: every flight was read back exactly once and in order. 1: some were not (the output names them), or the demo failed.
-130: Ctrl-C.
+Exit code 0: every flight was read back exactly once and in order, and every job ended once. 1: some were not (the output names them), or
+the demo failed. 130: Ctrl-C.
 """
 
 import argparse
@@ -20,6 +20,10 @@ from examples.demo_flights.progress import Reporter
 from examples.demo_flights.readback import ReadReport, read_all
 from examples.demo_flights.source import FLIGHT_COUNT, Flight, archive_path, read_flights
 from examples.demo_flights.verification import Verification, verify
+from examples.demo_jobs.act_lines import act_lines
+from examples.demo_jobs.jobs import plan_jobs
+from examples.demo_jobs.journal import verify_jobs
+from examples.demo_jobs.second_act import SecondAct
 
 TOPIC = "flights"
 PARTITIONS = 6
@@ -62,11 +66,26 @@ async def run(reporter: Reporter, count: int) -> int:
             load = await Load(cluster, TOPIC, producer, reporter).run(flights)
         reporter.say("reading everything back")
         read = await read_all(servers, TOPIC, PARTITIONS, len(flights), reporter)
-    reporter.say("verifying against the source")
-    verification = verify(flights, read.partitions)
-    for line in report_lines(load, read, verification, len(flights), time.perf_counter() - began):
+        reporter.say("verifying against the source")
+        verification = verify(flights, read.partitions)
+        for line in report_lines(load, read, verification, len(flights)):
+            reporter.say(line)
+        has_kept_jobs = await run_jobs(cluster, flights, reporter)
+    reporter.say(f"whole run          {time.perf_counter() - began:.0f} s")
+    return 0 if verification.is_clean and verification.verified == len(flights) and has_kept_jobs else 1
+
+
+async def run_jobs(cluster: LocalCluster, flights: list[Flight], reporter: Reporter) -> bool:
+    """Run the second act on the same flights and brokers, and return whether every job ended once."""
+    plan = plan_jobs(value for _, value in flights)
+    reporter.say("")
+    reporter.say(f"second act: a queue of jobs, one for each of {plan.total:,} late, cancelled or diverted flights")
+    act = SecondAct(cluster, plan, reporter)
+    report = await act.run()
+    checked = verify_jobs(plan, act.journal, report.remains)
+    for line in act_lines(plan, report, act.journal, checked):
         reporter.say(line)
-    return 0 if verification.is_clean and verification.verified == len(flights) else 1
+    return not checked.problems
 
 
 async def run_until_interrupted(reporter: Reporter, count: int) -> int:
@@ -82,9 +101,7 @@ async def run_until_interrupted(reporter: Reporter, count: int) -> int:
         raise asyncio.CancelledError from error
 
 
-def report_lines(
-    load: LoadReport, read: ReadReport, verification: Verification, expected: int, seconds: float
-) -> list[str]:
+def report_lines(load: LoadReport, read: ReadReport, verification: Verification, expected: int) -> list[str]:
     """Return the closing report, with the first problems if there are any."""
     percentiles = statistics.quantiles(load.append_seconds, n=100)
     led = ", ".join(map(str, load.killed_partitions))
@@ -101,7 +118,6 @@ def report_lines(
             f" started again after {load.restarted_after:,}"
         ),
         f"failover           {load.failover_seconds:.2f} s until every partition it led acknowledged again",
-        f"whole run          {seconds:.0f} s",
     ]
     lines += [f"PROBLEM {problem}" for problem in verification.problems[:PROBLEMS_SHOWN]]
     if len(verification.problems) > PROBLEMS_SHOWN:
@@ -119,7 +135,8 @@ def causes(error: BaseException) -> list[BaseException]:
 def main() -> int:
     """Run the demo, and print failures as sentences."""
     parser = argparse.ArgumentParser(
-        prog="python -m examples.demo_flights", description="Flights through three brokers and a kill -9."
+        prog="python -m examples.demo_flights",
+        description="Flights and jobs through three brokers, with processes killed.",
     )
     parser.add_argument(
         "--flights", type=int, default=FLIGHT_COUNT, help="number of flights to send (default: all 336,776)"

@@ -43,7 +43,9 @@ def _change_one(state: QueueState, m: Message, item: ChangeItem) -> Reading[Code
         return Code.INVALID
     if m.state == LEASED:
         return Code.MESSAGE_LEASED
-    if (m.state == DEAD) is not (item.operation == ChangeOperation.REDRIVE):
+    if item.operation != ChangeOperation.CANCEL and (m.state == DEAD) is not (
+        item.operation == ChangeOperation.REDRIVE
+    ):
         return Code.WRONG_STATE
     yield from key_lines.prepare_joins(state, [m])
     m.version += 1

@@ -33,6 +33,8 @@ U32_MAX = (1 << 32) - 1
 U64_MAX = (1 << 64) - 1
 ANY_VERSION = -1
 FOREVER_MS = -1
+NEVER = -1
+"""The next due time of a schedule that does not fire again."""
 
 
 class QueueCommand(msgspec.Struct, frozen=True, tag_field="t", omit_defaults=True, forbid_unknown_fields=True):
@@ -110,7 +112,7 @@ class ChangeOperation(IntEnum):
     MOVE = 1
     """Set the due time or the priority of a waiting message."""
     CANCEL = 2
-    """Remove a waiting message."""
+    """Remove a waiting or a dead message."""
     REDRIVE = 3
     """Make a dead message ready, without its attempts."""
 
@@ -208,6 +210,19 @@ class ChangeSchedule(QueueCommand, frozen=True, tag="sched+"):
     version: int = ANY_VERSION
 
 
+class SkipFirings(QueueCommand, frozen=True, tag="sched>"):
+    """Pass over firings of a schedule that were missed. Its version stays. Result: `ScheduleChanged`, or `Refused`."""
+
+    name: str
+    version: int
+    due: int
+    """The first firing that is passed over, which the schedule must await."""
+    next_due: int
+    """The firing to await instead, later than `due`. -1: none."""
+    count: int
+    """The firings that are passed over."""
+
+
 class DeleteSchedule(QueueCommand, frozen=True, tag="sched-"):
     """Delete a schedule. Result: `ScheduleChanged`, or `Refused`."""
 
@@ -244,12 +259,25 @@ class ResumeTenant(QueueCommand, frozen=True, tag="resume"):
     tenant: str
 
 
+class AimCopies(QueueCommand, frozen=True, tag="aim"):
+    """Copy the dead to this partition, under a new epoch that begins with the first one that is not copied. Result: `Done`.
+
+    The leader sends it to choose the target, after the target forgot the producer, and after a gap: a message that was redriven or removed
+    before it was copied. Only within an epoch the producer's sequences are dead numbers without gaps.
+    """
+
+    topic_id: int
+    partition: int
+    epoch: int
+    """The present epoch + 1. Any other one changes nothing, so that an older leader's command has no effect."""
+
+
 class CopyDead(QueueCommand, frozen=True, tag="copied"):
-    """Record that the dead up to a number are in the dead letter topic. Result: `Done`."""
+    """Record that the dead up to a number are in the dead letter topic, or do not exist any more. Result: `Done`."""
 
     through_number: int
     epoch: int = 0
-    """The producer's epoch at the target, from now on. It never decreases."""
+    """The epoch under which they were copied. If it is not the present one, nothing changes."""
 
 
 class Tick(QueueCommand, frozen=True, tag="tick"):
@@ -257,8 +285,8 @@ class Tick(QueueCommand, frozen=True, tag="tick"):
 
 
 Item = (
-    Lease | Settle | Change | StartJob | ContinueJob | CancelJob | PurgeAll | PutSchedule | ChangeSchedule | DeleteSchedule
-    | OpenSession | CloseSession | Configure | PauseTenant | ResumeTenant | CopyDead | Tick
+    Lease | Settle | Change | StartJob | ContinueJob | CancelJob | PurgeAll | PutSchedule | ChangeSchedule | SkipFirings
+    | DeleteSchedule | OpenSession | CloseSession | Configure | PauseTenant | ResumeTenant | AimCopies | CopyDead | Tick
 )  # fmt: skip
 
 
@@ -340,6 +368,8 @@ def validate_item(item: Item) -> str | None:
             return None if item.messages_max >= 1 else "messages_max must be at least 1"
         case PutSchedule() | ChangeSchedule():
             return validate_schedule(item)
+        case SkipFirings():
+            return validate_skip(item)
         case Configure():
             return validate_settings(item.settings)
         case PauseTenant() | ResumeTenant():
@@ -414,11 +444,17 @@ def validate_schedule(schedule: PutSchedule | ChangeSchedule) -> str | None:
     """Return why a schedule must not be proposed, or None."""
     if not 1 <= len(schedule.name.encode()) <= NAME_BYTES_MAX:
         return f"a schedule's name has 1 to {NAME_BYTES_MAX} bytes"
-    if not 0 <= schedule.next_due < 1 << 63:
+    if not NEVER <= schedule.next_due < 1 << 63:
         return "the next due time is out of range"
     if isinstance(schedule, PutSchedule) and len(schedule.definition) > SCHEDULE_BYTES_MAX:
         return f"a schedule has at most {SCHEDULE_BYTES_MAX} bytes with its message"
     return None
+
+
+def validate_skip(skip: SkipFirings) -> str | None:
+    """Return why a skip must not be proposed, or None."""
+    is_later = skip.next_due == NEVER or 0 <= skip.due < skip.next_due < 1 << 63
+    return None if is_later and 0 < skip.count <= U32_MAX else "a skip must lead to a later firing"
 
 
 def validate_tenant(tenant: str) -> str | None:

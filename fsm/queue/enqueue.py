@@ -45,7 +45,7 @@ def _tenants(state: QueueState, names: Sequence[bytes]) -> list[Tenant]:
 def _enqueue_plain(state: QueueState, fields: QueueFields, base_sequence: int, tenants: list[Tenant]) -> None:
     """Make messages ready that have no id, no key and no times."""
     store, now = state.store, state.scalars.now
-    messages, sizes = store.messages, fields.body_lengths
+    messages, sizes = store.messages, fields.sizes()
     windows = [store.ready_window(tenant.number, tenant.ready) for tenant in tenants]
     priorities = fields.priorities or (0,) * len(sizes)
     sequence = base_sequence
@@ -88,7 +88,7 @@ def _enqueue_fully(
 
 
 def _messages(state: QueueState, fields: QueueFields, base_sequence: int, tenants: list[Tenant]) -> list[Message]:
-    now, sizes = state.scalars.now, fields.body_lengths
+    now, sizes = state.scalars.now, fields.sizes()
     count = len(sizes)
     priorities = fields.priorities or (0,) * count
     dues = _times(fields.due, now, count, default=now)

@@ -16,7 +16,7 @@ caught up with the turns that a filter gave to one of them.
 
 Must not know messages, times or rates: the state machine says which tenants have something leasable. Invariants: no pass of an
 active child is below the virtual time of its parent, virtual time never decreases, and no result depends on the order in which
-tenants were loaded or reported.
+tenants were loaded or reported, if of those that are reported together the leasable ones come first (`set_leasable`).
 
 Source: Waldspurger, Weihl: Stride Scheduling (1995). Integers instead of floating point, because each replica must choose alike.
 """
@@ -277,18 +277,22 @@ class FairnessTree:
     def set_leasable(self, number: int, is_leasable: bool, head: HeadKey = _NO_HEAD) -> None:
         """Report whether a tenant has a message that may be leased now, its limit of leased messages aside.
 
+        A parent that is left by its last leasable child loses its place. So when one child comes and another goes in the same
+        moment, the one that comes is reported first.
+
         Args:
             number: the tenant.
             is_leasable: False if it has none, is paused, or has used its rate.
             head: its next message. Only the strategy `none` uses it, and needs each change of it.
         """
         node = self._tenants[number]
-        if node.is_leasable is not is_leasable:
-            node.is_leasable = is_leasable
-            if self._counts_turns:
-                self._changed.add(number)
-        if not self._counts_turns:
+        if self._counts_turns:
+            if node.is_leasable is is_leasable:
+                return  # as after nearly every turn
+            self._changed.add(number)
+        else:
             node.head = _packed(head)
+        node.is_leasable = is_leasable
         self._refresh(node)
 
     def lease_room(self, number: int) -> int | None:
@@ -311,7 +315,8 @@ class FairnessTree:
         while child is not None:
             child.leased += count
             child = child.parent
-        self._refresh(node)
+        if self.settings.leased_max:
+            self._refresh(node)
 
     def _refresh(self, node: _Node) -> None:
         """Let a tenant enter or leave, or move it if its head changed."""

@@ -47,6 +47,7 @@ def _end_leases(state: QueueState, expire_before: int, count_max: int) -> Readin
         heappop(state.store.leases)
         found[m.sequence] = m
     ended = list(found.values())
+    state.tallies.expired_leases += len(ended)
     yield from key_lines.prepare(state, ended)
     for m in ended:
         m.version += 1

@@ -7,17 +7,17 @@ unfinished message keeps its id without one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from heapq import heappop
 from typing import NamedTuple
 
 from raftmq.fsm.queue import rows as keys
 from raftmq.fsm.queue.limits import MemoryBounds
-from raftmq.fsm.queue.point_table import PointTable
+from raftmq.fsm.queue.point_table import PointTable, Unread
 from raftmq.fsm.queue.store import Reading
 from raftmq.fsm.queue.windows import BY_TIME_AND_ID, Key, Window
-from raftmq.fsm.row_reads import RowsNeeded
-from raftmq.fsm.tables import DirtyRow, Row
+from raftmq.fsm.row_reads import RowsFound, RowsNeeded
+from raftmq.fsm.tables import DirtyRow
 
 
 class IdRow(NamedTuple):
@@ -52,6 +52,10 @@ class IdTable:
         """Return a known id, or None if a message may take it. `fetch` must have come before."""
         row = self._rows.read(id_)
         return None if row is None or (row.is_finished and row.until <= now) else row
+
+    def look_up(self, id_: bytes) -> IdRow | Unread | None:
+        """Return the row of an id, also one whose window has ended, None if there is none, or `UNREAD` if memory does not know."""
+        return self._rows.get(id_)
 
     def claim(self, id_: bytes, sequence: int, until: int) -> None:
         """Give an id to an enqueued message, also one that another message has: it is replaced."""
@@ -107,15 +111,14 @@ class IdTable:
             self.ends.insert(key)
 
     def _fill(self) -> Reading[None]:
-        range_ = self.ends.next_range(self._bounds.read_rows)
-        found = yield RowsNeeded((range_,))
-        self.admit(found[0], range_.rows_max)
+        rows_max = self._bounds.read_rows
+        found = yield RowsNeeded(self.ends.next_ranges(rows_max))
+        self.admit(found, rows_max)
 
-    def admit(self, rows: Sequence[Row], rows_max: int) -> None:
+    def admit(self, found: RowsFound, rows_max: int) -> None:
         """Add the rows that were read for the index. Whether they still count shows when they are due."""
-        fence = self.ends.fence_after(rows, rows_max)
-        found = [self.ends.codec.decode(key[len(self.ends.prefix) :]) for key, _ in rows]
-        self.ends.extend([key for key in found if self._is_valid(key)], fence, rows_max)
+        placed, fence = self.ends.accept(found, rows_max)
+        self.ends.extend([place for place, _ in placed if self._is_valid(place)], fence, rows_max)
 
     def _is_valid(self, key: Key) -> bool:
         return self._changed.get(key, self._frozen.get(key, True))

@@ -13,6 +13,7 @@ from raftmq.fsm.queue.commands import Lease
 from raftmq.fsm.queue.key_lines import line_of
 from raftmq.fsm.queue.limits import FILTERS_MAX
 from raftmq.fsm.queue.message import LEASED, READY, Message
+from raftmq.fsm.queue.point_table import UNREAD
 from raftmq.fsm.queue.results import Leased
 from raftmq.fsm.queue.state import QueueState
 from raftmq.fsm.queue.store import Reading
@@ -97,6 +98,19 @@ def is_leasable(state: QueueState, subtrees: tuple[str, ...]) -> bool:
     return not is_full(state) and state.tenants.tree.has_leasable(subtrees or None)
 
 
+def is_key_leasable(state: QueueState, path: str, key: bytes) -> bool | None:
+    """Return whether a lease of this key would find its head ready, or None if that must be read first."""
+    tenant = state.tenants.by_path.get(path)
+    state.tenants.refresh(state.scalars.now)
+    if tenant is None or not tenant.ready or is_full(state) or not state.tenants.may_lease(tenant, state.scalars.now):
+        return False
+    head = state.heads.get(line_of(path, key))
+    if head is None:
+        return False
+    holder = None if head is UNREAD else state.store.find(head.holder)
+    return None if holder is None else holder.state == READY
+
+
 def _turns(state: QueueState, tenant: Tenant, wanted: int) -> int:
     """Return how many messages of the chosen tenant are leased before the next choice."""
     number = tenant.number
@@ -142,7 +156,7 @@ def _charge(state: QueueState, tenant: Tenant, count: int) -> None:
     tenant.ready -= count
     tenant.leased += count
     state.store.leased_count += count
-    state.tenants.touch(tenant)
+    state.tenants.on_leased(tenant)
     state.tenants.tree.charge(tenant.number, count)
     state.tenants.rates.take(tenant.number, count, state.scalars.now)
 
@@ -159,6 +173,7 @@ def _lease_head(state: QueueState, command: Lease, deadline: int, runs: LeaseRun
         return
     yield from state.store.fetch((head.holder,))
     m = state.store.find(head.holder)
+    state.tenants.refresh(state.scalars.now)  # a tenant that became ready in this entry enters before it is charged
     if m is not None and m.state == READY and state.tenants.may_lease(tenant, state.scalars.now):
         _take_one(state, m, deadline, command.session)
         runs.add(m.sequence, m.lease_number)

@@ -51,6 +51,7 @@ class Message(msgspec.Struct, array_like=True, gc=False):
     """The time from which it may be leased."""
     enqueued_at: int
     body_bytes: int
+    """Stored bytes of the body and the headers: the size of an answer depends on both."""
     expires_at: int = 0
     """0: never."""
     attempts: int = 0

@@ -13,6 +13,7 @@ than `WORK_MAX` messages. `apply` raises only for entries that a newer version w
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from typing import Final
 
 import msgspec
@@ -23,11 +24,12 @@ from raftmq.fsm.producer_table import ProducerState, ProducerTable
 from raftmq.fsm.queue import commands as qc
 from raftmq.fsm.queue import rows as keys
 from raftmq.fsm.queue.changes import change
+from raftmq.fsm.queue.duplicates import Recalled, recall
 from raftmq.fsm.queue.enqueue import enqueue
 from raftmq.fsm.queue.enqueued import ReadEntry, read_entry
 from raftmq.fsm.queue.housekeeping import keep_house
 from raftmq.fsm.queue.jobs import JobRow, cancel_job, continue_job, start_job
-from raftmq.fsm.queue.leases import is_leasable, lease
+from raftmq.fsm.queue.leases import is_key_leasable, is_leasable, lease
 from raftmq.fsm.queue.levels import queue_level
 from raftmq.fsm.queue.limits import HOUSEKEEPING_MAX, NAME_BYTES_MAX, WORK_MAX, MemoryBounds
 from raftmq.fsm.queue.message import Message, decode_message
@@ -49,12 +51,13 @@ from raftmq.fsm.queue.schedules import ScheduleRow, ScheduleTable
 from raftmq.fsm.queue.sessions import SessionTable
 from raftmq.fsm.queue.settings import QueueSettings, validate_settings
 from raftmq.fsm.queue.settlements import settle
-from raftmq.fsm.queue.state import QueueScalars, QueueState
+from raftmq.fsm.queue.state import QueueScalars, QueueState, restart_copies
 from raftmq.fsm.queue.store import Reading
 from raftmq.fsm.queue.tenants import PAUSED_FOREVER, Tenant
 from raftmq.fsm.row_reads import RowRange, RowsFound, RowsNeeded
 from raftmq.fsm.state_machine import UnsupportedCommandError
 from raftmq.fsm.tables import DirtyRow, Row, RowSource, encode_value, number_key, number_table
+from raftmq.queue_batch import QueueFields
 from raftmq.raft.entry import GENESIS, Entry, EntryKind
 from raftmq.types import LogIndex
 
@@ -134,7 +137,7 @@ class QueuePartition:
     def _finish_entry(self) -> None:
         state = self.state
         self.applied_index = LogIndex(self.applied_index + 1)
-        state.tenants.refresh(state.scalars.now)
+        state.tenants.finish_entry(state.scalars.now)
         if self._are_rows_written:
             self._are_rows_written = False
             self._forget_frozen()
@@ -192,18 +195,28 @@ class QueuePartition:
         """
         return is_leasable(self.state, subtrees)
 
-    def next_deadline(self) -> int | None:
-        """Return the queue time at which an entry next changes something by its time alone, or None.
+    def is_key_leasable(self, tenant: str, key: bytes) -> bool | None:
+        """Return whether a `Lease` of this key would find its head ready now, or None if only reading its rows can tell."""
+        return is_key_leasable(self.state, tenant, key)
 
-        It may be too early if rows were not read yet, and is never too late.
+    def recall(self, fields: QueueFields, base_sequence: int) -> Recalled:
+        """Return the fate of the messages of a batch that was applied before, as far as memory has it. Nothing is changed."""
+        return recall(self.state.ids, fields, base_sequence)
+
+    def next_deadline(self, leases_end_from: int = 0) -> int | None:
+        """Return the queue time at which a command entry next changes something by its time alone, or None.
+
+        It may be too early if rows were not read yet, and is never too late. Schedules are not part of it: they are fired by DATA
+        entries (`schedules`).
+
+        Args:
+            leases_end_from: The time before which the proposer lets no lease end.
         """
         state = self.state
         times: list[int | None] = [state.ids.next_end(), state.tenants.next_deadline()]
         first_lease = state.store.first_lease()
-        times.append(None if first_lease is None else first_lease.deadline)
+        times.append(None if first_lease is None else max(first_lease.deadline, leases_end_from))
         times += (state.store.delayed.next_time(), state.store.expiry.next_time())
-        schedule = self.schedules.next_due()
-        times.append(None if schedule is None else schedule[0])
         return min((time for time in times if time is not None), default=None)
 
     # ----------------------------------------------------------------------------------------------------------- messages
@@ -221,7 +234,9 @@ class QueuePartition:
             return Enqueued(0, is_stale=True)
         if read.settle is not None and not (yield from self._settle_all(read.settle)):
             return Enqueued(0, is_stale=True)
-        return (yield from enqueue(self.state, read.fields, entry.base_offset))
+        enqueued = yield from enqueue(self.state, read.fields, entry.base_offset)
+        self.state.tallies.enqueued += enqueued.count
+        return enqueued
 
     def _settle_all(self, command: qc.Settle) -> Reading[bool]:
         """Execute settlements that belong to messages, if all their leases are valid. Return whether they are."""
@@ -288,12 +303,21 @@ class QueuePartition:
         result: Leased | Settled
         if isinstance(item, qc.Lease):
             result = yield from lease(self.state, item, work_max)
-            used = sum(result.counts)
+            used = self._tally(result)
         else:
             result, used = yield from settle(self.state, item, work_max)
         if item.session:
             self.sessions.remember(item.session, item.request, result, self.state.scalars.now)
         return result, used
+
+    def _tally(self, result: Leased) -> int:
+        """Count leased messages, and return how many there are."""
+        tallies, leased = self.state.tallies, sum(result.counts)
+        tallies.leased += leased
+        tallies.redelivered += sum(
+            count for count, number in zip(result.counts, result.lease_numbers, strict=True) if number > 1
+        )
+        return leased
 
     def _execute_plain(self, item: qc.Item) -> ItemResult:
         """Execute a command that reads nothing."""
@@ -307,6 +331,8 @@ class QueuePartition:
                 return self._purge_all()
             case qc.PutSchedule() | qc.ChangeSchedule() | qc.DeleteSchedule():
                 return self._change_schedule(item)
+            case qc.SkipFirings():
+                return self.schedules.skip(item)
             case qc.OpenSession():
                 return self._open_session()
             case qc.CloseSession():
@@ -317,9 +343,13 @@ class QueuePartition:
                 return self._pause(item.tenant, PAUSED_FOREVER if item.pause_ms < 0 else state.later(item.pause_ms))
             case qc.ResumeTenant():
                 return self._pause(item.tenant, 0)
+            case qc.AimCopies():
+                if item.epoch == scalars.copy_epoch + 1:
+                    scalars.copy_topic, scalars.copy_partition = item.topic_id, item.partition
+                    restart_copies(scalars)
             case qc.CopyDead():
-                scalars.copied_dead = max(scalars.copied_dead, min(item.through_number, scalars.next_dead - 1))
-                scalars.copy_epoch = max(scalars.copy_epoch, item.epoch)
+                if item.epoch == scalars.copy_epoch:
+                    scalars.copied_dead = max(scalars.copied_dead, min(item.through_number, scalars.next_dead - 1))
             case _:
                 pass  # a tick carries nothing but its time
         return Done()
@@ -409,7 +439,7 @@ class QueuePartition:
             out.extend(source.take_dirty())
         for part in (self.state.store, self.state.ids, self.state.heads):
             out += part.take_dirty()
-        out.sort(key=_key_of)
+        out.sort(key=itemgetter(0))
         return tuple(out)
 
     def on_rows_written(self) -> None:
@@ -487,7 +517,3 @@ def purged_ranges(generation: int) -> Sequence[RowRange]:
     return tuple(
         RowRange(bytes((tag,)), keys.table_prefix(tag, generation), keys.ROWS_ALL) for tag in keys.GENERATION_TAGS
     )
-
-
-def _key_of(row: DirtyRow) -> bytes:
-    return row[0]

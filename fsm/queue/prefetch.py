@@ -17,7 +17,8 @@ class Prefetcher:
 
     def __init__(self, state: QueueState) -> None:
         self._state = state
-        self._asked: list[Window] = []
+        self._asked: list[tuple[Window, int]] = []
+        """The windows of the read that is under way, and how many ranges each has in it."""
 
     def prefetch(self) -> RowsNeeded | None:
         """Return the reads that fill low windows, or None."""
@@ -31,22 +32,26 @@ class Prefetcher:
         store.used.clear()
         if not chosen:
             return None
-        self._asked = chosen
-        return RowsNeeded(tuple(window.next_range(bounds.read_rows) for window in chosen))
+        wanted = [(window, window.next_ranges(bounds.read_rows)) for window in chosen]
+        self._asked = [(window, len(ranges)) for window, ranges in wanted]
+        return RowsNeeded(tuple(range_ for _, ranges in wanted for range_ in ranges))
 
     def on_prefetched(self, needed: RowsNeeded, found: RowsFound) -> None:
-        """Add the rows to their windows, unless a window has moved in the meantime."""
-        store, ids = self._state.store, self._state.ids
+        """Add the rows to their windows, unless a window has moved in the meantime. Without any rows the read has failed."""
+        store, ids, rows_max = self._state.store, self._state.ids, self._state.bounds.read_rows
         asked, self._asked = self._asked, []
-        for window, range_, rows in zip(asked, needed.ranges, found, strict=False):
-            if not self._is_present(window) or window.is_complete or window.next_range(range_.rows_max) != range_:
+        first = 0
+        for window, count in asked if found else ():
+            ranges, rows = needed.ranges[first : first + count], found[first : first + count]
+            first += count
+            if not self._is_present(window) or window.is_complete or window.next_ranges(rows_max) != ranges:
                 continue
             if window is store.expiry:
-                store.admit_expiry(rows, range_.rows_max)
+                store.admit_expiry(rows, rows_max)
             elif window is ids.ends:
-                ids.admit(rows, range_.rows_max)
+                ids.admit(rows, rows_max)
             else:
-                store.admit(window, rows, range_.rows_max)
+                store.admit(window, rows, rows_max)
         store.trim()
 
     def _is_low(self, window: Window) -> bool:

@@ -21,7 +21,7 @@ class Code(IntEnum):
     VERSION_CONFLICT = 5
     MESSAGE_LEASED = 6
     WRONG_STATE = 7
-    """A dead message cannot be moved or cancelled, and only a dead one can be redriven."""
+    """A dead message cannot be moved, and only a dead one can be redriven."""
     UNKNOWN_SESSION = 8
     """The session was closed or has expired: the effect of its earlier requests is not known."""
     STALE_REQUEST = 9

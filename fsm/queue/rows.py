@@ -2,7 +2,7 @@
 
 A key begins with the tag of its table. In the tables of messages a generation follows: purging a partition raises it, and rows of older
 generations no longer exist. Numbers are big-endian, and a priority has its sign bit flipped, so that the order of the bytes is the order
-of the numbers. All keys are below 511 bytes.
+of the numbers. Only delayed messages have another order (`delayed_suffix`). All keys are below 511 bytes.
 
 Table of the tags: docs/internals/queues.md.
 """
@@ -34,6 +34,7 @@ EXPIRY_ROWS: Final = 0x21
 IDS: Final = 0x22
 ID_EXPIRY_ROWS: Final = 0x23
 BODIES: Final = 0x40
+"""Only the store writes these rows: a body goes with its location."""
 
 GENERATION_TAGS: Final = (
     *(READY_ROWS, DELAYED_ROWS, LEASED_ROWS, DEAD_ROWS, LINE_ROWS, KEY_HEADS),
@@ -44,6 +45,13 @@ GENERATION_TAGS: Final = (
 ROWS_ALL: Final = 1 << 31
 """A `rows_max` that no range reaches."""
 
+SPAN_BITS: Final = 20
+"""A span is this many bits of due times: 17 minutes."""
+RUN_BITS: Final = 14
+"""A run is this many bits of sequences: 16,384 messages."""
+_SPAN_MASK: Final = (1 << SPAN_BITS) - 1
+_RUN_MASK: Final = (1 << RUN_BITS) - 1
+
 _PREFIX = Struct(">BI")
 _TENANT_PREFIX = Struct(">BII")
 _READY = Struct(">BIIIQQ")
@@ -51,7 +59,6 @@ _TIME = Struct(">BIQQ")
 _NUMBER = Struct(">BIQ")
 _LINE = Struct(">BI16sQ")
 _LINE_PREFIX = Struct(">BI16s")
-_BODY = Struct(">BQ")
 _U64 = Struct(">Q")
 PREFIX_BYTES: Final = _PREFIX.size
 READY_SIGN: Final = 1 << 31
@@ -64,12 +71,33 @@ def home_key(generation: int, m: Message) -> bytes:
     if state == READY:
         return _READY.pack(READY_ROWS, generation, m.tenant, m.priority + READY_SIGN, m.due, m.sequence)
     if state == DELAYED:
-        return _TIME.pack(DELAYED_ROWS, generation, m.due, m.sequence)
+        return _PREFIX.pack(DELAYED_ROWS, generation) + delayed_suffix(m.due, m.sequence)
     if state == LEASED:
         return _NUMBER.pack(LEASED_ROWS, generation, m.sequence)
     if state == DEAD:
         return _NUMBER.pack(DEAD_ROWS, generation, m.dead_number)
     return _LINE.pack(LINE_ROWS, generation, m.line, m.sequence)
+
+
+def delayed_suffix(due: int, sequence: int) -> bytes:
+    """Return the end of the key of a delayed message: the span of its due time, the run of its sequence, then the rest of both.
+
+    Messages of one run with due times of one span are neighbours. So messages that are enqueued together share pages on the disk,
+    however far apart their due times are.
+    """
+    return (
+        (due >> SPAN_BITS).to_bytes(6, "big")
+        + (sequence >> RUN_BITS).to_bytes(7, "big")
+        + (due & _SPAN_MASK).to_bytes(3, "big")
+        + (sequence & _RUN_MASK).to_bytes(2, "big")
+    )
+
+
+def place_of_delayed(suffix: bytes) -> tuple[int, int]:
+    """Return the due time and the sequence in the end of the key of a delayed message."""
+    number = int.from_bytes
+    due = number(suffix[:6], "big") << SPAN_BITS | number(suffix[13:16], "big")
+    return due, number(suffix[6:13], "big") << RUN_BITS | number(suffix[16:], "big")
 
 
 def location_value(key: bytes) -> bytes:
@@ -100,11 +128,6 @@ def dead_key(generation: int, number: int) -> bytes:
 def number_of_dead(key: bytes) -> int:
     """Return the dead number in the key of a dead message's home row."""
     return sequence_of_location(key)
-
-
-def body_key(sequence: int) -> bytes:
-    """Return the key of a message's body. Bodies have no generation."""
-    return _BODY.pack(BODIES, sequence)
 
 
 def expiry_key(generation: int, expires_at: int, sequence: int) -> bytes:

@@ -10,14 +10,20 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 
 import msgspec
-from raftmq.fsm.queue.commands import ANY_VERSION, ChangeSchedule, DeleteSchedule, PutSchedule
+from raftmq.fsm.queue.commands import (
+    ANY_VERSION,
+    NEVER,
+    U64_MAX,
+    ChangeSchedule,
+    DeleteSchedule,
+    PutSchedule,
+    SkipFirings,
+)
 from raftmq.fsm.queue.limits import SCHEDULES_MAX
 from raftmq.fsm.queue.results import Code, Refused, ScheduleChanged
 from raftmq.fsm.queue.rows import SCHEDULES
 from raftmq.fsm.tables import text_table
 from raftmq.queue_batch import Firing
-
-NEVER = -1
 
 
 class ScheduleRow(msgspec.Struct, frozen=True, array_like=True):
@@ -31,6 +37,8 @@ class ScheduleRow(msgspec.Struct, frozen=True, array_like=True):
     is_paused: bool
     last_due: int = NEVER
     fired_count: int = 0
+    skipped_count: int = 0
+    """Firings that were missed, and passed over."""
 
 
 class ScheduleTable:
@@ -49,10 +57,12 @@ class ScheduleTable:
         version = 0 if row is None else row.version
         if command.version not in (ANY_VERSION, version):
             return Refused(Code.VERSION_CONFLICT)
-        last_due, fired_count = (NEVER, 0) if row is None else (row.last_due, row.fired_count)
+        last_due, fired, skipped = (NEVER, 0, 0) if row is None else (row.last_due, row.fired_count, row.skipped_count)
         return self._store(
             command.name,
-            ScheduleRow(command.definition, command.next_due, next_version, command.is_paused, last_due, fired_count),
+            ScheduleRow(
+                command.definition, command.next_due, next_version, command.is_paused, last_due, fired, skipped
+            ),
         )
 
     def change(self, command: ChangeSchedule, next_version: int) -> ScheduleChanged | Refused:
@@ -77,6 +87,17 @@ class ScheduleTable:
         self.table.delete(command.name)
         return ScheduleChanged(row.version)
 
+    def skip(self, command: SkipFirings) -> ScheduleChanged | Refused:
+        """Pass over missed firings, if the schedule still awaits the first of them."""
+        row = self.table.get(command.name)
+        if row is None:
+            return Refused(Code.NO_SUCH_SCHEDULE)
+        if (row.version, row.next_due) != (command.version, command.due):
+            return Refused(Code.VERSION_CONFLICT)
+        skipped_count = min(row.skipped_count + max(command.count, 0), U64_MAX)
+        passed = msgspec.structs.replace(row, next_due=command.next_due, skipped_count=skipped_count)
+        return self._store(command.name, passed)
+
     def fire(self, firing: Firing) -> bool:
         """Record a firing. Return whether the schedule awaited it."""
         name = firing.schedule.decode(errors="replace")
@@ -98,6 +119,20 @@ class ScheduleTable:
                 return due[0]
             heappop(due)
         return None
+
+    def due_by(self, now: int, count_max: int) -> list[str]:
+        """Return the schedules that are due, the earliest first, at most `count_max`."""
+        found: list[tuple[int, str]] = []
+        while len(found) < count_max:
+            first = self.next_due()
+            if first is None or first[0] > now:
+                break
+            found.append(heappop(self._due))
+            while self._due and self._due[0] == first:
+                heappop(self._due)  # the same due time was stored twice
+        for one in found:
+            heappush(self._due, one)
+        return [name for _, name in found]
 
     def finish_loading(self) -> None:
         """Build the order of due times from the loaded rows."""

@@ -130,12 +130,13 @@ def accept_run(state: QueueState, sequences: range, lease_number: int, runs: Cod
             absent.add(sequence)
     runs.add(Code.OK, accepted)
     for number, count in leased.items():
+        state.tallies.accepted += count
         tenant_counts = state.tenants.by_number[number]
         tenant_counts.leased -= count
         tenant_counts.bytes -= sizes[number]
         store.leased_count -= count
         state.tenants.tree.free(number, count)
-        state.tenants.touch(tenant_counts)
+        state.tenants.count(tenant_counts)
 
 
 def _settle_one(state: QueueState, operation: int, m: Message, detail: SettleDetail) -> Code:
@@ -154,6 +155,7 @@ def _settle_one(state: QueueState, operation: int, m: Message, detail: SettleDet
 
 
 def _release(state: QueueState, m: Message, detail: SettleDetail) -> Code:
+    state.tallies.released += 1
     if detail.error:
         m.error = detail.error
     if detail.priority is not None:

@@ -19,6 +19,7 @@ from raftmq.fsm.queue.message import DEAD, DELAYED, LINED, READY, Message
 from raftmq.fsm.queue.point_table import PointTable
 from raftmq.fsm.queue.settings import QueueSettings, backoff_ms
 from raftmq.fsm.queue.store import MessageStore
+from raftmq.fsm.queue.tallies import Tallies
 from raftmq.fsm.queue.tenants import Tenant, TenantTable
 
 
@@ -40,9 +41,14 @@ class QueueScalars(msgspec.Struct, array_like=True):
     next_dead: int = 1
     """Number of the next dead message."""
     copied_dead: int = 0
-    """The dead up to this number are in the dead letter topic."""
+    """The dead up to this number are in the dead letter topic, or do not exist any more."""
     copy_epoch: int = 0
-    """Epoch of the producer that copies the dead."""
+    """Epoch of the producer that copies the dead, +1 whenever its sequences begin again. 0: no target was chosen yet."""
+    copy_first: int = 1
+    """The dead number that has the producer's sequence 0 in this epoch."""
+    copy_topic: int = 0
+    """The topic of the target of copies, by its id."""
+    copy_partition: int = 0
     delayed_count: int = 0
     dead_count: int = 0
     expiring_count: int = 0
@@ -51,6 +57,12 @@ class QueueScalars(msgspec.Struct, array_like=True):
     """Ids of finished messages that are still recognized."""
     forgotten_producer_id: int = 0
     forgotten_named_producer_id: int = 0
+
+
+def restart_copies(scalars: QueueScalars) -> None:
+    """Let the sequences of the producer that copies the dead begin again with the next dead message to copy, under a new epoch."""
+    scalars.copy_epoch += 1
+    scalars.copy_first = scalars.copied_dead + 1
 
 
 _SCALARS_DECODER = msgspec.msgpack.Decoder(QueueScalars)
@@ -70,6 +82,7 @@ class QueueState:
         self.settings = QueueSettings()
         self.store = MessageStore(bounds)
         self.tenants = TenantTable(self.store)
+        self.tallies = Tallies()
         self.ids = IdTable(bounds)
         self.heads: PointTable[KeyHead] = PointTable(
             keys.KEY_HEADS, KeyHead, bounds.points_max, is_complete=not bounds.is_cold
@@ -203,7 +216,9 @@ class QueueState:
                 self.tenants.touch(tenant)
         scalars.generation += 1
         scalars.purged_sequence = scalars.next_sequence
-        scalars.copied_dead = scalars.next_dead - 1
+        if scalars.copied_dead < scalars.next_dead - 1:
+            scalars.copied_dead = scalars.next_dead - 1
+            restart_copies(scalars)
         scalars.delayed_count = scalars.dead_count = scalars.expiring_count = 0
         self.freed_lines.clear()
         self.store.purge()

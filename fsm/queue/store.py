@@ -20,6 +20,7 @@ from heapq import heapify, heappop
 from typing import Final, TypeVar
 
 from raftmq.fsm.queue import rows as keys
+from raftmq.fsm.queue.delayed_window import DelayedWindow
 from raftmq.fsm.queue.limits import MemoryBounds
 from raftmq.fsm.queue.message import DELAYED, LEASED, LINED, READY, Message, decode_message, encode_message
 from raftmq.fsm.queue.windows import BY_NUMBER, BY_PRIORITY, BY_TIME, Key, Window
@@ -152,30 +153,29 @@ class MessageStore:
 
     def fill(self, window: Window) -> Reading[None]:
         """Read the next rows of a window of messages."""
-        range_ = window.next_range(self.bounds.read_rows)
-        found = yield RowsNeeded((range_,))
-        self.admit(window, found[0], range_.rows_max)
+        rows_max = self.bounds.read_rows
+        found = yield RowsNeeded(window.next_ranges(rows_max))
+        self.admit(window, found, rows_max)
 
     def fill_expiry(self) -> Reading[None]:
         """Read the next rows of the expiry index."""
-        range_ = self.expiry.next_range(self.bounds.read_rows)
-        found = yield RowsNeeded((range_,))
-        self.admit_expiry(found[0], range_.rows_max)
+        rows_max = self.bounds.read_rows
+        found = yield RowsNeeded(self.expiry.next_ranges(rows_max))
+        self.admit_expiry(found, rows_max)
 
-    def admit(self, window: Window, rows: Sequence[Row], rows_max: int) -> None:
+    def admit(self, window: Window, found: RowsFound, rows_max: int) -> None:
         """Add the rows that were read for a window of messages."""
-        fence = window.fence_after(rows, rows_max)
-        found: list[Key] = []
-        for key, value in rows:
-            message = decode_message(key, value)
-            sequence = message.sequence
+        placed, fence = window.accept(found, rows_max)
+        inside: list[Key] = []
+        for place, (key, value) in placed:
+            sequence = place[-1]
             if sequence not in self.messages:
                 if sequence in self.gone or sequence in self._frozen_gone:
                     continue
-                self.messages[sequence] = message
+                self.messages[sequence] = decode_message(key, value)
             # If the message in memory is elsewhere now, this key is outdated, and dropped when it is the first.
-            found.append(window.codec.decode(key[len(window.prefix) :]))
-        window.extend(found, fence, self.bounds.window_messages_max)
+            inside.append(place)
+        window.extend(inside, fence, self.bounds.window_messages_max)
         self.check_size(window)
 
     def check_size(self, window: Window) -> None:
@@ -183,11 +183,10 @@ class MessageStore:
         if len(window.heap) > self.heap_max:
             self._grown.append(window)
 
-    def admit_expiry(self, rows: Sequence[Row], rows_max: int) -> None:
+    def admit_expiry(self, found: RowsFound, rows_max: int) -> None:
         """Add the rows that were read for the expiry index. Whether their messages still exist shows when they are due."""
-        window = self.expiry
-        fence = window.fence_after(rows, rows_max)
-        window.extend([window.codec.decode(key[len(window.prefix) :]) for key, _ in rows], fence, len(rows))
+        placed, fence = self.expiry.accept(found, rows_max)
+        self.expiry.extend([place for place, _ in placed], fence, self.bounds.window_messages_max)
 
     def first_expiry(self) -> Key | None:
         """Return the smallest expiry key in memory."""
@@ -276,6 +275,7 @@ class MessageStore:
         """Forget that rows were taken: they are on disk, and every read that began earlier has been handed over."""
         frozen, self._frozen = self._frozen, set()
         self._frozen_gone = set()
+        self.delayed.forget_cells()
         for window in (*self.ready.values(), *self.lines.values(), self.delayed):
             if window.beyond:
                 window.retain_beyond(self._is_unwritten)
@@ -303,8 +303,7 @@ class MessageStore:
 
     def _write_gone(self, m: Message, out: list[DirtyRow]) -> None:
         out.append((m.stored_key, None))
-        out.append((keys.location_key(self.generation, m.sequence), None))
-        out.append((keys.body_key(m.sequence), None))
+        out.append((keys.location_key(self.generation, m.sequence), None))  # its evacuated body goes with it
         if m.stored_expiry:
             out.append((keys.expiry_key(self.generation, m.stored_expiry, m.sequence), None))
 
@@ -398,9 +397,9 @@ class MessageStore:
 
     # ------------------------------------------------------------------------------------------------------------ validity
 
-    def _delayed_window(self, *, is_complete: bool) -> Window:
+    def _delayed_window(self, *, is_complete: bool) -> DelayedWindow:
         prefix = keys.table_prefix(keys.DELAYED_ROWS, self.generation)
-        return Window(prefix, BY_TIME, self._is_delayed, is_complete=is_complete)
+        return DelayedWindow(prefix, self._is_delayed, is_complete=is_complete)
 
     def _expiry_window(self, *, is_complete: bool) -> Window:
         prefix = keys.table_prefix(keys.EXPIRY_ROWS, self.generation)

@@ -103,13 +103,15 @@ class TenantTable:
         self.by_number: dict[int, Tenant] = {ROOT_TENANT: self.root}
         self.by_path: dict[str, Tenant] = {"": self.root}
         self.ready_count = 0
-        """Ready messages of all tenants, as of the last `refresh`."""
+        """Ready messages of all tenants, as of the last entry."""
         self.message_count = 0
-        """Messages of all tenants, in any state, as of the last `refresh`."""
+        """Messages of all tenants, in any state, as of the last entry."""
         self.byte_count = 0
         """Their stored bodies."""
         self._touched: dict[int, Tenant] = {}
         """Tenants to be reported to the tree."""
+        self._uncounted: dict[int, Tenant] = {}
+        """Tenants whose counters are not in those of the partition."""
         self._unheaded: dict[int, Tenant] = {}
         """Tenants whose next message must be read before anything is chosen. Only with the strategy `none`."""
         self._dirty: set[int] = set()
@@ -149,18 +151,39 @@ class TenantTable:
     def touch(self, tenant: Tenant) -> None:
         """Remember that a tenant's counters or pauses changed."""
         self._touched[tenant.number] = tenant
+        self.count(tenant)
+
+    def count(self, tenant: Tenant) -> None:
+        """Remember that a tenant's counters changed, but neither its next message nor whether it has one."""
+        self._uncounted[tenant.number] = tenant
         self._dirty.add(tenant.number)
 
+    def on_leased(self, tenant: Tenant) -> None:
+        """Remember that messages of a tenant were leased. The tree counts its turns itself while it has another one."""
+        if tenant.ready and self.rates.rate is None and self.tree.settings.strategy is not Strategy.NONE:
+            self.count(tenant)
+        else:
+            self.touch(tenant)
+
     def pause(self, tenant: Tenant, until: int) -> None:
-        """Pause a subtree until a time. 0 ends the pause."""
+        """Pause a subtree until a time. 0 ends the pause. Only the row of its top changes."""
         tenant.paused_until = until
         if until:
             heappush(self._pause_ends, (until, tenant.number))
-        self._touch_subtree(tenant)
+        self.touch(tenant)
+        prefix = f"{tenant.path}."
+        self._touched |= {one.number: one for path, one in self.by_path.items() if path.startswith(prefix)}
 
     def is_paused(self, now: int) -> bool:
         """Return whether the whole partition is paused."""
         return self.root.paused_until > now
+
+    def paused(self, now: int) -> Iterator[tuple[str, int]]:
+        """Yield the paths of tenants with a pause of their own, each with its end."""
+        for number in dict.fromkeys(number for _, number in self._pause_ends):
+            tenant = self.by_number.get(number)
+            if tenant is not None and tenant.paused_until > now:
+                yield tenant.path, tenant.paused_until
 
     # --------------------------------------------------------------------------------------------------------------- time
 
@@ -214,6 +237,7 @@ class TenantTable:
         number = tenant.number
         del self.by_number[number], self.by_path[tenant.path]
         self._touched.pop(number, None)
+        self._uncounted.pop(number, None)
         self._unheaded.pop(number, None)
         self.tree.remove(number)
         self.rates.forget(number)
@@ -227,13 +251,25 @@ class TenantTable:
     # -------------------------------------------------------------------------------------------------------------- turns
 
     def refresh(self, now: int) -> None:
-        """Report the touched tenants to the tree. Comes before every choice, and at the end of every entry."""
+        """Report the touched tenants to the tree. Comes before every choice.
+
+        Those that have something leasable come first. If `a.x` is emptied and `a.y` is filled together, `a` then has something all the
+        time and keeps its pass, so that the order in which tenants were touched has no effect.
+        """
         touched = self._touched
         if touched:
             self._touched = {}
-            # By number: a parent that is left by one child and entered by another may get another pass if both change places.
-            for number in sorted(touched):
-                self._report(touched[number], now)
+            emptied = [number for number, tenant in touched.items() if not self._report(tenant, now)]
+            for number in emptied:
+                self.tree.set_leasable(number, is_leasable=False)
+
+    def finish_entry(self, now: int) -> None:
+        """Report the touched tenants to the tree and count them. Comes at the end of every entry."""
+        self.refresh(now)
+        for tenant in self._uncounted.values():
+            self._count(tenant)
+            self._follow_idleness(tenant, now)
+        self._uncounted.clear()
 
     def may_lease(self, tenant: Tenant, now: int) -> bool:
         """Return whether one more message of a tenant may be leased, if it has one."""
@@ -257,25 +293,25 @@ class TenantTable:
 
     def _count(self, tenant: Tenant) -> None:
         """Bring a tenant's counters into those of the partition."""
+        total = tenant.total
         self.ready_count += tenant.ready - tenant.seen_ready
-        self.message_count += tenant.total - tenant.seen_total
+        self.message_count += total - tenant.seen_total
         self.byte_count += tenant.bytes - tenant.seen_bytes
-        tenant.seen_ready, tenant.seen_total, tenant.seen_bytes = tenant.ready, tenant.total, tenant.bytes
+        tenant.seen_ready, tenant.seen_total, tenant.seen_bytes = tenant.ready, total, tenant.bytes
 
-    def _report(self, tenant: Tenant, now: int) -> None:
-        self._count(tenant)
+    def _report(self, tenant: Tenant, now: int) -> bool:
+        """Report a tenant to the tree if it has something leasable. Return whether it has."""
         number = tenant.number
-        is_leasable = tenant.ready > 0 and not self._is_held(tenant, now)
         self._unheaded.pop(number, None)
-        if is_leasable and self.tree.settings.strategy is Strategy.NONE:
-            window = self._store.ready_window(number, tenant.ready)
-            head = window.first()
+        if not tenant.ready or self._is_held(tenant, now):
+            return False
+        head = None
+        if self.tree.settings.strategy is Strategy.NONE:
+            head = self._store.ready_window(number, tenant.ready).first()
             if head is None:
                 self._unheaded[number] = tenant
-            self.tree.set_leasable(number, is_leasable=True, head=head or _UNKNOWN_HEAD)
-        else:
-            self.tree.set_leasable(number, is_leasable)
-        self._follow_idleness(tenant, now)
+        self.tree.set_leasable(number, is_leasable=True, head=head or _UNKNOWN_HEAD)
+        return True
 
     def _follow_idleness(self, tenant: Tenant, now: int) -> None:
         if tenant.number == ROOT_TENANT:
@@ -294,12 +330,6 @@ class TenantTable:
             return False
         paths = (*ancestors(tenant.path), tenant.path) if tenant.path else ()
         return any(self.by_path[path].paused_until > now for path in paths)
-
-    def _touch_subtree(self, top: Tenant) -> None:
-        prefix = f"{top.path}."
-        for path, tenant in self.by_path.items():
-            if tenant is top or path.startswith(prefix):
-                self.touch(tenant)
 
     # --------------------------------------------------------------------------------------------------------------- rows
 

@@ -153,9 +153,9 @@ def queue_settings(config: Mapping[str, str]) -> QueueSettings:
 
 
 def reason_against_partitions(config: Mapping[str, str]) -> str:
-    """Return why a queue topic with this configuration cannot get more partitions, or an empty text.
+    """Return why a queue topic with this configuration should not get more partitions, or an empty text.
 
-    Adding partitions changes the partition of an id or a key. Schedules move to no other partition, but they are not known here.
+    Adding partitions changes the partition of an id or a key. Schedules stay where they are.
     """
     if ORDERED_BY_KEY.value_in(config):
         return f"{ORDERED_BY_KEY.name} is true, and a key's later messages would go to another partition than its earlier ones"

@@ -17,12 +17,14 @@ from heapq import heapify, heappop, heappush
 from struct import Struct
 from typing import Any, Final
 
-from raftmq.fsm.queue.rows import READY_SIGN, after
-from raftmq.fsm.row_reads import RowRange
+from raftmq.fsm.queue.rows import READY_SIGN, after, delayed_suffix, place_of_delayed
+from raftmq.fsm.row_reads import RowRange, RowsFound
 from raftmq.fsm.tables import Row
 
 Key = tuple[Any, ...]  # numbers; an id is the second part of the key of an id's expiry
 """Place in a window: the parts of a row's key after the prefix that all rows of the window have. The sequence is its last part."""
+Placed = tuple[Key, Row]
+"""A row with its place in a window."""
 
 START: Final[Key] = (-(1 << 63),)
 """A fence below every key: nothing is known."""
@@ -53,6 +55,8 @@ BY_TIME: Final = KeyCodec(lambda key: _TIME.pack(*key), _TIME.unpack)
 """(time, sequence)"""
 BY_NUMBER: Final = KeyCodec(lambda key: _NUMBER.pack(*key), _NUMBER.unpack)
 """(sequence,)"""
+BY_DUE: Final = KeyCodec(lambda key: delayed_suffix(*key), place_of_delayed)
+"""(due, sequence). The order of the rows is another one: see `delayed_window`."""
 BY_TIME_AND_ID: Final = KeyCodec(
     lambda key: _NUMBER.pack(key[0]) + key[1], lambda suffix: (*_NUMBER.unpack(suffix[:8]), suffix[8:])
 )
@@ -110,29 +114,35 @@ class Window:
             return int(first[0])
         return None if self.fence == END else max(int(self.fence[0]), 0)
 
-    def next_range(self, rows_max: int) -> RowRange:
-        """Return the rows that follow the fence of an incomplete window."""
+    def next_ranges(self, rows_max: int) -> tuple[RowRange, ...]:
+        """Return about `rows_max` rows to read that follow the fence of an incomplete window."""
         first = self.prefix if self.fence == START else self.prefix + self.codec.encode(self.fence) + b"\0"
-        return RowRange(first, after(self.prefix), rows_max)
+        return (RowRange(first, after(self.prefix), rows_max),)
 
-    def fence_after(self, rows: Sequence[Row], rows_max: int) -> Key:
-        """Return the fence up to which the rows of `next_range` make the window complete."""
-        return self.codec.decode(rows[-1][0][len(self.prefix) :]) if len(rows) >= rows_max else END
+    def accept(self, found: RowsFound, rows_max: int) -> tuple[Sequence[Placed], Key]:
+        """Take the rows of `next_ranges`. Return those between the fence and a new one, up to which they are complete."""
+        placed = [(self.key_of(row), row) for row in found[0]]
+        return placed, placed[-1][0] if len(placed) >= rows_max else END
+
+    def key_of(self, row: Row) -> Key:
+        """Return the place of a row of this index."""
+        return self.codec.decode(row[0][len(self.prefix) :])
 
     def extend(self, keys: Sequence[Key], fence: Key, keys_max: int) -> None:
         """Add the keys that were read between the present fence and a new one.
 
-        If nothing was read because everything beyond the fence is still unwritten, only the first `keys_max` of those keys move inside:
-        a backlog of unwritten messages would otherwise move in and out with each refill.
+        If nothing was read because everything there is still unwritten, only the first `keys_max` of those keys move inside: a backlog of
+        unwritten messages would otherwise move in and out with each refill.
         """
         heap, beyond = self.heap, self.beyond
         for key in keys:
             heappush(heap, key)
-        if fence == END and not keys and len(beyond) > keys_max:
-            for _ in range(keys_max):
-                fence = heappop(beyond)
-                heappush(heap, fence)
+        limit = keys_max if not keys and len(beyond) > keys_max else 0
+        moved = 0
         while beyond and beyond[0] <= fence:
+            moved += 1
+            if moved == limit:
+                fence = beyond[0]
             heappush(heap, heappop(beyond))
         self.fence = fence
 

@@ -12,6 +12,7 @@ import os
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 from sim.cluster.batch import judged, run_batch
@@ -27,10 +28,10 @@ REPORT_SECONDS = 2.0
 _BAR_WIDTH = 30
 
 
-def replay_command(seed: int, mutant: str | None) -> str:
+def replay_command(seed: int, mutant: str | None, *, has_queues: bool | None = None) -> str:
     """Return the command that replays a run."""
     if mutant is None:
-        return f"make sim SEED={seed}"
+        return f"make sim SEED={seed}" + (" ARGS=--queues" if has_queues else "")
     return f"python -m sim.cluster --seed {seed} --mutant {mutant}"
 
 
@@ -49,11 +50,11 @@ def summary(outcome: Outcome) -> str:
     )
 
 
-def _build(mutant: str | None) -> Build:
-    return PRODUCT if mutant is None else MUTANTS[mutant].build
+def _build(mutant: str | None, *, has_queues: bool | None) -> Build:
+    return replace(PRODUCT, has_queues=has_queues) if mutant is None else MUTANTS[mutant].build
 
 
-def _replay(seed: int, mutant: str | None, level: str | None, history: Path | None) -> Outcome:
+def _replay(seed: int, build: Build, level: str | None, history: Path | None) -> Outcome:
     def say(line: str) -> None:
         print(line)
 
@@ -66,7 +67,7 @@ def _replay(seed: int, mutant: str | None, level: str | None, history: Path | No
         if history is not None:
             write_history(history, events)
 
-    return run_seed(seed, _build(mutant), say, history=keep)
+    return run_seed(seed, build, say, history=keep)
 
 
 def _cpu_seconds() -> float:
@@ -75,7 +76,9 @@ def _cpu_seconds() -> float:
     return times.user + times.system + times.children_user + times.children_system
 
 
-def _run_many(first: int, count: int, jobs: int, mutant: str | None, *, is_recorded: bool) -> Verdict:
+def _run_many(
+    first: int, count: int, jobs: int, mutant: str | None, *, has_queues: bool | None, is_recorded: bool
+) -> Verdict:
     begun = reported = time.perf_counter()
     cpu_begun = _cpu_seconds()
     commit = current_commit() if is_recorded else ""
@@ -85,7 +88,7 @@ def _run_many(first: int, count: int, jobs: int, mutant: str | None, *, is_recor
     marks: Counter[str] = Counter()
     virtual_seconds = 0.0
     is_terminal = sys.stderr.isatty()
-    for done, outcome in enumerate(run_batch(first, count, jobs, _build(mutant)), start=1):
+    for done, outcome in enumerate(run_batch(first, count, jobs, _build(mutant, has_queues=has_queues)), start=1):
         virtual_seconds += outcome.virtual_seconds
         totals["operations"] += outcome.operations
         totals["short"] += outcome.operations < OPERATIONS_MIN
@@ -117,7 +120,7 @@ def _run_many(first: int, count: int, jobs: int, mutant: str | None, *, is_recor
         )
     if not findings:
         return Verdict.OK
-    print(replay_command(findings[0].seed, mutant), flush=True)
+    print(replay_command(findings[0].seed, mutant, has_queues=has_queues), flush=True)
     return min(one.verdict for one in findings)
 
 
@@ -135,20 +138,28 @@ def main() -> int:
         "--seeds", type=int, default=SEEDS_DEFAULT, help=f"number of seeds in a batch ({SEEDS_DEFAULT})"
     )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="number of processes (one per core)")
+    parser.add_argument("--queues", action="store_true", help="every seed has queue topics, not only some")
     parser.add_argument("--record", action="store_true", help="add a row to docs/internals/simulation-runs.md")
     arguments = parser.parse_args()
     if arguments.record and (arguments.mutant is not None or arguments.seed is not None):
         parser.error("only a batch of seeds of the product is recorded")
+    has_queues = True if arguments.queues else None
     if arguments.seed is None:
         return _run_many(
-            arguments.first, arguments.seeds, arguments.jobs, arguments.mutant, is_recorded=arguments.record
+            arguments.first,
+            arguments.seeds,
+            arguments.jobs,
+            arguments.mutant,
+            has_queues=has_queues,
+            is_recorded=arguments.record,
         )
     seed = arguments.seed
-    outcome = judged(seed, _replay, seed, arguments.mutant, arguments.log, arguments.history)
+    build = _build(arguments.mutant, has_queues=has_queues)
+    outcome = judged(seed, _replay, seed, build, arguments.log, arguments.history)
     print(summary(outcome))
     if outcome.verdict is not Verdict.OK:
         print(finding(outcome))
-    print(replay_command(outcome.seed, arguments.mutant))
+    print(replay_command(outcome.seed, arguments.mutant, has_queues=has_queues))
     return outcome.verdict
 
 

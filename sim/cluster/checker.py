@@ -12,12 +12,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec
 
 from raftmq.broker.base.supervisor import Work, is_fatal
+from raftmq.broker.partitions.queue.partition import PartitionQueue
 from raftmq.broker.replica.disk import Idle
 from raftmq.broker.replica.replica import Replica
 from raftmq.errors import InvariantError
 from raftmq.fsm.log_commands import TrimLog, decode_command
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.metadata_commands import decode_command as decode_metadata_command
+from raftmq.fsm.queue.partition import QueuePartition
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.raft.core import RestoredState
 from raftmq.raft.entry import Entry, EntryKind, Proposal
@@ -45,6 +47,9 @@ from sim.cluster.invariants.group_ownership import SESSION_SECONDS, GroupOwnersh
 from sim.cluster.invariants.high_watermark import HighWatermark
 from sim.cluster.invariants.memory import Memory
 from sim.cluster.invariants.quarantine import check_quarantined_silent, check_serves_none_quarantined
+from sim.cluster.invariants.queue_clock import QueueClocks
+from sim.cluster.invariants.queue_rows import DurableQueue, check_bodies, living_rows
+from sim.cluster.invariants.queue_state import QueueStates, check_gate
 from sim.cluster.invariants.reads import CommittedReads
 from sim.cluster.invariants.replica_state import ReplicaStates
 from sim.cluster.invariants.retention import Retention, check_stamp
@@ -86,6 +91,8 @@ class Checker:
         self.acknowledged = Acknowledged(self.committed)
         self.reads = CommittedReads(self.committed)
         self.replica_states = ReplicaStates()
+        self.queue_states = QueueStates()
+        self._queue_clocks = QueueClocks(CLOCK_ERROR_MS_MAX)
         self.groups = GroupOwnership(SESSION_SECONDS, CLOCK_RATE_MAX)
         self.retention = Retention(self.acknowledged)
         self._proposed_ms: dict[tuple[int, int, int], int] = {}
@@ -253,11 +260,18 @@ class Checker:
         now_ms = self._cluster.true_ms
         for entry in appended.entries:
             self._proposed_ms[replica.group_id, entry.term, entry.index] = now_ms
-            if entry.kind is EntryKind.DATA:
+            if isinstance(replica.state_machine, QueuePartition):
+                self._queue_clocks.on_proposed(replica.group_id, entry, now_ms)
+            elif entry.kind is EntryKind.DATA:
                 check_stamp(replica.group_id, entry, now_ms - CLOCK_ERROR_MS_MAX)
 
     def _before_apply(self, replica: Replica[StateMachine], applied: AppliedOnce, entries: Sequence[Entry]) -> None:
         applied.on_apply(entries)
+        if isinstance(replica.state_machine, QueuePartition):
+            for entry in entries:
+                self.committed.on_applied(replica.group_id, replica.replica_id, entry, has_records=False)
+                self._queue_clocks.on_applied(replica.group_id, entry)
+            return
         for entry in entries:
             if self.committed.on_applied(replica.group_id, replica.replica_id, entry):
                 batch = self.committed.batch_at(replica.group_id, entry.base_offset)
@@ -358,12 +372,37 @@ class Checker:
             self.judge(self._budgets[process.machine.name].check_recent_entries)
             for replica in process.node.engine.replicas.values():
                 self.judge(self.replica_states.on_state, replica)
+                self.judge(self._on_queue_state, process, replica)
                 self.judge(self._memory.check, replica)
+
+    def _on_queue_state(self, process: Process, replica: Replica[StateMachine]) -> None:
+        """Check the state of a queue partition, in memory and on disk."""
+        assert process.node is not None
+        store: Any = process.node.store
+        key, disk, name = replica.key, process.machine.disk, process.machine.name
+        if key not in store._states or (name, key) in self.damaged:
+            return
+        self.queue_states.on_memory(replica)
+        where = f"{name} r{replica.replica_id} of g{replica.group_id}"
+        rows = living_rows(disk, key)
+        queue = DurableQueue(where, rows)
+        queue.check()
+        state_index = store._states[key].meta.state_index
+        if (
+            store._replicas[key].meta.last_index >= state_index
+        ):  # after a snapshot its newest bodies arrive with the log
+            check_bodies(where, store, key, queue)
+        self.queue_states.on_disk(replica, state_index, rows)
 
     def is_quiet(self) -> bool:
         """Return whether all proposals are applied. There may be new ones without clients, since retention continues."""
         groups = [g for p in self._cluster.running() if p.node is not None for g in p.node.engine.replicas.values()]
-        return all(isinstance(g.disk, Idle) and g.core.applied_index >= g.core.last_index for g in groups)
+        return all(
+            isinstance(g.disk, Idle)
+            and g.core.applied_index >= g.core.last_index
+            and (not g.is_disk_backed or g.durable_state_index >= g.core.applied_index)
+            for g in groups
+        )
 
     def at_end(self) -> None:
         """Check everything once more at the end, when the cluster is quiet."""
@@ -371,3 +410,7 @@ class Checker:
         for process in self._cluster.running():
             assert process.node is not None
             self.judge(self._budgets[process.machine.name].check_given_back)
+            for partition in process.node.partitions.values():
+                replica = partition.replica
+                if isinstance(partition, PartitionQueue) and replica.core.applied_index >= replica.core.last_index:
+                    self.judge(check_gate, f"{process.machine.name} g{replica.group_id}", partition.gate)

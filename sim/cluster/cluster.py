@@ -286,6 +286,12 @@ class Cluster:
         for machine in self.machines.values():
             machine.wall.sleep(hours * HOUR_MS)
 
+    def pass_time(self, hours: int) -> None:
+        """Let hours pass while no machine runs. A machine's time since its start begins again with its next start."""
+        self.true_epoch_ms += hours * HOUR_MS
+        for machine in self.machines.values():
+            machine.wall.set(machine.wall.epoch_ms + hours * HOUR_MS)
+
     # ------------------------------------------------------------------------------------------------ life
 
     def start(self, machine: Machine) -> None:
@@ -402,6 +408,8 @@ class Cluster:
             self.network.dark[machine.name] = None
         if process.parts.sim_writers is not None:
             process.parts.sim_writers.crash()
+        if process.parts.sim_write_back is not None:
+            process.parts.sim_write_back.crash()
         self.loop.kill(process.host)
         self.network.on_process_ended(process.host, is_power_cut=is_power_cut)
         for listener in self.on_gone:

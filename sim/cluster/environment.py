@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import cast
 
 import grpc.aio
@@ -34,6 +35,7 @@ from sim.cluster.rpc.server import RpcServer
 from sim.cluster.world.disk import Disk, SimExecutor, SimLogStore, SimRegistry, SimReserve, SimWriters
 from sim.cluster.world.loop import VirtualLoop
 from sim.cluster.world.network import Network
+from sim.cluster.world.write_back import SimWriteBackThread
 
 MAP_BYTES = 1 << 40
 
@@ -176,6 +178,7 @@ class SimParts(NodeEnvironment):
         self._metrics = metrics
         self.sim_store: SimLogStore | None = None
         self.sim_writers: SimWriters | None = None
+        self.sim_write_back: SimWriteBackThread | None = None
 
     def disk_reserve(self) -> DiskReserve:
         """See `NodeEnvironment`."""
@@ -200,7 +203,8 @@ class SimParts(NodeEnvironment):
 
     def readers(self, limits: Limits) -> ThreadPools:
         """See `NodeEnvironment`."""
-        return ThreadPools.shared(SimExecutor(self._loop))
+        self.sim_write_back = SimWriteBackThread(self._loop, self._disk)
+        return replace(ThreadPools.shared(SimExecutor(self._loop)), write_back=self.sim_write_back)
 
     def writers(
         self,

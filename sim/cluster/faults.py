@@ -404,6 +404,15 @@ class Nemesis:
             self._cluster.sleep_all(hours)
             self._did("sleep_all", f"for {hours} h")
 
+    def _all_down(self) -> None:
+        """Cut the power of all machines for hours."""
+        if not self.counts["all_down"]:  # its hours count for the same sum as those of sleeps
+            for machine in self._running():
+                self._end("all_down", machine, is_power_cut=True)
+            hours = self._rng.choice((8, 24))
+            self._cluster.pass_time(hours)
+            self._trace(f"all are down for {hours} h")
+
     def _metadata_leader(self) -> Process | None:
         for process in self._cluster.running():
             group = process.node.engine.replicas.get(METADATA_GROUP_ID) if process.node is not None else None

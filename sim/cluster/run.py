@@ -23,14 +23,19 @@ from sim.cluster.checker import Checker
 from sim.cluster.cluster import EPOCH_MS, Cluster, ClusterSettings, SimNode, scale
 from sim.cluster.environment import ProcessEnded, SimParts
 from sim.cluster.faults import Nemesis
+from sim.cluster.invariants.queue_work import watch_work
 from sim.cluster.invariants.space import why_space_is_kept
 from sim.cluster.options import SECONDS_MIN, Options, draw_options
+from sim.cluster.queues.options import QUEUE_LEVEL, QueueOptions, draw_queue_options, has_queues
+from sim.cluster.queues.scaling import offer_queues
+from sim.cluster.queues.workload import QueueWorkload
 from sim.cluster.workload import Workload
 from sim.cluster.world.loop import SimulationEnd, SpinningError, VirtualLoop
 from sim.cluster.world.network import Network, Weather
 from sim.core.invariants.violation import InvariantViolation
 from sim.history.checker import judge
 from sim.history.events import Event
+from sim.history.queues.checker import judge_queues
 
 FORMING_SECONDS = 30.0
 LIVENESS_SECONDS = 60.0
@@ -104,6 +109,10 @@ class Build:
     """Changes the product in place, and returns a function that undoes it."""
     option_overrides: Mapping[str, object] = field(default_factory=dict)
     """Options that replace the drawn ones of every seed."""
+    has_queues: bool | None = None
+    """Whether the run has queue topics. None: some seeds have."""
+    queue_overrides: Mapping[str, object] = field(default_factory=dict)
+    """Options of queue topics that replace the drawn ones of every seed."""
 
 
 PRODUCT = Build()
@@ -126,6 +135,9 @@ class Simulation:
         self.rng = random.Random(seed)
         drawn = draw_options(random.Random(self.rng.getrandbits(64)))
         self.options = options or replace(drawn, **build.option_overrides)  # type: ignore[arg-type]  # by name
+        self.queue_options = self._draw_queue_options(build)
+        if self.queue_options is not None and options is None and "all_down" not in build.option_overrides:
+            self.options = replace(self.options, all_down=self.queue_options.all_down)
         self._trace = trace
         self.digest = 0
         threads = self._child()
@@ -139,11 +151,35 @@ class Simulation:
         )
         self.checker = Checker(self.cluster, is_forgetful=options.is_forgetful)
         self.workload = Workload(self.cluster, self.checker, options, self._child())
+        self.queues: QueueWorkload | None = None
+        if self.queue_options is not None:
+            rng = random.Random(f"queues of {seed}")
+            self.queues = QueueWorkload(self.cluster, options, self.queue_options, rng, self.workload.spawn)
+            self.queues.ledger.is_stopping = lambda: self.workload.is_stopping
         self.nemesis: Nemesis | None = None
         self.healing_seconds = 0.0
 
     def _child(self) -> random.Random:
         return random.Random(self.rng.getrandbits(64))
+
+    def _draw_queue_options(self, build: Build) -> QueueOptions | None:
+        """Draw from a stream of its own, so that runs without queues do not depend on it."""
+        if not (has_queues(self.seed) if build.has_queues is None else build.has_queues):
+            return None
+        drawn = draw_queue_options(random.Random(f"queue options of {self.seed}"))
+        return replace(drawn, **build.queue_overrides)  # type: ignore[arg-type]  # by name
+
+    def offer_queues(self) -> Callable[[], None]:
+        """Change the product if the run has queue topics. Return a function that undoes it."""
+        if self.queue_options is None:
+            return lambda: None
+        unoffer, unwatch = offer_queues(self.queue_options), watch_work(self.checker.judge)
+
+        def undo() -> None:
+            unwatch()
+            unoffer()
+
+        return undo
 
     def _settings(self) -> ClusterSettings:
         options = self.options
@@ -236,6 +272,11 @@ class Simulation:
         if not self._until(created.done, FORMING_SECONDS):
             raise LivenessFailure(f"topics are not created: {self._describe()}")
         created.result()
+        if self.queues is not None and self.queues.options.starts_at_level >= QUEUE_LEVEL:
+            created = self.queues.create_topics()
+            if not self._until(created.done, FORMING_SECONDS):
+                raise LivenessFailure(f"queue topics are not created: {self._describe()}")
+            created.result()
         if not self._until(
             self._is_whole, FORMING_SECONDS
         ):  # before that, one machine may hold the only copy of metadata
@@ -248,6 +289,8 @@ class Simulation:
         self.network.weather.drop_share = options.drop_share
         self.nemesis = Nemesis(self.cluster, options, self._child(), self.checker)
         self.workload.start()
+        if self.queues is not None:
+            self.queues.start()
         self._until(None, options.seconds)
         if not self._has_enough_operations():
             self.nemesis.slow_down()
@@ -269,10 +312,17 @@ class Simulation:
         self.workload.is_stopping = True
         if not self._until(self.workload.stopped, LIVENESS_SECONDS):
             raise LivenessFailure(f"clients do not end: {self._describe()}")
-        verified = self.workload.verify()
-        if not self._until(lambda: verified.done() and self._is_whole(), deadline - self.loop.now):
-            raise LivenessFailure(f"read and written: {verified.done()}; {self._why_not_whole()}; {self._describe()}")
-        verified.result()
+        verified = [self.workload.verify()]
+        if self.queues is not None:
+            verified.append(self.workload.spawn("qv", self.queues.drain()))
+
+        def is_verified() -> bool:
+            return all(task.done() for task in verified)
+
+        if not self._until(lambda: is_verified() and self._is_whole(), deadline - self.loop.now):
+            raise LivenessFailure(f"read and written: {is_verified()}; {self._why_not_whole()}; {self._describe()}")
+        for task in verified:
+            task.result()
         if not self._until(lambda: not self._why_space_is_kept(), SPACE_SECONDS):
             raise LivenessFailure(f"FreedSpaceReturns: {self._why_space_is_kept()}")
         self._until(None, 0.3)
@@ -287,7 +337,10 @@ class Simulation:
         return why_space_is_kept(node for m in self.cluster.machines.values() if (node := m.node) is not None)
 
     def _judge_history(self) -> None:
-        """Judge the history of the clients by a checker that knows nothing about brokers."""
+        """Judge the histories of the clients by checkers that know nothing about brokers."""
+        if self.queues is not None:
+            for found in judge_queues(self.queues.ledger.operations, self.queues.ledger.ordered):
+                raise InvariantViolation(f"Queue.{found.anomaly}", found.text)
         verdict = judge(self.workload.history, is_describe_stale_allowed=True)
         for found in verdict.findings:
             raise InvariantViolation(f"History.{found.anomaly}", found.text)
@@ -390,11 +443,15 @@ class Simulation:
             "broken_replicas": self.checker.broken_replicas,
             "stale_directories": self.checker.stale_directories,
             "states_compared": self.checker.replica_states.compared,
+            "queue_states_compared": self.checker.queue_states.compared,
             "duplicates": self.checker.exactly_once.duplicates,
             "group_commits": self.checker.groups.commits,
             "clocks_found_wrong": self.checker.clocks_found_wrong,
             "retention_trims": self.checker.retention.trims,
+            "write_backs_kept": sum(m.disk.kept_write_backs for m in machines),
+            "installs_torn": sum(m.disk.torn_installs for m in machines),
             **self.workload.outcomes,
+            **(self.queues.ledger.counts if self.queues is not None else {}),
         }
 
 
@@ -415,9 +472,12 @@ def run_seed(
     simulation = Simulation(seed, build, trace, options)
     _KEPT.append(simulation)
     unscale = scale(is_tight=simulation.options.is_tight, is_forgetful=simulation.options.is_forgetful)
+    unoffer = simulation.offer_queues()
     sdk_clock.time = WallTimeModule(simulation.loop)
     if trace is not None:
         trace(f"seed {seed}: {simulation.options}")
+        if simulation.queue_options is not None:
+            trace(f"queues: {simulation.queue_options}")
     verdict, detail = Verdict.OK, ""
     try:
         simulation.run()
@@ -435,6 +495,7 @@ def run_seed(
         verdict, detail = Verdict.CRASH, f"{type(error).__name__}: {error}"
     finally:
         sdk_clock.time = time_module
+        unoffer()
         unscale()
         if undo is not None:
             undo()

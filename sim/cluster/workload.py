@@ -85,7 +85,8 @@ class Workload:
         self._cluster.clients[name] = host
         return host
 
-    def _spawn(self, name: str, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    def spawn(self, name: str, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run a client in a process of its own."""
         task = self._loop.spawn(self._host(name), work)
         self._tasks.append(task)
         return task
@@ -145,7 +146,7 @@ class Workload:
 
     def create_topics(self) -> asyncio.Task[None]:
         """Create the permanent topics."""
-        return self._spawn("a0", self._create_topics())
+        return self.spawn("a0", self._create_topics())
 
     async def _create_topics(self) -> None:
         async with RecordingAdmin(self._admin(), self.recorder, "a0") as admin:
@@ -169,18 +170,18 @@ class Workload:
         """Start the clients."""
         for number in range(self._options.producers):
             is_idempotent = number >= self._options.plain_producers
-            self._spawn(f"p{number}", self._produce(f"p{number}", is_idempotent=is_idempotent))
+            self.spawn(f"p{number}", self._produce(f"p{number}", is_idempotent=is_idempotent))
         for number in range(self._options.namesakes):
-            self._spawn(f"n{number}", self._produce(f"n{number}", is_idempotent=True, name=NAME))
+            self.spawn(f"n{number}", self._produce(f"n{number}", is_idempotent=True, name=NAME))
         for number in range(self._options.consumers):
-            self._spawn(f"c{number}", self._consume(f"c{number}"))
+            self.spawn(f"c{number}", self._consume(f"c{number}"))
         if self._options.admin_every:
-            self._spawn("a1", self._administrate("a1"))
-            self._spawn("d0", self._produce_in_passing())
+            self.spawn("a1", self._administrate("a1"))
+            self.spawn("d0", self._produce_in_passing())
         if self._options.trim_every:
-            self._spawn("a2", self._trim("a2"))
+            self.spawn("a2", self._trim("a2"))
         for number in range(self._options.members):
-            self._spawn(f"m{number}", self._take_part(f"m{number}"))
+            self.spawn(f"m{number}", self._take_part(f"m{number}"))
 
     async def _pause(self, seconds: float) -> None:
         await asyncio.sleep(self._rng.expovariate(1.0 / seconds))
@@ -420,7 +421,7 @@ class Workload:
 
     def verify(self) -> asyncio.Task[None]:
         """Write to every partition and read all records."""
-        return self._spawn("v0", self._verify())
+        return self.spawn("v0", self._verify())
 
     async def _verify(self) -> None:
         while True:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from raftmq.errors import TopicAlreadyExistsError, UnknownTopicError
 from raftmq.spark.errors import InvalidOptionError
-from raftmq.spark.jobs.running import Stop, describe_source, follow, say
+from raftmq.spark.jobs.running import Stop, describe_source, follow, require_log, say
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -72,7 +72,7 @@ def mirror(spark: SparkSession, settings: MirrorSettings, stop: Stop) -> int:
 
 
 def prepare_target(settings: MirrorSettings) -> None:
-    """Create the topics that the target lacks. Raises `InvalidOptionError`, `BootstrapError`."""
+    """Create the topics that the target lacks. Raises `InvalidOptionError`, `TopicKindMismatchError`, `BootstrapError`."""
     from raftmq.sync import Admin
 
     with (
@@ -87,6 +87,7 @@ def prepare_target(settings: MirrorSettings) -> None:
             there = _found(source, name)
             if there is None:
                 raise InvalidOptionError(f"{settings.source_servers} has no topic {name!r}")
+            require_log(there)
             copy = settings.prefix + name
             count = len(there.partitions)
             try:

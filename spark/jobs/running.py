@@ -18,7 +18,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Final
 
 from raftmq import errors
-from raftmq.errors import Outcome, RaftMQError, UnknownTopicError, UsageError
+from raftmq.client.base.settings import LOG_KIND
+from raftmq.errors import Outcome, RaftMQError, TopicKindMismatchError, UnknownTopicError, UsageError
 from raftmq.spark import errors as source_errors
 from raftmq.spark import sink_errors
 from raftmq.spark.errors import InvalidOptionError
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.listener import StreamingQueryProgress
     from pyspark.sql.streaming.query import StreamingQuery
+    from raftmq.client.admin.descriptions import TopicDescription
 
 EXIT_OK: Final = 0
 EXIT_DEFECT: Final = 1
@@ -150,6 +152,7 @@ def check_topics(servers: str, topics: Sequence[str]) -> None:
 
     Raises:
         InvalidOptionError: a topic does not exist.
+        TopicKindMismatchError: a topic is no log.
         BootstrapError: no broker answered.
     """
     from raftmq.sync import Admin
@@ -157,11 +160,17 @@ def check_topics(servers: str, topics: Sequence[str]) -> None:
     with Admin(bootstrap_servers=servers) as admin:
         for topic in topics:
             try:
-                admin.describe_topic(topic)
+                require_log(admin.describe_topic(topic))
             except UnknownTopicError:
                 raise InvalidOptionError(
                     f"{servers} has no topic {topic!r} (raftmq topic list shows the topics)"
                 ) from None
+
+
+def require_log(topic: TopicDescription) -> None:
+    """Raise `TopicKindMismatchError` unless the topic is a log."""
+    if topic.kind != LOG_KIND:
+        raise TopicKindMismatchError(f"{topic.name!r} is a topic of kind {topic.kind!r}, and jobs are for log topics")
 
 
 def open_session(name: str, master: str | None, settings: Mapping[str, str]) -> SparkSession:

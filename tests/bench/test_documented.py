@@ -3,7 +3,8 @@
 import re
 from pathlib import Path
 
-from bench import assignors, commits, groups, partitions, write_back
+from bench import assignors, commits, groups, partitions, queue_loads, queue_workloads, write_back
+from bench.queue_workloads import QUEUE_WORKLOADS
 from bench.report import number
 from bench.spark import runs as spark
 from bench.workloads import FULL, PRODUCERS, SENDERS, WORKLOADS
@@ -18,7 +19,7 @@ def row(name: str) -> str:
 
 
 def test_every_workload_has_a_row_with_its_targets() -> None:
-    for name, workload in WORKLOADS.items():
+    for name, workload in (WORKLOADS | QUEUE_WORKLOADS).items():
         target = row(name).rsplit("|", 2)[1]
         for figure in workload.figures:
             assert figure.target is not None
@@ -41,6 +42,22 @@ def test_the_counts_are_those_of_the_full_scale() -> None:
         assert f"{getattr(FULL, name):,}" in row(name)
     assert f"{SENDERS} tasks" in row("senders")
     assert f"{PRODUCERS} producers" in row("producers")
+
+
+def test_the_counts_of_queues_are_those_of_the_full_scale() -> None:
+    assert f"{queue_workloads.WORKERS} tasks, each {FULL.queue_cycles} times" in row("queue_cycles")
+    workers, batches = queue_workloads.BATCH_WORKERS, FULL.queue_batches
+    assert f"{workers} tasks, each {batches} times {queue_workloads.BATCH} messages" in row("queue_batches")
+    for name in ("queue_latency", "queue_due"):
+        assert f"{FULL.queue_latency:,} messages" in row(name)
+
+
+def test_every_figure_of_queue_loads_is_explained() -> None:
+    section = PAGE.split("### Large queues")[1].split("\n### ")[0]
+    for figure in queue_loads.figures():
+        assert f"`{figure.name}`" in section
+        if figure.target is not None:
+            assert f"{'≥' if figure.is_higher_better else '≤'} {number(figure.target)}" in section
 
 
 def test_every_figure_of_groups_is_explained() -> None:

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bench import partitions
-from bench.__main__ import DEFAULT_OUTPUT, NAMES, TOO_LONG_FOR_QUICK, parse
-from bench.workloads import WORKLOADS
+from bench import partitions, queue_loads
+from bench.__main__ import DEFAULT_OUTPUT, NAMES, QUEUE_LOADS, ROUNDS, TOO_LONG_FOR_QUICK, parse
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -26,19 +25,20 @@ def test_every_workload_reports_finite_figures_and_the_table_shows_them(tmp_path
     assert done.returncode == 0, done.stderr
     report = json.loads(output.read_text())
     found = {(row["workload"], row["figure"]): row for row in report["rows"]}
-    expected = {(name, figure.name) for name, workload in WORKLOADS.items() for figure in workload.figures}
+    expected = {(name, figure.name) for name, workload in ROUNDS.items() for figure in workload.figures}
     expected |= {("partitions_300", figure.name) for figure in partitions.figures(300)}
+    expected |= {(QUEUE_LOADS, figure.name) for figure in queue_loads.figures()}
     assert set(found) == expected
     for row in found.values():
         assert all(math.isfinite(value) and value >= 0 for value in row["values"]), row
         assert row["minimum"] <= row["median"] <= row["maximum"]
-    assert all(found[name, figure]["median"] > 0 for name, figure in expected if name in WORKLOADS)
+    assert all(found[name, figure]["median"] > 0 for name, figure in expected if name in ROUNDS)
     assert {"cpus", "kernel", "python", "versions", "load_average", "disk"} <= set(report["machine"])
-    assert [sample["round"] for sample in report["samples"]] == [1] * (len(WORKLOADS) + 1)
+    assert [sample["round"] for sample in report["samples"]] == [1] * (len(ROUNDS) + 2)
     for workload, figure in expected:
         assert workload in done.stdout
         assert figure in done.stdout
-    for note in ("figures mean nothing", "to come, with queues", "set KAFKA_HOME", "set NATS_SERVER"):
+    for note in ("figures mean nothing", "set KAFKA_HOME", "set NATS_SERVER"):
         assert note in done.stdout
     assert done.stdout.splitlines()[-1] == f"written: {output}"
 

@@ -14,7 +14,7 @@ import pytest
 import typer
 from raftmq.cli import main
 
-PATHS = ["", "topic", "group", "dlq", "cluster", "broker", "config", "worker"]
+PATHS = ["", "topic", "group", "dlq", "queue", "schedule", "cluster", "broker", "config", "worker"]
 
 
 def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -14,6 +15,8 @@ from raftmq.cli.exit_codes import CommandError, ExitCode
 from raftmq.cli.main import app
 from raftmq.cli.worker import load_handler
 from typer.testing import CliRunner
+
+from tests.support.cli.queue_commands import QueueCommands, assert_refused
 
 MODULES = {
     "good.py": "class Group:\n    @staticmethod\n    def handle(record): pass\ndef handle(record): pass\nasync def later(record): pass\nNUMBER = 3\n",
@@ -84,7 +87,9 @@ OPTIONS = ("--topic", "t", "--group", "g")
     [
         (),
         ("good:handle",),
-        ("good:handle", "--topic", "t"),
+        ("good:handle", "--topic", "t", "--topic", "u"),
+        ("good:handle", "--topic", "t", "--dead-letter-topic", "d"),
+        ("good:handle", "--topic", "t", "--instance", "one"),
         ("good:handle", *OPTIONS, "--concurrency", "0"),
         ("good:handle", *OPTIONS, "--ordering", "chaos"),
         ("good:handle", *OPTIONS, "--executor", "moon"),
@@ -144,3 +149,23 @@ def test_the_worker_without_a_broker_exits_with_3_and_one_sentence(modules: Path
     assert nobody in complaints[0]
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
+
+
+def test_without_a_group_a_worker_works_on_a_queue_topic_until_it_is_terminated(
+    jobs: QueueCommands, tmp_path: Path
+) -> None:
+    (tmp_path / "handlers.py").write_text("def handle(record):\n    print(record.value.decode(), flush=True)\n")
+    jobs.text("queue", "put", "jobs", "--value", "resize 17")
+    with jobs.process("worker", "run", "handlers:handle", "--app-dir", str(tmp_path), "--topic", "jobs") as worker:
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == b"resize 17\n"
+        worker.send_signal(signal.SIGTERM)
+        worker.communicate(timeout=60)
+        assert worker.returncode == 0
+    assert jobs.queues[0].settled == [("ACCEPT", 0)]
+
+
+def test_a_log_topic_needs_a_group(jobs: QueueCommands, modules: Path) -> None:
+    jobs.text("topic", "create", "events")
+    done = jobs.fed("worker", "run", "good:handle", "--app-dir", str(modules), "--topic", "events", stdin=b"")
+    assert_refused(done, 4, "'events' is a topic of kind 'log'")

@@ -64,9 +64,11 @@ def test_status_reports_a_dead_broker_and_lagging_replicas_in_json_and_exit_code
     owner = next(n for n in (1, 2, 3) if n not in cluster.leaders(topic).values())
     cluster.kill(owner)
     try:
-        end = time.monotonic() + WAIT_SECONDS
-        while not (_is_said_to_be_missing(cluster, owner, topic) and _is_out_of_sync(cluster, owner, topic)):
-            assert time.monotonic() < end, raftmq(cluster, "cluster", "status", "--output", "json")
+        # one after the other: a busy broker that answers late is unknown for a moment, in one of the two commands
+        for is_shown in (_is_said_to_be_missing, _is_out_of_sync):
+            end = time.monotonic() + WAIT_SECONDS
+            while not is_shown(cluster, owner, topic):
+                assert time.monotonic() < end, (is_shown, raftmq(cluster, "cluster", "status", "--output", "json"))
     finally:
         cluster.restart(owner)
         cluster.wait_formed()

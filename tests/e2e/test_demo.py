@@ -1,4 +1,4 @@
-"""The demo verifies its records and leaves no files, and the first program of the README prints the shown output."""
+"""The demo verifies its records and jobs and leaves nothing, and the first program of the README prints the shown output."""
 
 import os
 import re
@@ -23,21 +23,26 @@ def demo(tmp_path: Path, flights: int) -> "subprocess.Popen[str]":
     )
 
 
-def test_the_demo_verifies_every_flight_and_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_the_demo_verifies_every_flight_and_job_and_leaves_nothing_behind(tmp_path: Path) -> None:
     with demo(tmp_path, 30_000) as running:
         said, complained = running.communicate(timeout=180)
     assert running.returncode == 0, said + complained
     assert "records verified   30,000 of 30,000" in said
-    assert "kill -9 of broker" in said
+    assert said.count("kill -9 of broker") == 2
+    assert "jobs verified      2,369 of 2,369" in said
+    assert "2,111 done; dead letters: 219 rejected, 39 out of attempts" in said
+    assert re.search(r"SIGKILL of worker 1 with 16 jobs in work: \d+ delivered again", said)
     assert complained == ""
     assert list(tmp_path.iterdir()) == []
 
 
-def test_ctrl_c_in_the_demo_leaves_nothing_behind(tmp_path: Path) -> None:
-    with demo(tmp_path, 300_000) as running:
+@pytest.mark.parametrize(("flights", "begin"), [(300_000, "producing"), (2_000, "  EV puts")], ids=["flights", "jobs"])
+def test_ctrl_c_in_the_demo_leaves_nothing_behind(tmp_path: Path, flights: int, begin: str) -> None:
+    """The workers have the same standard error, so its end is also theirs."""
+    with demo(tmp_path, flights) as running:
         assert running.stdout is not None
         for line in running.stdout:
-            if line.startswith("producing"):
+            if line.startswith(begin):
                 break
         running.send_signal(signal.SIGINT)
         _, complained = running.communicate(timeout=60)

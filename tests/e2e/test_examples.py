@@ -21,7 +21,12 @@ from tests.support.e2e.guide_programs import read_page
 pytestmark = [pytest.mark.e2e]
 
 ROOT = Path(__file__).resolve().parents[2]
-PRODUCERS = sorted(path for path in (ROOT / "examples/producers").glob("*.py") if path.name != "__init__.py")
+PROGRAMS = sorted(
+    path
+    for folder in ("examples/producers", "examples/queues")
+    for path in (ROOT / folder).glob("*.py")
+    if path.name != "__init__.py"
+)
 KAFKA_PAGE = ROOT / "docs/guides/coming-from-kafka.md"
 TUTORIAL = read_page(ROOT / "docs/guides/tutorial.md")
 
@@ -54,7 +59,7 @@ def promised_output(program: Path) -> str:
     return dedent(promised).strip() + "\n"
 
 
-@pytest.mark.parametrize("program", PRODUCERS, ids=[path.stem for path in PRODUCERS])
+@pytest.mark.parametrize("program", PROGRAMS, ids=[path.stem for path in PROGRAMS])
 def test_an_example_prints_the_output_in_its_docstring(cluster: LocalCluster, tmp_path: Path, program: Path) -> None:
     assert run([sys.executable, str(program), cluster.bootstrap_servers], tmp_path) == promised_output(program)
 

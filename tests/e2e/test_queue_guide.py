@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import raftmq
-from raftmq.broker.partitions.kinds import KINDS
 from raftmq.testing import LocalCluster
 
 from tests.support.e2e.guide_programs import read_page
@@ -16,7 +15,7 @@ from tests.support.e2e.guide_programs import read_page
 ROOT = Path(__file__).resolve().parents[2]
 FILES = read_page(ROOT / "docs/guides/queues.md").files
 
-pytestmark = [pytest.mark.e2e, pytest.mark.skipif("queue" not in KINDS, reason="brokers do not serve queue topics yet")]
+pytestmark = pytest.mark.e2e
 
 
 def run(name: str, servers: str, folder: Path) -> str:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from raftmq.client.connection.leader_calls import LATEST_TIME
-from raftmq.errors import NoLeaderError, UnknownPartitionError
+from raftmq.errors import NoLeaderError, TopicKindMismatchError, UnknownPartitionError
 from raftmq.spark.cluster import Cluster, TopicView
 from raftmq.spark.options import ClientOptions
 from raftmq.spark.source_options import Assigned, Matching, Named, Subscription
@@ -75,3 +75,11 @@ async def test_offsets_wait_for_a_partition_without_a_leader_until_the_timeout(
     brokers.move_leader("t", 0, broker=9)
     with pytest.raises(NoLeaderError, match="t/0"):  # within `request.timeout.ms`
         await offsets(cluster, 0)
+
+
+async def test_only_log_topics_have_offsets_to_subscribe_to(brokers: FakeCluster, cluster: Cluster) -> None:
+    brokers.create_queue("q")
+    assert set(await asyncio.to_thread(cluster.topics, Matching(".*"))) == {"t"}
+    for subscription in (Named(("t", "q")), Assigned(frozenset({TopicPartition("q", 0)}))):
+        with pytest.raises(TopicKindMismatchError, match=r"spark\.read and option"):
+            await asyncio.to_thread(cluster.topics, subscription)

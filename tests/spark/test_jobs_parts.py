@@ -9,14 +9,17 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from raftmq.errors import BootstrapError, DeliveryTimeoutError
+from raftmq.errors import BootstrapError, DeliveryTimeoutError, TopicKindMismatchError
 from raftmq.spark.errors import InvalidOptionError, RecordsLostError
 from raftmq.spark.jobs import main
 from raftmq.spark.jobs.archive import groups
 from raftmq.spark.jobs.audit import _offset_violations
 from raftmq.spark.jobs.main import parser
 from raftmq.spark.jobs.manifest import Entry, current, is_part
-from raftmq.spark.jobs.running import MESSAGE_CHARACTERS_MAX, explain, names_of
+from raftmq.spark.jobs.mirror import MirrorSettings, prepare_target
+from raftmq.spark.jobs.running import EXIT_USAGE, MESSAGE_CHARACTERS_MAX, check_topics, explain, names_of
+
+from tests.support.spark.model_brokers import model_brokers
 
 
 def entry(first: int, last: int | None = None, data_bytes: int = 1) -> Entry:
@@ -192,3 +195,17 @@ def test_a_job_without_a_session_reports_the_error_and_ends(monkeypatch, capsys)
         {"event": "failed", "message": "RuntimeError: no such cluster"},
         {"event": "ended", "job": "compact", "exit_code": 1},
     ]
+
+
+def test_jobs_refuse_queue_topics_before_they_create_anything():
+    with model_brokers() as brokers:
+        brokers.create_queue("q")
+        servers = brokers.bootstrap_servers
+        with pytest.raises(
+            TopicKindMismatchError, match="'q' is a topic of kind 'queue', and jobs are for log topics"
+        ) as raised:
+            check_topics(servers, ["q"])
+        with pytest.raises(TopicKindMismatchError, match="'q' is a topic of kind 'queue'"):
+            prepare_target(MirrorSettings(servers, servers, ["q"], "copy-", {}, "unused", None))
+        assert brokers.call(lambda cluster: set(cluster.topics)) == {"q"}
+    assert explain(raised.value)[0] == EXIT_USAGE

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
 from zlib import crc32
 
 import pyarrow as pa
@@ -23,20 +22,13 @@ from pyspark.sql.types import (
 from raftmq.client.producer.partitioner import murmur2_partition
 from raftmq.errors import RecordTooLargeError, UnknownPartitionError
 from raftmq.spark.errors import InvalidOptionError
-from raftmq.spark.sink_columns import (
-    HEADERS_TYPE,
-    TIMES,
-    WHOLE,
-    RowBuilder,
-    SinkColumns,
-    check_schema,
-    chunks_of_batches,
-    chunks_of_rows,
-    pack_headers,
-    unpack_headers,
-)
+from raftmq.spark.sink_chunks import chunks_of_batches, chunks_of_rows
+from raftmq.spark.sink_columns import RowBuilder, SinkColumns, check_schema, pack_headers, unpack_headers
 from raftmq.spark.sink_errors import InvalidSchemaError
+from raftmq.spark.sink_fields import HEADERS_TYPE, TIMES, WHOLE
 from raftmq.spark.sink_options import SinkOptions, read_sink_options
+
+from tests.support.spark.columns import fields
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
@@ -45,23 +37,8 @@ def options(**given: str) -> SinkOptions:
     return read_sink_options({"bootstrap.servers": "h:1", **given})
 
 
-@dataclass
-class Column:
-    """The parts of a field of Spark and of its type that the check needs, because Spark parses DDL only with a session."""
-
-    name: str
-    type_name: str
-
-    @property
-    def dataType(self) -> Column:  # noqa: N802 - Spark's name
-        return self
-
-    def simpleString(self) -> str:  # noqa: N802 - Spark's name
-        return self.type_name
-
-
 def columns_of(ddl: str, found: SinkOptions | None = None) -> SinkColumns:
-    return check_schema([Column(*column.split(" ")) for column in ddl.split(", ")], found or options(topic="t"))
+    return check_schema(fields(ddl), found or options(topic="t"))
 
 
 def rows_of(

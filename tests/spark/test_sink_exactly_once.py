@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from raftmq import sync
 
 from tests.support.spark.processes import kill
-from tests.support.spark.reading import counting, value_counts
+from tests.support.spark.reading import counting, take_all, value_counts
 from tests.support.spark.sink_run import EXPECTED, LOG_TAIL, ROWS, driver, fill, kill_session, wait_end, wait_held
 
 pytestmark = pytest.mark.timeout(1800)
@@ -20,16 +23,33 @@ def folder(tmp_path: Path) -> Path:
     return fill(tmp_path)
 
 
+@pytest.fixture
+def queue(admin: sync.Admin) -> Iterator[str]:
+    name = f"q-{uuid.uuid4().hex[:12]}"
+    admin.create_topic(name, partitions=3, kind="queue")
+    yield name
+    admin.delete_topic(name)
+
+
 def test_killed_workers_leave_no_duplicate_and_no_gap(servers: str, topic: Callable[..., str], folder: Path):
-    """Every task is killed twice while it writes."""
     name = topic(partitions=3)
+    write_with_killed_workers(servers, name, folder)
+    assert value_counts(servers, name) == EXPECTED
+
+
+def test_killed_workers_enqueue_no_message_twice_and_leave_none_out(servers: str, queue: str, folder: Path):
+    write_with_killed_workers(servers, queue, folder)
+    assert Counter(message.value for message in take_all(servers, queue)) == EXPECTED
+
+
+def write_with_killed_workers(servers: str, name: str, folder: Path) -> None:
+    """Run a driver whose tasks are each killed twice while they write."""
     with driver(servers, name, folder, 2, holds=4) as process:
         for numbers in ((0, 1), (2, 3)):
             for pid in wait_held(process, folder, *numbers):
                 kill(pid)
         output = wait_end(process, folder)
         assert process.returncode == 0, output[-LOG_TAIL:]
-    assert value_counts(servers, name) == EXPECTED
 
 
 @pytest.mark.long

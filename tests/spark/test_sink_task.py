@@ -14,7 +14,8 @@ from raftmq import sync
 from raftmq.errors import ProducerFencedError, UnknownTopicError
 from raftmq.spark.batch_ledger import WriteIdentity
 from raftmq.spark.cluster import cluster_of
-from raftmq.spark.sink_columns import Chunk, SinkColumns
+from raftmq.spark.sink_chunks import Chunk
+from raftmq.spark.sink_columns import SinkColumns
 from raftmq.spark.sink_errors import ReplayMismatchError, SupersededError
 from raftmq.spark.sink_options import SinkOptions, read_sink_options
 from raftmq.spark.sink_task import SinkTask, Written

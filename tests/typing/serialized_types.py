@@ -11,6 +11,7 @@ from raftmq import (
     Delivery,
     Output,
     Producer,
+    QueueRecord,
     Record,
     TopicPartition,
     Transformer,
@@ -92,7 +93,12 @@ async def handle_order_again(record: Record[bytes, Order], attempt: Attempt) -> 
     assert_type(attempt.number, int)
 
 
+def handle_message(message: QueueRecord[bytes, Order]) -> None:
+    assert_type(message.tenant, str)
+
+
 def work() -> None:
+    assert_type(Worker("q", handler=handle_message, value_deserializer=ORDERS.deserialize), Worker[bytes, Order])
     Worker("t", "g", bytes_of)
     assert_type(Worker("t", "g", handle_order, value_deserializer=ORDERS.deserialize), Worker[bytes, Order])
     Worker("t", "g", handle_order_again, value_deserializer=ORDERS.deserialize)

@@ -28,6 +28,13 @@ class MessageFacts:
         self.keys = [m.key or None for m in messages] if any(m.key for m in messages) else None
         self.lease_remaining_ms = None if now_ms is None else [max(0, m.deadline - now_ms) for m in messages]
 
+    def keep(self, places: Sequence[int]) -> None:
+        """Forget all messages but those at the places."""
+        for name in self.__slots__:
+            column = getattr(self, name)
+            if column is not None:
+                setattr(self, name, [column[place] for place in places])
+
     def block(self, bodies: Sequence[StoredBody]) -> bytes:
         """Return the block of these messages, given the body of each."""
         codecs = [body.codec for body in bodies]

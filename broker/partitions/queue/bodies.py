@@ -6,7 +6,7 @@ A body that was evacuated keeps the facts that its batch had about it: its place
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from struct import Struct
 from typing import Final, NamedTuple
@@ -16,13 +16,15 @@ from raftmq.broker.replica.replica import Replica
 from raftmq.fsm.queue.enqueued import read_messages
 from raftmq.fsm.queue.partition import QueuePartition
 from raftmq.raft.entry import Entry
-from raftmq.storage.errors import DamagedReplicaError
+from raftmq.storage.errors import DamagedReplicaError, LogRangeError
 from raftmq.storage.log_store import ReplicaKey
 from raftmq.storage.state_store import StateStore
 from raftmq.types import LogIndex, Offset
 
-_CACHED_BATCHES_MAX: Final = 256
-"""Batches whose columns stay unpacked, for consumers that take their messages one by one."""
+CACHED_COLUMNS_BYTES_MAX: Final = 1 << 20
+"""Columns of one partition's batches that stay unpacked, for consumers that take their messages one by one. One batch always does."""
+_UNPACKED_MESSAGE_BYTES: Final = 128
+"""Memory of an unpacked message beside the bytes of its columns: its numbers, and their places in lists."""
 _READ_BYTES_MAX: Final = 1 << 20
 _HEAD: Final = Struct("<IIBI")
 """Position in the batch, checksum, codec, and length of the headers (`_NO_HEADERS`: none)."""
@@ -39,23 +41,24 @@ class StoredBody(NamedTuple):
     headers: bytes | None
 
 
-class _Batch:
-    """The messages of one entry."""
+class _Columns:
+    """The unpacked columns of one entry's messages. They do not hold the entry, which is larger and may leave the memory before them."""
 
-    __slots__ = ("_codecs", "_fields", "_starts", "_view", "base_offset")
+    __slots__ = ("_fields", "_starts", "base_offset", "bytes")
 
     def __init__(self, entry: Entry) -> None:
         payload, fields = read_messages(entry.payload)
         self.base_offset = entry.base_offset
         self._fields = fields
-        self._view = memoryview(payload)
-        self._starts = list(accumulate(fields.body_lengths, initial=fields.body_start))
+        before = len(entry.payload) - len(payload)
+        self._starts = list(accumulate(fields.body_lengths, initial=before + fields.body_start))
+        self.bytes = fields.body_start + _UNPACKED_MESSAGE_BYTES * fields.message_count
 
-    def body(self, sequence: int) -> StoredBody:
-        """Return the body of one of its messages. It shares the entry's memory."""
+    def body(self, entry: Entry, sequence: int) -> StoredBody:
+        """Return the body of one of the entry's messages. It shares the entry's memory."""
         position, fields = sequence - self.base_offset, self._fields
         return StoredBody(
-            self._view[self._starts[position] : self._starts[position + 1]],
+            memoryview(entry.payload)[self._starts[position] : self._starts[position + 1]],
             position,
             fields.body_checksums[position],
             fields.codecs[position] if fields.codecs is not None else CODEC_NONE,
@@ -86,11 +89,13 @@ class QueueBodiesReader:
     def __init__(self, replica: Replica[QueuePartition], store: StateStore) -> None:
         self._replica = replica
         self._store = store
-        self._batches: OrderedDict[LogIndex, _Batch] = OrderedDict()
+        self._columns: OrderedDict[LogIndex, _Columns] = OrderedDict()
+        self._columns_bytes = 0
 
     def clear(self) -> None:
-        """Forget unpacked batches: a snapshot replaced the log."""
-        self._batches.clear()
+        """Forget unpacked columns: a snapshot replaced the log."""
+        self._columns.clear()
+        self._columns_bytes = 0
 
     def in_memory(self, sequences: Sequence[int]) -> list[StoredBody] | None:
         """Return the bodies of messages, or None if one is not in memory."""
@@ -100,54 +105,78 @@ class QueueBodiesReader:
             index = recent.index_of_offset(Offset(sequence))
             if index is None:
                 return None
-            batch = self._batches.get(index)
-            if batch is None:
-                entry = recent.get(index)
-                assert entry is not None
-                batch = self._remember(index, _Batch(entry))
-            found.append(batch.body(sequence))
+            entry = recent.get(index)
+            assert entry is not None
+            columns = self._columns.get(index)
+            if columns is None:
+                columns = self._remember(index, _Columns(entry))
+            found.append(columns.body(entry, sequence))
         return found
 
-    def _remember(self, index: LogIndex, batch: _Batch) -> _Batch:
-        batches = self._batches
-        batches[index] = batch
-        if len(batches) > _CACHED_BATCHES_MAX:
-            batches.popitem(last=False)
-        return batch
+    def _remember(self, index: LogIndex, columns: _Columns) -> _Columns:
+        self._columns[index] = columns
+        self._columns_bytes += columns.bytes
+        while self._columns_bytes > CACHED_COLUMNS_BYTES_MAX and len(self._columns) > 1:
+            self._columns_bytes -= self._columns.popitem(last=False)[1].bytes
+        return columns
 
-    def read(self, sequences: Iterable[int]) -> dict[int, StoredBody]:
-        """Read bodies in a thread. Those of messages that were finished in the meantime may be missing.
+    def read(self, sequences: Sequence[int], bytes_max: int | None = None) -> list[StoredBody | None]:
+        """Read bodies in a thread, in this order, up to the one with which they exceed `bytes_max`. None: finished in the meantime.
 
         Raises as the store's reads.
         """
-        return read_bodies(self._store, self._replica.key, sequences)
+        found: list[StoredBody | None] = []
+        size = 0
+        for _, body in each_body(self._store, self._replica.key, sequences):
+            found.append(body)
+            size += 0 if body is None else len(body.body)
+            if bytes_max is not None and size > bytes_max:
+                break
+        return found
 
 
 def read_bodies(store: StateStore, key: ReplicaKey, sequences: Iterable[int]) -> dict[int, StoredBody]:
     """Read the bodies of messages from a replica's files. Those of messages that are finished may be missing."""
+    return {sequence: body for sequence, body in each_body(store, key, sorted(sequences)) if body is not None}
+
+
+def each_body(store: StateStore, key: ReplicaKey, sequences: Iterable[int]) -> Iterator[tuple[int, StoredBody | None]]:
+    """Read bodies one by one. None: the message is finished. Neighbors share the read of their entry.
+
+    The bodies are copies, and only the entry of the last one is held: a small body may be in a large entry.
+    """
     through = store.evacuated_through(key)
-    found: dict[int, StoredBody] = {}
-    batch: _Batch | None = None
-    last_end = -1
-    for sequence in sorted(sequences):
+    columns: _Columns | None = None
+    entry: Entry | None = None
+    for sequence in sequences:
         if sequence <= through:
-            value = store.read_body(key, sequence)
-            if value is not None:
-                found[sequence] = decode_body(value)
+            yield sequence, _evacuated(store, key, sequence)
             continue
-        if batch is None or sequence >= last_end:
-            index = store.find_offset(key, Offset(sequence))
-            if index is None:
-                # evacuated since `through` was read, or finished
-                value = store.read_body(key, sequence)
-                if value is not None:
-                    found[sequence] = decode_body(value)
+        if columns is None or entry is None or not entry.base_offset <= sequence < entry.next_offset:
+            entry = _entry_of(store, key, sequence)
+            if entry is None:  # evacuated since `through` was read, or finished
+                yield sequence, _evacuated(store, key, sequence)
                 continue
-            (entry,) = store.entries(key, index, index, _READ_BYTES_MAX)
             try:
-                batch = _Batch(entry)
+                columns = _Columns(entry)
             except ValueError as error:
-                raise DamagedReplicaError(key, f"entry {index} is no batch of messages: {error}") from error
-            last_end = entry.next_offset
-        found[sequence] = batch.body(sequence)
-    return found
+                raise DamagedReplicaError(key, f"entry {entry.index} is no batch of messages: {error}") from error
+        found = columns.body(entry, sequence)
+        yield sequence, found._replace(body=bytes(found.body))
+
+
+def _evacuated(store: StateStore, key: ReplicaKey, sequence: int) -> StoredBody | None:
+    value = store.read_body(key, sequence)
+    return None if value is None else decode_body(value)
+
+
+def _entry_of(store: StateStore, key: ReplicaKey, sequence: int) -> Entry | None:
+    """Return the entry that holds a message, or None if the log has been truncated beyond it."""
+    index = store.find_offset(key, Offset(sequence))
+    if index is None:
+        return None
+    try:
+        (entry,) = store.entries(key, index, index, _READ_BYTES_MAX)
+    except LogRangeError:
+        return None
+    return entry

@@ -88,6 +88,16 @@ class QueueClock:
             self._start()
         return self._time_ns // _MS
 
+    def unreadiness(self) -> RequestError | None:
+        """Return why nothing may be proposed yet, or None if the clock runs."""
+        self.read_ms()
+        if self.is_running:
+            return None
+        return RequestError(
+            pb.NOT_READY, "too few brokers have reported their clocks since this broker started; try again",
+            retry_after_ms=50,
+        )  # fmt: skip
+
     def on_received(self, append_time_ms: int) -> None:
         """Continue from an append time that another leader gave."""
         self.read_ms()
@@ -157,6 +167,11 @@ class QueueClock:
         if self._gap_start_ms is None:
             self._gap_start_ms = self._stamped_ms
         self._grace_end_ms = None
+
+    @property
+    def leases_end_from_ms(self) -> int:
+        """Return the time before which no lease that is valid now ends: the end of the grace, or 0 without one."""
+        return self._grace_end_ms or 0
 
     def expire_before(self, lease_ms: int) -> int:
         """Return the time up to which an entry expires leases. Only a confirmed leader calls it, before it proposes.

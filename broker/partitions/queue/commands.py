@@ -54,7 +54,7 @@ class QueueCommands:
         self._loop = loop
         self._replica = replica
         self._clock = clock
-        self._lease_ms = lease_ms
+        self.lease_ms = lease_ms
         self._draw_seed = draw_seed
         self._on_more_due = on_more_due
         self._keys = count()
@@ -77,12 +77,9 @@ class QueueCommands:
 
     def require_clock(self) -> None:
         """Raise RequestError NOT_READY unless the clock may stamp entries."""
-        self._clock.read_ms()
-        if not self._clock.is_running:
-            raise RequestError(
-                pb.NOT_READY, "too few brokers have reported their clocks since this broker started; try again",
-                retry_after_ms=50,
-            )  # fmt: skip
+        refusal = self._clock.unreadiness()
+        if refusal is not None:
+            raise refusal
 
     async def execute(self, item: Item, result_type: type[ResultT], deadline: float) -> ResultT | Refused:
         """Propose a command and wait until it is applied, at most until `deadline` (loop time). Cancelling undoes nothing.
@@ -102,7 +99,7 @@ class QueueCommands:
         return result
 
     def _encode(self, items: Sequence[Item]) -> bytes:
-        expire_before = self._clock.expire_before(self._lease_ms())
+        expire_before = self._clock.expire_before(self.lease_ms())
         return encode_commands(Commands(tuple(items), expire_before, self._draw_seed()))
 
     def _split(self, result: object, _count: int) -> Sequence[object]:

@@ -11,15 +11,21 @@ from typing import Final, NamedTuple
 
 from raftmq.batch_header import BatchHeader
 from raftmq.broker.base.request_error import RequestError
-from raftmq.broker.partitions.pending_append import Applied
+from raftmq.broker.partitions.pending_append import Applied, PendingAppend
+from raftmq.broker.partitions.queue.clock import QueueClock
 from raftmq.broker.partitions.queue.config import QueueConfig
 from raftmq.fsm.queue.limits import TENANTS_MAX
 from raftmq.fsm.queue.partition import QueuePartition
-from raftmq.message_checks import TIME_NONE
+from raftmq.fsm.queue.results import Enqueued
+from raftmq.message_checks import MESSAGE_BYTES_MAX, TIME_NONE, BatchLimits
 from raftmq.proto import queue_pb2 as pb
 from raftmq.queue_batch import QueueFields, validate_queue
 
 _FULL_RETRY_MS: Final = 200
+_LIMITS: Final = BatchLimits(message_bytes_max=MESSAGE_BYTES_MAX)
+"""Of a batch that was checked before, perhaps under other limits of its topic."""
+_SETTINGS_RETRY_MS: Final = 10
+"""About a commit: the settings are under way."""
 
 
 class _Load:
@@ -65,12 +71,24 @@ class QueueGate:
         self,
         machine: QueuePartition,
         config: Callable[[], QueueConfig],
+        clock: QueueClock,
         on_enqueued: Callable[[], None],
+        on_unconfigured: Callable[[], None],
     ) -> None:
-        """Take `on_enqueued`, which is called when messages without a due time were proposed."""
+        """Take the partition's parts, and functions to call.
+
+        Args:
+            machine: The partition's state machine.
+            config: Returns the topic's settings in force.
+            clock: The partition's clock.
+            on_enqueued: Called when messages without a due time were proposed.
+            on_unconfigured: Called when the partition does not apply these settings yet, so that it is told.
+        """
         self._machine = machine
         self._config = config
+        self._clock = clock
         self._on_enqueued = on_enqueued
+        self._on_unconfigured = on_unconfigured
         self._fields: QueueFields | None = None
         """Of the batch that was checked last."""
         self._admitted = _Load()
@@ -94,11 +112,31 @@ class QueueGate:
         """See `AppendGate`."""
         fields = self._fields
         assert fields is not None, "check comes first"
+        return self.admit_messages(fields)
+
+    def admit_messages(self, fields: QueueFields) -> RequestError | None:
+        """Admit messages that were checked before, as `admit` does: those of a schedule."""
         self._forget_applied()
         load = _load_of(fields)
-        refusal = self._refusal(load)
+        refusal = self._unreadiness() or self._refusal(load)
         if refusal is None:
             self._admitted.add(load)
+        return refusal
+
+    def _unreadiness(self) -> RequestError | None:
+        """Return why the partition takes no messages yet.
+
+        A message is enqueued under the settings and at the time of its entry. Under earlier settings it would be out of the order of its key
+        for ever, or its id would be forgotten. At the time before a stop a delay would begin in the past.
+        """
+        refusal = self._clock.unreadiness()
+        if refusal is None and self._config().machine != self._machine.state.settings:
+            self._on_unconfigured()
+            refusal = RequestError(
+                pb.NOT_READY,
+                "the partition does not apply the topic's settings yet; try again",
+                retry_after_ms=_SETTINGS_RETRY_MS,
+            )
         return refusal
 
     def _refusal(self, load: _Load) -> RequestError | None:
@@ -159,6 +197,38 @@ class QueueGate:
         self._admitted, self._proposed = _Load(), _Load()
         self._in_flight.clear()
 
+    def describe(self, ticket: PendingAppend, result: pb.PartitionAppendResult) -> None:
+        """See `AppendGate`: name the messages whose id was known."""
+        committed = len(result.base_offsets)
+        for first, applied in ticket.runs:
+            if first >= committed:
+                break
+            for number, enqueued in enumerate(applied.result(), first):
+                if not isinstance(enqueued, Enqueued):
+                    continue
+                for position, sequence in enqueued.repeated:
+                    result.known_messages.add(batch=number, position=position, sequence=sequence)
+                for position, sequence in enqueued.replaced:
+                    result.known_messages.add(batch=number, position=position, sequence=sequence, is_replaced=True)
+        for number in ticket.repeated:
+            if number < committed:
+                self._describe_repeat(number, ticket.batches[number], result)
+
+    def _describe_repeat(self, number: int, batch: bytes, result: pb.PartitionAppendResult) -> None:
+        """Tell from the ids in memory about the messages of a batch that was applied before.
+
+        Where they do not tell, the sequences of the whole batch are reported as unknown.
+        """
+        base = result.base_offsets[number]
+        if base < 0:
+            return
+        _, fields = validate_queue(batch, len(batch), _LIMITS)
+        recalled = self._machine.recall(fields, base)
+        for position, sequence in recalled.repeated:
+            result.known_messages.add(batch=number, position=position, sequence=sequence)
+        if recalled.unknown:
+            result.base_offsets[number] = -1
+
     def _forget_applied(self) -> None:
         in_flight = self._in_flight
         while in_flight and in_flight[0][0].done():
@@ -168,14 +238,15 @@ class QueueGate:
 def _load_of(fields: QueueFields) -> _Load:
     load = _Load()
     load.messages = fields.message_count
-    load.bytes = sum(fields.body_lengths)
+    sizes = fields.sizes()
+    load.bytes = sum(sizes)
     load.immediate = load.messages if fields.due is None else sum(kind == TIME_NONE for kind in fields.due.kinds)
     names, places = fields.tenants.names, fields.tenants.places
     if len(names) == 1:
         load.tenant_messages[names[0]] = load.messages
         load.tenant_bytes[names[0]] = load.bytes
         return load
-    for place, size in zip(places, fields.body_lengths, strict=True):
+    for place, size in zip(places, sizes, strict=True):
         load.tenant_messages[names[place]] += 1
         load.tenant_bytes[names[place]] += size
     return load

@@ -22,9 +22,9 @@ from raftmq.fsm.queue.limits import ITEMS_WORK_MAX
 from raftmq.fsm.queue.partition import QueuePartition
 from raftmq.fsm.queue.results import Leased
 
-KEY_REST_SECONDS: Final = 0.05
-"""The pause of a consumer that waits for one key and found it blocked. Whether a key's head is ready may need a read, so it is not known
-here, and the consumer must not propose one lease after the other."""
+REST_SECONDS: Final = 0.05
+"""The pause of all consumers after a lease that failed or could not be proposed, and the pause of a consumer that waits for one key and found
+it blocked, unless memory knows that the key's head is ready. Nobody must propose one lease after the other in vain."""
 GIVEN_BACK: Final = SettleDetail(delay_ms=0, is_counted=False)
 """Arguments of a release without work."""
 
@@ -42,6 +42,7 @@ class Consumer(Protocol):
 
     filter: Filter
     lease_ms: int
+    """0: the topic's."""
     is_gone: bool
     """Whether it takes nothing more."""
 
@@ -54,6 +55,10 @@ class Consumer(Protocol):
 
         A consumer that cannot deliver them calls `give_back`.
         """
+        ...
+
+    def on_refused(self, reserved: tuple[int, int]) -> None:
+        """Take the reserved credit back: no command was proposed. Another is tried later."""
         ...
 
 
@@ -74,10 +79,12 @@ class QueueLeases:
         self._enqueued = enqueued
         self._waiting: deque[Consumer] = deque()
         self._resting: set[Consumer] = set()
-        """Consumers of a blocked key, and for how long they do not try again: `KEY_REST_SECONDS`."""
+        """Consumers that found their key blocked, for `REST_SECONDS`."""
+        self._retry: asyncio.TimerHandle | None = None
+        """Runs for `REST_SECONDS` after a lease failed: nothing is proposed."""
         self._requested = 0
         """Messages named by leases that are not applied yet."""
-        replica.proposers.append(self._propose)
+        replica.proposers.insert(0, self._propose)  # before the gathered commands are proposed: a lease is one of them
         replica.progress_listeners.append(self.wake)
 
     @property
@@ -95,6 +102,18 @@ class QueueLeases:
         if consumer in self._waiting:
             self._waiting.remove(consumer)
 
+    def may_lease(self, wanted: Filter) -> bool:
+        """Return whether a consumer with this filter may get messages without waiting for others to be enqueued.
+
+        True also while that cannot be known: during a read, or for a key.
+        """
+        replica = self._replica
+        if not replica.is_leader:
+            return False
+        if self._enqueued() > 0 or replica.applier.is_suspended:
+            return True
+        return replica.state_machine.is_leasable(wanted.tenants)
+
     def wake(self) -> None:
         """Look in the engine's next pass whether something may be leased: credit, messages or limits have changed."""
         if self._waiting and self._may_propose():
@@ -108,7 +127,7 @@ class QueueLeases:
 
     def _propose(self) -> None:
         """Propose a lease for each consumer with credit, as far as there may be messages for it."""
-        if not self._waiting or not self._replica.is_leader:
+        if not self._waiting or not self._replica.is_leader or self._retry is not None:
             return
         enqueued, machine = self._enqueued(), self._replica.state_machine
         is_readable = not self._replica.applier.is_suspended
@@ -120,39 +139,59 @@ class QueueLeases:
             consumer = self._waiting[0]
             self._waiting.rotate(-1)
             wanted = consumer.filter
-            if consumer in self._resting:
+            is_head_ready = (
+                machine.is_key_leasable(wanted.tenants[0], wanted.key) if wanted.key and is_readable else None
+            )
+            if consumer in self._resting and not is_head_ready:
+                continue
+            if is_head_ready is False and not enqueued:
                 continue
             if wanted.tenants and not enqueued and not (is_readable and machine.is_leasable(wanted.tenants)):
                 continue
             reserved = consumer.reserve(available)
             if reserved[0]:
                 available -= reserved[0]
-                self._lease(consumer, reserved)
+                if not self._lease(consumer, reserved):
+                    return  # the others would be refused, too
 
-    def _lease(self, consumer: Consumer, reserved: tuple[int, int]) -> None:
+    def _lease(self, consumer: Consumer, reserved: tuple[int, int]) -> bool:
+        """Propose a lease. Return False if it was refused: others are tried a little later."""
         wanted, (messages, size) = consumer.filter, reserved
-        command = Lease(0, 0, messages, consumer.lease_ms, wanted.tenants, wanted.key, size)
+        lease_ms = consumer.lease_ms or self._commands.lease_ms()
+        command = Lease(0, 0, messages, lease_ms, wanted.tenants, wanted.key, size)
         try:
             future = self._commands.submit(command)
         except RequestError:
-            consumer.on_leased(self, reserved, None)
-            return
+            consumer.on_refused(reserved)
+            self._rest()
+            return False
         self._requested += messages
         future.add_done_callback(lambda done: self._on_applied(consumer, reserved, done))
+        return True
 
     def _on_applied(self, consumer: Consumer, reserved: tuple[int, int], done: asyncio.Future[object]) -> None:
         self._requested -= reserved[0]
         leased = None
-        if not done.cancelled() and done.exception() is None:
+        if done.cancelled() or done.exception() is not None:
+            self._rest()
+        else:
             result = done.result()
             leased = result if isinstance(result, Leased) else None
         if consumer.filter.key and not (leased and leased.counts):
             self._resting.add(consumer)
-            self._loop.call_later(KEY_REST_SECONDS, self._end_rest, consumer)
+            self._loop.call_later(REST_SECONDS, self._end_rest, consumer)
         if leased is not None and leased.counts and consumer.is_gone:
             self.give_back(leased)
             leased = None
         consumer.on_leased(self, reserved, leased)
+        self.wake()
+
+    def _rest(self) -> None:
+        if self._retry is None:
+            self._retry = self._loop.call_later(REST_SECONDS, self._try_again)
+
+    def _try_again(self) -> None:
+        self._retry = None
         self.wake()
 
     def _end_rest(self, consumer: Consumer) -> None:

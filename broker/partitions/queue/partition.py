@@ -1,15 +1,16 @@
 """Serve one queue partition on this node: appends, leases, settlements, and all other commands. Implements `Partition`.
 
 It only connects the parts: `gate` (the admission of batches), `commands` (their entries), `leases` (the consumers that wait for messages),
-`bodies` (the places of bodies) and `upkeep` (the unasked work of the leader).
+`bodies` (the places of bodies), `jobs`, `schedules` and `upkeep` (the unasked work of the leader), `views`, `finishes` and `statistics` (the
+answers about its messages).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, TypeVar
 
-from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.base.histogram import Histogram
 from raftmq.broker.partitions.appends import PartitionAppends
 from raftmq.broker.partitions.host import PartitionHost
 from raftmq.broker.partitions.producer_fence import ProducerFence
@@ -18,19 +19,25 @@ from raftmq.broker.partitions.queue.bodies import QueueBodiesReader, StoredBody
 from raftmq.broker.partitions.queue.clock import QueueClock
 from raftmq.broker.partitions.queue.commands import QueueCommands
 from raftmq.broker.partitions.queue.config import QueueConfig, queue_config
+from raftmq.broker.partitions.queue.finishes import FinishWatches
 from raftmq.broker.partitions.queue.gate import QueueGate
+from raftmq.broker.partitions.queue.jobs import QueueJobs
 from raftmq.broker.partitions.queue.leases import QueueLeases
+from raftmq.broker.partitions.queue.schedules import QueueSchedules
+from raftmq.broker.partitions.queue.statistics import QueueStatistics
 from raftmq.broker.partitions.queue.upkeep import QueueUpkeep
+from raftmq.broker.partitions.queue.views import QueueViews
+from raftmq.broker.partitions.store_reads import read_in_thread
 from raftmq.broker.replica.replica import Replica
 from raftmq.fsm.metadata_views import TopicView
 from raftmq.fsm.producer_table import ProducerTable
 from raftmq.fsm.queue.message import Message
 from raftmq.fsm.queue.partition import QueuePartition
 from raftmq.fsm.queue.results import Leased
-from raftmq.proto import queue_pb2 as pb
-from raftmq.storage.errors import ReplicaClosedError
 from raftmq.storage.state_store import StateStore
 from raftmq.types import LogIndex
+
+T = TypeVar("T")
 
 _DEFAULT_CONFIG: Final = QueueConfig()
 
@@ -38,8 +45,16 @@ _DEFAULT_CONFIG: Final = QueueConfig()
 class PartitionQueue:
     """A queue partition as the services see it."""
 
-    def __init__(self, replica: Replica[QueuePartition], host: PartitionHost, store: StateStore) -> None:
+    def __init__(
+        self,
+        replica: Replica[QueuePartition],
+        host: PartitionHost,
+        store: StateStore,
+        on_damage: Callable[[Replica[QueuePartition], Exception], None] | None = None,
+    ) -> None:
+        """Take `on_damage`, which is called when a row failed its check and must make the replica silent."""
         self.replica = replica
+        self._on_damage = on_damage
         self._host = host
         self._store = store
         self._topic: TopicView | None = None
@@ -48,7 +63,7 @@ class PartitionQueue:
         self.clock = QueueClock(host.median_ms, host.boottime_ns, replica.core.log.append_time_ms)
         replica.use_clock(self.clock)
         self.bodies = QueueBodiesReader(replica, store)
-        self.gate = QueueGate(machine, self.config, self._on_enqueued)
+        self.gate = QueueGate(machine, self.config, self.clock, self._on_enqueued, self._on_unconfigured)
         self.appends = PartitionAppends(
             host.loop, replica, lambda: self.config().batch_bytes_max, ProducerFence(lambda: host.metadata), self.gate
         )
@@ -57,11 +72,19 @@ class PartitionQueue:
             host.loop, replica, self.clock, lambda: self.config().lease_ms, host.draw_seed, self.upkeep.tick
         )
         self.leases = QueueLeases(host.loop, replica, self.commands, lambda: self.gate.immediate)
+        self.jobs = QueueJobs(host.loop, replica, self.commands)
+        self.schedules = QueueSchedules(host.loop, self)
+        self.views = QueueViews(replica)
+        self.finishes = FinishWatches(replica)
+        self.statistics = QueueStatistics(replica, self.clock, self.leases)
         replica.role_listeners.append(lambda _change: self.appends.start_term())
         replica.restored_listeners.append(self.bodies.clear)
 
     def _on_enqueued(self) -> None:
         self.leases.wake()
+
+    def _on_unconfigured(self) -> None:
+        self.upkeep.configure()
 
     # ------------------------------------------------------------------------------------------------ as any partition
 
@@ -91,10 +114,7 @@ class PartitionQueue:
 
     async def file_bytes(self) -> int:
         """See `Partition`."""
-        try:
-            return await self.replica.in_thread(self._store.file_bytes, self.replica.key)
-        except ReplicaClosedError as error:
-            raise self.replica.not_leader() from error
+        return await self.in_thread(self._store.file_bytes, self.replica.key)
 
     async def maintain(self) -> None:
         """See `Partition`."""
@@ -104,9 +124,13 @@ class PartitionQueue:
         """See `Partition`."""
         return await self.upkeep.truncation_index()
 
-    def samples(self) -> Iterable[tuple[str, float]]:
+    def samples(self) -> Iterable[tuple[str, float | Histogram]]:
         """See `Partition`."""
-        return self.upkeep.samples()
+        return self.statistics.samples()
+
+    async def in_thread(self, function: Callable[..., T], *arguments: object) -> T:
+        """Run a blocking read of the store on the reader threads. Translate the store's errors to RequestError."""
+        return await read_in_thread(self.replica, self._on_damage, function, *arguments)
 
     def config(self) -> QueueConfig:
         """Return the topic's settings in force, according to this node's metadata."""
@@ -137,17 +161,17 @@ class PartitionQueue:
         by_number = self.replica.state_machine.state.tenants.by_number
         return [by_number[message.tenant].path for message in messages]
 
+    async def read_bodies_within(self, sequences: Sequence[int], bytes_max: int) -> list[StoredBody | None]:
+        """Return copies of the first bodies, up to the one that exceeds `bytes_max`, as `read_bodies` does."""
+        return await self.in_thread(self.bodies.read, sequences, bytes_max)
+
     async def read_bodies(self, sequences: Sequence[int]) -> list[StoredBody | None]:
         """Return the bodies of messages, None for those that were finished in the meantime.
 
         Raises:
-            RequestError: The replica was closed or is damaged.
+            RequestError: as `in_thread`.
         """
         found = self.bodies.in_memory(sequences)
         if found is not None:
             return list(found)
-        try:
-            read = await self.replica.in_thread(self.bodies.read, sequences)
-        except ReplicaClosedError as error:
-            raise RequestError(pb.NOT_LEADER, f"group {self.replica.group_id} is not served here any more") from error
-        return [read.get(sequence) for sequence in sequences]
+        return await self.in_thread(self.bodies.read, sequences)

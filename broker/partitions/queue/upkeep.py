@@ -6,21 +6,26 @@ its own log can be truncated.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+from contextlib import suppress
 from typing import Final, Protocol
 
 import structlog
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.partitions.host import PartitionHost
-from raftmq.broker.partitions.queue.bodies import encode_body, read_bodies
+from raftmq.broker.partitions.queue.bodies import each_body, encode_body
 from raftmq.broker.partitions.queue.clock import QueueClock
 from raftmq.broker.partitions.queue.commands import QueueCommands
 from raftmq.broker.partitions.queue.config import QueueConfig
+from raftmq.broker.partitions.queue.jobs import QueueJobs
 from raftmq.broker.partitions.queue.leases import QueueLeases
+from raftmq.broker.partitions.queue.statistics import QueueStatistics
+from raftmq.broker.partitions.queue.views import QueueViews, Wanted
 from raftmq.broker.replica.deadline_timer import DeadlineTimer
 from raftmq.broker.replica.log_tail import index_before_tail
 from raftmq.broker.replica.replica import Replica
 from raftmq.fsm.queue.commands import Configure, Tick
+from raftmq.fsm.queue.message import DEAD
 from raftmq.fsm.queue.partition import QueuePartition
 from raftmq.fsm.queue.rows import GENERATION_TAGS, SCALARS, table_prefix
 from raftmq.fsm.queue.state import decode_scalars
@@ -54,6 +59,9 @@ class UpheldQueue(Protocol):
     clock: QueueClock
     commands: QueueCommands
     leases: QueueLeases
+    jobs: QueueJobs
+    views: QueueViews
+    statistics: QueueStatistics
 
     def config(self) -> QueueConfig:
         """Return the topic's settings in force."""
@@ -81,8 +89,8 @@ class QueueUpkeep:
         replica = self._partition.replica
         if not replica.is_leader:
             return
-        self._configure()
-        deadline = replica.state_machine.next_deadline()
+        self.configure()
+        deadline = self._next_deadline()
         if deadline is not None:
             wait_ms = deadline - self._partition.clock.read_ms()
             self._timer.set(self._host.loop.time() + max(0, wait_ms) / 1000 + TICK_MARGIN_SECONDS)
@@ -91,11 +99,14 @@ class QueueUpkeep:
         if change.role is not Role.LEADER:
             self._timer.cancel()
 
+    def _next_deadline(self) -> int | None:
+        return self._partition.replica.state_machine.next_deadline(self._partition.clock.leases_end_from_ms)
+
     def _on_due(self) -> None:
         replica = self._partition.replica
         if not replica.is_leader or replica.applier.is_suspended:
             return  # progress sets the timer again
-        deadline = replica.state_machine.next_deadline()
+        deadline = self._next_deadline()
         if deadline is not None and deadline <= self._partition.clock.read_ms():
             self.tick()
         else:
@@ -118,7 +129,7 @@ class QueueUpkeep:
 
     # ------------------------------------------------------------------------------------------------ settings
 
-    def _configure(self) -> None:
+    def configure(self) -> None:
         """Bring the topic's settings into the partition's log when they differ from those that it applies."""
         settings = self._partition.config().machine
         if self._is_configuring or settings == self._partition.replica.state_machine.state.settings:
@@ -136,8 +147,13 @@ class QueueUpkeep:
     # ------------------------------------------------------------------------------------------------ the log
 
     async def maintain(self) -> None:
-        """Follow the topic's settings, delete the rows of purged messages, and evacuate bodies that keep a long log from being truncated."""
+        """Do the periodic work: retain the dead, delete the rows of purged messages, and evacuate bodies that keep a long
+        log from being truncated.
+        """
         self._on_progress()
+        with suppress(RequestError, TimeoutError):  # another replica leads, or the next round succeeds
+            async with asyncio.timeout(self._host.timing.retention_check_seconds):
+                await self._look_around()
         replica, store = self._partition.replica, self._store
         try:
             while await self._host.in_write_back(delete_purged, store, replica.key) and not replica.is_closed:
@@ -148,6 +164,18 @@ class QueueUpkeep:
                     break
         except StorageFullError as error:
             log.info("bodies_not_evacuated", group_id=replica.group_id, reason=str(error))
+
+    async def _look_around(self) -> None:
+        """Measure the age of ready messages, and let dead ones that are too many or too old be removed, if this replica leads."""
+        partition = self._partition
+        machine = partition.replica.state_machine
+        if not partition.replica.is_leader:
+            return
+        await partition.statistics.measure(partition.views)
+        if machine.state.scalars.dead_count:
+            found = await partition.views.page(Wanted((DEAD,)), b"", 1)
+            oldest = found.messages[0] if found.messages else None
+            await partition.jobs.retain_dead(partition.config(), machine.state.scalars.now, oldest)
 
     def _tail_index(self) -> LogIndex | None:
         """Return the last index that only bodies may keep, or None while the log is short."""
@@ -161,10 +189,6 @@ class QueueUpkeep:
         needed = await replica.in_thread(first_needed, self._store, replica.key)
         index = tail if needed is None else min(tail, LogIndex(needed - 1))
         return LogIndex(index) if index > replica.log_start.index else None
-
-    def samples(self) -> Iterable[tuple[str, float]]:
-        """Return the partition's own metrics."""
-        return ()
 
 
 def first_needed(store: StateStore, key: ReplicaKey) -> LogIndex | None:
@@ -205,9 +229,9 @@ def evacuate(store: StateStore, key: ReplicaKey, through_index: LogIndex) -> boo
         return False
     bodies: list[LocatedBody] = []
     size = 0
-    stored = read_bodies(store, key, sequences)
-    for sequence in sequences:
-        body = encode_body(stored[sequence])
+    for sequence, stored in each_body(store, key, sequences):
+        assert stored is not None, "a location's body is in the log"
+        body = encode_body(stored)
         size += len(body)
         if bodies and size > EVACUATED_BYTES_MAX:
             break

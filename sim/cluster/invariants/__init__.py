@@ -25,8 +25,13 @@
 | `NotStampedOld`: no record's append time is before its acceptance | `retention.py` |
 | `NothingForgotten`: producers, names and offsets are remembered for days | `memory.py` |
 | `OneOwner`, `FenceHolds`, `CommittedForward`, `SessionKept`: the promises to members of a group | `group_ownership.py` |
+| `CountsHold`: the counts of a queue partition equal a recount; `EqualState` for a queue's memory and disk | `queue_state.py` |
+| `RowsAgree`, `BodiesStay`: the durable rows of a queue describe the same messages, and each message's body is found | `queue_rows.py` |
+| `WorkBounded`: no entry of a queue touches more messages than it may | `queue_work.py` |
+| `QueueClockHolds`: a queue's clock never goes back, and is near the correct time | `queue_clock.py` |
 
 Two more are not in these files. `NoDefect` (`../checker.py`): an internal rule of the product broke without a fault that explains it.
-`History.…` (`../run.py`): an anomaly that the history checker found in the answers to clients. Liveness is checked in `../run.py`: after
+`History.…` and `Queue.…` (`../run.py`): an anomaly that a
+history checker found in the answers to clients. Liveness is checked in `../run.py`: after
 healing every group has a leader, and everything works again.
 """

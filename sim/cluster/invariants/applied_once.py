@@ -18,11 +18,16 @@ class AppliedOnce:
         self._group = replica
 
     def on_apply(self, entries: Sequence[Entry]) -> None:
-        """Check entries that are about to be applied. The state machine skips those that its state already includes."""
+        """Check entries that are about to be applied. The state machine skips those that its state already includes.
+
+        While an entry waits for rows, the ones after it wait for it.
+        """
         machine = self._group.state_machine
         first, last = entries[0].index, entries[-1].index
-        if not (first <= machine.applied_index + 1 and last - first + 1 == len(entries)):
+        waiting = self._group.applier._delayed
+        next_index = waiting[-1].index + 1 if waiting else machine.applied_index + 1
+        if not (first <= next_index and last - first + 1 == len(entries)):
             raise InvariantViolation(
                 "AppliedOnce",
-                f"r{self._group.replica_id} of g{self._group.group_id} applies {first}..{last} after {machine.applied_index}",
+                f"r{self._group.replica_id} of g{self._group.group_id} applies {first}..{last} after {next_index - 1}",
             )

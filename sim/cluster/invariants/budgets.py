@@ -90,7 +90,8 @@ class Budgets:
         """Check that nothing is held when the node is idle."""
         engine = self._node.engine
         is_idle = engine.write_refusal is None and all(
-            isinstance(replica.disk, Idle) for replica in engine.replicas.values()
+            isinstance(replica.disk, Idle) and replica.core.applied_index >= replica.core.last_index
+            for replica in engine.replicas.values()
         )
         if is_idle and (engine.uncommitted_bytes or engine.inbound_bytes):
             raise self._broken(

@@ -39,8 +39,8 @@ class CommittedLog:
         self._last_index: dict[int, int] = {}
         self._next_offset: dict[int, int] = {}
 
-    def on_applied(self, group_id: int, replica_id: int, entry: Entry) -> bool:
-        """Check an entry that a replica applies. Return True if it is new and has records."""
+    def on_applied(self, group_id: int, replica_id: int, entry: Entry, *, has_records: bool = True) -> bool:
+        """Check an entry that a replica applies. Return True if it is new and has records. A queue's entries have none."""
         key = (group_id, entry.index)
         facts = (entry.term, int(entry.kind), entry.base_offset, entry.record_count, crc32c(entry.payload))
         known = self._entries.get(key)
@@ -63,7 +63,7 @@ class CommittedLog:
         if last is None or entry.index > last:
             self._last_index[group_id] = entry.index
             self._next_offset[group_id] = entry.base_offset + entry.record_count
-        if entry.kind is not EntryKind.DATA:
+        if entry.kind is not EntryKind.DATA or not has_records:
             return False
         header = parse_header(entry.payload)
         records = decode_records(entry.payload, header, "", 0, entry.base_offset)

@@ -12,7 +12,6 @@ from typing import cast
 from raftmq.broker.cluster.space_return import FileLook
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.storage.entry_codec import CodecError, decode_key, decode_row_fields
-from raftmq.types import METADATA_GROUP_ID
 
 from sim.cluster.cluster import SimNode
 from sim.cluster.world.disk import SimLogStore, SimReplica
@@ -29,8 +28,8 @@ def why_space_is_kept(nodes: Iterable[SimNode]) -> str:
             look = FileLook(group.key, store.space(group.key), store.has_truncated_rows(group.key))
             if look.has_truncated_rows or look.is_due(is_short=False):
                 return f"node {node.view.node_id} keeps {look}"
-            if group.group_id != METADATA_GROUP_ID:
-                start = cast("LogPartition", group.state_machine).log_start_offset
+            if isinstance(group.state_machine, LogPartition):
+                start = group.state_machine.log_start_offset
                 trimmed = _trimmed_rows(replica, start)
                 if trimmed:
                     return (

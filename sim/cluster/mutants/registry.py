@@ -7,7 +7,7 @@ The bugs come from the review checklist of consensus implementations and from Ra
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ class Mutant:
     what: str
     """The bug, in a few words."""
     part: str
-    """The part of the product: core, store, engine, machine, client or service."""
+    """The part of the product: core, store, engine, machine, client, service or queue."""
     build: Build
 
 
@@ -36,7 +36,20 @@ def mutant(part: str, what: str, **option_overrides: object) -> Callable[[Callab
 
     `option_overrides` are options under which the bug shows soon.
     """
+    return _registering(part, what, {"option_overrides": option_overrides, "has_queues": False})
 
+
+def queue_mutant(
+    what: str, *, queues: Mapping[str, object] | None = None, **option_overrides: object
+) -> Callable[[Callable[[], None]], Callable[[], None]]:
+    """Register a function that plants a bug of queue topics. `queues` are their options under which the bug shows soon."""
+    settings = {"option_overrides": option_overrides, "has_queues": True, "queue_overrides": queues or {}}
+    return _registering("queue", what, settings)
+
+
+def _registering(
+    part: str, what: str, settings: Mapping[str, Any]
+) -> Callable[[Callable[[], None]], Callable[[], None]]:
     def register(plant: Callable[[], None]) -> Callable[[], None]:
         name = plant.__name__
 
@@ -44,7 +57,7 @@ def mutant(part: str, what: str, **option_overrides: object) -> Callable[[Callab
             plant()
             return lambda: None
 
-        MUTANTS[name] = Mutant(name, what, part, Build(patch=patch, option_overrides=option_overrides))
+        MUTANTS[name] = Mutant(name, what, part, Build(patch=patch, **settings))
         return plant
 
     return register

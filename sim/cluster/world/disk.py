@@ -21,7 +21,7 @@ from raftmq.raft.hard_state import HardState
 from raftmq.raft.messages import SnapshotMeta
 from raftmq.storage.checksum import CHECKSUM_BYTES, seal
 from raftmq.storage.disk_space import DiskReserve
-from raftmq.storage.errors import MissingReplicaError, ReplicaExistsError, StorageFullError
+from raftmq.storage.errors import CommitFailedError, MissingReplicaError, ReplicaExistsError, StorageFullError
 from raftmq.storage.lmdb_env import reading
 from raftmq.storage.lmdb_file import WHOLE_TABLE, OpenStream
 from raftmq.storage.lmdb_log_store import LmdbLogStore
@@ -53,7 +53,7 @@ from raftmq.storage.row_scrub import ScrubPlace, ScrubSlice
 from raftmq.storage.row_stream import KeyRange, Row
 from raftmq.storage.state_codec import FORMAT_VERSION as STATE_FORMAT_VERSION
 from raftmq.storage.state_codec import STATE_META_KEY, StateMeta, encode_state_meta
-from raftmq.storage.state_store import FilePart
+from raftmq.storage.state_store import FilePart, LocatedBody, StateWrite
 from raftmq.storage.writer_threads import Completion, InlineWriter
 
 from sim.cluster.world.loop import VirtualLoop
@@ -89,6 +89,10 @@ class Disk:
         self.stalled_until = 0.0
         self.torn_commits = 0
         """Number of crashes during a write."""
+        self.kept_write_backs = 0
+        """Number of write-backs that became durable in a crash, unknown to the process that asked for them."""
+        self.torn_installs = 0
+        """Number of crashes between the two files of an installed snapshot."""
         self.refused_writes = 0
         self.map_bytes_max = 0
         """If not 0, the size at which a file counts as full."""
@@ -231,6 +235,8 @@ class SimLogStore(LmdbLogStore):
         self._replicas: dict[ReplicaKey, LmdbReplica] = {}
         self._opening: set[ReplicaKey] = set()
         self.installs = 0
+        self.is_crashing = False
+        """Whether the process is being killed: the install under way may get no further than its first file."""
 
     def exists(self, key: ReplicaKey) -> bool:
         """See `LmdbLogStore`."""
@@ -310,6 +316,9 @@ class SimLogStore(LmdbLogStore):
             file = _state_file(key, new_state, rows_of_snapshot(rows, meta.position))
             state.detach()
             self.disk.state_files[key] = state.file = file
+            if self.is_crashing and self.disk.rng.random() < 0.5:
+                self.disk.torn_installs += 1
+                raise CommitFailedError(key, "the process was killed between the two files")
             state.attach(Verify.TAIL)
             self._exchange(replica, _log_file(key, new, FORMAT_WITH_STATE_FILE, ()))
         self.installs += 1
@@ -331,6 +340,16 @@ class SimLogStore(LmdbLogStore):
             if update.entries:
                 self._check_room(key, sum(len(entry.payload) for entry in update.entries))
         super().append_batch(updates)
+
+    def write_state(self, key: ReplicaKey, write: StateWrite) -> None:
+        """See `StateStore.write_state`."""
+        self._check_room(key, sum(len(row) + len(value or b"") for row, value in write.rows))
+        super().write_state(key, write)
+
+    def evacuate(self, key: ReplicaKey, bodies: Sequence[LocatedBody]) -> None:
+        """See `StateStore.evacuate`."""
+        self._check_room(key, sum(len(body) for _, body in bodies))
+        super().evacuate(key, bodies)
 
     def _check_room(self, key: ReplicaKey, size: int) -> None:
         limit = self.disk.map_bytes_max
@@ -539,8 +558,14 @@ class _Thread:
         self._disk = disk
         self._on_done = on_done
         self._is_crashed = False
+        self._on_error = on_error
+        self._store = store
         self._taken = 0
-        self.writer = InlineWriter(store, on_done=self._done, on_error=on_error)
+        self.writer = InlineWriter(store, on_done=self._done, on_error=self._failed)
+
+    def _failed(self, error: BaseException) -> None:
+        if not self._is_crashed:
+            self._on_error(error)
 
     def _done(self, completions: list[Completion]) -> None:
         if not self._is_crashed:
@@ -571,5 +596,6 @@ class _Thread:
             self._disk.torn_commits += 1
             kept = self._disk.rng.randrange(taken + 1)
             if kept:
+                self._store.is_crashing = True
                 self.writer.pump(kept)
         self.writer.drop()

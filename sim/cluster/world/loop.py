@@ -214,7 +214,9 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     # ------------------------------------------------------------------------------------------------ threads
 
     def run_in_executor(self, executor: Executor | None, func: Callable[..., T], *args: object) -> asyncio.Future[T]:
-        """Run the function on the loop, after the random duration of work for a thread."""
+        """Run the function on the loop, after the random duration of work for a thread, or as the executor does if it keeps an order."""
+        if executor is not None and getattr(executor, "runs_in_order", False):
+            return asyncio.wrap_future(executor.submit(func, *args), loop=self)
         future: asyncio.Future[T] = self.create_future()
         self.call_later(self._thread_delay(), _run_into, future, func, args)
         return future

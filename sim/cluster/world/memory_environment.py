@@ -264,6 +264,10 @@ class Cursor:
         for key in reversed(self._table.keys()):
             yield (key, self._value(key)) if keys else self._value(key)
 
+    def put(self, key: bytes, value: bytes) -> bool:
+        """Write a row."""
+        return self._transaction.put(key, value, self._db)
+
     def putmulti(self, rows: Iterable[tuple[bytes, bytes]], append: bool = False) -> tuple[int, int]:
         """Write rows. With `append` they must follow all existing ones."""
         taken = added = 0

@@ -38,6 +38,9 @@ async def test_bootstrapping_is_refused_when_a_known_broker_waits_for_its_cluste
 
 async def test_a_first_broker_forms_a_cluster_beside_brokers_that_are_in_none(nodes):
     waiting = nodes.begin("waiting", join=[NOBODY])
+    async with asyncio.timeout(WAIT_SECONDS):
+        while not waiting.addresses.http:  # the port that is bound last
+            await asyncio.sleep(0.01)
     await until(waiting, Reason.JOINING)
     one = await nodes.serve("one", bootstrap=True, join=[waiting.addresses.client, NOBODY])
     await until(one)

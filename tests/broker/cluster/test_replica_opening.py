@@ -188,15 +188,17 @@ async def test_a_replica_that_fails_for_too_long_is_given_up(nodes, openings, mo
     node = await nodes.serve("one", bootstrap=True)
     topic = await create(node, "flights")
     (group_id,) = (partition.group_id for partition in topic.partitions)
-    monkeypatch.setattr(unserved, "GIVE_UP_SECONDS", 0.3)
     openings.failing[group_id] = KeyError("planted")
     (replica,) = node.view.partition_replicas()
+    openings.counts.clear()
     node.engine.break_replica(replica, KeyError("planted"))
+    await until(lambda: openings.counts.get(group_id, 0) > 2)
+    assert not node.view.quarantined(), "it is first tried repeatedly"
+    monkeypatch.setattr(unserved, "GIVE_UP_SECONDS", 0.0)
     await until(lambda: node.view.quarantined())
     assert reasons(node) == {group_id: NotServedReason.QUARANTINED}
     assert "could not be served for" in node.view.quarantined()[replica.key]
     count = openings.counts[group_id]
-    assert count > 2, "it was first tried repeatedly"
     await asyncio.sleep(0.2)
     assert openings.counts[group_id] == count, "a replica that was given up is silent"
 

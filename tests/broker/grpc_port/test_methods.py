@@ -18,11 +18,16 @@ from raftmq.broker.base.limits import Limits
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.grpc_port import security
 from raftmq.broker.grpc_port.admission import Slots
-from raftmq.broker.grpc_port.methods import ROWS, SERVICES_TO_COME, AnsweredBy, Row, Services
+from raftmq.broker.grpc_port.methods import ROWS, AnsweredBy, Row, Services
 from raftmq.broker.grpc_port.security import FREE, SecurityInterceptor, anyone
 from raftmq.broker.grpc_port.server import GrpcServer
 from raftmq.broker.services.data_tokens import DataTokens
+from raftmq.broker.services.queue.admin import QueueAdminService
+from raftmq.broker.services.queue.browse import PAGE_BYTES_MAX, QueueBrowseService
+from raftmq.broker.services.queue.partitions import QueuePartitions
+from raftmq.broker.services.queue.schedules import QueueScheduleService
 from raftmq.call_metadata import STATUS_DETAILS_KEY
+from raftmq.message_checks import MESSAGE_BYTES_MAX
 from raftmq.methods import METHODS, Method, UnaryMethod
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import METADATA_GROUP_ID, NodeId
@@ -81,7 +86,6 @@ def test_every_method_of_the_descriptor_has_exactly_one_row():
     described = [
         f"/{service.full_name}/{method.name}"
         for service in pb.DESCRIPTOR.services_by_name.values()
-        if service.full_name not in SERVICES_TO_COME
         for method in service.methods
     ]
     assert sorted(row.method.path for row in ROWS) == sorted(described)
@@ -99,17 +103,31 @@ def test_a_response_type_that_is_not_the_method_s_is_refused():
 
 def test_long_calls_have_slots_of_their_own():
     own = {row.method.name: row.slots for row in ROWS if row.slots is not Slots.UNARY_CALLS}
-    assert own == {"Poll": Slots.POLLS, "AppendStream": Slots.APPEND_STREAMS, "Watch": Slots.WATCHES}
+    assert own == {
+        "Poll": Slots.POLLS,
+        "PollStream": Slots.QUEUE_STREAMS,
+        "AppendStream": Slots.APPEND_STREAMS,
+        "Watch": Slots.WATCHES,
+        "WaitFinished": Slots.POLLS,
+    }
 
 
 def test_only_answers_with_records_are_bounded_by_the_smaller_of_request_and_limit():
-    (row,) = [row for row in ROWS if row.answer_bytes_max is not None]
-    assert row.method is methods.POLL
+    rows = {row.method: row for row in ROWS if row.answer_bytes_max is not None}
+    assert set(rows) == {methods.POLL, methods.QUEUE_POLL, methods.BROWSE}
+    queue_bytes_max = rows[methods.QUEUE_POLL].answer_bytes_max
+    assert queue_bytes_max is not None
+    assert queue_bytes_max(pb.QueuePollRequest(max_bytes=7), Limits()) == Limits().poll_bytes_max, "one always fits"
+    row, browse = rows[methods.POLL], rows[methods.BROWSE]
     assert row.answer_bytes_max is not None
     limits = Limits()
     assert row.answer_bytes_max(pb.PollRequest(max_bytes=7), limits) == 7
     assert row.answer_bytes_max(pb.PollRequest(), limits) == limits.poll_bytes_max
     assert row.answer_bytes_max(pb.PollRequest(max_bytes=1 << 31), limits) == limits.poll_bytes_max
+    assert browse.method is methods.BROWSE
+    assert browse.answer_bytes_max is not None
+    assert browse.answer_bytes_max(pb.BrowseRequest(), limits) == PAGE_BYTES_MAX
+    assert browse.answer_bytes_max(pb.BrowseRequest(with_bodies=True), limits) > MESSAGE_BYTES_MAX
 
 
 def test_only_health_and_reflection_need_no_right():
@@ -160,6 +178,7 @@ def _request(method: Method[Any, Any]) -> object:
 
 
 def _services(node: Harness) -> Services:
+    queues = QueuePartitions(node, node.partitions)
     return Services(
         node.log,
         node.offsets,
@@ -171,6 +190,10 @@ def _services(node: Harness) -> Services:
         node.groups_service,
         node.health,
         DataTokens(node.loop),
+        node.queues,
+        QueueBrowseService(queues),
+        QueueAdminService(queues),
+        QueueScheduleService(queues),
     )
 
 

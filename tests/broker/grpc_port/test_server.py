@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import socket
 
 import grpc
 import grpc.aio
@@ -314,3 +315,27 @@ async def test_forwarding_over_the_wire_brings_back_answer_and_error():
         finally:
             await stranger.close()
             await forwarder.close()
+
+
+async def test_a_server_whose_start_was_cancelled_is_stopped():
+    """Otherwise it accepts calls until the process ends, and writes them to memory that was freed with grpcio's cancelled requests."""
+    started = asyncio.Event()
+
+    class Starting(GrpcServer):
+        async def _start_server(self, server: grpc.aio.Server) -> None:
+            await super()._start_server(server)
+            started.set()
+            await asyncio.get_running_loop().create_future()
+
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    async with running() as node:
+        server = Starting(node)
+        start = asyncio.ensure_future(server.start(f"127.0.0.1:{port}"))
+        await started.wait()
+        (await asyncio.open_connection("127.0.0.1", port))[1].close()
+        start.cancel()
+        await asyncio.wait((start,))
+        await server.stop(0)
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", port)

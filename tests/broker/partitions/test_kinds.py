@@ -17,7 +17,7 @@ from raftmq.fsm.topic_kinds import TOPIC_KINDS
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import GroupId
 
-from tests.support.broker.harness import Harness, StrictSupervisor, append_request, batch, poll_request, running
+from tests.support.broker.harness import Harness, StrictSupervisor, poll_request, running
 from tests.support.broker.mailbox_kind import Mailbox, register_mailboxes
 
 
@@ -115,10 +115,7 @@ async def errors_of_calls_for_logs(node: Harness, topic: pb.Topic) -> dict[str, 
     """Make every call that names a partition of a log. Return the error of each."""
     part = {"topic_id": topic.topic_id, "partition": 0}
     call = node.call()
-    append = append_request(topic, batch())
     answers: dict[str, Any] = {  # Any: each response has partitions of its own type
-        "append": await node.log.append(append, call),
-        "append in a session": node.log._appends.response(0, node.log._appends.begin_now(append, call.deadline) or []),
         "poll": await node.log.poll(poll_request(topic, 0), call),
         "list_offsets": await node.log.list_offsets(
             pb.ListOffsetsRequest(partitions=[pb.PartitionTime(**part, time_ms=-1)]), call

@@ -275,7 +275,7 @@ HOSTILE = {
     "truncated body": (GOOD[:-1], pb.CORRUPT_BATCH),
     "trailing bytes": (GOOD + b"\0", pb.CORRUPT_BATCH),
     "wrong magic": (_with(GOOD, 0, "<H", 0xDEAD), pb.CORRUPT_BATCH),
-    "messages of a queue": (seal_queue_batch(encode(MessageColumns([b"hi"])), message_count=1), pb.INVALID_ARGUMENT),
+    "messages of a queue": (seal_queue_batch(encode(MessageColumns([b"hi"])), message_count=1), pb.TOPIC_KIND_MISMATCH),
     "unknown version": (_with(GOOD, 2, "<B", 99), pb.UNSUPPORTED_VERSION),
     "unknown codec": (_with(GOOD, 3, "<B", 9), pb.UNSUPPORTED_COMPRESSION),
     "no records": (_with(GOOD, 8, "<I", 0), pb.CORRUPT_BATCH),

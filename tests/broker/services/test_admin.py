@@ -11,6 +11,7 @@ from raftmq.proto import queue_pb2 as pb
 from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId
 
 from tests.support.broker.harness import CLUSTER_ID, batch, running
+from tests.support.broker.queues import queue_topic
 
 WAIT_MS = 200
 """A timeout for leaders that never appear: long enough for the steps before the wait on a busy machine."""
@@ -117,6 +118,21 @@ async def test_partitions_are_added_after_the_existing_ones():
             assert error.code == pb.INVALID_PARTITIONS
         error = await _refused(node.admin.add_partitions(pb.AddPartitionsRequest(name="x", total=2), node.call()))
         assert error.code == pb.UNKNOWN_TOPIC
+
+
+@pytest.mark.parametrize("setting", ["ordered_by_key", "dedupe_window_ms"])
+async def test_a_queue_topic_that_depends_on_keys_or_ids_gets_partitions_only_with_rehash(setting: str):
+    async with running() as node:
+        topic = await queue_topic(node, partitions=2, **{setting: "true" if setting == "ordered_by_key" else "5000"})
+        assert topic.schedule_partitions == 2
+        request = pb.AddPartitionsRequest(name="jobs", total=3)
+        error = await _refused(node.admin.add_partitions(request, node.call()))
+        assert error.code == pb.INVALID_PARTITIONS
+        assert "--rehash" in str(error)
+        request.rehash = True
+        answer = await node.admin.add_partitions(request, node.call())
+        assert len(answer.topic.partitions) == 3
+        assert answer.topic.schedule_partitions == 2, "schedules stay where they are"
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "flights now", "x" * 250, ".."])

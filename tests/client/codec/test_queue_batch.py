@@ -19,6 +19,7 @@ from raftmq.client.codec.queue_batch import (
     decode_messages,
     decompress_body,
     encode_messages,
+    tail_of_messages,
 )
 from raftmq.errors import InvalidArgumentError, RecordTooLargeError, UnsupportedCompressionError
 from raftmq.message_block import MessageBlock, pack_block, unpack_block
@@ -120,6 +121,32 @@ def test_times_and_flags_reach_the_broker():
 
 
 # ----------------------------------------------------------------------------------------------------------- compression
+
+
+def test_the_tail_of_a_batch_is_its_last_messages_with_all_their_fields():
+    """A message keeps its sequence and its fields, and its body the checksum for its new position."""
+    full = encode_messages(
+        [b"a" * 2000, b"b", b"c" * 2000, b""],
+        keys=[b"k", None, b"l", None],
+        tenants=["acme", "", "acme.eu", "acme"],
+        priorities=[1, 2, -3, 0],
+        due=TimeColumns([5, None, None, 7], [None, None, 1_700_000_000_000, None]),
+        expiry=TimeColumns([None, 9, None, None]),
+        ids=["i", None, "j", None],
+        headers=[(), (("x", b"1"),), (("y", None),), ()],
+        replaces=[True, False, True, False],
+        codec=CODEC_LZ4,
+    ).seal(7, 2, 10, flags=3 << 8)
+    tail = tail_of_messages(full, 2)
+    header, fields = validate_queue(tail, MIB)
+    assert (header.producer_id, header.producer_epoch, header.first_sequence) == (7, 2, 12)
+    assert (header.record_count, header.flags) == (2, 3 << 8)
+    assert fields.due == Times((TIME_AT, TIME_AFTER), (1_700_000_000_000, 7))
+    assert fields.expiry is None
+    assert fields.replaces == (1, 0)
+    assert decode_messages(delivered(tail, first_sequence=102), range(2)) == decoded(full)[2:]
+    plain = encode_messages([b"a", b"b"]).seal(7, 0, 0)
+    assert tail_of_messages(plain, 1) == encode_messages([b"b"]).seal(7, 0, 1)
 
 
 @pytest.mark.parametrize("codec", COMPRESSING)

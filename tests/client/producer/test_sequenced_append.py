@@ -7,6 +7,7 @@ import pytest
 from raftmq import errors
 from raftmq.batch_header import CODEC_LZ4, parse_header
 from raftmq.client.codec.batch import decode_records, encode_body
+from raftmq.client.codec.queue_batch import encode_messages
 from raftmq.client.connection.resolver import Resolver, TopicInfo
 from raftmq.client.connection.transport import GrpcTransport
 from raftmq.client.producer.sequenced_append import NamedEpoch, SequencedAppender, tail_of
@@ -85,6 +86,22 @@ def test_the_tail_of_a_batch_is_its_last_records_under_their_sequences(codec):
     for outside in (10, 20):
         with pytest.raises(errors.ProtocolError):
             tail_of(whole, outside)
+
+
+def messages(first: int, count: int) -> bytes:
+    names = [f"m{n}" for n in range(first, first + count)]
+    return encode_messages([name.encode() for name in names], ids=names).seal(7, 0, first)
+
+
+async def test_a_batch_of_messages_that_overlaps_with_earlier_ones_is_continued_after_them(cluster, resolver):
+    (queue,) = cluster.create_queue("q")
+    topic = await resolver.topic("q", 5)
+    appender = SequencedAppender(resolver)
+    await appender.append(topic, 0, [messages(0, 4)])
+    assert await appender.append(topic, 0, [messages(0, 6), messages(6, 2)]) == [4, 6]
+    assert [message.body for message in queue.messages.values()] == [b"m%d" % n for n in range(8)]
+    with pytest.raises(errors.ProtocolError):
+        tail_of(messages(0, 4), 4)
 
 
 async def test_a_lost_answer_is_repeated_and_written_once(cluster, resolver, topic):

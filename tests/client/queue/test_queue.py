@@ -65,6 +65,22 @@ async def test_a_batch_has_at_most_a_thousand_messages(queue: Queue, cluster: Fa
     assert max(count for _, count, _, _ in batches) == 1000
 
 
+async def test_a_refused_message_is_reported_when_the_messages_before_it_are_enqueued(
+    queue: Queue, cluster: FakeCluster
+) -> None:
+    (fake,) = [partition.queue for partition in cluster.topics["jobs"].partitions]
+    with pytest.raises(errors.InvalidArgumentError) as raised:
+        await queue.put_many([b"a", b"b", NewMessage(b"c", priority=1 << 40), b"d"])
+    assert len(fake.messages) == 2
+    assert raised.value.__notes__ == ["raised by message 2 of put_many; the messages before it are enqueued"]
+
+
+async def test_a_failure_comes_before_the_refusal_of_a_later_message(queue: Queue, cluster: FakeCluster) -> None:
+    cluster.append_hook = lambda *_: detail(pb.QUEUE_FULL)
+    with pytest.raises(errors.QueueFullError):
+        await queue.put_many([b"a", NewMessage(b"b", priority=1 << 40)])
+
+
 async def test_a_known_id_is_deduplicated_or_replaced(queue: Queue) -> None:
     first = await queue.put(b"old", id="x", delay_ms=60_000)
     again = await queue.put(b"ignored", id="x")
@@ -142,7 +158,7 @@ async def test_a_put_whose_answer_is_lost_is_enqueued_once(queue: Queue, cluster
 
 
 async def test_messages_of_an_ordered_key_and_of_an_id_have_one_partition(cluster: FakeCluster) -> None:
-    cluster.create_queue("ordered", 6, ordered_by_key="1")
+    cluster.create_queue("ordered", 6, ordered_by_key="true")
     cluster.create_queue("plain", 6)
     async with (
         Queue("ordered", bootstrap_servers=cluster.bootstrap_servers) as ordered,

@@ -152,3 +152,10 @@ async def test_calls_follow_a_new_leader(queue: Queue, cluster: FakeCluster) -> 
         assert (await queue.stats()).ready == 20
         await queue.cancel("7")
     assert (await queue.stats()).ready == 19
+
+
+async def test_the_clocks_of_all_partitions_are_shown_and_stepped(queue: Queue, cluster: FakeCluster) -> None:
+    cluster.topics["jobs"].partitions[1].queue.clock_behind_ms = 7_200_000
+    assert await queue.clocks() == {0: 0.0, 1: -7200.0, 2: 0.0}
+    assert await queue.step_clocks() == {0: 0.0, 1: 7200.0, 2: 0.0}
+    assert await queue.clocks() == {0: 0.0, 1: 0.0, 2: 0.0}

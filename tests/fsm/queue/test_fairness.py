@@ -350,8 +350,9 @@ def test_what_is_forgettable_can_be_forgotten_without_effect(history, weights, s
     for number, action in history:
         for tree in (kept, forgetting):
             if action == "lease by key":
-                tree.charge(number)
-                tree.free(number)
+                if tree._tenants[number].leaf.is_active:
+                    tree.charge(number)
+                    tree.free(number)
             else:
                 tree.set_leasable(number, action == "on")
         forgotten = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from raftmq.fsm.queue import commands as qc
+from raftmq.fsm.queue import rows as keys
 from raftmq.fsm.queue.commands import JobFilter, JobKind, Operation
 from raftmq.fsm.queue.enqueued import encode_chain
 from raftmq.fsm.queue.limits import HOUSEKEEPING_MAX, SESSION_EXPIRY_MS, TENANT_IDLE_MS, WORK_MAX
@@ -26,6 +27,7 @@ from raftmq.fsm.queue.results import (
 from raftmq.fsm.queue.settings import QueueSettings
 from raftmq.queue_batch import encode, encode_firing, seal_queue_batch
 from raftmq.raft.entry import EntryKind
+from raftmq.storage.pending_state_write import check_state_rows
 
 from tests.support.fsm.queue.host import COLD, Queue, messages
 from tests.support.fsm.queue.recount import State as Rows
@@ -107,6 +109,15 @@ def test_a_delayed_message_is_never_leased_before_it_is_due(queue: Queue) -> Non
     assert lease(queue, 9) == [1, 0]
 
 
+def test_a_lease_that_may_not_end_yet_is_due_later(queue: Queue) -> None:
+    """Otherwise the leader would propose one tick after the other while leases are spared after an election."""
+    queue.put(1)
+    lease(queue, 1, lease_ms=50)
+    end = queue.now + 50
+    assert queue.host.machine.next_deadline() == end
+    assert queue.host.machine.next_deadline(end + 7) == end + 7
+
+
 def test_a_message_that_is_due_in_the_past_is_found(queue: Queue) -> None:
     """z4, defect Z6: a task that was scheduled before the last delivered one was invisible."""
     queue.put()
@@ -123,6 +134,21 @@ def test_tenants_take_turns_and_a_prefix_has_messages_of_its_own(queue: Queue) -
     queue.put(2, tenant="z")
     queue.host.write_back()
     assert lease(queue, 8) == [0, 6, 4, 7, 1, 5, 2, 3]
+
+
+@pytest.mark.parametrize("first", ["a.x", "a.y"])
+def test_a_tenant_keeps_its_turn_if_one_child_comes_when_another_goes(queue: Queue, first: str) -> None:
+    """The order in which both are reported has no effect, and so neither has the order of their numbers."""
+    configure(queue, fairness="weighted", tenant_weights=(("b", 3),))
+    queue.put(1, tenant=first, delay=1_000)  # it gets the smaller number
+    queue.put(1, tenant="a.x", id="ready")
+    queue.put(1, tenant="a.y", delay=1_000, id="comes")
+    queue.put(5, tenant="b")
+    assert lease(queue, 2) == [3, 4]
+    goes = qc.ChangeItem(qc.ChangeOperation.CANCEL, id=b"ready")
+    comes = qc.ChangeItem(qc.ChangeOperation.MOVE, id=b"comes", delay_ms=0)
+    queue.do(qc.Change((goes, comes)))
+    assert lease(queue, 1) == [2]
 
 
 def test_a_lease_may_name_subtrees_of_tenants(queue: Queue) -> None:
@@ -243,6 +269,21 @@ def test_a_renewed_lease_lasts_longer(queue: Queue) -> None:
     queue.wait(1)
     assert lease(queue) == [0]
     assert rows(queue).messages[0].progress == "half"
+
+
+def test_a_lease_that_was_renewed_twice_for_the_same_time_ends_once(queue: Queue) -> None:
+    """The heap of leases has its deadline twice then. The message takes one place in the work of an entry, too."""
+    configure(queue, attempts_max=3)
+    queue.put(HOUSEKEEPING_MAX)
+    lease(queue, HOUSEKEEPING_MAX)
+    for sequence in (0, 0, 1):
+        settle(queue, Operation.RENEW, sequence, lease_ms=2 * LEASE_MS)
+    settle(queue, Operation.RENEW, 2, count=HOUSEKEEPING_MAX - 2, lease_ms=2 * LEASE_MS)
+    queue.wait(2 * LEASE_MS)
+    assert queue.run(qc.Tick()).has_more_due
+    assert counts(queue) == {"ready": HOUSEKEEPING_MAX}
+    message = rows(queue).messages[0]
+    assert (message.attempts, message.version) == (1, 4)
 
 
 def test_leases_survive_a_restart(queue: Queue) -> None:
@@ -487,6 +528,16 @@ def test_a_lease_may_name_a_key(keyed: Queue) -> None:
     assert lease(keyed, 9, "", key="j") == [3]
 
 
+def test_a_tenant_that_becomes_ready_with_a_lease_of_its_key_has_no_credit_from_idle_time(queue: Queue) -> None:
+    configure(queue, is_ordered_by_key=True, fairness="round_robin")
+    queue.put(6, tenant="b")
+    assert lease(queue, 5) == [0, 1, 2, 3, 4]
+    queue.put(2, tenant="a", key=["k", "m"], delay=100)
+    queue.wait(100)
+    assert lease(queue, 1, "a", key="k") == [6]
+    assert lease(queue, 2) == [5, 7]
+
+
 def test_a_cancelled_or_moved_head_unblocks_its_key(keyed: Queue) -> None:
     keyed.put(3, key="k")
     assert change(keyed, qc.ChangeItem(qc.ChangeOperation.CANCEL, 0)) == (Code.OK,)
@@ -534,15 +585,21 @@ def test_only_the_dead_are_redriven_and_they_are_not_moved(queue: Queue) -> None
     lease(queue)
     settle(queue, Operation.REJECT, 0)
     operations = qc.ChangeOperation
-    assert (
-        change(
-            queue,
-            qc.ChangeItem(operations.MOVE, 0, due=1),
-            qc.ChangeItem(operations.CANCEL, 0),
-            qc.ChangeItem(operations.REDRIVE, 1),
-        )
-        == (Code.WRONG_STATE,) * 3
-    )
+    move, redrive = qc.ChangeItem(operations.MOVE, 0, due=1), qc.ChangeItem(operations.REDRIVE, 1)
+    assert change(queue, move, redrive) == (Code.WRONG_STATE,) * 2
+
+
+def test_a_dead_message_is_cancelled_with_everything_that_it_holds(queue: Queue) -> None:
+    configure(queue, dedupe_window_ms=1)
+    queue.put(id="i")
+    lease(queue)
+    settle(queue, Operation.REJECT, 0)
+    queue.host.write_back()
+    assert change(queue, qc.ChangeItem(qc.ChangeOperation.CANCEL, id=b"i")) == (Code.OK,)
+    queue.wait(1)
+    assert queue.put(id="i") == Enqueued(1)
+    assert counts(queue) == {"ready": 1}
+    rows(queue)
 
 
 # ------------------------------------------------------------------------------------------------------------ jobs
@@ -616,6 +673,48 @@ def test_retention_spares_the_dead_that_are_not_copied_yet(queue: Queue) -> None
     assert rows(queue).messages[0].dead_number == 3
 
 
+def copies(queue: Queue) -> tuple[int, int, int, int, int]:
+    """Return the target of copies, their epoch, the number that has sequence 0, and the last number that is copied."""
+    scalars = rows(queue).scalars
+    return scalars.copy_topic, scalars.copy_partition, scalars.copy_epoch, scalars.copy_first, scalars.copied_dead
+
+
+def test_a_new_epoch_of_copies_begins_after_the_last_copied_one(queue: Queue) -> None:
+    kill(queue, 4)
+    queue.do(qc.AimCopies(7, 2, epoch=1))
+    queue.do(qc.CopyDead(2, epoch=1))
+    assert copies(queue) == (7, 2, 1, 1, 2)
+    queue.host.restart()
+    queue.do(qc.AimCopies(7, 2, epoch=2))
+    assert copies(queue) == (7, 2, 2, 3, 2)
+
+
+def test_an_older_leader_changes_neither_the_target_nor_the_progress_of_copies(queue: Queue) -> None:
+    kill(queue, 4)
+    queue.do(qc.AimCopies(7, 2, epoch=1))
+    queue.do(qc.AimCopies(8, 0, epoch=2))
+    queue.do(qc.AimCopies(9, 0, epoch=2))
+    queue.do(qc.CopyDead(3, epoch=1))
+    assert copies(queue) == (8, 0, 2, 1, 0)
+
+
+def test_copies_are_recorded_no_further_than_the_last_death_and_never_backward(queue: Queue) -> None:
+    kill(queue, 2)
+    queue.do(qc.AimCopies(7, 0, epoch=1))
+    queue.do(qc.CopyDead(99, epoch=1))
+    queue.do(qc.CopyDead(1, epoch=1))
+    assert copies(queue) == (7, 0, 1, 1, 2)
+
+
+def test_purging_everything_leaves_a_gap_after_which_copies_have_a_new_epoch(queue: Queue) -> None:
+    kill(queue, 2)
+    queue.do(qc.AimCopies(7, 0, epoch=1))
+    queue.do(qc.PurgeAll())
+    assert copies(queue) == (7, 0, 2, 3, 2)
+    queue.do(qc.PurgeAll())
+    assert copies(queue) == (7, 0, 2, 3, 2)
+
+
 def test_purging_everything_is_one_entry_and_leaves_nothing(queue: Queue) -> None:
     configure(queue, is_ordered_by_key=True, dedupe_window_ms=1_000)
     queue.put(4, key="k", id=["a", "b", "c", "d"], ttl=500)
@@ -645,7 +744,6 @@ def fire(queue: Queue, revision: int, due: int, next_due: int) -> Enqueued:
 def test_a_schedule_fires_once_for_each_due_time(queue: Queue) -> None:
     assert queue.do(qc.PutSchedule("nightly", b"0 3 * * *", 500)) == ScheduleChanged(1)
     queue.host.restart()
-    assert queue.host.machine.next_deadline() == 500
     assert fire(queue, 1, 500, 900) == Enqueued(1)
     assert fire(queue, 1, 500, 900) == Enqueued(0, is_stale=True)
     assert fire(queue, 1, 900, -1) == Enqueued(1)
@@ -653,6 +751,37 @@ def test_a_schedule_fires_once_for_each_due_time(queue: Queue) -> None:
     assert row is not None
     assert (row.next_due, row.last_due, row.fired_count) == (-1, 900, 2)
     assert lease(queue, 9) == [0, 2], "a stale firing takes its sequence and makes no message"
+
+
+def test_a_due_schedule_waits_for_its_firing_and_no_command_is_due(queue: Queue) -> None:
+    queue.do(qc.PutSchedule("nightly", b"", queue.now))
+    assert queue.host.machine.schedules.due_by(queue.now, 9) == ["nightly"]
+    assert queue.host.machine.next_deadline() is None
+
+
+def test_due_schedules_come_by_time_and_stay_due_until_they_fire(queue: Queue) -> None:
+    for name, due in (("b", 300), ("c", 200), ("a", 300), ("d", 301)):
+        queue.do(qc.PutSchedule(name, b"", due))
+    queue.do(qc.PutSchedule("b", b"", 300))
+    queue.do(qc.PutSchedule("paused", b"", 100, is_paused=True))
+    schedules = queue.host.machine.schedules
+    assert schedules.due_by(300, 9) == ["c", "a", "b"]
+    assert schedules.due_by(300, 2) == ["c", "a"]
+    assert schedules.next_due() == (200, "c")
+
+
+def test_missed_firings_are_passed_over_once_and_counted(queue: Queue) -> None:
+    queue.do(qc.PutSchedule("nightly", b"", 500))
+    assert queue.do(qc.SkipFirings("nightly", 1, 500, 800, 3)) == ScheduleChanged(1)
+    assert queue.do(qc.SkipFirings("nightly", 1, 500, 800, 3)) == Refused(Code.VERSION_CONFLICT)
+    assert queue.do(qc.SkipFirings("weekly", 1, 500, 800, 3)) == Refused(Code.NO_SUCH_SCHEDULE)
+    queue.do(qc.PutSchedule("nightly", b"", 800))
+    queue.host.restart()
+    assert fire(queue, 1, 800, 900) == Enqueued(0, is_stale=True)
+    assert fire(queue, 2, 800, -1) == Enqueued(1)
+    row = queue.host.machine.schedule("nightly")
+    assert row is not None
+    assert (row.fired_count, row.skipped_count, row.last_due) == (1, 3, 800)
 
 
 def test_a_deletion_wins_over_a_firing_in_flight(queue: Queue) -> None:
@@ -666,7 +795,7 @@ def test_a_deletion_wins_over_a_firing_in_flight(queue: Queue) -> None:
 def test_a_paused_schedule_does_not_fire(queue: Queue) -> None:
     queue.do(qc.PutSchedule("nightly", b"", 500))
     assert queue.do(qc.ChangeSchedule("nightly", 500, is_paused=True)) == ScheduleChanged(2)
-    assert queue.host.machine.next_deadline() is None
+    assert queue.host.machine.schedules.due_by(500, 9) == []
     assert fire(queue, 2, 500, 900) == Enqueued(0, is_stale=True)
     assert queue.do(qc.ChangeSchedule("nightly", 500, is_paused=False, version=1)) == Refused(Code.VERSION_CONFLICT)
 
@@ -749,14 +878,26 @@ def test_what_came_and_went_never_becomes_a_row() -> None:
     assert written == {0x01, 0x02, 0x08}, "scalars, the tenant's counters and the clock"
 
 
-def test_the_end_of_a_written_message_deletes_its_body() -> None:
+def test_the_end_of_a_written_message_deletes_its_rows_and_leaves_its_body_to_the_store() -> None:
+    """The machine once deleted the body, too, and the store refused every such write-back."""
     queue = Queue()
     queue.put(1, ttl=100)
     queue.host.write_back()
     lease(queue)
     accept(queue, 0)
-    deleted = [key[0] for key, value in queue.host.machine.take_dirty_rows() if value is None]
-    assert deleted == [0x10, 0x20, 0x21, 0x40]
+    rows = queue.host.machine.take_dirty_rows()
+    assert [key[0] for key, value in rows if value is None] == [0x10, 0x20, 0x21]
+    check_state_rows(rows)
+
+
+def test_a_pause_changes_the_row_of_one_tenant() -> None:
+    queue = Queue()
+    queue.put(3, tenant=["a.b", "a.c", "a.d"])
+    queue.host.write_back()
+    queue.do(qc.PauseTenant("a"))
+    written = [key for key, _ in queue.host.machine.take_dirty_rows() if key[0] == keys.TENANTS]
+    assert len(written) == 1
+    assert lease(queue, 9) == []
 
 
 def test_nothing_is_dirty_when_nothing_changed(queue: Queue) -> None:

@@ -7,11 +7,17 @@ import random
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from raftmq.fsm.queue import commands as qc
+from raftmq.fsm.queue.duplicates import Recalled
+from raftmq.fsm.queue.enqueued import read_entry
 from raftmq.fsm.queue.limits import MemoryBounds
+from raftmq.fsm.queue.results import Enqueued
+from raftmq.fsm.queue.settings import QueueSettings
+from raftmq.queue_batch import encode, parse_fields, seal_queue_batch
 from raftmq.raft.entry import Entry
 
-from tests.support.fsm.queue.histories import first_difference, history
-from tests.support.fsm.queue.host import COLD, QueueHost
+from tests.support.fsm.queue.histories import TENANTS, History, first_difference, history
+from tests.support.fsm.queue.host import COLD, Queue, QueueHost, messages
 from tests.support.fsm.queue.recount import State, check_windows, compare, recount
 from tests.support.fsm.queue.twin import Twin
 
@@ -38,9 +44,7 @@ def disturb(host: QueueHost, rng: random.Random, *, restarts: bool) -> None:
         host.restart()
 
 
-def live(
-    entries: list[Entry], bounds: MemoryBounds, rng: random.Random, *, restarts: bool
-) -> tuple[QueueHost, list[object]]:
+def live(told: History, bounds: MemoryBounds, rng: random.Random, *, restarts: bool) -> tuple[QueueHost, list[object]]:
     """Return a replica that lived through the entries, and its results."""
     host = QueueHost(bounds)
     results: list[object] = []
@@ -53,9 +57,11 @@ def live(
             host.in_flight = None
 
     host.while_reading = finish_write_back
-    for entry in entries:
+    for entry, counts in zip(told.entries, told.counts, strict=True):
         disturb(host, rng, restarts=restarts)
         results.append(host.apply(entry))
+        machine = host.machine
+        assert (machine.ready_count, machine.message_count, machine.byte_count) == counts
         check_windows(host)
     return host, results
 
@@ -68,7 +74,7 @@ def test_all_replicas_answer_and_end_like_the_twin(seed: int, length: int) -> No
     calm = QueueHost()
     lives: list[tuple[QueueHost, list[object]]] = [(calm, [calm.apply(entry) for entry in told.entries])]
     lives += [
-        live(told.entries, bounds, rng, restarts=restarts)
+        live(told, bounds, rng, restarts=restarts)
         for bounds in (COLD, SMALL, MemoryBounds())
         for restarts in (False, True)
     ]
@@ -127,6 +133,58 @@ def test_the_leader_sees_what_a_lease_would_find(seed: int) -> None:
         assert next_change is None or (deadline is not None and deadline <= next_change)
 
 
+@FEW
+@given(seed=st.integers(0, 2**32), bounds=st.sampled_from([COLD, SMALL, MemoryBounds()]))
+def test_the_leader_knows_the_head_of_a_key_that_is_in_memory(seed: int, bounds: MemoryBounds) -> None:
+    rng = random.Random(seed)
+    names = [(tenant, key) for tenant in TENANTS for key in (b"k1", b"k2")]
+    seen: list[list[bool]] = []
+    told = history(rng, 60, lambda twin: seen.append([twin.is_key_leasable(*name) for name in names]))
+    host, calm = QueueHost(bounds), QueueHost()
+    for entry, expected in zip(told.entries, seen, strict=True):
+        host.apply(entry)
+        calm.apply(entry)
+        if rng.random() < 0.3:
+            host.write_back()
+        assert [calm.machine.is_key_leasable(*name) for name in names] == expected
+        found = [host.machine.is_key_leasable(*name) for name in names]
+        assert all(one is None or one is other for one, other in zip(found, expected, strict=True))
+
+
+@FEW
+@given(seed=st.integers(0, 2**32), bounds=st.sampled_from([COLD, SMALL, MemoryBounds()]))
+def test_a_batch_is_recalled_as_it_was_applied(seed: int, bounds: MemoryBounds) -> None:
+    rng = random.Random(seed)
+    told = history(rng, 80)
+    host = QueueHost(bounds)
+    applied: list[tuple[Entry, Enqueued]] = []
+    for entry, result in zip(told.entries, told.results, strict=True):
+        host.apply(entry)
+        if rng.random() < 0.2:
+            host.write_back()
+        if isinstance(result, Enqueued) and not result.is_stale:
+            applied.append((entry, result))
+        for earlier, known in applied:
+            read = read_entry(earlier.payload)
+            assert read is not None
+            recalled = host.machine.recall(read.fields, earlier.base_offset)
+            assert set(recalled.repeated) <= set(known.repeated)
+            told_of = {position for position, _ in recalled.repeated} | set(recalled.unknown)
+            assert {position for position, _ in known.repeated + known.replaced} <= told_of
+
+
+def test_a_batch_is_recalled_while_its_ids_are_in_memory() -> None:
+    queue = Queue()
+    queue.do(qc.Configure(QueueSettings(dedupe_window_ms=1_000)))
+    queue.put(3, id=["a", "b", "c"])
+    columns = messages(5, id=["a", "d", None, "d", "b"])
+    assert queue.put(5, id=["a", "d", None, "d", "b"]) == Enqueued(2, ((0, 0), (3, 4), (4, 1)))
+    fields = parse_fields(seal_queue_batch(encode(columns), message_count=5))
+    assert queue.host.machine.recall(fields, 3) == Recalled(((0, 0), (3, 4), (4, 1)), ())
+    queue.put(1, id="d", replace=True)
+    assert queue.host.machine.recall(fields, 3) == Recalled(((0, 0), (4, 1)), (1, 3))
+
+
 @pytest.mark.parametrize("bounds", [COLD, SMALL], ids=["windows of one", "small windows"])
 def test_memory_is_bounded_once_rows_are_written(bounds: MemoryBounds) -> None:
     told = history(random.Random(7), 400)
@@ -142,7 +200,7 @@ def test_memory_is_bounded_once_rows_are_written(bounds: MemoryBounds) -> None:
 def test_long_histories_agree() -> None:
     for seed in range(3):
         told = history(random.Random(seed), 600)
-        host, results = live(told.entries, COLD, random.Random(seed), restarts=True)
+        host, results = live(told, COLD, random.Random(seed), restarts=True)
         assert not first_difference(told.entries, results, told.results)
         state = State(host.rows())
         recount(state)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from raftmq.fsm.queue import rows as keys
 from raftmq.fsm.queue.message import Message, State, decode_message, encode_message
-from raftmq.fsm.queue.windows import BY_NUMBER, BY_PRIORITY, BY_TIME, BY_TIME_AND_ID, KeyCodec
+from raftmq.fsm.queue.windows import BY_DUE, BY_NUMBER, BY_PRIORITY, BY_TIME, BY_TIME_AND_ID, KeyCodec
 
 U64 = st.integers(0, 2**64 - 1)
 PRIORITY = st.integers(-(2**31), 2**31 - 1)
@@ -21,7 +21,7 @@ def message(state: State) -> Message:
     ("state", "key"),
     [
         (State.READY, "10 00000003 00000007 7ffffffe 0000000000001111 0102030405060708"),
-        (State.DELAYED, "11 00000003 0000000000001111 0102030405060708"),
+        (State.DELAYED, "11 00000003 000000000000 0004080c101418 001111 0708"),
         (State.LEASED, "12 00000003 0102030405060708"),
         (State.DEAD, "13 00000003 0000000000000009"),
         (State.LINED, "14 00000003 30313233343536373839616263646566 0102030405060708"),
@@ -33,13 +33,23 @@ def test_a_message_has_its_home_by_its_state(state: State, key: str) -> None:
     assert keys.key_of_location(3, keys.location_value(home)) == home
 
 
+@given(st.integers(0, 2**63 - 1), U64)
+def test_the_key_of_a_delayed_message_names_its_place(due: int, sequence: int) -> None:
+    assert BY_DUE.decode(BY_DUE.encode((due, sequence))) == (due, sequence)
+
+
+def test_keys_of_delayed_messages_are_ordered_by_span_run_due_and_sequence() -> None:
+    span, run = 1 << keys.SPAN_BITS, 1 << keys.RUN_BITS
+    places = [(5, 1), (5, 2), (7, 0), (span - 1, run - 1), (3, run), (4, run), (3, 9 * run), (span, 0), (span, run)]
+    assert sorted(places, key=BY_DUE.encode) == places
+
+
 def test_keys_of_the_other_tables() -> None:
     assert keys.location_key(3, 5).hex() == "20000000030000000000000005"
     assert keys.expiry_key(3, 4, 5).hex() == "210000000300000000000000040000000000000005"
     assert keys.named_key(keys.IDS, 3, b"id").hex() == "22000000036964"
     assert keys.id_expiry_key(3, 4, b"id").hex() == "230000000300000000000000046964"
     assert keys.named_key(keys.KEY_HEADS, 3, b"0123456789abcdef").hex() == "1500000003" + b"0123456789abcdef".hex()
-    assert keys.body_key(5).hex() == "400000000000000005"
     assert keys.sequence_of_location(keys.location_key(3, 5)) == 5
     assert keys.id_of_expiry(keys.id_expiry_key(3, 4, b"id")) == (4, b"id")
 

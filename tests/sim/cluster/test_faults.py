@@ -25,6 +25,7 @@ MARKS = {
     "clock_jump": "clock_jumps_read",
     "wrong_clock": "clocks_found_wrong",
     "sleep_all": "clock_jumps_read",
+    "all_down": "boots",
     "wipe": "snapshots_installed",
     "remove_node": "snapshots_installed",
     "replace_replica": "snapshots_installed",

@@ -13,15 +13,30 @@ from sim.mutant_table import BEGIN, END, NOTHING, PAGE, Row, StaleMutantError, h
 KNOWN_SEEDS = known_seeds(PAGE.read_text())
 
 
+QUICK_QUEUE_MUTANTS = ("bodies_mixed_up", "gate_leaks", "old_token_accepts", "settings_ignored", "tick_missing")
+"""Mutants of queues that every run replays. `make test-long` replays the others: a run with queues takes some seconds."""
+
+
+def _is_long(name: str) -> bool:
+    return MUTANTS[name].part == "queue" and name not in QUICK_QUEUE_MUTANTS
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(MUTANTS))
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long) if _is_long(name) else name for name in sorted(MUTANTS)]
+)
 def test_a_mutant_is_found(name: str) -> None:
     assert hunt(MUTANTS[name], KNOWN_SEEDS[name]) is not None
 
 
 def test_there_are_thirty_mutants_of_whole_nodes_in_all_parts() -> None:
     assert len(MUTANTS) >= 30
-    assert {mutant.part for mutant in MUTANTS.values()} == {"core", "store", "engine", "machine", "service", "client"}
+    parts = {mutant.part for mutant in MUTANTS.values()}
+    assert parts == {"core", "store", "engine", "machine", "service", "client", "queue"}
+
+
+def test_there_are_twenty_mutants_of_queues() -> None:
+    assert sum(mutant.part == "queue" for mutant in MUTANTS.values()) >= 20
 
 
 def test_the_page_names_every_mutant_and_each_is_found() -> None:

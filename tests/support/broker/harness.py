@@ -46,12 +46,13 @@ from raftmq.broker.services.node_calls import NodeCalls
 from raftmq.broker.services.node_removal import NodeRemovalService
 from raftmq.broker.services.nodes import NodesService
 from raftmq.broker.services.producer_ids import ProducerIds
+from raftmq.broker.services.queue.service import QueueService
 from raftmq.broker.services.topology import TopologyService
 from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.metadata_commands import InitializeCluster, RegisterNode, encode_command
 from raftmq.fsm.node_lineage import Lineage
 from raftmq.fsm.row_reads import RowsFound, RowsNeeded
-from raftmq.fsm.state_machine import StateMachine
+from raftmq.fsm.state_machine import DiskBackedMachine, StateMachine
 from raftmq.proto import queue_pb2 as pb
 from raftmq.raft.core import RaftCore
 from raftmq.raft.entry import Entry, EntryKind, Proposal
@@ -181,6 +182,7 @@ class Harness:
         self.feature_levels = FeatureLevelService(self, leader)
         self.connected: set[int] = set()
         self.topology = TopologyService(self)
+        self.queues = QueueService(self, self.partitions)
         self.offsets = OffsetsService(self, Locator(self, self.partitions, LOG))
         self.coordinator = GroupCoordinator(self, InlinePlanRunner())
         self.groups_service = GroupsService(self, leader, self.coordinator, PartitionLeaders(self, calls, self.offsets))
@@ -223,7 +225,11 @@ class Harness:
 
     def add_replica(self, group_id: GroupId, replica_id: ReplicaId, machine: StateMachine) -> Replica[StateMachine]:
         key = ReplicaKey(group_id, replica_id)
-        self.store.create(key, founder_state(Membership((replica_id,))), ())
+        founder = founder_state(Membership((replica_id,)))
+        if isinstance(machine, DiskBackedMachine):
+            self.store.create_with_state_file(key, founder)
+        else:
+            self.store.create(key, founder, ())
         restored = self.store.open(key)
         log = ReplicaLog(key, self.store, self.loop, self.in_thread, self.recent_budget)
         core = RaftCore(replica_id, restored, log, random.Random(1), RaftSettings())
@@ -344,7 +350,21 @@ class Harness:
     def read_rows(
         self, replica: Replica[StateMachine], needed: RowsNeeded, on_found: Callable[[RowsFound], None]
     ) -> None:
-        raise AssertionError("the machines of this harness keep all rows in memory")
+        found = self.store.read_rows(replica.key, needed.ranges)
+        self.loop.call_soon(on_found, found)
+
+    async def in_write_back(self, function: Callable[..., T], *arguments: object) -> T:
+        await asyncio.sleep(0)
+        return function(*arguments)
+
+    def median_ms(self) -> int | None:
+        return self.clock_ms
+
+    def boottime_ns(self) -> int:
+        return self.clock_ms * 1_000_000
+
+    def draw_seed(self) -> int:
+        return 1
 
     def on_leadership_row(self, group_id: GroupId) -> None:
         self.bump()

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import cast
 
 import pytest
+from raftmq.broker.partitions.appends import PartitionAppends
 from raftmq.broker.partitions.host import PartitionHost
 from raftmq.broker.partitions.kinds import KINDS, OnDamage, TopicKind
 from raftmq.broker.partitions.partition import Partition
@@ -27,6 +28,10 @@ class Mailbox:
         self.replica = replica
         self.rounds = 0
         self.settled: list[int] = []
+
+    @property
+    def appends(self) -> PartitionAppends:
+        raise AssertionError("nobody appends to a mailbox")
 
     @property
     def machine(self) -> LogPartition:

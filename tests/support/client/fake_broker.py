@@ -163,6 +163,7 @@ class FakeTopic:
     config: dict[str, str] = field(default_factory=dict)
     replication_factor: int = 1
     kind: str = "log"
+    schedule_partitions: int = 1
 
 
 AppendHook = Callable[[int, "FakeTopic", int, bytes], "pb.ErrorDetail | str | None"]
@@ -210,6 +211,8 @@ class FakeCluster:
         self.stream_error: pb.ErrorDetail | None = None
         """The error with which every new PollStream ends."""
         self.jobs: dict[int, int] = {}
+        self.job_requests: list[pb.StartJobRequest] = []
+        self.is_job_endless = False
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
@@ -230,6 +233,7 @@ class FakeCluster:
         """Create a queue topic, and return the messages of its partitions."""
         topic = self.create_topic(name, partitions)
         topic.kind = "queue"
+        topic.schedule_partitions = partitions
         topic.config.update({key.replace("_", "."): value for key, value in config.items()})
         for partition in topic.partitions:
             partition.is_queue = True
@@ -344,6 +348,7 @@ def topic_message(topic: FakeTopic) -> pb.Topic:
             pb.Partition(partition=n, group_id=p.group_id, replica_brokers=[p.leader])
             for n, p in enumerate(topic.partitions)
         ],
+        schedule_partitions=topic.schedule_partitions,
     )
 
 
@@ -613,6 +618,9 @@ class FakeBroker(rpc.LogServicer, rpc.TopologyServicer, rpc.AdminServicer):
         topic = self.cluster.create_topic(request.name, request.partitions or 1, request.replication_factor or 1)
         topic.config.update(request.config)
         topic.kind = request.kind or "log"
+        for partition in topic.partitions:
+            partition.is_queue = topic.kind == "queue"
+        self.cluster.changed()
         return pb.CreateTopicResponse(
             topic_id=topic.topic_id, metadata_revision=self.cluster.revision, topic=topic_message(topic)
         )

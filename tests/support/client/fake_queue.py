@@ -78,6 +78,8 @@ class FakeQueue:
         self.schedules: dict[str, pb.Schedule] = {}
         self.scheduled: dict[str, bytes] = {}
         self.accepted_total = 0
+        self.enqueued_total = 0
+        self.clock_behind_ms = 0
         self._last_session = 0
 
     def now_ms(self) -> int:
@@ -107,6 +109,7 @@ class FakeQueue:
                 del self.messages[earlier.sequence]
             kind, value = (fields.due.kinds[at], fields.due.values_ms[at]) if fields.due is not None else (0, 0)
             due = {TIME_AFTER: now + value, TIME_AT: now + value - time.time_ns() // 1_000_000}.get(kind, now)
+            self.enqueued_total += 1
             self.messages[base + at] = FakeMessage(
                 base + at,
                 bytes(bodies.body(at)),
@@ -266,6 +269,16 @@ class FakeQueue:
         return len(dead)
 
 
+def _counts(messages: list[FakeMessage], now_ms: int) -> pb.StateCounts:
+    states = [m.state(now_ms) for m in messages]
+    return pb.StateCounts(
+        ready=states.count(pb.READY),
+        delayed=states.count(pb.DELAYED),
+        leased=states.count(pb.LEASED),
+        dead=states.count(pb.DEAD),
+    )
+
+
 def _is_below(tenant: bytes, root: bytes) -> bool:
     return not root or tenant == root or tenant.startswith(root + b".")
 
@@ -302,6 +315,7 @@ class FakeStream:
         self.broker = broker
         self.open = pb.QueueStreamOpen()
         self.credit = 0
+        self.sent = 0
         self.responses: asyncio.Queue[pb.QueueStreamResponse | None] = asyncio.Queue()
         """None: the stream ends."""
         self.is_broken = False
@@ -315,7 +329,7 @@ class FakeStream:
                 self.responses.put_nowait(pb.QueueStreamResponse(error=self.broker.cluster.stream_error))
                 self.end()
                 return
-        self.credit = request.credit_messages
+        self.credit = request.messages_limit - self.sent
         if request.acks:
             results = self.broker.queue.settle_all(request.acks)
             if results is None:
@@ -331,7 +345,9 @@ class FakeStream:
         if self.credit <= 0 or self.is_broken:
             return
         leased = self.broker.queue.lease_all(self.open, self.credit)
-        self.credit -= sum(count for _, count in leased)
+        count = sum(count for _, count in leased)
+        self.credit -= count
+        self.sent += count
         if leased:
             self.responses.put_nowait(pb.QueueStreamResponse(messages=[block for block, _ in leased]))
 
@@ -457,6 +473,7 @@ class FakeQueueService(rpc.QueueServicer):
                 state=m.state(now),
                 version=m.version,
                 due_in_ms=m.due_ms - now,
+                lease_left_ms=max(0, (m.lease_until_ms or 0) - now),
                 error=m.error,
                 progress=m.progress,
                 dead_reason=m.dead_reason,
@@ -472,16 +489,21 @@ class FakeQueueService(rpc.QueueServicer):
         for number in request.partitions:
             queue = (await self._partition(request.topic_id, number, context)).queue
             now = queue.now_ms()
-            states = [m.state(now) for m in queue.messages.values()]
+            messages = list(queue.messages.values())
+            tenants = sorted({m.tenant for m in messages if m.tenant})
             response.partitions.add(
                 partition=number,
-                counts=pb.StateCounts(
-                    ready=states.count(pb.READY),
-                    delayed=states.count(pb.DELAYED),
-                    leased=states.count(pb.LEASED),
-                    dead=states.count(pb.DEAD),
-                ),
+                counts=_counts(messages, now),
+                oldest_ready_age_ms=max((now - m.due_ms for m in messages if m.state(now) == pb.READY), default=0),
+                enqueued_total=queue.enqueued_total,
                 accepted_total=queue.accepted_total,
+                clock_difference_ms=-queue.clock_behind_ms,
+                tenants=[
+                    pb.TenantStats(
+                        tenant=tenant.decode(), counts=_counts([m for m in messages if m.tenant == tenant], now)
+                    )
+                    for tenant in tenants[: request.tenants_max]
+                ],
                 paused=[pb.PausedTenant(tenant=tenant.decode(), left_ms=-1) for tenant in queue.paused],
             )
         return response
@@ -509,13 +531,16 @@ class FakeQueueService(rpc.QueueServicer):
 
     async def StartJob(self, request, context):
         queue = (await self._partition(request.topic_id, request.partition, context)).queue
+        self.broker.cluster.job_requests.append(request)
         done = queue.purge(request.states) if request.kind == pb.PURGE_JOB else queue.redrive_all()
         self.broker.cluster.serve_queues()
         self.broker.cluster.jobs[1] = done
         return pb.StartJobResponse(job=1)
 
     async def ListJobs(self, request, context):
-        """Show the job once as running, then as finished."""
+        """Show the job once as running, then as finished, unless it is endless."""
+        if self.broker.cluster.is_job_endless:
+            return pb.ListJobsResponse(jobs=[pb.QueueJob(partition=request.partitions[0], job=1)])
         done = self.broker.cluster.jobs.pop(1, None)
         jobs = [] if done is None else [pb.QueueJob(partition=request.partitions[0], job=1, done_count=done)]
         return pb.ListJobsResponse(jobs=jobs)
@@ -529,6 +554,14 @@ class FakeQueueService(rpc.QueueServicer):
                 queue.paused.discard(request.tenant.encode())
         self.broker.cluster.serve_queues()
         return pb.PauseResponse()
+
+    async def StepClock(self, request, context):
+        response = pb.StepClockResponse()
+        for number in request.partitions:
+            queue = (await self._partition(request.topic_id, number, context)).queue
+            response.partitions.add(partition=number, stepped_ms=queue.clock_behind_ms)
+            queue.clock_behind_ms = 0
+        return response
 
     # ---------------------------------------------------------------------------------------------------------- schedules
 

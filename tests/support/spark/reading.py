@@ -1,4 +1,4 @@
-"""Read a topic with the SDK, since the sink's tests must not trust the Spark source."""
+"""Read a topic, or take the messages of a queue topic, with the SDK, since the sink's tests must not trust the Spark source."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from raftmq import Record, TopicPartition, sync
+from raftmq import Message, Record, TopicPartition, sync
 
 
 def read_all(servers: str, topic: str) -> list[Record]:
@@ -36,3 +36,12 @@ def counting(servers: str, topic: str) -> Iterator[Callable[[], int]]:
 def value_counts(servers: str, topic: str) -> Counter[bytes | None]:
     """Count the occurrences of each value."""
     return Counter(record.value for record in read_all(servers, topic))
+
+
+def take_all(servers: str, topic: str) -> list[Message[bytes]]:
+    """Take the messages that a queue topic has now."""
+    with sync.Queue(topic, bootstrap_servers=servers) as queue:
+        taken: list[Message[bytes]] = []
+        while found := queue.get_many(max_messages=1000, wait_ms=2000, auto_accept=True):
+            taken += found
+        return taken

@@ -255,10 +255,12 @@ def test_leases_that_ended_without_a_leader_stay_valid_for_a_while(lease_ms):
     clock.now_ms()  # the no-op of this replica
     assert clock.expire_before(lease_ms) == last_ms
     grace_ms = min(lease_ms, GRACE_MS_MAX)
+    assert clock.leases_end_from_ms == clock.read_ms() + grace_ms
     world.boot_ns += (grace_ms - 1) * MS
     assert clock.expire_before(lease_ms) == last_ms
     world.boot_ns += MS
     assert clock.expire_before(lease_ms) == clock.read_ms()
+    assert clock.leases_end_from_ms == 0
 
 
 def test_a_stall_is_a_gap_too_and_a_second_one_within_the_grace_extends_it():

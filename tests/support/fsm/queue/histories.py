@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from raftmq.fsm.queue import commands as qc
 from raftmq.fsm.queue.enqueued import encode_chain
 from raftmq.fsm.queue.results import QueueApplied
+from raftmq.fsm.queue.rows import SPAN_BITS
 from raftmq.fsm.queue.settings import QueueSettings
 from raftmq.message_checks import TIME_AFTER, TIME_AT, TIME_NONE, Times
 from raftmq.queue_batch import MessageColumns, encode, encode_firing, seal_queue_batch
@@ -25,6 +26,8 @@ FAIRNESS = ["none", "round_robin", "weighted", "quiet_first"]
 class History:
     entries: list[Entry]
     results: list[QueueApplied | None]
+    counts: list[tuple[int, int, int]]
+    """After each entry: ready messages, all messages, and the bytes of their bodies."""
     twin: Twin
 
 
@@ -37,7 +40,7 @@ class _Author:
 
     def entry(self) -> Entry:
         rng = self.rng
-        self.log.time_ms += rng.choice([0, 0, 1, 1, 5, 30, 200])
+        self.log.time_ms += rng.choice([0, 0, 1, 1, 5, 30, 200]) if rng.random() < 0.98 else 40_000
         kind = rng.random()
         if kind < 0.35:
             return self.log.put(self.columns(rng.randint(1, 4)))
@@ -48,7 +51,8 @@ class _Author:
         if kind < 0.43:
             return self.log.append(rng.choice([EntryKind.EMPTY, EntryKind.MEMBERSHIP]), b"")
         if kind < 0.44:
-            return self.log.append(EntryKind.DATA, b"neither a batch nor anything else", 2)
+            # its sequences stay empty: those after it belong to another run
+            return self.log.append(EntryKind.DATA, b"neither a batch nor anything else", rng.choice([2, 2, 40_000]))
         items = tuple(self.item() for _ in range(rng.choice([1, 1, 1, 2, 3])))
         before = rng.choice([self.log.time_ms, self.log.time_ms, 0])
         return self.log.commands(*items, expire_before=before, jitter_seed=rng.choice([0, rng.getrandbits(64)]))
@@ -63,7 +67,12 @@ class _Author:
             if rng.random() >= chance:
                 return None
             kinds = [rng.choice([TIME_NONE, TIME_AFTER, TIME_AT]) for _ in range(count)]
-            values = {TIME_NONE: 0, TIME_AFTER: rng.randint(0, 300), TIME_AT: self.log.time_ms + rng.randint(-50, 300)}
+            later = rng.choice([0, 0, 0, 40_000, 90_000])
+            values = {
+                TIME_NONE: 0,
+                TIME_AFTER: later + rng.randint(0, 300),
+                TIME_AT: self.log.time_ms + later + rng.randint(-50, 300),
+            }
             return Times(kinds, [values[kind] for kind in kinds])
 
         ids = column(lambda: rng.choice([None, b"i1", b"i2", b"i3", b"i4"]), 0.3)
@@ -100,7 +109,7 @@ class _Author:
             (2, lambda: qc.CancelJob(self.job())), (1, lambda: qc.PurgeAll() if rng.random() < 0.3 else qc.Tick()),
             (4, self.schedule), (3, lambda: qc.OpenSession()), (1, lambda: qc.CloseSession(self.session())),
             (4, self.configure), (2, lambda: qc.PauseTenant(rng.choice(TENANTS), rng.choice([10, 100, -1]))),
-            (4, lambda: qc.ResumeTenant(rng.choice(TENANTS))), (1, lambda: qc.CopyDead(rng.randint(0, 9))),
+            (4, lambda: qc.ResumeTenant(rng.choice(TENANTS))), (2, self.copies),
             (4, lambda: qc.Tick()),
         ]  # fmt: skip
         return rng.choices([make for _, make in weighted], [weight for weight, _ in weighted])[0]()
@@ -119,7 +128,8 @@ class _Author:
         if rng.random() < 0.1:
             tenants, key = (rng.choice(TENANTS),), b"k1"
         lease_ms = rng.choice([5, 50, 500])
-        return qc.Lease(self.session(), self.request(), rng.choice([1, 2, 3, 8]), lease_ms, tenants, key)
+        bytes_max = rng.choice([0, 0, 0, 1, 9, 20])
+        return qc.Lease(self.session(), self.request(), rng.choice([1, 2, 3, 8]), lease_ms, tenants, key, bytes_max)
 
     def messages(self, *, leased: bool) -> list[TwinMessage]:
         return [m for m in self.twin.messages.values() if (m.state == LEASED) is leased]
@@ -189,7 +199,15 @@ class _Author:
             qc.ChangeSchedule(name, due, rng.random() < 0.5, version),
             qc.DeleteSchedule(name, version),
         ]
+        if row is not None:
+            items.append(qc.SkipFirings(name, row.version, row.next_due, rng.choice([-1, due + 200]), 3))
         return rng.choice(items)
+
+    def copies(self) -> qc.Item:
+        rng, epoch = self.rng, self.twin.copy_epoch
+        if rng.random() < 0.3:
+            return qc.AimCopies(rng.randint(1, 2), rng.randint(0, 1), epoch + rng.choice([1, 1, 1, 0, 2]))
+        return qc.CopyDead(self.twin.copied_dead + rng.randint(-1, 3), epoch - rng.choice([0, 0, 0, 1]))
 
     def configure(self) -> qc.Configure:
         rng = self.rng
@@ -216,12 +234,15 @@ class _Author:
 def history(rng: random.Random, length: int, see: Callable[[Twin], None] = lambda twin: None) -> History:
     """Return random entries, and the twin's answer to each."""
     twin, log = Twin(), QueueLog()
+    log.time_ms = (log.time_ms >> SPAN_BITS << SPAN_BITS) - 1_000  # due times are in two spans
     author = _Author(rng, twin, log)
     results: list[QueueApplied | None] = []
+    counts: list[tuple[int, int, int]] = []
     for _ in range(length):
         results.append(twin.apply(author.entry()))
+        counts.append(twin.counts())
         see(twin)
-    return History(log.entries, results, twin)
+    return History(log.entries, results, counts, twin)
 
 
 def first_difference(entries: Sequence[Entry], found: Sequence[object], expected: Sequence[object]) -> str:

@@ -142,6 +142,12 @@ def compare(state: State, twin: Twin) -> None:
         for m in twin.messages.values()
     }
     assert found == expected
+    scalars = state.scalars
+    assert (scalars.copied_dead, scalars.copy_epoch, scalars.copy_first) == (
+        twin.copied_dead, twin.copy_epoch, twin.copy_first,
+    )  # fmt: skip
+    assert (scalars.copy_topic, scalars.copy_partition) == twin.copy_target
+    assert scalars.next_dead == twin.next_dead
     ids = {name: msgspec.msgpack.decode(value, type=IdRow) for name, value in state.named(keys.IDS).items()}
     assert {id_: (row.sequence, row.until, row.is_finished) for id_, row in ids.items()} == {
         id_: (one.sequence, one.until, one.is_finished) for id_, one in twin.ids.items()

@@ -6,7 +6,7 @@ Whose turn it is comes from the same tree of tenants, one message at a time: tha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from raftmq.fsm.queue import commands as qc
 from raftmq.fsm.queue import results as qr
@@ -83,6 +83,7 @@ class TwinSchedule:
     is_paused: bool
     last_due: int = -1
     fired_count: int = 0
+    skipped_count: int = 0
 
 
 class Twin:
@@ -98,7 +99,9 @@ class Twin:
         self.schedules: dict[str, TwinSchedule] = {}
         self.pauses: dict[str, int] = {}
         self.next_session = self.next_job = self.next_dead = self.next_version = 1
-        self.copied_dead = 0
+        self.copied_dead = self.copy_epoch = 0
+        self.copy_first = 1
+        self.copy_target = (0, 0)
         self.jitter_seed = 0
         self.tree = FairnessTree()
         self.rates = TenantRates()
@@ -151,7 +154,7 @@ class Twin:
                 fields.priorities[at] if fields.priorities else 0,
                 dues[at],
                 self.now,
-                fields.body_lengths[at],
+                fields.body_lengths[at] + len((fields.headers[at] if fields.headers else None) or b""),
             )
             m.expires_at = expiries[at]
             m.id = (fields.ids[at] if fields.ids else None) or b""
@@ -379,10 +382,14 @@ class Twin:
                 self.ids.clear()
                 self.holders.clear()
                 self.jobs.clear()
-                self.copied_dead = self.next_dead - 1
+                if self.copied_dead != self.next_dead - 1:
+                    self.copied_dead = self.next_dead - 1
+                    self.copy_epoch, self.copy_first = self.copy_epoch + 1, self.next_dead
                 return qr.Purged(count)
             case qc.PutSchedule() | qc.ChangeSchedule() | qc.DeleteSchedule():
                 return self._schedule(item)
+            case qc.SkipFirings():
+                return self._skip(item)
             case qc.OpenSession():
                 self.sessions[self.next_session] = TwinSession(self.now)
                 self.next_session += 1
@@ -400,7 +407,11 @@ class Twin:
             case qc.ResumeTenant():
                 self._add_tenant(item.tenant)
                 self.pauses.pop(item.tenant, None)
-            case qc.CopyDead():
+            case qc.AimCopies():
+                if item.epoch == self.copy_epoch + 1:
+                    self.copy_target = (item.topic_id, item.partition)
+                    self.copy_epoch, self.copy_first = item.epoch, self.copied_dead + 1
+            case qc.CopyDead() if item.epoch == self.copy_epoch:
                 self.copied_dead = max(self.copied_dead, min(item.through_number, self.next_dead - 1))
             case _:
                 pass
@@ -412,14 +423,15 @@ class Twin:
         deadline = self.now + min(item.lease_ms, self.settings.lease_ms_max)
         chosen: list[TwinMessage] = []
         if item.key:
-            m = self.messages.get(self.holders.get((item.tenants[0], item.key), -1))
-            if work and not self._is_full() and m is not None and m.state == READY and self._may_lease(m.tenant):
+            self._report()
+            m = self._leasable_head(item.tenants[0], item.key)
+            if work and m is not None:
                 chosen.append(self._take(m, deadline, item.session))
             return self._leased(chosen, deadline, has_more=False)
         wanted = min(item.messages_max, work)
         while len(chosen) < wanted and not self._is_full():
             m = self._next(item.tenants)
-            if m is None:
+            if m is None or (chosen and 0 < item.bytes_max < m.body_bytes + sum(one.body_bytes for one in chosen)):
                 break
             chosen.append(self._take(m, deadline, item.session))
         is_cut = len(chosen) == work < item.messages_max
@@ -428,13 +440,25 @@ class Twin:
     def is_leasable(self, subtrees: tuple[str, ...]) -> bool:
         return not self._is_full() and self._next(subtrees) is not None
 
+    def is_key_leasable(self, tenant: str, key: bytes) -> bool:
+        return self._leasable_head(tenant, key) is not None
+
+    def _leasable_head(self, tenant: str, key: bytes) -> TwinMessage | None:
+        m = self.messages.get(self.holders.get((tenant, key), -1))
+        is_leasable = m is not None and m.state == READY and not self._is_full() and self._may_lease(tenant)
+        return m if is_leasable else None
+
+    def counts(self) -> tuple[int, int, int]:
+        """Return the number of ready messages, of all messages, and the bytes of their bodies."""
+        messages = self.messages.values()
+        return sum(m.state == READY for m in messages), len(messages), sum(m.body_bytes for m in messages)
+
     def next_change(self) -> int | None:
-        """Return when time alone next changes something: a lease ends, a message expires or is due, a pause or a schedule."""
+        """Return when time alone next changes something: a lease ends, a message expires or is due, or a pause ends."""
         times = [m.deadline for m in self.messages.values() if m.state == LEASED]
         times += [m.expires_at for m in self.messages.values() if m.expires_at and m.state != LEASED]
         times += [m.due for m in self.messages.values() if m.state == DELAYED]
         times += [until for until in self.pauses.values() if until < PAUSED_FOREVER]
-        times += [one.next_due for one in self.schedules.values() if one.next_due >= 0 and not one.is_paused]
         next_token = self.rates.next_at() if self.rates.rate is not None else None
         times += [] if next_token is None else [next_token]
         return min(times, default=None)
@@ -452,12 +476,16 @@ class Twin:
         return next(self._ready(path)[0] for path, one in self.numbers.items() if one == number)
 
     def _report(self) -> None:
-        """Tell the tree who has something leasable: before each choice, and at the end of each entry."""
-        for path in sorted(self.numbers, key=self.numbers.__getitem__):
+        """Tell the tree who has something leasable, and then who has nothing: before each choice, and at the end of each entry."""
+        empty = []
+        for path, number in self.numbers.items():
             ready = self._ready(path)
-            is_leasable = bool(ready) and not self._is_held(path)
-            head = (ready[0].priority, ready[0].due, ready[0].sequence) if ready else (0, 0, 0)
-            self.tree.set_leasable(self.numbers[path], is_leasable, head)
+            if ready and not self._is_held(path):
+                self.tree.set_leasable(number, True, (ready[0].priority, ready[0].due, ready[0].sequence))
+            else:
+                empty.append(number)
+        for number in empty:
+            self.tree.set_leasable(number, False)
 
     def _ready(self, path: str) -> list[TwinMessage]:
         ready = [m for m in self.messages.values() if m.state == READY and m.tenant == path]
@@ -579,7 +607,8 @@ class Twin:
             return Code.VERSION_CONFLICT, m.version
         if m.state == LEASED:
             return Code.MESSAGE_LEASED, m.version
-        if (m.state == DEAD) != (item.operation == qc.ChangeOperation.REDRIVE):
+        is_cancel = item.operation == qc.ChangeOperation.CANCEL
+        if not is_cancel and (m.state == DEAD) != (item.operation == qc.ChangeOperation.REDRIVE):
             return Code.WRONG_STATE, m.version
         m.version += 1
         if item.operation == qc.ChangeOperation.CANCEL:
@@ -673,12 +702,22 @@ class Twin:
             assert row is not None
             return qr.ScheduleChanged(row.version)
         if isinstance(item, qc.PutSchedule):
-            last, fired = (-1, 0) if row is None else (row.last_due, row.fired_count)
-            row = self.schedules[item.name] = TwinSchedule(b"", 0, 0, False, last, fired)
+            before = row or TwinSchedule(b"", 0, 0, False)
+            row = self.schedules[item.name] = replace(before)
             row.definition = item.definition
         assert row is not None
         row.next_due, row.is_paused, row.version = item.next_due, item.is_paused, version
         return qr.ScheduleChanged(version)
+
+    def _skip(self, item: qc.SkipFirings) -> qr.ItemResult:
+        row = self.schedules.get(item.name)
+        if row is None:
+            return qr.Refused(Code.NO_SUCH_SCHEDULE)
+        if row.version != item.version or row.next_due != item.due:
+            return qr.Refused(Code.VERSION_CONFLICT)
+        row.next_due = item.next_due
+        row.skipped_count += item.count
+        return qr.ScheduleChanged(row.version)
 
     def _fire(self, read: ReadEntry) -> bool:
         firing = read.firing

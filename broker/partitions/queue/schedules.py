@@ -1,0 +1,363 @@
+"""Fire the schedules of a queue partition when they are due, and change them on request. Only the leader does either.
+
+A firing is a DATA entry of one message that names the due time, the version and the next due time. The state machine accepts it only while
+the schedule awaits it, so a leader that proposes a firing twice, or one that was deposed, makes no second message. Firings are admitted
+like other messages: while the partition is full or the disk is, they are late.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, NamedTuple, Protocol
+
+import msgspec
+import structlog
+from raftmq.batch_header import HEADER_BYTES, BatchFormatError
+from raftmq.broker.base.log_throttle import LogThrottle
+from raftmq.broker.base.request_error import RequestError, expired, timed_out
+from raftmq.broker.partitions.appends import PartitionAppends, format_error
+from raftmq.broker.partitions.pending_append import Applied
+from raftmq.broker.partitions.queue.clock import QueueClock
+from raftmq.broker.partitions.queue.commands import QueueCommands
+from raftmq.broker.partitions.queue.config import QueueConfig
+from raftmq.broker.partitions.queue.cron import check_timing
+from raftmq.broker.partitions.queue.gate import QueueGate
+from raftmq.broker.partitions.queue.schedule_plan import (
+    ScheduleDefinition,
+    Skip,
+    decode_definition,
+    definition_of,
+    due_after,
+    encode_definition,
+    is_same_rule,
+    plan,
+)
+from raftmq.broker.replica.deadline_timer import DeadlineTimer
+from raftmq.broker.replica.replica import Replica
+from raftmq.fsm.queue.commands import (
+    ANY_VERSION,
+    NEVER,
+    ChangeSchedule,
+    DeleteSchedule,
+    PutSchedule,
+    SkipFirings,
+)
+from raftmq.fsm.queue.limits import SCHEDULE_BYTES_MAX, SCHEDULES_MAX
+from raftmq.fsm.queue.partition import QueuePartition
+from raftmq.fsm.queue.results import Code, Refused, ScheduleChanged
+from raftmq.fsm.queue.schedules import ScheduleRow
+from raftmq.proto import queue_pb2 as pb
+from raftmq.queue_batch import encode_firing, seal_queue_batch, unpack_fields
+from raftmq.raft.entry import EntryKind, Proposal
+from raftmq.raft.ready import Role, RoleChange
+
+log = structlog.get_logger(__name__)
+
+FIRINGS_MAX: Final = 100
+"""Schedules that fire together: a tenth of the messages of an entry. The next ones follow when these are applied."""
+PLANNING_SECONDS: Final = 0.005
+"""The time of the event loop that one round may take to compute due times. The rest follows in the next round."""
+RETRY_SECONDS: Final = 0.5
+"""The pause after firings that were refused."""
+UNREADABLE_SECONDS: Final = 60.0
+"""The pause after a schedule that this broker cannot compute. Another leader may."""
+
+
+class ScheduledPartition(Protocol):
+    """A queue partition as its schedules see it."""
+
+    replica: Replica[QueuePartition]
+    clock: QueueClock
+    commands: QueueCommands
+    gate: QueueGate
+    appends: PartitionAppends
+
+    def config(self) -> QueueConfig:
+        """Return the topic's settings in force."""
+        ...
+
+
+class ScheduleState(NamedTuple):
+    """A schedule after a change."""
+
+    version: int
+    next_due_ms: int
+    """-1: it does not fire again."""
+
+
+class QueueSchedules:
+    """The schedules of one partition."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, partition: ScheduledPartition) -> None:
+        self._loop = loop
+        self._partition = partition
+        self._timer = DeadlineTimer(loop, self._fire_due)
+        self._retry_at = 0.0
+        self._under_way = 0
+        """Proposals of the present round that are not applied yet."""
+        self._unreadable: dict[str, float] = {}
+        """Schedules that this broker cannot compute, and the loop time of the next attempt."""
+        self._throttle = LogThrottle()
+        replica = partition.replica
+        replica.progress_listeners.append(self._fire_due)
+        replica.role_listeners.append(self._on_role)
+
+    def _on_role(self, change: RoleChange) -> None:
+        if change.role is not Role.LEADER:
+            self._timer.cancel()
+            self._unreadable.clear()
+            self._retry_at = 0.0
+
+    # ------------------------------------------------------------------------------------------------------------- firing
+
+    def _fire_due(self) -> None:
+        """Begin a round of firings, or set the timer to the next one."""
+        replica, clock = self._partition.replica, self._partition.clock
+        if self._under_way or not replica.is_leader or replica.applier.is_suspended:
+            return
+        schedules = replica.state_machine.schedules
+        first = schedules.next_due()
+        if first is None:
+            return
+        now, now_ms = self._loop.time(), clock.read_ms()
+        if first[0] > now_ms or now < self._retry_at or not clock.is_running:
+            self._timer.set(max(self._retry_at, now + max(1, first[0] - now_ms) / 1000))
+            return
+        self._retry_at = now + RETRY_SECONDS
+        names = [
+            name
+            for name in schedules.due_by(now_ms, FIRINGS_MAX + len(self._unreadable))
+            if self._unreadable.get(name, 0.0) <= now
+        ]
+        if names:
+            self._begin_round(names[:FIRINGS_MAX], now_ms)
+        if not self._under_way:
+            self._timer.set(self._retry_at)
+
+    def _begin_round(self, names: list[str], now_ms: int) -> None:
+        """Propose the next step of each schedule, as far as the time suffices."""
+        table = self._partition.replica.state_machine.schedules.table
+        began_at = self._loop.time()
+        payloads: list[bytes] = []
+        self._partition.appends.start_term()
+        for name in names:
+            row = table.get(name)
+            assert row is not None, "a due schedule exists"
+            definition = self._readable(name, row)
+            if definition is None:
+                continue
+            step = plan(definition, row.next_due, now_ms)
+            if isinstance(step, Skip):
+                self._skip(SkipFirings(name, row.version, row.next_due, step.next_due, step.count))
+            else:
+                payload = _admitted(self._partition.gate, name, row, step.next_due, definition)
+                if payload is None:
+                    break  # the partition is full
+                payloads.append(payload)
+            if self._loop.time() - began_at > PLANNING_SECONDS:
+                break
+        if payloads:
+            self._propose(payloads)
+
+    def _readable(self, name: str, row: ScheduleRow) -> ScheduleDefinition | None:
+        """Return the definition of a schedule, or None if this broker cannot read it or does not know its time zone."""
+        definition = decode_definition(row.definition)
+        reason = "its definition is of a newer version" if definition is None else check_timing(definition.timing)
+        if not reason:
+            self._unreadable.pop(name, None)
+            return definition
+        if len(self._unreadable) >= SCHEDULES_MAX:
+            self._unreadable.clear()
+        self._unreadable[name] = self._loop.time() + UNREADABLE_SECONDS
+        if self._throttle.is_due(name):
+            log.warning("schedule_not_computed", group_id=self._partition.replica.group_id, reason=reason)
+        return None
+
+    def _skip(self, command: SkipFirings) -> None:
+        try:
+            future = self._partition.commands.submit(command)
+        except RequestError:
+            return
+        self._under_way += 1
+        future.add_done_callback(self._on_applied)
+
+    def _propose(self, payloads: list[bytes]) -> None:
+        gate = self._partition.gate
+        try:
+            self._partition.commands.require_clock()
+            _, applied = self._partition.replica.propose([Proposal(EntryKind.DATA, one, 1) for one in payloads])
+        except RequestError:
+            gate.on_refused()
+            return
+        gate.on_proposed(applied)
+        self._under_way += 1
+        applied.add_done_callback(self._on_applied)
+
+    def _on_applied(self, done: asyncio.Future[object] | Applied) -> None:
+        is_done = not done.cancelled() and done.exception() is None
+        self._under_way -= 1
+        if not self._under_way:
+            if is_done:
+                self._retry_at = 0.0
+            self._fire_due()
+
+    # ------------------------------------------------------------------------------------------------------------ changing
+
+    async def put(self, request: pb.PutScheduleRequest, deadline: float) -> ScheduleState:
+        """Create or replace a schedule. One whose rule stays the same keeps its due times.
+
+        Raises:
+            RequestError: INVALID_ARGUMENT, CORRUPT_BATCH, RECORD_TOO_LARGE, VERSION_CONFLICT, TOO_MANY_SCHEDULES, the refusals of
+                appends, and those of `QueueCommands.execute`.
+        """
+        self._require_writes()
+        now_ms = self._partition.clock.read_ms()
+        wanted = definition_of(request.rule, self._message_of(request.message), now_ms)
+        before = self._partition.replica.state_machine.schedule(request.name)
+        known = None if before is None else decode_definition(before.definition)
+        if before is not None and known is not None and is_same_rule(known, wanted) and before.next_due != NEVER:
+            wanted = msgspec.structs.replace(wanted, first_ms=known.first_ms)
+            next_due_ms = before.next_due
+        else:
+            next_due_ms = due_after(wanted.timing, now_ms)
+        if next_due_ms == NEVER:
+            raise RequestError(
+                pb.INVALID_ARGUMENT, f"the schedule {request.name!r} would never fire: its time has passed"
+            )
+        content = encode_definition(wanted)
+        if len(content) > SCHEDULE_BYTES_MAX:
+            raise RequestError(
+                pb.RECORD_TOO_LARGE,
+                f"a schedule has at most {SCHEDULE_BYTES_MAX} bytes with its message, but this one has {len(content)}: let the "
+                "message name its data instead",
+            )
+        version = request.version if request.HasField("version") else ANY_VERSION
+        command = PutSchedule(request.name, content, next_due_ms, request.is_paused, version)
+        return await self._change(command, next_due_ms, deadline)
+
+    def _message_of(self, batch: bytes) -> bytes:
+        """Return the message of a batch, without the header."""
+        try:
+            header = self._partition.gate.check(batch, self._partition.config().batch_bytes_max)
+        except BatchFormatError as error:
+            raise format_error(error, 0) from None
+        if header.record_count != 1 or header.producer_id:
+            raise RequestError(
+                pb.INVALID_ARGUMENT, "the message of a schedule is a batch of one message without a producer"
+            )
+        return batch[HEADER_BYTES:]
+
+    async def change(self, request: pb.ChangeScheduleRequest, deadline: float) -> ScheduleState:
+        """Pause or resume a schedule, and fire it now. Raises as `put`, and UNKNOWN_SCHEDULE."""
+        if request.pause and request.resume:
+            raise RequestError(pb.INVALID_ARGUMENT, "a schedule is paused or resumed, not both")
+        row = self._existing(request.name)
+        state = ScheduleState(row.version, row.next_due)
+        if request.pause or request.resume:
+            if request.resume:
+                self._require_writes()
+            state = await self._pause(request, row, deadline)
+        elif request.HasField("version") and request.version != row.version:
+            raise _conflict(request.name)
+        if request.run_now:
+            await self._run_now(self._existing(request.name), deadline)
+        return state
+
+    async def _pause(self, request: pb.ChangeScheduleRequest, row: ScheduleRow, deadline: float) -> ScheduleState:
+        next_due_ms = row.next_due
+        now_ms = self._partition.clock.read_ms()
+        if request.resume and row.is_paused and NEVER < next_due_ms <= now_ms:
+            # a pause is intended: its firings were not missed
+            next_due_ms = due_after(self._definition_of(row).timing, now_ms)
+        version = request.version if request.HasField("version") else ANY_VERSION
+        command = ChangeSchedule(request.name, next_due_ms, request.pause, version)
+        return await self._change(command, next_due_ms, deadline)
+
+    async def _run_now(self, row: ScheduleRow, deadline: float) -> None:
+        """Enqueue a schedule's message once more."""
+        message = self._definition_of(row).message
+        batch, gate = seal_queue_batch(message, message_count=1), self._partition.gate
+        self._partition.appends.start_term()
+        self._partition.commands.require_clock()
+        refusal = gate.admit_messages(unpack_fields(batch, HEADER_BYTES, 1))
+        if refusal is not None:
+            raise refusal
+        if self._loop.time() >= deadline:
+            gate.on_refused()
+            raise expired()
+        try:
+            _, applied = self._partition.replica.propose([Proposal(EntryKind.DATA, batch, 1)])
+        except RequestError:
+            gate.on_refused()
+            raise
+        gate.on_proposed(applied)
+        await asyncio.wait((applied,), timeout=max(0.0, deadline - self._loop.time()))
+        if not applied.done():
+            raise timed_out()
+        applied.result()
+
+    async def delete(self, request: pb.DeleteScheduleRequest, deadline: float) -> None:
+        """Delete a schedule. Raises as `put`, and UNKNOWN_SCHEDULE."""
+        version = request.version if request.HasField("version") else ANY_VERSION
+        await self._change(DeleteSchedule(request.name, version), NEVER, deadline)
+
+    async def _change(
+        self, command: PutSchedule | ChangeSchedule | DeleteSchedule, next_due_ms: int, deadline: float
+    ) -> ScheduleState:
+        result = await self._partition.commands.execute(command, ScheduleChanged, deadline)
+        if isinstance(result, Refused):
+            raise _REFUSALS.get(result.code, _invalid)(command.name)
+        return ScheduleState(result.version, next_due_ms)
+
+    def _existing(self, name: str) -> ScheduleRow:
+        row = self._partition.replica.state_machine.schedule(name)
+        if row is None:
+            raise _unknown(name)
+        return row
+
+    def _definition_of(self, row: ScheduleRow) -> ScheduleDefinition:
+        definition = decode_definition(row.definition)
+        if definition is None:
+            raise RequestError(pb.UNSUPPORTED_VERSION, "a newer broker wrote this schedule: upgrade this one")
+        return definition
+
+    def _require_writes(self) -> None:
+        """Refuse like an append: a schedule makes messages."""
+        refusal = self._partition.replica.refusal_of_writes()
+        if refusal is not None:
+            raise refusal
+
+
+def _admitted(
+    gate: QueueGate, name: str, row: ScheduleRow, next_due: int, definition: ScheduleDefinition
+) -> bytes | None:
+    """Return the payload of a firing that the partition accepts, or None."""
+    payload = encode_firing(name.encode(), row.version, row.next_due, next_due, definition.message)
+    fields = unpack_fields(definition.message, 0, 1)
+    return payload if gate.admit_messages(fields) is None else None
+
+
+def _unknown(name: str) -> RequestError:
+    return RequestError(pb.UNKNOWN_SCHEDULE, f"there is no schedule {name[:249]!r}: list the schedules of the topic")
+
+
+def _conflict(name: str) -> RequestError:
+    return RequestError(pb.VERSION_CONFLICT, f"the schedule {name[:249]!r} has another version: list it and try again")
+
+
+def _too_many(_name: str) -> RequestError:
+    return RequestError(
+        pb.TOO_MANY_SCHEDULES, f"the partition has {SCHEDULES_MAX} schedules already: delete some, or use another topic"
+    )
+
+
+def _invalid(name: str) -> RequestError:
+    return RequestError(pb.INVALID_ARGUMENT, f"the schedule {name[:249]!r} breaks a bound of the partition")
+
+
+_REFUSALS: Final[dict[int, Callable[[str], RequestError]]] = {
+    Code.NO_SUCH_SCHEDULE: _unknown,
+    Code.VERSION_CONFLICT: _conflict,
+    Code.TOO_MANY_SCHEDULES: _too_many,
+}

@@ -1,0 +1,1 @@
+"""The service `Queue`: lease, settle and look after the messages of queue topics."""

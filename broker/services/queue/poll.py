@@ -1,0 +1,113 @@
+"""Answer unary polls: lease the messages that are there, else wait for the first messages."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.partitions.queue.leases import Filter
+from raftmq.broker.services.call import Call
+from raftmq.broker.services.host import ServiceHost
+from raftmq.broker.services.queue.consumer import QueueConsumer
+from raftmq.broker.services.queue.credit import Credit
+from raftmq.broker.services.queue.deliveries import Deliveries, Delivery
+from raftmq.broker.services.queue.topics import QueueTopics
+from raftmq.fsm.queue.commands import Lease, validate_lease
+from raftmq.proto import queue_pb2 as pb
+
+POLL_MESSAGES_MAX: Final = 1000
+"""Messages in one answer."""
+_MAX_WAIT_SECONDS: Final = 60.0
+_ANSWER_MARGIN_SECONDS: Final = 0.05
+"""A poll ends this long before its call's deadline, so that an empty answer arrives instead of an error."""
+_NO_WAIT_SECONDS: Final = 1.0
+"""How long a poll that must not wait does so while messages may be there that must be read from the disk, or leased by a commit."""
+
+
+def wanted_messages(tenants: tuple[str, ...], key: bytes = b"") -> Filter:
+    """Return the filter of a request. Raises RequestError INVALID_ARGUMENT."""
+    reason = validate_lease(Lease(0, 0, 1, 1, tenants, key))
+    if reason is not None:
+        raise RequestError(pb.INVALID_ARGUMENT, reason)
+    return Filter(tenants, key)
+
+
+class _Answer:
+    """The messages of one poll so far."""
+
+    def __init__(self, credit: Credit, may_lease: Callable[[], bool]) -> None:
+        """Take `may_lease`, which returns whether to go on after a lease that found nothing."""
+        self.deliveries: list[Delivery] = []
+        self.is_full = asyncio.get_running_loop().create_future()
+        self._credit = credit
+        self._may_lease = may_lease
+        self.consumer: QueueConsumer | None = None
+
+    def on_delivery(self, delivery: Delivery) -> None:
+        self.deliveries.append(delivery)
+        assert self.consumer is not None
+        self.consumer.is_paused = True  # a lease that is under way still belongs to the answer
+
+    def on_free(self) -> None:
+        if self._credit.is_reserved or self.is_full.done():
+            return
+        if self.deliveries or not self._may_lease():
+            self.is_full.set_result(None)
+
+
+class QueuePolls:
+    """The unary polls of one broker."""
+
+    def __init__(self, host: ServiceHost, topics: QueueTopics, deliveries: Deliveries) -> None:
+        self._host = host
+        self._topics = topics
+        self._deliveries = deliveries
+
+    async def poll(self, request: pb.QueuePollRequest, call: Call) -> pb.QueuePollResponse:
+        """Lease messages. An empty answer is no error."""
+        loop = self._host.loop
+        wanted = wanted_messages(tuple(request.tenants), request.key.encode())
+        topic = await self._topics.topic(request.topic_id, request.metadata_revision, call.deadline)
+        served = self._topics.served(topic, request.partitions)
+        self._topics.require_led(topic, served)
+
+        def may_lease() -> bool:
+            return any(one.queue.leases.may_lease(wanted) for one in served)
+
+        if not request.max_wait_ms and not may_lease():
+            return pb.QueuePollResponse()
+        bytes_max = self._host.limits.poll_bytes_max // 2  # the columns of a block come on top
+        credit = Credit(
+            min(request.max_messages or 1, POLL_MESSAGES_MAX), min(request.max_bytes or bytes_max, bytes_max)
+        )
+        # whether the head of a key is ready is known only after a lease
+        answer = _Answer(credit, lambda: bool(request.max_wait_ms) or (not wanted.key and may_lease()))
+        consumer = QueueConsumer(
+            self._deliveries, wanted, request.lease_ms, credit, answer.on_delivery, answer.on_free,
+            auto_accept=request.auto_accept,
+        )  # fmt: skip
+        answer.consumer = consumer
+        wait_seconds = min(request.max_wait_ms / 1000, _MAX_WAIT_SECONDS) or _NO_WAIT_SECONDS
+        last = call.deadline - _ANSWER_MARGIN_SECONDS
+        is_answered = False
+        try:
+            self._topics.follow(consumer, topic, request.partitions)
+            await asyncio.wait((answer.is_full,), timeout=max(0.0, min(wait_seconds, last - loop.time())))
+            consumer.is_paused = True
+            if credit.is_reserved:
+                await asyncio.wait((answer.is_full,), timeout=max(0.0, last - loop.time()))
+            is_answered = True
+        finally:
+            self._topics.forget(consumer)
+            if not is_answered:
+                for delivery in answer.deliveries:
+                    delivery.give_back()
+        return pb.QueuePollResponse(partitions=[block_message(delivery) for delivery in answer.deliveries])
+
+
+def block_message(delivery: Delivery) -> pb.LeasedMessages:
+    """Return the message of a delivery."""
+    partition = delivery.partition
+    return pb.LeasedMessages(topic_id=partition.topic_id, partition=partition.number, block=delivery.block)

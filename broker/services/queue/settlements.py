@@ -1,0 +1,142 @@
+"""Settle leased messages, and open the sessions under which settlements can be repeated."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final
+
+from raftmq.broker.base.request_error import RequestError, timed_out
+from raftmq.broker.partitions.queue.partition import PartitionQueue
+from raftmq.broker.services.locator import Locator
+from raftmq.fsm.queue.commands import OpenSession, Settle, SettleDetail
+from raftmq.fsm.queue.results import Code, Refused, SessionOpened, Settled
+from raftmq.proto import queue_pb2 as pb
+
+_CODES: Final[Mapping[int, pb.ErrorCode]] = {
+    Code.OK: pb.OK,
+    Code.DIED: pb.ATTEMPTS_EXHAUSTED,
+    Code.LEASE_LOST: pb.LEASE_LOST,
+    Code.LEASE_UNKNOWN: pb.LEASE_UNKNOWN,
+}
+"""The protocol's code for the result of a single settlement."""
+_REFUSALS: Final[Mapping[int, tuple[pb.ErrorCode, str]]] = {
+    Code.UNKNOWN_SESSION: (
+        pb.UNKNOWN_SESSION,
+        "the session was idle for too long and is forgotten: open another, and send the settlements again",
+    ),
+    Code.STALE_REQUEST: (
+        pb.UNKNOWN_SESSION,
+        "the session does not remember such an old request: open another, and send the settlements again",
+    ),
+    Code.TOO_MANY_SESSIONS: (
+        pb.TOO_MANY_SESSIONS,
+        "the partition remembers the maximum number of sessions: settle without one, or try again in some minutes",
+    ),
+    Code.OVER_LIMIT: (pb.INVALID_ARGUMENT, "the settlements name too many messages: use several requests"),
+}
+
+
+def settle_command(ack: pb.PartitionAck, lease_ms: int) -> Settle:
+    """Return the command of settlements. It is checked when it is submitted.
+
+    Args:
+        ack: The settlements.
+        lease_ms: The rest of a lease that is renewed without a time.
+    """
+    details = [_detail(detail, lease_ms) for detail in ack.details]
+    operations, numbers = tuple(ack.operations), list(ack.detail_numbers)
+    if pb.RENEW in operations and (not numbers or 0 in numbers):
+        details.append(SettleDetail(lease_ms=lease_ms))
+        pairs = zip(operations, numbers or [0] * len(operations), strict=False)
+        numbers = [len(details) if code == pb.RENEW and not number else number for code, number in pairs]
+    return Settle(
+        ack.session,
+        ack.request,
+        operations,
+        tuple(ack.first_sequences),
+        tuple(ack.counts),
+        tuple(ack.lease_numbers),
+        tuple(numbers),
+        tuple(details),
+    )
+
+
+def _detail(detail: pb.AckDetail, lease_ms: int) -> SettleDetail:
+    return SettleDetail(
+        delay_ms=detail.delay_ms if detail.HasField("delay_ms") else -1,
+        priority=detail.priority if detail.HasField("priority") else None,
+        error=detail.error,
+        is_counted=not detail.is_uncounted,
+        lease_ms=detail.lease_ms or lease_ms,
+        progress=detail.progress,
+    )
+
+
+class Settlements:
+    """The settlements of one broker."""
+
+    def __init__(self, locator: Locator[PartitionQueue]) -> None:
+        self._locator = locator
+
+    def begin(self, ack: pb.PartitionAck) -> asyncio.Future[object] | RequestError:
+        """Propose the settlements of one partition now. The future returns the result for `answer`."""
+        try:
+            queue = self._locator.locate(ack.topic_id, ack.partition)
+            return queue.commands.submit(settle_command(ack, queue.config().lease_ms))
+        except RequestError as error:
+            return error
+
+    def answer(self, ack: pb.PartitionAck, begun: asyncio.Future[object] | RequestError) -> pb.PartitionAckResult:
+        """Return the answer as of now. Undecided settlements have run out of time."""
+        result = pb.PartitionAckResult(topic_id=ack.topic_id, partition=ack.partition)
+        try:
+            settled = _result_of(begun)
+            if isinstance(settled, Refused):
+                raise _refusal(settled)
+        except RequestError as error:
+            result.error.CopyFrom(error.detail)
+            return result
+        assert isinstance(settled, Settled)
+        result.codes.extend(_CODES.get(code, pb.INTERNAL) for code in settled.codes)
+        result.counts.extend(settled.counts)
+        return result
+
+    async def settle(self, ack: pb.PartitionAck, deadline: float) -> pb.PartitionAckResult:
+        """Settle messages of one partition, and wait for the result until the deadline (loop time)."""
+        try:
+            await self._locator.locate_confirmed(ack.topic_id, ack.partition, deadline)
+        except RequestError as error:
+            return self.answer(ack, error)
+        begun = self.begin(ack)
+        if isinstance(begun, asyncio.Future):
+            timeout = deadline - asyncio.get_running_loop().time()
+            await asyncio.wait((begun,), timeout=max(0.0, timeout))
+        return self.answer(ack, begun)
+
+    async def open_session(self, topic_id: int, partition: int, deadline: float) -> pb.PartitionSession:
+        """Open a session in one partition."""
+        try:
+            queue = await self._locator.locate_confirmed(topic_id, partition, deadline)
+            opened = await queue.commands.execute(OpenSession(), SessionOpened, deadline)
+            if isinstance(opened, Refused):
+                raise _refusal(opened)
+        except RequestError as error:
+            return pb.PartitionSession(partition=partition, error=error.detail)
+        return pb.PartitionSession(partition=partition, session=opened.session)
+
+
+def _result_of(begun: asyncio.Future[object] | RequestError) -> object:
+    """Return the result of a command. Raises RequestError if it was refused, or may have failed."""
+    if isinstance(begun, RequestError):
+        raise begun
+    if not begun.done():
+        raise timed_out()
+    return begun.result()
+
+
+def _refusal(refused: Refused) -> RequestError:
+    code, text = _REFUSALS.get(
+        refused.code, (pb.INTERNAL, f"the settlements were refused with {Code(refused.code).name}")
+    )
+    return RequestError(code, text)

@@ -1,0 +1,136 @@
+"""Bugs of the serving of queue partitions: admission, leases, the clock, write-backs, evacuation, bodies and snapshots."""
+
+# ruff: noqa: ANN401, D103 -- a mutant has the parameters of the product's method, and its text is in the decorator
+
+from __future__ import annotations
+
+from typing import Any
+
+from sim.cluster.mutants.registry import queue_mutant, replace_method
+
+
+@queue_mutant("nobody carries the time when nothing else happens")
+def tick_missing() -> None:
+    from raftmq.broker.partitions.queue.upkeep import QueueUpkeep
+
+    QueueUpkeep.tick = lambda self: None  # type: ignore[method-assign]
+
+
+@queue_mutant("the topic's settings never reach the machine", queues={"attempts_max": 0})
+def settings_ignored() -> None:
+    from raftmq.broker.partitions.queue.gate import QueueGate
+    from raftmq.broker.partitions.queue.upkeep import QueueUpkeep
+
+    QueueUpkeep.configure = lambda self: None  # type: ignore[method-assign]
+    QueueGate._unreadiness = lambda self: self._clock.unreadiness()  # type: ignore[method-assign]
+
+
+@queue_mutant("the gate forgets to release batches that were applied")
+def gate_leaks() -> None:
+    from raftmq.broker.partitions.queue.gate import QueueGate
+
+    QueueGate._forget_applied = lambda self: None  # type: ignore[method-assign]
+
+
+@queue_mutant("a leader stamps entries with its own wall clock", wrong_clock=8, fault_every=0.5)
+def stamps_queue_by_own_clock() -> None:
+    from raftmq.broker.partitions.queue.clock import QueueClock
+    from raftmq.broker.partitions.queue.partition import PartitionQueue
+
+    def init(self: Any, replica: Any, host: Any, store: Any, on_damage: Any = None) -> None:
+        original(self, replica, host, store, on_damage)
+        self.clock._median_ms = _own_wall_ms
+
+    def read_ms(self: Any) -> int:
+        self.is_running = True
+        self._time_ns = max(self._time_ns, self._median_ms() * 1_000_000)
+        return int(self._time_ns // 1_000_000)
+
+    original = PartitionQueue.__init__
+    PartitionQueue.__init__ = init  # type: ignore[method-assign]
+    QueueClock.read_ms = read_ms  # type: ignore[method-assign]
+
+
+def _own_wall_ms() -> int:
+    from sim.cluster.run import _KEPT
+    from sim.cluster.world.host import HOST
+
+    host = HOST.get()
+    assert host is not None
+    return _KEPT[-1].cluster.machines[host.name].wall.now_ms()
+
+
+@queue_mutant("after all brokers were down the clock continues from where it stood", all_down=8, fault_every=0.6)
+def clock_stands_still_while_down() -> None:
+    from raftmq.broker.partitions.queue.clock import QueueClock
+
+    def start(self: Any) -> None:
+        self._read_at_ns = self._boottime_ns()
+        self.is_running = True
+
+    QueueClock._start = start  # type: ignore[method-assign]
+
+
+@queue_mutant("a body is read from the wrong place in its batch")
+def bodies_mixed_up() -> None:
+    from raftmq.broker.partitions.queue.bodies import _Columns
+
+    def body(self: Any, entry: Any, sequence: int) -> Any:
+        last = self.base_offset + len(self._fields.body_lengths) - 1
+        return original(self, entry, self.base_offset if sequence == last else last)
+
+    original = _Columns.body
+    _Columns.body = body  # type: ignore[method-assign]
+
+
+@queue_mutant("bodies of unfinished messages do not hold the log", queues={"tail_entries": 3})
+def truncation_ignores_bodies() -> None:
+    from raftmq.broker.partitions.queue import upkeep
+    from raftmq.storage import lmdb_log_store
+
+    upkeep.first_needed = lambda store, key: None
+    upkeep.evacuate = lambda store, key, through_index: False
+    lmdb_log_store.check_bodies_stay = lambda updates, first_location: None  # type: ignore[attr-defined]
+
+
+@queue_mutant("an evacuation covers more messages than it copies", queues={"tail_entries": 3})
+def evacuation_skips_a_body() -> None:
+    from raftmq.storage import lmdb_state_file
+
+    replace_method(lmdb_state_file, "bodies_alive", lambda original: lambda *arguments: original(*arguments)[1:])
+
+
+@queue_mutant("an evacuated body outlives or leaves its message with the wrong one", queues={"tail_entries": 3})
+def evacuated_body_deleted_too_early() -> None:
+    from raftmq.storage import lmdb_state_file
+
+    def deleting_the_next(original: Any) -> Any:
+        def body_of_deleted(meta: Any, key: bytes) -> Any:
+            found = original(meta, key)
+            return None if found is None else found + 1
+
+        return body_of_deleted
+
+    replace_method(lmdb_state_file, "body_of_deleted", deleting_the_next)
+
+
+@queue_mutant(
+    "a snapshot brings no evacuated bodies",
+    queues={"tail_entries": 3},
+    machines=4,
+    move_replicas=8,
+    replication_factor=3,
+)
+def snapshot_without_bodies() -> None:
+    from raftmq.storage.state_store import is_body
+
+    from sim.cluster.world import disk
+
+    disk.rows_of_snapshot = lambda rows, position: (row for row in rows if not is_body(row[0]))  # type: ignore[attr-defined]
+
+
+@queue_mutant("a write-back claims one entry more than its rows describe", kill=8, fault_every=0.4)
+def state_index_too_high() -> None:
+    from raftmq.broker.replica import write_backs
+
+    replace_method(write_backs, "StateWrite", lambda original: lambda index, *rest: original(index + 1, *rest))

@@ -1,0 +1,74 @@
+"""Make the product offer queue topics in a run, with memory, write-backs and logs that are small enough to be met."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any, cast
+
+from raftmq.broker.base.config import BrokerConfig
+from raftmq.broker.base.limits import Limits, Timing
+from raftmq.broker.cluster import bootstrap
+from raftmq.broker.partitions.kinds import KINDS, QUEUE
+from raftmq.broker.partitions.queue import commands, leases
+from raftmq.broker.replica import log_tail
+from raftmq.fsm.metadata_commands import InitializeCluster
+from raftmq.fsm.queue import commands as queue_commands
+from raftmq.fsm.queue import housekeeping, jobs, partition
+from raftmq.fsm.queue.limits import MemoryBounds
+from raftmq.fsm.queue.partition import QueuePartition
+
+from sim.cluster.cluster import SimConfig
+from sim.cluster.queues.options import TINY_MEMORY, QueueOptions
+
+SMALL_WORK_MAX = 20
+"""`WORK_MAX` where the bounds of work are small. It is above the messages that one request of the clients names."""
+
+
+def offer_queues(options: QueueOptions) -> Callable[[], None]:
+    """Change the product for one run. Return a function that undoes it."""
+    kinds = cast("dict[str, Any]", KINDS)
+    offered, bounds = kinds.get(QUEUE.name), TINY_MEMORY if options.is_memory_tiny else MemoryBounds()
+    kinds[QUEUE.name] = replace(QUEUE, new_state_machine=partial(QueuePartition, bounds))
+    timing, limits = SimConfig.timing, BrokerConfig.limits
+
+    def short_timing(config: SimConfig) -> Timing:
+        return replace(timing(config), write_back_seconds=options.write_back_seconds)
+
+    def small_limits(config: BrokerConfig) -> Limits:
+        return replace(limits(config), write_back_rows_max=options.write_back_rows_max)
+
+    def initialize(cluster_id: str, feature_level: int, *others: Any) -> InitializeCluster:  # noqa: ANN401 -- the command's own
+        return InitializeCluster(cluster_id, min(feature_level, options.starts_at_level), *others)
+
+    small_gathering = replace(
+        commands.GATHERING, entry_commands_max=SMALL_WORK_MAX // 2, entry_bytes_max=SMALL_WORK_MAX // 2
+    )
+    changes: list[tuple[Any, str, Any]] = [
+        (SimConfig, "timing", short_timing),
+        (BrokerConfig, "limits", small_limits),
+        (bootstrap, "InitializeCluster", initialize),
+        (log_tail, "TAIL_ENTRIES", options.tail_entries),
+    ]
+    if options.is_work_small:
+        changes += [
+            (partition, "WORK_MAX", SMALL_WORK_MAX),
+            *((module, "HOUSEKEEPING_MAX", SMALL_WORK_MAX // 2) for module in (partition, housekeeping)),
+            *((module, "ITEMS_WORK_MAX", SMALL_WORK_MAX // 2) for module in (queue_commands, commands, leases)),
+            (commands, "GATHERING", small_gathering),
+            (jobs, "SLICE_ROWS_MAX", SMALL_WORK_MAX),
+        ]
+    kept = [getattr(owner, name) for owner, name, _ in changes]
+    for owner, name, value in changes:
+        setattr(owner, name, value)
+
+    def undo() -> None:
+        for (owner, name, _), value in zip(changes, kept, strict=True):
+            setattr(owner, name, value)
+        if offered is None:
+            del kinds[QUEUE.name]
+        else:
+            kinds[QUEUE.name] = offered
+
+    return undo

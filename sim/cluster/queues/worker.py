@@ -1,0 +1,204 @@
+"""A consumer of queue messages that follows the protocol: it leases, works, settles, and sometimes dies.
+
+Requests of a session are repeated after a lost answer with the same number. Others are not repeated, unless their repeat is harmless.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+
+from raftmq.broker.partitions.queue.leases import Filter
+from raftmq.broker.partitions.queue.partition import PartitionQueue
+from raftmq.fsm.queue.commands import CloseSession, Lease, OpenSession, Operation, Settle, SettleDetail
+from raftmq.fsm.queue.results import Refused, SessionOpened, Settled
+
+from sim.cluster.queues import services
+from sim.cluster.queues.ledger import Ledger
+from sim.cluster.queues.port import Answered, CallFailedError, QueuePort, Service
+from sim.cluster.queues.producer import KEYS, TENANTS
+from sim.cluster.queues.records import codes_of, settled_messages
+from sim.history.queues.operations import Answer, LeasedMessage, LeaseTaken, Outcome, SettledMessage, Settlement
+
+_ATTEMPTS_MAX = 8
+_RETRY_SECONDS = 0.05
+_WAIT_SECONDS = 0.4
+_DETAILS = (
+    SettleDetail(delay_ms=0),
+    SettleDetail(delay_ms=300, error="later"),
+    SettleDetail(is_counted=False),
+    SettleDetail(lease_ms=800, progress="half"),
+    SettleDetail(error="broken"),
+)
+_NOW, _LATER, _UNCOUNTED, _RENEWED, _GIVEN_UP = range(1, 6)
+_CHOICES = (
+    *((Operation.ACCEPT, 0),) * 12,
+    *((Operation.RELEASE, 0), (Operation.RELEASE, _NOW), (Operation.RELEASE, _LATER), (Operation.RELEASE, _UNCOUNTED)),
+    (Operation.REJECT, _GIVEN_UP),
+    *((Operation.RENEW, _RENEWED),) * 2,
+)
+
+
+class _UnansweredError(Exception):
+    """A request has no answer after all its attempts."""
+
+    def __init__(self, *, is_certain: bool) -> None:
+        super().__init__()
+        self.is_certain = is_certain
+        """Whether nothing was done."""
+
+
+class Worker:
+    """One consumer of one partition."""
+
+    def __init__(self, process: str, ledger: Ledger, port: QueuePort, group_id: int) -> None:
+        self._process = process
+        self._ledger = ledger
+        self._port = port
+        self._group_id = group_id
+        self._session = 0
+        self._request = 0
+        self._old: list[tuple[int, int]] = []
+        """Tokens that were settled, or whose leases have ended."""
+
+    async def open(self) -> None:
+        """Open a session, if the partition answers. Without one the worker's requests are not remembered."""
+        try:
+            answered = await self._port.call(self._group_id, partial(_execute, OpenSession()))
+        except CallFailedError:
+            return
+        if isinstance(answered.result, SessionOpened):
+            self._session = answered.result.session
+
+    async def close(self) -> None:
+        """Close the session."""
+        if self._session:
+            with suppress(CallFailedError):
+                await self._port.call(self._group_id, partial(_execute, CloseSession(self._session)))
+
+    async def _repeat(self, service: Service[object], attempts: int) -> tuple[Answered, bool]:
+        """Call until there is an answer. Return it, and whether it is the answer to the first attempt that may have arrived."""
+        is_certain = True
+        for _ in range(attempts):
+            try:
+                answered = await self._port.call(self._group_id, service)
+            except CallFailedError as error:
+                is_certain &= error.is_definite
+                await asyncio.sleep(self._ledger.rng.expovariate(1 / _RETRY_SECONDS))
+            else:
+                self._ledger.see(self._group_id, answered.before_ms)
+                return answered, is_certain
+        raise _UnansweredError(is_certain=is_certain)
+
+    # ------------------------------------------------------------------------------------------------ leasing
+
+    async def lease(self, messages_max: int, lease_ms: int) -> LeaseTaken | None:
+        """Lease messages. None: there were none, or nobody knows."""
+        rng, began = self._ledger.rng, self._ledger.now
+        is_remembered = self._session > 0 and rng.random() < 0.5
+        if is_remembered:
+            self._request += 1
+            command = Lease(self._session, self._request, messages_max, lease_ms, *self._wanted())
+            service: Service[object] = partial(_lease, command)
+        else:
+            service = partial(_wait, messages_max, lease_ms, Filter(*self._wanted()))
+        try:
+            answered, is_first = await self._repeat(service, _ATTEMPTS_MAX if is_remembered else 1)
+        except _UnansweredError:
+            return None
+        if isinstance(answered.result, Refused):
+            self._session = 0
+            return None
+        answer: services.LeaseAnswer | None = answered.result
+        if answer is None or not answer.messages:
+            return None
+        taken = LeaseTaken(
+            self._process, self._group_id, began, self._ledger.now, Outcome.OK, answered.before_ms if is_first else 0,
+            tuple(LeasedMessage(*message) for message in answer.messages), lease_ms, answer.leased.deadline,
+        )  # fmt: skip
+        self._ledger.record(taken)
+        return taken
+
+    def _wanted(self) -> tuple[tuple[str, ...], bytes]:
+        rng = self._ledger.rng
+        if rng.random() < 0.8:
+            return (), b""
+        if self._group_id in self._ledger.ordered and rng.random() < 0.3:
+            return (rng.choice(TENANTS[:3]),), rng.choice(KEYS[1:]).encode()
+        return tuple(dict.fromkeys(rng.choices(TENANTS[2:], k=2))), b""
+
+    # ------------------------------------------------------------------------------------------------ settling
+
+    async def settle(self, taken: LeaseTaken) -> None:
+        """Settle leased messages, each in its own way."""
+        rng = self._ledger.rng
+        tokens = [(one.sequence, one.lease_number) for one in taken.messages]
+        choices = [rng.choice(_CHOICES) for _ in tokens]
+        if self._old and rng.random() < 0.15:
+            old = rng.choice(self._old)
+            if old not in tokens:
+                tokens.append(old)
+                choices.append(rng.choice(_CHOICES))
+        await self.send(tokens, choices, taken.leased_ms)
+        self._old = (self._old + tokens)[-20:]
+
+    async def send(
+        self, tokens: Sequence[tuple[int, int]], choices: Sequence[tuple[int, int]], before_ms: int
+    ) -> Settlement:
+        """Send settlements. `before_ms` is a queue time before them."""
+        ledger, began = self._ledger, self._ledger.now
+        self._request += 1
+        command = Settle(
+            self._session, self._request if self._session else 0, tuple(operation for operation, _ in choices),
+            tuple(sequence for sequence, _ in tokens), (1,) * len(tokens), tuple(number for _, number in tokens),
+            tuple(detail for _, detail in choices), _DETAILS,
+        )  # fmt: skip
+        codes: list[int] | None = None
+        is_first = is_certain = False
+        try:
+            answered, is_first = await self._repeat(partial(_execute, command), _ATTEMPTS_MAX)
+        except _UnansweredError as error:
+            is_certain = error.is_certain
+        else:
+            if isinstance(answered.result, Settled):
+                codes = codes_of(answered.result)
+            else:
+                # it has no session any more: an earlier attempt may have had one
+                is_certain = is_first
+                self._session = 0
+            before_ms = max(before_ms, answered.before_ms) if is_first else before_ms
+        outcome = Outcome.OK if codes is not None else Outcome.FAILED if is_certain else Outcome.UNKNOWN
+        messages = settled_messages(command, codes)
+        if not is_first and not command.session:
+            messages = tuple(map(_forget_refusal, messages))
+        settlement = Settlement(
+            self._process, self._group_id, began, ledger.ended(is_answered=outcome is not Outcome.UNKNOWN), outcome,
+            before_ms, messages,
+        )  # fmt: skip
+        ledger.record(settlement)
+        return settlement
+
+
+def _forget_refusal(message: SettledMessage) -> SettledMessage:
+    """Return a settlement without its refusal: an earlier attempt, which nobody remembers, may have been the reason of it."""
+    if message.answer in (Answer.DONE, Answer.DIED):
+        return message
+    return SettledMessage(
+        message.verb, message.sequence, message.lease_number, None, message.delay_ms, message.lease_ms
+    )
+
+
+async def _execute(item: object, partition: PartitionQueue, deadline: float) -> object:
+    return await services.execute(partition, item, deadline)  # type: ignore[arg-type]  # one of the union's commands
+
+
+async def _lease(command: Lease, partition: PartitionQueue, deadline: float) -> object:
+    return await services.lease(partition, command, deadline)
+
+
+async def _wait(
+    messages_max: int, lease_ms: int, wanted: Filter, partition: PartitionQueue, _deadline: float
+) -> object:
+    return await services.wait_for_lease(partition, messages_max, lease_ms, wanted, _WAIT_SECONDS)

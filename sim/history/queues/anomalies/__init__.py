@@ -1,0 +1,1 @@
+"""The anomalies of histories of queues, one file for each."""

@@ -1,0 +1,54 @@
+"""A lease began before the message was due, by the partition's queue clock.
+
+Where a time is not known exactly, its lower bound counts: a batch's queue time is at least the clock before it, a release's likewise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sim.history.finding import Finding, finding
+from sim.history.queues.book import Book, Lease, Place, Sent
+from sim.history.queues.operations import Answer, Verb
+
+ANOMALY = "early"
+
+
+def find(book: Book) -> Iterator[Finding]:
+    """Compare the beginning of each lease with the due time that its message had at least."""
+    for place, lease in book.all_leases():
+        due, why = _due(book, place, lease)
+        if lease.taken.leased_ms < due:
+            early_ms = due - lease.taken.leased_ms
+            yield finding(
+                ANOMALY, f"{place} was leased at {lease.taken.leased_ms}, {early_ms} ms before it was due by its {why}"
+            )
+
+
+def _due(book: Book, place: Place, lease: Lease) -> tuple[int, str]:
+    """Return the lowest possible due time, and its origin."""
+    if book.is_redriven(place, lease):
+        return 0, ""
+    moves = book.changes(place, Verb.MOVE)
+    bounds = [(0, "")]
+    sent = book.sent.get(lease.message.value)
+    if sent is not None and not moves:
+        bounds.append((_sent_due(sent), "batch"))
+    if len(moves) == 1 and moves[0].is_done and moves[0].alteration.ended < lease.taken.began:
+        (move,) = moves
+        before = move.alteration.before_ms
+        relative = before + move.message.delay_ms if before and move.message.delay_ms else 0
+        bounds.append((move.message.due_ms or relative, "move"))
+    if not moves:
+        bounds += [
+            (one.settlement.before_ms + one.message.delay_ms, "release")
+            for one in book.settlements(place, lease.message.lease_number - 1, Verb.RELEASE)
+            if one.message.answer is Answer.DONE and one.message.delay_ms and one.settlement.before_ms
+        ]
+    return max(bounds)
+
+
+def _sent_due(sent: Sent) -> int:
+    """Return the due time that a message had at least when it was enqueued."""
+    at = sent.put.append_ms or sent.put.before_ms
+    return sent.message.due_ms or (at + sent.message.delay_ms if at else 0)

@@ -1,0 +1,37 @@
+"""Judge the history of queue partitions. Knows nothing about brokers, and trusts no answer."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from sim.history.finding import Finding
+from sim.history.queues.anomalies import (
+    duplicated,
+    early,
+    invented,
+    leased_twice,
+    lost,
+    misordered,
+    resurrected,
+    settled_twice,
+    stuck,
+)
+from sim.history.queues.book import Book
+from sim.history.queues.operations import Operation
+
+
+def judge_queues(operations: Iterable[Operation], ordered_partitions: Collection[int] = ()) -> list[Finding]:
+    """Return all broken promises.
+
+    Args:
+        operations: All operations of all clients, in any order.
+        ordered_partitions: Partitions that keep the order of keys, and in which no message dies by itself.
+    """
+    book = Book(operations)
+    found: list[Finding] = []
+    for anomaly in (invented, duplicated, leased_twice, settled_twice, resurrected, early):
+        found += anomaly.find(book)
+    found += misordered.find(book, ordered_partitions)
+    for last in (stuck, lost):
+        found += last.find(book)
+    return found

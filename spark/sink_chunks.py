@@ -1,0 +1,104 @@
+"""Convert Spark's Arrow batches or rows to columns of Python values, and single cells to the values that are written.
+
+Must not import Spark. Invariant: a row gives the same values in both forms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from itertools import islice
+from typing import TYPE_CHECKING, Final, Protocol
+
+from raftmq.spark.sink_errors import InvalidSchemaError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ROWS_PER_CHUNK: Final = 1000
+"""Number of Spark rows gathered into columns at a time, where Spark passes no Arrow batches."""
+
+Chunk = Sequence[Sequence[object]]
+"""The columns of a few rows, in the order of the schema. Columns that the sink ignores are empty."""
+
+
+class ChunkColumns(Protocol):
+    """Tell which columns are converted."""
+
+    @property
+    def width(self) -> int:
+        """Return the number of all columns."""
+        ...
+
+    @property
+    def used(self) -> frozenset[int]:
+        """Return the positions of the columns that are written."""
+        ...
+
+    @property
+    def as_bytes(self) -> frozenset[int]:
+        """Return the positions of the used columns in which text is converted to bytes."""
+        ...
+
+
+def chunks_of_batches(batches: Iterable[pa.RecordBatch], columns: ChunkColumns) -> Iterator[Chunk]:
+    """Convert Arrow's columns to Python values, with times as microseconds."""
+    import pyarrow as pa
+
+    used, as_bytes = columns.used, columns.as_bytes
+    for batch in batches:
+        chunk: list[Sequence[object]] = []
+        for position in range(columns.width):
+            if position not in used:
+                chunk.append(())
+                continue
+            column = batch.column(position)
+            if pa.types.is_timestamp(column.type):
+                column = column.cast(pa.timestamp("us", tz=column.type.tz)).cast(pa.int64())
+            elif position in as_bytes and not pa.types.is_binary(column.type):
+                column = column.cast(pa.binary())
+            chunk.append(column.to_pylist())
+        if batch.num_rows:
+            yield chunk
+
+
+def chunks_of_rows(rows: Iterable[Sequence[object]], columns: ChunkColumns) -> Iterator[Chunk]:
+    """Convert Spark's rows to columns, `ROWS_PER_CHUNK` rows at a time."""
+    source = iter(rows)
+    used = columns.used
+    while gathered := list(islice(source, ROWS_PER_CHUNK)):
+        by_column = list(zip(*gathered, strict=True))
+        yield [_plain_cells(cells) if position in used else () for position, cells in enumerate(by_column)]
+
+
+def _plain_cells(cells: Sequence[object]) -> Sequence[object]:
+    """Convert cells to the values that Arrow gives: bytearrays to bytes, times to microseconds."""
+    return [
+        bytes(cell)
+        if isinstance(cell, bytearray)
+        else round((cell if cell.tzinfo else cell.astimezone(UTC)).timestamp() * 1_000_000)
+        if isinstance(cell, datetime)
+        else cell
+        for cell in cells
+    ]
+
+
+def bytes_of(cell: object) -> bytes:
+    """Return a text or bytes as bytes, and null as empty bytes."""
+    if cell is None:
+        return b""
+    return cell if isinstance(cell, bytes) else str(cell).encode()
+
+
+def int_or_0(cell: object) -> int:
+    """Return a whole number, and null as 0."""
+    return cell if isinstance(cell, int) else 0
+
+
+def header_of(header: Mapping[str, object]) -> tuple[str, bytes | None]:
+    """Return the name and the value of a header. Raises `InvalidSchemaError` when the name is null."""
+    name, value = header["key"], header["value"]
+    if not isinstance(name, str):
+        raise InvalidSchemaError("a header's key is null")
+    assert value is None or isinstance(value, bytes | bytearray)
+    return name, None if value is None else bytes(value)

@@ -1,0 +1,66 @@
+"""Consumers that wait for messages of a partition."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.partitions.queue.leases import Filter, QueueLeases
+from raftmq.fsm.queue.results import Leased
+from raftmq.proto import queue_pb2 as pb
+
+
+class RefusingPartition:
+    """A leader with a ready message whose proposals all fail, as while its leadership is transferred."""
+
+    def __init__(self) -> None:
+        self.is_leader = True
+        self.applier = SimpleNamespace(is_suspended=False)
+        self.state_machine = SimpleNamespace(ready_count=1, is_leasable=lambda subtrees=(): True)
+        self.proposers: list[Callable[[], None]] = []
+        self.progress_listeners: list[Callable[[], None]] = []
+        self.submitted = 0
+
+    def wake_proposers(self) -> None:
+        asyncio.get_running_loop().call_soon(lambda: [propose() for propose in self.proposers])
+
+    def submit(self, _item: object) -> asyncio.Future[object]:
+        self.submitted += 1
+        future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        future.set_exception(RequestError(pb.NOT_LEADER, "another broker is about to lead"))
+        return future
+
+
+class Waiting:
+    """A consumer with credit for one message."""
+
+    filter = Filter()
+    lease_ms = 1_000
+    is_gone = False
+
+    def __init__(self) -> None:
+        self.failures = 0
+
+    def reserve(self, messages_max: int) -> tuple[int, int]:
+        return 1, 1_000
+
+    def on_refused(self, reserved: tuple[int, int]) -> None:
+        raise AssertionError("a lease was proposed")
+
+    def on_leased(self, leases: QueueLeases, reserved: tuple[int, int], leased: Leased | None) -> None:
+        self.failures += leased is None
+
+
+async def test_a_consumer_whose_lease_fails_rests_before_it_tries_again() -> None:
+    """It once tried again immediately, and the loop did nothing else: seed 34 of the simulation with queues."""
+    partition, consumer = RefusingPartition(), Waiting()
+    leases = QueueLeases(asyncio.get_running_loop(), cast("Any", partition), cast("Any", partition), enqueued=lambda: 0)
+
+    leases.add(consumer)
+    for _ in range(100):
+        await asyncio.sleep(0)
+
+    assert partition.submitted == consumer.failures == 1

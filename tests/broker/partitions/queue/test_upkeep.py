@@ -1,0 +1,83 @@
+"""The unasked work of a queue partition, over real files."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from raftmq.broker.partitions.queue.upkeep import evacuate
+from raftmq.fsm.queue.commands import Operation
+from raftmq.queue_batch import MessageColumns
+from raftmq.raft.entry import Entry
+from raftmq.storage.log_store import ReplicaKey
+from raftmq.storage.state_store import EVACUATED_BYTES_MAX
+from raftmq.types import LogIndex
+
+from tests.support.broker.queue_node import Queue, queue_node
+from tests.support.fsm.queue.host import COLD
+
+
+@pytest.fixture(params=[None, COLD], ids=["in memory", "windows of one"])
+async def queue(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Queue]:
+    async with queue_node(tmp_path, request.param) as node:
+        yield await node.queue()
+
+
+async def test_what_is_due_by_time_alone_happens_without_a_request(queue: Queue) -> None:
+    await queue.put(2, delay=20)
+    await queue.progress_until(lambda: queue.partition.statistics.counts().ready == 2)
+    await queue.lease(2, 20)
+    queue.node.pass_time(20_000)  # beyond the grace of the election
+    await queue.progress_until(lambda: queue.partition.statistics.counts().leased == 0)
+
+
+async def test_while_leases_are_spared_after_an_election_no_entries_are_proposed_for_them(queue: Queue) -> None:
+    await queue.put(1)
+    await queue.lease(1, 5)
+    await queue.restart()
+    await asyncio.sleep(0.05)
+    assert queue.partition.statistics.counts().leased == 1, "its consumer may still settle it"
+    entries = queue.partition.replica.core.last_index
+    await asyncio.sleep(0.1)
+    assert queue.partition.replica.core.last_index == entries
+    queue.node.pass_time(11_000)
+    await queue.progress_until(lambda: queue.partition.statistics.counts().leased == 0)
+
+
+async def test_the_body_of_a_finished_message_goes_with_its_location(queue: Queue) -> None:
+    """A write-back that named the body itself would be refused by the store, and the replica would break."""
+    node, key = queue.node, queue.partition.replica.key
+    await queue.put(3)
+    await queue.write_back()
+    replica = queue.partition.replica
+    assert evacuate(node.store, key, replica.core.applied_index)
+    assert node.store.read_body(key, 1) is not None
+    tokens = await queue.lease(3)
+    await queue.settle(Operation.ACCEPT, tokens[1])
+    await queue.write_back()
+    assert not node.broken
+    assert node.store.read_body(key, 1) is None
+    assert node.store.read_body(key, 2) is not None
+
+
+async def test_an_evacuation_reads_no_more_large_bodies_than_it_copies(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(8):
+        await queue.put_columns(MessageColumns([b"b" * (EVACUATED_BYTES_MAX // 2)]))
+    await queue.write_back()
+    store, replica = queue.node.store, queue.partition.replica
+    read: list[int] = []
+    entries = store.entries
+
+    def count_entries(key: ReplicaKey, first: LogIndex, last: LogIndex, bytes_max: int) -> tuple[Entry, ...]:
+        read.append(first)
+        return entries(key, first, last, bytes_max)
+
+    monkeypatch.setattr(store, "entries", count_entries)
+    assert evacuate(store, replica.key, replica.core.applied_index)
+    copied = [sequence for sequence in range(8) if store.read_body(replica.key, sequence) is not None]
+    assert copied
+    assert len(read) <= len(copied) + 1

@@ -1,0 +1,225 @@
+"""Unary polls of queue topics lease messages, wait for them, and lose none."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from raftmq.broker.base.request_error import RequestError
+from raftmq.client.codec.queue_batch import TimeColumns
+from raftmq.proto import queue_pb2 as pb
+
+from tests.support.broker.harness import Harness, running
+from tests.support.broker.queues import ack_of, poll, put, queue_of, queue_topic, received, settle
+
+
+async def settled(node: Harness) -> None:
+    """Let the callbacks of several turns of the loop run."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def test_a_poll_returns_messages_with_their_fields():
+    async with running() as node:
+        topic = await queue_topic(node)
+        await put(
+            node, topic, b"body", b"other", keys=[b"k", None], tenants=["acme.eu", ""], priorities=[-1, 0],
+            ids=["order-1", None], headers=[(("h", b"1"),), ()],
+        )  # fmt: skip
+        first, second = await poll(node, topic, 10, lease_ms=30_000)
+        assert (first.value, first.key, first.tenant, first.priority, first.id) == (
+            b"body", b"k", "acme.eu", -1, "order-1",
+        )  # fmt: skip
+        assert (first.headers, first.attempts, first.lease_number, first.sequence) == ((("h", b"1"),), 1, 1, 0)
+        assert first.enqueued_ms == node.clock_ms
+        assert first.lease_remaining_ms == 30_000
+        assert (second.value, second.key, second.tenant, second.id, second.headers) == (b"other", None, "", None, ())
+        assert await poll(node, topic, 10) == [], "both are leased"
+
+
+async def test_an_empty_queue_answers_a_poll_that_must_not_wait_without_an_entry():
+    async with running() as node:
+        topic = await queue_topic(node)
+        await put(node, topic, b"late", due=TimeColumns(after_ms=[60_000]))
+        before = queue_of(node, topic).replica.core.last_index
+        assert await poll(node, topic) == []
+        assert queue_of(node, topic).replica.core.last_index == before
+
+
+async def test_a_waiting_poll_gets_a_message_that_is_enqueued_later():
+    async with running() as node:
+        topic = await queue_topic(node)
+        polling = asyncio.ensure_future(poll(node, topic, max_wait_ms=5000))
+        await settled(node)
+        assert not polling.done()
+        await put(node, topic, b"x")
+        assert [message.value for message in await polling] == [b"x"]
+
+
+async def test_the_lease_of_a_waiting_poll_is_committed_together_with_the_message():
+    async with running() as node:
+        topic = await queue_topic(node)
+        queue = queue_of(node, topic)
+        polling = asyncio.ensure_future(poll(node, topic, max_wait_ms=5000))
+        await settled(node)
+        node.hold_commits = True
+        putting = asyncio.ensure_future(put(node, topic, b"x"))
+        await settled(node)
+        assert [len(work.entries) for _, work in node._held] == [2], "the message and its lease, in one write"
+        node.release_commits()
+        assert [message.value for message in await polling] == [b"x"]
+        await putting
+        assert queue.leases.consumers == 0
+
+
+async def test_a_poll_that_finds_nothing_in_time_is_empty():
+    async with running() as node:
+        topic = await queue_topic(node)
+        assert await poll(node, topic, max_wait_ms=20) == []
+        assert queue_of(node, topic).leases.consumers == 0
+
+
+async def test_polls_get_messages_in_the_order_of_their_arrival():
+    async with running() as node:
+        topic = await queue_topic(node)
+        polls = [asyncio.ensure_future(poll(node, topic, max_wait_ms=5000)) for _ in range(3)]
+        await settled(node)
+        await put(node, topic, b"0", b"1", b"2")
+        assert [found[0].value for found in await asyncio.gather(*polls)] == [b"0", b"1", b"2"]
+
+
+async def test_messages_of_a_poll_whose_caller_is_gone_are_given_back_uncounted():
+    async with running() as node:
+        topic = await queue_topic(node)
+        polling = asyncio.ensure_future(poll(node, topic, max_wait_ms=5000))
+        await settled(node)
+        node.hold_commits = True
+        putting = asyncio.ensure_future(put(node, topic, b"x"))
+        await settled(node)
+        polling.cancel()
+        await settled(node)
+        node.release_commits()
+        await putting
+        await settled(node)
+        (again,) = await poll(node, topic)
+        assert (again.lease_number, again.attempts) == (2, 1)
+
+
+async def test_a_poll_takes_from_all_partitions_of_the_topic():
+    async with running() as node:
+        topic = await queue_topic(node, partitions=3)
+        for partition in range(3):
+            await put(node, topic, b"%d" % partition, partition=partition)
+        values = {message.value for message in await poll(node, topic, 10)}
+        while len(values) < 3:
+            found = await poll(node, topic, 10)
+            assert found
+            values |= {message.value for message in found}
+        assert values == {b"0", b"1", b"2"}
+
+
+async def test_a_poll_can_name_partitions():
+    async with running() as node:
+        topic = await queue_topic(node, partitions=2)
+        await put(node, topic, b"0", partition=0)
+        assert await poll(node, topic, 10, partitions=[1], max_wait_ms=20) == []
+        assert [one.value for one in await poll(node, topic, 10, partitions=[0])] == [b"0"]
+
+
+async def test_a_poll_takes_no_more_than_its_messages_and_bytes():
+    async with running() as node:
+        topic = await queue_topic(node)
+        await put(node, topic, *[b"x" * 1000] * 10)
+        assert len(await poll(node, topic, 3)) == 3
+        request = pb.QueuePollRequest(topic_id=topic.topic_id, max_messages=10, max_bytes=2500)
+        assert len(received((await node.queues.poll(request, node.call())).partitions)) == 2
+        request.max_bytes = 10
+        assert len(received((await node.queues.poll(request, node.call())).partitions)) == 1, "one always fits"
+
+
+async def test_headers_count_towards_the_bytes_of_an_answer():
+    """An answer of 500 messages with 16 KiB of headers each would not fit into a frame of gRPC."""
+    async with running() as node:
+        topic = await queue_topic(node)
+        headers = (("h", b"x" * 16_000),)
+        await put(node, topic, *[b"x"] * 200, headers=[headers] * 200)
+        request = pb.QueuePollRequest(topic_id=topic.topic_id, max_messages=200)
+        answer = await node.queues.poll(request, node.call())
+        assert answer.ByteSize() < node.limits.poll_bytes_max
+        assert 1 < len(received(answer.partitions)) < 200
+
+
+async def test_a_poll_takes_only_the_tenants_that_it_names():
+    async with running() as node:
+        topic = await queue_topic(node)
+        await put(node, topic, b"a", b"b", b"c", tenants=["acme.eu", "acme.us", "other"])
+        assert [one.value for one in await poll(node, topic, 10, tenants=["acme"])] == [b"a", b"b"]
+        assert await poll(node, topic, 10, tenants=["acme"], max_wait_ms=20) == []
+        assert [one.value for one in await poll(node, topic, 10)] == [b"c"]
+
+
+async def test_a_poll_for_a_key_gets_its_head_alone():
+    async with running() as node:
+        topic = await queue_topic(node, ordered_by_key="true")
+        await put(node, topic, b"1", b"2", b"3", keys=[b"a", b"b", b"a"], tenants=["t", "t", "t"])
+        (head,) = await poll(node, topic, 10, tenants=["t"], key="a")
+        assert head.value == b"1"
+        assert await poll(node, topic, 10, tenants=["t"], key="a") == [], "its head is leased"
+        assert await settle(node, ack_of(topic, head)) == [pb.OK]
+        assert [one.value for one in await poll(node, topic, 10, tenants=["t"], key="a", max_wait_ms=5000)] == [b"3"]
+
+
+async def test_messages_are_accepted_before_they_are_delivered_at_most_once():
+    async with running() as node:
+        topic = await queue_topic(node)
+        await put(node, topic, b"x", b"y")
+        found = await poll(node, topic, 10, auto_accept=True)
+        assert [one.value for one in found] == [b"x", b"y"]
+        assert queue_of(node, topic).replica.state_machine.message_count == 0
+        assert await settle(node, ack_of(topic, found[0])) == [pb.LEASE_UNKNOWN]
+
+
+async def test_bodies_that_are_not_in_memory_are_read_from_the_disk():
+    async with running(recent_bytes_max=1) as node:
+        topic = await queue_topic(node)
+        await put(node, topic, b"first")
+        await put(node, topic, b"second")
+        before = node.reads_in_thread
+        assert [one.value for one in await poll(node, topic, 10)] == [b"first", b"second"]
+        assert node.reads_in_thread > before
+
+
+async def test_polls_that_cannot_be_served_are_refused():
+    async with running() as node:
+        topic = await queue_topic(node)
+        log = await node.topic("flights")
+        cases = [
+            (pb.QueuePollRequest(topic_id=log.topic_id), pb.TOPIC_KIND_MISMATCH),
+            (pb.QueuePollRequest(topic_id=77), pb.UNKNOWN_TOPIC),
+            (pb.QueuePollRequest(topic_id=topic.topic_id, tenants=["a..b"]), pb.INVALID_ARGUMENT),
+            (pb.QueuePollRequest(topic_id=topic.topic_id, tenants=["a"] * 17), pb.INVALID_ARGUMENT),
+            (pb.QueuePollRequest(topic_id=topic.topic_id, key="k"), pb.INVALID_ARGUMENT),
+        ]
+        for request, code in cases:
+            with pytest.raises(RequestError) as refused:
+                await node.queues.poll(request, node.call())
+            assert refused.value.code == code, request
+        node.lose_leadership(queue_of(node, topic).replica.group_id)
+        with pytest.raises(RequestError) as refused:
+            await node.queues.poll(pb.QueuePollRequest(topic_id=topic.topic_id), node.call())
+        assert refused.value.code == pb.NO_LEADER
+
+
+async def test_a_poll_waits_until_the_queue_clock_runs():
+    async with running() as node:
+        topic = await queue_topic(node)
+        queue = queue_of(node, topic)
+        await put(node, topic, b"x")
+        queue.clock.is_running = False
+        node.median_ms = lambda: None  # type: ignore[method-assign]
+        queue.clock._median_ms = node.median_ms
+        polling = asyncio.ensure_future(poll(node, topic, max_wait_ms=5000))
+        await asyncio.sleep(0.12)
+        assert not polling.done()
+        queue.clock._median_ms = lambda: node.clock_ms
+        assert [one.value for one in await polling] == [b"x"]

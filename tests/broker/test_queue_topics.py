@@ -1,0 +1,154 @@
+"""Queue topics on whole brokers: messages, leases and delays survive restarts and changes of the leader."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+from raftmq import Admin, Queue
+from raftmq.broker.node import Node
+from raftmq.errors import LeaseLostError, UnknownTopicError
+
+from tests.support.broker.whole_nodes import Nodes, three_voters
+
+
+async def started(nodes: Nodes, *names: str) -> list[Node]:
+    """Start brokers as one cluster."""
+    first = await nodes.serve(names[0], bootstrap=True)
+    others = [await nodes.serve(name, join=[first.addresses.client]) for name in names[1:]]
+    return [first, *others]
+
+
+async def written_back(node: Node) -> None:
+    """Write the state of the partition to its file."""
+    (partition,) = node.partitions.values()
+    index = partition.replica.state_machine.applied_index
+    node.engine.write_backs.start(partition.replica)
+    async with asyncio.timeout(10):
+        while partition.replica.durable_state_index < index:
+            await asyncio.sleep(0.01)
+
+
+async def create(address: str, **settings: object) -> None:
+    async with Admin(bootstrap_servers=address) as admin:
+        await admin.create_topic("jobs", kind="queue", **settings)
+
+
+async def test_put_get_and_settle(nodes: Nodes):
+    (node,) = await started(nodes, "one")
+    address = node.addresses.client
+    await create(address, config={"backoff.base.ms": "0"})
+    async with Queue("jobs", bootstrap_servers=address) as queue:
+        await queue.put(b"later", delay_ms=300)
+        await queue.put(b"low", priority=5)
+        await queue.put(b"high", priority=-5)
+        high = await queue.get(wait_ms=10_000)
+        low = await queue.get(wait_ms=10_000)
+        assert high is not None
+        assert low is not None
+        assert (high.value, low.value) == (b"high", b"low")
+        await high.ack()
+        await low.release()
+        again = await queue.get(wait_ms=10_000)
+        assert again is not None
+        assert (again.value, again.attempt) == (b"low", 2)
+        await again.reject(error="no")
+        later = await queue.get(wait_ms=10_000)
+        assert later is not None
+        assert later.value == b"later"
+        await later.ack()
+        assert await queue.get(wait_ms=50) is None
+
+
+async def test_messages_leases_and_bodies_survive_a_restart(nodes: Nodes):
+    node = await nodes.serve("one", bootstrap=True)
+    await create(node.addresses.client)
+    values = {b"%d" % number for number in range(300)}
+    async with Queue("jobs", bootstrap_servers=node.addresses.client) as queue:
+        await queue.put_many(sorted(values))
+        taken = await queue.get_many(max_messages=100, wait_ms=10_000, lease_ms=60_000)
+        for message in taken[:50]:
+            await message.ack()
+        held = taken[50:]
+        await written_back(node)
+        await queue.put(b"after the write-back")
+        values.add(b"after the write-back")
+        await nodes.stop(node)
+        node = await nodes.serve("one")
+        await held[0].ack()
+        for message in held[1:]:
+            await message.release(delay_ms=0)
+        found = {message.value for message in taken[:51]}
+        while len(found) < 301:
+            messages = await queue.get_many(max_messages=100, wait_ms=20_000)
+            assert messages
+            for message in messages:
+                assert message.value not in found
+                found.add(message.value)
+                await message.ack()
+        assert found == values
+        assert await queue.get(wait_ms=50) is None
+
+
+async def test_messages_of_a_key_go_to_one_partition_of_an_ordered_topic(nodes: Nodes):
+    (node,) = await started(nodes, "one")
+    await create(node.addresses.client, partitions=4, config={"ordered.by.key": "true"})
+    async with Queue("jobs", bootstrap_servers=node.addresses.client) as queue:
+        results = [await queue.put(b"x", key=b"k", id=f"id-{number}") for number in range(8)]
+        assert len({result.partition for result in results}) == 1
+        others = [await queue.put(b"x", key=b"k-%d" % number) for number in range(8)]
+        assert len({result.partition for result in others}) > 1
+
+
+async def test_redriving_and_purging_tell_how_many_messages_it_were(nodes: Nodes):
+    (node,) = await started(nodes, "one")
+    await create(node.addresses.client)
+    async with Queue("jobs", bootstrap_servers=node.addresses.client) as queue:
+        await queue.put_many([b"%d" % number for number in range(20)])
+        for message in await queue.get_many(max_messages=20, wait_ms=10_000):
+            await message.reject()
+        while (await queue.stats()).dead < 20:
+            for message in await queue.get_many(max_messages=20, wait_ms=1000):
+                await message.reject()
+        assert await queue.redrive() == 20
+        assert await queue.purge("ready") == 20
+
+
+async def test_a_settlement_of_a_deleted_topic_fails_immediately(nodes: Nodes):
+    (node,) = await started(nodes, "one")
+    await create(node.addresses.client)
+    async with Queue("jobs", bootstrap_servers=node.addresses.client) as queue:
+        await queue.put_many([b"x", b"y"])
+        first = await queue.get(wait_ms=10_000)
+        second = await queue.get(wait_ms=10_000)
+        assert first is not None
+        assert second is not None
+        async with Admin(bootstrap_servers=node.addresses.client) as admin:
+            await admin.delete_topic("jobs")
+        for message in (first, second):
+            with pytest.raises(UnknownTopicError):
+                await asyncio.wait_for(message.ack(), 10)
+
+
+async def test_work_goes_on_when_the_leader_stops(nodes: Nodes):
+    running = await started(nodes, "one", "two", "three")
+    await three_voters(running[0])
+    address = running[0].addresses.client
+    await create(address, replication_factor=3)
+    servers = ",".join(node.addresses.client for node in running)
+    async with Queue("jobs", bootstrap_servers=servers) as queue:
+        await queue.put_many([b"%d" % number for number in range(100)])
+        first = await queue.get(wait_ms=10_000, lease_ms=60_000)
+        assert first is not None
+        (leader,) = [node for node in running if any(one.replica.is_leader for one in node.partitions.values())]
+        await nodes.stop(leader)
+        await first.ack()
+        found = {first.value}
+        async with asyncio.timeout(60):
+            while len(found) < 100:
+                for message in await queue.get_many(max_messages=20, wait_ms=10_000):
+                    found.add(message.value)
+                    with contextlib.suppress(LeaseLostError):  # delivered again
+                        await message.ack()
+        assert len(found) == 100

@@ -1,0 +1,57 @@
+"""The state of a queue topic as text, without a cluster."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import pytest
+from raftmq.cli.queue.stats_text import Sample, format_bytes, format_rate, rates, text_of
+from raftmq.client.queue.views import MessageCounts, QueueStats
+
+EMPTY = QueueStats(**{field.name: 0 for field in fields(QueueStats) if field.name not in ("tenants", "paused")})
+
+
+def test_rates_are_differences_per_second() -> None:
+    earlier = Sample(replace(EMPTY, enqueued_total=100, accepted_total=5), 10.0)
+    later = Sample(replace(EMPTY, enqueued_total=150, accepted_total=5), 12.0)
+    found = rates(earlier, later)
+    assert (found["enqueued"], found["accepted"]) == (25.0, 0.0)
+
+
+def test_a_rate_is_unknown_without_an_earlier_state_and_after_a_change_of_leader() -> None:
+    assert set(rates(None, Sample(EMPTY, 1.0)).values()) == {None}
+    assert rates(Sample(replace(EMPTY, leased_total=9), 1.0), Sample(EMPTY, 2.0))["leased"] is None
+
+
+def test_the_busiest_tenants_come_first_and_paused_ones_are_marked() -> None:
+    stats = replace(
+        EMPTY,
+        ready=4,
+        oldest_ready_seconds=90.0,
+        waiting_bytes=1536,
+        tenants={"b": MessageCounts(ready=1), "a": MessageCounts(ready=1), "": MessageCounts(ready=2)},
+        paused={"": 30.0, "a": None, "other": 5.0},
+    )
+    lines = text_of("jobs", None, Sample(stats, 0.0), with_rates=True).splitlines()
+    assert lines[0] == "topic jobs, paused for 30s: oldest ready 1m30s, waiting 1.5 KiB, consumers 0"
+    assert [line.split()[0] for line in lines if line.startswith(("(none)", "a ", "b "))] == ["(none)", "a", "b"]
+    assert any(line.startswith("a ") and line.endswith("paused until resumed") for line in lines)
+    assert [line.split() for line in lines[-2:]] == [["paused", "tenant", "time"], ["other", "for", "5s"]]
+    assert any(line.split() == ["enqueued", "-", "0"] for line in lines)
+
+
+def test_a_tenant_cannot_write_to_the_terminal() -> None:
+    stats = replace(EMPTY, tenants={"a\x1b[2J": MessageCounts(ready=1)})
+    assert "\x1b" not in text_of("jobs", None, Sample(stats, 0.0), with_rates=False)
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (1024, "1 KiB"), (1536, "1.5 KiB"), (5 << 30, "5 GiB"), (3 << 40, "3 TiB")],
+)
+def test_a_size_has_a_unit(count: int, text: str) -> None:
+    assert format_bytes(count) == text
+
+
+def test_a_rate_has_three_digits() -> None:
+    assert [format_rate(rate) for rate in (None, 0.0, 12.34, 5000.4)] == ["-", "0.0", "12.3", "5000"]

@@ -1,0 +1,275 @@
+"""Each invariant of queue partitions can fail: a state broken by hand is refused, and its correct twin is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from raftmq.broker.replica.disk import IDLE
+from raftmq.fsm.queue import commands as qc
+from raftmq.fsm.queue import housekeeping
+from raftmq.fsm.queue import rows as keys
+from raftmq.fsm.queue.settings import QueueSettings
+from raftmq.fsm.tables import number_key
+from raftmq.raft.entry import Entry, EntryKind
+from raftmq.storage.checksum import seal
+from raftmq.storage.log_store import ReplicaKey, Update
+from raftmq.storage.memory_log_store import MemoryLogStore
+from raftmq.storage.state_store import StateWrite
+
+from sim.cluster.invariants.queue_clock import BEHIND_MS_MAX, QueueClocks
+from sim.cluster.invariants.queue_rows import DurableQueue, check_bodies, living_rows
+from sim.cluster.invariants.queue_state import QueueStates, check_counts, check_gate
+from sim.cluster.invariants.queue_work import watch_work
+from sim.core.invariants.violation import InvariantViolation
+from tests.support.fsm.queue.host import Queue
+from tests.support.storage.log_builder import initial_state
+
+KEY = ReplicaKey(cast("Any", 7), cast("Any", 3))
+CONFIGURED = qc.Configure(QueueSettings(is_ordered_by_key=True, dedupe_window_ms=1_000))
+
+
+def broken(name: str) -> Any:
+    return pytest.raises(InvariantViolation, match=f"^{name}: ")
+
+
+@pytest.fixture
+def queue() -> Queue:
+    """Return a partition with a message in each state, an id and a line."""
+    queue = Queue()
+    queue.do(CONFIGURED)
+    queue.put(3, tenant="a", key="k", id=["i1", None, None], ttl=9_000)
+    queue.put(1, tenant="b")
+    queue.put(1, delay=500)
+    queue.do(qc.Lease(0, 0, 1, 1_000, ("b",)))
+    queue.put(1)
+    queue.do(qc.Lease(0, 0, 1, 1_000, ("",)))
+    return queue
+
+
+def durable(queue: Queue) -> dict[bytes, bytes]:
+    queue.host.write_back()
+    return dict(queue.host.disk.rows)
+
+
+def row(rows: dict[bytes, bytes], tag: int) -> bytes:
+    """Return the key of the first row of a table."""
+    return min(key for key in rows if key[0] == tag)
+
+
+# ------------------------------------------------------------------------------------------------------------ counts
+
+
+def miscount_leases(queue: Queue) -> None:
+    queue.host.machine.state.store.leased_count += 1
+
+
+def miscount_a_tenant(queue: Queue) -> None:
+    queue.host.machine.state.tenants.by_path["b"].leased += 1
+
+
+def miscount_the_dead(queue: Queue) -> None:
+    queue.host.machine.state.scalars.dead_count += 1
+
+
+@pytest.mark.parametrize("miscount", [miscount_leases, miscount_a_tenant, miscount_the_dead])
+def test_counts_hold(queue: Queue, miscount: Callable[[Queue], None]) -> None:
+    check_counts(7, 1, queue.host.machine)
+
+    miscount(queue)
+    with broken("CountsHold"):
+        check_counts(7, 1, queue.host.machine)
+
+
+def test_counts_hold_at_the_gate() -> None:
+    nothing = SimpleNamespace(messages=0)
+    check_gate("n1", cast("Any", SimpleNamespace(immediate=0, _proposed=nothing, _admitted=nothing)))
+
+    for held in (
+        {"immediate": 1},
+        {"_proposed": SimpleNamespace(messages=1)},
+        {"_admitted": SimpleNamespace(messages=1)},
+    ):
+        with broken("CountsHold"):
+            check_gate(
+                "n1",
+                cast("Any", SimpleNamespace(**{"immediate": 0, "_proposed": nothing, "_admitted": nothing, **held})),
+            )
+
+
+def replica(queue: Queue, replica_id: int, *, is_suspended: bool = False) -> Any:
+    applier = SimpleNamespace(is_suspended=is_suspended)
+    return SimpleNamespace(
+        state_machine=queue.host.machine, is_closed=False, disk=IDLE, applier=applier, group_id=7, replica_id=replica_id
+    )
+
+
+def test_equal_state_of_queues(queue: Queue) -> None:
+    states = QueueStates()
+    states.on_memory(replica(queue, 1))
+    states.on_memory(replica(queue, 2))
+    assert states.compared == 1
+
+    queue.host.machine.state.scalars.next_session += 1
+    states.on_memory(replica(queue, 2, is_suspended=True))
+    with broken("EqualState"):
+        states.on_memory(replica(queue, 2))
+
+
+def test_equal_state_of_queues_on_disk(queue: Queue) -> None:
+    states, rows = QueueStates(), durable(queue)
+    states.on_disk(replica(queue, 1), 5, rows)
+    states.on_disk(replica(queue, 2), 5, dict(rows))
+    states.on_disk(replica(queue, 2), 6, {})
+
+    with broken("EqualState"):
+        states.on_disk(replica(queue, 2), 5, {**rows, b"\x09": b""})
+
+
+# -------------------------------------------------------------------------------------------------------------- rows
+
+
+def without(tag: int) -> Callable[[dict[bytes, bytes]], None]:
+    def remove(rows: dict[bytes, bytes]) -> None:
+        del rows[row(rows, tag)]
+
+    return remove
+
+
+def moved(rows: dict[bytes, bytes]) -> None:
+    """Let a message lie under the key of another place."""
+    key = row(rows, keys.READY_ROWS)
+    rows[key[:-1] + b"\x09"] = rows.pop(key)
+
+
+def twice(rows: dict[bytes, bytes]) -> None:
+    """Let a message have two home rows."""
+    key = row(rows, keys.READY_ROWS)
+    rows[key[:-1] + b"\x09"] = rows[key]
+
+
+BREAKS = [
+    moved,
+    twice,
+    *map(without, (keys.READY_ROWS, keys.LEASED_ROWS, keys.DELAYED_ROWS, keys.LINE_ROWS, keys.LOCATIONS)),
+    *map(without, (keys.TENANTS, keys.EXPIRY_ROWS, keys.KEY_HEADS)),
+]
+
+
+@pytest.mark.parametrize("break_rows", BREAKS)
+def test_rows_agree(queue: Queue, break_rows: Callable[[dict[bytes, bytes]], None]) -> None:
+    rows = durable(queue)
+    DurableQueue("n1", rows).check()
+
+    break_rows(rows)
+    with broken("RowsAgree"):
+        DurableQueue("n1", rows).check()
+
+
+def test_an_id_without_its_message_is_refused(queue: Queue) -> None:
+    rows = durable(queue)
+    id_row = row(rows, keys.IDS)
+    rows[keys.named_key(keys.IDS, 0, b"i9")] = rows.pop(id_row)
+
+    with broken("RowsAgree"):
+        DurableQueue("n1", rows).check()
+
+
+def test_living_rows_are_those_of_the_newest_generation_without_bodies(queue: Queue) -> None:
+    durable(queue)
+    queue.do(qc.PurgeAll())
+    rows = durable(queue)
+    rows[b"\x40" + bytes(8)] = b"a body"
+    table = SimpleNamespace(rows={key: seal(key, value) for key, value in rows.items()})
+    disk = cast("Any", SimpleNamespace(state_files={KEY: SimpleNamespace(tables={"rows": table})}))
+
+    living = living_rows(disk, KEY)
+
+    assert number_key(keys.SCALARS, 0) in living
+    assert not {key[0] for key in living} & {keys.READY_ROWS, keys.LOCATIONS, keys.BODIES}
+    DurableQueue("n1", living).check()
+
+
+# ------------------------------------------------------------------------------------------------------------ bodies
+
+
+def test_bodies_stay(queue: Queue) -> None:
+    store = MemoryLogStore()
+    store.create_with_state_file(KEY, initial_state())
+    store.open(KEY)
+    rows = durable(queue)
+    messages = DurableQueue("n1", rows)
+    store.append_batch([(KEY, Update(entries=tuple(queue.log.entries)))])
+    store.write_state(KEY, StateWrite(queue.host.machine.applied_index, tuple(rows.items())))
+    check_bodies("n1", store, KEY, messages)
+
+    messages.messages[0].body_bytes += 1
+    with broken("BodiesStay"):
+        check_bodies("n1", store, KEY, messages)
+
+    messages.messages[0].body_bytes -= 1
+    messages.messages[99] = messages.messages[0]
+    with broken("BodiesStay"):
+        check_bodies("n1", store, KEY, messages)
+
+
+# -------------------------------------------------------------------------------------------------------------- work
+
+
+@pytest.fixture
+def small_work(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    from raftmq.fsm.queue import partition
+
+    monkeypatch.setattr(partition, "WORK_MAX", 4)
+    monkeypatch.setattr(partition, "HOUSEKEEPING_MAX", 2)
+    undo = watch_work(lambda check: check())
+    yield
+    undo()
+
+
+@pytest.mark.usefixtures("small_work")
+def test_work_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = Queue()
+    queue.put(9, delay=10)
+    queue.put(9)
+    queue.wait(20)
+    monkeypatch.setattr(housekeeping, "HOUSEKEEPING_MAX", 2)
+    queue.do(qc.Lease(0, 0, 9, 1_000))
+
+    monkeypatch.setattr(housekeeping, "HOUSEKEEPING_MAX", 9)
+    with broken("WorkBounded"):
+        queue.do(qc.Tick())
+
+
+# ------------------------------------------------------------------------------------------------------------- clock
+
+
+def stamped(index: int, append_time_ms: int) -> Entry:
+    return Entry(cast("Any", index), cast("Any", 2), EntryKind.EMPTY, cast("Any", 0), 0, append_time_ms, b"")
+
+
+def test_queue_clock_holds() -> None:
+    clocks, true_ms = QueueClocks(ahead_ms_max=100), 1_000_000
+    for time_ms in (true_ms, true_ms + 100, true_ms - BEHIND_MS_MAX):
+        clocks.on_proposed(7, stamped(5, time_ms), true_ms)
+    for time_ms in (true_ms + 101, true_ms - BEHIND_MS_MAX - 1):
+        with broken("QueueClockHolds"):
+            clocks.on_proposed(7, stamped(5, time_ms), true_ms)
+
+    clocks.on_applied(7, stamped(5, 20))
+    clocks.on_applied(7, stamped(6, 20))
+    clocks.on_applied(8, stamped(7, 10))
+    with broken("QueueClockHolds"):
+        clocks.on_applied(7, stamped(7, 19))
+
+
+def test_the_checks_of_work_leave_the_product_as_it_was() -> None:
+    from raftmq.fsm.queue.partition import QueuePartition
+    from raftmq.fsm.queue.state import QueueState
+
+    before = QueueState.leave, QueuePartition._advance, QueuePartition._finish_entry
+    watch_work(lambda check: check())()
+
+    assert before == (QueueState.leave, QueuePartition._advance, QueuePartition._finish_entry)

@@ -1,0 +1,92 @@
+"""Runs with queue topics: some seeds have them, their clients do everything, and a batch has no findings."""
+
+from __future__ import annotations
+
+import random
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+from raftmq.raft.messages import SnapshotMeta
+from raftmq.storage.errors import CommitFailedError
+from raftmq.storage.log_store import ReplicaKey
+from raftmq.types import LogIndex, Offset
+
+from sim.cluster.batch import run_batch, run_isolated
+from sim.cluster.queues.options import DRAWN_EVERY, FIRST_DRAWN_SEED, draw_queue_options, has_queues
+from sim.cluster.run import Build, Verdict
+from sim.cluster.world.disk import Disk, SimLogStore
+from tests.support.storage.log_builder import initial_state
+
+SEEDS = 8
+QUEUES = Build(has_queues=True)
+KEY = ReplicaKey(cast("Any", 7), cast("Any", 3))
+
+
+def test_a_part_of_the_seeds_has_queues_and_those_of_the_other_bugs_have_none() -> None:
+    drawn = [seed for seed in range(200) if has_queues(seed)]
+
+    assert min(drawn) == FIRST_DRAWN_SEED
+    assert len(drawn) == (200 - FIRST_DRAWN_SEED) // DRAWN_EVERY
+
+
+def test_a_run_with_queues_is_the_same_every_time() -> None:
+    first, second = (run_isolated(2, QUEUES) for _ in range(2))
+
+    assert first.verdict is Verdict.OK, first.detail
+    assert (first.digest, first.counts) == (second.digest, second.counts)
+
+
+def test_queue_options_do_not_change_those_of_logs() -> None:
+    with_queues, without = run_isolated(2, QUEUES), run_isolated(2)
+
+    assert with_queues.groups == without.groups
+    assert with_queues.digest != without.digest
+
+
+def test_a_cluster_of_an_old_level_is_raised_while_it_is_disturbed() -> None:
+    outcome = run_isolated(1, Build(has_queues=True, queue_overrides={"starts_at_level": 1}))
+
+    assert outcome.verdict is Verdict.OK, outcome.detail
+    assert outcome.counts["queue levels raised"] >= 1
+    assert outcome.counts["queue Drained ok"] >= 2
+
+
+@pytest.mark.slow
+def test_a_batch_of_seeds_with_queues_has_no_findings() -> None:
+    outcomes = list(run_batch(0, SEEDS, jobs=2, build=QUEUES))
+
+    assert [(one.seed, one.verdict, one.detail) for one in outcomes if one.verdict is not Verdict.OK] == []
+    totals = {name: sum(one.counts.get(name, 0) for one in outcomes) for one in outcomes for name in one.counts}
+    for name in ("Put ok", "Put unknown", "LeaseTaken ok", "Settlement ok", "Settlement unknown", "Alteration ok"):
+        assert totals[f"queue {name}"] > 0, name
+    assert totals["queue Swept ok"] > 0
+    assert totals["queue_states_compared"] > 0
+    assert all(one.counts["queue Drained ok"] >= 2 for one in outcomes)
+
+
+def test_options_of_queues_are_all_drawn() -> None:
+    drawn = [draw_queue_options(random.Random(seed)) for seed in range(60)]
+
+    assert {one.is_memory_tiny for one in drawn} == {one.is_work_small for one in drawn} == {True, False}
+    assert {one.starts_at_level for one in drawn} == {1, 2}
+    assert {one.all_down for one in drawn} == {0, 1}
+
+
+def test_a_crash_between_the_two_files_of_a_snapshot_is_repaired_when_the_replica_is_opened() -> None:
+    disk = Disk(random.Random(1), 1 << 20)
+    store = SimLogStore(disk, map_bytes=1 << 20)
+    store.create_with_state_file(KEY, initial_state())
+    before = store.open(KEY)
+    position = replace(before.position, index=LogIndex(9), next_offset=Offset(4))
+    meta = SnapshotMeta(position, LogIndex(12), before.membership)
+    rows = [(b"\x01row", b"value")]
+
+    store.is_crashing = True
+    while not disk.torn_installs:
+        with suppress(CommitFailedError):
+            store.install(KEY, before.hard_state, meta, rows)
+    after = SimLogStore(disk, map_bytes=1 << 20).open(KEY)
+
+    assert (after.position, after.state_index) == (position, 12)
