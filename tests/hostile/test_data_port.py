@@ -30,6 +30,8 @@ NEVER = 2**40
 """A metadata revision that does not come: a request that names it waits until its deadline."""
 CONNECTION_BYTES = 256 * 1024
 """Of a connection: its buffers, in both directions."""
+CALL_BYTES = 8 * 1024
+"""Of a call that waits: its request, and how it is to be answered."""
 
 
 @pytest.fixture
@@ -366,7 +368,8 @@ async def test_answers_that_nobody_reads_are_bounded_and_their_connections_are_c
             return wait_closed(socks, 1, 10)
 
     being_made = 3 * LIMITS.cold_polls_max * LIMITS.poll_bytes_max  # entries, message and bytes
-    async with siege("unsent_bytes_max", LIMITS.unsent_bytes_max * 2 + being_made):  # twice: as above
+    waiting = 200 * 50 * CALL_BYTES
+    async with siege("unsent_bytes_max", LIMITS.unsent_bytes_max * 2 + being_made + waiting):  # twice: as above
         cut = await asyncio.to_thread(attack)
     assert cut > 0
 
@@ -377,7 +380,7 @@ async def test_polls_that_wait_take_no_place_of_appends(victim, target, siege):
     request.metadata_revision = NEVER
     polls = b"".join(call(POLL_NUMBER, request, number, 120_000) for number in range(1, CALLS_MAX + 100))
 
-    async with siege("8,192 calls of 8 KiB", 8 * CALLS_MAX * 8 * 1024):
+    async with siege("8,192 calls", 8 * CALLS_MAX * CALL_BYTES):
         with target.connections(8) as socks:
             for sock in socks:
                 await asyncio.to_thread(sock.sendall, polls)
