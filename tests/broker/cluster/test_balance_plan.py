@@ -1,0 +1,275 @@
+"""Where replicas and leaders should be (`broker/cluster/balance_plan.py`)."""
+
+import itertools
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from raftmq.broker.cluster.balance_plan import BalancePlan, PlacedPartition, Reason, plan_balance
+from raftmq.fsm.metadata_views import NodeView
+
+
+def node(node_id, host="", rack="", state="active"):
+    return NodeView(
+        node_id,
+        f"uuid-{node_id}",
+        f"h{node_id}:1",
+        f"h{node_id}:2",
+        f"h{node_id}:3",
+        host or f"host-{node_id}",
+        rack,
+        "1.0",
+        3,
+        node_id,
+        state,
+    )
+
+
+def brokers(count):
+    return [node(node_id) for node_id in range(1, count + 1)]
+
+
+def placed(*places, replication_factor=0, fixed=()):
+    """Return partitions of groups 1, 2, …, one for each tuple of brokers."""
+    return [
+        PlacedPartition(group_id, tuple(node_ids), replication_factor or len(node_ids), group_id in fixed)
+        for group_id, node_ids in enumerate(places, 1)
+    ]
+
+
+def plan(nodes, partitions, *, replicas_max=None, away=(), is_automatic=True):
+    available = {one.node_id: one.node_id not in away for one in nodes}
+    return plan_balance(nodes, partitions, replicas_max or {}, available, is_automatic=is_automatic)
+
+
+def after(partitions, made):
+    """Return the partitions once the plan is carried out."""
+    changed = {change.group_id: change.node_ids for change in made.changes}
+    return [
+        PlacedPartition(one.group_id, changed.get(one.group_id, one.node_ids), one.replication_factor, one.is_fixed)
+        for one in partitions
+    ]
+
+
+def replica_counts(nodes, partitions):
+    counts = Counter(node_id for one in partitions for node_id in one.node_ids)
+    return [counts[one.node_id] for one in nodes]
+
+
+def leader_counts(nodes, partitions):
+    counts = Counter(one.node_ids[0] for one in partitions)
+    return [counts[one.node_id] for one in nodes]
+
+
+def move_count(partitions, made):
+    before = {one.group_id: one.node_ids for one in partitions}
+    return sum(len(change.added(before[change.group_id])) for change in made.changes)
+
+
+def test_a_new_broker_is_filled_by_as_few_moves_as_it_needs():
+    nodes = brokers(4)
+    partitions = placed(*[(1, 2, 3), (2, 3, 1), (3, 1, 2)] * 4)
+    made = plan(nodes, partitions)
+    assert replica_counts(nodes, after(partitions, made)) == [9, 9, 9, 9]
+    assert move_count(partitions, made) == 9
+    assert leader_counts(nodes, after(partitions, made)) == [3, 3, 3, 3]
+
+
+def test_an_even_cluster_is_left_alone():
+    assert plan(brokers(3), placed((1, 2, 3), (2, 3, 1), (3, 1, 2))) == BalancePlan(())
+
+
+def test_a_drained_broker_is_emptied_and_leads_nothing():
+    nodes = [node(1), node(2, state="draining"), node(3), node(4)]
+    partitions = placed((1, 2, 3), (2, 3, 4), (4, 1, 2), (3, 4, 1))
+    made = plan(nodes, partitions, is_automatic=False)
+    assert {change.group_id: change.reason for change in made.changes} == dict.fromkeys((1, 2, 3), Reason.DRAIN)
+    result = after(partitions, made)
+    assert all(2 not in one.node_ids and len(set(one.node_ids)) == 3 for one in result)
+
+
+def test_without_another_broker_a_drain_says_which_partitions_stay():
+    nodes = [node(1), node(2, state="draining"), node(3)]
+    made = plan(nodes, placed((1, 2, 3), (1, 3), (2, 1, 3)))
+    assert made.without_place == (1, 3)
+    assert all(change.reason is Reason.LEADERS for change in made.changes)
+
+
+def test_a_full_broker_is_given_nothing():
+    nodes = [node(1), node(2, state="draining"), node(3), node(4)]
+    partitions = placed((1, 2), (2, 3), (2, 1))
+    made = plan(nodes, partitions, replicas_max={1: 3, 3: 1, 4: 1}, is_automatic=False)
+    assert replica_counts(nodes, after(partitions, made))[2:] == [1, 1]
+    assert made.without_place == (3,)
+
+
+def test_an_unreachable_broker_is_given_nothing_and_keeps_what_it_has():
+    nodes = brokers(4)
+    partitions = placed(*[(1, 2, 3)] * 6)
+    made = plan(nodes, partitions, away=(4,))
+    assert move_count(partitions, made) == 0
+    made = plan(nodes, partitions, away=(3,))
+    assert replica_counts(nodes, after(partitions, made))[2] == 6
+
+
+def test_a_smaller_replication_factor_removes_the_replica_that_shares_a_rack():
+    nodes = [node(1, rack="a"), node(2, rack="a"), node(3, rack="b")]
+    partitions = placed((1, 2, 3), replication_factor=2)
+    (change,) = plan(nodes, partitions, is_automatic=False).changes
+    assert change.reason is Reason.SURPLUS
+    assert change.node_ids in ((1, 3), (2, 3))
+
+
+def test_a_drained_broker_gives_up_a_surplus_replica_without_a_move():
+    nodes = [node(1), node(2), node(3, state="draining"), node(4)]
+    partitions = placed((3, 1, 2), replication_factor=2)
+    (change,) = plan(nodes, partitions).changes
+    assert sorted(change.node_ids) == [1, 2]
+
+
+def test_replicas_that_share_a_host_are_spread_before_anything_is_evened():
+    nodes = [node(1, host="x"), node(2, host="x"), node(3, host="y")]
+    partitions = placed((1, 2))
+    (change,) = plan(nodes, partitions).changes
+    assert (change.reason, sorted(change.node_ids)) in ((Reason.SPREAD, [1, 3]), (Reason.SPREAD, [2, 3]))
+
+
+def test_evenness_is_not_sought_at_the_cost_of_racks():
+    nodes = [node(1, rack="a"), node(2, rack="b"), node(3, rack="b"), node(4, rack="b")]
+    partitions = placed((1, 2), (1, 3), (1, 4), (2, 1))
+    made = plan(nodes, partitions)
+    assert replica_counts(nodes, after(partitions, made))[0] == 4, "rack a has one broker"
+
+
+def test_a_partition_that_must_stay_is_not_touched_but_counts():
+    nodes = [node(1, state="draining"), node(2), node(3)]
+    partitions = placed((1, 2), (1, 2), fixed=(1,))
+    made = plan(nodes, partitions)
+    assert [change.group_id for change in made.changes] == [2]
+
+
+def test_leaders_are_shifted_along_a_chain():
+    """Broker 4 leads nothing, and broker 1 two: it hands one to 2 or 3, which hands one to 4."""
+    nodes = brokers(4)
+    partitions = placed((1, 2), (1, 3), (3, 4), (2, 4))
+    made = plan(nodes, partitions)
+    assert leader_counts(nodes, after(partitions, made)) == [1, 1, 1, 1]
+    assert move_count(partitions, made) == 0
+
+
+def test_without_automatic_balance_only_drains_and_surplus_are_planned():
+    nodes = brokers(4)
+    assert plan(nodes, placed(*[(1, 2, 3)] * 6), is_automatic=False) == BalancePlan(())
+
+
+@st.composite
+def clusters(draw):
+    """Return brokers, partitions, the room of brokers, and the brokers that are away."""
+    count = draw(st.integers(1, 6))
+    nodes = [
+        node(
+            node_id,
+            host=draw(st.sampled_from(["", "", "", "shared"])),
+            rack=draw(st.sampled_from(["", "a", "b"])),
+            state=draw(st.sampled_from(["active", "active", "active", "draining"])),
+        )
+        for node_id in range(1, count + 1)
+    ]
+    ids = [one.node_id for one in nodes]
+    partitions = [
+        PlacedPartition(
+            group_id,
+            tuple(draw(st.lists(st.sampled_from(ids), min_size=1, max_size=min(3, count), unique=True))),
+            draw(st.integers(1, 3)),
+            draw(st.sampled_from([False, False, False, True])),
+        )
+        for group_id in range(1, draw(st.integers(0, 9)) + 1)
+    ]
+    replicas_max = draw(st.dictionaries(st.sampled_from(ids), st.integers(1, 12), max_size=2))
+    return nodes, partitions, replicas_max, draw(st.sets(st.sampled_from(ids), max_size=1))
+
+
+def crowding(nodes, node_ids):
+    by_id = {one.node_id: one for one in nodes}
+    hosts = Counter(by_id[node_id].host for node_id in node_ids)
+    racks = Counter(by_id[node_id].rack for node_id in node_ids)
+    return sum(count**2 for count in hosts.values()), sum(count**2 for count in racks.values())
+
+
+def better_single_moves(nodes, partitions, replicas_max, away):
+    """Return every single move that would bring a wish nearer: the slow and obvious judge of a plan."""
+    counts = dict(zip((one.node_id for one in nodes), replica_counts(nodes, partitions), strict=True))
+    takers = [
+        one.node_id
+        for one in nodes
+        if one.state == "active"
+        and one.node_id not in away
+        and counts[one.node_id] < replicas_max.get(one.node_id, counts[one.node_id] + 1)
+    ]
+    draining = {one.node_id for one in nodes if one.state == "draining"}
+    able = {one.node_id for one in nodes if one.state == "active" and one.node_id not in away}
+    for partition in partitions:
+        if partition.is_fixed:
+            continue
+        for giver, taker in itertools.product(partition.node_ids, takers):
+            if taker in partition.node_ids:
+                continue
+            moved = [taker if node_id == giver else node_id for node_id in partition.node_ids]
+            change = crowding(nodes, moved), crowding(nodes, partition.node_ids)
+            if giver in draining:
+                yield Reason.DRAIN, partition.group_id, giver, taker
+            elif change[0] < change[1]:
+                yield Reason.SPREAD, partition.group_id, giver, taker
+            elif change[0] == change[1] and giver in able and counts[giver] - counts[taker] > 1:
+                yield Reason.REPLICAS, partition.group_id, giver, taker
+
+
+@given(clusters())
+@settings(max_examples=400, deadline=None)
+def test_a_plan_keeps_what_must_stay_and_leaves_no_better_single_move(cluster):
+    nodes, partitions, replicas_max, away = cluster
+    made = plan(nodes, partitions, replicas_max=replicas_max, away=away)
+    result = after(partitions, made)
+    takers = {one.node_id for one in nodes if one.state == "active" and one.node_id not in away}
+    counts = dict(zip((one.node_id for one in nodes), replica_counts(nodes, result), strict=True))
+    before_counts = dict(zip((one.node_id for one in nodes), replica_counts(nodes, partitions), strict=True))
+    for before, now in zip(partitions, result, strict=True):
+        assert len(set(now.node_ids)) == len(now.node_ids)
+        assert set(now.node_ids).difference(before.node_ids) <= takers
+        assert now.node_ids == before.node_ids or not before.is_fixed
+        expected = min(len(before.node_ids), before.replication_factor)
+        assert len(now.node_ids) == (len(before.node_ids) if before.is_fixed else expected)
+    for node_id, room in replicas_max.items():
+        assert counts[node_id] <= max(room, before_counts[node_id])
+    assert list(better_single_moves(nodes, result, replicas_max, away)) == []
+    led = Counter(one.node_ids[0] for one in result)
+    for one in result:
+        if not one.is_fixed and one.node_ids[0] in takers:
+            assert all(led[one.node_ids[0]] - led[other] < 2 for other in one.node_ids[1:] if other in takers)
+    again = plan(nodes, result, replicas_max=replicas_max, away=away)
+    assert again.changes == ()
+
+
+@given(st.integers(2, 7), st.data())
+@settings(max_examples=200, deadline=None)
+def test_where_nothing_hinders_no_plan_has_fewer_moves(count, data):
+    nodes = brokers(count)
+    ids = st.sampled_from([one.node_id for one in nodes])
+    partitions = placed(*data.draw(st.lists(st.tuples(ids), max_size=20)))
+    made = plan(nodes, partitions)
+    counts = sorted(replica_counts(nodes, partitions), reverse=True)
+    each, more = divmod(sum(counts), count)
+    fewest = sum(max(0, have - (each + (place < more))) for place, have in enumerate(counts))
+    assert move_count(partitions, made) == fewest
+    result = replica_counts(nodes, after(partitions, made))
+    assert max(result) - min(result) <= 1
+
+
+@pytest.mark.parametrize("is_automatic", [True, False])
+def test_a_plan_does_not_depend_on_the_order_of_its_input(is_automatic):
+    nodes = [node(1), node(2, state="draining"), node(3, rack="a"), node(4, rack="a"), node(5)]
+    partitions = placed(*[(1, 2, 3), (2, 4, 1), (3, 1, 2)] * 5)
+    assert plan(nodes, partitions, is_automatic=is_automatic) == plan(
+        nodes[::-1], partitions[::-1], is_automatic=is_automatic
+    )
