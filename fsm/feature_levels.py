@@ -21,7 +21,7 @@ from raftmq.fsm import log_commands as lc
 from raftmq.fsm import metadata_commands as mc
 from raftmq.fsm.topic_kinds import TOPIC_KINDS
 
-FEATURE_LEVEL: Final = 2
+FEATURE_LEVEL: Final = 3
 """The highest level that this program knows."""
 
 METADATA_LEVELS: Final[Mapping[type[mc.MetadataCommand], int]] = {
@@ -39,6 +39,9 @@ METADATA_LEVELS: Final[Mapping[type[mc.MetadataCommand], int]] = {
     mc.RemoveReplica: 1,
     mc.ReplaceReplica: 1,
     mc.SetReplicas: 1,
+    mc.SetNodeState: 3,
+    mc.AdmitReplica: 3,
+    mc.SetReplicationFactor: 3,
     mc.JoinConsumerGroup: 1,
     mc.LeaveConsumerGroup: 1,
     mc.SetTargetAssignment: 1,
@@ -48,6 +51,10 @@ METADATA_LEVELS: Final[Mapping[type[mc.MetadataCommand], int]] = {
     mc.DeleteConsumerGroup: 1,
 }
 """Every command of the metadata group."""
+
+NEWCOMER_LEVEL: Final = 3
+"""From this level on `SetReplicas` marks the replicas that replace none (`ReplicaView.is_newcomer`). Brokers of an earlier level apply
+the same command without the mark, so its effect depends on the cluster's level."""
 
 LOG_LEVELS: Final[Mapping[type[lc.LogPartitionCommand], int]] = {
     lc.OpenPartition: 1,

@@ -19,6 +19,7 @@ from raftmq.fsm.consumer_groups import ConsumerGroup
 from raftmq.fsm.feature_levels import metadata_level
 from raftmq.fsm.metadata_commands import (
     AddPartitions,
+    AdmitReplica,
     AllocateProducerIds,
     AlterTopicConfig,
     CreateTopic,
@@ -39,7 +40,9 @@ from raftmq.fsm.metadata_commands import (
     RemoveReplica,
     ReplaceReplica,
     SetMetadataMembership,
+    SetNodeState,
     SetReplicas,
+    SetReplicationFactor,
     SetTargetAssignment,
     TakeGroupEpoch,
     decode_command,
@@ -61,11 +64,18 @@ from raftmq.fsm.metadata_nodes import (
     remove_node,
     replace_metadata_replica,
     set_metadata_membership,
+    set_node_state,
 )
 from raftmq.fsm.metadata_producers import allocate_producer_ids, init_named_producer
-from raftmq.fsm.metadata_replicas import remove_replica, replace_replica, set_replicas
+from raftmq.fsm.metadata_replicas import admit_replica, remove_replica, replace_replica, set_replicas
 from raftmq.fsm.metadata_tables import METADATA_GROUP, MetadataTables
-from raftmq.fsm.metadata_topics import add_partitions, alter_topic_config, create_topic, delete_topic
+from raftmq.fsm.metadata_topics import (
+    add_partitions,
+    alter_topic_config,
+    create_topic,
+    delete_topic,
+    set_replication_factor,
+)
 from raftmq.fsm.metadata_views import NodeView, PartitionView, ReplicaView, TopicView
 from raftmq.fsm.state_machine import StateMachine, UnsupportedCommandError
 from raftmq.fsm.tables import all_rows
@@ -304,6 +314,8 @@ def _execute(tables: MetadataTables, command: MetadataCommand, append_time_ms: i
             return register_node(tables, command)
         case RemoveNode():
             return remove_node(tables, command)
+        case SetNodeState():
+            return set_node_state(tables, command)
         case SetMetadataMembership():
             return set_metadata_membership(tables, command)
         case CreateTopic():
@@ -326,6 +338,10 @@ def _execute(tables: MetadataTables, command: MetadataCommand, append_time_ms: i
             return replace_replica(tables, command)
         case SetReplicas():
             return set_replicas(tables, command)
+        case AdmitReplica():
+            return admit_replica(tables, command)
+        case SetReplicationFactor():
+            return set_replication_factor(tables, command)
         case InitializeCluster():
             return initialize_cluster(tables, command)
         case JoinConsumerGroup():

@@ -76,6 +76,18 @@ class RemoveNode(Command, frozen=True, tag="node-"):
     is_forced: bool = False
 
 
+class SetNodeState(Command, frozen=True, tag="node-state"):
+    """Set a node's state: "draining" before it is removed, and "active" to give it replicas again.
+
+    A draining node gets no further replicas, and the controller moves those that it has. Result: `Done`, also when it is
+    in this state, or `Rejected`: UNKNOWN_BROKER, INVALID_ARGUMENT for another state, CONFLICT if fewer active nodes would
+    remain than a topic has replicas.
+    """
+
+    node_id: int
+    state: str
+
+
 class SetMetadataMembership(Command, frozen=True, tag="meta-members"):
     """Set the controller's desired voters of group 0 (replica ids). The leader reconciles towards them. Others are
     learners.
@@ -191,6 +203,24 @@ class SetReplicas(Command, frozen=True, tag="replicas="):
     expected_revision: int
 
 
+class AdmitReplica(Command, frozen=True, tag="replica-votes"):
+    """Record that a newcomer votes in its group. Result: `Done`, also when it is no newcomer, or `Rejected`."""
+
+    group_id: int
+    replica_id: int
+
+
+class SetReplicationFactor(Command, frozen=True, tag="factor="):
+    """Set the number of replicas that a topic wants. The controller adds and removes replicas afterwards.
+
+    Result: `Done` or `Rejected`: UNKNOWN_TOPIC, INVALID_REPLICATION_FACTOR (below 1, above the limit, or above the number of
+    active nodes).
+    """
+
+    topic_id: int
+    replication_factor: int
+
+
 class JoinConsumerGroup(Command, frozen=True, tag="member+"):
     """Add a member, or change its subscription or attributes. The same command again gives the same result,
     `MemberJoined`.
@@ -299,6 +329,7 @@ MetadataCommand = (
     | RaiseFeatureLevel
     | RegisterNode
     | RemoveNode
+    | SetNodeState
     | SetMetadataMembership
     | CreateTopic
     | AddPartitions
@@ -309,6 +340,8 @@ MetadataCommand = (
     | RemoveReplica
     | ReplaceReplica
     | SetReplicas
+    | AdmitReplica
+    | SetReplicationFactor
     | JoinConsumerGroup
     | LeaveConsumerGroup
     | SetTargetAssignment

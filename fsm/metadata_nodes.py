@@ -21,15 +21,20 @@ from raftmq.fsm.metadata_commands import (
     RemoveNode,
     ReplaceReplica,
     SetMetadataMembership,
+    SetNodeState,
 )
 from raftmq.fsm.metadata_replicas import retire_lost_replicas
 from raftmq.fsm.metadata_tables import BOOTSTRAP_METADATA_REPLICA_ID, METADATA_GROUP, MetadataTables, RetiredUuid
-from raftmq.fsm.metadata_views import NodeView, ReplicaView
+from raftmq.fsm.metadata_views import NodeView, ReplicaView, TopicView
 from raftmq.fsm.node_lineage import Boot, Lineage
 from raftmq.fsm.tables import is_key_text
 
 NODE_ID_MAX: Final = (1 << 31) - 1
 """Node ids travel as uint32 and are small numbers that people type."""
+ACTIVE: Final = "active"
+DRAINING: Final = "draining"
+NODE_STATES: Final = (ACTIVE, DRAINING)
+"""The states of a node that can be set. A removed node keeps its state."""
 _NAMED_MAX: Final = 5
 """Nodes named in a refusal."""
 
@@ -128,6 +133,38 @@ def remove_node(tables: MetadataTables, command: RemoveNode) -> Done | Rejected:
     return Done(tables.cluster.revision)
 
 
+def set_node_state(tables: MetadataTables, command: SetNodeState) -> Done | Rejected:
+    """Begin or end the draining of a node. The same command again is `Done`."""
+    node = tables.node(command.node_id)
+    if node is None or node.state == "removed":
+        return Rejected(codes.UNKNOWN_BROKER, f"there is no broker {command.node_id}")
+    if command.state not in NODE_STATES:
+        return Rejected(codes.INVALID_ARGUMENT, f"a broker is {' or '.join(NODE_STATES)}, not {command.state}")
+    if command.state == node.state:
+        return Done(tables.cluster.revision)
+    refusal = drain_refusal(tables.nodes(), tables.topics(), node.node_id) if command.state == DRAINING else None
+    if refusal is not None:
+        return refusal
+    tables.put_node(msgspec.structs.replace(node, state=command.state, revision=tables.index))
+    tables.mark_membership_changed()
+    return Done(tables.cluster.revision)
+
+
+def drain_refusal(nodes: Iterable[NodeView], topics: Iterable[TopicView], node_id: int) -> Rejected | None:
+    """Return why a node cannot be drained, or None: each topic's replicas need as many other active nodes."""
+    others = sum(1 for node in nodes if node.state == ACTIVE and node.node_id != node_id)
+    if others == 0:
+        return Rejected(codes.CONFLICT, f"broker {node_id} is the only active broker")
+    widest = max(topics, key=lambda topic: topic.replication_factor, default=None)
+    if widest is None or widest.replication_factor <= others:
+        return None
+    return Rejected(
+        codes.CONFLICT,
+        f"topic {widest.name} wants {widest.replication_factor} replicas, and without broker {node_id} there are only {others} "
+        "active brokers: add a broker first, or lower the replication factor",
+    )
+
+
 def replace_metadata_replica(tables: MetadataTables, command: ReplaceReplica) -> Done | Rejected:
     """Retire a node's damaged metadata replica as lost, and give the node a new one. The same command again is `Done`."""
     node_id = tables.replica_node(METADATA_GROUP, command.replica_id)
@@ -222,13 +259,15 @@ def _replace_lost(tables: MetadataTables, command: RegisterNode, lost: NodeView)
     tables.retire_uuid(lost.uuid, RetiredUuid(lost.node_id, "lost", tables.index))
     metadata_replica_id = _next_replica_id(tables)
     _retire_metadata_replica(tables, lost, _voters_with(tables, lost.metadata_replica_id, metadata_replica_id))
-    registered = _admit(tables, command, lost.node_id, metadata_replica_id)
+    registered = _admit(tables, command, lost.node_id, metadata_replica_id, lost.state)
     retire_lost_replicas(tables, lost.node_id, is_replaced=True)
     return registered
 
 
-def _admit(tables: MetadataTables, command: RegisterNode, node_id: int, metadata_replica_id: int) -> NodeRegistered:
-    tables.put_node(_node(command, node_id, metadata_replica_id, "active", tables.index))
+def _admit(
+    tables: MetadataTables, command: RegisterNode, node_id: int, metadata_replica_id: int, state: str = ACTIVE
+) -> NodeRegistered:
+    tables.put_node(_node(command, node_id, metadata_replica_id, state, tables.index))
     tables.mark_membership_changed()
     return NodeRegistered(tables.cluster.revision, node_id, metadata_replica_id)
 

@@ -7,11 +7,13 @@ reconciles its group towards it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import chain, repeat
 from typing import Final
 
 import msgspec
 from raftmq.fsm import codes
-from raftmq.fsm.metadata_commands import Done, Rejected, RemoveReplica, ReplaceReplica, SetReplicas
+from raftmq.fsm.feature_levels import NEWCOMER_LEVEL
+from raftmq.fsm.metadata_commands import AdmitReplica, Done, Rejected, RemoveReplica, ReplaceReplica, SetReplicas
 from raftmq.fsm.metadata_tables import METADATA_GROUP, MetadataTables
 from raftmq.fsm.metadata_views import PartitionView, ReplicaView
 
@@ -62,13 +64,17 @@ def set_replicas(tables: MetadataTables, command: SetReplicas) -> Done | Rejecte
                 codes.CONFLICT, f"the partition's old replica on broker {node_id} has not left yet; try again"
             )
     dropped = tuple(replica for replica in partition.replicas if replica.node_id not in command.node_ids)
-    taken = {replica.seat for replica in partition.replicas if replica not in dropped}
-    vacant = iter(dict.fromkeys(gone.seat for gone in (*dropped, *partition.retiring) if gone.seat not in taken))
+    newcomers = allocate_replicas(
+        (node_id for node_id in command.node_ids if node_id not in kept), tables.cluster.next_replica_id
+    )
+    vacant = _vacant_seats(partition, dropped)
     added = tuple(
-        msgspec.structs.replace(newcomer, inherited_seat=next(vacant, 0))
-        for newcomer in allocate_replicas(
-            (node_id for node_id in command.node_ids if node_id not in kept), tables.cluster.next_replica_id
+        msgspec.structs.replace(
+            newcomer,
+            inherited_seat=seat,
+            is_newcomer=is_unsettled and tables.cluster.feature_level >= NEWCOMER_LEVEL,
         )
+        for newcomer, (seat, is_unsettled) in zip(newcomers, chain(vacant, repeat((0, True))), strict=False)
     )
     by_node = kept | {replica.node_id: replica for replica in added}
     replicas = tuple(by_node[node_id] for node_id in command.node_ids)
@@ -81,6 +87,35 @@ def set_replicas(tables: MetadataTables, command: SetReplicas) -> Done | Rejecte
             partition, replicas=replicas, retiring=(*partition.retiring, *dropped), revision=tables.index
         )
     )
+    return Done(tables.cluster.revision)
+
+
+def _vacant_seats(partition: PartitionView, dropped: tuple[ReplicaView, ...]) -> list[tuple[int, bool]]:
+    """Return the seats that newcomers can take, each with whether it may have no voter until the newcomer votes.
+
+    The voter of a dropped or lost replica's seat stays until its successor votes. A replica that was dropped earlier may have
+    left its group at any moment.
+    """
+    taken = {replica.seat for replica in partition.replicas if replica not in dropped}
+    vacant: dict[int, bool] = {}
+    for gone in (*dropped, *partition.retiring):
+        if gone.seat not in taken:
+            is_unsettled = gone.is_newcomer or (gone not in dropped and not gone.is_lost)
+            vacant.setdefault(gone.seat, is_unsettled)
+    return list(vacant.items())
+
+
+def admit_replica(tables: MetadataTables, command: AdmitReplica) -> Done | Rejected:
+    """Record that a newcomer votes. The same command again is `Done`."""
+    partition = tables.partition(command.group_id)
+    if partition is None:
+        return Rejected(codes.UNKNOWN_PARTITION, f"there is no group {command.group_id}")
+    replicas = tuple(
+        msgspec.structs.replace(replica, is_newcomer=False) if replica.replica_id == command.replica_id else replica
+        for replica in partition.replicas
+    )
+    if replicas != partition.replicas:
+        tables.put_partition(msgspec.structs.replace(partition, replicas=replicas, revision=tables.index))
     return Done(tables.cluster.revision)
 
 

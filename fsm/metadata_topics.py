@@ -7,6 +7,7 @@ check it with `topic_config`, and readers fall back to defaults.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -19,11 +20,12 @@ from raftmq.fsm.metadata_commands import (
     Done,
     PartitionPlan,
     Rejected,
+    SetReplicationFactor,
     TopicCreated,
 )
-from raftmq.fsm.metadata_replicas import allocate_replicas, plan_refusal
+from raftmq.fsm.metadata_replicas import REPLICAS_PER_PARTITION_MAX, allocate_replicas, plan_refusal
 from raftmq.fsm.metadata_tables import MetadataTables
-from raftmq.fsm.metadata_views import PartitionView, TopicView
+from raftmq.fsm.metadata_views import NodeView, PartitionView, TopicView
 from raftmq.fsm.topic_config import is_topic_name
 from raftmq.fsm.topic_kinds import QUEUE
 
@@ -87,6 +89,36 @@ def alter_topic_config(tables: MetadataTables, command: AlterTopicConfig) -> Don
     if config != topic.config:
         tables.put_topic(msgspec.structs.replace(topic, config=config, revision=tables.index))
     return Done(tables.cluster.revision)
+
+
+def set_replication_factor(tables: MetadataTables, command: SetReplicationFactor) -> Done | Rejected:
+    """Set the number of replicas that a topic wants. Its partitions follow later."""
+    topic = tables.topic(command.topic_id)
+    if topic is None:
+        return Rejected(codes.UNKNOWN_TOPIC, f"there is no topic with id {command.topic_id}")
+    refusal = replication_factor_refusal(tables.nodes(), command.replication_factor)
+    if refusal is not None:
+        return refusal
+    if command.replication_factor != topic.replication_factor:
+        tables.put_topic(
+            msgspec.structs.replace(topic, replication_factor=command.replication_factor, revision=tables.index)
+        )
+    return Done(tables.cluster.revision)
+
+
+def replication_factor_refusal(nodes: Iterable[NodeView], replication_factor: int) -> Rejected | None:
+    """Return why a topic cannot have so many replicas, or None."""
+    if not 1 <= replication_factor <= REPLICAS_PER_PARTITION_MAX:
+        return Rejected(
+            codes.INVALID_REPLICATION_FACTOR, f"a partition has between 1 and {REPLICAS_PER_PARTITION_MAX} replicas"
+        )
+    count = sum(1 for node in nodes if node.state == "active")
+    if replication_factor > count:
+        return Rejected(
+            codes.INVALID_REPLICATION_FACTOR,
+            f"replication factor {replication_factor} needs as many active brokers, but there are {count}",
+        )
+    return None
 
 
 def delete_topic(tables: MetadataTables, command: DeleteTopic) -> Done | Rejected:

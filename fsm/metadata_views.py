@@ -42,6 +42,9 @@ class ReplicaView(msgspec.Struct, frozen=True, array_like=True):
     it only has to leave the group's configuration."""
     inherited_seat: int = 0
     """The seat of the replaced replica; 0 if the replica has a seat of its own."""
+    is_newcomer: bool = False
+    """True from the creation of a replica that replaces none until its group's leader reports that it votes. Until then its
+    seat may have no voter. Level 3."""
 
     @property
     def seat(self) -> int:

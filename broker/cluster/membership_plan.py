@@ -133,6 +133,7 @@ def choose_metadata_voters(
 ) -> tuple[int, ...]:
     """Choose the metadata replicas that should vote: an odd number, up to `voters_max`, on different hosts, then racks.
 
+    A draining node loses its vote as soon as the others have taken over.
     A node that is down keeps its vote: it may return in a moment, and only the operator knows. A desired node that went down before it
     ever voted is skipped.
 
@@ -147,7 +148,7 @@ def choose_metadata_voters(
     Returns:
         The replica ids of the chosen voters, ascending.
     """
-    active = [node for node in nodes if node.state in ("active", "draining")]
+    active = [node for node in nodes if node.state == "active"]
     count = min(voters_max, len(active))
     count -= 1 - count % 2
     staying = [
@@ -187,14 +188,13 @@ def has_healthy_majority(
 
     Only the group knows which of its replicas vote at present: a wanted replica may still be empty, and a retiring one may still be
     needed. So a seat counts against the majority if any of its replicas does. It counts once, because at most one of its replicas
-    votes (`plan_change`): a lost replica and its lost successor are one loss. The seat of a lost replica counts even if no successor
-    is planned. But there are at most as many seats as replicas, because rows from before seats existed would otherwise show more.
-    This holds as long as a partition keeps its number of replicas.
+    votes (`plan_change`): a lost replica and its lost successor are one loss.
+
+    Some seats may have no voter: those of newcomers while the number of replicas grows, and those of replicas that leave without a
+    successor. The answer must be right for every membership on the way. So these seats never help, and each unsound one counts as one
+    more voter that does not answer. A lost replica without a successor is such a seat, too.
     """
     replicas = (*partition.replicas, *partition.retiring)
     unsound = {replica.seat for replica in replicas if replica.is_lost or is_gone(replica) or not is_healthy(replica)}
-    seats = {replica.seat for replica in partition.replicas} | {
-        replica.seat for replica in partition.retiring if replica.is_lost
-    }
-    seats_max = max(len(partition.replicas), len(partition.creation_replicas))
-    return 2 * len(unsound) < min(len(seats), seats_max)
+    certain = {replica.seat for replica in partition.replicas if not replica.is_newcomer}
+    return 2 * len(unsound & certain) + len(unsound - certain) < len(certain)

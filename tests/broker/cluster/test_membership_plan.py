@@ -198,18 +198,22 @@ def test_a_lost_replica_without_a_successor_is_one_loss():
     assert not healthy_without(short, {2})
 
 
-def test_two_lost_replicas_of_three_are_no_minority_even_without_seats():
-    """The row was written before seats existed, while 6 and 7 replaced 2 and 3. The voters were still 1, 2 and 3."""
-    lost = [ReplicaView(i, i, is_lost=True) for i in (2, 3)]
-    assert not healthy_without(partition((1, 6, 7), lost), set())
+def test_newcomers_do_not_help_before_they_vote():
+    """Only replica 1 has the data while a partition grows from one replica to three."""
+    newcomers = [ReplicaView(number, number, is_newcomer=True) for number in (2, 3)]
+    growing = PartitionView(1, 0, 1, (), (ReplicaView(1, 1), *newcomers), (), revision=5)
+    assert healthy_without(growing, set())
+    assert not healthy_without(growing, {1})
+    assert not healthy_without(growing, {2}), "it may vote already, without 3"
 
 
-def test_present_and_future_voters_both_need_a_majority():
-    """While a partition moves, only its group knows the present voters."""
-    moving = partition((3, 4, 5), retiring=[ReplicaView(1, 1), ReplicaView(2, 2)])
-    assert healthy_without(moving, {4})
-    assert not healthy_without(moving, {4}, sick={5})
-    assert not healthy_without(moving, {1}, sick={2})
+def test_replicas_that_leave_without_a_successor_may_still_vote():
+    shrinking = partition((1, 2, 3), retiring=[ReplicaView(4, 4), ReplicaView(5, 5)])
+    assert healthy_without(shrinking, {1})
+    assert healthy_without(shrinking, {4}, sick={5}), "three of five remain, and all of three"
+    assert not healthy_without(shrinking, {1}, sick={4}), (
+        "two of three remain with 4 among the voters: 1, 2, 3, 4 are four"
+    )
 
 
 def test_a_newcomer_takes_the_place_of_its_predecessor():
