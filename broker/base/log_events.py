@@ -58,7 +58,7 @@ EVENTS: Final[Mapping[str, str]] = {
     "Check the disk",
     "replica_stopped": "A replica was stopped because of a broken invariant or damage. The others continue",
     "replica_damage_reported": "This broker reported damaged replicas to the leaders of their groups",
-    "replicas_reported": "This broker reported to the metadata leader which replicas are damaged, and which have left their groups",
+    "replicas_reported": "This broker reported to the metadata leader which replicas are damaged, have left their groups, or have begun to vote",
     "replicas_replaced": "Partitions that lost a replica with a removed broker were given another one on other brokers. `replicas` "
     "counts the new replicas",
     "replicas_without_broker": "Partitions have fewer replicas than their topics want, and no reachable broker can accept another one. "

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import structlog
@@ -66,6 +67,16 @@ class Reporter(Protocol):
     async def report_replicas(self, request: pb.ReportReplicasRequest) -> None:
         """Tell the metadata leader. Raises RequestError."""
         ...
+
+
+@dataclass
+class Moved:
+    """Replicas whose part in groups that are led here has changed as metadata wants."""
+
+    left: list[ReplicaKey] = field(default_factory=list[ReplicaKey])
+    """Retiring replicas that have left their groups."""
+    joined: list[ReplicaKey] = field(default_factory=list[ReplicaKey])
+    """Newcomers that vote."""
 
 
 class ReportedDamage:
@@ -167,9 +178,10 @@ class DamageReports:
         except RequestError as error:
             log.debug("reconciliation_postponed", reason=str(error))
 
-    async def tell_metadata_leader(self, damaged: list[ReplicaKey], left: list[ReplicaKey]) -> None:
-        """Report damaged replicas that can be spared, and retiring ones that left their groups."""
-        content = [*(("damaged", key) for key in damaged), *(("left", key) for key in left)]
+    async def tell_metadata_leader(self, damaged: list[ReplicaKey], moved: Moved) -> None:
+        """Report damaged replicas that can be spared, retiring ones that left their groups, and newcomers that vote."""
+        named = {"damaged": damaged, "left": moved.left, "joined": moved.joined}
+        content = [(name, key) for name, keys in named.items() for key in keys]
         if not self._to_metadata_leader.is_due(content, self._host.loop.time()):
             return
         await self._reporter.report_replicas(
@@ -177,10 +189,11 @@ class DamageReports:
                 broker_id=self._host.node_id,
                 uuid=self._host.node_uuid,
                 damaged=[_report(key) for key in damaged[:_REPORTED_MAX]],
-                left=[_report(key) for key in left[:_REPORTED_MAX]],
+                left=[_report(key) for key in moved.left[:_REPORTED_MAX]],
+                joined=[_report(key) for key in moved.joined[:_REPORTED_MAX]],
             )
         )
-        log.info("replicas_reported", damaged=len(damaged), left=len(left))
+        log.info("replicas_reported", **{name: len(keys) for name, keys in named.items()})
 
 
 def _report(key: ReplicaKey, reason: str = "") -> pb.ReplicaReport:

@@ -21,7 +21,7 @@ from raftmq.broker.base.limits import Limits, Timing
 from raftmq.broker.base.log_throttle import LogThrottle
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.base.supervisor import Supervisor, Work
-from raftmq.broker.cluster.damage_reports import DamageHost, DamageReports, Reporter
+from raftmq.broker.cluster.damage_reports import DamageHost, DamageReports, Moved, Reporter
 from raftmq.broker.cluster.membership_plan import (
     MembershipTarget,
     choose_metadata_voters,
@@ -33,6 +33,7 @@ from raftmq.broker.cluster.replacement_plan import WantedPartition, plan_replace
 from raftmq.broker.replica.replica import Replica
 from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.metadata_commands import MetadataCommand, RemoveReplica, SetMetadataMembership, encode_command
+from raftmq.fsm.metadata_views import PartitionView
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.raft.entry import EntryKind, Proposal
 from raftmq.raft.membership import Membership, MembershipChange, MembershipOp
@@ -101,7 +102,7 @@ class Reconciler:
     async def round(self) -> None:
         """Do one round over everything that this node leads. A step that fails does not prevent the others."""
         metadata = self._host.metadata
-        left: list[ReplicaKey] = []
+        moved = Moved()
         spared: list[ReplicaKey] = []
         if metadata.is_leader:
             with self._step():
@@ -109,11 +110,11 @@ class Reconciler:
             with self._step():
                 await self._replace_missing(metadata)
         with self._step():
-            left = self._maintain_partitions(metadata.state_machine)
+            moved = self._maintain_partitions(metadata.state_machine)
         with self._step():
             spared = await self.damage.confirm_spared(metadata.state_machine)
         with self._step():
-            await self.damage.tell_metadata_leader(spared, left)
+            await self.damage.tell_metadata_leader(spared, moved)
         with self._step():
             await self.damage.tell_leaders(metadata.state_machine)
 
@@ -195,9 +196,9 @@ class Reconciler:
 
     # ------------------------------------------------------------------------------------------------ partitions
 
-    def _maintain_partitions(self, metadata: Metadata) -> list[ReplicaKey]:
-        """Advance every led partition whose membership differs from the target. Return retiring replicas that have left their groups."""
-        left: list[ReplicaKey] = []
+    def _maintain_partitions(self, metadata: Metadata) -> Moved:
+        """Advance every led partition whose membership differs from the target. Return replicas that have left or joined their groups."""
+        moved = Moved()
         led = {replica.group_id: replica for replica in self._host.partition_replicas() if replica.is_leader}
         catching_up = sum(1 for replica in led.values() if replica.core.membership.learners)
         settled: dict[GroupId, tuple[int, Membership]] = {}
@@ -205,8 +206,7 @@ class Reconciler:
             with self._step():
                 had_learners = bool(replica.core.membership.learners)
                 may_add = had_learners or catching_up < self._host.limits.catching_up_max
-                gone, has_added = self._maintain_partition(metadata, replica, settled, may_add=may_add)
-                left += gone
+                has_added = self._maintain_partition(metadata, replica, settled, moved, may_add=may_add)
                 catching_up += has_added and not had_learners
         self._settled = settled
         self._seals = {
@@ -217,33 +217,39 @@ class Reconciler:
             for group_id, way in self._on_the_way.items()
             if group_id == METADATA_GROUP_ID or group_id in led
         }
-        return left
+        return moved
 
     def _maintain_partition(
         self,
         metadata: Metadata,
         replica: Replica[StateMachine],
         settled: dict[GroupId, tuple[int, Membership]],
+        moved: Moved,
         *,
         may_add: bool,
-    ) -> tuple[list[ReplicaKey], bool]:
-        """Advance one partition. Return retiring replicas that have left it, and whether it was given learners."""
+    ) -> bool:
+        """Advance one partition. Add its replicas that have left or joined to `moved`. Return whether it was given learners."""
         state = (metadata.revision, replica.core.membership)
         if self._settled.get(replica.group_id) == state:
             settled[replica.group_id] = state
-            return [], False
+            return False
         partition = metadata.partition(replica.group_id)
         if partition is None:
-            return [], False
+            return False
         target = partition_target(partition)
         has_added = self._advance(replica, target, may_add=may_add)
-        left = self._left(replica, wanted_partition(metadata, partition))
-        if not partition.retiring and is_reached(replica.core.membership, target):
+        left, joined = self._left(replica, wanted_partition(metadata, partition)), _joined(replica, partition)
+        if (left or joined) and self._is_closed_to_older(replica, partition.revision) and self._is_sealed(replica):
+            moved.left += left
+            moved.joined += joined
+        is_settled = not partition.retiring and not any(member.is_newcomer for member in partition.replicas)
+        if is_settled and is_reached(replica.core.membership, target):
             settled[replica.group_id] = state
-        return left, has_added
+        return has_added
 
-    def _left(self, replica: Replica[StateMachine], wanted: WantedPartition) -> list[ReplicaKey]:
-        """Return the retiring replicas that the group will never need again.
+    @staticmethod
+    def _left(replica: Replica[StateMachine], wanted: WantedPartition) -> list[ReplicaKey]:
+        """Return the retiring replicas that the group will not need again.
 
         A lost replica stays listed until its successor votes or all wanted replicas do, so that metadata shows which partitions are being rebuilt.
         It is not listed longer, because its seat counts as unhealthy while it is, and another seat may be unhealthy permanently
@@ -254,15 +260,12 @@ class Reconciler:
             return []
         is_whole = not wanted.missing_count and is_reached(membership, partition_target(partition))
         voting_seats = {member.seat for member in partition.replicas if member.replica_id in membership.voters}
-        left = [
+        return [
             ReplicaKey(replica.group_id, ReplicaId(member.replica_id))
             for member in partition.retiring
             if member.replica_id not in membership.member_ids
             and (is_whole or not member.is_lost or member.seat in voting_seats)
         ]
-        return (
-            left if left and self._is_closed_to_older(replica, partition.revision) and self._is_sealed(replica) else []
-        )
 
     def _is_closed_to_older(self, replica: Replica[StateMachine], revision: int) -> bool:
         """Return whether the group refuses targets older than metadata's `revision`. If not, start to make it do so.
@@ -336,6 +339,18 @@ class Reconciler:
         }
         way.noted_at, way.noted_commit_index = now, core.commit_index
         return caught_up
+
+
+def _joined(replica: Replica[StateMachine], partition: PartitionView) -> list[ReplicaKey]:
+    """Return the newcomers that vote."""
+    membership = replica.core.membership
+    if membership.is_joint:
+        return []
+    return [
+        ReplicaKey(replica.group_id, ReplicaId(member.replica_id))
+        for member in partition.replicas
+        if member.is_newcomer and member.replica_id in membership.voters
+    ]
 
 
 def _has_failed(done: asyncio.Future[list[object]]) -> bool:

@@ -13,7 +13,14 @@ from raftmq.broker.services.host import ServiceHost
 from raftmq.broker.services.messages import node_message
 from raftmq.broker.services.metadata_leader import MetadataLeader, on_metadata_leader
 from raftmq.fsm.metadata import Metadata
-from raftmq.fsm.metadata_commands import Done, NodeRegistered, RegisterNode, RemoveReplica, ReplaceReplica
+from raftmq.fsm.metadata_commands import (
+    AdmitReplica,
+    Done,
+    NodeRegistered,
+    RegisterNode,
+    RemoveReplica,
+    ReplaceReplica,
+)
 from raftmq.fsm.metadata_views import NodeView, PartitionView
 from raftmq.fsm.node_lineage import Lineage
 from raftmq.proto import queue_pb2 as pb
@@ -22,7 +29,7 @@ from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId, ReplicaId
 
 NODE_TEXT_CHARACTERS_MAX = 300
 """The longest address or label. A host name has at most 253 characters. Every node stores them permanently."""
-REPORTED_REPLICAS_MAX = 1000
+REPORTED_REPLICAS_MAX = 1500
 """Replicas in one report. The next report has the rest."""
 _NAMED_MAX = 5
 """Partitions named in a refusal: enough to see the topics concerned."""
@@ -187,8 +194,9 @@ class NodesService:
 
     @on_metadata_leader
     async def report_replicas(self, request: pb.ReportReplicasRequest, call: Call) -> pb.ReportReplicasResponse:
-        """Replace damaged replicas, and forget retiring ones that have left their groups."""
-        node = self._reporter(request.uuid, request.broker_id, len(request.damaged) + len(request.left))
+        """Replace damaged replicas, forget retiring ones that have left their groups, and count newcomers that vote."""
+        count = len(request.damaged) + len(request.left) + len(request.joined)
+        node = self._reporter(request.uuid, request.broker_id, count)
         for report in request.damaged:
             if self._may_speak_for(node, report) and self._metadata.replica_node(report.group_id, report.replica_id):
                 command = ReplaceReplica(report.group_id, report.replica_id)
@@ -196,6 +204,9 @@ class NodesService:
         for report in request.left:
             if self._may_speak_for(node, report) and self._is_retiring(report):
                 await self.leader.execute(RemoveReplica(report.group_id, report.replica_id), Done, call.deadline)
+        for report in request.joined:
+            if self._may_speak_for(node, report) and self._is_newcomer(report):
+                await self.leader.execute(AdmitReplica(report.group_id, report.replica_id), Done, call.deadline)
         return pb.ReportReplicasResponse(metadata_revision=self._metadata.revision)
 
     def _reporter(self, uuid: str, node_id: int, count: int) -> NodeView:
@@ -216,3 +227,9 @@ class NodesService:
     def _is_retiring(self, report: pb.ReplicaReport) -> bool:
         partition = self._metadata.partition(report.group_id)
         return partition is not None and any(r.replica_id == report.replica_id for r in partition.retiring)
+
+    def _is_newcomer(self, report: pb.ReplicaReport) -> bool:
+        partition = self._metadata.partition(report.group_id)
+        return partition is not None and any(
+            replica.replica_id == report.replica_id and replica.is_newcomer for replica in partition.replicas
+        )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 from raftmq.broker.base.request_error import RequestError
-from raftmq.fsm.metadata_commands import CreateTopic, PartitionPlan, SetReplicas
+from raftmq.broker.services.nodes import REPORTED_REPLICAS_MAX
+from raftmq.fsm.feature_levels import FEATURE_LEVEL
+from raftmq.fsm.metadata_commands import CreateTopic, PartitionPlan, RaiseFeatureLevel, SetReplicas
 from raftmq.fsm.metadata_views import PartitionView
 from raftmq.proto import queue_pb2 as pb
 
@@ -143,7 +145,7 @@ async def test_damage_reports_are_accepted_only_from_the_damaged_node():
         for who in ("uuid-3", "nobody"):
             request = pb.ReportDamageRequest(broker_id=2, uuid=who, replicas=[report])
             assert (await _refused(node.nodes.report_damage(request, node.call()))).code == pb.INVALID_ARGUMENT
-        request = pb.ReportDamageRequest(broker_id=2, uuid="uuid-2", replicas=[report] * 1001)
+        request = pb.ReportDamageRequest(broker_id=2, uuid="uuid-2", replicas=[report] * (REPORTED_REPLICAS_MAX + 1))
         assert (await _refused(node.nodes.report_damage(request, node.call()))).code == pb.INVALID_ARGUMENT
 
 
@@ -162,6 +164,22 @@ async def test_reports_of_a_leader_replace_and_forget_replicas_and_are_idempoten
             await node.nodes.report_replicas(request, node.call())
         assert node.metadata.state_machine.partition(1).retiring == ()
         assert node.metadata.state_machine.partition(1).replicas == after.replicas
+
+
+async def test_a_newcomer_counts_when_the_leader_of_its_group_reports_that_it_votes():
+    async with running() as node:
+        for node_id in (1, 2, 3):
+            await node.register(node_id, f"uuid-{node_id}", feature_level_max=FEATURE_LEVEL)
+        await node._metadata(RaiseFeatureLevel(FEATURE_LEVEL))
+        await node._metadata(CreateTopic("t", "log", 1, {}, (PartitionPlan((1,)),)))
+        await node._metadata(SetReplicas(1, (1, 2, 3), node.metadata.state_machine.revision))
+        first, second, third = node.metadata.state_machine.partition(1).replicas
+        assert [one.is_newcomer for one in (first, second, third)] == [False, True, True]
+        votes = pb.ReplicaReport(group_id=1, replica_id=second.replica_id)
+        request = pb.ReportReplicasRequest(broker_id=1, uuid="uuid-1", joined=[votes])
+        for _ in range(2):
+            await node.nodes.report_replicas(request, node.call())
+        assert [one.is_newcomer for one in node.metadata.state_machine.partition(1).replicas] == [False, False, True]
 
 
 async def test_reports_about_replicas_that_are_wanted_or_unknown_or_elsewhere_change_nothing():
