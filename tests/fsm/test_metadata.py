@@ -481,6 +481,96 @@ def test_desired_replicas_are_guarded_by_revision(cluster: Cluster) -> None:
     assert cluster.code(mc.RemoveReplica(9, 1)) == codes.UNKNOWN_PARTITION
 
 
+# --------------------------------------------------------------------------------------- draining, replication factors
+
+
+def test_a_node_is_drained_and_taken_back(cluster: Cluster) -> None:
+    drained = cluster.run(mc.SetNodeState(2, "draining"))
+    assert drained == mc.Done(cluster.state.revision)
+    assert cluster.run(mc.SetNodeState(2, "draining")) == drained, "its proposer may repeat it"
+    assert [node.state for node in cluster.state.nodes()] == ["active", "draining", "active"]
+    cluster.run(register("u2", rack="r9"))
+    assert [node.state for node in cluster.state.nodes()] == ["active", "draining", "active"], "it announces its rack"
+    cluster.run(mc.SetNodeState(2, "active"))
+    assert [node.state for node in cluster.state.nodes()] == ["active"] * 3
+
+
+def test_a_draining_node_whose_disk_was_replaced_goes_on_draining(cluster: Cluster) -> None:
+    cluster.run(mc.SetNodeState(2, "draining"))
+    cluster.run(register("u9", 2, replaces_lost=True))
+    assert [(node.uuid, node.state) for node in cluster.state.nodes()][1] == ("u9", "draining")
+
+
+def test_impossible_states_of_nodes_are_refused(cluster: Cluster) -> None:
+    assert cluster.code(mc.SetNodeState(9, "draining")) == codes.UNKNOWN_BROKER
+    assert cluster.code(mc.SetNodeState(1, "removed")) == codes.INVALID_ARGUMENT
+    cluster.create("wide", (1, 2, 3))
+    assert cluster.code(mc.SetNodeState(1, "draining")) == codes.CONFLICT, "its replicas would have no place"
+    cluster.run(register("u4"))
+    assert cluster.code(mc.SetNodeState(1, "draining")) is None
+    assert cluster.code(mc.SetNodeState(2, "draining")) == codes.CONFLICT
+
+
+def test_the_last_active_node_is_not_drained() -> None:
+    cluster = Cluster(nodes=2)
+    assert cluster.code(mc.SetNodeState(1, "draining")) is None
+    assert cluster.code(mc.SetNodeState(2, "draining")) == codes.CONFLICT
+
+
+def test_a_topic_gets_another_replication_factor(cluster: Cluster) -> None:
+    topic_id = cluster.create("t", (1,))
+    assert cluster.code(mc.SetReplicationFactor(topic_id, 2)) is None
+    topic = cluster.state.topic(topic_id)
+    assert topic is not None
+    assert topic.replication_factor == 2
+    assert [replica.node_id for replica in cluster.partition().replicas] == [1], "the controller adds replicas"
+    for impossible in (0, 4, 10):
+        assert cluster.code(mc.SetReplicationFactor(topic_id, impossible)) == codes.INVALID_REPLICATION_FACTOR
+    assert cluster.code(mc.SetReplicationFactor(99, 1)) == codes.UNKNOWN_TOPIC
+    cluster.run(mc.SetReplicationFactor(topic_id, 1))
+    cluster.run(mc.SetNodeState(3, "draining"))
+    assert cluster.code(mc.SetReplicationFactor(topic_id, 3)) == codes.INVALID_REPLICATION_FACTOR
+
+
+def newcomers(cluster: Cluster) -> list[bool]:
+    return [replica.is_newcomer for replica in cluster.partition().replicas]
+
+
+def test_replicas_without_a_predecessor_are_newcomers_until_they_vote(cluster: Cluster) -> None:
+    upgrade(cluster, "u1", "u2", "u3")
+    cluster.run(mc.RaiseFeatureLevel(3))
+    cluster.create("t", (1,))
+    assert newcomers(cluster) == [False]
+    cluster.run(mc.SetReplicas(1, (1, 2), cluster.state.revision))
+    assert newcomers(cluster) == [False, True]
+    second = cluster.partition().replicas[1].replica_id
+    admitted = cluster.run(mc.AdmitReplica(1, second))
+    assert cluster.run(mc.AdmitReplica(1, second)) == admitted, "its proposer may repeat it"
+    assert newcomers(cluster) == [False, False]
+    cluster.run(mc.SetReplicas(1, (1, 3), cluster.state.revision))
+    assert newcomers(cluster) == [False, False], "it takes the seat of the second"
+    assert cluster.code(mc.AdmitReplica(9, 1)) == codes.UNKNOWN_PARTITION
+
+
+def test_the_seat_of_a_replica_that_was_dropped_earlier_may_have_no_voter(cluster: Cluster) -> None:
+    upgrade(cluster, "u1", "u2", "u3")
+    cluster.run(mc.RaiseFeatureLevel(3))
+    cluster.create("t", (1, 2))
+    cluster.run(mc.SetReplicas(1, (1,), cluster.state.revision))
+    cluster.run(mc.SetReplicas(1, (1, 3), cluster.state.revision))
+    assert newcomers(cluster) == [False, True]
+    assert cluster.partition().replicas[1].seat == cluster.partition().retiring[0].seat
+
+
+def test_below_its_level_the_command_marks_no_newcomers(cluster: Cluster) -> None:
+    """A broker of an earlier level applies the same entry without the mark."""
+    upgrade(cluster, "u1", "u2", "u3")
+    cluster.run(mc.RaiseFeatureLevel(2))
+    cluster.create("t", (1,))
+    cluster.run(mc.SetReplicas(1, (1, 2), cluster.state.revision))
+    assert newcomers(cluster) == [False, False]
+
+
 # ------------------------------------------------------------------------------------------------------------ producers
 
 

@@ -129,6 +129,9 @@ def metadata_command(rng: random.Random, index: int) -> mc.MetadataCommand:
         lambda: mc.RemoveReplica(rng.randint(0, 8), rng.randint(1, 40)),
         lambda: mc.ReplaceReplica(rng.randint(0, 8), rng.randint(1, 40)),
         lambda: mc.SetReplicas(rng.randint(1, 8), tuple(rng.choices(range(1, 6), k=rng.randint(0, 4))), guard),
+        lambda: mc.AdmitReplica(rng.randint(1, 8), rng.randint(1, 40)),
+        lambda: mc.SetNodeState(rng.randint(1, 6), rng.choice(["active", "draining", "removed"])),
+        lambda: mc.SetReplicationFactor(rng.randint(1, 5), rng.randint(0, 5)),
         lambda: mc.InitializeCluster(rng.choice(["c1", "c2", ""]), 1),
     ]
     return rng.choice(makers)()
