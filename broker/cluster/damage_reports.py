@@ -180,8 +180,8 @@ class DamageReports:
 
     async def tell_metadata_leader(self, damaged: list[ReplicaKey], moved: Moved) -> None:
         """Report damaged replicas that can be spared, retiring ones that left their groups, and newcomers that vote."""
-        named = {"damaged": damaged, "left": moved.left, "joined": moved.joined}
-        content = [(name, key) for name, keys in named.items() for key in keys]
+        content = [*(("damaged", key) for key in damaged), *(("left", key) for key in moved.left)]
+        content += [("joined", key) for key in moved.joined]
         if not self._to_metadata_leader.is_due(content, self._host.loop.time()):
             return
         await self._reporter.report_replicas(
@@ -193,7 +193,7 @@ class DamageReports:
                 joined=[_report(key) for key in moved.joined[:_REPORTED_MAX]],
             )
         )
-        log.info("replicas_reported", **{name: len(keys) for name, keys in named.items()})
+        log.info("replicas_reported", damaged=len(damaged), left=len(moved.left), joined=len(moved.joined))
 
 
 def _report(key: ReplicaKey, reason: str = "") -> pb.ReplicaReport:

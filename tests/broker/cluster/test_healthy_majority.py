@@ -34,7 +34,7 @@ class Model:
     def __init__(self, seed):
         self.rng = random.Random(seed)
         self.metadata = Metadata()
-        self.index = self.metadata.applied_index
+        self.index = int(self.metadata.applied_index)
         self.do(InitializeCluster("cluster", FEATURE_LEVEL))
         self.nodes = [self.register() for _ in range(NODES)]
         born = tuple(self.rng.sample(self.nodes, self.rng.choice([1, 3, 5])))
