@@ -80,6 +80,7 @@ class TightConfig(SimConfig):
         return replace(
             BrokerConfig.limits(self),
             snapshot_chunk_bytes=200,
+            snapshot_copy_bytes_min=0,
             snapshot_streams_max=1,
             campaigns_max=1,
             catching_up_max=1,

@@ -449,6 +449,8 @@ class Simulation:
             "clocks_found_wrong": self.checker.clocks_found_wrong,
             "retention_trims": self.checker.retention.trims,
             "write_backs_kept": sum(m.disk.kept_write_backs for m in machines),
+            "snapshot_copies": sum(m.disk.copies_made for m in machines),
+            "snapshot_copies_left": sum(m.disk.copies_left for m in machines),
             "installs_torn": sum(m.disk.torn_installs for m in machines),
             **self.workload.outcomes,
             **(self.queues.ledger.counts if self.queues is not None else {}),

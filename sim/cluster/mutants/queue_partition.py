@@ -122,11 +122,13 @@ def evacuated_body_deleted_too_early() -> None:
     replication_factor=3,
 )
 def snapshot_without_bodies() -> None:
+    from raftmq.storage import staged_state
     from raftmq.storage.state_store import is_body
 
     from sim.cluster.world import disk
 
-    disk.rows_of_snapshot = lambda rows, position: (row for row in rows if not is_body(row[0]))  # type: ignore[attr-defined]
+    for module in (disk, staged_state):
+        module.rows_of_snapshot = lambda rows, position: (row for row in rows if not is_body(row[0]))  # type: ignore[attr-defined]
 
 
 @queue_mutant("a write-back claims one entry more than its rows describe", kill=8, fault_every=0.4)
