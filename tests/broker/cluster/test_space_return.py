@@ -40,6 +40,7 @@ class Site:
         self.is_short = False
         self.broken: list[GroupId] = []
         self.asked: list[ReplicaKey] = []
+        self.snapshot_rounds: list[bool] = []
         self.store = LmdbLogStore(directory)
         self.writers = WriterThreads(self.store, thread_count=1, on_done=lambda _: None, on_error=lambda _: None)
         self.readers = ThreadPoolExecutor(1)
@@ -57,6 +58,7 @@ class Site:
             counters=self.counters,
             commits=SimpleNamespace(delete_truncated_rows=self._delete_rows),
             break_replica=lambda replica, error: self.broken.append(replica.group_id),
+            return_snapshot_space=lambda *, is_short: self.snapshot_rounds.append(is_short),
         )
         nobody: Any = None
         replicas = ReplicaManager(
