@@ -169,14 +169,20 @@ class SnapshotReceiver:
             self._interrupt(before)
         key = (node_id, begin.stream_id)
         self._drop(key)  # a stream of another group has this id: it was not finished and never will be
-        rows = self._parked.take(begin) if self._parked is not None else None
-        if rows is not None and len(rows):
-            self.resumed_total += 1
-            log.info("snapshot_resumed", group_id=begin.group_id, peer_id=node_id, rows=len(rows))
-            self._resume(node_id, encode_snapshot_resume(begin.stream_id, len(rows), rows.last_key))
-        self._incoming[key] = _Incoming(begin, rows or self._stage(begin) or SnapshotRows(self._spools.new()))
+        self._incoming[key] = _Incoming(begin, self._rows_for(node_id, begin))
         self._by_group[node_id, begin.group_id] = key
         self._count(key, STREAM_BYTES + MEMBER_BYTES_FACTOR * wire_bytes)
+
+    def _rows_for(self, node_id: NodeId, begin: SnapshotBegin) -> ReceivedRows:
+        """Return the rows of an earlier stream of the same snapshot, or no rows yet."""
+        parked = self._parked.take(begin) if self._parked is not None else None
+        if parked is not None:
+            self.resumed_total += 1
+            log.info("snapshot_resumed", group_id=begin.group_id, peer_id=node_id, rows=len(parked))
+            self._resume(node_id, encode_snapshot_resume(begin.stream_id, len(parked), parked.last_key))
+            return parked
+        staged = self._stage(begin)
+        return SnapshotRows(self._spools.new()) if staged is None else staged
 
     def _extend(self, key: tuple[NodeId, int], body: memoryview) -> None:
         incoming = self._incoming.pop(key, None)

@@ -248,6 +248,8 @@ class Cluster:
         self.parts_class = parts_class
         self.installs = 0
         """Number of snapshots installed by processes that have ended."""
+        self.resumes = 0
+        """Number of snapshots that they resumed."""
         self.on_process: list[Callable[[Process], None]] = []
         """Called with each process whose node was created, before the node starts."""
         self.on_fatal_error: list[Callable[[Process, BaseException], None]] = []

@@ -8,8 +8,10 @@ from raftmq.broker.base.clock import WallClock
 from raftmq.broker.base.limits import Limits, Timing
 from raftmq.broker.replica.engine import Engine
 from raftmq.broker.replica.initial_state import founder_state, joiner_state
+from raftmq.broker.replica.snapshot_rows import rows_to_restore
 from raftmq.broker.replica.thread_pools import ThreadPools
 from raftmq.fsm.log_partition import LogPartition
+from raftmq.fsm.queue.partition import QueuePartition
 from raftmq.raft.entry import EntryKind, Proposal
 from raftmq.raft.membership import Membership
 from raftmq.storage.log_store import ReplicaKey
@@ -91,11 +93,17 @@ class EngineNode:
         self.store.create(key, state, ())
         return self.open(key)
 
+    def add_queue(self, group_id, state):
+        """Create and host a replica of a queue, whose state has a file of its own."""
+        key = ReplicaKey(group_id, self.node_id)
+        self.store.create_with_state_file(key, state)
+        return self.open(key)
+
     def open(self, key):
         """Host the replica that the store has."""
         restored = self.store.open(key)
-        machine = LogPartition()
-        machine.restore(self.store.state_rows(key), restored.state_index)
+        machine = QueuePartition() if self.store.has_state_file(key) else LogPartition()
+        machine.restore(rows_to_restore(machine, self.store.state_rows(key)), restored.state_index)
         return self.engine.add_replica(key, restored, machine, NodeId)
 
     def close(self):
@@ -107,8 +115,9 @@ class EngineNode:
 class EngineCluster:
     """Runs engines. Use it as an async context manager. Replica ids equal node ids."""
 
-    def __init__(self, size=3, limits=None, clock=None, timing=TIMING):
+    def __init__(self, size=3, limits=None, clock=None, timing=TIMING, make_store=lambda node_id: None):
         self.size = size
+        self.make_store = make_store
         self.timing = timing
         self.clock = clock or WallClock()
         self.limits = limits or Limits()
@@ -121,7 +130,8 @@ class EngineCluster:
     async def __aenter__(self):
         self.loop = asyncio.get_running_loop()
         for node_id in range(1, self.size + 1):
-            self.nodes[node_id] = EngineNode(self, node_id, self.limits, self.clock, self.timing)
+            store = self.make_store(node_id)
+            self.nodes[node_id] = EngineNode(self, node_id, self.limits, self.clock, self.timing, store)
         for node in self.nodes.values():
             node.engine.publisher.peers = tuple(n for n in self.nodes if n != node.node_id)
         return self
