@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -248,6 +249,8 @@ class Cluster:
         self.parts_class = parts_class
         self.installs = 0
         """Number of snapshots installed by processes that have ended."""
+        self.tears_left = 0
+        """Number of installed snapshots at which a machine will lose power between the two files."""
         self.resumes = 0
         """Number of snapshots that they resumed."""
         self.on_process: list[Callable[[Process], None]] = []
@@ -320,6 +323,7 @@ class Cluster:
             config, self.loop, self.network, machine.disk, machine.wall, rng, end_process, _METRICS
         )
         process = machine.process = Process(machine, host, parts)
+        machine.disk.on_first_file = partial(self.tear_install, machine)
         self.trace(f"{machine.name} starts, boot {machine.boot}")
         self.loop.spawn(host, self._run(process, config))
 
@@ -399,6 +403,16 @@ class Cluster:
         if process is not None:
             self._remove(process, is_power_cut=is_power_cut, why="loses power" if is_power_cut else "is killed")
 
+    def tear_install(self, machine: Machine) -> bool:
+        """Cut the power of a machine whose process has replaced the first of two files, if that is to happen. It starts again soon."""
+        process = machine.process
+        if not self.tears_left or process is None or process.is_stopping:
+            return False
+        self.tears_left -= 1
+        self._remove(process, is_power_cut=True, why="loses power between two files")
+        self._start_later(machine)
+        return True
+
     def _remove(self, process: Process, *, is_power_cut: bool, why: str) -> None:
         machine = process.machine
         if machine.process is not process:
@@ -407,6 +421,8 @@ class Cluster:
         machine.process = None
         if process.parts.sim_store is not None:
             self.installs += process.parts.sim_store.installs
+        if process.node is not None:
+            self.resumes += process.node.engine.receiver.resumed_total
         if is_power_cut:
             self.network.dark[machine.name] = None
         if process.parts.sim_writers is not None:

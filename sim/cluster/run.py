@@ -153,6 +153,7 @@ class Simulation:
         self.workload = Workload(self.cluster, self.checker, options, self._child())
         self.queues: QueueWorkload | None = None
         if self.queue_options is not None:
+            self.cluster.tears_left = self.queue_options.torn_installs
             rng = random.Random(f"queues of {seed}")
             self.queues = QueueWorkload(self.cluster, options, self.queue_options, rng, self.workload.spawn)
             self.queues.ledger.is_stopping = lambda: self.workload.is_stopping
@@ -436,6 +437,8 @@ class Simulation:
             "writes_refused": sum(m.disk.refused_writes for m in machines),
             "snapshots_installed": self.cluster.installs
             + sum(p.parts.sim_store.installs for p in self.cluster.running() if p.parts.sim_store is not None),
+            "snapshots_resumed": self.cluster.resumes
+            + sum(p.node.engine.receiver.resumed_total for p in self.cluster.running() if p.node is not None),
             "boots": sum(m.boot for m in machines),
             "leaders": self.checker.leaders_elected,
             "replicas_quarantined": len(self.checker.quarantined),

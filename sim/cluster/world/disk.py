@@ -101,6 +101,8 @@ class Disk:
         """Number of write-backs that became durable in a crash, unknown to the process that asked for them."""
         self.torn_installs = 0
         """Number of crashes between the two files of an installed snapshot."""
+        self.on_first_file: Callable[[], bool] = lambda: False
+        """Called when the first of these files was replaced. Returns whether the process was killed by that."""
         self.refused_writes = 0
         self.map_bytes_max = 0
         """If not 0, the size at which a file counts as full."""
@@ -370,7 +372,7 @@ class SimLogStore(LmdbLogStore):
         key = replica.key
         state.detach()
         self.disk.state_files[key] = state.file = file
-        if self.is_crashing and self.disk.rng.random() < 0.5:
+        if (self.is_crashing and self.disk.rng.random() < 0.5) or self.disk.on_first_file():
             self.disk.torn_installs += 1
             raise CommitFailedError(key, "the process was killed between the two files")
         state.attach(Verify.TAIL)

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from raftmq.broker.base.clock import WallClock
 from raftmq.broker.base.limits import Limits, Timing
+from raftmq.broker.peers.protocol import Channel
 from raftmq.broker.replica.engine import Engine
 from raftmq.broker.replica.initial_state import founder_state, joiner_state
 from raftmq.broker.replica.snapshot_rows import rows_to_restore
@@ -41,9 +42,12 @@ class MemoryTransport:
         return node_id in self.cluster.nodes and not self.cluster.is_cut(self.node_id, node_id)
 
     async def drained(self, node_id, channel):
+        while channel is Channel.SNAPSHOT and (self.node_id, node_id) in self.cluster.held:
+            await asyncio.sleep(0.001)
         return self.is_connected(node_id)
 
-    def hold_snapshots(self, node_id, is_held): ...
+    def hold_snapshots(self, node_id, is_held):
+        (self.cluster.held.add if is_held else self.cluster.held.discard)((node_id, self.node_id))
 
     def send(self, node_id, channel, frame_type, body):
         if not self.is_connected(node_id):
@@ -125,6 +129,8 @@ class EngineCluster:
         self.starts = 0
         """Counts started engines, because each gets a random generator of its own."""
         self.cuts = set()
+        self.held = set()
+        """Pairs of sender and receiver whose snapshots are not read at present."""
         self.fatal = []
 
     async def __aenter__(self):
