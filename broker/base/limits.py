@@ -275,6 +275,9 @@ class Timing:
     in the meantime. Streams from a copy have no limit."""
     snapshot_stalled_seconds: float = 60.0
     """Time after which a snapshot whose receiver accepts nothing is given up. The log is not truncated while one is sent."""
+    snapshot_resume_seconds: float = 60.0
+    """Time for which the log of a queue is not truncated after a snapshot was interrupted, so that the rows sent so far remain of use. A
+    receiver that fails repeatedly gets it once."""
     snapshot_idle_seconds: float = 600.0
     """Time for which a copy of a state file, and the received part of an interrupted snapshot, wait to be used again."""
     retention_check_seconds: float = 5.0

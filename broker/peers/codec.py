@@ -390,7 +390,7 @@ _SNAPSHOT_BEGIN = struct.Struct("<QQQQQQQQQqQQB")
 _COUNT = struct.Struct("<I")
 _ROW = struct.Struct("<II")
 _STREAM_END = struct.Struct("<QQ")
-_STREAM_RESUME = struct.Struct("<QQ")
+_STREAM_RESUME = struct.Struct("<QQQ")
 SNAPSHOT_KEY_BYTES_MAX = 511
 """The longest key of a row, which is that of the storage."""
 NOT_RESUMABLE = 0
@@ -516,18 +516,30 @@ def decode_snapshot_end(body: memoryview) -> tuple[int, int]:
     return stream_id, count
 
 
-def encode_snapshot_resume(stream_id: int, row_count: int, last_key: bytes) -> Parts:
-    """Return the body of a SNAPSHOT_RESUME frame: the receiver has so many rows of the stream, up to this key."""
-    return [_STREAM_RESUME.pack(stream_id, row_count), last_key]
+class SnapshotResume(NamedTuple):
+    """The rows of a snapshot that have arrived on an earlier stream."""
+
+    stream_id: int
+    """The stream on which the others are to follow."""
+    snapshot_id: int
+    """The snapshot of that stream. An id of a stream may be used again after a restart of the sender, and this one never is."""
+    row_count: int
+    last_key: bytes
+    """The key of the last row."""
 
 
-def decode_snapshot_resume(body: memoryview) -> tuple[int, int, bytes]:
-    """Return (stream id, number of rows received, key of the last one)."""
+def encode_snapshot_resume(resume: SnapshotResume) -> Parts:
+    """Return the body of a SNAPSHOT_RESUME frame."""
+    return [_STREAM_RESUME.pack(resume.stream_id, resume.snapshot_id, resume.row_count), resume.last_key]
+
+
+def decode_snapshot_resume(body: memoryview) -> SnapshotResume:
+    """Decode the body of a SNAPSHOT_RESUME frame."""
     try:
-        stream_id, count = _STREAM_RESUME.unpack_from(body)
+        stream_id, snapshot_id, count = _STREAM_RESUME.unpack_from(body)
     except struct.error as error:
         raise FrameError(f"malformed resumption of a snapshot: {error}") from error
     last_key = bytes(body[_STREAM_RESUME.size :])
     if not last_key or len(last_key) > SNAPSHOT_KEY_BYTES_MAX:
         raise FrameError(f"a snapshot cannot be resumed after a key of {len(last_key)} bytes")
-    return stream_id, count, last_key
+    return SnapshotResume(stream_id, snapshot_id, count, last_key)

@@ -18,6 +18,7 @@ from raftmq.broker.peers.codec import (
     NOT_RESUMABLE,
     FrameType,
     Parts,
+    SnapshotResume,
     encode_snapshot_begin,
     encode_snapshot_end,
     encode_snapshot_rows,
@@ -101,11 +102,13 @@ class SnapshotSender:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def on_resume(self, node_id: NodeId, stream_id: int, row_count: int, last_key: bytes) -> None:
+    def on_resume(self, node_id: NodeId, resume: SnapshotResume) -> None:
         """Have a stream go on after the rows that its receiver has from an earlier one. Ignored if it has sent more than that."""
-        outgoing = self._outgoing.get(stream_id)
-        if outgoing is not None and outgoing.node_id == node_id and outgoing.copy is not None:
-            outgoing.resume_from = (row_count, last_key)
+        outgoing = self._outgoing.get(resume.stream_id)
+        if outgoing is None or outgoing.node_id != node_id or outgoing.copy is None:
+            return
+        if outgoing.copy.snapshot_id == resume.snapshot_id:
+            outgoing.resume_from = (resume.row_count, resume.last_key)
 
     async def _run(self, replica: Replica[StateMachine], node_id: NodeId, message: InstallSnapshot) -> None:
         is_sent = False

@@ -21,6 +21,7 @@ from raftmq.broker.peers.codec import (
     FrameType,
     Parts,
     SnapshotBegin,
+    SnapshotResume,
     decode_snapshot_begin,
     decode_snapshot_end,
     encode_snapshot_resume,
@@ -179,7 +180,8 @@ class SnapshotReceiver:
         if parked is not None:
             self.resumed_total += 1
             log.info("snapshot_resumed", group_id=begin.group_id, peer_id=node_id, rows=len(parked))
-            self._resume(node_id, encode_snapshot_resume(begin.stream_id, len(parked), parked.last_key))
+            resume = SnapshotResume(begin.stream_id, begin.snapshot_id, len(parked), parked.last_key)
+            self._resume(node_id, encode_snapshot_resume(resume))
             return parked
         staged = self._stage(begin)
         return SnapshotRows(self._spools.new()) if staged is None else staged

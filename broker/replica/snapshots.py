@@ -132,6 +132,9 @@ class Snapshots:
 
     def _on_streamed(self, replica: Replica[StateMachine], target: ReplicaId, is_sent: bool) -> None:
         replica.outgoing_snapshots.end()
+        replica.outgoing_snapshots.record_end(
+            target, self._loop.time(), is_resumable=replica.is_disk_backed and not is_sent
+        )
         self.sent_total += is_sent
         if not replica.is_closed:
             self._host.guarded(replica, replica.core.report_snapshot, target, is_sent)
@@ -139,7 +142,7 @@ class Snapshots:
 
     def on_resume(self, node_id: NodeId, body: memoryview) -> None:
         """Have a stream go on after the rows that its receiver has already. Raises `FrameError`."""
-        self._sender.on_resume(node_id, *decode_snapshot_resume(body))
+        self._sender.on_resume(node_id, decode_snapshot_resume(body))
 
     # ------------------------------------------------------------------------------------------------ installing
 

@@ -70,6 +70,10 @@ class SimConfig(BrokerConfig):
             clock_check_seconds=0.2,
             clock_difference_seconds=0.5,
             clock_wait_seconds=3.0,
+            snapshot_read_seconds=4.0,
+            snapshot_stalled_seconds=2.0,
+            snapshot_resume_seconds=1.0,
+            snapshot_idle_seconds=3.0,
         )
 
 

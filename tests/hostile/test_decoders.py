@@ -95,7 +95,7 @@ SUBJECTS = {
     ),
     "snapshot-resume": Subject(
         codec.decode_snapshot_resume,
-        lambda value: joined(codec.encode_snapshot_resume(*value)),
+        lambda value: joined(codec.encode_snapshot_resume(value)),
         [samples.snapshot_resume()],
         2_000,
     ),

@@ -658,7 +658,9 @@ def test_a_snapshot_stream() -> None:
     rows = b"".join(map(bytes, peer_codec.encode_snapshot_rows(206, [(b"k", b"value")])))
     assert rows == struct.pack("<QII", 206, 1, 5) + b"kvalue"
     assert b"".join(map(bytes, peer_codec.encode_snapshot_end(206, 1))) == struct.pack("<QQ", 206, 1)
-    assert b"".join(map(bytes, peer_codec.encode_snapshot_resume(206, 7, b"k"))) == struct.pack("<QQ", 206, 7) + b"k"
+    assert b"".join(map(bytes, peer_codec.encode_snapshot_resume(peer_codec.SnapshotResume(206, 213, 7, b"k")))) == (
+        struct.pack("<QQQ", 206, 213, 7) + b"k"
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------- every page

@@ -185,7 +185,7 @@ def hello_frame(**changes: object) -> bytes:
 
 def snapshot_resume() -> bytes:
     """Return the body of a SNAPSHOT_RESUME frame of a stream that nobody sends."""
-    return joined(codec.encode_snapshot_resume(1, 2, b"key"))
+    return joined(codec.encode_snapshot_resume(codec.SnapshotResume(1, 3, 2, b"key")))
 
 
 def peer_frames(group_id: int = 7, source: int = 1, target: int = 2, term: int = 3) -> list[tuple[FrameType, bytes]]:
