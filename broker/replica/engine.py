@@ -536,7 +536,11 @@ class Engine:
         if replica is None or not replica.is_disk_backed or replica.replica_id != begin.message.target:
             return None
         stage = partial(self._store.stage, replica.key, begin.message.meta.position)
-        return StagedRows(stage, self._spools, self._readers.snapshots)
+        return StagedRows(stage, self._spools, self._delete_soon)
+
+    def _delete_soon(self, delete: Callable[[], None]) -> None:
+        """Delete a file in a thread, at the request of the garbage collector, which may run while `submit` holds its lock."""
+        self.loop.call_soon_threadsafe(self._readers.snapshots.submit, delete)
 
     def _send_resume(self, node_id: NodeId, body: Parts) -> None:
         self._transport.send(node_id, Channel.CONTROL, FrameType.SNAPSHOT_RESUME, body)

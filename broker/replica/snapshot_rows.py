@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor
 from typing import Final
 
 from raftmq.broker.peers.codec import decode_snapshot_rows
@@ -62,10 +61,16 @@ class StagedRows:
     memory_bytes = 0
     """None are kept in memory."""
 
-    def __init__(self, stage: Callable[[], StagedState], spools: SnapshotSpools, threads: Executor) -> None:
-        """Take `stage`, which begins the file and blocks, the budget of files and bytes, and the threads that delete the file."""
+    def __init__(
+        self, stage: Callable[[], StagedState], spools: SnapshotSpools, run_soon: Callable[[Callable[[], None]], object]
+    ) -> None:
+        """Take `stage`, which begins the file and blocks, the budget of files and bytes, and `run_soon`, which has a thread run a function.
+
+        The garbage collector may call `run_soon` on any thread and at any point, so it must not take a lock that is not reentrant. It may
+        raise `RuntimeError` after the threads have ended.
+        """
         self._stage = stage
-        self._file = _StagedFile(spools, threads)
+        self._file = _StagedFile(spools, run_soon)
         self._count = 0
         self.last_key = b""
         """The key of the last row received. Empty before the first one."""
@@ -107,9 +112,9 @@ class StagedRows:
 class _StagedFile:
     """The file of staged rows. It is an object of its own because a finalizer deletes it after the rows have been collected."""
 
-    def __init__(self, spools: SnapshotSpools, threads: Executor) -> None:
+    def __init__(self, spools: SnapshotSpools, run_soon: Callable[[Callable[[], None]], object]) -> None:
         self._spools = spools
-        self._threads = threads
+        self._run_soon = run_soon
         self._state: StagedState | None = None
         self._size = 0
 
@@ -138,8 +143,8 @@ class _StagedFile:
             return
         self._spools.release(STAGED_FILES, self._size)
         try:
-            self._threads.submit(state.close)
-        except RuntimeError:  # the threads were shut down
+            self._run_soon(state.close)
+        except RuntimeError:  # the threads, or the loop, have ended
             state.close()
 
 

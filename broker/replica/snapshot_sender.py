@@ -28,7 +28,13 @@ from raftmq.broker.replica.replica import Replica
 from raftmq.broker.replica.snapshot_copies import SharedCopy, SnapshotCopies
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.raft.messages import InstallSnapshot, SnapshotMeta
-from raftmq.storage.errors import DamagedReplicaError, LogRangeError, ReplicaClosedError, StorageUnavailableError
+from raftmq.storage.errors import (
+    DamagedReplicaError,
+    LogRangeError,
+    MissingReplicaError,
+    ReplicaClosedError,
+    StorageUnavailableError,
+)
 from raftmq.storage.log_store import LogStore
 from raftmq.storage.row_stream import ClosableRows
 from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId, ReplicaId
@@ -116,7 +122,7 @@ class SnapshotSender:
             is_sent = await self._stream(replica, node_id, message)
         except DamagedReplicaError as error:
             self._on_damage(replica, error)
-        except (LogRangeError, ReplicaClosedError, StorageUnavailableError) as error:
+        except (LogRangeError, MissingReplicaError, ReplicaClosedError, StorageUnavailableError) as error:
             log.info("snapshot_not_sent", group_id=replica.group_id, reason=str(error))
         finally:
             self._on_streamed(replica, message.target, is_sent)

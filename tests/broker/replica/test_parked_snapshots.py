@@ -46,7 +46,7 @@ class Site:
             self.spools,
             lambda node_id, begin: self.whole.append(list(begin.message.data)),  # type: ignore[call-overload]
             lambda node_id, is_held: None,
-            lambda begin: StagedRows(self._stage, self.spools, self.threads),
+            lambda begin: StagedRows(self._stage, self.spools, self.threads.submit),
             self._on_resume,
             self.parked,
         )
@@ -66,7 +66,7 @@ class Site:
     def begin(
         self, stream_id: int, *, snapshot_id: int = 9, group_id: int = 7, node_id: int = 2, **message: object
     ) -> None:
-        install = replace(InstallSnapshot(1, 2, 3, META, []), **message)  # type: ignore[arg-type]
+        install = replace(InstallSnapshot(1, 2, 3, META, []), **message)
         parts = codec.encode_snapshot_begin(stream_id, group_id, install, snapshot_id)
         self.receiver.on_frame(node_id, FrameType.SNAPSHOT_BEGIN, memoryview(b"".join(parts)))
 
@@ -137,7 +137,7 @@ async def test_a_leader_of_a_later_term_goes_on_with_its_own_copy(site: Site) ->
 async def test_another_snapshot_begins_from_its_first_row(site: Site, other: dict[str, object]) -> None:
     """Rows of two senders, or of two states, must not be mixed."""
     await site.interrupted(b"abc")
-    site.begin(4, **other)  # type: ignore[arg-type]
+    site.begin(4, **other)
     assert site.resumed == []
     assert len(site.parked) == 0
     site.rows(4, b"cd")

@@ -2,19 +2,21 @@
 
 import asyncio
 import dataclasses
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager
 
 import pytest
 from raftmq.broker.base.limits import Limits
-from raftmq.broker.peers.codec import FrameType
+from raftmq.broker.peers.codec import FrameType, encode_snapshot_rows
 from raftmq.broker.replica import snapshot_rows, snapshot_sender
 from raftmq.broker.replica.initial_state import founder_state, joiner_state
 from raftmq.broker.replica.snapshot_rows import StagedRows
 from raftmq.fsm.queue.partition import QueuePartition
 from raftmq.queue_batch import encode, seal_queue_batch
-from raftmq.raft.entry import EntryKind, Proposal
+from raftmq.raft.entry import GENESIS, EntryKind, Proposal
 from raftmq.raft.membership import Membership, MembershipChange, MembershipOp
-from raftmq.storage.snapshot_spool import SnapshotSpools
+from raftmq.storage.memory_log_store import MemoryStagedState
+from raftmq.storage.snapshot_spool import SnapshotSpools, SpoolError
 from raftmq.storage.staged_state import LmdbStagedState
 from raftmq.storage.state_store import location_key
 
@@ -234,15 +236,10 @@ async def test_a_snapshot_of_many_messages_is_never_in_memory(tmp_path, monkeypa
 
 def test_a_frame_s_rows_are_kept_once(tmp_path):
     """Rows that come again after a resumption, or out of order, are not counted."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    from raftmq.broker.peers.codec import encode_snapshot_rows
-    from raftmq.raft.entry import GENESIS
-    from raftmq.storage.memory_log_store import MemoryStagedState
 
     with ThreadPoolExecutor(1) as threads:
         spools = SnapshotSpools(None, memory_bytes=0, files_max=3)
-        rows = StagedRows(lambda: MemoryStagedState(GENESIS), spools, threads)
+        rows = StagedRows(lambda: MemoryStagedState(GENESIS), spools, threads.submit)
         for keys in (b"abc", b"bcd", b"da", b"e"):
             items = [(bytes([key]), b"value") for key in keys]
             rows.take(b"".join(map(bytes, encode_snapshot_rows(1, items))))
@@ -251,3 +248,37 @@ def test_a_frame_s_rows_are_kept_once(tmp_path):
         assert spools.disk_bytes > 0
         del rows
         assert (spools.files, spools.disk_bytes) == (0, 0)
+
+
+def test_rows_are_given_up_after_the_threads_have_ended():
+    """At the end of the process the loop or the threads may be gone before the last reference is."""
+
+    def run_soon(function):
+        raise RuntimeError("Event loop is closed")
+
+    states = []
+
+    def stage():
+        states.append(MemoryStagedState(GENESIS))
+        return states[0]
+
+    spools = SnapshotSpools(None, memory_bytes=0, files_max=3)
+    rows = StagedRows(stage, spools, run_soon)
+    rows.take(b"".join(map(bytes, encode_snapshot_rows(1, [(b"key", b"value")]))))
+    assert [key for key, _ in rows] == [b"key"]
+    del rows
+    assert list(states[0].rows([(b"", None)])) == []
+    assert spools.files == 0
+
+
+def test_more_files_than_the_limit_are_refused_before_one_is_opened():
+    opened = []
+
+    def stage():
+        opened.append(True)
+        return MemoryStagedState(GENESIS)
+
+    rows = StagedRows(stage, SnapshotSpools(None, memory_bytes=0, files_max=2), lambda function: None)
+    with pytest.raises(SpoolError):
+        rows.take(b"".join(map(bytes, encode_snapshot_rows(1, [(b"key", b"value")]))))
+    assert opened == []
