@@ -23,6 +23,7 @@ from raftmq.raft.core import RestoredState
 from raftmq.raft.entry import Entry, EntryHeader, LogPosition
 from raftmq.raft.hard_state import HardState
 from raftmq.raft.messages import SnapshotMeta
+from raftmq.storage.disk_space import COPY_SUFFIX, NEW_SUFFIX, remove_leftovers
 from raftmq.storage.durable_files import make_directory, replace_file, sync_file
 from raftmq.storage.errors import (
     CommitFailedError,
@@ -69,8 +70,6 @@ from raftmq.types import GroupId, LogIndex, Offset, ReplicaId
 GIB = 1024**3
 MIB = 1024**2
 
-_NEW = ".new"
-_COPY = ".copy"
 _REPLICA_FILE = re.compile(r"([0-9]+)-([0-9]+)\.mdb\Z")
 _STATE_FILE = re.compile(r"([0-9]+)-([0-9]+)\.state\.mdb\Z")
 
@@ -166,9 +165,7 @@ class LmdbLogStore:
         """Guards `_opening` and the check before it: the same file must never be open twice in a process."""
         make_directory(self._groups)
         self._trash = Trash(Path(directory) / "trash")
-        for suffix in (_NEW, _COPY):
-            for leftover in self._groups.glob(f"*{suffix}*"):
-                leftover.unlink()
+        remove_leftovers(self._groups)
 
     # ------------------------------------------------------------------------------------------------------ life
 
@@ -355,7 +352,7 @@ class LmdbLogStore:
 
     @staticmethod
     def _built(key: ReplicaKey, path: Path, write: Callable[[Path], None]) -> Path:
-        temporary = path.with_name(path.name + _NEW)
+        temporary = path.with_name(path.name + NEW_SUFFIX)
         remove_environment(temporary)
         with building(key, temporary):
             write(temporary)
@@ -387,7 +384,7 @@ class LmdbLogStore:
     def stage(self, key: ReplicaKey, position: LogPosition) -> StagedState:
         """See `StateStore.stage`."""
         path = self.state_path(key)
-        temporary = path.with_name(f"{path.name}{_NEW}.{next(self._numbers)}")
+        temporary = path.with_name(f"{path.name}{NEW_SUFFIX}.{next(self._numbers)}")
         return LmdbStagedState(key, temporary, self._map_bytes, position, self._undisturbed)
 
     def install_staged(self, key: ReplicaKey, hard_state: HardState, meta: SnapshotMeta, staged: StagedState) -> None:
@@ -549,7 +546,7 @@ class LmdbLogStore:
         state = self._state(key)
         # before the copy, for the same reason as in `snapshot`
         position = self._replica(key).meta.position
-        path = state.path.with_name(f"{state.path.name}{_COPY}.{next(self._numbers)}")
+        path = state.path.with_name(f"{state.path.name}{COPY_SUFFIX}.{next(self._numbers)}")
         with copying(key, path):
             state.copy_to(path)
             return LmdbStateCopy(key, path, position, self.board.touch if self.board is not None else None)
