@@ -28,6 +28,19 @@ START_BYTES_PER_REPLICA = 16 * 1024
 registry's first commit. Without room for them LMDB reports "I/O error", or a signal kills the process."""
 
 
+NEW_SUFFIX = ".new"
+COPY_SUFFIX = ".copy"
+"""Parts of the names of files that belong to one process: new files without their names, arriving snapshots, and copies."""
+
+
+def remove_leftovers(groups: Path) -> int:
+    """Remove the files of an earlier process that no later one uses. Return their number."""
+    leftovers = [path for suffix in (NEW_SUFFIX, COPY_SUFFIX) for path in groups.glob(f"*{suffix}*")]
+    for path in leftovers:
+        path.unlink()
+    return len(leftovers)
+
+
 class VolumeFullError(Exception):
     """The volume has too little space for a start. Nothing was opened."""
 
@@ -112,11 +125,16 @@ class DiskReserve:
         return max(self.spare_bytes(), self.free_bytes() // 2)
 
     def prepare_opening(self) -> None:
-        """Release the ballast on a full volume before any file is opened, since even opening a file may write.
+        """Make room on a full volume before any file is opened, since even opening a file may write.
+
+        The leftovers of an earlier process are removed: a copy of a state may have filled the volume. Then the ballast is released. The
+        caller holds the lock of the directory.
 
         Raises:
             VolumeFullError: There is still no room for the writes of a start.
         """
+        if self.free_bytes() < self.reserve_bytes:
+            remove_leftovers(self._directory / "groups")
         if self.free_bytes() < self.reserve_bytes:
             self.release_ballast()
         free, needed = self.free_bytes(), self._start_bytes()

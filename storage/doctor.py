@@ -219,6 +219,8 @@ def _leftovers(data_dir: Path, files: set[Path]) -> Iterator[Finding]:
         name = f"groups/{path.name}"
         if ".mdb.new" in path.name:
             yield Finding(Severity.NOTE, name, "is an unfinished file: the next start removes it")
+        elif ".mdb.copy" in path.name:
+            yield Finding(Severity.NOTE, name, "is a copy from which snapshots were sent: the next start removes it")
         elif path not in files and not path.name.endswith("-lock"):
             yield Finding(Severity.WARNING, name, "does not belong to RaftMQ", "move it out of the data directory")
     trash = [path for path in (data_dir / "trash").glob("*") if path.is_file()]

@@ -11,6 +11,7 @@ This module must not decide anything about replicas: it creates, deletes and rep
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,9 +20,10 @@ from pathlib import Path
 
 from raftmq.errors import invariant
 from raftmq.raft.core import RestoredState
-from raftmq.raft.entry import Entry, EntryHeader
+from raftmq.raft.entry import Entry, EntryHeader, LogPosition
 from raftmq.raft.hard_state import HardState
 from raftmq.raft.messages import SnapshotMeta
+from raftmq.storage.disk_space import COPY_SUFFIX, NEW_SUFFIX, remove_leftovers
 from raftmq.storage.durable_files import make_directory, replace_file, sync_file
 from raftmq.storage.errors import (
     CommitFailedError,
@@ -57,16 +59,17 @@ from raftmq.storage.replica_build import build_replica, build_state_file, settle
 from raftmq.storage.replica_codec import FORMAT_VERSION, FORMAT_WITH_STATE_FILE, Identity, ReplicaMeta
 from raftmq.storage.row_scrub import ScrubPlace, ScrubSlice
 from raftmq.storage.row_stream import ClosableRows, KeyRange, Row
+from raftmq.storage.staged_state import LmdbStagedState
 from raftmq.storage.state_codec import FORMAT_VERSION as STATE_FORMAT_VERSION
 from raftmq.storage.state_codec import StateMeta
-from raftmq.storage.state_store import BoundedRange, FilePart, LocatedBody, StateWrite
+from raftmq.storage.state_copy import LmdbStateCopy, copying
+from raftmq.storage.state_store import BoundedRange, FilePart, LocatedBody, StagedState, StateCopy, StateWrite
 from raftmq.storage.trash import Trash
 from raftmq.types import GroupId, LogIndex, Offset, ReplicaId
 
 GIB = 1024**3
 MIB = 1024**2
 
-_NEW = ".new"
 _REPLICA_FILE = re.compile(r"([0-9]+)-([0-9]+)\.mdb\Z")
 _STATE_FILE = re.compile(r"([0-9]+)-([0-9]+)\.state\.mdb\Z")
 
@@ -156,12 +159,13 @@ class LmdbLogStore:
         """Files that cannot have holes, with the reason. They are compacted instead."""
         self._opening: set[ReplicaKey] = set()
         """Replicas that are being opened and checked, each on its writer's thread."""
+        self._numbers = itertools.count(1)
+        """Numbers of copies and of arriving snapshots: a replica may have several, whose users end at different times."""
         self._changing = threading.Lock()
         """Guards `_opening` and the check before it: the same file must never be open twice in a process."""
         make_directory(self._groups)
         self._trash = Trash(Path(directory) / "trash")
-        for leftover in self._groups.glob(f"*{_NEW}*"):
-            leftover.unlink()
+        remove_leftovers(self._groups)
 
     # ------------------------------------------------------------------------------------------------------ life
 
@@ -348,7 +352,7 @@ class LmdbLogStore:
 
     @staticmethod
     def _built(key: ReplicaKey, path: Path, write: Callable[[Path], None]) -> Path:
-        temporary = path.with_name(path.name + _NEW)
+        temporary = path.with_name(path.name + NEW_SUFFIX)
         remove_environment(temporary)
         with building(key, temporary):
             write(temporary)
@@ -375,6 +379,25 @@ class LmdbLogStore:
             state_file = self._build_state(key, new_state, rows_of_snapshot(rows, meta.position))
         with state.changing():
             self._swap(state, state_file)
+        self._swap(replica, log_file)
+
+    def stage(self, key: ReplicaKey, position: LogPosition) -> StagedState:
+        """See `StateStore.stage`."""
+        path = self.state_path(key)
+        temporary = path.with_name(f"{path.name}{NEW_SUFFIX}.{next(self._numbers)}")
+        return LmdbStagedState(key, temporary, self._map_bytes, position, self._undisturbed)
+
+    def install_staged(self, key: ReplicaKey, hard_state: HardState, meta: SnapshotMeta, staged: StagedState) -> None:
+        """See `StateStore.install_staged`."""
+        assert isinstance(staged, LmdbStagedState)
+        replica, state = self._replica(key), self._state(key)
+        new = meta_of_snapshot(replica.meta, hard_state, meta)
+        new_state = state_meta_of_snapshot(replica.meta.position, meta)
+        log_file = self._build(key, new, FORMAT_WITH_STATE_FILE)
+        with building(key, log_file):
+            staged.settle(Identity(STATE_FORMAT_VERSION, key.group_id, key.replica_id), new_state)
+        with state.changing():
+            self._swap(state, staged.detach())
         self._swap(replica, log_file)
 
     @staticmethod
@@ -410,7 +433,8 @@ class LmdbLogStore:
         file = self._file(key, part)
         if (key, part) not in self._without_holes:
             try:
-                return file.release_free_pages()
+                with file.changing():
+                    return file.release_free_pages()
             except HolesUnsupportedError as error:
                 self._without_holes[key, part] = str(error)
         before = allocated_bytes(file.path)
@@ -455,7 +479,9 @@ class LmdbLogStore:
 
     def grow_map(self, key: ReplicaKey, map_bytes: int, part: FilePart = FilePart.LOG) -> None:
         """Raise the maximum size of the file, on its writer. Waits for reads in progress."""
-        self._file(key, part).grow_map(map_bytes)
+        file = self._file(key, part)
+        with file.changing():
+            file.grow_map(map_bytes)
 
     def file_bytes(self, key: ReplicaKey) -> int:
         """See `LogStore.file_bytes`. 0 if there is no file."""
@@ -510,6 +536,20 @@ class LmdbLogStore:
         position = replica.meta.position
         state, rows = self._state(key).stream()
         return StoredSnapshot(position, state.state_index, state.membership, rows)
+
+    def state_bytes(self, key: ReplicaKey) -> int:
+        """See `StateStore.state_bytes`."""
+        return self.space(key, FilePart.STATE).used_bytes
+
+    def copy_state(self, key: ReplicaKey) -> StateCopy:
+        """See `StateStore.copy_state`."""
+        state = self._state(key)
+        # before the copy, for the same reason as in `snapshot`
+        position = self._replica(key).meta.position
+        path = state.path.with_name(f"{state.path.name}{COPY_SUFFIX}.{next(self._numbers)}")
+        with copying(key, path):
+            state.copy_to(path)
+            return LmdbStateCopy(key, path, position, self.board.touch if self.board is not None else None)
 
     def has_state_file(self, key: ReplicaKey) -> bool:
         """See `StateStore.has_state_file`."""

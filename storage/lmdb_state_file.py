@@ -220,6 +220,12 @@ class LmdbStateFile(LmdbFile):
             self._streams.add(stream)
         return meta, RowStream(stream.next_slice, stream.end)
 
+    def copy_to(self, path: Path) -> None:
+        """Write the file as of one transaction, without its free pages. The writer goes on, but nobody may close or remap the file."""
+        self._touch(self.key)
+        with self.gate.shared():
+            self.environment.copy(str(path), compact=True)
+
     def scrub(self, place: ScrubPlace, bytes_max: int, rows_max: int) -> ScrubSlice:
         """Read the next slice of the file back, in any thread. Raises `DamagedReplicaError`."""
         if not place.is_file_read:

@@ -7,13 +7,13 @@ file are durable immediately.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
 from raftmq.errors import invariant
 from raftmq.raft.core import RestoredState
-from raftmq.raft.entry import Entry, EntryHeader, EntryKind, fitting
+from raftmq.raft.entry import Entry, EntryHeader, EntryKind, LogPosition, fitting
 from raftmq.raft.hard_state import HardState
 from raftmq.raft.messages import SnapshotMeta
 from raftmq.storage.entry_codec import ROW_OVERHEAD_BYTES
@@ -46,6 +46,8 @@ from raftmq.storage.state_codec import StateMeta
 from raftmq.storage.state_store import (
     BoundedRange,
     LocatedBody,
+    StagedState,
+    StateCopy,
     StateWrite,
     body_key,
     is_location,
@@ -90,6 +92,62 @@ class _Image:
     state: dict[bytes, bytes] = field(default_factory=dict)
     state_file: _StateImage | None = None
     damage: str = ""
+
+
+class _MemoryCopy:
+    """A `StateCopy` in memory."""
+
+    def __init__(self, key: ReplicaKey, stored: StoredSnapshot, rows: list[Row]) -> None:
+        self._key = key
+        self.position, self.state_index, self.membership = stored.position, stored.state_index, stored.membership
+        self._rows = rows
+        self._is_closed = False
+
+    @property
+    def file_bytes(self) -> int:
+        """The bytes of the rows."""
+        return sum(len(key) + len(value) for key, value in self._rows)
+
+    def rows_from(self, first_key: bytes) -> ClosableRows:
+        """See `StateCopy.rows_from`."""
+        rows = iter([row for row in self._rows if row[0] >= first_key])
+
+        def fetch() -> list[Row]:
+            if self._is_closed:
+                raise ReplicaClosedError(self._key, "the copy was deleted while its rows were read")
+            return list(islice(rows, _STREAM_ROWS))
+
+        return RowStream(fetch, lambda: None)
+
+    def close(self) -> None:
+        """See `StateCopy.close`."""
+        self._is_closed = True
+
+
+class MemoryStagedState:
+    """A `StagedState` in memory."""
+
+    def __init__(self, position: LogPosition) -> None:
+        self._position = position
+        self._rows: dict[bytes, bytes] = {}
+
+    def put(self, rows: Sequence[Row]) -> None:
+        """See `StagedState.put`."""
+        self._rows.update(rows_of_snapshot(rows, self._position))
+
+    def finish(self) -> None:
+        """Do nothing."""
+
+    def rows(self, ranges: Sequence[KeyRange]) -> Iterator[Row]:
+        """See `StagedState.rows`."""
+        for first_key, end_key in ranges:
+            for key in sorted(self._rows):
+                if first_key <= key and (end_key is None or key < end_key):
+                    yield key, self._rows[key]
+
+    def close(self) -> None:
+        """See `StagedState.close`."""
+        self._rows.clear()
 
 
 class MemoryLogStore:
@@ -350,6 +408,24 @@ class MemoryLogStore:
         state = image.state_file.meta
         rows = self._stream(key, image.state_file.within(b"", None))
         return StoredSnapshot(image.meta.position, state.state_index, state.membership, rows)
+
+    def state_bytes(self, key: ReplicaKey) -> int:
+        """See `StateStore.state_bytes`."""
+        return sum(len(row) + len(value) for row, value in self._state(key).rows.items())
+
+    def copy_state(self, key: ReplicaKey) -> StateCopy:
+        """See `StateStore.copy_state`."""
+        return _MemoryCopy(key, self.snapshot(key), self._state(key).within(b"", None))
+
+    def stage(self, key: ReplicaKey, position: LogPosition) -> StagedState:
+        """See `StateStore.stage`."""
+        del key
+        return MemoryStagedState(position)
+
+    def install_staged(self, key: ReplicaKey, hard_state: HardState, meta: SnapshotMeta, staged: StagedState) -> None:
+        """See `StateStore.install_staged`."""
+        self._state(key)
+        self.install(key, hard_state, meta, staged.rows(((b"", None),)))
 
     def _stream(self, key: ReplicaKey, found: list[Row]) -> RowStream:
         opening = self._open[key]

@@ -64,8 +64,13 @@ def build_state_file(
     with _new_file(path, map_bytes) as environment:
         databases = open_state_databases(environment, is_new=True)
         _put_all(environment, databases.rows, rows, undisturbed)
-        _put_identity(environment, databases.meta, identity)
-        _write_both_commits(environment, databases.meta, STATE_META_KEY, _state_meta_row(meta))
+        put_state_meta(environment, databases.meta, identity, meta)
+
+
+def put_state_meta(environment: lmdb.Environment, database: _Database, identity: Identity, meta: StateMeta) -> None:
+    """Write the meta rows of a state file whose other rows are complete."""
+    _put_identity(environment, database, identity)
+    _write_both_commits(environment, database, STATE_META_KEY, _state_meta_row(meta))
 
 
 def settle_copy(path: Path, map_bytes: int) -> None:

@@ -63,33 +63,39 @@ class SnapshotSpools:
         """Create an empty spool."""
         return SnapshotSpool(self)
 
+    def take_files(self, count: int) -> None:
+        """Count files that are about to be opened. Raises `SpoolError` if they are too many."""
+        with self._changing:
+            if self.files + count > self._files_max:
+                raise SpoolError(f"snapshots that are being received use {self.files} files, which is the limit")
+            self.files += count
+
     def open_file(self) -> int:
         """Open a file without a name. Raises `SpoolError`."""
-        with self._changing:
-            if self.files >= self._files_max:
-                raise SpoolError(f"{self.files} snapshots are being received, which is the limit")
-            self.files += 1
+        self.take_files(1)
         try:
             with tempfile.TemporaryFile(dir=self.directory) as file:
                 return os.dup(file.fileno())
         except OSError as error:
-            with self._changing:
-                self.files -= 1
+            self.release(1, 0)
             raise SpoolError(f"cannot open a file for a snapshot: {error.strerror}") from error
+
+    def has_room(self, size: int) -> bool:
+        """Return whether the volume has room for so many bytes beside its reserve. It asks the volume, so it may block."""
+        return self._spare_bytes is None or self._spare_bytes() >= size
 
     def take(self, size: int) -> None:
         """Reserve room for bytes that are about to be written. Raises `SpoolError` if the disk has none."""
         with self._changing:
             total = self.disk_bytes + size
-            if total > self._disk_bytes_min and self._spare_bytes is not None and self._spare_bytes() < size:
+            if total > self._disk_bytes_min and not self.has_room(size):
                 raise SpoolError(f"no room on the disk for {total} bytes of snapshots")
             self.disk_bytes += size
 
-    def give_back(self, number: int, size: int) -> None:
-        """Close a file and release the room for its bytes."""
-        os.close(number)
+    def release(self, files: int, size: int) -> None:
+        """Release files that are closed, and the room for their bytes."""
         with self._changing:
-            self.files -= 1
+            self.files -= files
             self.disk_bytes -= size
 
 
@@ -162,4 +168,5 @@ class SnapshotSpool:
 
 
 def _close(spools: SnapshotSpools, file: _File) -> None:
-    spools.give_back(file.number, file.size)
+    os.close(file.number)
+    spools.release(1, file.size)

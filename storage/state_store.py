@@ -21,13 +21,16 @@ Invariants, as of the state file's `state_index`:
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Protocol
 
 from raftmq.raft.core import RestoredState
+from raftmq.raft.entry import LogPosition
+from raftmq.raft.hard_state import HardState
 from raftmq.raft.membership import Membership
+from raftmq.raft.messages import SnapshotMeta
 from raftmq.storage.log_store import LogStore, ReplicaKey, StateRow
 from raftmq.storage.row_stream import ClosableRows, KeyRange, Row
 from raftmq.types import LogIndex
@@ -96,11 +99,66 @@ class StateWrite:
     """The configuration as of `state_index`, if it changed."""
 
 
+class StateCopy(Protocol):
+    """The durable state of a replica as of one transaction, in a file of its own. It stays as it is when the replica changes or ends."""
+
+    @property
+    def position(self) -> LogPosition:
+        """The point after which the log started before the copy was made, so the log has everything that the copy lacks."""
+        ...
+
+    @property
+    def state_index(self) -> LogIndex:
+        """The entry that the rows include."""
+        ...
+
+    @property
+    def membership(self) -> Membership:
+        """The membership as of `state_index`."""
+        ...
+
+    @property
+    def file_bytes(self) -> int:
+        """Bytes of the volume that the copy takes."""
+        ...
+
+    def rows_from(self, first_key: bytes) -> ClosableRows:
+        """Return the rows from this key on, in key order. Any thread may call it. The rows raise `ReplicaClosedError` after `close`."""
+        ...
+
+    def close(self) -> None:
+        """Delete the copy. Safe to call again."""
+        ...
+
+
+class StagedState(Protocol):
+    """The state that an arriving snapshot brings, in a file of its own that replaces the replica's. One thread at a time uses it."""
+
+    def put(self, rows: Sequence[Row]) -> None:
+        """Write rows in one transaction: so many that they are in memory. Bodies that come with the log are left out.
+
+        Raises `StorageFullError` or `StorageUnavailableError`, after which the snapshot must be given up.
+        """
+        ...
+
+    def finish(self) -> None:
+        """Bring all rows to disk, so that the installation need not wait for them. Raises as `put`."""
+        ...
+
+    def rows(self, ranges: Sequence[KeyRange]) -> Iterator[Row]:
+        """Read rows back. Raises `StorageUnavailableError` if the disk returns other bytes than were written."""
+        ...
+
+    def close(self) -> None:
+        """Delete the file, unless it was installed. This happens automatically when nothing refers to the object any more."""
+        ...
+
+
 class StateStore(LogStore, Protocol):
     """A `LogStore` whose replicas may have a state file. Its methods raise `ReplicaClosedError` for a replica that has none open.
 
-    `open` answers with the state file's `state_index` and membership. `install` replaces both files: first the state file, which is
-    the point of no return, then the log. If the process ends between the two, `open` repeats the second step.
+    `open` answers with the state file's `state_index` and membership. `install` and `install_staged` replace both files: first the
+    state file, which is the point of no return, then the log. If the process ends between the two, `open` repeats the second step.
     """
 
     def create_with_state_file(self, key: ReplicaKey, restored: RestoredState) -> None:
@@ -150,5 +208,33 @@ class StateStore(LogStore, Protocol):
         """Return the lowest sequence after this one that has a location, in any generation, or None.
 
         With `evacuated_through` it limits the truncation of the log: the entry that holds it must stay.
+        """
+        ...
+
+    def state_bytes(self, key: ReplicaKey) -> int:
+        """Return the bytes that `copy_state` would write."""
+        ...
+
+    def copy_state(self, key: ReplicaKey) -> StateCopy:
+        """Copy the state file. Any thread may call it. Whoever closes the replica, or grows a map, waits until it has ended.
+
+        Raises:
+            ReplicaClosedError: The replica has no open state file.
+            StorageFullError: The volume has no room.
+            StorageUnavailableError: The file cannot be copied, for whatever reason. The snapshot can still be read from the file itself.
+        """
+        ...
+
+    def stage(self, key: ReplicaKey, position: LogPosition) -> StagedState:
+        """Begin a new state file for a snapshot whose log starts after `position`. The replica is unchanged. Any thread may call it.
+
+        Raises `StorageFullError` or `StorageUnavailableError`.
+        """
+        ...
+
+    def install_staged(self, key: ReplicaKey, hard_state: HardState, meta: SnapshotMeta, staged: StagedState) -> None:
+        """Install a snapshot as `install` does, with all rows in `staged`. Only meta rows are written, and two files renamed.
+
+        After `StorageFullError` the replica and `staged` are unchanged.
         """
         ...

@@ -69,6 +69,11 @@ class Limits:
     """Files of snapshots that are being received. Each uses a descriptor of those that are reserved for the engine."""
     snapshot_spool_disk_bytes_min: int = 64 * MIB
     """Disk space for received snapshots even below the disk's reserve, because a replica that is behind must be repaired."""
+    snapshot_copy_bytes_min: int = 1 * MIB
+    """A state file with fewer bytes in use is streamed from the file itself: a few frames do not keep its pages for long."""
+    snapshot_copies_max: int = 8
+    """Copies of state files from which snapshots are sent, as many as streams and as many again that wait for another receiver. Each uses a
+    descriptor of those that are reserved for the engine."""
     snapshot_streams_max: int = 4
     """Snapshots sent simultaneously. The others wait, metadata first."""
     client_reader_threads: int = 4
@@ -265,6 +270,16 @@ class Timing:
     """The delay of each further follower's campaign: more than an election takes."""
     leadership_publish_seconds: float = 10.0
     """Interval at which a broker repeats its leaderships to all others, for those that missed a change."""
+    snapshot_read_seconds: float = 300.0
+    """Time for which a snapshot may be streamed from a replica's file itself, because its read transaction keeps all pages that are freed
+    in the meantime. Streams from a copy have no limit."""
+    snapshot_stalled_seconds: float = 60.0
+    """Time after which a snapshot whose receiver accepts nothing is given up. The log is not truncated while one is sent."""
+    snapshot_resume_seconds: float = 60.0
+    """Time for which the log of a queue is not truncated after a snapshot was interrupted, so that the rows sent so far remain of use. A
+    receiver that fails repeatedly gets it once."""
+    snapshot_idle_seconds: float = 600.0
+    """Time for which a copy of a state file, and the received part of an interrupted snapshot, wait to be used again."""
     retention_check_seconds: float = 5.0
     """Interval at which housekeeping checks every replica. Retention may be late by as much."""
     controller_seconds: float = 0.5

@@ -77,6 +77,12 @@ EVENTS: Final[Mapping[str, str]] = {
     # snapshots
     "snapshot_sent": "A replica on another broker was sent the state of its group",
     "snapshot_not_sent": "The group changed or was removed while its snapshot was sent. The follower asks again",
+    "snapshot_copied": "The state of a partition was copied, and snapshots are sent from the copy",
+    "snapshot_copy_refused": "There is no room to copy the state of a partition, so a snapshot is sent from its file, which grows "
+    "in the meantime",
+    "snapshot_copy_left": "A copy of a state was not deleted before the broker stopped. The next start deletes it",
+    "snapshot_resumed": "A snapshot goes on where it was interrupted",
+    "snapshot_too_slow": "A snapshot was given up: its receiver accepted nothing, or its time was over. The follower asks again",
     "snapshot_dropped": "A snapshot that was being received was too large or incomplete",
     "snapshot_install_started": "A snapshot replaces the state of a replica here",
     "snapshot_waits_for_space": "There is no disk space to install a snapshot. Free some",
@@ -149,6 +155,7 @@ FIELDS: Final[Mapping[str, str]] = {
     "count": "number of items",
     "attempt": "number of the attempt",
     "rows": "rows of state in a snapshot",
+    "bytes": "size of a file",
     "address": "`host:port`",
     "peer": "a client's address",
     "path": "a path on this machine",

@@ -205,6 +205,13 @@ _GROUPS: Final = (
         ("reason",),
     ),
     Metric("raftmq_snapshots_sent_total", "counter", "Snapshots that were streamed to other brokers completely"),
+    Metric(
+        "raftmq_snapshots_resumed_total",
+        "counter",
+        "Incoming snapshots that went on where an earlier stream was interrupted",
+    ),
+    Metric("raftmq_snapshot_copies_made_total", "counter", "Copies of queue states that were made to send snapshots"),
+    Metric("raftmq_snapshot_copy_bytes", "gauge", "Disk space of copies of queue states. They are deleted when idle"),
     Metric("raftmq_snapshots_installed_total", "counter", "Snapshots that replaced the state of a replica here"),
 )
 

@@ -107,10 +107,11 @@ class Housekeeping:
         """Grow the maps of files that are nearly full, each on its writer."""
         keys = [replica.key for replica in self._engine.replicas.values()]
         fractions = await self._engine.loop.run_in_executor(self._readers, map_fractions, self._store, keys)
-        for key, fraction in fractions.items():
+        for (key, part), fraction in fractions.items():
             if fraction > NEARLY_FULL_FRACTION:
                 with self._step(), suppress(ReplicaClosedError):  # closed in the meantime
-                    await self._replicas.on_writer(key, partial(grow_map_if_nearly_full, self._store, key))
+                    grow = partial(grow_map_if_nearly_full, self._store, key, part)
+                    await self._replicas.on_file(key, part, self._readers, grow)
         self._engine.map_used_fraction_max = max(fractions.values(), default=0.0)
 
     def _forget_deleted_groups(self) -> None:

@@ -43,7 +43,8 @@ def open_replica(store: LmdbLogStore, registry: Registry, key: ReplicaKey, machi
             raise DamagedReplicaError(key, problem)
         registry.mark_verified(key)
     restored = store.open(key)
-    grow_map_if_nearly_full(store, key)
+    for part in store.parts(key):
+        grow_map_if_nearly_full(store, key, part)
     try:
         machine.restore(_rows_in_memory(store, key, machine), restored.state_index)
     except (ValueError, TypeError, KeyError, LookupError) as error:  # a row cannot be decoded

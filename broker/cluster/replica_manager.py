@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterator
+from concurrent.futures import Executor
 from functools import partial
 from typing import TypeVar
 
@@ -34,6 +35,7 @@ from raftmq.storage.lmdb_log_store import LmdbLogStore
 from raftmq.storage.log_store import ReplicaKey
 from raftmq.storage.registry import Registry
 from raftmq.storage.registry_codec import ReplicaState
+from raftmq.storage.state_store import FilePart
 from raftmq.types import METADATA_GROUP_ID, NO_NODE, GroupId, NodeId, ReplicaId
 
 log = structlog.get_logger(__name__)
@@ -104,6 +106,15 @@ class ReplicaManager:
     async def on_writer(self, key: ReplicaKey, function: Callable[[], T]) -> T:
         """Run a function on the replica's writer thread."""
         return await asyncio.wrap_future(self._writers.run(key, function), loop=self._loop)
+
+    async def on_file(self, key: ReplicaKey, part: FilePart, threads: Executor, function: Callable[[], T]) -> T:
+        """Run the maintenance of one of the replica's files: on the replica's writer if it is the log's, else in one of `threads`.
+
+        There it waits for the state's writer and no acknowledgement waits for it. A `CommitFailedError` must then end the process.
+        """
+        if part is FilePart.LOG:
+            return await self.on_writer(key, function)
+        return await self._loop.run_in_executor(threads, function)
 
     def close(self) -> list[asyncio.Task[None]]:
         """Start no further work. Cancel the running tasks and return them."""

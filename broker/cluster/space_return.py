@@ -1,4 +1,4 @@
-"""Return the space of deleted data to the volume: leftover rows, free pages of replica files, and the trash.
+"""Return the space of deleted data to the volume: leftover rows, free pages of replica files, idle copies, and the trash.
 
 Every `Timing.retention_check_seconds` it checks the files themselves, even if nothing is written or trimmed. A truncation deletes its rows
 in slices, so its caller cannot know when their space is free. Files are processed one at a time, the one with most free space first.
@@ -29,6 +29,7 @@ from raftmq.storage.errors import (
 from raftmq.storage.lmdb_log_store import LmdbLogStore
 from raftmq.storage.log_store import ReplicaKey
 from raftmq.storage.page_release import FileSpace
+from raftmq.storage.state_store import FilePart
 
 log = structlog.get_logger(__name__)
 
@@ -50,6 +51,7 @@ class FileLook(NamedTuple):
     key: ReplicaKey
     space: FileSpace
     has_truncated_rows: bool
+    part: FilePart = FilePart.LOG
 
     def is_due(self, *, is_short: bool) -> bool:
         """Return whether the file has enough free pages to be worth the work."""
@@ -68,12 +70,17 @@ def look_at(
     missing = {}
     for key in keys:
         try:
-            looks.append(FileLook(key, store.space(key), store.has_truncated_rows(key)))
+            looks += [_look_at(store, key, part) for part in store.parts(key)]
         except MissingReplicaError as error:
             missing[key] = error
         except ReplicaStorageError:  # closed in the meantime, or temporarily unreadable: the next round tries again
             continue
     return sorted(looks, key=lambda look: look.space.idle_bytes, reverse=True), missing
+
+
+def _look_at(store: LmdbLogStore, key: ReplicaKey, part: FilePart) -> FileLook:
+    has_truncated_rows = part is FilePart.LOG and store.has_truncated_rows(key)
+    return FileLook(key, store.space(key, part), has_truncated_rows, part)
 
 
 class SpaceReturn:
@@ -129,27 +136,34 @@ class SpaceReturn:
             if not look.is_due(is_short=is_short):
                 continue
             with self._step():
-                await self._reclaim(look.key, end_at)
+                await self._reclaim(look.key, look.part, end_at)
             if self._engine.loop.time() >= end_at:
                 break
         with self._step():
+            self._engine.return_snapshot_space(is_short=is_short)
+        with self._step():
             await in_thread(self._store.empty_trash, 0.0 if is_short else TRASH_GRACE_SECONDS)
 
-    async def _reclaim(self, key: ReplicaKey, end_at: float) -> None:
+    async def _reclaim(self, key: ReplicaKey, part: FilePart, end_at: float) -> None:
+        reclaim = partial(self._store.reclaim, key, part)
         try:
             while True:
-                released = await self._replicas.on_writer(key, partial(self._store.reclaim, key))
+                released = await self._replicas.on_file(key, part, self._readers, reclaim)
                 self._engine.counters.space_returned_bytes_total += released.volume_bytes
                 if released.is_complete or self._engine.loop.time() >= end_at:
                     break
-        except (ReplicaClosedError, CommitFailedError):
-            return  # closed in the meantime, or the writer has already reported that the process must end
+        except ReplicaClosedError:
+            return  # closed in the meantime
+        except CommitFailedError:
+            if part is FilePart.LOG:
+                return  # the writer has already reported that the process must end
+            raise
         except DamagedReplicaError as error:
             self._break(key, error)
         except (ReplicaStorageError, OSError) as error:
             if self._throttle.is_due(key):
                 log.warning("space_return_postponed", group_id=key.group_id, reason=str(error))
-        reason = self._store.why_without_holes(key)
+        reason = self._store.why_without_holes(key, part)
         if reason is not None and self._throttle.is_due():
             log.warning("file_without_holes", group_id=key.group_id, reason=reason)
 

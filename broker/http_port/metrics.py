@@ -228,6 +228,9 @@ def _engine_values(host: MetricsHost) -> dict[str, Value]:
         "raftmq_elections_won_total": float(counted.elections_won_total),
         "raftmq_leaderships_lost_total": float(counted.leaderships_lost_total),
         "raftmq_snapshots_sent_total": float(engine.snapshots.sent_total),
+        "raftmq_snapshots_resumed_total": float(engine.receiver.resumed_total),
+        "raftmq_snapshot_copies_made_total": float(engine.snapshots.copies.made_total),
+        "raftmq_snapshot_copy_bytes": float(engine.snapshots.copies.disk_bytes),
         "raftmq_snapshots_installed_total": float(engine.snapshots.installed_total),
         "raftmq_dropped_messages_total": float(counted.dropped_messages_total),
     }

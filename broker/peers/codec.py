@@ -60,6 +60,7 @@ class FrameType(IntEnum):
     SNAPSHOT_END = 16
     CLOCK_QUESTION = 17
     CLOCK = 18
+    SNAPSHOT_RESUME = 19
 
 
 FRAME_TYPES = {int(one): one for one in FrameType}
@@ -384,11 +385,16 @@ def decode_clock(body: memoryview) -> tuple[int, int]:
 
 # ---------------------------------------------------------------------------------------------------------- snapshots
 
-_SNAPSHOT_BEGIN = struct.Struct("<QQQQQQQQqQQB")
-"""stream id, group, source, target, term, position (index, term, next_offset, append_time), state_index, revision, auto."""
+_SNAPSHOT_BEGIN = struct.Struct("<QQQQQQQQQqQQB")
+"""stream id, group, snapshot id, source, target, term, position (index, term, next_offset, append_time), state_index, revision, auto."""
 _COUNT = struct.Struct("<I")
 _ROW = struct.Struct("<II")
 _STREAM_END = struct.Struct("<QQ")
+_STREAM_RESUME = struct.Struct("<QQQ")
+SNAPSHOT_KEY_BYTES_MAX = 511
+"""The longest key of a row, which is that of the storage."""
+NOT_RESUMABLE = 0
+"""The id of a snapshot that is streamed once: its rows are gone with the stream."""
 
 
 class SnapshotBegin(NamedTuple):
@@ -397,9 +403,13 @@ class SnapshotBegin(NamedTuple):
     stream_id: int
     group_id: GroupId
     message: InstallSnapshot
+    snapshot_id: int = NOT_RESUMABLE
+    """Streams of one source with equal ids carry the same rows. Never reused, except `NOT_RESUMABLE`."""
 
 
-def encode_snapshot_begin(stream_id: int, group_id: GroupId, message: InstallSnapshot) -> Parts:
+def encode_snapshot_begin(
+    stream_id: int, group_id: GroupId, message: InstallSnapshot, snapshot_id: int = NOT_RESUMABLE
+) -> Parts:
     """Return the body of a SNAPSHOT_BEGIN frame."""
     meta = message.meta
     members = meta.membership
@@ -407,6 +417,7 @@ def encode_snapshot_begin(stream_id: int, group_id: GroupId, message: InstallSna
         _SNAPSHOT_BEGIN.pack(
             stream_id,
             group_id,
+            snapshot_id,
             message.source,
             message.target,
             message.term,
@@ -429,7 +440,7 @@ def decode_snapshot_begin(body: memoryview) -> SnapshotBegin:
     """Decode the body of a SNAPSHOT_BEGIN frame. The message's data is an empty list for the rows that follow."""
     try:
         (
-            stream_id, group, source, target, term,
+            stream_id, group, snapshot_id, source, target, term,
             index, position_term, next_offset, time_ms, state_index, revision, auto_leave,
         ) = _SNAPSHOT_BEGIN.unpack_from(body)  # fmt: skip
         _check_numbers(group | source | target | term | index | position_term | next_offset | state_index | revision)
@@ -451,7 +462,7 @@ def decode_snapshot_begin(body: memoryview) -> SnapshotBegin:
     position = LogPosition(LogIndex(index), Term(position_term), Offset(next_offset), time_ms)
     meta = SnapshotMeta(position, LogIndex(state_index), membership)
     message = InstallSnapshot(ReplicaId(source), ReplicaId(target), Term(term), meta, [])
-    return SnapshotBegin(stream_id, GroupId(group), message)
+    return SnapshotBegin(stream_id, GroupId(group), message, snapshot_id)
 
 
 def encode_snapshot_rows(stream_id: int, rows: Sequence[tuple[bytes, bytes]]) -> Parts:
@@ -503,3 +514,32 @@ def decode_snapshot_end(body: memoryview) -> tuple[int, int]:
     except struct.error as error:
         raise FrameError(f"malformed end of a snapshot: {error}") from error
     return stream_id, count
+
+
+class SnapshotResume(NamedTuple):
+    """The rows of a snapshot that have arrived on an earlier stream."""
+
+    stream_id: int
+    """The stream on which the others are to follow."""
+    snapshot_id: int
+    """The snapshot of that stream. An id of a stream may be used again after a restart of the sender, and this one never is."""
+    row_count: int
+    last_key: bytes
+    """The key of the last row."""
+
+
+def encode_snapshot_resume(resume: SnapshotResume) -> Parts:
+    """Return the body of a SNAPSHOT_RESUME frame."""
+    return [_STREAM_RESUME.pack(resume.stream_id, resume.snapshot_id, resume.row_count), resume.last_key]
+
+
+def decode_snapshot_resume(body: memoryview) -> SnapshotResume:
+    """Decode the body of a SNAPSHOT_RESUME frame."""
+    try:
+        stream_id, snapshot_id, count = _STREAM_RESUME.unpack_from(body)
+    except struct.error as error:
+        raise FrameError(f"malformed resumption of a snapshot: {error}") from error
+    last_key = bytes(body[_STREAM_RESUME.size :])
+    if not last_key or len(last_key) > SNAPSHOT_KEY_BYTES_MAX:
+        raise FrameError(f"a snapshot cannot be resumed after a key of {len(last_key)} bytes")
+    return SnapshotResume(stream_id, snapshot_id, count, last_key)

@@ -216,7 +216,9 @@ class Commits:
             self._write_derived(replica)
 
     def _may_truncate(self, replica: Replica[StateMachine]) -> bool:
-        is_free = replica.pending_truncation is None and not replica.outgoing_snapshots.are_in_progress
+        is_free = replica.pending_truncation is None and not replica.outgoing_snapshots.hold_log(
+            self._loop.time(), self._timing.snapshot_resume_seconds
+        )
         return is_free and self._may_write_derived(replica)
 
     def delete_truncated_rows(self, replica: Replica[StateMachine]) -> None:

@@ -26,6 +26,7 @@ from raftmq.broker.base.supervisor import Work
 from raftmq.broker.peers.clocks import PeerClocks
 from raftmq.broker.peers.codec import (
     FrameType,
+    Parts,
     SnapshotBegin,
     decode_heartbeats,
     decode_leadership,
@@ -41,10 +42,12 @@ from raftmq.broker.replica.heartbeats import Heartbeats
 from raftmq.broker.replica.inbound_bytes import InboundBytes
 from raftmq.broker.replica.leadership_publisher import LeadershipPublisher
 from raftmq.broker.replica.leadership_table import LeadershipTable
+from raftmq.broker.replica.parked_snapshots import ParkedSnapshots
 from raftmq.broker.replica.recent_entries import RecentEntriesBudget
 from raftmq.broker.replica.replica import THROTTLE_RETRY_MS, Replica
 from raftmq.broker.replica.replica_log import ReplicaLog
 from raftmq.broker.replica.row_loads import RowLoads
+from raftmq.broker.replica.snapshot_rows import StagedRows
 from raftmq.broker.replica.snapshot_streams import SnapshotReceiver, memory_spools
 from raftmq.broker.replica.snapshots import Snapshots
 from raftmq.broker.replica.stall_aware_timers import StallAwareTimers
@@ -157,13 +160,17 @@ class Engine:
         self._pass_scheduled = False
         self._uncommitted_bytes = 0
         self._inbound = InboundBytes()
-        self._receiver = SnapshotReceiver(
+        self._spools = spools = spools or memory_spools(limits)
+        self.receiver = SnapshotReceiver(
             loop,
             readers.snapshots,
             limits,
-            spools or memory_spools(limits),
+            spools,
             self._on_snapshot,
             transport.hold_snapshots,
+            self._stage,
+            self._send_resume,
+            ParkedSnapshots(loop, timing.snapshot_idle_seconds),
         )
         self.leadership = LeadershipTable(owner.on_leadership_row, owner.client_address_of)
         self.publisher = LeadershipPublisher(loop, self.leadership, self.replicas, transport, timing)
@@ -173,7 +180,18 @@ class Engine:
         self.commits = Commits(loop, self, store, writers, timing, self._inbound, self.counters, self.write_backs)
         self.campaigns = Campaigns(loop, self, self.commits, self.replicas, limits, timing, uniform)
         self.snapshots = Snapshots(
-            loop, self, self.commits, store, readers, writers, transport, limits, self.write_backs
+            loop,
+            self,
+            self.commits,
+            store,
+            readers,
+            writers,
+            transport,
+            limits,
+            timing,
+            self.write_backs,
+            spools,
+            self.now_ms,
         )
         self._heartbeats = Heartbeats(self, self.replicas, transport)
         self._timers = StallAwareTimers(loop, timing.stall_seconds, self._on_stall)
@@ -191,6 +209,8 @@ class Engine:
         """Stop the timers and answer every waiter. Submitted writes still complete."""
         self._timers.close()
         self.commits.close()
+        self.snapshots.copies.close()
+        self.receiver.drop_parked()
         for replica in list(self.replicas.values()):
             self.remove_group(replica.group_id)
 
@@ -229,6 +249,8 @@ class Engine:
         if replica is not None:
             replica.close()
             self.write_backs.remove(replica)
+            self.snapshots.copies.forget(replica.key)
+            self.receiver.forget_group(group_id)
             self._led.discard(group_id)
             self.campaigns.leave_gate(group_id)
             self._inbound.forget(group_id)
@@ -501,10 +523,34 @@ class Engine:
             case FrameType.LEADERSHIP:
                 self.publisher.on_rows(node_id, decode_leadership(body))
             case FrameType.SNAPSHOT_BEGIN | FrameType.SNAPSHOT_ROWS | FrameType.SNAPSHOT_END:
-                self._receiver.on_frame(node_id, frame_type, body)
+                self.receiver.on_frame(node_id, frame_type, body)
+            case FrameType.SNAPSHOT_RESUME:
+                self.snapshots.on_resume(node_id, body)
             case _:
                 if self._unexpected_throttle.is_due((node_id, frame_type)):
                     log.warning("peer_frame_unexpected", peer_id=node_id, frame_type=frame_type.name)
+
+    def _stage(self, begin: SnapshotBegin) -> StagedRows | None:
+        """Begin the file of a snapshot for a replica whose state has a file of its own. Rows for any other replica are spooled."""
+        replica = self.replicas.get(begin.group_id)
+        if replica is None or not replica.is_disk_backed or replica.replica_id != begin.message.target:
+            return None
+        stage = partial(self._store.stage, replica.key, begin.message.meta.position)
+        return StagedRows(stage, self._spools, self._delete_soon)
+
+    def _delete_soon(self, delete: Callable[[], None]) -> None:
+        """Delete a file in a thread, at the request of the garbage collector, which may run while `submit` holds its lock."""
+        self.loop.call_soon_threadsafe(self._readers.snapshots.submit, delete)
+
+    def _send_resume(self, node_id: NodeId, body: Parts) -> None:
+        self._transport.send(node_id, Channel.CONTROL, FrameType.SNAPSHOT_RESUME, body)
+        self._transport.flush()
+
+    def return_snapshot_space(self, *, is_short: bool) -> None:
+        """Delete copies of states and parts of snapshots that have been idle for long, or all idle ones while the disk is short."""
+        self.snapshots.copies.drop_idle(0.0 if is_short else self.timing.snapshot_idle_seconds)
+        if is_short:
+            self.receiver.drop_parked()
 
     def _on_snapshot(self, node_id: NodeId, whole: SnapshotBegin) -> None:
         self.on_message(node_id, whole.group_id, whole.message)
@@ -544,7 +590,7 @@ class Engine:
     def on_peer_down(self, node_id: NodeId) -> None:
         """Give up everything that a peer was sending when its connection was lost."""
         self.publisher.on_peer_down(node_id)
-        self._receiver.forget_peer(node_id)
+        self.receiver.forget_peer(node_id)
         self._record_lost(node_id)
 
     def on_peer_up(self, node_id: NodeId) -> None:
@@ -565,7 +611,7 @@ class Engine:
 
     def on_snapshots_lost(self, node_id: NodeId) -> None:
         """Drop a node's snapshots after their connection ended. This node may have no connection to that node."""
-        self._receiver.forget_peer(node_id)
+        self.receiver.forget_peer(node_id)
 
     # ------------------------------------------------------------------------------------------------ ticks
 

@@ -1,4 +1,4 @@
-"""Count the snapshots of one replica that are being sent to its peers."""
+"""Count the snapshots of one replica that are being sent to its peers, and remember those that were interrupted."""
 
 from __future__ import annotations
 
@@ -14,11 +14,24 @@ class OutgoingSnapshots:
     def __init__(self) -> None:
         self._count = 0
         self._sent_at: dict[ReplicaId, float] = {}
+        self._interrupted_at: dict[ReplicaId, float] = {}
+        """Loop time of the first interruption since a peer was sent a whole snapshot."""
 
     @property
     def are_in_progress(self) -> bool:
-        """Return whether any is being sent. The log must not be truncated then, because the log must continue the sent rows."""
+        """Return whether any is being sent."""
         return self._count > 0
+
+    def hold_log(self, now: float, resume_seconds: float) -> bool:
+        """Return whether the log must not be truncated, because it must continue rows that are being sent, or that are to be resumed."""
+        return self._count > 0 or any(now - since < resume_seconds for since in self._interrupted_at.values())
+
+    def record_end(self, target: ReplicaId, now: float, *, is_resumable: bool) -> None:
+        """Record how a stream ended. One that fails repeatedly does not hold the log for longer than the first time."""
+        if is_resumable:
+            self._interrupted_at.setdefault(target, now)
+        else:
+            self._interrupted_at.pop(target, None)
 
     def begin(self) -> None:
         """Count one more in progress."""

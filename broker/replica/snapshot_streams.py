@@ -1,7 +1,7 @@
-"""Stream snapshots between nodes.
+"""Receive snapshots from other nodes.
 
-The sender reads rows from one transaction, in a thread, and sends them in chunks on a channel of their own. The receiver spools
-the frames to disk until the snapshot is complete and the core sees it. Neither side holds more than a few chunks in memory.
+Rows go to disk until the snapshot is complete and the core sees it: frames into a spool, or rows of a large state into the file that will
+replace the replica's. Only a few chunks are in memory. `snapshot_sender` is the other side.
 """
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Executor
-from itertools import count
 from typing import Final
 
 import structlog
@@ -22,27 +21,18 @@ from raftmq.broker.peers.codec import (
     FrameType,
     Parts,
     SnapshotBegin,
+    SnapshotResume,
     decode_snapshot_begin,
     decode_snapshot_end,
-    encode_snapshot_begin,
-    encode_snapshot_end,
-    encode_snapshot_rows,
+    encode_snapshot_resume,
     snapshot_stream_of,
 )
-from raftmq.broker.peers.protocol import Channel, Transport
-from raftmq.broker.replica.replica import Replica
-from raftmq.broker.replica.snapshot_rows import SnapshotRows
-from raftmq.fsm.state_machine import StateMachine
-from raftmq.raft.messages import InstallSnapshot, SnapshotMeta
-from raftmq.storage.errors import DamagedReplicaError, LogRangeError, ReplicaClosedError, StorageUnavailableError
-from raftmq.storage.log_store import LogStore
-from raftmq.storage.row_stream import ClosableRows
+from raftmq.broker.replica.parked_snapshots import ParkedSnapshots
+from raftmq.broker.replica.snapshot_rows import ReceivedRows, SnapshotRows, StagedRows
 from raftmq.storage.snapshot_spool import SnapshotSpools
-from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId, ReplicaId
+from raftmq.types import GroupId, NodeId
 
 log = structlog.get_logger(__name__)
-
-Row = tuple[bytes, bytes]
 
 CHUNK_BYTES: Final = 256
 """Memory of a queued frame beside its bytes."""
@@ -52,116 +42,6 @@ STOOD_STILL_SECONDS: Final = 10.0
 """A stream without a frame for this long is evicted when another one needs its budget."""
 MEMBER_BYTES_FACTOR: Final = 5
 """A replica id has 8 bytes on the wire, but 32 and a reference in a tuple here."""
-
-
-class SnapshotSender:
-    """Streams a bounded number of snapshots simultaneously."""
-
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        transport: Transport,
-        store: LogStore,
-        readers: Executor,
-        limits: Limits,
-        on_streamed: Callable[[Replica[StateMachine], ReplicaId, bool], None],
-        on_damage: Callable[[Replica[StateMachine], Exception], None],
-    ) -> None:
-        self._loop = loop
-        self._transport = transport
-        self._store = store
-        self._readers = readers
-        self._limits = limits
-        self._on_streamed = on_streamed
-        self._on_damage = on_damage
-        self._ids = count(1)
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    @property
-    def streams(self) -> int:
-        """Return the number of snapshots that are being sent."""
-        return len(self._tasks)
-
-    def is_full(self, group_id: GroupId) -> bool:
-        """Return whether a new stream would have to wait (metadata never does)."""
-        return group_id != METADATA_GROUP_ID and len(self._tasks) >= self._limits.snapshot_streams_max
-
-    def start(self, replica: Replica[StateMachine], node_id: NodeId, message: InstallSnapshot) -> None:
-        """Stream the group's durable state to a replica on `node_id`. `on_streamed` reports how it ended."""
-        task = self._loop.create_task(self._run(replica, node_id, message))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _run(self, replica: Replica[StateMachine], node_id: NodeId, message: InstallSnapshot) -> None:
-        is_sent = False
-        try:
-            is_sent = await self._stream(replica, node_id, message)
-        except DamagedReplicaError as error:
-            self._on_damage(replica, error)
-        except (LogRangeError, ReplicaClosedError, StorageUnavailableError) as error:
-            log.info("snapshot_not_sent", group_id=replica.group_id, reason=str(error))
-        finally:
-            self._on_streamed(replica, message.target, is_sent)
-
-    async def _stream(self, replica: Replica[StateMachine], node_id: NodeId, message: InstallSnapshot) -> bool:
-        stored = await self._loop.run_in_executor(self._readers, self._store.snapshot, replica.key)
-        try:
-            meta = SnapshotMeta(stored.position, stored.state_index, stored.membership)
-            return await self._stream_rows(replica, node_id, message, meta, stored.rows)
-        finally:
-            stored.rows.close()  # an open read transaction retains every page that is freed after it
-
-    async def _stream_rows(
-        self,
-        replica: Replica[StateMachine],
-        node_id: NodeId,
-        message: InstallSnapshot,
-        meta: SnapshotMeta,
-        rows: ClosableRows,
-    ) -> bool:
-        state_index = meta.state_index
-        if replica.group_id == METADATA_GROUP_ID:
-            position_at_state = await replica.find_position(state_index)
-            if position_at_state is None:
-                return False
-            meta = dataclasses.replace(meta, position=position_at_state)
-        stream_id = next(self._ids)
-        begin = dataclasses.replace(message, meta=meta, data=None)
-        if not await self._send(
-            node_id, FrameType.SNAPSHOT_BEGIN, encode_snapshot_begin(stream_id, replica.group_id, begin)
-        ):
-            return False
-        total = 0
-        while True:
-            chunk = await self._loop.run_in_executor(self._readers, _take, rows, self._limits.snapshot_chunk_bytes)
-            if not chunk:
-                break
-            total += len(chunk)
-            if not await self._send(node_id, FrameType.SNAPSHOT_ROWS, encode_snapshot_rows(stream_id, chunk)):
-                return False
-        log.info(
-            "snapshot_sent", group_id=replica.group_id, peer_id=node_id, index=meta.position.index,
-            state_index=state_index, rows=total,
-        )  # fmt: skip
-        return await self._send(node_id, FrameType.SNAPSHOT_END, encode_snapshot_end(stream_id, total))
-
-    async def _send(self, node_id: NodeId, frame_type: FrameType, body: Parts) -> bool:
-        if not await self._transport.drained(node_id, Channel.SNAPSHOT):
-            return False
-        is_queued = self._transport.send(node_id, Channel.SNAPSHOT, frame_type, body)
-        self._transport.flush()
-        return is_queued
-
-
-def _take(rows: Iterator[Row], bytes_max: int) -> list[Row]:
-    chunk: list[Row] = []
-    size = 0
-    for row in rows:
-        chunk.append(row)
-        size += len(row[0]) + len(row[1]) + 8
-        if size >= bytes_max:
-            break
-    return chunk
 
 
 def memory_spools(limits: Limits) -> SnapshotSpools:
@@ -174,11 +54,15 @@ def memory_spools(limits: Limits) -> SnapshotSpools:
 class _Incoming:
     """An incomplete stream."""
 
-    __slots__ = ("begin", "count", "is_writing", "moved_at", "queue", "rows", "size")
+    __slots__ = ("begin", "count", "is_finished", "is_lost", "is_writing", "moved_at", "queue", "rows", "size")
 
-    def __init__(self, begin: SnapshotBegin, rows: SnapshotRows) -> None:
+    def __init__(self, begin: SnapshotBegin, rows: ReceivedRows) -> None:
         self.begin = begin
         self.rows = rows
+        self.is_finished = not isinstance(rows, StagedRows)
+        """Whether all rows are on disk, as far as they must be before the core sees the snapshot."""
+        self.is_lost = False
+        """Whether the stream was interrupted while a frame was being written. Its rows are parked afterwards."""
         self.queue: deque[bytes] = deque()
         """Frames that are not spooled yet."""
         self.is_writing = False
@@ -191,9 +75,9 @@ class _Incoming:
 
 
 class SnapshotReceiver:
-    """Assembles streams. Each peer has one stream for a group, the newest.
+    """Keeps the rows of streams until they are complete. Each peer has one stream for a group, the newest.
 
-    Threads write rows to spools, so a snapshot may be as large as the disk. The bytes that are not spooled yet are bounded. A peer
+    Threads write rows to disk, so a snapshot may be as large as the disk. The bytes that are not spooled yet are bounded. A peer
     that sends rows faster than they are written is not read. When memory is short the longest-idle stream is evicted, so that
     an abandoned stream does not block others.
 
@@ -208,8 +92,23 @@ class SnapshotReceiver:
         spools: SnapshotSpools,
         on_whole: Callable[[NodeId, SnapshotBegin], None],
         hold: Callable[[NodeId, bool], None],
+        stage: Callable[[SnapshotBegin], StagedRows | None] = lambda begin: None,
+        resume: Callable[[NodeId, Parts], None] = lambda node_id, body: None,
+        parked: ParkedSnapshots | None = None,
     ) -> None:
-        """`on_whole` is called with each complete snapshot. `hold` pauses and resumes reading a peer's snapshots."""
+        """Take what the receiver calls.
+
+        Args:
+            loop: The event loop.
+            threads: Write the rows.
+            limits: Bounds of memory.
+            spools: Budget of files and disk space.
+            on_whole: Called with each complete snapshot.
+            hold: Pauses and resumes reading a peer's snapshots.
+            stage: Returns a file for the rows of a snapshot, or None if they are to be spooled.
+            resume: Sends a SNAPSHOT_RESUME frame.
+            parked: Keeps interrupted snapshots. None: they start again.
+        """
         self._loop = loop
         self._threads = threads
         self._bytes_max = limits.snapshot_memory_bytes_max
@@ -217,6 +116,11 @@ class SnapshotReceiver:
         self._spools = spools
         self._on_whole = on_whole
         self._hold = hold
+        self._stage = stage
+        self._resume = resume
+        self._parked = parked
+        self.resumed_total = 0
+        """Streams that went on where an earlier one was interrupted."""
         self.bytes_held = 0
         """Memory of all incomplete streams."""
         self._incoming: dict[tuple[NodeId, int], _Incoming] = {}
@@ -248,17 +152,39 @@ class SnapshotReceiver:
             self._held.remove(node_id)
             self._hold(node_id, False)
         for key in [key for key, incoming in self._incoming.items() if key[0] == node_id and incoming.count is None]:
-            self._drop(key)
+            self._interrupt(key)
+
+    def forget_group(self, group_id: GroupId) -> None:
+        """Drop the interrupted snapshot of a group whose replica has gone."""
+        if self._parked is not None:
+            self._parked.forget(group_id)
+
+    def drop_parked(self) -> None:
+        """Drop all interrupted snapshots, because the disk is short."""
+        if self._parked is not None:
+            self._parked.clear()
 
     def _begin(self, node_id: NodeId, begin: SnapshotBegin, wire_bytes: int) -> None:
         before = self._by_group.get((node_id, begin.group_id))
         if before is not None:
-            self._drop(before)
+            self._interrupt(before)
         key = (node_id, begin.stream_id)
         self._drop(key)  # a stream of another group has this id: it was not finished and never will be
-        self._incoming[key] = _Incoming(begin, SnapshotRows(self._spools.new()))
+        self._incoming[key] = _Incoming(begin, self._rows_for(node_id, begin))
         self._by_group[node_id, begin.group_id] = key
         self._count(key, STREAM_BYTES + MEMBER_BYTES_FACTOR * wire_bytes)
+
+    def _rows_for(self, node_id: NodeId, begin: SnapshotBegin) -> ReceivedRows:
+        """Return the rows of an earlier stream of the same snapshot, or no rows yet."""
+        parked = self._parked.take(begin) if self._parked is not None else None
+        if parked is not None:
+            self.resumed_total += 1
+            log.info("snapshot_resumed", group_id=begin.group_id, peer_id=node_id, rows=len(parked))
+            resume = SnapshotResume(begin.stream_id, begin.snapshot_id, len(parked), parked.last_key)
+            self._resume(node_id, encode_snapshot_resume(resume))
+            return parked
+        staged = self._stage(begin)
+        return SnapshotRows(self._spools.new()) if staged is None else staged
 
     def _extend(self, key: tuple[NodeId, int], body: memoryview) -> None:
         incoming = self._incoming.pop(key, None)
@@ -284,6 +210,12 @@ class SnapshotReceiver:
             before = incoming.rows.memory_bytes
             future = self._loop.run_in_executor(self._threads, incoming.rows.take, body)
             future.add_done_callback(lambda done: self._on_kept(key, incoming, len(body), before, done))
+        elif incoming.count is not None and not incoming.is_finished:
+            assert isinstance(incoming.rows, StagedRows)
+            incoming.is_finished = incoming.is_writing = True
+            self.bytes_held += CHUNK_BYTES
+            future = self._loop.run_in_executor(self._threads, incoming.rows.finish)
+            future.add_done_callback(lambda done: self._on_kept(key, incoming, 0, 0, done))
         elif incoming.count is not None:
             self._finish(key, incoming)
 
@@ -295,6 +227,8 @@ class SnapshotReceiver:
         self._count_unwritten(key[0], -size)
         error = None if done.cancelled() else done.exception()
         if self._incoming.get(key) is not incoming:
+            if incoming.is_lost and error is None and not done.cancelled():
+                self._park(incoming)
             return
         if error is not None:
             self._fail(key, error)
@@ -303,8 +237,21 @@ class SnapshotReceiver:
         if self._incoming.get(key) is incoming:
             self._go_on(key, incoming)
 
+    def _interrupt(self, key: tuple[NodeId, int]) -> None:
+        """Drop a stream that may be resumed."""
+        incoming = self._drop(key)
+        if incoming is not None:
+            incoming.is_lost = incoming.is_writing
+            if not incoming.is_writing:
+                self._park(incoming)
+
+    def _park(self, incoming: _Incoming) -> None:
+        if self._parked is not None and isinstance(incoming.rows, StagedRows):
+            self._parked.put(incoming.begin, incoming.rows)
+
     def _finish(self, key: tuple[NodeId, int], incoming: _Incoming) -> None:
         self._drop(key)
+        self.forget_group(incoming.begin.group_id)
         if incoming.count != len(incoming.rows):
             self._say_dropped(key, incoming, f"{incoming.count} rows were sent, but {len(incoming.rows)} arrived")
             return
@@ -329,8 +276,8 @@ class SnapshotReceiver:
         self.bytes_held += size
         while self.bytes_held > self._bytes_max and self._incoming:
             longest = next(iter(self._incoming))
-            dropped = self._drop(longest)
-            assert dropped is not None
+            dropped = self._incoming[longest]
+            self._interrupt(longest)
             self._say_dropped(
                 longest,
                 dropped,

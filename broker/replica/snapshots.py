@@ -1,6 +1,6 @@
 """Handle the snapshots of groups: describe one, send it to a replica that is too far behind, and install one here.
 
-While a snapshot is installed nothing else of its group moves. `snapshot_streams` implements the streams. Source: Ongaro's thesis
+While a snapshot is installed nothing else of its group moves. `snapshot_sender` and `snapshot_streams` implement the streams. Source: Ongaro's thesis
 5.1-5.3. A snapshot of a partition has two positions: the point after which its log starts, and the index of its derived state.
 """
 
@@ -8,25 +8,27 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from typing import cast
 
 import structlog
-from raftmq.broker.base.limits import Limits
+from raftmq.broker.base.limits import Limits, Timing
 from raftmq.broker.base.log_throttle import LogThrottle
+from raftmq.broker.peers.codec import decode_snapshot_resume
 from raftmq.broker.peers.protocol import Transport
 from raftmq.broker.replica.commits import Commits
 from raftmq.broker.replica.disk import SPACE_RETRY_SECONDS
 from raftmq.broker.replica.engine_host import EngineHost
 from raftmq.broker.replica.outgoing_snapshots import PAUSE_SECONDS
 from raftmq.broker.replica.replica import Replica
-from raftmq.broker.replica.snapshot_rows import Row
-from raftmq.broker.replica.snapshot_streams import SnapshotSender
+from raftmq.broker.replica.snapshot_copies import SnapshotCopies
+from raftmq.broker.replica.snapshot_rows import Row, StagedRows, rows_to_restore
+from raftmq.broker.replica.snapshot_sender import SnapshotSender
 from raftmq.broker.replica.thread_pools import ThreadPools
 from raftmq.broker.replica.write_backs import WriteBacks
 from raftmq.broker.replica.writers import Writers
-from raftmq.fsm.state_machine import StateMachine, resident_rows
+from raftmq.fsm.state_machine import StateMachine
 from raftmq.raft.entry import LogPosition
 from raftmq.raft.hard_state import HardState
 from raftmq.raft.messages import InstallSnapshot, SnapshotMeta
@@ -37,8 +39,9 @@ from raftmq.storage.errors import (
     StorageFullError,
     StorageUnavailableError,
 )
-from raftmq.storage.log_store import LogStore
-from raftmq.types import METADATA_GROUP_ID, NO_NODE, LogIndex, ReplicaId
+from raftmq.storage.snapshot_spool import SnapshotSpools
+from raftmq.storage.state_store import StateStore
+from raftmq.types import METADATA_GROUP_ID, NO_NODE, LogIndex, NodeId, ReplicaId
 
 log = structlog.get_logger(__name__)
 
@@ -51,12 +54,15 @@ class Snapshots:
         loop: asyncio.AbstractEventLoop,
         host: EngineHost,
         commits: Commits,
-        store: LogStore,
+        store: StateStore,
         readers: ThreadPools,
         writers: Writers,
         transport: Transport,
         limits: Limits,
+        timing: Timing,
         write_backs: WriteBacks,
+        space: SnapshotSpools,
+        now_ms: Callable[[], int],
     ) -> None:
         self._write_backs = write_backs
         self._loop = loop
@@ -71,8 +77,17 @@ class Snapshots:
         """Snapshots that were streamed completely."""
         self.installed_total = 0
         """Snapshots that replaced a replica's state here."""
+        self.copies = SnapshotCopies(loop, store, readers.snapshots, limits, space, now_ms)
         self._sender = SnapshotSender(
-            loop, transport, store, readers.snapshots, limits, self._on_streamed, host.break_replica
+            loop,
+            transport,
+            store,
+            readers.snapshots,
+            limits,
+            timing,
+            self.copies,
+            self._on_streamed,
+            host.break_replica,
         )
 
     @property
@@ -117,10 +132,17 @@ class Snapshots:
 
     def _on_streamed(self, replica: Replica[StateMachine], target: ReplicaId, is_sent: bool) -> None:
         replica.outgoing_snapshots.end()
+        replica.outgoing_snapshots.record_end(
+            target, self._loop.time(), is_resumable=replica.is_disk_backed and not is_sent
+        )
         self.sent_total += is_sent
         if not replica.is_closed:
             self._host.guarded(replica, replica.core.report_snapshot, target, is_sent)
             self._host.mark_dirty(replica)
+
+    def on_resume(self, node_id: NodeId, body: memoryview) -> None:
+        """Have a stream go on after the rows that its receiver has already. Raises `FrameError`."""
+        self._sender.on_resume(node_id, decode_snapshot_resume(body))
 
     # ------------------------------------------------------------------------------------------------ installing
 
@@ -145,7 +167,7 @@ class Snapshots:
         assert message is not None
         rows = cast("Collection[Row]", message.data)
         fresh = type(replica.state_machine)()
-        restoring = self._threads.submit(fresh.restore, resident_rows(fresh, rows), message.meta.state_index)
+        restoring = self._threads.submit(lambda: fresh.restore(rows_to_restore(fresh, rows), message.meta.state_index))
         restoring.add_done_callback(
             lambda done: self._loop.call_soon_threadsafe(self._on_restored, replica, work, fresh, done)
         )
@@ -166,12 +188,19 @@ class Snapshots:
         # appends after the snapshot may have moved the commit index, but their entries are not in this write
         commit_index = LogIndex(min(core.commit_index, message.meta.position.index))
         hard_state = HardState(core.term, core.vote, commit_index)
-        future = self._writers.run(
-            replica.key, lambda: self._store.install(replica.key, hard_state, message.meta, rows)
-        )
+        future = self._writers.run(replica.key, lambda: self._write(replica, hard_state, message.meta, rows))
         future.add_done_callback(
             lambda done: self._loop.call_soon_threadsafe(self._on_installed, replica, work, fresh, done)
         )
+
+    def _write(
+        self, replica: Replica[StateMachine], hard_state: HardState, meta: SnapshotMeta, rows: Collection[Row]
+    ) -> None:
+        """Replace the replica's files, on its writer."""
+        if isinstance(rows, StagedRows):
+            self._store.install_staged(replica.key, hard_state, meta, rows.state)
+        else:
+            self._store.install(replica.key, hard_state, meta, rows)
 
     def _on_installed(
         self, replica: Replica[StateMachine], work: AppendWork, fresh: StateMachine, done: Future[None]

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,10 @@ class SimConfig(BrokerConfig):
             clock_check_seconds=0.2,
             clock_difference_seconds=0.5,
             clock_wait_seconds=3.0,
+            snapshot_read_seconds=4.0,
+            snapshot_stalled_seconds=2.0,
+            snapshot_resume_seconds=1.0,
+            snapshot_idle_seconds=3.0,
         )
 
 
@@ -80,6 +85,7 @@ class TightConfig(SimConfig):
         return replace(
             BrokerConfig.limits(self),
             snapshot_chunk_bytes=200,
+            snapshot_copy_bytes_min=0,
             snapshot_streams_max=1,
             campaigns_max=1,
             catching_up_max=1,
@@ -247,6 +253,10 @@ class Cluster:
         self.parts_class = parts_class
         self.installs = 0
         """Number of snapshots installed by processes that have ended."""
+        self.tears_left = 0
+        """Number of installed snapshots at which a machine will lose power between the two files."""
+        self.resumes = 0
+        """Number of snapshots that they resumed."""
         self.on_process: list[Callable[[Process], None]] = []
         """Called with each process whose node was created, before the node starts."""
         self.on_fatal_error: list[Callable[[Process, BaseException], None]] = []
@@ -317,6 +327,7 @@ class Cluster:
             config, self.loop, self.network, machine.disk, machine.wall, rng, end_process, _METRICS
         )
         process = machine.process = Process(machine, host, parts)
+        machine.disk.on_first_file = partial(self.tear_install, machine)
         self.trace(f"{machine.name} starts, boot {machine.boot}")
         self.loop.spawn(host, self._run(process, config))
 
@@ -396,6 +407,16 @@ class Cluster:
         if process is not None:
             self._remove(process, is_power_cut=is_power_cut, why="loses power" if is_power_cut else "is killed")
 
+    def tear_install(self, machine: Machine) -> bool:
+        """Cut the power of a machine whose process has replaced the first of two files, if that is to happen. It starts again soon."""
+        process = machine.process
+        if not self.tears_left or process is None or process.is_stopping:
+            return False
+        self.tears_left -= 1
+        self._remove(process, is_power_cut=True, why="loses power between two files")
+        self._start_later(machine)
+        return True
+
     def _remove(self, process: Process, *, is_power_cut: bool, why: str) -> None:
         machine = process.machine
         if machine.process is not process:
@@ -404,6 +425,8 @@ class Cluster:
         machine.process = None
         if process.parts.sim_store is not None:
             self.installs += process.parts.sim_store.installs
+        if process.node is not None:
+            self.resumes += process.node.engine.receiver.resumed_total
         if is_power_cut:
             self.network.dark[machine.name] = None
         if process.parts.sim_writers is not None:

@@ -19,7 +19,6 @@ from raftmq.broker.environment import NodeEnvironment
 from raftmq.broker.grpc_port.server import GrpcHost, GrpcServer
 from raftmq.broker.http_port.metrics import MetricsHost
 from raftmq.broker.http_port.server import HttpServer
-from raftmq.broker.replica.snapshot_streams import memory_spools
 from raftmq.broker.replica.thread_pools import ThreadPools
 from raftmq.broker.services.forwarder import GrpcForwarder
 from raftmq.broker.services.host import ServiceHost
@@ -199,7 +198,13 @@ class SimParts(NodeEnvironment):
 
     def snapshot_spools(self, limits: Limits, disk: DiskReserve) -> SnapshotSpools:
         """See `NodeEnvironment`. Spools stay in memory, since the simulated disk holds rows, not files."""
-        return memory_spools(limits)
+        return SnapshotSpools(
+            None,
+            memory_bytes=limits.snapshot_spool_memory_bytes,
+            files_max=limits.snapshot_spool_files_max,
+            disk_bytes_min=limits.snapshot_spool_disk_bytes_min,
+            spare_bytes=disk.spare_bytes,
+        )
 
     def readers(self, limits: Limits) -> ThreadPools:
         """See `NodeEnvironment`."""

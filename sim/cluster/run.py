@@ -153,6 +153,7 @@ class Simulation:
         self.workload = Workload(self.cluster, self.checker, options, self._child())
         self.queues: QueueWorkload | None = None
         if self.queue_options is not None:
+            self.cluster.tears_left = self.queue_options.torn_installs
             rng = random.Random(f"queues of {seed}")
             self.queues = QueueWorkload(self.cluster, options, self.queue_options, rng, self.workload.spawn)
             self.queues.ledger.is_stopping = lambda: self.workload.is_stopping
@@ -436,6 +437,8 @@ class Simulation:
             "writes_refused": sum(m.disk.refused_writes for m in machines),
             "snapshots_installed": self.cluster.installs
             + sum(p.parts.sim_store.installs for p in self.cluster.running() if p.parts.sim_store is not None),
+            "snapshots_resumed": self.cluster.resumes
+            + sum(p.node.engine.receiver.resumed_total for p in self.cluster.running() if p.node is not None),
             "boots": sum(m.boot for m in machines),
             "leaders": self.checker.leaders_elected,
             "replicas_quarantined": len(self.checker.quarantined),
@@ -449,6 +452,8 @@ class Simulation:
             "clocks_found_wrong": self.checker.clocks_found_wrong,
             "retention_trims": self.checker.retention.trims,
             "write_backs_kept": sum(m.disk.kept_write_backs for m in machines),
+            "snapshot_copies": sum(m.disk.copies_made for m in machines),
+            "snapshot_copies_left": sum(m.disk.copies_left for m in machines),
             "installs_torn": sum(m.disk.torn_installs for m in machines),
             **self.workload.outcomes,
             **(self.queues.ledger.counts if self.queues is not None else {}),

@@ -93,6 +93,12 @@ SUBJECTS = {
         [samples.snapshot_end()],
         2_000,
     ),
+    "snapshot-resume": Subject(
+        codec.decode_snapshot_resume,
+        lambda value: joined(codec.encode_snapshot_resume(value)),
+        [samples.snapshot_resume()],
+        2_000,
+    ),
 }
 
 
@@ -513,7 +519,7 @@ LIES = {
         + struct.pack("<QQQI", 4, 3, 4, 1)
         + struct.pack("<QQBQIqI", 5, 3, 1, 0, 1, 0, 2**32 - 1),
     ),
-    "members": (codec.decode_snapshot_begin, samples.snapshot_begin()[:89] + struct.pack("<I", 2**32 - 1)),
+    "members": (codec.decode_snapshot_begin, samples.snapshot_begin()[:97] + struct.pack("<I", 2**32 - 1)),
     "a row": (codec.decode_snapshot_rows, struct.pack("<QII", 1, 2**32 - 1, 2**32 - 1)),
 }
 

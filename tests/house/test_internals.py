@@ -635,11 +635,12 @@ def test_columns() -> None:
 def test_a_snapshot_stream() -> None:
     position = LogPosition(201, 202, 203, -204)
     meta = messages.SnapshotMeta(position, 205, membership_of(1, 2, 1, 0))
-    begin = peer_codec.encode_snapshot_begin(206, 207, messages.InstallSnapshot(208, 209, 210, meta))
+    begin = peer_codec.encode_snapshot_begin(206, 207, messages.InstallSnapshot(208, 209, 210, meta), 213)
     data = b"".join(map(bytes, begin))
     values = {
         "stream_id": 206,
         "group_id": 207,
+        "snapshot_id": 213,
         "source": 208,
         "target": 209,
         "term": 210,
@@ -657,6 +658,9 @@ def test_a_snapshot_stream() -> None:
     rows = b"".join(map(bytes, peer_codec.encode_snapshot_rows(206, [(b"k", b"value")])))
     assert rows == struct.pack("<QII", 206, 1, 5) + b"kvalue"
     assert b"".join(map(bytes, peer_codec.encode_snapshot_end(206, 1))) == struct.pack("<QQ", 206, 1)
+    assert b"".join(map(bytes, peer_codec.encode_snapshot_resume(peer_codec.SnapshotResume(206, 213, 7, b"k")))) == (
+        struct.pack("<QQQ", 206, 213, 7) + b"k"
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------- every page

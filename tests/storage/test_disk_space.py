@@ -74,6 +74,24 @@ def test_on_a_full_volume_the_ballast_is_released_before_any_file_is_opened(tmp_
     assert not disk.has_ballast
 
 
+def test_copies_of_an_earlier_process_make_room_for_a_start(tmp_path: Path) -> None:
+    """A copy may be what filled the volume. The ballast stays for what comes later."""
+    free = [GIB]
+    disk = reserve(tmp_path, free)
+    assert disk.create_ballast()
+    groups = tmp_path / "groups"
+    groups.mkdir()
+    names = ["7-3.state.mdb.copy.1", "7-3.state.mdb.new.2", "7-3.state.mdb.new.2-lock", "7-3.mdb.new"]
+    for name in ("7-3.mdb", "7-3.state.mdb", *names):
+        (groups / name).touch()
+    disk.prepare_opening()
+    assert len(list(groups.iterdir())) == 6, "with enough room the store removes them later"
+    disk._probe_free = lambda: GIB if not (groups / names[0]).exists() else 0
+    disk.prepare_opening()
+    assert {path.name for path in groups.iterdir()} == {"7-3.mdb", "7-3.state.mdb"}
+    assert disk.has_ballast
+
+
 def test_the_real_volume_is_probed_by_default(tmp_path: Path) -> None:
     disk = DiskReserve(tmp_path)
     assert disk.reserve_bytes > 0

@@ -358,11 +358,12 @@ def test_crashes_and_unfinished_files_are_only_notes(data_dir: Path) -> None:
     for _ in range(3):
         with_registry(data_dir, lambda registry: registry.mark_open([PARTITION]), is_clean=False)
     Registry(data_dir / "node.mdb", suspects=[PARTITION]).close(is_clean=False)
-    (data_dir / "groups" / "9-1.mdb.new").write_bytes(b"half")
+    for name in ("9-1.mdb.new", "9-1.state.mdb.new.4", "9-1.state.mdb.copy.5"):
+        (data_dir / "groups" / name).write_bytes(b"half")
     (data_dir / "trash" / "5-2.mdb.0").write_bytes(b"old")
     diagnosis = examine(data_dir)
     assert {finding.severity for finding in diagnosis.findings} == {Severity.NOTE}
-    assert len(diagnosis.findings) == 4
+    assert len(diagnosis.findings) == 6
     assert diagnosis.is_healthy
 
 

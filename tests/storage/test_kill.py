@@ -113,6 +113,7 @@ def check(directory: Path, acknowledged: tuple[int, int, int]) -> None:
 def check_with_state_file(directory: Path, acknowledged: tuple[int, int, int]) -> None:
     """Check also that the two files belong together, and that the body of each waiting message is in one of them."""
     with lmdb_store(directory) as store:
+        assert not [path for path in (directory / "groups").iterdir() if ".new" in path.name or ".copy" in path.name]
         restored: RestoredState = store.open(KEY)
         assert (restored.last_index, restored.state_index, restored.hard_state.term) >= acknowledged
         assert restored.position.index <= restored.state_index <= restored.last_index

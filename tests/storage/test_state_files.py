@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import lmdb
 import pytest
 from raftmq.raft.entry import Entry, LogPosition
 from raftmq.raft.hard_state import HardState
@@ -19,6 +21,7 @@ from raftmq.storage.errors import (
     MissingReplicaError,
     ReplicaClosedError,
     StorageFullError,
+    StorageUnavailableError,
     UnsupportedFormatError,
 )
 from raftmq.storage.file_check import find_problem
@@ -27,9 +30,10 @@ from raftmq.storage.log_scan import Verify
 from raftmq.storage.log_store import Update
 from raftmq.storage.replica_codec import IDENTITY_KEY, Identity, encode_identity
 from raftmq.storage.row_scrub import ScrubPlace
-from raftmq.storage.row_stream import KeyRange, RowStream
+from raftmq.storage.row_stream import KeyRange, Row, RowStream
+from raftmq.storage.staged_state import LmdbStagedState
 from raftmq.storage.state_codec import FORMAT_VERSION, STATE_META_KEY, StateMeta
-from raftmq.storage.state_store import FilePart, StateWrite, body_key, location_key
+from raftmq.storage.state_store import FilePart, StagedState, StateWrite, body_key, location_key
 from raftmq.types import LogIndex, Offset, ReplicaId, Term
 
 from tests.support.storage.log_builder import (
@@ -186,6 +190,237 @@ def test_a_killed_installation_leaves_the_old_or_the_new_replica(
             # the term of a snapshot is durable with it; a later term that nobody was answered in may be lost
             assert restored.hard_state == (new if step == 3 else HardState(Term(6), ReplicaId(0), LogIndex(50)))
             assert list(after.state_rows(KEY)) == NEW_ROWS
+
+
+def staged_rows(store: LmdbLogStore, rows: Sequence[Row] = tuple(NEW_ROWS)) -> StagedState:
+    staged = store.stage(KEY, SNAPSHOT.position)
+    staged.put(rows)
+    staged.finish()
+    return staged
+
+
+@pytest.mark.parametrize("step", range(4))
+def test_a_killed_installation_of_staged_rows_leaves_the_old_or_the_new_replica(
+    tmp_path: Path, store: LmdbLogStore, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    left = tmp_path / "left"
+    new = hard(9, 1, 50)
+    staged = staged_rows(store)
+    die_at(monkeypatch, tmp_path / "node", left, step, lambda: store.install_staged(KEY, new, SNAPSHOT, staged))
+    for _ in range(2):
+        with lmdb_store(left) as after:
+            restored = after.open(KEY)
+            assert names(after) == FILES
+            expected = (8, 7, OLD_ROWS) if step == 0 else (50, 60, NEW_ROWS)
+            assert (restored.last_index, restored.state_index, list(after.state_rows(KEY))) == expected
+    assert find_problem(left / "groups" / "7-3.state.mdb") is None
+
+
+def test_a_staged_file_is_synced_before_it_gets_its_name(store: LmdbLogStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[str] = []
+    fsync, rename = os.fsync, Path.replace
+
+    def record_fsync(descriptor: int) -> None:
+        steps.append(f"sync {Path(f'/proc/self/fd/{descriptor}').readlink().name}")
+        fsync(descriptor)
+
+    def record_rename(source: Path, target: Path) -> Path:
+        steps.append(f"rename {source.name}")
+        return rename(source, target)
+
+    staged = staged_rows(store)
+    monkeypatch.setattr(os, "fsync", record_fsync)
+    monkeypatch.setattr(Path, "replace", record_rename)
+    store.install_staged(KEY, hard(9), SNAPSHOT, staged)
+    built = ["sync 7-3.mdb.new", "sync 7-3.state.mdb.new.1"]
+    renamed = ["rename 7-3.state.mdb.new.1", "sync groups", "rename 7-3.mdb.new", "sync groups"]
+    assert steps == built + renamed
+
+
+def test_the_next_start_deletes_unfinished_snapshots_and_copies(tmp_path: Path, store: LmdbLogStore) -> None:
+    """Whole ones, one with half a chunk, and one whose copying was interrupted: nothing of them is ever used."""
+    staged, copy = staged_rows(store), store.copy_state(KEY)
+    groups = store.path(KEY).parent
+    left = tmp_path / "left"
+    os.system(f"cp -r {tmp_path / 'node'} {left}")
+    (left / "groups" / "7-3.state.mdb.new.8").write_bytes((groups / "7-3.state.mdb.new.1").read_bytes()[:5000])
+    (left / "groups" / "7-3.state.mdb.copy.9").write_bytes(b"half")
+    assert {path.name for path in (left / "groups").glob("*.mdb.*") if "lock" not in path.name} == {
+        "7-3.state.mdb.new.1",
+        "7-3.state.mdb.new.8",
+        "7-3.state.mdb.copy.2",
+        "7-3.state.mdb.copy.9",
+    }
+    with lmdb_store(left) as after:
+        assert after.stored_replicas() == [KEY]
+        assert names(after) <= FILES
+        assert after.open(KEY).state_index == 7
+        assert list(after.state_rows(KEY)) == OLD_ROWS
+    staged.close()
+    copy.close()
+    assert names(store) == FILES
+
+
+def test_a_staged_file_is_deleted_with_its_last_reference(store: LmdbLogStore) -> None:
+    staged = staged_rows(store)
+    assert "7-3.state.mdb.new.1" in names(store)
+    del staged
+    gc.collect()
+    assert names(store) == FILES
+
+
+def test_staged_rows_are_written_in_one_transaction_for_each_part(store: LmdbLogStore) -> None:
+    """The meta rows come last, so a file with half of its rows is no state file."""
+    staged = store.stage(KEY, SNAPSHOT.position)
+    assert isinstance(staged, LmdbStagedState)
+    before = staged._environment.info()["last_txnid"]
+    for number in range(3):
+        staged.put([(b"%05d" % row, b"") for row in range(number * 1000, number * 1000 + 1000)])
+    assert staged._environment.info()["last_txnid"] == before + 3
+    with staged._environment.begin() as transaction:
+        assert transaction.stat(staged._databases.meta)["entries"] == 0
+    staged.close()
+
+
+def test_a_large_staged_file_is_synced_now_and_then(store: LmdbLogStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raftmq.storage.staged_state.SYNC_BYTES", 10_000)
+    syncs: list[int] = []
+    sync = LmdbStagedState._sync
+    monkeypatch.setattr(LmdbStagedState, "_sync", lambda self: (syncs.append(self._unsynced_bytes), sync(self)))
+    staged = store.stage(KEY, SNAPSHOT.position)
+    for number in range(10):
+        staged.put([(b"%05d" % number, bytes(4000))])
+    assert len(syncs) == 3
+    assert max(syncs) < 14_000
+    staged.close()
+
+
+def test_a_flipped_byte_in_a_staged_row_is_found_when_it_is_restored(store: LmdbLogStore) -> None:
+    staged = staged_rows(store, [(b"row", b"x" * 300)])
+    flip(store.path(KEY).parent / "7-3.state.mdb.new.1", b"x" * 300, 7)
+    with pytest.raises(StorageUnavailableError, match="does not read back"):
+        list(staged.rows([(b"", None)]))
+    staged.close()
+
+
+def test_a_staged_snapshot_without_room_can_be_installed_later(
+    store: LmdbLogStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staged = staged_rows(store)
+
+    def no_room(path: Path) -> None:
+        raise OSError(28, "No space left on device", path)
+
+    monkeypatch.setattr("raftmq.storage.staged_state.sync_file", no_room)
+    with pytest.raises(StorageFullError):
+        store.install_staged(KEY, hard(9), SNAPSHOT, staged)
+    assert names(store) == FILES | {"7-3.state.mdb.new.1", "7-3.state.mdb.new.1-lock"}
+    assert list(store.state_rows(KEY)) == OLD_ROWS
+    monkeypatch.undo()
+    store.install_staged(KEY, hard(9), SNAPSHOT, staged)
+    assert list(store.state_rows(KEY)) == NEW_ROWS
+    assert names(store) == FILES
+
+
+def test_rows_that_do_not_fit_into_the_map_give_up_the_staged_snapshot(tmp_path: Path) -> None:
+    with lmdb_store(tmp_path, map_bytes=MIB) as store:
+        staged = store.stage(KEY, SNAPSHOT.position)
+        with pytest.raises(StorageFullError):
+            staged.put([(b"%d" % number, bytes(100_000)) for number in range(20)])
+        with pytest.raises(StorageUnavailableError):
+            staged.put([(b"k" * 600, b"longer than any key")])
+        staged.close()
+
+
+# ---------------------------------------------------------------------------------------------------- copies
+
+
+def test_a_copy_has_no_free_pages_and_no_lock(store: LmdbLogStore) -> None:
+    churned(store)
+    copy = store.copy_state(KEY)
+    assert copy.file_bytes < MIB < store.state_path(KEY).stat().st_size
+    assert names(store) - FILES == {"7-3.state.mdb.copy.1"}
+    copy.close()
+    assert names(store) == FILES
+
+
+def test_write_backs_go_on_while_a_copy_is_made(store: LmdbLogStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The copy shows the state before or after a write-back, and never a part of it."""
+    state = store._state(KEY)
+    copy_to = state.copy_to
+
+    def write_beside(path: Path) -> None:
+        writer = threading.Thread(target=write, args=(store, 8, (b"beside", b"row"), (b"old", None)))
+        writer.start()
+        copy_to(path)
+        writer.join(30)
+
+    monkeypatch.setattr(state, "copy_to", write_beside)
+    copy = store.copy_state(KEY)
+    assert (copy.state_index, list(copy.rows_from(b""))) in [(7, OLD_ROWS), (8, [(b"beside", b"row")])]
+    assert list(store.state_rows(KEY)) == [(b"beside", b"row")]
+    copy.close()
+
+
+def test_the_position_of_a_copy_is_read_before_its_rows(store: LmdbLogStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A truncation in between would leave the receiver without a body that was evacuated after the copy."""
+    write(store, 8, (location_key(0, 0), b"home"))
+    state = store._state(KEY)
+    copy_to = state.copy_to
+
+    def truncate_behind(path: Path) -> None:
+        copy_to(path)
+        store.evacuate(KEY, [(location_key(0, 0), b"body")])
+        last = store.entries(KEY, index(8), index(8), MIB)[0]
+        store.append_batch([(KEY, Update(truncation=position_after(last)))])
+
+    monkeypatch.setattr(state, "copy_to", truncate_behind)
+    copy = store.copy_state(KEY)
+    assert [key for key, _ in copy.rows_from(b"")] == [location_key(0, 0), *(key for key, _ in OLD_ROWS)]
+    assert copy.position.next_offset == 0
+    copy.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (lmdb.DiskError("No space left on device"), StorageFullError),
+        (OSError(28, "No space left on device"), StorageFullError),
+        (lmdb.IncompatibleError("page leak"), StorageUnavailableError),
+        (OSError(5, "Input/output error"), StorageUnavailableError),
+    ],
+)
+def test_a_copy_that_fails_says_nothing_about_the_replica(
+    store: LmdbLogStore, monkeypatch: pytest.MonkeyPatch, error: Exception, expected: type[Exception]
+) -> None:
+    """None of these errors ends the process or quarantines the replica. Whoever reads the file itself learns what is wrong."""
+
+    def fail(path: Path) -> None:
+        path.write_bytes(b"half a copy")
+        raise error
+
+    monkeypatch.setattr(store._state(KEY), "copy_to", fail)
+    with pytest.raises(expected):
+        store.copy_state(KEY)
+    assert names(store) == FILES
+    write(store, 8, (b"beside", b"row"))
+
+
+def test_a_copy_that_is_no_state_file_is_deleted(store: LmdbLogStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store._state(KEY), "copy_to", lambda path: path.write_bytes(bytes(8192)))
+    with pytest.raises(StorageUnavailableError):
+        store.copy_state(KEY)
+    assert names(store) == FILES
+
+
+def test_a_flipped_byte_in_a_copy_is_found_on_read(store: LmdbLogStore) -> None:
+    write(store, 8, (b"row", b"x" * 300))
+    copy = store.copy_state(KEY)
+    flip(store.path(KEY).parent / "7-3.state.mdb.copy.1", b"x" * 300, 7)
+    with pytest.raises(DamagedReplicaError):
+        list(copy.rows_from(b""))
+    copy.close()
+    assert list(store.state_rows(KEY))[1] == (b"row", b"x" * 300)
 
 
 @pytest.mark.parametrize("step", range(4))

@@ -22,7 +22,8 @@ from raftmq.storage import durable_files
 from raftmq.storage.lmdb_log_store import LmdbLogStore
 from raftmq.storage.log_store import StateRow, Update
 from raftmq.storage.memory_log_store import MemoryLogStore
-from raftmq.storage.state_store import StateWrite, body_key, is_body, is_location, location_key, sequence_of
+from raftmq.storage.row_stream import Row
+from raftmq.storage.state_store import StateCopy, StateWrite, body_key, is_body, is_location, location_key, sequence_of
 from raftmq.types import LogIndex, Offset, ReplicaId
 
 from tests.support.storage.log_builder import KEY, VOTERS, LogBuilder, Store, hard, initial_state, position_after
@@ -59,6 +60,7 @@ class TwinStateStores(RuleBasedStateMachine):
         self.rows: dict[bytes, bytes] = {}
         self.evacuated_through = -1
         self.generation = 0
+        self.copies: list[tuple[StateCopy, LogPosition, LogIndex, list[Row]]] = []
         self.next_sequence = 0
         """The first sequence that the state does not include."""
 
@@ -88,6 +90,7 @@ class TwinStateStores(RuleBasedStateMachine):
             self.rows.pop(body_key(sequence_of(key)), None)
 
     def teardown(self) -> None:
+        self.close_copies()
         self.lmdb.close(KEY)
         shutil.rmtree(self.root)
 
@@ -174,6 +177,7 @@ class TwinStateStores(RuleBasedStateMachine):
 
     def _crash(self) -> None:
         """Continue from a copy of the files, as a killed process left them."""
+        self.close_copies()
         self.lmdb.close(KEY)
         shutil.rmtree(self.root / str(self.lives - 1))
         self.lmdb = LmdbLogStore(self.directory, map_bytes=1 << 26, verify="tail" if self.lives % 2 else "full")
@@ -188,7 +192,10 @@ class TwinStateStores(RuleBasedStateMachine):
 
     @rule(data=st.data(), ahead=st.integers(0, 9), sequences=st.sets(st.integers(0, 30)), step=st.integers(0, 4))
     def install(self, data: st.DataObject, ahead: int, sequences: set[int], step: int) -> None:
-        """Install a snapshot of another replica, and end the process before or after one of its two renames, or not at all (4)."""
+        """Install a snapshot of another replica, and end the process before or after one of its two renames, or not at all (4).
+
+        Its rows are given together, or were staged in chunks before.
+        """
         last = self.points[-1]
         position = LogPosition(
             LogIndex(last.index + ahead), last.term, Offset(last.next_offset + ahead), last.append_time_ms
@@ -198,19 +205,46 @@ class TwinStateStores(RuleBasedStateMachine):
         for sequence in sequences:
             rows |= {location_key(self.generation, sequence): b"home", body_key(sequence): body_of(sequence)}
         meta = SnapshotMeta(position, state_index, SINGLE)
-        hard_state = hard(5, 0, position.index)
+        chunk_rows = data.draw(st.integers(0, 3), "rows of a chunk")
+
+        def install(store: Store) -> None:
+            self._install(store, meta, sorted(rows.items()), chunk_rows)
+
         if step == 4:
-            self.both(lambda store: store.install(KEY, hard_state, meta, sorted(rows.items())))
+            self.both(install)
         else:
             old, self.lives = self.directory, self.lives + 1
             ending = mock.patch("raftmq.storage.lmdb_log_store.replace_file", self._ending_at(step, old))
             with ending, suppress(ProcessEndedError):
-                self.lmdb.install(KEY, hard_state, meta, sorted(rows.items()))
+                install(self.lmdb)
             if step > 0:
-                self.memory.install(KEY, hard_state, meta, sorted(rows.items()))
+                install(self.memory)
             self._crash()
         if step > 0:
             self._on_installed(meta, rows)
+
+    def _install(self, store: Store, meta: SnapshotMeta, rows: list[Row], chunk_rows: int) -> None:
+        hard_state = hard(5, 0, meta.position.index)
+        if not chunk_rows:
+            store.install(KEY, hard_state, meta, rows)
+            return
+        staged = store.stage(KEY, meta.position)
+        for first in range(0, len(rows), chunk_rows):
+            staged.put(rows[first : first + chunk_rows])
+        staged.finish()
+        store.install_staged(KEY, hard_state, meta, staged)
+
+    @rule()
+    def copy(self) -> None:
+        """Copy the state. Whatever happens to the replica, the copy stays as it is."""
+        self.close_copies()
+        copies = [store.copy_state(KEY) for store in self.stores]
+        self.copies = [(copy, self.position, self.state_index, sorted(self.rows.items())) for copy in copies]
+
+    def close_copies(self) -> None:
+        for copy, *_ in self.copies:
+            copy.close()
+        self.copies = []
 
     def _ending_at(self, step: int, old: Path) -> Callable[[Path, Path], None]:
         renames = iter(range(2))
@@ -243,6 +277,11 @@ class TwinStateStores(RuleBasedStateMachine):
             assert (snapshot.position, snapshot.state_index) == (self.position, self.state_index)
             assert snapshot.membership == self.membership
             assert store.evacuated_through(KEY) == self.evacuated_through
+
+    @invariant()
+    def copies_stay_as_they_are(self) -> None:
+        for copy, position, state_index, rows in self.copies:
+            assert (copy.position, copy.state_index, list(copy.rows_from(b""))) == (position, state_index, rows)
 
     @invariant()
     def every_body_is_found(self) -> None:

@@ -14,7 +14,7 @@ from raftmq.raft.messages import SnapshotMeta
 from raftmq.storage.errors import LogRangeError, MissingReplicaError, ReplicaClosedError, ReplicaExistsError
 from raftmq.storage.log_store import StateRow, Update
 from raftmq.storage.memory_log_store import MemoryLogStore
-from raftmq.storage.state_store import EVACUATED_BODIES_MAX, StateWrite, body_key, location_key
+from raftmq.storage.state_store import EVACUATED_BODIES_MAX, StateWrite, body_key, location_key, sequence_of
 from raftmq.types import LogIndex, Offset, ReplicaId, Term
 
 from tests.support.storage.log_builder import (
@@ -362,3 +362,89 @@ def test_file_bytes_grow_with_the_state(store: Store) -> None:
     before = store.file_bytes(KEY)
     write(store, 5, *((b"%d" % number, b"z" * 4096) for number in range(20)))
     assert store.file_bytes(KEY) >= before + 20 * 4096
+
+
+# ---------------------------------------------------------------------------------------------------- copies and staged snapshots
+
+
+def test_a_copy_keeps_the_state_of_one_transaction(store: Store) -> None:
+    append(store, *LogBuilder().many(4))
+    write(store, 8, *located(0, 1, 2), (b"\x01row", b"old"))
+    evacuate(store, 0, 1)
+    copy = store.copy_state(KEY)
+    before = rows_of(store)
+    write(store, 9, (location(0), None), (b"\x01row", b"new"), *located(3))
+    evacuate(store, 2)
+    store.append_batch([(KEY, Update(truncation=position_after(store.entries(KEY, index(8), index(8), MIB)[0])))])
+    assert list(copy.rows_from(b"")) == before
+    assert (body_key(0), b"body 0") in before
+    assert (copy.state_index, copy.membership, copy.position) == (8, VOTERS, GENESIS)
+    copy.close()
+
+
+def test_a_copy_is_read_from_any_key_on(store: Store) -> None:
+    write(store, 5, *located(1, 5, 9))
+    copy = store.copy_state(KEY)
+    for first, expected in ((location(0), [1, 5, 9]), (location(5), [5, 9]), (location(6), [9]), (location(10), [])):
+        assert [sequence_of(key) for key, _ in copy.rows_from(first)] == expected
+    copy.close()
+
+
+def test_a_copy_outlives_its_replica_until_it_is_closed(store: Store) -> None:
+    write(store, 5, *((b"\x01%05d" % number, b"") for number in range(600)))
+    copy = store.copy_state(KEY)
+    rows = copy.rows_from(b"")
+    next(rows)
+    store.retire(KEY)
+    assert sum(1 for _ in rows) == 599
+    rows = copy.rows_from(b"")
+    next(rows)
+    copy.close()
+    with pytest.raises(ReplicaClosedError):
+        list(rows)
+    copy.close()
+
+
+def test_only_an_open_state_file_is_copied(store: Store) -> None:
+    write(store, 5, *located(1))
+    assert store.state_bytes(KEY) > 0
+    store.close(KEY)
+    for call in (store.copy_state, store.state_bytes):
+        with pytest.raises(ReplicaClosedError):
+            call(KEY)
+
+
+def test_a_staged_snapshot_is_installed_as_one_that_is_given_at_once(store: Store) -> None:
+    write(store, 5, (b"\x01old", b"state"))
+    staged = store.stage(KEY, SNAPSHOT.position)
+    rows = [*located(3, 69, 70), (b"\x30row", b"value"), (body_key(3), b"body 3"), (body_key(70), b"with the log")]
+    staged.put(rows[:2])
+    staged.put(rows[2:])
+    staged.finish()
+    assert rows_of(store) == [(b"\x01old", b"state")]
+    store.install_staged(KEY, hard(6, 0, 50), SNAPSHOT, staged)
+    assert rows_of(store) == rows[:-1]
+    restored = reopened(store)
+    assert (restored.position, restored.state_index) == (SNAPSHOT.position, 60)
+    assert (restored.last_index, restored.hard_state) == (50, hard(6, 0, 50))
+    assert rows_of(store) == rows[:-1]
+    assert store.evacuated_through(KEY) == 69
+    write(store, 61, (b"\x30row", b"next"))
+    append(store, *LogBuilder(SNAPSHOT.position).many(2))
+
+
+def test_staged_rows_are_read_back_by_ranges(store: Store) -> None:
+    staged = store.stage(KEY, SNAPSHOT.position)
+    staged.put([(b"\x01%03d" % number, b"%d" % number) for number in range(50)])
+    found = list(staged.rows([(b"\x01010", b"\x01013"), (b"\x01048", None)]))
+    assert found == [(b"\x01%03d" % number, b"%d" % number) for number in (10, 11, 12, 48, 49)]
+    staged.close()
+
+
+def test_a_staged_snapshot_that_is_given_up_leaves_the_replica_as_it_was(store: Store) -> None:
+    write(store, 6, (b"\x01old", b"state"))
+    staged = store.stage(KEY, SNAPSHOT.position)
+    staged.put([(b"\x01new", b"state")])
+    staged.close()
+    assert reopened(store).state_index == 6
+    assert rows_of(store) == [(b"\x01old", b"state")]

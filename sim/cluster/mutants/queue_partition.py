@@ -122,11 +122,61 @@ def evacuated_body_deleted_too_early() -> None:
     replication_factor=3,
 )
 def snapshot_without_bodies() -> None:
+    from raftmq.storage import staged_state
     from raftmq.storage.state_store import is_body
 
     from sim.cluster.world import disk
 
-    disk.rows_of_snapshot = lambda rows, position: (row for row in rows if not is_body(row[0]))  # type: ignore[attr-defined]
+    for module in (disk, staged_state):
+        module.rows_of_snapshot = lambda rows, position: (row for row in rows if not is_body(row[0]))  # type: ignore[attr-defined]
+
+
+@queue_mutant(
+    "an installation replaces the log before the state",
+    queues={"tail_entries": 3, "torn_installs": 3},
+    machines=4,
+    move_replicas=8,
+    replication_factor=3,
+)
+def log_installed_before_the_state() -> None:
+    from raftmq.storage.errors import CommitFailedError
+    from raftmq.storage.log_scan import Verify
+    from raftmq.storage.replica_codec import FORMAT_WITH_STATE_FILE
+
+    from sim.cluster.world import disk
+
+    def exchange_both(self: Any, replica: Any, state: Any, file: Any, new: Any) -> None:
+        self._exchange(replica, disk._log_file(replica.key, new, FORMAT_WITH_STATE_FILE, ()))
+        if self.disk.on_first_file():
+            raise CommitFailedError(replica.key, "the process was killed between the two files")
+        state.detach()
+        self.disk.state_files[replica.key] = state.file = file
+        state.attach(Verify.TAIL)
+
+    disk.SimLogStore._exchange_both = exchange_both  # type: ignore[method-assign]
+
+
+@queue_mutant(
+    "a resumed snapshot skips the row after the last one received",
+    queues={"tail_entries": 3},
+    machines=4,
+    move_replicas=8,
+    replication_factor=3,
+    is_tight=True,
+    drop_share=0.05,
+)
+def resumption_skips_a_row() -> None:
+    from raftmq.broker.replica.snapshot_sender import SnapshotSender
+
+    async def skip(self: Any, outgoing: Any, row_count: int, last_key: bytes) -> None:
+        outgoing.resume_from = None
+        if row_count > outgoing.sent:
+            outgoing.rows = outgoing.copy.copy.rows_from(last_key)
+            next(outgoing.rows, None)
+            next(outgoing.rows, None)
+            outgoing.sent = row_count
+
+    SnapshotSender._skip = skip  # type: ignore[method-assign]
 
 
 @queue_mutant("a write-back claims one entry more than its rows describe", kill=8, fault_every=0.4)

@@ -55,6 +55,8 @@ class QueueOptions:
     body_bytes_max: int
     all_down: int
     """Weight of the fault of this name, which only queues need."""
+    torn_installs: int = 0
+    """Number of installed snapshots at which a machine loses power between the two files."""
     config: dict[str, str] = field(default_factory=dict)
     """Settings of both topics in addition."""
 
@@ -93,4 +95,5 @@ def draw_queue_options(rng: random.Random) -> QueueOptions:
         body_bytes_max=choice((20, 300)),
         all_down=choice((0, 0, 1)),
         config=choice(({}, {"backoff.base.ms": "100", "backoff.jitter.percent": "50"}, {"tenant.rate": "50"})),
+        torn_installs=choice((0, 0, 1, 3)),
     )

@@ -17,12 +17,13 @@ from typing import Any, TypeVar, cast
 
 from raftmq.errors import invariant
 from raftmq.raft.core import RestoredState
+from raftmq.raft.entry import LogPosition
 from raftmq.raft.hard_state import HardState
 from raftmq.raft.messages import SnapshotMeta
 from raftmq.storage.checksum import CHECKSUM_BYTES, seal
 from raftmq.storage.disk_space import DiskReserve
 from raftmq.storage.errors import CommitFailedError, MissingReplicaError, ReplicaExistsError, StorageFullError
-from raftmq.storage.lmdb_env import reading
+from raftmq.storage.lmdb_env import disturbed, reading
 from raftmq.storage.lmdb_file import WHOLE_TABLE, OpenStream
 from raftmq.storage.lmdb_log_store import LmdbLogStore
 from raftmq.storage.lmdb_replica import LmdbReplica
@@ -51,9 +52,11 @@ from raftmq.storage.replica_codec import (
 )
 from raftmq.storage.row_scrub import ScrubPlace, ScrubSlice
 from raftmq.storage.row_stream import KeyRange, Row
+from raftmq.storage.staged_state import LmdbStagedState
 from raftmq.storage.state_codec import FORMAT_VERSION as STATE_FORMAT_VERSION
 from raftmq.storage.state_codec import STATE_META_KEY, StateMeta, encode_state_meta
-from raftmq.storage.state_store import FilePart, LocatedBody, StateWrite
+from raftmq.storage.state_copy import LmdbStateCopy
+from raftmq.storage.state_store import FilePart, LocatedBody, StagedState, StateCopy, StateWrite
 from raftmq.storage.writer_threads import Completion, InlineWriter
 
 from sim.cluster.world.loop import VirtualLoop
@@ -76,6 +79,11 @@ class Disk:
         self.capacity = capacity
         self.files: dict[ReplicaKey, RowFile] = {}
         self.state_files: dict[ReplicaKey, RowFile] = {}
+        self.copies: list[RowFile] = []
+        """Copies of state files, from which snapshots are sent. The next process deletes those that a crash leaves."""
+        self.copies_left = 0
+        """Number of copies that a crash left."""
+        self.copies_made = 0
         self.trash: list[RowFile] = []
         self.registry: dict[bytes, bytes] = {}
         self.has_ballast = False
@@ -93,6 +101,8 @@ class Disk:
         """Number of write-backs that became durable in a crash, unknown to the process that asked for them."""
         self.torn_installs = 0
         """Number of crashes between the two files of an installed snapshot."""
+        self.on_first_file: Callable[[], bool] = lambda: False
+        """Called when the first of these files was replaced. Returns whether the process was killed by that."""
         self.refused_writes = 0
         self.map_bytes_max = 0
         """If not 0, the size at which a file counts as full."""
@@ -115,7 +125,7 @@ class Disk:
         """Return the number of free bytes."""
         if self.is_full:
             return 0
-        files = (*self.files.values(), *self.state_files.values())
+        files = (*self.files.values(), *self.state_files.values(), *self.copies)
         return self.capacity - sum(file.allocated for file in files) - BALLAST_BYTES * self.has_ballast
 
     def write_seconds(self, now: float) -> float:
@@ -203,6 +213,45 @@ class SimStateFile(LmdbStateFile):
         return meta, rows
 
 
+class SimStateCopy(LmdbStateCopy):
+    """The production copy over rows in memory."""
+
+    def __init__(self, key: ReplicaKey, disk: Disk, file: RowFile, position: LogPosition) -> None:
+        self._disk = disk
+        self.file = file
+        disk.copies.append(file)
+        disk.copies_made += 1
+        super().__init__(key, Path(f"{key.group_id}-{key.replica_id}.copy"), position)
+
+    def attach(self, verify: Verify) -> None:
+        """See `LmdbStateCopy`. The file is in memory, and so small that its size says nothing."""
+        self.file_bytes = self.file.size
+        with reading(self.key):
+            environment = MemoryEnvironment(self.file, 0)
+            databases = cast("Any", _StateDatabases)
+            with environment.begin(buffers=True) as transaction:
+                view = cast("Any", transaction)
+                self._checked(lambda: self._read_meta(view, databases, verify))
+        self._environment, self._databases = cast("Any", environment), databases
+
+    def close(self) -> None:
+        """See `StateCopy.close`."""
+        self.detach()
+        if self.file in self._disk.copies:
+            self._disk.copies.remove(self.file)
+
+
+class SimStagedState(LmdbStagedState):
+    """The production file of an arriving snapshot, in memory. It is gone with the process."""
+
+    def __init__(self, key: ReplicaKey, position: LogPosition) -> None:
+        self.file = RowFile(*_STATE_DATABASES)
+        super().__init__(key, Path("staged"), 0, position, disturbed)
+
+    def _create(self, map_bytes: int) -> Any:
+        return MemoryEnvironment(self.file, map_bytes), _StateDatabases
+
+
 def _freeze(streams: Iterable[OpenStream], table: str, ranges: Sequence[KeyRange]) -> None:
     """Have the newest stream keep the current rows: transactions in memory see later ones, too."""
     for stream in streams:
@@ -235,6 +284,8 @@ class SimLogStore(LmdbLogStore):
         self._replicas: dict[ReplicaKey, LmdbReplica] = {}
         self._opening: set[ReplicaKey] = set()
         self.installs = 0
+        disk.copies_left += len(disk.copies)
+        disk.copies.clear()
         self.is_crashing = False
         """Whether the process is being killed: the install under way may get no further than its first file."""
 
@@ -314,14 +365,40 @@ class SimLogStore(LmdbLogStore):
         else:
             new_state = state_meta_of_snapshot(replica.meta.position, meta)
             file = _state_file(key, new_state, rows_of_snapshot(rows, meta.position))
-            state.detach()
-            self.disk.state_files[key] = state.file = file
-            if self.is_crashing and self.disk.rng.random() < 0.5:
-                self.disk.torn_installs += 1
-                raise CommitFailedError(key, "the process was killed between the two files")
-            state.attach(Verify.TAIL)
-            self._exchange(replica, _log_file(key, new, FORMAT_WITH_STATE_FILE, ()))
+            self._exchange_both(replica, state, file, new)
         self.installs += 1
+
+    def _exchange_both(self, replica: SimReplica, state: SimStateFile, file: RowFile, new: ReplicaMeta) -> None:
+        key = replica.key
+        state.detach()
+        self.disk.state_files[key] = state.file = file
+        if (self.is_crashing and self.disk.rng.random() < 0.5) or self.disk.on_first_file():
+            self.disk.torn_installs += 1
+            raise CommitFailedError(key, "the process was killed between the two files")
+        state.attach(Verify.TAIL)
+        self._exchange(replica, _log_file(key, new, FORMAT_WITH_STATE_FILE, ()))
+
+    def stage(self, key: ReplicaKey, position: LogPosition) -> StagedState:
+        """See `StateStore.stage`."""
+        return SimStagedState(key, position)
+
+    def install_staged(self, key: ReplicaKey, hard_state: HardState, meta: SnapshotMeta, staged: StagedState) -> None:
+        """See `StateStore.install_staged`."""
+        replica, state = cast("SimReplica", self._replica(key)), cast("SimStateFile", self._state(key))
+        self._check_room(key, 1024)
+        new_state = state_meta_of_snapshot(replica.meta.position, meta)
+        assert isinstance(staged, SimStagedState)
+        file = staged.file.copy()
+        _put_meta(file, key, new_state)
+        self._exchange_both(replica, state, file, meta_of_snapshot(replica.meta, hard_state, meta))
+        self.installs += 1
+
+    def copy_state(self, key: ReplicaKey) -> StateCopy:
+        """See `StateStore.copy_state`."""
+        state = cast("SimStateFile", self._state(key))
+        if self.disk.is_full:
+            raise StorageFullError(key, "no room for a copy")
+        return SimStateCopy(key, self.disk, state.file.copy(), self._replica(key).meta.position)
 
     def space(self, key: ReplicaKey, part: FilePart = FilePart.LOG) -> FileSpace:
         """See `LmdbLogStore`."""
@@ -377,11 +454,15 @@ def _state_file(key: ReplicaKey, meta: StateMeta, rows: Iterable[Row]) -> RowFil
     file = RowFile(*_STATE_DATABASES)
     for row, value in rows:
         file.tables["rows"].put(bytes(row), seal(row, value))
+    _put_meta(file, key, meta)
+    return file
+
+
+def _put_meta(file: RowFile, key: ReplicaKey, meta: StateMeta) -> None:
     identity = Identity(STATE_FORMAT_VERSION, key.group_id, key.replica_id)
     file.tables["meta"].put(IDENTITY_KEY, encode_identity(identity))
     file.tables["meta"].put(STATE_META_KEY, encode_state_meta(meta, file.commits))
     file.grow()
-    return file
 
 
 class SimRegistry(Registry):

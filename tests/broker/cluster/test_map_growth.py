@@ -12,6 +12,7 @@ from raftmq.broker.cluster.replica_files import create_replica, open_replica
 from raftmq.broker.cluster.replica_manager import ReplicaManager
 from raftmq.broker.replica.initial_state import founder_state
 from raftmq.fsm.log_partition import LogPartition
+from raftmq.fsm.queue.partition import QueuePartition
 from raftmq.raft.entry import Entry, EntryKind
 from raftmq.raft.hard_state import HardState
 from raftmq.raft.membership import Membership
@@ -19,6 +20,7 @@ from raftmq.storage.errors import StorageFullError
 from raftmq.storage.lmdb_log_store import LmdbLogStore
 from raftmq.storage.log_store import ReplicaKey, Update
 from raftmq.storage.registry import Registry
+from raftmq.storage.state_store import FilePart, StateWrite
 from raftmq.storage.writer_threads import WriterThreads
 
 from tests.support.broker.harness import StrictSupervisor
@@ -112,4 +114,42 @@ def test_a_file_that_outgrew_the_configured_map_is_opened_with_room(tmp_path, re
     assert restored.last_index == 45
     assert store.map_fraction(KEY) <= NEARLY_FULL_FRACTION
     append(store, 46, 10)
+    store.close(KEY)
+
+
+async def test_the_map_of_a_state_file_grows_too(tmp_path, registry):
+    store = LmdbLogStore(tmp_path, map_bytes=MIB)
+    create_replica(store, registry, KEY, founder_state(Membership((1,))), has_state_file=True)
+    store.open(KEY)
+    row = 0
+    while store.map_fraction(KEY, FilePart.STATE) <= NEARLY_FULL_FRACTION:
+        store.write_state(KEY, StateWrite(5, ((b"\x7f%05d" % row, PAYLOAD),)))
+        row += 1
+    loop = asyncio.get_running_loop()
+    engine = SimpleNamespace(loop=loop, replicas={7: SimpleNamespace(key=KEY)}, map_used_fraction_max=0.0)
+    replicas = ReplicaManager(
+        loop, engine, store, None, registry, StrictSupervisor(), lambda *_: None, lambda *_: None, lambda _: None
+    )
+    with ThreadPoolExecutor(1) as readers:
+        housekeeping = Housekeeping(
+            engine, store, readers, replicas, None, {}, lambda _: None, Timing(), StrictSupervisor()
+        )
+        await housekeeping.grow_maps()
+    assert engine.map_used_fraction_max > NEARLY_FULL_FRACTION
+    assert (store.map_bytes(KEY), store.map_bytes(KEY, FilePart.STATE)) == (MIB, 2 * MIB)
+    for more in range(row, row + 8):  # would not have fitted
+        store.write_state(KEY, StateWrite(5, ((b"\x7f%05d" % more, PAYLOAD),)))
+    store.close(KEY)
+
+
+def test_a_state_file_that_outgrew_the_configured_map_is_opened_with_room(tmp_path, registry):
+    store = LmdbLogStore(tmp_path, map_bytes=MIB)
+    create_replica(store, registry, KEY, founder_state(Membership((1,))), has_state_file=True)
+    store.open(KEY)
+    store.grow_map(KEY, 4 * MIB, FilePart.STATE)
+    store.write_state(KEY, StateWrite(5, tuple((b"\x7f%05d" % row, PAYLOAD) for row in range(40))))
+    store.close(KEY)
+    store = LmdbLogStore(tmp_path, map_bytes=MIB)
+    open_replica(store, registry, KEY, QueuePartition())
+    assert store.map_fraction(KEY, FilePart.STATE) <= NEARLY_FULL_FRACTION
     store.close(KEY)

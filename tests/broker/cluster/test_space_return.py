@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,10 +21,11 @@ from raftmq.broker.replica.initial_state import founder_state
 from raftmq.raft.entry import Entry, EntryKind, LogPosition
 from raftmq.raft.hard_state import HardState
 from raftmq.raft.membership import Membership
-from raftmq.storage.errors import DamagedReplicaError, MissingReplicaError, StorageFullError
+from raftmq.storage.errors import CommitFailedError, DamagedReplicaError, MissingReplicaError, StorageFullError
 from raftmq.storage.lmdb_log_store import LmdbLogStore
 from raftmq.storage.log_store import ReplicaKey, Update
 from raftmq.storage.page_release import FileSpace
+from raftmq.storage.state_store import FilePart, StateWrite
 from raftmq.storage.writer_threads import WriterThreads
 from raftmq.types import GroupId, LogIndex, Offset, ReplicaId, Term
 
@@ -40,6 +42,7 @@ class Site:
         self.is_short = False
         self.broken: list[GroupId] = []
         self.asked: list[ReplicaKey] = []
+        self.snapshot_rounds: list[bool] = []
         self.store = LmdbLogStore(directory)
         self.writers = WriterThreads(self.store, thread_count=1, on_done=lambda _: None, on_error=lambda _: None)
         self.readers = ThreadPoolExecutor(1)
@@ -57,6 +60,7 @@ class Site:
             counters=self.counters,
             commits=SimpleNamespace(delete_truncated_rows=self._delete_rows),
             break_replica=lambda replica, error: self.broken.append(replica.group_id),
+            return_snapshot_space=lambda *, is_short: self.snapshot_rounds.append(is_short),
         )
         nobody: Any = None
         replicas = ReplicaManager(
@@ -148,9 +152,9 @@ async def test_the_file_with_most_to_give_is_first_and_a_round_ends(
     monkeypatch.setattr(space_return, "ROUND_SECONDS", 0.0)
     reclaim, asked = site.store.reclaim, []
 
-    def watched(key: ReplicaKey) -> Any:
+    def watched(key: ReplicaKey, part: FilePart) -> Any:
         asked.append(key)
-        return reclaim(key)
+        return reclaim(key, part)
 
     monkeypatch.setattr(site.store, "reclaim", watched)
     await site.space.round()
@@ -176,10 +180,10 @@ async def test_a_failing_file_delays_no_other(
         site._delete_rows(site.replicas[key.group_id])
     reclaim = site.store.reclaim
 
-    def failing(key: ReplicaKey) -> Any:
+    def failing(key: ReplicaKey, part: FilePart) -> Any:
         if key == KEYS[0]:
             raise error
-        return reclaim(key)
+        return reclaim(key, part)
 
     monkeypatch.setattr(site.store, "reclaim", failing)
     await site.space.round()
@@ -211,3 +215,49 @@ async def test_a_removed_file_without_another_replica_is_reported_and_kept_open(
         await site.space.round()
     assert site.broken == []
     assert KEYS[0] in site.store.open_replicas()
+
+
+QUEUE = ReplicaKey(GroupId(3), ReplicaId(3))
+
+
+def churn_state(site: Site) -> None:
+    """Add a replica with a state file that has 20 MiB of free pages."""
+    site.store.create_with_state_file(QUEUE, founder_state(Membership((QUEUE.replica_id,))))
+    site.store.open(QUEUE)
+    site.replicas[QUEUE.group_id] = SimpleNamespace(key=QUEUE, group_id=QUEUE.group_id, core=None)
+    rows = [(b"%05d" % number, b"x" * 8000) for number in range(2500)]
+    site.store.write_state(QUEUE, StateWrite(LogIndex(5), tuple(rows)))
+    site.store.write_state(QUEUE, StateWrite(LogIndex(5), tuple((key, None) for key, _ in rows)))
+
+
+async def test_free_pages_of_a_state_file_are_released_without_its_log_s_writer(site: Site) -> None:
+    """An acknowledgement would wait there."""
+    churn_state(site)
+    assert site.store.file_bytes(QUEUE) > 19 * MIB
+    may_go_on = threading.Event()
+    busy = site.writers.run(QUEUE, lambda: may_go_on.wait(30))
+    await site.space.round()
+    assert site.store.file_bytes(QUEUE) < 2 * MIB
+    assert site.counters.space_returned_bytes_total > 18 * MIB
+    may_go_on.set()
+    busy.result(30)
+
+
+async def test_a_failed_commit_in_a_state_file_ends_the_process(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No writer thread reports it."""
+    churn_state(site)
+
+    def failing(key: ReplicaKey, part: FilePart) -> Any:
+        raise CommitFailedError(key, "commit failed")
+
+    monkeypatch.setattr(site.store, "reclaim", failing)
+    with pytest.raises(CommitFailedError):
+        await site.space._reclaim(QUEUE, FilePart.STATE, 0.0)
+    await site.space._reclaim(QUEUE, FilePart.LOG, 0.0)
+
+
+async def test_snapshots_return_their_space_in_each_round(site: Site) -> None:
+    await site.space.round()
+    site.is_short = True
+    await site.space.round()
+    assert site.snapshot_rounds == [False, True]

@@ -80,6 +80,7 @@ def test_random_bytes_are_refused_or_decoded_and_never_crash(data):
         codec.decode_snapshot_begin,
         codec.decode_snapshot_rows,
         codec.decode_snapshot_end,
+        codec.decode_snapshot_resume,
     ):
         try:
             decode(memoryview(data))

@@ -371,11 +371,11 @@ async def test_snapshots_of_a_lost_peer_release_their_memory():
 
         frames(2, 1)
         engine.on_peer_down(2)
-        await turn_until(lambda: engine._receiver.bytes_held == 0)
+        await turn_until(lambda: engine.receiver.bytes_held == 0)
         frames(3, 2)
-        assert list(engine._receiver._incoming) == [(3, 2)]
+        assert list(engine.receiver._incoming) == [(3, 2)]
         engine.on_snapshots_lost(3)
-        await turn_until(lambda: engine._receiver.bytes_held == 0)
+        await turn_until(lambda: engine.receiver.bytes_held == 0)
 
 
 async def test_a_snapshot_travels_in_bounded_frames(monkeypatch: pytest.MonkeyPatch) -> None:

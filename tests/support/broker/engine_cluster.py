@@ -6,10 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 from raftmq.broker.base.clock import WallClock
 from raftmq.broker.base.limits import Limits, Timing
+from raftmq.broker.peers.protocol import Channel
 from raftmq.broker.replica.engine import Engine
 from raftmq.broker.replica.initial_state import founder_state, joiner_state
+from raftmq.broker.replica.snapshot_rows import rows_to_restore
 from raftmq.broker.replica.thread_pools import ThreadPools
 from raftmq.fsm.log_partition import LogPartition
+from raftmq.fsm.queue.partition import QueuePartition
 from raftmq.raft.entry import EntryKind, Proposal
 from raftmq.raft.membership import Membership
 from raftmq.storage.log_store import ReplicaKey
@@ -39,9 +42,12 @@ class MemoryTransport:
         return node_id in self.cluster.nodes and not self.cluster.is_cut(self.node_id, node_id)
 
     async def drained(self, node_id, channel):
+        while channel is Channel.SNAPSHOT and (self.node_id, node_id) in self.cluster.held:
+            await asyncio.sleep(0.001)
         return self.is_connected(node_id)
 
-    def hold_snapshots(self, node_id, is_held): ...
+    def hold_snapshots(self, node_id, is_held):
+        (self.cluster.held.add if is_held else self.cluster.held.discard)((node_id, self.node_id))
 
     def send(self, node_id, channel, frame_type, body):
         if not self.is_connected(node_id):
@@ -91,11 +97,17 @@ class EngineNode:
         self.store.create(key, state, ())
         return self.open(key)
 
+    def add_queue(self, group_id, state):
+        """Create and host a replica of a queue, whose state has a file of its own."""
+        key = ReplicaKey(group_id, self.node_id)
+        self.store.create_with_state_file(key, state)
+        return self.open(key)
+
     def open(self, key):
         """Host the replica that the store has."""
         restored = self.store.open(key)
-        machine = LogPartition()
-        machine.restore(self.store.state_rows(key), restored.state_index)
+        machine = QueuePartition() if self.store.has_state_file(key) else LogPartition()
+        machine.restore(rows_to_restore(machine, self.store.state_rows(key)), restored.state_index)
         return self.engine.add_replica(key, restored, machine, NodeId)
 
     def close(self):
@@ -107,8 +119,9 @@ class EngineNode:
 class EngineCluster:
     """Runs engines. Use it as an async context manager. Replica ids equal node ids."""
 
-    def __init__(self, size=3, limits=None, clock=None, timing=TIMING):
+    def __init__(self, size=3, limits=None, clock=None, timing=TIMING, make_store=lambda node_id: None):
         self.size = size
+        self.make_store = make_store
         self.timing = timing
         self.clock = clock or WallClock()
         self.limits = limits or Limits()
@@ -116,12 +129,15 @@ class EngineCluster:
         self.starts = 0
         """Counts started engines, because each gets a random generator of its own."""
         self.cuts = set()
+        self.held = set()
+        """Pairs of sender and receiver whose snapshots are not read at present."""
         self.fatal = []
 
     async def __aenter__(self):
         self.loop = asyncio.get_running_loop()
         for node_id in range(1, self.size + 1):
-            self.nodes[node_id] = EngineNode(self, node_id, self.limits, self.clock, self.timing)
+            store = self.make_store(node_id)
+            self.nodes[node_id] = EngineNode(self, node_id, self.limits, self.clock, self.timing, store)
         for node in self.nodes.values():
             node.engine.publisher.peers = tuple(n for n in self.nodes if n != node.node_id)
         return self

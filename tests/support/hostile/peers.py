@@ -40,6 +40,7 @@ class Peer:
             FrameType.SNAPSHOT_BEGIN: codec.decode_snapshot_begin,
             FrameType.SNAPSHOT_ROWS: codec.decode_snapshot_rows,
             FrameType.SNAPSHOT_END: codec.decode_snapshot_end,
+            FrameType.SNAPSHOT_RESUME: codec.decode_snapshot_resume,
             FrameType.CLOCK_QUESTION: codec.decode_clock_question,
             FrameType.CLOCK: codec.decode_clock,
         }.get(frame_type)

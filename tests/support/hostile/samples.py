@@ -183,6 +183,11 @@ def hello_frame(**changes: object) -> bytes:
     return joined(frame(FrameType.HELLO, [hello(**changes)]))
 
 
+def snapshot_resume() -> bytes:
+    """Return the body of a SNAPSHOT_RESUME frame of a stream that nobody sends."""
+    return joined(codec.encode_snapshot_resume(codec.SnapshotResume(1, 3, 2, b"key")))
+
+
 def peer_frames(group_id: int = 7, source: int = 1, target: int = 2, term: int = 3) -> list[tuple[FrameType, bytes]]:
     """Return type and body of every frame that follows a handshake."""
     return [
@@ -193,6 +198,7 @@ def peer_frames(group_id: int = 7, source: int = 1, target: int = 2, term: int =
         (FrameType.SNAPSHOT_BEGIN, snapshot_begin(group_id)),
         (FrameType.SNAPSHOT_ROWS, snapshot_rows()),
         (FrameType.SNAPSHOT_END, snapshot_end()),
+        (FrameType.SNAPSHOT_RESUME, snapshot_resume()),
         (FrameType.CLOCK_QUESTION, joined(codec.encode_clock_question(1))),
         (FrameType.CLOCK, joined(codec.encode_clock(1, 1_700_000_000_000))),
         (FrameType.HELLO, hello()),

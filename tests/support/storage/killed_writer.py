@@ -99,9 +99,22 @@ def write_state_forever(directory: Path, seed: int) -> None:
         if random_.random() < 0.1:
             end = index(end + 3)
             position = LogPosition(end, GENESIS.term, entries[-1].next_offset, entries[-1].append_time_ms)
-            store.install(KEY, hard(5, 0, end), SnapshotMeta(position, end, VOTERS), [(b"\x01index", b"%d" % end)])
+            install_staged(store, SnapshotMeta(position, end, VOTERS))
             say(f"ack {end} {end} {GENESIS.term}")
             log = LogBuilder(position)
+        if random_.random() < 0.1:
+            copy = store.copy_state(KEY)
+            assert dict(copy.rows_from(b""))[b"\x01index"] == b"%d" % copy.state_index
+            copy.close()
+
+
+def install_staged(store: LmdbLogStore, meta: SnapshotMeta) -> None:
+    """Install a snapshot that arrives in two chunks."""
+    staged = store.stage(KEY, meta.position)
+    staged.put([(b"\x01chunk", bytes(1000))])
+    staged.put([(b"\x01index", b"%d" % meta.state_index)])
+    staged.finish()
+    store.install_staged(KEY, hard(5, 0, meta.position.index), meta, staged)
 
 
 def evacuate_and_truncate(store: LmdbLogStore, random_: random.Random) -> None:
