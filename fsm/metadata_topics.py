@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 from raftmq.fsm import codes
+from raftmq.fsm.config_keys import is_topic_name
 from raftmq.fsm.metadata_commands import (
     AddPartitions,
     AlterTopicConfig,
@@ -24,7 +25,6 @@ from raftmq.fsm.metadata_commands import (
 from raftmq.fsm.metadata_replicas import allocate_replicas, plan_refusal
 from raftmq.fsm.metadata_tables import MetadataTables
 from raftmq.fsm.metadata_views import PartitionView, TopicView
-from raftmq.fsm.topic_config import is_topic_name
 from raftmq.fsm.topic_kinds import QUEUE
 
 PARTITIONS_PER_TOPIC_MAX: Final = 10_000
