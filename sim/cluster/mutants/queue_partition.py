@@ -152,10 +152,13 @@ def copies_begin_again() -> None:
         await original_aim(self, target, deadline)
         self.has_aimed = True
 
+    def is_aimed_at(self: Any, target: Any) -> bool:
+        return bool(self.has_aimed) and original_is_aimed(self, target)
+
     original_on_role, original_aim, original_is_aimed = QueueCopies._on_role, QueueCopies.aim, QueueCopies.is_aimed_at
     QueueCopies._on_role = on_role  # type: ignore[method-assign]
     QueueCopies.aim = aim  # type: ignore[method-assign]
-    QueueCopies.is_aimed_at = lambda self, target: self.has_aimed and original_is_aimed(self, target)  # type: ignore[method-assign]
+    QueueCopies.is_aimed_at = is_aimed_at  # type: ignore[method-assign]
 
 
 @queue_mutant("the dead are recorded as copied before the target acknowledged them", queues=DEAD_LETTERS)
@@ -163,32 +166,11 @@ def copied_before_acknowledged() -> None:
     from raftmq.broker.base.request_error import RequestError
     from raftmq.broker.services.queue.dead_letters import DeadLetterCopier
 
-    async def append(self: Any, *arguments: Any) -> None:
-        with suppress(RequestError):
-            await original(self, *arguments)
+    def acknowledging_all(original: Any) -> Any:
+        async def append(self: Any, *arguments: Any) -> None:
+            with suppress(RequestError):
+                await original(self, *arguments)
 
-    original = DeadLetterCopier._append
-    DeadLetterCopier._append = append  # type: ignore[method-assign]
+        return append
 
-
-@queue_mutant("a copy forgets its sequence after a lost answer", queues=DEAD_LETTERS, kill=8, fault_every=0.4)
-def copies_forget_their_sequence() -> None:
-    from raftmq.broker.partitions.queue import copies
-    from raftmq.broker.partitions.queue.copy_plan import Restart
-
-    def after_refusal(self: Any, error: Any) -> None:
-        original(self, error)
-        self.is_doubtful = True
-
-    original = copies.QueueCopies.on_refused
-    copies.QueueCopies.on_refused = after_refusal  # type: ignore[method-assign]
-    find = copies.QueueCopies.next_copy
-
-    async def next_copy(self: Any, target: Any, deadline: float) -> Any:
-        copy = await find(self, target, deadline)
-        if copy is not None and vars(self).pop("is_doubtful", False):
-            await self.restart(copy.run, Restart(copy.run.first_number - 1), target, deadline)
-            return None
-        return copy
-
-    copies.QueueCopies.next_copy = next_copy  # type: ignore[method-assign]
+    replace_method(DeadLetterCopier, "_append", acknowledging_all)

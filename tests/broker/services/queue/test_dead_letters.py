@@ -50,7 +50,7 @@ async def topics(node: QueueNode, **config: str) -> tuple[Queue, Queue]:
 
 async def bury(queue: Queue, *values: bytes, error: str = "broken", **columns: Sequence[object]) -> None:
     """Put messages that are given up."""
-    await queue.put_columns(MessageColumns(values, **columns))  # type: ignore[arg-type]
+    await queue.put_columns(MessageColumns(values, **columns))
     tokens = await queue.lease(len(values))
     assert len(tokens) == len(values)
     await queue.settle(Operation.REJECT, *tokens, error=error)
@@ -100,7 +100,7 @@ def lose_answers(node: QueueNode, monkeypatch: pytest.MonkeyPatch) -> None:
     append = node.dead_letters._append
 
     async def unanswered(*arguments: object) -> None:
-        await append(*arguments)  # type: ignore[arg-type]
+        await append(*arguments)
         raise RequestError(pb.REQUEST_TIMED_OUT, "no answer")
 
     monkeypatch.setattr(node.dead_letters, "_append", unanswered)
