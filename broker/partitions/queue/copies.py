@@ -210,16 +210,20 @@ class QueueCopies:
         await self._record(restart.through_number, run.epoch, deadline)
         command = AimCopies(target.topic_id, target.partition, run.epoch + 1)
         await self._partition.commands.execute(command, Done, deadline)
-        if self._failures:
-            self._pause()  # the target takes none of the epochs
         self._failures += 1
+        if self._failures > 1:
+            self._pause()  # nothing was copied since the last restart
 
     def on_refused(self, error: RequestError) -> None:
         """Wait before the next attempt, and try fewer messages if that may help."""
         self.refused_total += 1
-        self._failures += 1
         if error.code in _SMALLER_HELPS:
             self._count_max = max(1, self._count_max // 2)
+        self.pause()
+
+    def pause(self) -> None:
+        """Wait before the next attempt, longer after each failure in a row."""
+        self._failures += 1
         self._pause()
 
     def _pause(self) -> None:

@@ -117,6 +117,7 @@ def after_answer(run: CopyRun, error: RequestError | None) -> Copied | Restart:
     if error.code == pb.SEQUENCE_OVERLAP:
         known = error.detail.last_sequence - run.first_sequence
         return Copied(run.first_number + min(max(known, 0), run.last_number - run.first_number))
-    if error.code in (pb.OUT_OF_ORDER_SEQUENCE, pb.PRODUCER_FENCED):
+    # PRODUCER_FENCED is a refusal: at the epoch that the target knows, other messages may have these sequences
+    if error.code == pb.OUT_OF_ORDER_SEQUENCE:
         return Restart(run.first_number - 1)
     raise error

@@ -87,9 +87,13 @@ class DeadLetterCopier:
             tasks.create_task(self._take_turn(partition))
 
     async def _take_turn(self, partition: PartitionQueue) -> None:
+        has_failed = True
         try:
             with self._host.supervisor.step(Work.DEAD_LETTERS):
                 await self.copy_some(partition)
+                has_failed = False
+            if has_failed:
+                partition.copies.pause()
         finally:
             self._turns.discard(partition.replica.group_id)
 

@@ -261,6 +261,24 @@ async def test_a_target_that_forgot_the_producer_gets_a_new_epoch(node: QueueNod
     assert epoch(queue) == 2
 
 
+async def test_a_target_that_knows_a_later_epoch_gets_nothing_until_another_one_is_named(node: QueueNode) -> None:
+    """At that epoch the sequences may be those of other messages, so that a copy could be taken for a repeat."""
+    queue, target = await topics(node)
+    await bury(queue, b"a")
+    await copy_all(queue)
+    known = target.machine.producers.get(queue.partition.copies.producer_id)
+    assert known is not None
+    known.epoch = 3
+    await bury(queue, b"b")
+    await copy_until_refused(queue)
+    await copy_until_refused(queue)
+    assert (await values(target), epoch(queue), queue.partition.copies.left) == ([b"a"], 1, 1)
+    other = await node.queue("others")
+    await node.admin.alter_topic(pb.AlterTopicRequest(name="jobs", set={"dead.letter.topic": "others"}), node.call())
+    await copy_all(queue)
+    assert await values(other) == [b"b"]
+
+
 # ---------------------------------------------------------------------------------------------------------------- refusals
 
 
@@ -375,6 +393,27 @@ def part(queue: Queue, number: int) -> Queue:
     del topic.partitions[:]
     topic.partitions.append(queue.topic.partitions[number])
     return Queue(queue.node, topic)
+
+
+async def test_after_a_defect_the_copier_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with queue_node(tmp_path) as node:
+        queue, target = await topics(node)
+        await bury(queue, b"a")
+        failures: list[BaseException] = []
+        monkeypatch.setattr(node.supervisor, "record_failure", lambda _work, error: failures.append(error))
+        with monkeypatch.context() as defect:
+            defect.setattr(node.dead_letters, "_append", None)
+            running = asyncio.ensure_future(node.dead_letters.run())
+            async with asyncio.timeout(20):
+                while not failures:
+                    await asyncio.sleep(0.01)
+        async with asyncio.timeout(20):
+            while queue.partition.copies.left:
+                await asyncio.sleep(0.01)
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+        assert await values(target) == [b"a"]
 
 
 async def test_a_batch_is_bounded_by_its_messages(tmp_path: Path) -> None:
