@@ -232,6 +232,7 @@ class Node:
         self.supervisor.spawn(Work.METADATA_FOLLOWER, self._follow_metadata)
         self.supervisor.spawn(Work.RECONCILER, self.reconciler.run)
         self.supervisor.spawn(Work.COORDINATOR, self.grpc.coordinator.run)
+        self.supervisor.spawn(Work.DEAD_LETTERS, self.grpc.dead_letters.run)
         self.upkeep.start()
         while any(one.reason in STARTING for one in self.standing.not_ready_reasons()):
             await self.view.next_topology_change()

@@ -16,6 +16,7 @@ from raftmq.fsm.queue.tenant_weights import PATTERNS_MAX, WEIGHT_MAX, check_weig
 T_co = TypeVar("T_co", covariant=True)
 
 _INTEGER: Final = re.compile(r"-?[0-9]{1,19}\Z")
+_TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}\Z")
 _BOOLEANS: Final[Mapping[str, bool]] = {"false": False, "true": True}
 
 
@@ -74,6 +75,20 @@ def weights_key(name: str, *, kinds: tuple[str, ...], meaning: str) -> ConfigKey
     """Return a setting that is a list of patterns of tenants with their weights. By default it is empty."""
     accepts = f"a list such as acme=5,*=2, of at most {PATTERNS_MAX} patterns with weights between 1 and {WEIGHT_MAX}"
     return ConfigKey(name, kinds, "", accepts, meaning, _parse_weights)
+
+
+def topic_key(name: str, *, kinds: tuple[str, ...], meaning: str) -> ConfigKey[str]:
+    """Return a setting that is the name of a topic. By default it is empty, which means none."""
+
+    def parse(text: str) -> str | None:
+        return text if not text or is_topic_name(text) else None
+
+    return ConfigKey(name, kinds, "", "the name of a topic, or empty for none", meaning, parse)
+
+
+def is_topic_name(name: str) -> bool:
+    """Return whether a topic can have this name at all (reserved names included)."""
+    return _TOPIC_NAME.match(name) is not None and name not in {".", ".."}
 
 
 def _parse_weights(text: str) -> tuple[tuple[str, int], ...] | None:

@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 from raftmq.fsm import codes
+from raftmq.fsm.config_keys import is_topic_name
 from raftmq.fsm.metadata_commands import (
     AddPartitions,
     AlterTopicConfig,
@@ -26,7 +27,6 @@ from raftmq.fsm.metadata_commands import (
 from raftmq.fsm.metadata_replicas import REPLICAS_PER_PARTITION_MAX, allocate_replicas, plan_refusal
 from raftmq.fsm.metadata_tables import MetadataTables
 from raftmq.fsm.metadata_views import NodeView, PartitionView, TopicView
-from raftmq.fsm.topic_config import is_topic_name
 from raftmq.fsm.topic_kinds import QUEUE
 
 PARTITIONS_PER_TOPIC_MAX: Final = 10_000

@@ -10,14 +10,13 @@ Source: Kafka's topic configuration (retention.ms, retention.bytes). `max.batch.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Final
 
 from raftmq.fsm import codes
-from raftmq.fsm.config_keys import ConfigKey, number_key
+from raftmq.fsm.config_keys import ConfigKey, is_topic_name, number_key
 from raftmq.fsm.queue.topic_config import QUEUE_KEYS
 from raftmq.fsm.topic_kinds import LOG, QUEUE
 
@@ -25,8 +24,6 @@ RESERVED_PREFIX: Final = "__"
 RETENTION_FOREVER: Final = -1
 BATCH_OVERHEAD_BYTES: Final = 4096
 """Header and column lengths around the records of a batch."""
-
-_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}\Z")
 
 
 class TopicConfigError(ValueError):
@@ -76,11 +73,6 @@ class TopicConfig:
     retention_ms: int = RETENTION_MS.value_in({})
     retention_bytes: int = RETENTION_BYTES.value_in({})
     batch_bytes_max: int = MAX_BATCH_BYTES.value_in({})
-
-
-def is_topic_name(name: str) -> bool:
-    """Return whether a topic can have this name at all (reserved names included)."""
-    return _TOPIC_NAME.match(name) is not None and name not in {".", ".."}
 
 
 def invalid_name_text(name: str) -> str:

@@ -8,9 +8,9 @@ from typing import Final
 
 import pyarrow as pa
 from raftmq.batch_header import CODEC_NONE, BatchFormatError
-from raftmq.client.codec.message_headers import decode_headers
 from raftmq.client.codec.queue_batch import decompress_body
 from raftmq.client.queue.views import state_name
+from raftmq.message_headers import decode_headers
 from raftmq.proto import queue_pb2 as pb
 from raftmq.queue_batch import check_body
 from raftmq.spark.arrow_batches import micros

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from raftmq.client.codec.message_headers import decode_headers
 from raftmq.client.codec.queue_batch import TimeColumns, encode_messages
 from raftmq.message_checks import MESSAGE_BYTES_MAX, MESSAGE_COUNT_MAX, BatchLimits
+from raftmq.message_headers import decode_headers
 from raftmq.spark.sink_queue_columns import DUE_NOW
 
 if TYPE_CHECKING:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
 from raftmq.batch_header import BatchFormatError
-from raftmq.client.codec.message_headers import encode_headers
 from raftmq.columns import distinct_names
 from raftmq.errors import RecordTooLargeError
 from raftmq.message_checks import (
@@ -28,6 +27,7 @@ from raftmq.message_checks import (
     check_names,
     check_tenants,
 )
+from raftmq.message_headers import encode_headers
 from raftmq.spark.errors import InvalidOptionError
 from raftmq.spark.sink_chunks import Chunk, bytes_of, header_of, int_or_0
 from raftmq.spark.sink_errors import InvalidSchemaError

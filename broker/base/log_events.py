@@ -97,6 +97,10 @@ EVENTS: Final[Mapping[str, str]] = {
     "rows_not_read": "Rows of a queue cannot be read now (no memory, no descriptors). They are read again, and the queue waits for them",
     "schedule_not_computed": "A schedule that is due cannot be computed by this broker: it does not know the time zone, or a newer version "
     "wrote the schedule. It waits for another leader. Install the time zone data of the other brokers (tzdata)",
+    "dead_letters_not_copied": "Dead messages of a queue cannot be copied to its dead letter topic now, for the given reason. They stay in "
+    "their partition, and the copies go on when the reason has passed: give the dead letter topic room, create it again, or choose another",
+    "dead_letters_restarted": "The dead letter topic cannot continue the copies of a partition: it forgot them, or messages were redriven "
+    "or removed before they were copied. Copies begin again with the first message without one, which may be there twice",
     "bodies_not_evacuated": "Bodies of long-delayed messages found no disk space beside the log, which therefore keeps its length. Free some",
     "map_nearly_full": "The map of a replica's file was nearly full and was grown",
     # clocks

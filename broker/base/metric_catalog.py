@@ -317,6 +317,24 @@ _QUEUES: Final = (
         "raftmq_queue_dead_total", "counter", "Messages that died since this broker leads the partition", _PARTITION
     ),
     Metric(
+        "raftmq_queue_uncopied_dead_messages",
+        "gauge",
+        "Dead messages that are not in the dead letter topic yet. 0 without such a topic",
+        _PARTITION,
+    ),
+    Metric(
+        "raftmq_queue_copied_dead_total",
+        "counter",
+        "Messages copied to the dead letter topic since this broker leads the partition",
+        _PARTITION,
+    ),
+    Metric(
+        "raftmq_queue_refused_copies_total",
+        "counter",
+        "Failed attempts to copy messages to the dead letter topic since this broker leads the partition",
+        _PARTITION,
+    ),
+    Metric(
         "raftmq_queue_dwell_seconds",
         "histogram",
         "Time from when a message could be leased to its lease, of the first message of each run of neighbors",

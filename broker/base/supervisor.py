@@ -42,6 +42,8 @@ class Work(StrEnum):
     """Repairs groups and changes their members."""
     COORDINATOR = "coordinator"
     """Keeps sessions and computes assignments of consumer groups."""
+    DEAD_LETTERS = "dead_letters"
+    """Copies dead messages to their dead letter topics."""
     HOUSEKEEPING = "housekeeping"
     """Enforces retention, truncates logs and grows maps."""
     SPACE_RETURN = "space_return"

@@ -47,6 +47,7 @@ from raftmq.broker.services.nodes import NodesService
 from raftmq.broker.services.producer_ids import ProducerIds
 from raftmq.broker.services.queue.admin import QueueAdminService
 from raftmq.broker.services.queue.browse import QueueBrowseService
+from raftmq.broker.services.queue.dead_letters import DeadLetterCopier
 from raftmq.broker.services.queue.partitions import QueuePartitions
 from raftmq.broker.services.queue.schedules import QueueScheduleService
 from raftmq.broker.services.queue.service import QueueService
@@ -83,7 +84,8 @@ class GrpcServer:
         self.forwarder = forwarder or GrpcForwarder(lambda: host.cluster_id, host.limits.peer_connections_max // 3)
         locator: Locator[Partition] = Locator(host, host.partitions)
         leader = MetadataLeader(host, self.forwarder)
-        self.log = LogService(host, host.partitions, ProducerIds(host, leader), self.metrics)
+        producer_ids = ProducerIds(host, leader)
+        self.log = LogService(host, host.partitions, producer_ids, self.metrics)
         calls = NodeCalls(host, self.forwarder)
         self.health = HealthService(host, locator)
         self.admin = AdminService(host, locator, leader, ClusterHealth(host, calls, self.health))
@@ -96,6 +98,7 @@ class GrpcServer:
         self.groups = GroupsService(host, leader, self.coordinator, PartitionLeaders(host, calls, self.offsets))
         self.data_tokens = DataTokens(host.loop)
         self.queue = QueueService(host, host.partitions)
+        self.dead_letters = DeadLetterCopier(host, host.partitions, self.log, producer_ids, calls)
         queues = QueuePartitions(host, host.partitions, self.metrics)
         self.services = Services(
             self.log,

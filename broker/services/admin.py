@@ -33,7 +33,7 @@ from raftmq.fsm.metadata_commands import (
 from raftmq.fsm.metadata_topics import PARTITIONS_PER_TOPIC_MAX
 from raftmq.fsm.metadata_views import TopicView
 from raftmq.fsm.placement import PlacementError, host_count, place
-from raftmq.fsm.queue.topic_config import reason_against_partitions
+from raftmq.fsm.queue.topic_config import DEAD_LETTER_TOPIC, reason_against_partitions
 from raftmq.fsm.topic_config import (
     TopicConfigError,
     check_topic_config,
@@ -82,6 +82,7 @@ class AdminService:
         _checked(lambda: check_topic_config(config, kind))
         if self._metadata.topic_by_name(request.name) is not None:
             raise RequestError(pb.TOPIC_ALREADY_EXISTS, f"topic {request.name} exists")
+        await self._check_dead_letter_topic(request.name, config, deadline)
         async with self._planning:
             replication_factor = request.replication_factor or min(
                 DEFAULT_REPLICATION_FACTOR, max(1, host_count(self._metadata.nodes()))
@@ -122,6 +123,7 @@ class AdminService:
             raise RequestError(pb.INVALID_CONFIG, f"{min(both)!r} is both set and unset")
         topic = await self._locator.topic_by_name(request.name, call.deadline)
         _checked(lambda: check_topic_config_changes(changes, topic.kind))
+        await self._check_dead_letter_topic(topic.name, request.set, call.deadline)
         done = await self.leader.execute(AlterTopicConfig(topic.topic_id, changes), Done, call.deadline)
         return pb.AlterTopicResponse(metadata_revision=done.revision)
 
@@ -131,6 +133,22 @@ class AdminService:
         topic = await self._locator.topic_by_name(request.name, call.deadline)
         done = await self.leader.execute(DeleteTopic(topic.topic_id), Done, call.deadline)
         return pb.DeleteTopicResponse(metadata_revision=done.revision)
+
+    async def _check_dead_letter_topic(self, name: str, config: Mapping[str, str], deadline: float) -> None:
+        """Raise INVALID_CONFIG unless the dead letter topic of the topic `name` can take the copies of its dead messages."""
+        target = config.get(DEAD_LETTER_TOPIC.name, "")
+        if not target:
+            return
+        if target == name:
+            raise _bad_target(target, "a topic cannot take the copies of its own dead messages: name another one")
+        try:
+            topic = await self._locator.topic_by_name(target, deadline)
+        except RequestError as error:
+            if error.code != pb.UNKNOWN_TOPIC:
+                raise
+            raise _bad_target(target, "there is no such topic: create it first, with --kind queue") from error
+        if topic.kind != QUEUE:
+            raise _bad_target(target, f"it is of kind {topic.kind!r}, but only a queue topic can take dead messages")
 
     def _plan(self, count: int, replication_factor: int, existing_count: int) -> tuple[PartitionPlan, ...]:
         """Place new partitions. Every bound is checked before anything is computed in proportion to `count`."""
@@ -288,6 +306,10 @@ def _check_growth(topic: TopicView) -> None:
             f"adding partitions to topic {topic.name} would break its promises: {reason}. Let the topic run empty first, and then "
             "repeat the call with rehash (raftmq topic add-partitions --rehash)",
         )
+
+
+def _bad_target(target: str, reason: str) -> RequestError:
+    return RequestError(pb.INVALID_CONFIG, f"{DEAD_LETTER_TOPIC.name} = {target!r}: {reason}")
 
 
 def _checked(check: Callable[[], None]) -> None:

@@ -14,8 +14,9 @@ from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.partitions.kinds import TopicKind
 from raftmq.broker.partitions.partition import Partition
 from raftmq.broker.services.host import ServiceHost
+from raftmq.fsm.config_keys import is_topic_name
 from raftmq.fsm.metadata_views import TopicView
-from raftmq.fsm.topic_config import invalid_name_text, is_topic_name
+from raftmq.fsm.topic_config import invalid_name_text
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import GroupId
 

@@ -6,6 +6,7 @@ A block is allocated by one metadata command and never returned: ids have 63 bit
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.services.call import Call
@@ -17,6 +18,8 @@ from raftmq.proto import queue_pb2 as pb
 
 PRODUCER_IDS_PER_BLOCK = 1000
 """Producer ids per block: one metadata entry serves a thousand producers."""
+RESERVED_PREFIX: Final = "~"
+"""Brokers write as producers whose names begin with it. Clients must not fence them."""
 
 
 class ProducerIds:
@@ -46,7 +49,17 @@ class ProducerIds:
                 return self._take()
         elif not is_key_text(request.name):
             raise RequestError(pb.INVALID_ARGUMENT, f"a producer's name must have 1 to {KEY_TEXT_BYTES_MAX} bytes")
+        elif request.name.startswith(RESERVED_PREFIX) and not call.is_forwarded:
+            raise RequestError(
+                pb.INVALID_ARGUMENT,
+                f"names of producers that begin with {RESERVED_PREFIX} are reserved for brokers, but the name is {request.name!r}",
+            )
         return await self._init_on_leader(request, call)
+
+    async def broker_producer(self, name: str, call: Call) -> int:
+        """Return the id behind a reserved name, of which this broker chooses epochs and sequences. Raises as `init_producer`."""
+        request = pb.InitProducerRequest(name=RESERVED_PREFIX + name, epoch=0)
+        return (await self._init_on_leader(request, call)).producer_id
 
     def _take(self) -> pb.InitProducerResponse:
         producer_id = self._next_id

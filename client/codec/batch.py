@@ -29,12 +29,12 @@ from operator import add
 from struct import Struct
 from typing import Final, Literal
 
-from raftmq import batch_header
+from raftmq import batch_header, message_headers
 from raftmq.batch_header import BatchFormatError, BatchHeader, BatchTooLargeError
 from raftmq.errors import UnsupportedCompressionError
 from raftmq.types import Record
 
-Headers = tuple[tuple[str, bytes | None], ...]
+Headers = message_headers.Headers
 
 CODECS: Final[dict[str | None, int]] = {
     None: batch_header.CODEC_NONE,

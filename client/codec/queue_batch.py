@@ -22,7 +22,6 @@ from raftmq.batch_header import (
 )
 from raftmq.client.base.texts import check_texts
 from raftmq.client.codec.batch import Headers, compress, decompress
-from raftmq.client.codec.message_headers import decode_headers, encode_headers
 from raftmq.errors import InvalidArgumentError, RecordTooLargeError, UnsupportedCompressionError
 from raftmq.message_block import MessageBlock
 from raftmq.message_checks import (
@@ -35,6 +34,7 @@ from raftmq.message_checks import (
     check_count,
     check_sizes,
 )
+from raftmq.message_headers import decode_headers, encode_headers
 from raftmq.queue_batch import RAW_SIZE, MessageColumns, QueueBodies, check_body
 
 T = TypeVar("T")

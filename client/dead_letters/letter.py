@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from raftmq.message_headers import DEAD_LETTER_PREFIX
 from raftmq.types import Record, TopicPartition
 
-HEADER_PREFIX: Final = "raftmq.dead_letter."
+HEADER_PREFIX: Final = DEAD_LETTER_PREFIX
 """The prefix of the names of headers that a worker adds to a record that it gives up."""
 
 Headers = tuple[tuple[str, bytes], ...]

@@ -15,7 +15,6 @@ from raftmq.client.base import settings
 from raftmq.client.base.texts import check_text
 from raftmq.client.codec.batch import Headers
 from raftmq.client.codec.cells import Serializer, check_headers, to_bytes
-from raftmq.client.codec.message_headers import encode_headers
 from raftmq.errors import InvalidArgumentError, RecordTooLargeError
 from raftmq.message_checks import (
     DELAY_MAX_MS,
@@ -26,6 +25,7 @@ from raftmq.message_checks import (
     TIME_MAX_MS,
     tenant_defect,
 )
+from raftmq.message_headers import encode_headers
 from raftmq.types import ValueT_contra
 
 NO_HEADERS: Final[Headers] = ()

@@ -8,10 +8,10 @@ from typing import Final, Literal
 
 from raftmq.batch_header import BatchFormatError
 from raftmq.client.codec.batch import Headers
-from raftmq.client.codec.message_headers import decode_headers
 from raftmq.client.codec.queue_batch import ReceivedMessage, decode_messages
 from raftmq.errors import InvalidArgumentError
 from raftmq.message_block import MessageBlock
+from raftmq.message_headers import decode_headers
 from raftmq.proto import queue_pb2 as pb
 
 MessageStateName = Literal["ready", "delayed", "leased", "dead", "blocked"]

@@ -31,6 +31,8 @@ PRIORITY_MIN = -(1 << 31)
 PRIORITY_MAX = (1 << 31) - 1
 U32_MAX = (1 << 32) - 1
 U64_MAX = (1 << 64) - 1
+NUMBER_MAX = (1 << 63) - 1
+"""Numbers that count up from 1 stay below it."""
 ANY_VERSION = -1
 FOREVER_MS = -1
 NEVER = -1
@@ -374,6 +376,10 @@ def validate_item(item: Item) -> str | None:
             return validate_settings(item.settings)
         case PauseTenant() | ResumeTenant():
             return validate_tenant(item.tenant)
+        case AimCopies():
+            return validate_aim(item)
+        case CopyDead():
+            return validate_copied(item)
         case _:
             return None
 
@@ -455,6 +461,20 @@ def validate_skip(skip: SkipFirings) -> str | None:
     """Return why a skip must not be proposed, or None."""
     is_later = skip.next_due == NEVER or 0 <= skip.due < skip.next_due < 1 << 63
     return None if is_later and 0 < skip.count <= U32_MAX else "a skip must lead to a later firing"
+
+
+def validate_aim(aim: AimCopies) -> str | None:
+    """Return why a target of copies must not be proposed, or None."""
+    if not 1 <= aim.topic_id <= NUMBER_MAX or not 0 <= aim.partition <= U32_MAX:
+        return f"partition {aim.partition} of topic {aim.topic_id} cannot be the target of copies"
+    return None if 1 <= aim.epoch <= NUMBER_MAX else f"the epoch of copies {aim.epoch} is out of range"
+
+
+def validate_copied(copied: CopyDead) -> str | None:
+    """Return why progress of copies must not be proposed, or None."""
+    if not 1 <= copied.through_number <= NUMBER_MAX:
+        return f"the dead number {copied.through_number} is out of range"
+    return None if 1 <= copied.epoch <= NUMBER_MAX else f"the epoch of copies {copied.epoch} is out of range"
 
 
 def validate_tenant(tenant: str) -> str | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from raftmq.fsm.config_keys import ConfigKey, choice_key, flag_key, number_key, weights_key
+from raftmq.fsm.config_keys import ConfigKey, choice_key, flag_key, number_key, topic_key, weights_key
 from raftmq.fsm.queue.fairness import Strategy
 from raftmq.fsm.queue.limits import DELAY_MS_MAX, LEASE_MS_MAX
 from raftmq.fsm.queue.settings import (
@@ -121,11 +121,16 @@ DEAD_RETENTION_MS: Final = _number(
     "dead.retention.ms", 14 * 86_400_000, DEAD_FOREVER, DELAY_MS_MAX,
     "dead messages are removed after this time (milliseconds); -1 means never",
 )  # fmt: skip
+DEAD_LETTER_TOPIC: Final = topic_key(
+    "dead.letter.topic", kinds=(QUEUE,),
+    meaning="another queue topic, to which dead messages are copied; retention waits for the copies",
+)  # fmt: skip
 
 QUEUE_KEYS: Final[tuple[ConfigKey[object], ...]] = (
     ATTEMPTS, BACKOFF_BASE_MS, BACKOFF_FACTOR, BACKOFF_MAX_MS, BACKOFF_JITTER, LEASE_MS, LEASE_MAX_MS, MESSAGE_TTL_MS,
     EXPIRED_KEEP, DEDUPE_WINDOW_MS, ORDERED_BY_KEY, FAIRNESS, TENANT_WEIGHTS, LEASED, TENANT_LEASED, TENANT_RATE, TENANT_BURST,
     MAX_MESSAGES, MAX_BYTES, TENANT_MAX_MESSAGES, TENANT_MAX_BYTES, MAX_MESSAGE_BYTES, DEAD_MAX_MESSAGES, DEAD_RETENTION_MS,
+    DEAD_LETTER_TOPIC,
 )  # fmt: skip
 """All settings that only queue topics have."""
 
@@ -149,6 +154,7 @@ def queue_settings(config: Mapping[str, str]) -> QueueSettings:
         leased_per_tenant_max=TENANT_LEASED.value_in(config),
         tenant_rate_per_second=TENANT_RATE.value_in(config),
         tenant_rate_burst=TENANT_BURST.value_in(config),
+        has_dead_letter_topic=bool(DEAD_LETTER_TOPIC.value_in(config)),
     )
 
 

@@ -9,6 +9,7 @@ A broken invariant ends the run immediately.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, ParamSpec
 
 from raftmq.broker.base.supervisor import Work, is_fatal
@@ -35,6 +36,7 @@ from sim.cluster.invariants.applied_once import AppliedOnce
 from sim.cluster.invariants.bounded_restart import check_bounded_restart, durable_clean_point
 from sim.cluster.invariants.budgets import Budgets
 from sim.cluster.invariants.committed_log import CommittedLog
+from sim.cluster.invariants.dead_letters import DeadLetters
 from sim.cluster.invariants.definite_failures import DefiniteFailures
 from sim.cluster.invariants.durable_answers import (
     check_append_response,
@@ -93,6 +95,7 @@ class Checker:
         self.replica_states = ReplicaStates()
         self.queue_states = QueueStates()
         self._queue_clocks = QueueClocks(CLOCK_ERROR_MS_MAX)
+        self.dead_letters = DeadLetters()
         self.groups = GroupOwnership(SESSION_SECONDS, CLOCK_RATE_MAX)
         self.retention = Retention(self.acknowledged)
         self._proposed_ms: dict[tuple[int, int, int], int] = {}
@@ -253,6 +256,13 @@ class Checker:
             self.judge(self._on_proposed, replica, appended)
             return appended, applied
 
+        machine = replica.state_machine
+        if isinstance(machine, QueuePartition):
+            replica.applier.listeners.append(
+                lambda entry, _result: self.judge(
+                    self.dead_letters.on_applied, replica.group_id, entry, machine, partial(_group_of, process)
+                )
+            )
         watched.apply = watched_apply
         watched.propose = watched_propose
 
@@ -414,3 +424,11 @@ class Checker:
                 replica = partition.replica
                 if isinstance(partition, PartitionQueue) and replica.core.applied_index >= replica.core.last_index:
                     self.judge(check_gate, f"{process.machine.name} g{replica.group_id}", partition.gate)
+
+
+def _group_of(process: Process, topic: str, partition: int) -> int:
+    """Return the group of a topic's partition, according to a broker's metadata."""
+    assert process.node is not None
+    found = process.node.view.metadata.state_machine.topic_by_name(topic)
+    assert found is not None, "a topic with a dead letter topic is not deleted"
+    return found.group_ids[partition]

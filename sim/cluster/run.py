@@ -23,6 +23,7 @@ from sim.cluster.checker import Checker
 from sim.cluster.cluster import EPOCH_MS, Cluster, ClusterSettings, SimNode, scale
 from sim.cluster.environment import ProcessEnded, SimParts
 from sim.cluster.faults import Nemesis
+from sim.cluster.invariants.dead_letters import watch_deaths
 from sim.cluster.invariants.queue_work import watch_work
 from sim.cluster.invariants.space import why_space_is_kept
 from sim.cluster.options import SECONDS_MIN, Options, draw_options
@@ -174,11 +175,11 @@ class Simulation:
         """Change the product if the run has queue topics. Return a function that undoes it."""
         if self.queue_options is None:
             return lambda: None
-        unoffer, unwatch = offer_queues(self.queue_options), watch_work(self.checker.judge)
+        undos = [offer_queues(self.queue_options), watch_work(self.checker.judge), watch_deaths()]
 
         def undo() -> None:
-            unwatch()
-            unoffer()
+            for undo_one in reversed(undos):
+                undo_one()
 
         return undo
 
@@ -447,6 +448,8 @@ class Simulation:
             "stale_directories": self.checker.stale_directories,
             "states_compared": self.checker.replica_states.compared,
             "queue_states_compared": self.checker.queue_states.compared,
+            "dead_letters": self.checker.dead_letters.copies,
+            "dead_letter_restarts": self.checker.dead_letters.restarts,
             "duplicates": self.checker.exactly_once.duplicates,
             "group_commits": self.checker.groups.commits,
             "clocks_found_wrong": self.checker.clocks_found_wrong,

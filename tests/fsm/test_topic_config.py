@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from raftmq.fsm import codes
+from raftmq.fsm.config_keys import is_topic_name
 from raftmq.fsm.topic_config import (
     CONFIG_KEYS,
     TopicConfig,
@@ -14,7 +15,6 @@ from raftmq.fsm.topic_config import (
     config_keys,
     effective_config,
     effective_config_texts,
-    is_topic_name,
 )
 from raftmq.fsm.topic_kinds import LOG, QUEUE, TOPIC_KINDS
 

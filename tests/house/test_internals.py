@@ -17,14 +17,13 @@ import lmdb
 import msgspec
 import pytest
 from crc32c import crc32c
-from raftmq import batch_header, columns, message_block, message_checks, queue_batch
+from raftmq import batch_header, columns, message_block, message_checks, message_headers, queue_batch
 from raftmq.broker.grpc_port.methods import ROWS
 from raftmq.broker.partitions.queue.schedule_plan import ScheduleDefinition
 from raftmq.broker.peers import codec as peer_codec
 from raftmq.broker.peers.codec import FrameType
 from raftmq.broker.peers.protocol import Channel, Hello
 from raftmq.client.codec import batch as batch_codec
-from raftmq.client.codec import message_headers
 from raftmq.client.codec import queue_batch as queue_codec
 from raftmq.fsm.consumer_groups import ConsumerGroupRow, GroupMemberRow
 from raftmq.fsm.expiry_clock import ExpiryRow

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from raftmq.batch_header import CODEC_LZ4
-from raftmq.client.codec.message_headers import encode_headers
 from raftmq.client.codec.queue_batch import compress_body
 from raftmq.errors import UnsupportedCompressionError
 from raftmq.message_block import MessageBlock, pack_block, unpack_block
+from raftmq.message_headers import encode_headers
 from raftmq.proto import queue_pb2 as pb
 from raftmq.queue_batch import MessageColumns, QueueBodies, encode, parse_fields, seal_queue_batch
 from raftmq.spark.arrow_batches import micros

@@ -6,8 +6,8 @@ import random
 
 from raftmq.batch_header import HEADER_BYTES
 from raftmq.client.base import settings
-from raftmq.client.codec.message_headers import encode_headers
 from raftmq.message_checks import MESSAGE_COUNT_MAX, TIME_AT, TIME_NONE, BatchLimits, Times
+from raftmq.message_headers import encode_headers
 from raftmq.queue_batch import QueueBodies, validate_queue
 from raftmq.spark.partition_writer import Identity
 from raftmq.spark.queue_batches import QueueBatches

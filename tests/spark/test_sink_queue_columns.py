@@ -10,10 +10,10 @@ from zlib import crc32
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import Row
-from raftmq.client.codec.message_headers import decode_headers
 from raftmq.client.connection.resolver import TopicInfo
 from raftmq.errors import RecordTooLargeError
 from raftmq.message_checks import HEADERS_BYTES_MAX, TIME_MAX_MS
+from raftmq.message_headers import decode_headers
 from raftmq.spark.errors import InvalidOptionError
 from raftmq.spark.sink_chunks import chunks_of_batches, chunks_of_rows
 from raftmq.spark.sink_errors import InvalidSchemaError

@@ -28,6 +28,8 @@ class QueueConfig:
     dead_messages_max: int = keys.DEAD_MAX_MESSAGES.value_in({})
     dead_retention_ms: int = keys.DEAD_RETENTION_MS.value_in({})
     """`DEAD_FOREVER`: the dead are kept."""
+    dead_letter_topic: str = ""
+    """The topic to which the dead are copied. Empty: none."""
 
 
 def queue_config(config: Mapping[str, str]) -> QueueConfig:
@@ -46,4 +48,5 @@ def queue_config(config: Mapping[str, str]) -> QueueConfig:
         tenant_bytes_max=keys.TENANT_MAX_BYTES.value_in(config),
         dead_messages_max=keys.DEAD_MAX_MESSAGES.value_in(config),
         dead_retention_ms=keys.DEAD_RETENTION_MS.value_in(config),
+        dead_letter_topic=keys.DEAD_LETTER_TOPIC.value_in(config),
     )

@@ -116,6 +116,8 @@ class QueueJobs:
         machine = self._replica.state_machine
         if oldest is None or any(row.kind == JobKind.RETAIN for row in machine.jobs.by_key.values()):
             return
+        if config.dead_letter_topic and oldest.dead_number > machine.state.scalars.copied_dead:
+            return  # it waits for its copy
         before_ms = 0 if config.dead_retention_ms < 0 else max(0, now_ms - config.dead_retention_ms)
         is_surplus = 0 < config.dead_messages_max < machine.state.scalars.dead_count
         if is_surplus or oldest.dead_at < before_ms:

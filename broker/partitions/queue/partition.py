@@ -1,8 +1,8 @@
 """Serve one queue partition on this node: appends, leases, settlements, and all other commands. Implements `Partition`.
 
 It only connects the parts: `gate` (the admission of batches), `commands` (their entries), `leases` (the consumers that wait for messages),
-`bodies` (the places of bodies), `jobs`, `schedules` and `upkeep` (the unasked work of the leader), `views`, `finishes` and `statistics` (the
-answers about its messages).
+`bodies` (the places of bodies), `jobs`, `schedules`, `copies` and `upkeep` (the unasked work of the leader), `views`, `finishes` and
+`statistics` (the answers about its messages).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from raftmq.broker.partitions.queue.bodies import QueueBodiesReader, StoredBody
 from raftmq.broker.partitions.queue.clock import QueueClock
 from raftmq.broker.partitions.queue.commands import QueueCommands
 from raftmq.broker.partitions.queue.config import QueueConfig, queue_config
+from raftmq.broker.partitions.queue.copies import QueueCopies
 from raftmq.broker.partitions.queue.finishes import FinishWatches
 from raftmq.broker.partitions.queue.gate import QueueGate
 from raftmq.broker.partitions.queue.jobs import QueueJobs
@@ -76,6 +77,7 @@ class PartitionQueue:
         self.schedules = QueueSchedules(host.loop, self)
         self.views = QueueViews(replica)
         self.finishes = FinishWatches(replica)
+        self.copies = QueueCopies(self, host)
         self.statistics = QueueStatistics(replica, self.clock, self.leases)
         replica.role_listeners.append(lambda _change: self.appends.start_term())
         replica.restored_listeners.append(self.bodies.clear)
@@ -126,7 +128,8 @@ class PartitionQueue:
 
     def samples(self) -> Iterable[tuple[str, float | Histogram]]:
         """See `Partition`."""
-        return self.statistics.samples()
+        yield from self.statistics.samples()
+        yield from self.copies.samples()
 
     async def in_thread(self, function: Callable[..., T], *arguments: object) -> T:
         """Run a blocking read of the store on the reader threads. Translate the store's errors to RequestError."""

@@ -139,4 +139,5 @@ def check_bodies(where: str, store: StateStore, key: ReplicaKey, queue: DurableQ
         demand(body is not None, "BodiesStay", f"{where}: the body of {sequence} is gone")
         assert body is not None
         is_whole = crc32c(body.body, crc32c(body.position.to_bytes(4, "little"))) == body.checksum
-        demand(is_whole and len(body.body) == m.body_bytes, "BodiesStay", f"{where}: {sequence} has another body")
+        size = len(body.body) + len(body.headers or b"")
+        demand(is_whole and size == m.body_bytes, "BodiesStay", f"{where}: {sequence} has another body")

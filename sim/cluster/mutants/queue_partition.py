@@ -4,9 +4,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from sim.cluster.mutants.registry import queue_mutant, replace_method
+
+DEAD_LETTERS = {"has_dead_letters": True, "attempts_max": 2}
+"""Options under which messages die often and are copied."""
 
 
 @queue_mutant("nobody carries the time when nothing else happens")
@@ -184,3 +188,39 @@ def state_index_too_high() -> None:
     from raftmq.broker.replica import write_backs
 
     replace_method(write_backs, "StateWrite", lambda original: lambda index, *rest: original(index + 1, *rest))
+
+
+@queue_mutant("each leader copies the dead under a new epoch", queues=DEAD_LETTERS, kill=8, fault_every=0.4)
+def copies_begin_again() -> None:
+    from raftmq.broker.partitions.queue.copies import QueueCopies
+
+    def on_role(self: Any, change: Any) -> None:
+        original_on_role(self, change)
+        self.has_aimed = False
+
+    async def aim(self: Any, target: Any, deadline: float) -> None:
+        await original_aim(self, target, deadline)
+        self.has_aimed = True
+
+    def is_aimed_at(self: Any, target: Any) -> bool:
+        return bool(self.has_aimed) and original_is_aimed(self, target)
+
+    original_on_role, original_aim, original_is_aimed = QueueCopies._on_role, QueueCopies.aim, QueueCopies.is_aimed_at
+    QueueCopies._on_role = on_role  # type: ignore[method-assign]
+    QueueCopies.aim = aim  # type: ignore[method-assign]
+    QueueCopies.is_aimed_at = is_aimed_at  # type: ignore[method-assign]
+
+
+@queue_mutant("the dead are recorded as copied before the target acknowledged them", queues=DEAD_LETTERS)
+def copied_before_acknowledged() -> None:
+    from raftmq.broker.base.request_error import RequestError
+    from raftmq.broker.services.queue.dead_letters import DeadLetterCopier
+
+    def acknowledging_all(original: Any) -> Any:
+        async def append(self: Any, *arguments: Any) -> None:
+            with suppress(RequestError):
+                await original(self, *arguments)
+
+        return append
+
+    replace_method(DeadLetterCopier, "_append", acknowledging_all)

@@ -59,6 +59,8 @@ class QueueOptions:
     """Number of installed snapshots at which a machine loses power between the two files."""
     config: dict[str, str] = field(default_factory=dict)
     """Settings of both topics in addition."""
+    has_dead_letters: bool = False
+    """Whether the dead of the topic without the order of keys are copied to a third topic."""
 
     def __str__(self) -> str:
         return " ".join(f"{one.name}={getattr(self, one.name)}" for one in fields(self))
@@ -96,4 +98,5 @@ def draw_queue_options(rng: random.Random) -> QueueOptions:
         all_down=choice((0, 0, 1)),
         config=choice(({}, {"backoff.base.ms": "100", "backoff.jitter.percent": "50"}, {"tenant.rate": "50"})),
         torn_installs=choice((0, 0, 1, 3)),
+        has_dead_letters=choice((True, True, False)),
     )

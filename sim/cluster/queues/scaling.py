@@ -11,8 +11,9 @@ from raftmq.broker.base.config import BrokerConfig
 from raftmq.broker.base.limits import Limits, Timing
 from raftmq.broker.cluster import bootstrap
 from raftmq.broker.partitions.kinds import KINDS, QUEUE
-from raftmq.broker.partitions.queue import commands, leases
+from raftmq.broker.partitions.queue import commands, copies, leases
 from raftmq.broker.replica import log_tail
+from raftmq.broker.services.queue import dead_letters
 from raftmq.fsm.metadata_commands import InitializeCluster
 from raftmq.fsm.queue import commands as queue_commands
 from raftmq.fsm.queue import housekeeping, jobs, partition
@@ -22,6 +23,10 @@ from raftmq.fsm.queue.partition import QueuePartition
 from sim.cluster.cluster import SimConfig
 from sim.cluster.queues.options import TINY_MEMORY, QueueOptions
 
+COPY_SECONDS = 1.0
+"""Time for a copy of dead messages, and between two attempts: a run takes some seconds."""
+COPY_MESSAGES = 3
+"""Dead messages of one copy where the bounds of work are small."""
 SMALL_WORK_MAX = 20
 """`WORK_MAX` where the bounds of work are small. It is above the messages that one request of the clients names."""
 
@@ -50,6 +55,8 @@ def offer_queues(options: QueueOptions) -> Callable[[], None]:
         (BrokerConfig, "limits", small_limits),
         (bootstrap, "InitializeCluster", initialize),
         (log_tail, "TAIL_ENTRIES", options.tail_entries),
+        (dead_letters, "BATCH_SECONDS", COPY_SECONDS),
+        (copies, "RETRY_SECONDS_MAX", COPY_SECONDS),
     ]
     if options.is_work_small:
         changes += [
@@ -58,6 +65,7 @@ def offer_queues(options: QueueOptions) -> Callable[[], None]:
             *((module, "ITEMS_WORK_MAX", SMALL_WORK_MAX // 2) for module in (queue_commands, commands, leases)),
             (commands, "GATHERING", small_gathering),
             (jobs, "SLICE_ROWS_MAX", SMALL_WORK_MAX),
+            (copies, "COPY_MESSAGES_MAX", COPY_MESSAGES),
         ]
     kept = [getattr(owner, name) for owner, name, _ in changes]
     for owner, name, value in changes:

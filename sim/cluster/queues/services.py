@@ -64,6 +64,12 @@ async def count(partition: PartitionQueue, _deadline: float) -> dict[str, int]:
     }
 
 
+async def uncopied(partition: PartitionQueue, _deadline: float) -> int:
+    """Return how many dead messages wait for their copy, after everything that is committed."""
+    await partition.replica.read_index()
+    return partition.copies.left
+
+
 class WaitingConsumer:
     """A consumer that waits at a broker for one lease."""
 

@@ -23,7 +23,7 @@ from sim.cluster.queues.worker import Worker
 from sim.cluster.rpc.client_transport import ClientTransport
 from sim.history.queues.operations import Drained, LeaseTaken, Outcome
 
-ORDERED_TOPIC, PLAIN_TOPIC = "q-ordered", "q-plain"
+ORDERED_TOPIC, PLAIN_TOPIC, LETTERS_TOPIC = "q-ordered", "q-plain", "q-letters"
 _DRAIN_LEASE_MS = 5_000
 _DRAIN_MESSAGES = 8
 STUCK_SECONDS = 25.0
@@ -67,6 +67,9 @@ class QueueWorkload:
             "expired.keep": str(self._rng.random() < 0.5).lower(),
             "tenant.leased.max": str(options.leased_per_tenant_max),
         }
+        if options.has_dead_letters:
+            await self._create(LETTERS_TOPIC, {})
+            plain["dead.letter.topic"] = LETTERS_TOPIC
         topics = {ORDERED_TOPIC: {**common, "ordered.by.key": "true"}, PLAIN_TOPIC: {**common, **plain}}
         for name, config in topics.items():
             for group_id in await self._create(name, config):
@@ -165,8 +168,19 @@ class QueueWorkload:
     # ------------------------------------------------------------------------------------------------ the end
 
     async def drain(self) -> None:
-        """Lease and accept everything in all partitions."""
+        """Wait for the copies of the dead, then lease and accept everything in all partitions."""
+        await asyncio.gather(*(self._await_copies(group_id) for group_id in self.ledger.groups))
         await asyncio.gather(*(self._drain(group_id) for group_id in self.ledger.groups))
+
+    async def _await_copies(self, group_id: int) -> None:
+        """Wait until the dead letter topic has all dead messages of a partition."""
+        port, left = self._port(0.0), 1
+        while left:
+            try:
+                left = (await port.call(group_id, services.uncopied)).result
+            except CallFailedError:
+                left = 1
+            await asyncio.sleep(0.1 if left else 0.0)
 
     async def _drain(self, group_id: int) -> None:
         process, ledger = f"qv{group_id}", self.ledger

@@ -53,6 +53,13 @@ def test_a_cluster_of_an_old_level_is_raised_while_it_is_disturbed() -> None:
     assert outcome.counts["queue Drained ok"] >= 2
 
 
+def test_the_dead_are_copied_while_leaders_change() -> None:
+    outcome = run_isolated(6, Build(has_queues=True, queue_overrides={"has_dead_letters": True}))
+
+    assert outcome.verdict is Verdict.OK, outcome.detail
+    assert outcome.counts["dead_letters"] >= 20
+
+
 @pytest.mark.slow
 def test_a_batch_of_seeds_with_queues_has_no_findings() -> None:
     outcomes = list(run_batch(0, SEEDS, jobs=2, build=QUEUES))

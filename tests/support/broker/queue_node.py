@@ -23,8 +23,10 @@ from raftmq.broker.replica.replica import Replica
 from raftmq.broker.replica.replica_log import ReplicaLog
 from raftmq.broker.replica.row_loads import RowLoads
 from raftmq.broker.replica.write_backs import WriteBacks
+from raftmq.broker.services.node_calls import NodeCalls
 from raftmq.broker.services.queue.admin import QueueAdminService
 from raftmq.broker.services.queue.browse import QueueBrowseService
+from raftmq.broker.services.queue.dead_letters import DeadLetterCopier
 from raftmq.broker.services.queue.partitions import QueuePartitions
 from raftmq.broker.services.queue.schedules import QueueScheduleService
 from raftmq.fsm.queue.commands import Lease, Operation, Settle, SettleDetail
@@ -69,6 +71,9 @@ class QueueNode(Harness):
         self.queue_browse = QueueBrowseService(queues)
         self.queue_admin = QueueAdminService(queues)
         self.queue_schedules = QueueScheduleService(queues)
+        self.dead_letters = DeadLetterCopier(
+            self, self.partitions, self.log, self.producer_ids, NodeCalls(self, self.forwarder)
+        )
 
     def close(self) -> None:
         super().close()

@@ -10,8 +10,13 @@ from __future__ import annotations
 from struct import Struct
 
 from raftmq.batch_header import BatchFormatError
-from raftmq.client.codec.batch import Headers
 from raftmq.errors import InvalidArgumentError
+
+DEAD_LETTER_PREFIX = "raftmq.dead_letter."
+"""The prefix of the names of headers that are added to a record or a message that was given up, when it goes to another topic."""
+
+Headers = tuple[tuple[str, bytes | None], ...]
+"""Pairs of a name and a value. Names may repeat, and None is a null value."""
 
 NAME_BYTES_MAX = (1 << 16) - 1
 """Maximum length of a header's name, because of its type."""

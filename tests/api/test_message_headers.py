@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from raftmq.batch_header import BatchFormatError
-from raftmq.client.codec.message_headers import NAME_BYTES_MAX, decode_headers, encode_headers
 from raftmq.errors import InvalidArgumentError
+from raftmq.message_headers import NAME_BYTES_MAX, decode_headers, encode_headers
 
 names = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
 pairs = st.lists(st.tuples(names, st.none() | st.binary(max_size=8)), max_size=5).map(tuple)
