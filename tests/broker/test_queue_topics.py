@@ -73,8 +73,8 @@ async def test_a_consumer_may_change_its_credit_without_end(nodes: Nodes):
         (topic,) = node.view.metadata.state_machine.topics()
         opening = pb.QueueStreamOpen(topic_id=topic.topic_id)
         await stream.write(pb.QueueStreamRequest(open=opening, messages_limit=1, bytes_limit=1 << 20))
-        for number in range(STREAM_REQUESTS_UNANSWERED_MAX + 2):
-            await stream.write(pb.QueueStreamRequest(messages_limit=number % 2, bytes_limit=1 << 20))
+        for _ in range(STREAM_REQUESTS_UNANSWERED_MAX + 2):
+            await stream.write(pb.QueueStreamRequest())
         await stream.write(pb.QueueStreamRequest(messages_limit=1, bytes_limit=1 << 20))
         async with Queue("jobs", bootstrap_servers=node.addresses.client) as queue:
             await queue.put(b"x")
