@@ -38,6 +38,11 @@ class CallBounds(Protocol):
         """Return a function for an upper bound of the answer to a request, or None if answers are small."""
         ...
 
+    @property
+    def is_each_request_answered(self) -> bool:
+        """Return whether a stream answers each request, so that unanswered ones can be counted. Otherwise its service bounds them."""
+        ...
+
 
 class GrpcCall:
     """A call that holds budget."""

@@ -36,7 +36,8 @@ _UNSENT_BYTES_MIN: Final = 32 * 1024
 _REFUSALS_WAITING_MAX: Final = 512
 """Refusals that may wait to be sent. A call beyond them ends without an answer."""
 STREAM_REQUESTS_UNANSWERED_MAX: Final = 512
-"""Unanswered requests of one stream. A client that does not read its answers is not read any further. The service's own limit is lower."""
+"""Unanswered requests of a stream that answers each. A client that does not read its answers is not read any further. The service's own
+limit is lower."""
 _COPIES: Final = 2
 """Copies of an answer while it is sent: the broker's, and gRPC's."""
 
@@ -224,7 +225,7 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
         self, method: str, handler: Handler, call: GrpcCall, budget: Budget, slot: Reservation
     ) -> None:
         request = await self._request(handler, call, budget, slot)
-        sender = _Sender(self, handler, call, budget, slot)
+        sender = _Sender(self, handler, call, budget, slot, is_each_request_answered=False)
         answers = cast("Behaviour", handler.unary_stream)(request, sender)
         if inspect.isawaitable(answers):  # the method writes its answers itself
             await answers
@@ -284,7 +285,9 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
     # ------------------------------------------------------------------------------------------------ streams
 
     async def _stream(self, method: str, handler: Handler, call: GrpcCall, budget: Budget, slot: Reservation) -> None:
-        sender = _Sender(self, handler, call, budget, slot)
+        bounds = self._bounds.get(method)
+        is_each_answered = bounds is None or bounds.is_each_request_answered
+        sender = _Sender(self, handler, call, budget, slot, is_each_request_answered=is_each_answered)
         answers = cast("Behaviour", handler.stream_stream)(sender.requests(), sender)
         await self._send_all(cast("AsyncIterator[Any]", answers), sender)
 
@@ -306,13 +309,15 @@ class _Sender:
         call: GrpcCall,
         budget: Budget,
         slot: Reservation,
+        *,
+        is_each_request_answered: bool,
     ) -> None:
         self._admission = admission
         self._handler = handler
         self._call = call
         self._budget = budget
         self._slot = slot
-        self._unanswered = asyncio.Semaphore(STREAM_REQUESTS_UNANSWERED_MAX)
+        self._unanswered = asyncio.Semaphore(STREAM_REQUESTS_UNANSWERED_MAX) if is_each_request_answered else None
 
     async def requests(self) -> AsyncIterator[Any]:
         """Yield the client's messages."""
@@ -320,13 +325,15 @@ class _Sender:
             self._budget.keepalive(self._slot)
             self._admission.received_bytes += len(cast("bytes", raw))
             yield parsed(_deserializer(self._handler), cast("bytes", raw))
-            await self._unanswered.acquire()
+            if self._unanswered is not None:
+                await self._unanswered.acquire()
 
     async def write(self, answer: Message) -> None:
         """Send a message."""
         await self._admission.send(self._handler, self._call, answer, self._slot)
         self._budget.keepalive(self._slot)
-        self._unanswered.release()
+        if self._unanswered is not None:
+            self._unanswered.release()
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 -- whatever else a context has
         return getattr(self._call.context, name)

@@ -78,6 +78,8 @@ class Row:
     """The kind of slots of which a call takes one."""
     answer_bytes_max: Callable[[Any, Limits], int] | None
     """Returns an upper bound of the answer to a request. None: answers are small."""
+    is_each_request_answered: bool = True
+    """Whether a stream answers each request. Its service bounds them otherwise."""
 
 
 def _unary(
@@ -107,8 +109,10 @@ def _stream(
     answered_by: AnsweredBy,
     service: Callable[[Services], Callable[[AsyncIterator[RequestT], Call], AsyncGenerator[ResponseT, None]]],
     slots: Slots,
+    *,
+    is_each_request_answered: bool = True,
 ) -> Row:
-    return Row(method, right, answered_by, service, slots, None)
+    return Row(method, right, answered_by, service, slots, None, is_each_request_answered)
 
 
 def _poll_bytes_max(request: pb.PollRequest, limits: Limits) -> int:
@@ -142,7 +146,14 @@ ROWS: Final[tuple[Row, ...]] = (
     _unary(methods.RESET_OFFSETS, _ADMIN, _METADATA, lambda of: of.groups.reset_offsets),
     _unary(methods.DELETE_GROUP, _ADMIN, _METADATA, lambda of: of.groups.delete),
     _unary(methods.QUEUE_POLL, _CONSUME, _PARTITION, lambda of: of.queue.poll, Slots.POLLS, _queue_poll_bytes_max),
-    _stream(methods.POLL_STREAM, _CONSUME, _PARTITION, lambda of: of.queue.poll_stream, Slots.QUEUE_STREAMS),
+    _stream(
+        methods.POLL_STREAM,
+        _CONSUME,
+        _PARTITION,
+        lambda of: of.queue.poll_stream,
+        Slots.QUEUE_STREAMS,
+        is_each_request_answered=False,  # credit is not
+    ),
     _unary(methods.ACK, _CONSUME, _PARTITION, lambda of: of.queue.ack),
     _unary(methods.OPEN_SESSION, _CONSUME, _PARTITION, lambda of: of.queue.open_session),
     _response_stream(methods.WATCH, _DESCRIBE, _ANY, lambda of: of.topology.watch, Slots.WATCHES),

@@ -37,6 +37,8 @@ ANY_VERSION = -1
 FOREVER_MS = -1
 NEVER = -1
 """The next due time of a schedule that does not fire again."""
+KEEP_DUE = -2
+"""The due time that the schedule has when the command is applied: a firing may have been proposed before it."""
 
 
 class QueueCommand(msgspec.Struct, frozen=True, tag_field="t", omit_defaults=True, forbid_unknown_fields=True):
@@ -198,7 +200,7 @@ class PutSchedule(QueueCommand, frozen=True, tag="sched"):
     definition: bytes
     """Rule and message: the machine keeps them for the leader, and does not read them."""
     next_due: int
-    """The next firing, computed by the leader."""
+    """The next firing, computed by the leader, or `KEEP_DUE` for a schedule that exists."""
     is_paused: bool = False
     version: int = ANY_VERSION
 
@@ -208,6 +210,7 @@ class ChangeSchedule(QueueCommand, frozen=True, tag="sched+"):
 
     name: str
     next_due: int
+    """The next firing, or `KEEP_DUE`."""
     is_paused: bool
     version: int = ANY_VERSION
 
@@ -450,7 +453,7 @@ def validate_schedule(schedule: PutSchedule | ChangeSchedule) -> str | None:
     """Return why a schedule must not be proposed, or None."""
     if not 1 <= len(schedule.name.encode()) <= NAME_BYTES_MAX:
         return f"a schedule's name has 1 to {NAME_BYTES_MAX} bytes"
-    if not NEVER <= schedule.next_due < 1 << 63:
+    if not KEEP_DUE <= schedule.next_due < 1 << 63:
         return "the next due time is out of range"
     if isinstance(schedule, PutSchedule) and len(schedule.definition) > SCHEDULE_BYTES_MAX:
         return f"a schedule has at most {SCHEDULE_BYTES_MAX} bytes with its message"

@@ -12,6 +12,7 @@ from heapq import heapify, heappop, heappush
 import msgspec
 from raftmq.fsm.queue.commands import (
     ANY_VERSION,
+    KEEP_DUE,
     NEVER,
     U64_MAX,
     ChangeSchedule,
@@ -57,12 +58,15 @@ class ScheduleTable:
         version = 0 if row is None else row.version
         if command.version not in (ANY_VERSION, version):
             return Refused(Code.VERSION_CONFLICT)
+        next_due = command.next_due
+        if next_due == KEEP_DUE:
+            if row is None:
+                return Refused(Code.NO_SUCH_SCHEDULE)
+            next_due = row.next_due
         last_due, fired, skipped = (NEVER, 0, 0) if row is None else (row.last_due, row.fired_count, row.skipped_count)
         return self._store(
             command.name,
-            ScheduleRow(
-                command.definition, command.next_due, next_version, command.is_paused, last_due, fired, skipped
-            ),
+            ScheduleRow(command.definition, next_due, next_version, command.is_paused, last_due, fired, skipped),
         )
 
     def change(self, command: ChangeSchedule, next_version: int) -> ScheduleChanged | Refused:
@@ -72,9 +76,8 @@ class ScheduleTable:
             return Refused(Code.NO_SUCH_SCHEDULE)
         if command.version not in (ANY_VERSION, row.version):
             return Refused(Code.VERSION_CONFLICT)
-        changed = msgspec.structs.replace(
-            row, next_due=command.next_due, is_paused=command.is_paused, version=next_version
-        )
+        next_due = row.next_due if command.next_due == KEEP_DUE else command.next_due
+        changed = msgspec.structs.replace(row, next_due=next_due, is_paused=command.is_paused, version=next_version)
         return self._store(command.name, changed)
 
     def delete(self, command: DeleteSchedule) -> ScheduleChanged | Refused:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
+import grpc.aio
 import pytest
 from raftmq import Admin, Queue
+from raftmq.broker.grpc_port.admission_interceptor import STREAM_REQUESTS_UNANSWERED_MAX
 from raftmq.broker.node import Node
 from raftmq.errors import LeaseLostError, UnknownTopicError
+from raftmq.proto import queue_pb2 as pb
+from raftmq.proto import queue_pb2_grpc as pb_grpc
 
 from tests.support.broker.whole_nodes import Nodes, three_voters
 
@@ -59,6 +63,24 @@ async def test_put_get_and_settle(nodes: Nodes):
         assert later.value == b"later"
         await later.ack()
         assert await queue.get(wait_ms=50) is None
+
+
+async def test_a_consumer_may_change_its_credit_without_end(nodes: Nodes):
+    (node,) = await started(nodes, "one")
+    await create(node.addresses.client)
+    async with grpc.aio.insecure_channel(node.addresses.client) as channel:
+        stream = pb_grpc.QueueStub(channel).PollStream()
+        (topic,) = node.view.metadata.state_machine.topics()
+        opening = pb.QueueStreamOpen(topic_id=topic.topic_id)
+        await stream.write(pb.QueueStreamRequest(open=opening, messages_limit=1, bytes_limit=1 << 20))
+        for _ in range(STREAM_REQUESTS_UNANSWERED_MAX + 2):
+            await stream.write(pb.QueueStreamRequest())
+        await stream.write(pb.QueueStreamRequest(messages_limit=1, bytes_limit=1 << 20))
+        async with Queue("jobs", bootstrap_servers=node.addresses.client) as queue:
+            await queue.put(b"x")
+        async with asyncio.timeout(10):
+            response = await stream.read()
+        assert len(response.messages) == 1
 
 
 async def test_messages_leases_and_bodies_survive_a_restart(nodes: Nodes):

@@ -37,6 +37,7 @@ from raftmq.broker.replica.deadline_timer import DeadlineTimer
 from raftmq.broker.replica.replica import Replica
 from raftmq.fsm.queue.commands import (
     ANY_VERSION,
+    KEEP_DUE,
     NEVER,
     ChangeSchedule,
     DeleteSchedule,
@@ -211,6 +212,15 @@ class QueueSchedules:
             RequestError: INVALID_ARGUMENT, CORRUPT_BATCH, RECORD_TOO_LARGE, VERSION_CONFLICT, TOO_MANY_SCHEDULES, the refusals of
                 appends, and those of `QueueCommands.execute`.
         """
+        while True:
+            try:
+                return await self._put(request, deadline)
+            except RequestError as error:
+                # between the look at the schedule and its change somebody else changed it
+                if error.code != pb.VERSION_CONFLICT or request.HasField("version"):
+                    raise
+
+    async def _put(self, request: pb.PutScheduleRequest, deadline: float) -> ScheduleState:
         self._require_writes()
         now_ms = self._partition.clock.read_ms()
         wanted = definition_of(request.rule, self._message_of(request.message), now_ms)
@@ -218,9 +228,10 @@ class QueueSchedules:
         known = None if before is None else decode_definition(before.definition)
         if before is not None and known is not None and is_same_rule(known, wanted) and before.next_due != NEVER:
             wanted = msgspec.structs.replace(wanted, first_ms=known.first_ms)
-            next_due_ms = before.next_due
+            version, next_due_ms, due = before.version, before.next_due, KEEP_DUE
         else:
-            next_due_ms = due_after(wanted.timing, now_ms)
+            version, next_due_ms = ANY_VERSION, due_after(wanted.timing, now_ms)
+            due = next_due_ms
         if next_due_ms == NEVER:
             raise RequestError(
                 pb.INVALID_ARGUMENT, f"the schedule {request.name!r} would never fire: its time has passed"
@@ -232,8 +243,8 @@ class QueueSchedules:
                 f"a schedule has at most {SCHEDULE_BYTES_MAX} bytes with its message, but this one has {len(content)}: let the "
                 "message name its data instead",
             )
-        version = request.version if request.HasField("version") else ANY_VERSION
-        command = PutSchedule(request.name, content, next_due_ms, request.is_paused, version)
+        version = request.version if request.HasField("version") else version
+        command = PutSchedule(request.name, content, due, request.is_paused, version)
         return await self._change(command, next_due_ms, deadline)
 
     def _message_of(self, batch: bytes) -> bytes:
@@ -265,13 +276,13 @@ class QueueSchedules:
         return state
 
     async def _pause(self, request: pb.ChangeScheduleRequest, row: ScheduleRow, deadline: float) -> ScheduleState:
-        next_due_ms = row.next_due
+        next_due_ms, due = row.next_due, KEEP_DUE
         now_ms = self._partition.clock.read_ms()
         if request.resume and row.is_paused and NEVER < next_due_ms <= now_ms:
             # a pause is intended: its firings were not missed
-            next_due_ms = due_after(self._definition_of(row).timing, now_ms)
+            next_due_ms = due = due_after(self._definition_of(row).timing, now_ms)
         version = request.version if request.HasField("version") else ANY_VERSION
-        command = ChangeSchedule(request.name, next_due_ms, request.pause, version)
+        command = ChangeSchedule(request.name, due, request.pause, version)
         return await self._change(command, next_due_ms, deadline)
 
     async def _run_now(self, row: ScheduleRow, deadline: float) -> None:

@@ -25,7 +25,7 @@ from raftmq.broker.services.queue.topics import QueueTopics
 from raftmq.proto import queue_pb2 as pb
 
 ACKS_IN_FLIGHT_MAX: Final = 64
-"""Requests with settlements that are not answered. A client has one per partition, and further ones are not read."""
+"""Requests with settlements whose answers are not written. A client has one per partition, and further ones are not read."""
 UNSENT_BYTES_MAX: Final = 1 << 20
 """Blocks that wait for the client to read. Above it the stream leases nothing more."""
 _READY_MAX: Final = (1 << 32) - 1
@@ -34,11 +34,13 @@ _READY_MAX: Final = (1 << 32) - 1
 class _Response:
     """A response that was not written yet."""
 
-    __slots__ = ("deliveries", "message")
+    __slots__ = ("deliveries", "is_answer", "message")
 
-    def __init__(self, message: pb.QueueStreamResponse, deliveries: list[Delivery]) -> None:
+    def __init__(self, message: pb.QueueStreamResponse, deliveries: list[Delivery], *, is_answer: bool = False) -> None:
         self.message = message
         self.deliveries = deliveries
+        self.is_answer = is_answer
+        """Whether it answers a request with settlements."""
 
 
 class _Acks:
@@ -67,9 +69,9 @@ class ConsumerStream:
         self._outgoing: deque[_Response] = deque()
         self._unsent_bytes = 0
         self._unanswered = 0
-        """Requests with settlements that are not decided."""
+        """Requests with settlements whose answers are not written."""
         self._answered = asyncio.Event()
-        """Set when a request with settlements is answered."""
+        """Set when the answer to a request with settlements is written."""
         self._is_leaving = False
         """Whether the client takes no more messages."""
         self._failure: BaseException | None = None
@@ -184,12 +186,10 @@ class ConsumerStream:
             self._answer(acks)
 
     def _answer(self, acks: _Acks) -> None:
-        self._unanswered -= 1
         message = pb.QueueStreamResponse(correlation_id=acks.message.correlation_id)
         for ack, begun in zip(acks.message.acks, acks.begun, strict=True):
             message.results.append(self._settlements.answer(ack, begun))
-        self._outgoing.append(_Response(message, []))
-        self._answered.set()
+        self._outgoing.append(_Response(message, [], is_answer=True))
         self._tell_changed()
         if self._consumer is not None:
             self._consumer.wake()  # accepted messages may have made others leasable
@@ -209,6 +209,9 @@ class ConsumerStream:
         self._tell_changed()
 
     def _on_written(self, response: _Response) -> None:
+        if response.is_answer:
+            self._unanswered -= 1
+            self._answered.set()
         if response.deliveries:
             self._unsent_bytes -= sum(len(delivery.block) for delivery in response.deliveries)
             response.deliveries.clear()

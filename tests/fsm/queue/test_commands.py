@@ -41,7 +41,7 @@ SETTLE = qc.Settle(1, 1, (1,), (5,), (2,), (1,))
         (qc.ContinueJob(1, 0), "at least 1"),
         (qc.PutSchedule("", b"", 1), "1 to 249"),
         (qc.PutSchedule("s", b"x" * 70_000, 1), "65536"),
-        (qc.PutSchedule("s", b"", -2), "out of range"),
+        (qc.PutSchedule("s", b"", -3), "out of range"),
         (qc.SkipFirings("s", 1, 5, 5, 1), "later firing"),
         (qc.SkipFirings("s", 1, 5, 6, 0), "later firing"),
         (qc.Configure(QueueSettings(fairness="loud")), "fairness is 'loud'"),

@@ -336,3 +336,37 @@ async def test_a_firing_in_flight_loses_against_a_deletion(warm: Queue) -> None:
     await deleting
     await warm.put(1)
     assert await warm.lease(9) == [(1, 1)]
+
+
+@pytest.mark.parametrize("is_put", [True, False])
+async def test_a_change_after_a_firing_in_flight_does_not_repeat_it(warm: Queue, *, is_put: bool) -> None:
+    await put(warm)
+    warm.node.hold_commits = True
+    warm.node.pass_time(DAY)
+    while not warm.partition.replica.core.last_index > warm.machine.applied_index:
+        await asyncio.sleep(0.001)
+    changing = asyncio.ensure_future(put(warm) if is_put else change(warm, resume=True))
+    await asyncio.sleep(0.01)
+    assert not changing.done()
+    warm.node.release_commits()
+    await changing
+    row = schedule_of(warm)
+    assert row.fired_count == 1
+    assert row.next_due == row.last_due + DAY
+    warm.node.pass_time(1000)
+    await warm.put(1)
+    assert schedule_of(warm).fired_count == 1
+
+
+async def test_a_put_that_races_with_another_one_begins_again(warm: Queue) -> None:
+    await put(warm)
+    warm.node.hold_commits = True
+    putting = [
+        asyncio.ensure_future(put(warm, rule=pb.ScheduleRule(every_ms=interval_ms))) for interval_ms in (DAY // 2, DAY)
+    ]
+    await asyncio.sleep(0.01)
+    warm.node.release_commits()
+    await asyncio.gather(*putting)
+    row = schedule_of(warm)
+    assert (await listed(warm))[0].rule.every_ms == DAY
+    assert row.next_due > warm.now_ms + DAY - 60_000, "the due time is that of the rule"

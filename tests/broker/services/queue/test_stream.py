@@ -238,3 +238,21 @@ async def test_settlements_of_a_stream_that_a_client_sends_without_reading_are_b
                 await asyncio.sleep(0.01)
         reading.cancel()
         assert sorted(answers) == [1, 2, 3, 4, 5]
+
+
+async def test_answers_that_a_client_does_not_read_are_bounded(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(stream_module, "ACKS_IN_FLIGHT_MAX", 2)
+    async with running() as node:
+        topic = await queue_topic(node)
+        await put(node, topic, *[b"x"] * 5)
+        messages = await poll(node, topic, 5)
+        stream = Stream(node, topic)
+        for number, message in enumerate(messages, 1):
+            stream.credit(0, acks=[ack_of(topic, message)], correlation_id=number)
+        assert (await stream.next()).correlation_id == 1
+        while queue_of(node, topic).replica.state_machine.message_count > 3:
+            await asyncio.sleep(0)
+        await turns()
+        assert stream.requests.qsize() == 3, "only two are read until their answers are"
+        assert [(await stream.next()).correlation_id for _ in range(4)] == [2, 3, 4, 5]
+        await stream.close()

@@ -196,6 +196,8 @@ class _Author:
         items: list[qc.Item] = [
             qc.PutSchedule(name, b"rule", due, rng.random() < 0.2, version),
             qc.PutSchedule(name, b"rule", due),
+            qc.PutSchedule(name, b"rule", qc.KEEP_DUE),
+            qc.ChangeSchedule(name, qc.KEEP_DUE, rng.random() < 0.5, version),
             qc.ChangeSchedule(name, due, rng.random() < 0.5, version),
             qc.DeleteSchedule(name, version),
         ]

@@ -701,12 +701,17 @@ class Twin:
             del self.schedules[item.name]
             assert row is not None
             return qr.ScheduleChanged(row.version)
+        next_due = item.next_due
+        if next_due == qc.KEEP_DUE:
+            if row is None:
+                return qr.Refused(Code.NO_SUCH_SCHEDULE)
+            next_due = row.next_due
         if isinstance(item, qc.PutSchedule):
             before = row or TwinSchedule(b"", 0, 0, False)
             row = self.schedules[item.name] = replace(before)
             row.definition = item.definition
         assert row is not None
-        row.next_due, row.is_paused, row.version = item.next_due, item.is_paused, version
+        row.next_due, row.is_paused, row.version = next_due, item.is_paused, version
         return qr.ScheduleChanged(version)
 
     def _skip(self, item: qc.SkipFirings) -> qr.ItemResult:
