@@ -41,6 +41,8 @@ class QueueOptions:
     """Whether the bounds of an entry's work are small enough to be met."""
     write_back_seconds: float
     write_back_rows_max: int
+    recent_entries_bytes_max: int
+    """Recent entries of each queue."""
     tail_entries: int
     """Entries of a log that are kept before the durable state."""
     starts_at_level: int
@@ -93,4 +95,5 @@ def draw_queue_options(rng: random.Random) -> QueueOptions:
         body_bytes_max=choice((20, 300)),
         all_down=choice((0, 0, 1)),
         config=choice(({}, {"backoff.base.ms": "100", "backoff.jitter.percent": "50"}, {"tenant.rate": "50"})),
+        recent_entries_bytes_max=choice((1_000, 10_000, 16_000_000)),
     )
