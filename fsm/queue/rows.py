@@ -85,12 +85,8 @@ def delayed_suffix(due: int, sequence: int) -> bytes:
     Messages of one run with due times of one span are neighbours. So messages that are enqueued together share pages on the disk,
     however far apart their due times are.
     """
-    return (
-        (due >> SPAN_BITS).to_bytes(6, "big")
-        + (sequence >> RUN_BITS).to_bytes(7, "big")
-        + (due & _SPAN_MASK).to_bytes(3, "big")
-        + (sequence & _RUN_MASK).to_bytes(2, "big")
-    )
+    cell = due >> SPAN_BITS << 56 | sequence >> RUN_BITS
+    return (cell << 40 | (due & _SPAN_MASK) << 16 | sequence & _RUN_MASK).to_bytes(18, "big")
 
 
 def place_of_delayed(suffix: bytes) -> tuple[int, int]:
