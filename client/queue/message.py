@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Generic
 
 from raftmq.client.codec.batch import Headers
 from raftmq.client.codec.queue_batch import ReceivedMessage
-from raftmq.client.queue.lease import Lease
+from raftmq.client.queue.lease import Lease, LeaseOffice
 from raftmq.client.queue.lease_token import token_of
 from raftmq.errors import InvalidArgumentError
 from raftmq.types import ValueT_co
@@ -121,3 +121,16 @@ class Message(Generic[ValueT_co]):
 
     def __repr__(self) -> str:
         return f"<Message {self.topic}/{self.partition} sequence {self.sequence} attempt {self.attempt}>"
+
+
+def leases_of(messages: Iterable[Message[object]], office: LeaseOffice) -> list[Lease]:
+    """Return the leases of messages, without those that are done because they were got with `auto_accept`.
+
+    Raises:
+        InvalidArgumentError: a message was got from another queue than that of `office`.
+    """
+    leases = [lease for message in messages if (lease := message._lease) is not None]
+    for lease in leases:
+        if lease.office is not office:
+            raise InvalidArgumentError(f"message {lease.sequence} was got from another Queue: settle it there")
+    return leases
