@@ -463,8 +463,20 @@ class Queue(Generic[QueueValueT]):
             except Exception as error:  # noqa: BLE001 - the program's own code
                 self._reject(lease, f"the value_deserializer failed: {type(error).__name__}: {error}")
                 return None
-        held = None if is_accepted else lease
-        return Message(self.topic, lease.partition.partition, received, cast("QueueValueT", value), held)
+        return Message(
+            self.topic,
+            lease.partition.partition,
+            cast("QueueValueT", value),
+            received.key,
+            received.tenant,
+            received.priority,
+            received.id,
+            received.sequence,
+            received.attempts,
+            received.enqueued_ms,
+            received.headers,
+            None if is_accepted else lease,
+        )
 
     def _reject(self, lease: Lease, reason: str) -> None:
         log.error("message_rejected topic=%s sequence=%d reason=%s", self.topic, lease.sequence, reason)
