@@ -87,7 +87,7 @@ class Limits:
     were enqueued. Messages that wait for longer are read from disk."""
     write_back_rows_max: int = 4_000
     """Changed rows of a queue after which they are written to its file. Encoding them occupies the event loop for about 10 ms."""
-    write_back_backlog_rows_max: int = 20_000
+    write_back_backlog_rows_max: int = 10_000
     """Changed rows of a queue with which its appends are throttled until some are written."""
     write_back_bytes_max: int = 32 * MIB
     """Payload bytes of a queue's log after which its rows are written. A restart replays as many."""
