@@ -6,16 +6,14 @@ memory, so only messages count, never outdated keys.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from heapq import heappop
 from typing import Final
 
 from raftmq.fsm.queue import key_lines
 from raftmq.fsm.queue.limits import HOUSEKEEPING_MAX
-from raftmq.fsm.queue.message import DELAYED, LEASED, READY, DeadReason, Message
+from raftmq.fsm.queue.message import LEASED, DeadReason, Message
 from raftmq.fsm.queue.state import QueueState
 from raftmq.fsm.queue.store import Reading
-from raftmq.fsm.queue.windows import Window
 
 IDS_SWEPT_MAX: Final = 100
 """Ids that one entry may forget, besides its messages."""
@@ -141,29 +139,5 @@ def _promote(state: QueueState, count_max: int) -> Reading[int]:
         due[key[1]] = state.store.messages[key[1]]
     messages = list(due.values())
     yield from key_lines.prepare_joins(state, messages)
-    promote(state, messages)
+    state.promote(messages)
     return len(messages)
-
-
-def promote(state: QueueState, messages: Sequence[Message]) -> None:
-    """Let delayed messages be ready, or join their lines. A million may be due together, so it counts for a tenant once."""
-    store, by_number = state.store, state.tenants.by_number
-    touched: dict[int, Window] = {}
-    for m in messages:
-        # A displaced holder is never one of these: it waits for its own time, and then joins like them.
-        assert m.state == DELAYED
-        if m.line:
-            state.leave(m)
-            state.admit(m)
-            continue
-        tenant = by_number[m.tenant]
-        window = touched[m.tenant] = store.ready_window(m.tenant, tenant.ready)
-        tenant.delayed -= 1
-        tenant.ready += 1
-        state.scalars.delayed_count -= 1
-        m.state = READY
-        window.insert((m.priority, m.due, m.sequence))
-        store.dirty.add(m.sequence)
-    for number, window in touched.items():
-        state.tenants.touch(by_number[number])
-        store.check_size(window)
