@@ -143,10 +143,10 @@ class NatsClient(Client):
 
     async def take(self, topic: str, count: int) -> Sequence[Taken]:
         found = await self._pulls[topic].fetch(count, timeout=TAKE_SECONDS)
-        return [Taken(message.data, message.ack_sync) for message in found]
+        return [Taken(message.data, message) for message in found]
 
-    async def accept(self, taken: Sequence[Taken]) -> None:
-        await asyncio.gather(*(one.accept() for one in taken))
+    async def accept(self, topic: str, taken: Sequence[Taken]) -> None:
+        await asyncio.gather(*(one.message.ack_sync() for one in taken))
 
     async def delete_topic(self, topic: str) -> None:
         for partition in range(self._counts[topic]):

@@ -10,9 +10,8 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from raftmq.testing import LocalCluster
 
 from bench.partitions import cpu_seconds
 from bench.workloads import VALUE_BYTES, Figure, percentiles
+from bench.written_beside import PAUSE_SECONDS, written_beside
 
 QUEUE, LOG = "load", "beside"
 DAY_MS = 86_400_000
@@ -28,8 +28,8 @@ PUT_BATCH = 1000
 PUTS_IN_FLIGHT = 8
 TAKE_BATCH = 100
 TAKERS = 8
-BESIDE_SECONDS = 0.02
-"""The pause between two records of the log topic."""
+PUT_PER_SECOND = 20_000
+"""Delayed messages that are put steadily while the delay of others is measured."""
 CALM_SECONDS = 5.0
 KIB = 1024
 
@@ -74,39 +74,6 @@ def figures() -> tuple[Figure, ...]:
 # -------------------------------------------------------------------------------------------------------------- the parts
 
 
-@dataclass
-class Beside:
-    """Writes a log topic at a low rate, and has the seconds of each record."""
-
-    seconds: list[float] = field(default_factory=list)
-
-    def p99(self) -> float:
-        """Return the 99th percentile in milliseconds since the last call, and begin again."""
-        found, self.seconds = self.seconds, []
-        return percentiles(found)["p99"]
-
-
-@asynccontextmanager
-async def written_beside(servers: str) -> AsyncIterator[Beside]:
-    """Write the log topic in the background."""
-    beside = Beside()
-    async with raftmq.Producer(bootstrap_servers=servers) as producer:
-
-        async def write() -> None:
-            while True:
-                started = time.perf_counter()
-                await producer.send_and_wait(LOG, os.urandom(VALUE_BYTES))
-                beside.seconds.append(time.perf_counter() - started)
-                await asyncio.sleep(BESIDE_SECONDS)
-
-        task = asyncio.create_task(write())
-        try:
-            yield beside
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-
 def anonymous_mib(pid: int) -> float:
     """Return the memory of a process that is no file."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
@@ -122,9 +89,12 @@ async def create(servers: str, config: dict[str, str] | None = None, queues: int
 
 
 async def put_all(
-    queue: raftmq.Queue[bytes], count: int, message_of: Callable[[int], raftmq.NewMessage[bytes]]
+    queue: raftmq.Queue[bytes],
+    count: int,
+    message_of: Callable[[int], raftmq.NewMessage[bytes]],
+    per_second: float = float("inf"),
 ) -> float:
-    """Put messages in batches. Return the seconds until the last acknowledgement."""
+    """Put messages in batches, at most so many per second. Return the seconds until the last acknowledgement."""
     room = asyncio.Semaphore(PUTS_IN_FLIGHT)
 
     async def put(numbers: range) -> None:
@@ -136,6 +106,7 @@ async def put_all(
     started = time.perf_counter()
     async with asyncio.TaskGroup() as tasks:
         for first in range(0, count, PUT_BATCH):
+            await asyncio.sleep(max(0.0, started + first / per_second - time.perf_counter()))
             await room.acquire()
             tasks.create_task(put(range(first, min(first + PUT_BATCH, count))))
     return time.perf_counter() - started
@@ -150,7 +121,7 @@ async def work_off(queue: raftmq.Queue[bytes], count: int) -> float:
         while left > 0:
             found = await queue.get_many(max_messages=TAKE_BATCH, wait_ms=1000)
             left -= len(found)
-            await asyncio.gather(*(message.ack() for message in found))
+            await queue.ack_many(found)
             if found:
                 ended = time.perf_counter()
 
@@ -168,14 +139,20 @@ async def measure_delayed(cluster: LocalCluster, scale: LoadScale) -> dict[str, 
     await create(servers)
     async with raftmq.Queue[bytes](f"{QUEUE}-0", bootstrap_servers=servers) as queue:
         await queue.put(value, delay_ms=DAY_MS)
-        async with written_beside(servers) as beside:
+        async with written_beside(servers, LOG) as beside:
             await asyncio.sleep(min(CALM_SECONDS, scale.idle_seconds))
-            calm = beside.p99()
+            calm = await beside.p99()
             before = {n: anonymous_mib(cluster.pid(n)) for n in cluster.broker_ids}
-            seconds = await put_all(
-                queue, scale.delayed, lambda number: raftmq.NewMessage(value, delay_ms=number % DAY_MS + DAY_MS)
-            )
-            loaded = beside.p99()
+
+            def message_of(number: int) -> raftmq.NewMessage[bytes]:
+                return raftmq.NewMessage(value, delay_ms=number % DAY_MS + DAY_MS)
+
+            fast = scale.delayed // 2
+            seconds = await put_all(queue, fast, message_of)
+            await asyncio.sleep(min(CALM_SECONDS, scale.idle_seconds))
+            beside.seconds.clear()
+            await put_all(queue, scale.delayed - fast, message_of, PUT_PER_SECOND)
+            loaded = await beside.p99()
             added = max(anonymous_mib(cluster.pid(n)) - before[n] for n in cluster.broker_ids)
         (leader,) = set((await asyncio.to_thread(cluster.leaders, f"{QUEUE}-0")).values())
         started = time.perf_counter()
@@ -183,7 +160,7 @@ async def measure_delayed(cluster: LocalCluster, scale: LoadScale) -> dict[str, 
         await queue.put(value, delay_ms=DAY_MS)
         failover = time.perf_counter() - started
     return {
-        "delayed_put": scale.delayed / seconds,
+        "delayed_put": fast / seconds,
         "delayed_memory": max(added, 0.0),
         "delayed_beside": loaded / calm,
         "delayed_failover": failover,
@@ -221,15 +198,15 @@ async def measure_due(cluster: LocalCluster, scale: LoadScale) -> dict[str, floa
         if left < 0:
             raise TimeoutError(f"enqueuing took {-left:.0f} s longer than the messages wait")
         puts: list[float] = []
-        async with written_beside(servers) as beside:
+        async with written_beside(servers, LOG) as beside:
             await asyncio.sleep(left)
             beside.seconds.clear()
             ends_at = time.perf_counter() + 1 + scale.due_watched_seconds
             while (started := time.perf_counter()) < ends_at:
                 await queue.put(value)
                 puts.append(time.perf_counter() - started)
-                await asyncio.sleep(BESIDE_SECONDS)
-            return {"due_p99": beside.p99(), "due_put_p99": percentiles(puts)["p99"]}
+                await asyncio.sleep(PAUSE_SECONDS)
+            return {"due_p99": await beside.p99(), "due_put_p99": percentiles(puts)["p99"]}
 
 
 async def measure_idle(cluster: LocalCluster, scale: LoadScale) -> dict[str, float]:

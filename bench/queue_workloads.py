@@ -26,7 +26,7 @@ async def queue_cycles(client: Client, topic: str, scale: Scale, share: float) -
     async def worker(count: int) -> None:
         for _ in range(count):
             await client.put(topic, [value])
-            await client.accept(await client.take(topic, 1))
+            await client.accept(topic, await client.take(topic, 1))
 
     await asyncio.gather(*(worker(1) for _ in range(WORKERS)))
     started = time.perf_counter()
@@ -42,7 +42,7 @@ async def queue_batches(client: Client, topic: str, scale: Scale, share: float) 
     async def take() -> None:
         nonlocal done
         taken = await client.take(topic, BATCH)
-        await client.accept(taken)
+        await client.accept(topic, taken)
         done += len(taken)
 
     async def worker(batches: int) -> None:
@@ -104,10 +104,10 @@ async def _handled(
             taking += 1
             taken = await client.take(topic, 1)
             times.extend(seconds_of(one.value) for one in taken)
-            await client.accept(taken)
+            await client.accept(topic, taken)
 
     await client.put(topic, [b"0"])
-    await client.accept(await client.take(topic, 1))
+    await client.accept(topic, await client.take(topic, 1))
     async with asyncio.TaskGroup() as tasks:
         for _ in range(HANDLERS):
             tasks.create_task(handle())

@@ -91,10 +91,13 @@ class RaftmqClient(_OneProducer):
 
     async def take(self, topic: str, count: int) -> Sequence[Taken]:
         found = await self._queues[topic].get_many(max_messages=count)
-        return [Taken(message.value, message.ack) for message in found]
+        return [Taken(message.value, message) for message in found]
 
-    async def accept(self, taken: Sequence[Taken]) -> None:
-        await asyncio.gather(*(one.accept() for one in taken))
+    async def accept(self, topic: str, taken: Sequence[Taken]) -> None:
+        if len(taken) == 1:
+            await taken[0].message.ack()
+        else:
+            await self._queues[topic].ack_many(one.message for one in taken)
 
     async def delete_topic(self, topic: str) -> None:
         queue = self._queues.pop(topic, None)

@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 PARTITIONS = 6
 SENDERS = 100
@@ -82,7 +82,7 @@ class Client:
         """Lease up to `count` messages, as soon as there is one."""
         raise NotImplementedError
 
-    async def accept(self, taken: Sequence["Taken"]) -> None:
+    async def accept(self, topic: str, taken: Sequence["Taken"]) -> None:
         """Settle leased messages as done, and wait for the acknowledgement."""
         raise NotImplementedError
 
@@ -92,8 +92,8 @@ class Taken:
     """A leased message of a queue."""
 
     value: bytes
-    accept: Callable[[], Awaitable[None]]
-    """Settles it as done."""
+    message: Any
+    """The object of the system's client that settles it."""
 
 
 @dataclass(frozen=True, slots=True)

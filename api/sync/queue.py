@@ -228,6 +228,11 @@ class Queue(SyncClient, Generic[QueueValueT]):
     def __iter__(self) -> Iterator[Message[QueueValueT]]:
         return self.messages()
 
+    def ack_many(self, messages: Iterable[Message[QueueValueT]]) -> None:
+        """Settle many messages as done. See `raftmq.Queue.ack_many`."""
+        held = [message._message for message in messages]
+        self._run(lambda: self._client.ack_many(held))
+
     def settle(
         self,
         token: str,

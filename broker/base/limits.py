@@ -87,8 +87,13 @@ class Limits:
     the record that a replica is damaged."""
     row_threads: int = 2
     """Threads that read rows of queues whose messages are on disk."""
-    write_back_rows_max: int = 20_000
-    """Changed rows of a queue after which they are written to its file. With twice as many, its appends are throttled."""
+    queue_recent_entries_bytes_max: int = 16 * MIB
+    """Recent batches of one queue, a part of `recent_entries_bytes_max`. A queue needs them for messages that are leased soon after they
+    were enqueued. Messages that wait for longer are read from disk."""
+    write_back_rows_max: int = 4_000
+    """Changed rows of a queue after which they are written to its file. Encoding them occupies the event loop for about 10 ms."""
+    write_back_backlog_rows_max: int = 10_000
+    """Changed rows of a queue with which its appends are throttled until some are written."""
     write_back_bytes_max: int = 32 * MIB
     """Payload bytes of a queue's log after which its rows are written. A restart replays as many."""
     campaigns_max: int = 64

@@ -240,8 +240,15 @@ class Engine:
         core.snapshot_meta = lambda: self.snapshots.meta(replica)
         self.replicas[key.group_id] = replica
         self.write_backs.add(replica)
+        if replica.is_disk_backed:
+            replica.progress_listeners.append(partial(self._shrink_recent_entries, replica))
         self.mark_dirty(replica)
         return replica
+
+    def _shrink_recent_entries(self, replica: Replica[StateMachine]) -> None:
+        """Keep few applied entries of a queue in memory: nobody reads them in order, as consumers of a log do."""
+        recent_bytes_max = self.limits.queue_recent_entries_bytes_max
+        replica.log.recent.shrink(recent_bytes_max, replica.state_machine.applied_index)
 
     def remove_group(self, group_id: GroupId) -> Replica[StateMachine] | None:
         """Stop hosting a replica. It is silent from now on."""

@@ -51,10 +51,12 @@ class RecentEntriesBudget:
 class RecentEntries:
     """One group's contiguous run of recent entries."""
 
-    __slots__ = ("_budget", "_entries", "_start")
+    __slots__ = ("_budget", "_entries", "_start", "bytes_used")
 
     def __init__(self, budget: RecentEntriesBudget) -> None:
         self._budget = budget
+        self.bytes_used = 0
+        """The part of the budget that this run uses."""
         self._entries: list[Entry] = []
         self._start = 0
 
@@ -74,19 +76,27 @@ class RecentEntries:
                 self.clear()
         for entry in entries:
             held.append(entry)
-            self._budget.added(self, entry.index, len(entry.payload) + _OVERHEAD_BYTES)
+            size = len(entry.payload) + _OVERHEAD_BYTES
+            self.bytes_used += size
+            self._budget.added(self, entry.index, size)
 
     def truncate_from(self, index: LogIndex) -> None:
         """Drop entries from `index` on."""
         held = self._entries
         while len(held) > self._start and held[-1].index >= index:
-            self._budget.bytes_used -= len(held.pop().payload) + _OVERHEAD_BYTES
+            self._release(held.pop())
+
+    def shrink(self, bytes_max: int, through: LogIndex) -> None:
+        """Drop the oldest entries up to `through` until at most `bytes_max` bytes are held."""
+        held = self._entries
+        while self.bytes_used > bytes_max and len(held) > self._start and held[self._start].index <= through:
+            self.evict_through(held[self._start].index)
 
     def evict_through(self, index: LogIndex) -> None:
         """Drop entries up to `index`."""
         held, start = self._entries, self._start
         while start < len(held) and held[start].index <= index:
-            self._budget.bytes_used -= len(held[start].payload) + _OVERHEAD_BYTES
+            self._release(held[start])
             held[start] = _EVICTED
             start += 1
         if start > _COMPACT_AFTER or start == len(held):
@@ -97,9 +107,14 @@ class RecentEntries:
     def clear(self) -> None:
         """Drop everything."""
         for position in range(self._start, len(self._entries)):
-            self._budget.bytes_used -= len(self._entries[position].payload) + _OVERHEAD_BYTES
+            self._release(self._entries[position])
         self._entries.clear()
         self._start = 0
+
+    def _release(self, entry: Entry) -> None:
+        size = len(entry.payload) + _OVERHEAD_BYTES
+        self.bytes_used -= size
+        self._budget.bytes_used -= size
 
     def slice(self, first: LogIndex, last: LogIndex, bytes_max: int) -> tuple[Entry, ...] | None:
         """Return entries first..last, at least one and then up to `bytes_max`, or None if `first` is not held."""

@@ -93,7 +93,7 @@ class WriteBacks:
     def is_behind(self, replica: Replica[StateMachine]) -> bool:
         """Return whether so many rows wait that the replica must accept no appends until a write-back has ended."""
         write_back = self._of.get(replica.key)
-        return write_back is not None and write_back.machine.dirty_count > 2 * self._limits.write_back_rows_max
+        return write_back is not None and write_back.machine.dirty_count > self._limits.write_back_backlog_rows_max
 
     # ------------------------------------------------------------------------------------------------ beginning
 

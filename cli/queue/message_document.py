@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -73,7 +72,7 @@ def message_of_line(line: bytes, common: NewMessage[bytes]) -> NewMessage[bytes]
     }
     given |= {name: cell for name, cell in own.items() if cell is not None}
     given["headers"] = (*common.headers, *((name, bytes_of(cell) or b"") for name, cell in found.headers))
-    return dataclasses.replace(common, **given)  # type: ignore[arg-type]  # by name
+    return msgspec.structs.replace(common, **given)
 
 
 def browsed_json(topic: str, message: BrowsedMessage, *, with_value: bool) -> dict[str, Json]:

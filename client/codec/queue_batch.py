@@ -254,10 +254,11 @@ def decode_messages(block: MessageBlock, positions: range) -> list[ReceivedMessa
         block: as `message_block.unpack_block` returns it.
         positions: places of messages in the block.
     """
-    return [_decode(block, position) for position in positions]
+    return [decode_message(block, position) for position in positions]
 
 
-def _decode(block: MessageBlock, at: int) -> ReceivedMessage | DamagedMessage:
+def decode_message(block: MessageBlock, at: int) -> ReceivedMessage | DamagedMessage:
+    """Check and decode the message at a place of a block."""
     sequence, lease_number = block.sequences[at], block.lease_numbers[at]
     try:
         check_body(block.bodies[at], block.body_positions[at], block.body_checksums[at])

@@ -12,11 +12,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
+import msgspec
 from raftmq.batch_header import BatchFormatError
 from raftmq.client.base import settings
 from raftmq.client.base.error_details import error_from_detail, fresh_copy, name_of
 from raftmq.client.base.logs import log
-from raftmq.client.codec.queue_batch import DamagedMessage, ReceivedMessage, decode_messages
+from raftmq.client.codec.queue_batch import DamagedMessage, ReceivedMessage, decode_message
 from raftmq.client.connection.resolver import Resolver, TopicInfo
 from raftmq.client.queue.broker_link import BrokerLink
 from raftmq.client.queue.credit import split_credit
@@ -39,7 +40,7 @@ class LeaseOptions(NamedTuple):
     """Subtrees. Empty: all."""
 
 
-class LeasedMessage(NamedTuple):
+class LeasedMessage(msgspec.Struct, frozen=True):
     """A message with the right to settle it."""
 
     received: ReceivedMessage
@@ -54,7 +55,7 @@ class MessageOffice(LeaseOffice, Protocol):
         ...
 
 
-class _Parcel(NamedTuple):
+class _Parcel(msgspec.Struct, frozen=True):
     """A received message that is not decoded yet."""
 
     block: MessageBlock
@@ -221,14 +222,14 @@ class Intake:
         """Decode and hand out up to `count` buffered messages. Damaged ones are rejected."""
         opened: list[LeasedMessage] = []
         while self._buffer and len(opened) < count:
-            block, at, lease, _ = self._buffer.popleft()
-            (found,) = decode_messages(block, range(at, at + 1))
+            parcel = self._buffer.popleft()
+            found, lease = decode_message(parcel.block, parcel.at), parcel.lease
             if isinstance(found, DamagedMessage):
                 log.error("message_damaged partition=%d sequence=%d", lease.partition.partition, lease.sequence)
-                self._office.settle(lease, pb.REJECT, pb.AckDetail(error=cut_error(found.reason)))
+                self._office.settle((lease,), pb.REJECT, pb.AckDetail(error=cut_error(found.reason)))
                 continue
-            self._office.hold(lease)
             opened.append(LeasedMessage(found, lease))
+        self._office.hold([leased.lease for leased in opened])
         return opened
 
     # ----------------------------------------------------------------------------------------------------------- surplus

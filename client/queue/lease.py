@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
+import msgspec
 from raftmq.client.base import settings
 from raftmq.client.base.error_details import fresh_copy
 from raftmq.client.queue.new_message import check_duration, check_priority
@@ -20,57 +21,38 @@ Verdict = RaftMQError | None
 class LeaseOffice(Protocol):
     """Settles leases, and renews those that are held."""
 
-    def settle(self, lease: Lease, operation: pb.AckOperation, detail: pb.AckDetail | None) -> asyncio.Future[Verdict]:
-        """Begin a settlement, which goes on even if nobody waits for it."""
+    def settle(
+        self, leases: Sequence[Lease], operation: pb.AckOperation, detail: pb.AckDetail | None
+    ) -> asyncio.Future[list[Verdict]]:
+        """Begin settlements, which go on even if nobody waits for them. The future has a verdict for each lease and belongs to the caller."""
         ...
 
-    def hold(self, lease: Lease) -> None:
-        """Renew a lease from now on, until it is settled, lost, or nobody refers to it."""
+    def hold(self, leases: Sequence[Lease]) -> None:
+        """Renew leases from now on, until they are settled, lost, or nobody refers to them."""
         ...
 
-    def drop(self, lease: Lease) -> None:
-        """Renew a lease no longer."""
+    def drop(self, leases: Sequence[Lease]) -> None:
+        """Renew leases no longer."""
         ...
 
 
-class Lease:
+class Lease(msgspec.Struct, eq=False, weakref=True):
     """The token of one message, from its delivery to its settlement. It is settled once."""
 
-    __slots__ = (
-        "__weakref__",
-        "_is_settled",
-        "_office",
-        "is_lost",
-        "lease_number",
-        "lease_seconds",
-        "on_lost",
-        "partition",
-        "renewal_ms",
-        "sequence",
-    )
-
-    def __init__(
-        self,
-        office: LeaseOffice,
-        partition: QueuePartition,
-        sequence: int,
-        lease_number: int,
-        lease_seconds: float,
-        renewal_ms: int,
-    ) -> None:
-        self.partition = partition
-        self.sequence = sequence
-        self.lease_number = lease_number
-        self.lease_seconds = lease_seconds
-        """The length of the lease. A third of it passes between two renewals."""
-        self.renewal_ms = renewal_ms
-        """The length that a renewal requests. 0: the topic's."""
-        self.is_lost = False
-        """Whether a broker said that the lease has ended. Written by the thread that renews leases."""
-        self.on_lost: Callable[[], object] | None = None
-        """Called once on the event loop when the lease is lost."""
-        self._office = office
-        self._is_settled = False
+    office: LeaseOffice
+    partition: QueuePartition
+    sequence: int
+    lease_number: int
+    lease_seconds: float
+    """The length of the lease. A third of it passes between two renewals."""
+    renewal_ms: int
+    """The length that a renewal requests. 0: the topic's."""
+    is_lost: bool = False
+    """Whether a broker said that the lease has ended. Written by the thread that renews leases."""
+    on_lost: Callable[[], object] | None = None
+    """Called once on the event loop when the lease is lost."""
+    is_settled: bool = False
+    """Whether a settlement was begun that cannot be repeated. Written here."""
 
     async def accept(self) -> None:
         """Settle the message as done."""
@@ -111,42 +93,72 @@ class Lease:
 
     async def renew(self, lease_ms: float | None, progress: str | None) -> None:
         """Extend the lease. Its later automatic renewals request the same length."""
-        self._check_held()
-        self._office.drop(self)
+        self.check_held()
+        self.office.drop((self,))
         if lease_ms is not None:
             self.renewal_ms = max(1, check_duration("lease_ms", lease_ms))
             self.lease_seconds = self.renewal_ms / 1000
         detail = pb.AckDetail(lease_ms=self.renewal_ms, progress=cut_error(progress) if progress else "")
         try:
-            self._raise(await asyncio.shield(self._office.settle(self, pb.RENEW, detail)))
+            (verdict,) = await self.office.settle((self,), pb.RENEW, detail)
+            _raise(verdict)
         finally:
-            if not self._is_settled:
-                self._office.hold(self)
+            if not self.is_settled:
+                self.office.hold((self,))
 
     def give_back(self, *, is_uncounted: bool = True) -> None:
         """Release the message immediately and without waiting. It is uncounted unless its work was begun."""
-        if not self._is_settled:
-            self._is_settled = True
-            self._office.drop(self)
-            self._office.settle(self, pb.RELEASE, pb.AckDetail(delay_ms=0, is_uncounted=is_uncounted))
+        if not self.is_settled:
+            self.is_settled = True
+            self.office.drop((self,))
+            self.office.settle((self,), pb.RELEASE, pb.AckDetail(delay_ms=0, is_uncounted=is_uncounted))
 
     async def _settle(self, operation: pb.AckOperation, detail: pb.AckDetail | None) -> None:
-        self._check_held()
-        self._is_settled = True
-        self._office.drop(self)
-        verdict = await asyncio.shield(self._office.settle(self, operation, detail))
-        self._is_settled = verdict is None or not verdict.retriable
-        self._raise(verdict)
+        self.check_held()
+        self.is_settled = True
+        self.office.drop((self,))
+        (verdict,) = await self.office.settle((self,), operation, detail)
+        self.end(verdict)
+        _raise(verdict)
 
-    def _check_held(self) -> None:
-        if self._is_settled:
+    def end(self, verdict: Verdict) -> None:
+        """Take the verdict on its settlement, which may be repeated after some failures."""
+        self.is_settled = verdict is None or not verdict.retriable
+
+    def check_held(self) -> None:
+        """Raise `InvalidArgumentError` or `LeaseLostError` if it cannot be settled any more."""
+        if self.is_settled:
             raise InvalidArgumentError(f"message {self.sequence} of partition {self.partition.partition} is settled")
         if self.is_lost:
             raise LeaseLostError(f"the lease of message {self.sequence} of partition {self.partition.partition} ended")
 
-    def _raise(self, verdict: Verdict) -> None:
+
+async def accept_all(office: LeaseOffice, leases: Sequence[Lease]) -> None:
+    """Settle messages as done, together. Raise the first failure when all outcomes are known, with a note about the others."""
+    held: list[Lease] = []
+    failures: list[RaftMQError] = []
+    for lease in leases:
+        try:
+            lease.check_held()
+        except RaftMQError as error:
+            failures.append(error)
+        else:
+            lease.is_settled = True
+            held.append(lease)
+    office.drop(held)
+    for lease, verdict in zip(held, await office.settle(held, pb.ACCEPT, None), strict=True):
         if verdict is not None:
-            raise fresh_copy(verdict) from verdict.__cause__
+            lease.end(verdict)
+            failures.append(verdict)
+    if failures:
+        first = fresh_copy(failures[0])
+        first.add_note(f"{len(failures)} of {len(leases)} settlements failed; the other messages are done")
+        raise first from failures[0].__cause__
+
+
+def _raise(verdict: Verdict) -> None:
+    if verdict is not None:
+        raise fresh_copy(verdict) from verdict.__cause__
 
 
 def check_delay(delay_ms: float) -> int:

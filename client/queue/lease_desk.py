@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from raftmq.client.base import settings
 from raftmq.client.base.logs import log
@@ -53,22 +53,24 @@ class LeaseDesk:
         self._intakes[options] = found
         return found
 
-    def settle(self, lease: Lease, operation: pb.AckOperation, detail: pb.AckDetail | None) -> asyncio.Future[Verdict]:
+    def settle(
+        self, leases: Sequence[Lease], operation: pb.AckOperation, detail: pb.AckDetail | None
+    ) -> asyncio.Future[list[Verdict]]:
         """Implement `LeaseOffice.settle`."""
-        return self._settler.settle(Settlement(lease, operation, detail))
+        return self._settler.settle([Settlement(lease, operation, detail) for lease in leases])
 
-    def hold(self, lease: Lease) -> None:
+    def hold(self, leases: Sequence[Lease]) -> None:
         """Implement `LeaseOffice.hold`."""
         if self._runner is None:
             self._record_leaders()
             self._runner = run_background_calls(
                 self._transport, self._renewals, self._on_lost, self._resolver.cluster_id
             )
-        self._renewals.hold(lease, self._loop.time())
+        self._renewals.hold(leases, self._loop.time())
 
-    def drop(self, lease: Lease) -> None:
+    def drop(self, leases: Sequence[Lease]) -> None:
         """Implement `LeaseOffice.drop`."""
-        self._renewals.drop(lease)
+        self._renewals.drop(leases)
 
     def prepare(self, partition: QueuePartition) -> None:
         """Implement `MessageOffice.prepare`."""

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 from weakref import ReferenceType, ref
 
 from google.protobuf.message import Message
@@ -33,11 +33,8 @@ RETRIED_AT: Final = 1 / 12
 """The part of a lease that passes before a failed renewal is repeated."""
 
 
-class _Held(NamedTuple):
-    due: float
-    lease: ReferenceType[Lease]
-
-
+_Held = tuple[float, ReferenceType[Lease]]
+"""The time of the next renewal, and the lease."""
 Token = tuple[int, int, int]
 """The group of the partition, the sequence and the lease number."""
 
@@ -62,15 +59,17 @@ class LeaseRenewals:
 
     # ---------------------------------------------------------------------------------------------------- the event loop
 
-    def hold(self, lease: Lease, now: float) -> None:
-        """Renew a lease from now on."""
+    def hold(self, leases: Sequence[Lease], now: float) -> None:
+        """Renew leases from now on."""
         with self._lock:
-            self._add(lease, now + lease.lease_seconds * RENEWED_AT)
+            for lease in leases:
+                self._held[token_of(lease)] = (now + lease.lease_seconds * RENEWED_AT, ref(lease))
 
-    def drop(self, lease: Lease) -> None:
-        """Renew a lease no longer. Does nothing if it is not held."""
+    def drop(self, leases: Sequence[Lease]) -> None:
+        """Renew leases no longer. Ignores those that are not held."""
         with self._lock:
-            self._held.pop(token_of(lease), None)
+            for lease in leases:
+                self._held.pop(token_of(lease), None)
 
     def record_leaders(self, addresses: Mapping[int, str]) -> None:
         """Store the leaders' addresses, by the partitions' groups."""
@@ -134,10 +133,10 @@ class LeaseRenewals:
         """Return leases that are due at one broker. Each is scheduled again as if its renewal succeeded."""
         found: list[Lease] = []
         broker = ""
-        for token, entry in list(self._held.items()):
-            if entry.due > now or len(found) == settings.LEASE_RENEWALS_MAX:
+        for token, (due, reference) in list(self._held.items()):
+            if due > now or len(found) == settings.LEASE_RENEWALS_MAX:
                 continue
-            lease = entry.lease()
+            lease = reference()
             if lease is None:
                 del self._held[token]
                 continue
@@ -176,7 +175,7 @@ class LeaseRenewals:
                 self._add(lease, now + lease.lease_seconds * RETRIED_AT)
 
     def _add(self, lease: Lease, due: float) -> None:
-        self._held[token_of(lease)] = _Held(due, ref(lease))
+        self._held[token_of(lease)] = (due, ref(lease))
 
 
 def _by_partition(leases: Iterable[Lease]) -> dict[QueuePartition, list[Settlement]]:

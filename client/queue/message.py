@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Generic
 
+import msgspec
 from raftmq.client.codec.batch import Headers
-from raftmq.client.codec.queue_batch import ReceivedMessage
-from raftmq.client.queue.lease import Lease
+from raftmq.client.queue.lease import Lease, LeaseOffice
 from raftmq.client.queue.lease_token import token_of
 from raftmq.errors import InvalidArgumentError
 from raftmq.types import ValueT_co
 
 
-class Message(Generic[ValueT_co]):
+class Message(msgspec.Struct, Generic[ValueT_co], eq=False, weakref=True):
     """A message that this program has leased: nobody else works on it until it is settled or the lease ends.
 
     The client renews the lease on its own while the program refers to the message, even if its event loop is blocked. Settle each message
@@ -27,42 +27,23 @@ class Message(Generic[ValueT_co]):
     Cancelling one of them only stops the wait. All run on the event loop of the queue.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_lease",
-        "attempt",
-        "enqueued_ms",
-        "headers",
-        "id",
-        "key",
-        "partition",
-        "priority",
-        "sequence",
-        "tenant",
-        "topic",
-        "value",
-    )
-
-    def __init__(
-        self, topic: str, partition: int, received: ReceivedMessage, value: ValueT_co, lease: Lease | None
-    ) -> None:
-        self.topic = topic
-        self.partition = partition
-        self.value = value
-        self.key: bytes | None = received.key
-        self.tenant = received.tenant
-        """Empty: the root."""
-        self.priority = received.priority
-        self.id = received.id
-        """The producer's name for it, or None."""
-        self.sequence = received.sequence
-        """Its number in the partition, which rises in the order of enqueuing."""
-        self.attempt = received.attempts
-        """The number of this attempt, from 1."""
-        self.enqueued_ms = received.enqueued_ms
-        """The time at which it was enqueued, in milliseconds since 1970."""
-        self.headers: Headers = received.headers
-        self._lease = lease
+    topic: str
+    partition: int
+    value: ValueT_co
+    key: bytes | None
+    tenant: str
+    """Empty: the root."""
+    priority: int
+    id: str | None
+    """The producer's name for it, or None."""
+    sequence: int
+    """Its number in the partition, which rises in the order of enqueuing."""
+    attempt: int
+    """The number of this attempt, from 1."""
+    enqueued_ms: int
+    """The time at which it was enqueued, in milliseconds since 1970."""
+    headers: Headers
+    _lease: Lease | None
 
     @property
     def token(self) -> str:
@@ -121,3 +102,16 @@ class Message(Generic[ValueT_co]):
 
     def __repr__(self) -> str:
         return f"<Message {self.topic}/{self.partition} sequence {self.sequence} attempt {self.attempt}>"
+
+
+def leases_of(messages: Iterable[Message[object]], office: LeaseOffice) -> list[Lease]:
+    """Return the leases of messages, without those that are done because they were got with `auto_accept`.
+
+    Raises:
+        InvalidArgumentError: a message was got from another queue than that of `office`.
+    """
+    leases = [lease for message in messages if (lease := message._lease) is not None]
+    for lease in leases:
+        if lease.office is not office:
+            raise InvalidArgumentError(f"message {lease.sequence} was got from another Queue: settle it there")
+    return leases

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Generic, NamedTuple, cast
 
+import msgspec
 from raftmq.client.base import settings
 from raftmq.client.base.texts import check_text
 from raftmq.client.codec.batch import Headers
@@ -31,8 +31,7 @@ from raftmq.types import ValueT_contra
 NO_HEADERS: Final[Headers] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class NewMessage(Generic[ValueT_contra]):
+class NewMessage(msgspec.Struct, Generic[ValueT_contra], frozen=True):
     """A message for `Queue.put_many`. Its fields are the arguments of `Queue.put`."""
 
     value: ValueT_contra

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
+import msgspec
 from raftmq.client.codec.queue_batch import TimeColumns, encode_messages
 from raftmq.client.producer.batch import PendingBatch, SealableBody
 from raftmq.client.queue.new_message import CheckedMessage
@@ -16,8 +16,7 @@ _LIMITS = BatchLimits(message_bytes_max=MESSAGE_BYTES_MAX)
 """Each message was compared with its topic's limit before."""
 
 
-@dataclass(frozen=True, slots=True)
-class PutResult:
+class PutResult(msgspec.Struct, frozen=True):
     """The outcome of a put: the message is on disk on a majority of its partition's replicas."""
 
     topic: str

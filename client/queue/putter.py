@@ -87,16 +87,23 @@ class Putter:
     async def put_many(self, messages: Iterable[NewMessage[Any]]) -> list[PutResult]:  # Any: as in `put`
         """Enqueue messages, and wait for every outcome. Raises the first failure, with a note about the others."""
         info = await self._ready()
+        self._check_alive()  # and again after each wait: nothing changes in between
         places: list[tuple[MessageBatch, int]] = []
         refusal: Exception | None = None
         try:
             for number, message in enumerate(messages):
                 checked = check_message(message, self._serializer, info.message_bytes_max)
-                batch, position = await self._accept(checked)
-                batch.is_observed = True
-                places.append((batch, position))
+                if self._budget.try_acquire(checked.size):
+                    place = self._add_acquired(info, checked)
+                else:
+                    place = await self._accept(checked)
+                    info = await self._topic.info()
+                place[0].is_observed = True
+                places.append(place)
                 if not number % PUT_LOOK_MESSAGES and self._loop_budget.is_spent(asyncio.get_running_loop()):
                     await self._loop_budget.turn()  # lets the senders send while the next messages are prepared
+                    info = await self._topic.info()
+                    self._check_alive()
         except Exception as error:  # noqa: BLE001 - raised below, when the outcomes of the messages before it are known
             error.add_note(f"raised by message {len(places)} of put_many; the messages before it are enqueued")
             refusal = error
@@ -133,8 +140,17 @@ class Putter:
         if not self._budget.try_acquire(message.size):
             await self._acquire(message.size)
         try:
+            info = await self._topic.info()
             self._check_alive()
-            return self._add(await self._topic.info(), message)
+        except BaseException:
+            self._budget.release(message.size)
+            raise
+        return self._add_acquired(info, message)
+
+    def _add_acquired(self, info: TopicInfo, message: CheckedMessage) -> tuple[MessageBatch, int]:
+        """Add a message, for which bytes of the buffer were acquired, to a batch. If it fails, they are free again."""
+        try:
+            return self._add(info, message)
         except BaseException:
             self._budget.release(message.size)
             raise

@@ -23,10 +23,10 @@ from raftmq.client.connection.resolver import Resolver
 from raftmq.client.connection.transport import GrpcTransport, Transport
 from raftmq.client.producer.producer import CompressionType
 from raftmq.client.queue.intake import LeasedMessage, LeaseOptions
-from raftmq.client.queue.lease import Lease, cut_error
+from raftmq.client.queue.lease import Lease, accept_all, cut_error
 from raftmq.client.queue.lease_desk import LeaseDesk
 from raftmq.client.queue.lease_token import SettlementName, find_lease, parse_token, settle_lease
-from raftmq.client.queue.message import Message
+from raftmq.client.queue.message import Message, leases_of
 from raftmq.client.queue.new_message import NewMessage, check_duration, check_id, check_priority, check_tenant, time_ms
 from raftmq.client.queue.polls import poll_leaders
 from raftmq.client.queue.put_batch import PutResult
@@ -368,6 +368,20 @@ class Queue(Generic[QueueValueT]):
     def __aiter__(self) -> AsyncIterator[Message[QueueValueT]]:
         return self.messages()
 
+    async def ack_many(self, messages: Iterable[Message[QueueValueT]]) -> None:
+        """Settle many messages as done. This is the fast way.
+
+        Args:
+            messages: messages that this queue has returned, of any partitions.
+
+        Raises:
+            The errors of `Message.ack`, after every outcome is known: the first one, with a note about the others. Messages that another
+            error does not concern are done.
+            InvalidArgumentError: a message is of another queue (nothing was settled), or is settled already.
+        """
+        self._check_usable()
+        await accept_all(self._desk, leases_of(messages, self._desk))
+
     async def settle(
         self,
         token: str,
@@ -436,12 +450,12 @@ class Queue(Generic[QueueValueT]):
             if message is not None:
                 if not auto_accept:
                     self._desk.prepare(partition)
-                    self._desk.hold(lease)
+                    self._desk.hold((lease,))
                 yield message
 
     def _message_of(self, leased: LeasedMessage, *, is_accepted: bool = False) -> Message[QueueValueT] | None:
         """Return the message with its value, or None if that cannot be read: the message is then rejected."""
-        received, lease = leased
+        received, lease = leased.received, leased.lease
         value: object = received.value
         if self._value_deserializer is not None:
             try:
@@ -449,13 +463,25 @@ class Queue(Generic[QueueValueT]):
             except Exception as error:  # noqa: BLE001 - the program's own code
                 self._reject(lease, f"the value_deserializer failed: {type(error).__name__}: {error}")
                 return None
-        held = None if is_accepted else lease
-        return Message(self.topic, lease.partition.partition, received, cast("QueueValueT", value), held)
+        return Message(
+            self.topic,
+            lease.partition.partition,
+            cast("QueueValueT", value),
+            received.key,
+            received.tenant,
+            received.priority,
+            received.id,
+            received.sequence,
+            received.attempts,
+            received.enqueued_ms,
+            received.headers,
+            None if is_accepted else lease,
+        )
 
     def _reject(self, lease: Lease, reason: str) -> None:
         log.error("message_rejected topic=%s sequence=%d reason=%s", self.topic, lease.sequence, reason)
-        self._desk.drop(lease)
-        self._desk.settle(lease, pb.REJECT, pb.AckDetail(error=cut_error(reason)))
+        self._desk.drop((lease,))
+        self._desk.settle((lease,), pb.REJECT, pb.AckDetail(error=cut_error(reason)))
 
     # ------------------------------------------------------------------------------------------------- looking, changing
 

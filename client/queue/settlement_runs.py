@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
+import msgspec
 from raftmq.client.queue.lease import Lease
 from raftmq.client.queue.topic import QueuePartition
 from raftmq.errors import ErrorCode
 from raftmq.proto import queue_pb2 as pb
 
 
-class Settlement(NamedTuple):
+class Settlement(msgspec.Struct, frozen=True):
     """One operation on one lease."""
 
     lease: Lease
@@ -31,7 +31,8 @@ def build_ack(
     places: dict[bytes, int] = {}
     run: tuple[int, int, int] | None = None
     following = -1
-    for lease, operation, detail in settlements:
+    for settlement in settlements:
+        lease, operation, detail = settlement.lease, settlement.operation, settlement.detail
         place = 0 if detail is None else _place_of(detail, ack, places)
         this = (operation, lease.lease_number, place)
         if this == run and lease.sequence == following:

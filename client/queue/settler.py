@@ -8,7 +8,7 @@ Must not know streams (the links do) or renew leases by itself.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from raftmq.client.base import settings
@@ -52,19 +52,39 @@ class Links(Protocol):
         ...
 
 
+class _Call:
+    """The verdicts on the settlements of one call, which ends with the last of them."""
+
+    __slots__ = ("_undecided", "_verdicts", "verdicts")
+
+    def __init__(self, count: int, verdicts: asyncio.Future[list[Verdict]]) -> None:
+        self.verdicts = verdicts
+        self._verdicts: list[Verdict] = [None] * count
+        self._undecided = count
+
+    def end(self, position: int, verdict: Verdict) -> None:
+        self._verdicts[position] = verdict
+        self._undecided -= 1
+        if not self._undecided and not self.verdicts.done():  # it is done if its caller was cancelled
+            self.verdicts.set_result(self._verdicts)
+
+
 class _Waiting:
-    """A settlement and its waiter."""
+    """A settlement without a verdict, and its place in its call."""
 
-    __slots__ = ("deadline", "settlement", "verdict")
+    __slots__ = ("_call", "_position", "deadline", "is_ended", "settlement")
 
-    def __init__(self, settlement: Settlement, deadline: float, verdict: asyncio.Future[Verdict]) -> None:
+    def __init__(self, settlement: Settlement, deadline: float, call: _Call, position: int) -> None:
         self.settlement = settlement
         self.deadline = deadline
-        self.verdict = verdict
+        self.is_ended = False
+        self._call = call
+        self._position = position
 
     def end(self, verdict: Verdict) -> None:
-        if not self.verdict.done():
-            self.verdict.set_result(verdict)
+        if not self.is_ended:
+            self.is_ended = True
+            self._call.end(self._position, verdict)
 
 
 class _Request:
@@ -107,18 +127,20 @@ class Settler:
         """Open a session in a partition, if there is none."""
         self._of(partition).open_session()
 
-    def settle(self, settlement: Settlement) -> asyncio.Future[Verdict]:
-        """Begin a settlement. The future gets its verdict, at the latest when the time is over."""
-        verdict: asyncio.Future[Verdict] = self.loop.create_future()
-        if self._is_closed:
-            verdict.set_result(ClosedClientError("the queue is closed, and its messages are delivered again"))
-            return verdict
-        waiting = _Waiting(settlement, self.loop.time() + self.timeout_seconds, verdict)
-        self._of(settlement.lease.partition).add(waiting)
+    def settle(self, settlements: Sequence[Settlement]) -> asyncio.Future[list[Verdict]]:
+        """Begin settlements. The future gets their verdicts, at the latest when the time is over. Cancelling it withdraws nothing."""
+        verdicts: asyncio.Future[list[Verdict]] = self.loop.create_future()
+        if self._is_closed or not settlements:
+            closed = ClosedClientError("the queue is closed, and its messages are delivered again")
+            verdicts.set_result([closed] * len(settlements))
+            return verdicts
+        call, deadline = _Call(len(settlements), verdicts), self.loop.time() + self.timeout_seconds
+        for position, settlement in enumerate(settlements):
+            self._of(settlement.lease.partition).add(_Waiting(settlement, deadline, call, position))
         self._drained.clear()
         if self._ticker is None:
             self._ticker = self.loop.call_later(settings.ACK_CHECK_SECONDS, self._tick)
-        return verdict
+        return verdicts
 
     async def drain(self, timeout_seconds: float) -> None:
         """Wait until every settlement has a verdict, or the time is over."""
@@ -206,7 +228,7 @@ class _PartitionSettlements:
                     f"no answer to the settlement of message {waiting.settlement.lease.sequence} in time"
                 )
             )
-        if self._request is not None and all(waiting.verdict.done() for waiting in self._request.waiting):
+        if self._request is not None and all(waiting.is_ended for waiting in self._request.waiting):
             self._request = None  # nobody waits for it: a later answer is ignored
         self._continue()
 

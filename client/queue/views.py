@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from raftmq.batch_header import BatchFormatError
 from raftmq.client.codec.batch import Headers
-from raftmq.client.codec.queue_batch import ReceivedMessage, decode_messages
+from raftmq.client.codec.queue_batch import ReceivedMessage, decode_message
 from raftmq.errors import InvalidArgumentError
 from raftmq.message_block import MessageBlock
 from raftmq.message_headers import decode_headers
@@ -86,7 +86,7 @@ def read_browsed(
     """Return a message of a page. Its body is looked at only `with_value`."""
     name = block.ids[at] if block.ids is not None else None
     headers = block.headers[at] if block.headers is not None else None
-    found = decode_messages(block, range(at, at + 1))[0] if with_value else None
+    found = decode_message(block, at) if with_value else None
     return BrowsedMessage(
         partition=partition,
         sequence=block.sequences[at],

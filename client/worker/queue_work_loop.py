@@ -202,7 +202,7 @@ class QueueWorkLoop:
                 await self._work_on(leased, task)
 
     async def _work_on(self, leased: LeasedMessage, task: asyncio.Task[None]) -> None:
-        received, lease = leased
+        received, lease = leased.received, leased.lease
         record = QueueRecord(
             self._queue.topic,
             lease.partition.partition,

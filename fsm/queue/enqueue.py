@@ -1,6 +1,6 @@
 """Bring the messages of a DATA entry into the partition. Nothing is refused here but repeats: everything was checked before proposing.
 
-The common batch has nothing but tenants and priorities, and takes a short way. Messages with ids, keys, due times or expiry take the
+The common batch has nothing but tenants, priorities and due times, and takes a short way. Messages with ids, keys or expiry take the
 long one, which first reads the rows that they need.
 """
 
@@ -12,11 +12,12 @@ from heapq import heappush
 from raftmq.fsm.queue import key_lines
 from raftmq.fsm.queue.commands import validate_tenant
 from raftmq.fsm.queue.limits import QUEUE_TIME_MAX
-from raftmq.fsm.queue.message import DEAD, LEASED, READY, Message
+from raftmq.fsm.queue.message import DEAD, DELAYED, LEASED, READY, Message
 from raftmq.fsm.queue.results import Enqueued
 from raftmq.fsm.queue.state import QueueState
 from raftmq.fsm.queue.store import Reading
 from raftmq.fsm.queue.tenants import Tenant
+from raftmq.fsm.queue.windows import Key
 from raftmq.message_checks import TIME_AFTER, TIME_AT, Times
 from raftmq.queue_batch import QueueFields
 
@@ -24,8 +25,8 @@ from raftmq.queue_batch import QueueFields
 def enqueue(state: QueueState, fields: QueueFields, base_sequence: int) -> Reading[Enqueued]:
     """Enqueue the messages of a batch, the first of which has `base_sequence`."""
     tenants = _tenants(state, fields.tenants.names)
-    special = (fields.ids, fields.keys, fields.due, fields.expiry)
-    if special == (None, None, None, None) and not state.settings.message_ttl_ms:
+    special = (fields.ids, fields.keys, fields.expiry)
+    if special == (None, None, None) and not state.settings.message_ttl_ms:
         _enqueue_plain(state, fields, base_sequence, tenants)
         return Enqueued(len(fields.body_lengths))
     return (yield from _enqueue_fully(state, fields, base_sequence, tenants))
@@ -43,21 +44,32 @@ def _tenants(state: QueueState, names: Sequence[bytes]) -> list[Tenant]:
 
 
 def _enqueue_plain(state: QueueState, fields: QueueFields, base_sequence: int, tenants: list[Tenant]) -> None:
-    """Make messages ready that have no id, no key and no times."""
+    """Let messages wait that have no id, no key and no expiry."""
     store, now = state.store, state.scalars.now
     messages, sizes = store.messages, fields.sizes()
     windows = [store.ready_window(tenant.number, tenant.ready) for tenant in tenants]
+    later, later_heap, later_fence = store.delayed, store.delayed.heap, store.delayed.fence
     priorities = fields.priorities or (0,) * len(sizes)
+    dues = _times(fields.due, now, len(sizes), default=now)
     sequence = base_sequence
-    for place, priority, size in zip(fields.tenants.places, priorities, sizes, strict=True):
+    key: Key
+    for place, priority, due, size in zip(fields.tenants.places, priorities, dues, sizes, strict=True):
         tenant, window = tenants[place], windows[place]
-        messages[sequence] = Message(sequence, READY, tenant.number, priority, now, now, size)
-        key = (priority, now, sequence)
-        heappush(window.heap if key <= window.fence else window.beyond, key)
-        tenant.ready += 1
+        if due > now:
+            messages[sequence] = Message(sequence, DELAYED, tenant.number, priority, due, now, size)
+            key = (due, sequence)
+            heappush(later_heap if key <= later_fence else later.beyond, key)
+            tenant.delayed += 1
+            state.scalars.delayed_count += 1
+        else:
+            messages[sequence] = Message(sequence, READY, tenant.number, priority, due, now, size)
+            key = (priority, due, sequence)
+            heappush(window.heap if key <= window.fence else window.beyond, key)
+            tenant.ready += 1
         tenant.bytes += size
         sequence += 1
     store.dirty.update(range(base_sequence, sequence))
+    store.check_size(later)
     for tenant, window in zip(tenants, windows, strict=True):
         state.tenants.touch(tenant)
         store.check_size(window)
@@ -123,10 +135,14 @@ def _times(column: Times | None, now: int, count: int, *, default: int) -> Seque
     """Return the queue times of a column."""
     if column is None:
         return (default,) * count
-    times = []
-    for kind, value in zip(column.kinds, column.values_ms, strict=True):
-        time = now + value if kind == TIME_AFTER else value if kind == TIME_AT else default
-        times.append(min(max(time, 0), QUEUE_TIME_MAX))
+    times = [
+        now + value if kind == TIME_AFTER else value if kind == TIME_AT else default
+        for kind, value in zip(column.kinds, column.values_ms, strict=True)
+    ]
+    if (
+        min(times, default=0) < 0 or max(times, default=0) > QUEUE_TIME_MAX
+    ):  # a leader let it pass although it should have refused it
+        return [min(max(time, 0), QUEUE_TIME_MAX) for time in times]
     return times
 
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from raftmq.fsm.queue import key_lines
 from raftmq.fsm.queue.limits import HOUSEKEEPING_MAX
-from raftmq.fsm.queue.message import DELAYED, LEASED, DeadReason, Message
+from raftmq.fsm.queue.message import LEASED, DeadReason, Message
 from raftmq.fsm.queue.state import QueueState
 from raftmq.fsm.queue.store import Reading
 
@@ -139,9 +139,5 @@ def _promote(state: QueueState, count_max: int) -> Reading[int]:
         due[key[1]] = state.store.messages[key[1]]
     messages = list(due.values())
     yield from key_lines.prepare_joins(state, messages)
-    for m in messages:
-        # A displaced holder is never one of these: it waits for its own time, and then joins like them.
-        assert m.state == DELAYED
-        state.leave(m)
-        state.admit(m)
+    state.promote(messages)
     return len(messages)

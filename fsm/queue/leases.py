@@ -39,15 +39,19 @@ class LeaseRuns:
         self.lease_numbers: list[int] = []
         self.total = 0
 
-    def add(self, sequence: int, lease_number: int) -> None:
-        """Add a leased message."""
+    def add(self, first_sequence: int, count: int, lease_number: int) -> None:
+        """Add leased messages with neighbouring sequences."""
         counts = self.counts
-        self.total += 1
-        if counts and self.first_sequences[-1] + counts[-1] == sequence and self.lease_numbers[-1] == lease_number:
-            counts[-1] += 1
+        self.total += count
+        if (
+            counts
+            and self.first_sequences[-1] + counts[-1] == first_sequence
+            and self.lease_numbers[-1] == lease_number
+        ):
+            counts[-1] += count
         else:
-            self.first_sequences.append(sequence)
-            counts.append(1)
+            self.first_sequences.append(first_sequence)
+            counts.append(count)
             self.lease_numbers.append(lease_number)
 
     def result(self, deadline: int, *, has_more: bool) -> Leased:
@@ -127,14 +131,15 @@ def _turns(state: QueueState, tenant: Tenant, wanted: int) -> int:
 def _take(state: QueueState, window: Window, count: int, deadline: int, session: int, runs: LeaseRuns) -> int:
     """Lease the next messages of a tenant that are in memory, and return how many there were. The first one is."""
     messages, leases, dirty = state.store.messages, state.store.leases, state.store.dirty
-    heap, add = window.heap, runs.add
+    heap = window.heap
     taken = 0
+    first = following = run_number = 0  # the run that the next message may continue
     while heap and taken < count:
         priority, due, sequence = heappop(heap)
         m = messages.get(sequence)
         if m is None or m.state != READY or m.due != due or m.priority != priority:
             continue
-        if runs.total and m.body_bytes > runs.bytes_left:
+        if m.body_bytes > runs.bytes_left and (runs.total or taken):
             heappush(heap, (priority, due, sequence))
             runs.is_over = True
             break
@@ -147,8 +152,14 @@ def _take(state: QueueState, window: Window, count: int, deadline: int, session:
         m.lease_number = number = m.lease_number + 1
         heappush(leases, (deadline, sequence))
         dirty.add(sequence)
-        add(sequence, number)
         taken += 1
+        if sequence != following or number != run_number:
+            if following:
+                runs.add(first, following - first, run_number)
+            first, run_number = sequence, number
+        following = sequence + 1
+    if following:
+        runs.add(first, following - first, run_number)
     return taken
 
 
@@ -176,7 +187,7 @@ def _lease_head(state: QueueState, command: Lease, deadline: int, runs: LeaseRun
     state.tenants.refresh(state.scalars.now)  # a tenant that became ready in this entry enters before it is charged
     if m is not None and m.state == READY and state.tenants.may_lease(tenant, state.scalars.now):
         _take_one(state, m, deadline, command.session)
-        runs.add(m.sequence, m.lease_number)
+        runs.add(m.sequence, 1, m.lease_number)
         _charge(state, tenant, 1)
 
 

@@ -51,6 +51,7 @@ RUN_BITS: Final = 14
 """A run is this many bits of sequences: 16,384 messages."""
 _SPAN_MASK: Final = (1 << SPAN_BITS) - 1
 _RUN_MASK: Final = (1 << RUN_BITS) - 1
+_RUN_NUMBER_MASK: Final = (1 << 56) - 1
 
 _PREFIX = Struct(">BI")
 _TENANT_PREFIX = Struct(">BII")
@@ -85,19 +86,15 @@ def delayed_suffix(due: int, sequence: int) -> bytes:
     Messages of one run with due times of one span are neighbours. So messages that are enqueued together share pages on the disk,
     however far apart their due times are.
     """
-    return (
-        (due >> SPAN_BITS).to_bytes(6, "big")
-        + (sequence >> RUN_BITS).to_bytes(7, "big")
-        + (due & _SPAN_MASK).to_bytes(3, "big")
-        + (sequence & _RUN_MASK).to_bytes(2, "big")
-    )
+    cell = due >> SPAN_BITS << 56 | sequence >> RUN_BITS
+    return (cell << 40 | (due & _SPAN_MASK) << 16 | sequence & _RUN_MASK).to_bytes(18, "big")
 
 
 def place_of_delayed(suffix: bytes) -> tuple[int, int]:
     """Return the due time and the sequence in the end of the key of a delayed message."""
-    number = int.from_bytes
-    due = number(suffix[:6], "big") << SPAN_BITS | number(suffix[13:16], "big")
-    return due, number(suffix[6:13], "big") << RUN_BITS | number(suffix[16:], "big")
+    number = int.from_bytes(suffix, "big")
+    run = number >> 40 & _RUN_NUMBER_MASK
+    return number >> 96 << SPAN_BITS | number >> 16 & _SPAN_MASK, run << RUN_BITS | number & _RUN_MASK
 
 
 def location_value(key: bytes) -> bytes:

@@ -6,7 +6,7 @@ messages together, so that nothing is freed in one place and forgotten in anothe
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from heapq import heappush
 
 import msgspec
@@ -21,6 +21,7 @@ from raftmq.fsm.queue.settings import QueueSettings, backoff_ms
 from raftmq.fsm.queue.store import MessageStore
 from raftmq.fsm.queue.tallies import Tallies
 from raftmq.fsm.queue.tenants import Tenant, TenantTable
+from raftmq.fsm.queue.windows import Window
 
 
 class QueueScalars(msgspec.Struct, array_like=True):
@@ -183,6 +184,29 @@ class QueueState:
             key_lines.join(self, m)
         else:
             self.enter(m, READY)
+
+    def promote(self, messages: Sequence[Message]) -> None:
+        """Let delayed messages be ready, or join their lines. A million may be due together, so it counts for a tenant once."""
+        store, by_number = self.store, self.tenants.by_number
+        touched: dict[int, Window] = {}
+        for m in messages:
+            # A displaced holder is never one of these: it waits for its own time, and then joins like them.
+            assert m.state == DELAYED
+            if m.line:
+                self.leave(m)
+                self.admit(m)
+                continue
+            tenant = by_number[m.tenant]
+            window = touched[m.tenant] = store.ready_window(m.tenant, tenant.ready)
+            tenant.delayed -= 1
+            tenant.ready += 1
+            self.scalars.delayed_count -= 1
+            m.state = READY
+            window.insert((m.priority, m.due, m.sequence))
+            store.dirty.add(m.sequence)
+        for number, window in touched.items():
+            self.tenants.touch(by_number[number])
+            store.check_size(window)
 
     def later(self, delay_ms: int) -> int:
         """Return the queue time so long after now."""

@@ -263,13 +263,15 @@ class MessageStore:
     def take_dirty(self) -> list[DirtyRow]:
         """Return the rows of all changes since the last call. They stay known as unwritten until `on_written`."""
         out: list[DirtyRow] = []
-        for sequence in self.dirty:
-            self._write(self.messages[sequence], out)
+        locations: list[DirtyRow] = []
+        messages = self.messages
+        for sequence in sorted(self.dirty):
+            self._write(messages[sequence], out, locations)
         for message in self.gone.values():
             self._write_gone(message, out)
         self._frozen, self.dirty = self.dirty, set()
         self._frozen_gone, self.gone = set(self.gone), {}
-        return out
+        return out + locations
 
     def on_written(self) -> None:
         """Forget that rows were taken: they are on disk, and every read that began earlier has been handed over."""
@@ -285,13 +287,14 @@ class MessageStore:
         self.ready = {tenant: window for tenant, window in self.ready.items() if window.heap or window.beyond}
         self.lines = {line: window for line, window in self.lines.items() if window.heap or window.beyond}
 
-    def _write(self, m: Message, out: list[DirtyRow]) -> None:
+    def _write(self, m: Message, out: list[DirtyRow], locations: list[DirtyRow]) -> None:
+        """Add the rows of a message. Locations are apart: they are in order, so that all rows are sorted in half the time."""
         generation = self.generation
         key = keys.home_key(generation, m)
         if key != m.stored_key:
             if m.stored_key:
                 out.append((m.stored_key, None))
-            out.append((keys.location_key(generation, m.sequence), keys.location_value(key)))
+            locations.append((keys.location_key(generation, m.sequence), keys.location_value(key)))
             m.stored_key = key
         out.append((key, encode_message(m)))
         if m.expires_at != m.stored_expiry:

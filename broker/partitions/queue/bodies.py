@@ -9,8 +9,9 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final
 
+import msgspec
 from raftmq.batch_header import CODEC_NONE
 from raftmq.broker.replica.replica import Replica
 from raftmq.fsm.queue.enqueued import read_messages
@@ -31,7 +32,7 @@ _HEAD: Final = Struct("<IIBI")
 _NO_HEADERS: Final = (1 << 32) - 1
 
 
-class StoredBody(NamedTuple):
+class StoredBody(msgspec.Struct, frozen=True, gc=False):
     """A message's body, and the facts that its batch has about it."""
 
     body: bytes | memoryview
@@ -56,9 +57,9 @@ class _Columns:
 
     def body(self, entry: Entry, sequence: int) -> StoredBody:
         """Return the body of one of the entry's messages. It shares the entry's memory."""
-        position, fields = sequence - self.base_offset, self._fields
+        position, fields, starts = sequence - self.base_offset, self._fields, self._starts
         return StoredBody(
-            memoryview(entry.payload)[self._starts[position] : self._starts[position + 1]],
+            memoryview(entry.payload)[starts[position] : starts[position + 1]],
             position,
             fields.body_checksums[position],
             fields.codecs[position] if fields.codecs is not None else CODEC_NONE,
@@ -99,19 +100,26 @@ class QueueBodiesReader:
 
     def in_memory(self, sequences: Sequence[int]) -> list[StoredBody] | None:
         """Return the bodies of messages, or None if one is not in memory."""
-        recent = self._replica.log.recent
         found: list[StoredBody] = []
+        entry: Entry | None = None
+        columns: _Columns | None = None
         for sequence in sequences:
-            index = recent.index_of_offset(Offset(sequence))
-            if index is None:
-                return None
-            entry = recent.get(index)
-            assert entry is not None
-            columns = self._columns.get(index)
-            if columns is None:
-                columns = self._remember(index, _Columns(entry))
+            if (
+                entry is None
+                or columns is None
+                or not entry.base_offset <= sequence < entry.base_offset + entry.record_count
+            ):
+                entry = self._recent_entry(sequence)
+                if entry is None:
+                    return None
+                columns = self._columns.get(entry.index) or self._remember(entry.index, _Columns(entry))
             found.append(columns.body(entry, sequence))
         return found
+
+    def _recent_entry(self, sequence: int) -> Entry | None:
+        recent = self._replica.log.recent
+        index = recent.index_of_offset(Offset(sequence))
+        return None if index is None else recent.get(index)
 
     def _remember(self, index: LogIndex, columns: _Columns) -> _Columns:
         self._columns[index] = columns
@@ -162,7 +170,7 @@ def each_body(store: StateStore, key: ReplicaKey, sequences: Iterable[int]) -> I
             except ValueError as error:
                 raise DamagedReplicaError(key, f"entry {entry.index} is no batch of messages: {error}") from error
         found = columns.body(entry, sequence)
-        yield sequence, found._replace(body=bytes(found.body))
+        yield sequence, msgspec.structs.replace(found, body=bytes(found.body))
 
 
 def _evacuated(store: StateStore, key: ReplicaKey, sequence: int) -> StoredBody | None:

@@ -5,7 +5,7 @@ A message that frees its line brings the next one of the line with it, which doe
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from raftmq.fsm.queue import partition
@@ -22,14 +22,17 @@ def watch_work(on_entry: Callable[[Callable[[], None]], None]) -> Callable[[], N
     Args:
         on_entry: Called after each entry with the check of its work.
     """
-    leave, finish_entry, advance = (
-        QueueState.leave, partition.QueuePartition._finish_entry, partition.QueuePartition._advance,
-    )  # fmt: skip
+    leave, promote = QueueState.leave, QueueState.promote
+    finish_entry, advance = partition.QueuePartition._finish_entry, partition.QueuePartition._advance
 
     def counted_leave(self: Any, m: Message) -> None:  # noqa: ANN401 -- the product's method
         if m.state != LINED:
             self.work = getattr(self, "work", 0) + 1
         leave(self, m)
+
+    def counted_promote(self: Any, messages: Sequence[Message]) -> None:  # noqa: ANN401 -- the product's method
+        self.work = getattr(self, "work", 0) + sum(not m.line for m in messages)  # the others leave their state
+        promote(self, messages)
 
     def ended_entry(self: Any) -> None:  # noqa: ANN401 -- the product's method
         finish_entry(self)
@@ -46,6 +49,7 @@ def watch_work(on_entry: Callable[[Callable[[], None]], None]) -> Callable[[], N
 
     changes: tuple[tuple[Any, str, Any, Any], ...] = (
         (QueueState, "leave", counted_leave, leave),
+        (QueueState, "promote", counted_promote, promote),
         (partition.QueuePartition, "_finish_entry", ended_entry, finish_entry),
         (partition.QueuePartition, "_advance", watched_advance, advance),
     )

@@ -41,6 +41,8 @@ class QueueOptions:
     """Whether the bounds of an entry's work are small enough to be met."""
     write_back_seconds: float
     write_back_rows_max: int
+    recent_entries_bytes_max: int
+    """Recent entries of each queue."""
     tail_entries: int
     """Entries of a log that are kept before the durable state."""
     starts_at_level: int
@@ -99,4 +101,5 @@ def draw_queue_options(rng: random.Random) -> QueueOptions:
         config=choice(({}, {"backoff.base.ms": "100", "backoff.jitter.percent": "50"}, {"tenant.rate": "50"})),
         torn_installs=choice((0, 0, 1, 3)),
         has_dead_letters=choice((True, True, False)),
+        recent_entries_bytes_max=choice((1_000, 10_000, 16_000_000)),
     )

@@ -42,7 +42,12 @@ def offer_queues(options: QueueOptions) -> Callable[[], None]:
         return replace(timing(config), write_back_seconds=options.write_back_seconds)
 
     def small_limits(config: BrokerConfig) -> Limits:
-        return replace(limits(config), write_back_rows_max=options.write_back_rows_max)
+        return replace(
+            limits(config),
+            write_back_rows_max=options.write_back_rows_max,
+            write_back_backlog_rows_max=2 * options.write_back_rows_max,
+            queue_recent_entries_bytes_max=options.recent_entries_bytes_max,
+        )
 
     def initialize(cluster_id: str, feature_level: int, *others: Any) -> InitializeCluster:  # noqa: ANN401 -- the command's own
         return InitializeCluster(cluster_id, min(feature_level, options.starts_at_level), *others)

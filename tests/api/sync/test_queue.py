@@ -71,5 +71,8 @@ def test_every_method_works_without_an_event_loop(cluster: FakeCluster) -> None:
         queue.cancel("x")
         assert queue.purge() == 0
         assert queue.get_many(wait_ms=0) == []
+        queue.put_many([b"a", b"b"])
+        queue.ack_many(queue.get_many(max_messages=1) + queue.get_many(max_messages=1))
+        assert queue.stats().leased == queue.stats().ready == 0
     with pytest.raises(errors.ClosedClientError):
         queue.put(b"late")

@@ -105,3 +105,31 @@ def test_trimmed_entries_are_forgotten_even_below_the_budget():
     assert len(budget._order) < 10_000
     assert [e.index for e in idle.slice(1, 3, 10**9)] == [1, 2, 3]
     assert budget.bytes_used == 13 * 300
+
+
+def test_a_run_shrinks_to_its_share_but_keeps_the_entries_that_are_not_applied():
+    budget = RecentEntriesBudget(10**9)
+    recent, other = RecentEntries(budget), RecentEntries(budget)
+    recent.append(run(1, 10))
+    other.append(run(1, 3))
+    one = budget.bytes_used // 13
+
+    recent.shrink(4 * one, through=3)
+    assert (recent.first_index, recent.bytes_used) == (4, 7 * one)
+    recent.shrink(4 * one, through=10)
+    assert (recent.first_index, recent.bytes_used) == (7, 4 * one)
+    assert budget.bytes_used == 7 * one
+    recent.shrink(0, through=10)
+    assert recent.first_index == 0
+    assert (recent.bytes_used, budget.bytes_used) == (0, 3 * one)
+
+
+def test_a_run_counts_its_bytes_through_evictions_and_replacements():
+    budget = RecentEntriesBudget(2_500)
+    recent, other = RecentEntries(budget), RecentEntries(budget)
+    other.append(run(1, 2))
+    recent.append(run(1, 8))
+    recent.append(run(6, 4, term=2))
+    assert recent.bytes_used + other.bytes_used == budget.bytes_used <= 2_500
+    recent.clear()
+    assert recent.bytes_used == 0

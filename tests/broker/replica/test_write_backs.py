@@ -16,7 +16,7 @@ from raftmq.types import GroupId, LogIndex, Offset, ReplicaId, Term
 from tests.broker.replica.test_row_loads import Host, Threads
 
 KEY = ReplicaKey(GroupId(1), ReplicaId(1))
-LIMITS = Limits(write_back_rows_max=10, write_back_bytes_max=1000)
+LIMITS = Limits(write_back_rows_max=10, write_back_backlog_rows_max=20, write_back_bytes_max=1000)
 
 
 class Machine:
@@ -248,7 +248,7 @@ async def test_a_snapshot_waits_for_the_write_back_and_takes_the_place_of_its_st
     assert world.replica.durable_state_index == 1, "the state of the snapshot counts"
 
 
-async def test_appends_are_refused_while_twice_as_many_rows_wait(world):
+async def test_appends_are_refused_while_too_many_rows_wait(world):
     world.machine.change(20, 2)
     assert not world.write_backs.is_behind(world.replica)
     world.machine.change(1, 3)

@@ -59,7 +59,7 @@ def answer(call: GroupCall, *codes: int) -> pb.AckResponse:
 
 def test_a_lease_is_renewed_after_a_third_of_it() -> None:
     made, lease = renewals(), lease_of(5)
-    made.hold(lease, 100.0)
+    made.hold((lease,), 100.0)
     assert made.next_call(109.9) == 109.9 + settings.LEASE_TICK_SECONDS
     call = call_at(made, 110.0)
     assert (call.address, sequences_in(call)) == ("a:1", [5])
@@ -73,7 +73,7 @@ def test_neighbours_are_renewed_in_one_run() -> None:
     made = renewals()
     leases = [lease_of(sequence) for sequence in (7, 5, 6, 9)]
     for lease in leases:
-        made.hold(lease, 0.0)
+        made.hold((lease,), 0.0)
     (part,) = cast("pb.AckRequest", call_at(made, 10.0).request).partitions
     assert (list(part.first_sequences), list(part.counts)) == ([5, 9], [3, 1])
     assert not part.session
@@ -81,9 +81,9 @@ def test_neighbours_are_renewed_in_one_run() -> None:
 
 def test_a_settled_or_forgotten_lease_is_not_renewed() -> None:
     made, settled, forgotten = renewals(), lease_of(1), lease_of(2)
-    made.hold(settled, 0.0)
-    made.hold(forgotten, 0.0)
-    made.drop(settled)
+    made.hold((settled,), 0.0)
+    made.hold((forgotten,), 0.0)
+    made.drop((settled,))
     del forgotten
     gc.collect()
     assert isinstance(made.next_call(10.0), float)
@@ -91,8 +91,8 @@ def test_a_settled_or_forgotten_lease_is_not_renewed() -> None:
 
 def test_a_lease_that_a_broker_does_not_know_is_lost() -> None:
     made, kept, lost = renewals(), lease_of(1), lease_of(2)
-    made.hold(kept, 0.0)
-    made.hold(lost, 0.0)
+    made.hold((kept,), 0.0)
+    made.hold((lost,), 0.0)
     call = call_at(made, 10.0)
     made.on_answer(call, answer(call, pb.OK, pb.LEASE_LOST), 10.0)
     assert made.take_news()
@@ -103,9 +103,9 @@ def test_a_lease_that_a_broker_does_not_know_is_lost() -> None:
 
 def test_a_lease_settled_during_its_renewal_is_not_lost() -> None:
     made, lease = renewals(), lease_of(1)
-    made.hold(lease, 0.0)
+    made.hold((lease,), 0.0)
     call = call_at(made, 10.0)
-    made.drop(lease)
+    made.drop((lease,))
     made.on_answer(call, answer(call, pb.LEASE_UNKNOWN), 10.0)
     assert not lease.is_lost
     assert not made.take_news()
@@ -113,7 +113,7 @@ def test_a_lease_settled_during_its_renewal_is_not_lost() -> None:
 
 def test_a_failed_renewal_is_repeated_before_the_lease_ends() -> None:
     made, lease = renewals(), lease_of(1)
-    made.hold(lease, 0.0)
+    made.hold((lease,), 0.0)
     call = call_at(made, 10.0)
     made.on_error(call, BrokenConnectionError("cut off"), 12.0)
     assert isinstance(made.next_call(14.0), float)
@@ -122,7 +122,7 @@ def test_a_failed_renewal_is_repeated_before_the_lease_ends() -> None:
 
 def test_renewals_follow_the_hint_of_a_broker_that_does_not_lead() -> None:
     made, lease = renewals(), lease_of(1)
-    made.hold(lease, 0.0)
+    made.hold((lease,), 0.0)
     call = call_at(made, 10.0)
     refused = pb.ErrorDetail(code=pb.NOT_LEADER, leader=pb.LeaderHint(broker_id=2, address="b:1", leader_epoch=2))
     result = pb.PartitionAckResult(topic_id=9, partition=0, error=refused)
@@ -134,7 +134,7 @@ def test_each_broker_is_asked_about_its_own_partitions() -> None:
     made = renewals()
     leases = [lease_of(1), lease_of(1, partition=QueuePartition(9, 1, 2))]
     for lease in leases:
-        made.hold(lease, 0.0)
+        made.hold((lease,), 0.0)
     assert {call_at(made, 10.0).address, call_at(made, 10.0).address} == {"a:1", "b:1"}
 
 

@@ -371,6 +371,76 @@ async def test_settlements_of_one_turn_travel_together(queue: Queue, cluster: Fa
     assert all(len(ack.operations) == 1 for ack in sent)  # neighbours in one run
 
 
+async def test_ack_many_settles_messages_of_all_partitions_in_one_request_each(cluster: FakeCluster) -> None:
+    partitions = cluster.create_queue("jobs", 3)
+    async with Queue("jobs", bootstrap_servers=cluster.bootstrap_servers) as queue:
+        await queue.put_many(NewMessage(b"x", id=str(n)) for n in range(60))
+        messages: list[Message] = []
+        while len(messages) < 60:
+            messages += await queue.get_many()
+        await queue.ack_many(reversed(messages))
+        await queue.ack_many([])
+    assert [len(fake.messages) for fake in partitions] == [0, 0, 0]
+    assert len(cluster.acks) == 3
+    assert all(len(ack.operations) == 1 for ack in cluster.acks)
+
+
+async def test_ack_many_settles_the_others_before_it_reports_a_failure(queue: Queue, cluster: FakeCluster) -> None:
+    fake = cluster.topics["jobs"].partitions[0].queue
+    await queue.put_many([b"done before", b"lost", b"a", b"b"])
+    done, lost, *good = await queue.get_many(max_messages=4)
+    await done.ack()
+    fake.messages[lost.sequence].lease_number += 1
+    with pytest.raises(errors.InvalidArgumentError, match="settled") as caught:
+        await queue.ack_many([done, lost, *good])
+    assert caught.value.__notes__ == ["2 of 4 settlements failed; the other messages are done"]
+    assert list(fake.messages) == [lost.sequence]
+    with pytest.raises(errors.InvalidArgumentError, match="settled"):
+        await queue.ack_many([good[0]])
+
+
+async def test_ack_many_settles_a_message_once_that_is_named_twice(queue: Queue, cluster: FakeCluster) -> None:
+    await queue.put(b"x")
+    message = await got(queue)
+    with pytest.raises(errors.InvalidArgumentError, match="settled"):
+        await queue.ack_many([message, message])
+    assert cluster.topics["jobs"].partitions[0].queue.settled == [("ACCEPT", 0)]
+
+
+async def test_ack_many_refuses_messages_of_another_queue(queue: Queue, cluster: FakeCluster) -> None:
+    await queue.put(b"x")
+    message = await got(queue)
+    async with Queue("jobs", bootstrap_servers=cluster.bootstrap_servers) as other:
+        with pytest.raises(errors.InvalidArgumentError, match="another Queue"):
+            await other.ack_many([message])
+    await queue.ack_many([message])
+
+
+async def test_ack_many_ignores_messages_that_are_done(queue: Queue, cluster: FakeCluster) -> None:
+    await queue.put_many([b"a", b"b"])
+    done, held = await got(queue, auto_accept=True), await got(queue)
+    await queue.ack_many([done, held])
+    assert not cluster.topics["jobs"].partitions[0].queue.messages
+
+
+async def test_a_cancelled_ack_is_sent_again_until_it_is_answered(queue: Queue, cluster: FakeCluster) -> None:
+    """Cancelling the wait does not withdraw the settlement, also when the first answer is lost."""
+    fake = cluster.topics["jobs"].partitions[0].queue
+    await queue.put_many([b"a", b"b"])
+    first, second = await got(queue), await got(queue)
+    verdicts = iter(["drop"])
+    cluster.ack_hook = lambda _: next(verdicts, None)
+    settling = asyncio.ensure_future(queue.ack_many([first]))
+    await cluster.wait_queue(lambda: bool(cluster.acks))
+    settling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await settling
+    await second.ack()
+    await cluster.wait_queue(lambda: not fake.messages)
+    assert fake.settled == [("ACCEPT", 0), ("ACCEPT", 1)]
+    assert cluster.acks[0] == cluster.acks[1]
+
+
 async def test_a_settlement_whose_answer_is_lost_is_repeated_under_its_number(
     queue: Queue, cluster: FakeCluster
 ) -> None:
@@ -469,7 +539,14 @@ async def test_a_closed_queue_refuses_everything(cluster: FakeCluster) -> None:
         await cluster.wait_queue(lambda: any(stream.credit for stream in cluster.queue_streams))
     with pytest.raises(errors.ClosedClientError):
         await waiting
-    for call in (queue.put(b""), queue.get(), message.ack(), queue.stats(), queue.cancel("x")):
+    for call in (
+        queue.put(b""),
+        queue.get(),
+        message.ack(),
+        queue.ack_many([message]),
+        queue.stats(),
+        queue.cancel("x"),
+    ):
         with pytest.raises(errors.ClosedClientError):
             await call
 

@@ -269,7 +269,12 @@ def test_the_checks_of_work_leave_the_product_as_it_was() -> None:
     from raftmq.fsm.queue.partition import QueuePartition
     from raftmq.fsm.queue.state import QueueState
 
-    before = QueueState.leave, QueuePartition._advance, QueuePartition._finish_entry
+    before = QueueState.leave, QueueState.promote, QueuePartition._advance, QueuePartition._finish_entry
     watch_work(lambda check: check())()
 
-    assert before == (QueueState.leave, QueuePartition._advance, QueuePartition._finish_entry)
+    assert before == (
+        QueueState.leave,
+        QueueState.promote,
+        QueuePartition._advance,
+        QueuePartition._finish_entry,
+    )
