@@ -8,9 +8,16 @@ from typing import Protocol
 
 from raftmq.client.base import settings
 from raftmq.client.base.error_details import fresh_copy
-from raftmq.client.queue.new_message import check_duration, check_priority
+from raftmq.client.queue.new_message import CheckedMessage, check_duration, check_priority
 from raftmq.client.queue.topic import QueuePartition
-from raftmq.errors import AttemptsExhaustedError, InvalidArgumentError, LeaseLostError, RaftMQError
+from raftmq.errors import (
+    AttemptsExhaustedError,
+    InvalidArgumentError,
+    LeaseLostError,
+    QueueFullError,
+    RaftMQError,
+    TenantFullError,
+)
 from raftmq.proto import queue_pb2 as pb
 
 Verdict = RaftMQError | None
@@ -20,7 +27,13 @@ Verdict = RaftMQError | None
 class LeaseOffice(Protocol):
     """Settles leases, and renews those that are held."""
 
-    def settle(self, lease: Lease, operation: pb.AckOperation, detail: pb.AckDetail | None) -> asyncio.Future[Verdict]:
+    def settle(
+        self,
+        lease: Lease,
+        operation: pb.AckOperation,
+        detail: pb.AckDetail | None,
+        puts: tuple[CheckedMessage, ...] = (),
+    ) -> asyncio.Future[Verdict]:
         """Begin a settlement, which goes on even if nobody waits for it."""
         ...
 
@@ -72,9 +85,9 @@ class Lease:
         self._office = office
         self._is_settled = False
 
-    async def accept(self) -> None:
-        """Settle the message as done."""
-        await self._settle(pb.ACCEPT, None)
+    async def accept(self, puts: tuple[CheckedMessage, ...] = ()) -> None:
+        """Settle the message as done, and put others with it."""
+        await self._settle(pb.ACCEPT, None, puts)
 
     async def release(
         self,
@@ -130,12 +143,16 @@ class Lease:
             self._office.drop(self)
             self._office.settle(self, pb.RELEASE, pb.AckDetail(delay_ms=0, is_uncounted=is_uncounted))
 
-    async def _settle(self, operation: pb.AckOperation, detail: pb.AckDetail | None) -> None:
+    async def _settle(
+        self, operation: pb.AckOperation, detail: pb.AckDetail | None, puts: tuple[CheckedMessage, ...] = ()
+    ) -> None:
         self._check_held()
         self._is_settled = True
         self._office.drop(self)
-        verdict = await asyncio.shield(self._office.settle(self, operation, detail))
+        verdict = await asyncio.shield(self._office.settle(self, operation, detail, puts))
         self._is_settled = verdict is None or not verdict.retriable
+        if isinstance(verdict, QueueFullError | TenantFullError):
+            self._office.hold(self)  # the program still has the message, and can settle it in another way
         self._raise(verdict)
 
     def _check_held(self) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Generic
 
 from raftmq.client.codec.batch import Headers
 from raftmq.client.codec.queue_batch import ReceivedMessage
+from raftmq.client.queue.chain import ChainChecks
 from raftmq.client.queue.lease import Lease
 from raftmq.client.queue.lease_token import token_of
 from raftmq.errors import InvalidArgumentError
@@ -22,6 +23,7 @@ class Message(Generic[ValueT_co]):
     - `LeaseLostError`: the lease has ended before. Nothing was changed, and the message is delivered again.
     - `LeaseUnknownError`: the message is gone. An earlier attempt of this settlement, whose answer was lost, probably did it.
     - `RequestTimedOutError`, `BrokenConnectionError`: no answer in time. It may be settled, and otherwise its lease ends.
+    - `QueueFullError`, `TenantFullError`: no room for the messages to put. It is not settled, and still leased.
     - `InvalidArgumentError`: it is settled already.
 
     Cancelling one of them only stops the wait. All run on the event loop of the queue.
@@ -29,6 +31,7 @@ class Message(Generic[ValueT_co]):
 
     __slots__ = (
         "__weakref__",
+        "_chain_checks",
         "_lease",
         "attempt",
         "enqueued_ms",
@@ -44,7 +47,13 @@ class Message(Generic[ValueT_co]):
     )
 
     def __init__(
-        self, topic: str, partition: int, received: ReceivedMessage, value: ValueT_co, lease: Lease | None
+        self,
+        topic: str,
+        partition: int,
+        received: ReceivedMessage,
+        value: ValueT_co,
+        lease: Lease | None,
+        chain_checks: ChainChecks,
     ) -> None:
         self.topic = topic
         self.partition = partition
@@ -63,6 +72,7 @@ class Message(Generic[ValueT_co]):
         """The time at which it was enqueued, in milliseconds since 1970."""
         self.headers: Headers = received.headers
         self._lease = lease
+        self._chain_checks = chain_checks
 
     @property
     def token(self) -> str:
@@ -81,10 +91,21 @@ class Message(Generic[ValueT_co]):
         """Call `callback` on the event loop, once, if the lease is lost. It must not block."""
         self._held().on_lost = callback
 
-    async def ack(self) -> None:
-        """Settle the message as done: it is deleted. A message that was got with `auto_accept` is done already."""
+    async def ack(self, *, put: Iterable[object] = ()) -> None:
+        """Settle the message as done: it is deleted. A message that was got with `auto_accept` is done already.
+
+        Args:
+            put: messages to put into the same partition in the same step, such as the next jobs of a chain: values, or `NewMessage`s. They are
+                put if and only if the message is accepted, exactly once. At most 499 messages, of `max_batch_size` bytes together. A message
+                whose key or id belongs to another partition is refused with `InvalidArgumentError`.
+        """
+        puts = await self._chain_checks.check(put, self.partition) if put else ()
         if self._lease is not None:
-            await self._lease.accept()
+            await self._lease.accept(puts)
+        elif puts:
+            raise InvalidArgumentError(
+                "a message that was got with auto_accept is done: put the other messages with Queue.put"
+            )
 
     async def release(
         self, delay_ms: float | None = 0, *, priority: int | None = None, error: str | None = None

@@ -22,6 +22,7 @@ from raftmq.client.codec.queue_batch import DamagedMessage, decode_messages
 from raftmq.client.connection.resolver import Resolver
 from raftmq.client.connection.transport import GrpcTransport, Transport
 from raftmq.client.producer.producer import CompressionType
+from raftmq.client.queue.chain import ChainChecks
 from raftmq.client.queue.intake import LeasedMessage, LeaseOptions
 from raftmq.client.queue.lease import Lease, cut_error
 from raftmq.client.queue.lease_desk import LeaseDesk
@@ -32,6 +33,7 @@ from raftmq.client.queue.polls import poll_leaders
 from raftmq.client.queue.put_batch import PutResult
 from raftmq.client.queue.putter import PutSettings, Putter
 from raftmq.client.queue.queue_calls import JobOrder, MessageFilter, QueueCalls
+from raftmq.client.queue.settler import ChainSettings
 from raftmq.client.queue.topic import QueuePartition, QueueTopic
 from raftmq.client.queue.views import BrowsedMessage, MessageStateName, QueueStats, state_number
 from raftmq.errors import ClosedClientError, InvalidArgumentError, UnsupportedCompressionError
@@ -169,8 +171,18 @@ class Queue(Generic[QueueValueT]):
             self._put_settings,
             cast("Callable[[Any], bytes | None] | None", self._value_serializer),  # Any: as `Serializer`
         )
+        self._chain_checks = ChainChecks(
+            self._queue_topic,
+            cast("Callable[[Any], bytes | None] | None", self._value_serializer),  # Any: as above
+            self._put_settings.batch_bytes_max,
+        )
         self._desk = LeaseDesk(
-            self._resolver, self._transport, self._queue_topic, self._timeout_seconds, self._on_crash
+            self._resolver,
+            self._transport,
+            self._queue_topic,
+            self._timeout_seconds,
+            ChainSettings(self._put_settings.codec, self._put_settings.batch_bytes_max),
+            self._on_crash,
         )
         self._state = "open"
         log.info("queue_started client_id=%s topic=%s", self.client_id, self.topic)
@@ -450,7 +462,9 @@ class Queue(Generic[QueueValueT]):
                 self._reject(lease, f"the value_deserializer failed: {type(error).__name__}: {error}")
                 return None
         held = None if is_accepted else lease
-        return Message(self.topic, lease.partition.partition, received, cast("QueueValueT", value), held)
+        return Message(
+            self.topic, lease.partition.partition, received, cast("QueueValueT", value), held, self._chain_checks
+        )
 
     def _reject(self, lease: Lease, reason: str) -> None:
         log.error("message_rejected topic=%s sequence=%d reason=%s", self.topic, lease.sequence, reason)

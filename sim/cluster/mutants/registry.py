@@ -43,7 +43,8 @@ def queue_mutant(
     what: str, *, queues: Mapping[str, object] | None = None, **option_overrides: object
 ) -> Callable[[Callable[[], None]], Callable[[], None]]:
     """Register a function that plants a bug of queue topics. `queues` are their options under which the bug shows soon."""
-    settings = {"option_overrides": option_overrides, "has_queues": True, "queue_overrides": queues or {}}
+    overrides = {"chain_share": 0.0, **(queues or {})}
+    settings = {"option_overrides": option_overrides, "has_queues": True, "queue_overrides": overrides}
     return _registering("queue", what, settings)
 
 

@@ -57,6 +57,8 @@ class QueueOptions:
     """Weight of the fault of this name, which only queues need."""
     config: dict[str, str] = field(default_factory=dict)
     """Settings of both topics in addition."""
+    chain_share: float = 0.0
+    """Share of leases whose messages are accepted with others that are put in the same entry."""
 
     def __str__(self) -> str:
         return " ".join(f"{one.name}={getattr(self, one.name)}" for one in fields(self))
@@ -93,4 +95,5 @@ def draw_queue_options(rng: random.Random) -> QueueOptions:
         body_bytes_max=choice((20, 300)),
         all_down=choice((0, 0, 1)),
         config=choice(({}, {"backoff.base.ms": "100", "backoff.jitter.percent": "50"}, {"tenant.rate": "50"})),
+        chain_share=choice((0.0, 0.2, 0.5)),
     )

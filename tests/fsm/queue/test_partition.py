@@ -10,6 +10,7 @@ from raftmq.fsm.queue.enqueued import encode_chain
 from raftmq.fsm.queue.limits import HOUSEKEEPING_MAX, SESSION_EXPIRY_MS, TENANT_IDLE_MS, WORK_MAX
 from raftmq.fsm.queue.message import DeadReason, State
 from raftmq.fsm.queue.results import (
+    Chained,
     Changed,
     Code,
     Done,
@@ -803,28 +804,56 @@ def test_a_paused_schedule_does_not_fire(queue: Queue) -> None:
 # ------------------------------------------------------------------------------------------------------------ chains
 
 
-def chain(queue: Queue, *tokens: tuple[int, int]) -> Enqueued:
-    firsts, numbers = zip(*tokens, strict=True)
-    ones = (1,) * len(tokens)
-    command = qc.Settle(0, 0, ones, firsts, ones, numbers)
-    batch = seal_queue_batch(encode(messages()), message_count=1)
-    result = queue.host.apply(queue.log.append(EntryKind.DATA, encode_chain(command, batch), 1))
-    assert isinstance(result, Enqueued)
+def chain(
+    queue: Queue, *tokens: tuple[int, int], puts: int = 1, named: int | None = None, session: int = 0, **columns: object
+) -> Chained:
+    """Accept messages, each with `puts` messages, of which the command names another number if `named` is given."""
+    sequences, numbers = zip(*tokens, strict=True)
+    command = qc.Chain(session, 1, sequences, numbers, (puts if named is None else named,) * len(tokens))
+    count = puts * len(tokens)
+    batch = seal_queue_batch(encode(messages(count, **columns)), message_count=count)
+    result = queue.host.apply(queue.log.append(EntryKind.DATA, encode_chain(command, batch), count))
+    assert isinstance(result, Chained)
     return result
 
 
-def test_the_next_job_of_a_chain_is_enqueued_with_the_acceptance_of_the_last(queue: Queue) -> None:
+def test_the_next_jobs_of_a_chain_are_enqueued_with_the_acceptance_of_the_last(queue: Queue) -> None:
     queue.put(2)
     lease(queue, 2)
-    assert chain(queue, (0, 1)) == Enqueued(1)
-    assert counts(queue) == {"leased": 1, "ready": 1}
+    assert chain(queue, (0, 1), puts=2) == Chained(Settled((Code.OK,), (1,)), Enqueued(2))
+    assert counts(queue) == {"leased": 1, "ready": 2}
+    assert lease(queue, 2) == [2, 3]
 
 
-def test_a_chain_whose_lease_is_lost_does_nothing(queue: Queue) -> None:
-    queue.put(2)
-    lease(queue, 2)
-    assert chain(queue, (0, 1), (1, 7)) == Enqueued(0, is_stale=True)
-    assert counts(queue) == {"leased": 2}
+def test_the_messages_of_a_chain_whose_lease_is_lost_are_not_enqueued(queue: Queue) -> None:
+    queue.put(3)
+    lease(queue, 3)
+    codes = Settled((Code.OK, Code.LEASE_LOST, Code.OK), (1, 1, 1))
+    assert chain(queue, (0, 1), (1, 7), (2, 1), id=["a", "b", "c"]) == Chained(codes, Enqueued(2))
+    assert counts(queue) == {"leased": 1, "ready": 2}
+    assert lease(queue, 9) == [3, 5], "the place of the message that was not put stays empty"
+    assert queue.do(qc.Change((qc.ChangeItem(qc.ChangeOperation.CANCEL, id=b"b"),))) == Changed(
+        (Code.NO_SUCH_MESSAGE,), (0,)
+    )
+
+
+def test_a_repeated_chain_enqueues_nothing_twice(queue: Queue) -> None:
+    queue.put(1)
+    lease(queue, 1)
+    assert queue.do(qc.OpenSession()) == SessionOpened(1)
+    done = Settled((Code.OK,), (1,))
+    assert chain(queue, (0, 1), session=1) == Chained(done, Enqueued(1))
+    assert chain(queue, (0, 1), session=1) == Chained(done, Enqueued(0)), "the session knows the answer"
+    assert chain(queue, (0, 1)) == Chained(Settled((Code.LEASE_UNKNOWN,), (1,)), Enqueued(0)), "the lease has ended"
+    assert chain(queue, (1, 1), session=9) == Chained(Refused(Code.UNKNOWN_SESSION), Enqueued(0))
+    assert counts(queue) == {"ready": 1}
+
+
+def test_a_chain_that_names_another_number_of_messages_does_nothing(queue: Queue) -> None:
+    queue.put(1)
+    lease(queue, 1)
+    assert chain(queue, (0, 1), puts=2, named=1) == Chained(Refused(Code.INVALID), Enqueued(0))
+    assert counts(queue) == {"leased": 1}
 
 
 # ------------------------------------------------------------------------------------------------------------ work

@@ -18,6 +18,7 @@ from raftmq.fsm.queue.results import Code
 from raftmq.fsm.queue.settings import QueueSettings, backoff_ms
 from raftmq.fsm.queue.tenants import PAUSED_FOREVER, fairness_of, rate_of
 from raftmq.message_checks import TIME_AFTER, TIME_AT, Times
+from raftmq.queue_batch import QueueFields
 from raftmq.raft.entry import Entry, EntryKind
 
 READY, DELAYED, LEASED, DEAD, LINED = "ready", "delayed", "leased", "dead", "lined"
@@ -135,12 +136,15 @@ class Twin:
         if self.rates.rate is not None:
             self.rates.take_unblocked(self.now, 100)
 
-    def _data(self, read: ReadEntry, base: int) -> qr.Enqueued:
+    def _data(self, read: ReadEntry, base: int) -> qr.Enqueued | qr.Chained:
         if read.firing is not None and not self._fire(read):
             return qr.Enqueued(0, is_stale=True)
-        if read.settle is not None and not self._chain(read.settle):
-            return qr.Enqueued(0, is_stale=True)
-        fields, count = read.fields, len(read.fields.body_lengths)
+        if read.chain is not None:
+            return self._chain(read.chain, read.fields, base)
+        return self._enqueue(read.fields, base)
+
+    def _enqueue(self, fields: QueueFields, base: int, omitted: frozenset[int] = frozenset()) -> qr.Enqueued:
+        count = len(fields.body_lengths)
         repeated, replaced = [], []
         dues = self._times(fields.due, count, self.now)
         ttl = self.settings.message_ttl_ms
@@ -148,6 +152,8 @@ class Twin:
         for at in range(count):
             tenant = fields.tenants.names[fields.tenants.places[at]].decode()
             self._add_tenant(tenant)
+            if at in omitted:
+                continue
             m = TwinMessage(
                 base + at,
                 tenant,
@@ -175,7 +181,7 @@ class Twin:
                 self.ids[m.id] = TwinId(m.sequence, m.id_until)
             self.messages[m.sequence] = m
             self._admit(m)
-        return qr.Enqueued(count - len(repeated), tuple(repeated), tuple(replaced))
+        return qr.Enqueued(count - len(repeated) - len(omitted), tuple(repeated), tuple(replaced))
 
     def _times(self, times: Times | None, count: int, default: int) -> list[int]:
         if times is None:
@@ -339,14 +345,9 @@ class Twin:
                 return self._plain(item), 0
 
     def _request(self, item: qc.Lease | qc.Settle, work: int) -> tuple[qr.ItemResult, int]:
-        if item.session:
-            session = self.sessions.get(item.session)
-            if session is None:
-                return qr.Refused(Code.UNKNOWN_SESSION), 0
-            if item.request in session.requests:
-                return session.requests[item.request], 0
-            if len(session.requests) == SESSION_REQUESTS and item.request < min(session.requests):
-                return qr.Refused(Code.STALE_REQUEST), 0
+        known = self._known(item.session, item.request)
+        if known is not None:
+            return known, 0
         result: qr.Leased | qr.Settled
         if isinstance(item, qc.Lease):
             result = self._lease(item, work)
@@ -360,6 +361,17 @@ class Twin:
             if len(session.requests) > SESSION_REQUESTS:
                 del session.requests[min(session.requests)]
         return result, used
+
+    def _known(self, number: int, request: int) -> qr.ItemResult | None:
+        if not number:
+            return None
+        session = self.sessions.get(number)
+        if session is None:
+            return qr.Refused(Code.UNKNOWN_SESSION)
+        if request in session.requests:
+            return session.requests[request]
+        is_old = len(session.requests) == SESSION_REQUESTS and request < min(session.requests)
+        return qr.Refused(Code.STALE_REQUEST) if is_old else None
 
     def _plain(self, item: qc.Item) -> qr.ItemResult:
         match item:
@@ -584,14 +596,23 @@ class Twin:
         self._give_back(m)
         return Code.OK
 
-    def _chain(self, settle: qc.Settle) -> bool:
-        for first, count, number in zip(settle.first_sequences, settle.counts, settle.lease_numbers, strict=True):
-            for sequence in range(first, first + count):
-                m = self.messages.get(sequence)
-                if m is None or m.state != LEASED or m.lease_number != number:
-                    return False
-        self._settle(settle, WORK_MAX)
-        return True
+    def _chain(self, chain: qc.Chain, fields: QueueFields, base: int) -> qr.Chained:
+        if sum(chain.put_counts) != len(fields.body_lengths):
+            return qr.Chained(qr.Refused(Code.INVALID), qr.Enqueued(0))
+        is_known = self._known(chain.session, chain.request) is not None
+        ones = (1,) * len(chain.sequences)
+        settle = qc.Settle(chain.session, chain.request, ones, chain.sequences, ones, chain.lease_numbers)
+        result, _ = self._request(settle, WORK_MAX)
+        if not isinstance(result, qr.Settled):
+            return qr.Chained(result if isinstance(result, qr.Refused) else qr.Refused(Code.INVALID), qr.Enqueued(0))
+        if is_known:
+            return qr.Chained(result, qr.Enqueued(0))
+        codes = [code for code, count in zip(result.codes, result.counts, strict=True) for _ in range(count)]
+        belongs = [code for code, count in zip(codes, chain.put_counts, strict=True) for _ in range(count)]
+        omitted = frozenset(at for at, code in enumerate(belongs) if code != Code.OK)
+        if len(omitted) == len(belongs):
+            return qr.Chained(result, qr.Enqueued(0))
+        return qr.Chained(result, self._enqueue(fields, base, omitted))
 
     # ------------------------------------------------------------------------------------------------- changes and jobs
 
