@@ -180,6 +180,11 @@ class QueuePartition:
         return self.state.tenants.ready_count
 
     @property
+    def leased_count(self) -> int:
+        """Return the number of leased messages."""
+        return self.state.store.leased_count
+
+    @property
     def message_count(self) -> int:
         """Return the number of unfinished and dead messages."""
         return self.state.tenants.message_count

@@ -181,6 +181,34 @@ async def test_the_messages_of_a_chain_survive_a_restart(nodes: Nodes):
         assert sorted(found) == [b"after a", b"after b", b"and after a"]
 
 
+async def test_a_second_consumer_follows_the_single_active_one(nodes: Nodes):
+    (node,) = await started(nodes, "one")
+    address = node.addresses.client
+    await create(address, config={"single.active.consumer": "true", "backoff.base.ms": "0"})
+    async with Queue("jobs", bootstrap_servers=address) as producer:
+        active, standby = Queue("jobs", bootstrap_servers=address), Queue("jobs", bootstrap_servers=address)
+        await active.start()
+        await producer.put(b"0")
+        first = await active.get(wait_ms=10_000)
+        assert first is not None
+        async with standby:
+            waiting = asyncio.ensure_future(standby.get())
+            await first.ack()
+            for number in range(1, 5):
+                await producer.put(b"%d" % number)
+                message = await active.get(wait_ms=10_000)
+                assert message is not None
+                assert message.value == b"%d" % number
+                if number < 4:
+                    await message.ack()
+            assert not waiting.done()
+            await active.close()
+            await producer.put(b"5")
+            assert await producer.settle(message.token, "release")
+            following = [await asyncio.wait_for(waiting, 20), await standby.get(wait_ms=20_000)]
+            assert [one and one.value for one in following] == [b"4", b"5"]
+
+
 async def test_work_goes_on_when_the_leader_stops(nodes: Nodes):
     running = await started(nodes, "one", "two", "three")
     await three_voters(running[0])

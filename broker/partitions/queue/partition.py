@@ -73,7 +73,9 @@ class PartitionQueue:
             host.loop, replica, self.clock, lambda: self.config().lease_ms, host.draw_seed, self.upkeep.tick
         )
         self.chains = QueueChains(host.loop, replica, self.gate, self.appends, lambda: self.config().batch_bytes_max)
-        self.leases = QueueLeases(host.loop, replica, self.commands, lambda: self.gate.immediate)
+        self.leases = QueueLeases(
+            host.loop, replica, self.commands, lambda: self.gate.immediate, lambda: self.config().is_single_active
+        )
         self.jobs = QueueJobs(host.loop, replica, self.commands)
         self.schedules = QueueSchedules(host.loop, self)
         self.views = QueueViews(replica)

@@ -209,7 +209,7 @@ class Worker:
             old = ledger.rng.choice(self._old)
             tokens += [old] if old not in tokens else []
         self._old = (self._old + tokens)[-20:]
-        puts = [tuple(SentMessage(ledger.new_value()) for _ in range(ledger.rng.choice((1, 1, 2)))) for _ in tokens]
+        puts = [tuple(self._new_message() for _ in range(ledger.rng.choice((1, 1, 2)))) for _ in tokens]
         self._request += 1
         command = Chain(
             self._session, self._request if self._session else 0, tuple(sequence for sequence, _ in tokens),
@@ -240,6 +240,11 @@ class Worker:
         for message, put in zip(messages, puts, strict=True):
             self._record_put(put, sequence, message.answer, outcome, began)
             sequence += len(put) if sequence >= 0 else 0
+
+    def _new_message(self) -> SentMessage:
+        ledger = self._ledger
+        has_ttl = self._group_id not in ledger.ordered and bool(ledger.queue_options.message_ttl_ms)
+        return SentMessage(ledger.new_value(), may_expire=has_ttl)
 
     def _record_put(
         self, messages: tuple[SentMessage, ...], sequence: int, answer: Answer | None, outcome: Outcome, began: float
