@@ -22,8 +22,8 @@ class PutResult:
 
     topic: str
     partition: int
-    sequence: int
-    """The message's sequence in its partition. -1: it was enqueued before, and the broker no longer remembers where."""
+    sequence: int | None
+    """The message's sequence in its partition. None: it was enqueued by an earlier attempt, and the broker no longer remembers where."""
     is_deduplicated: bool = False
     """Whether the topic knew the id, so that nothing was enqueued. `sequence` is that of the earlier message, which may be finished."""
     replaced_sequence: int | None = None
@@ -60,7 +60,7 @@ class MessageBatch(PendingBatch):
         """Return the outcome of a message of a batch that is done. Raises the batch's error."""
         self.is_observed = True
         self.raise_error()
-        own = self.base_offset + position if self.base_offset >= 0 else -1
+        own = self.base_offset + position if self.base_offset >= 0 else None
         known = self._known.get(position)
         if known is None:
             return PutResult(self.topic, self.partition, own)

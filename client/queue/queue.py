@@ -264,7 +264,8 @@ class Queue(Generic[QueueValueT]):
             A `PutResult`, which says whether the id was known.
 
         Raises:
-            QueueFullError, TenantFullError: the limit is reached. Nothing was enqueued.
+            QueueFullError, TenantFullError: the limit is reached. Nothing was enqueued. Messages that are put simultaneously travel in one batch,
+                which is refused as a whole, so the tenant that is full, which the text names, may be that of another message.
             RecordTooLargeError, InvalidArgumentError, TypeError: the message is not allowed. Nothing was enqueued.
             BufferFullError: no buffer space within `max_block_ms`. Nothing was enqueued.
             DeliveryExpiredError: not enqueued within `delivery_timeout_ms`.
@@ -681,7 +682,7 @@ class Queue(Generic[QueueValueT]):
         if isinstance(message, str):
             change.id = check_id(message)
             return change, None
-        if message.sequence < 0:
+        if message.sequence is None:
             raise InvalidArgumentError("the sequence of this message is unknown: use its id")
         change.sequence = message.sequence
         return change, message.partition
