@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, get_args
 
 from raftmq.client.queue.new_message import check_tenant
 from raftmq.client.queue.views import MessageStateName
 from raftmq.errors import InvalidArgumentError
-from raftmq.message_checks import tenant_defect
 from raftmq.spark.errors import InvalidOptionError
 from raftmq.spark.options import ClientOptions, OptionReader, listed, read_client_options
-from raftmq.spark.pushdown import Pushed
 
 ANY_STATE: Final = "any"
 
@@ -27,8 +25,6 @@ class BrowseOptions:
     """Only messages in this state. None: in any."""
     tenant: str
     """Only messages of this subtree of tenants. Empty: of all."""
-    push_filters: bool = False
-    """Whether the filters of a query may narrow the read."""
 
 
 def read_browse_options(options: Mapping[str, str]) -> tuple[BrowseOptions, OptionReader]:
@@ -36,6 +32,10 @@ def read_browse_options(options: Mapping[str, str]) -> tuple[BrowseOptions, Opti
     reader = OptionReader(options)
     if any(reader.text(name) is not None for name in ("subscribe", "subscribePattern", "assign")):
         raise InvalidOptionError("give one of subscribe, subscribePattern, assign and browse")
+    if reader.boolean("pushFilters", False):
+        raise InvalidOptionError(
+            "pushFilters is for log topics: narrow a browse with the options state and tenant, which brokers apply"
+        )
     names = listed(reader.text("browse"))
     if names is None:
         raise InvalidOptionError("browse: no topic is named")
@@ -46,20 +46,9 @@ def read_browse_options(options: Mapping[str, str]) -> tuple[BrowseOptions, Opti
         topics=tuple(dict.fromkeys(names)),
         state=None if state == ANY_STATE else state,
         tenant=_tenant(reader.text("tenant")),
-        push_filters=reader.boolean("pushFilters", False),
     )
     reader.finish()
     return found, reader
-
-
-def narrowed(options: BrowseOptions, pushed: Pushed) -> BrowseOptions:
-    """Return the options of a read that leaves out messages which filters exclude anyway. The read may still exceed the filters."""
-    state, tenant = pushed.only("state"), pushed.only("tenant")
-    if options.state is None and state in get_args(MessageStateName):
-        options = replace(options, state=str(state))
-    if not options.tenant and isinstance(tenant, str) and not tenant_defect(tenant.encode()):
-        options = replace(options, tenant=tenant)
-    return options
 
 
 def _tenant(text: str | None) -> str:

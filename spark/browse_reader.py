@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
-from raftmq.spark.browse_options import BrowseOptions, narrowed
+from raftmq.spark.browse_options import BrowseOptions
 from raftmq.spark.browse_pages import Browsed, browsed_partitions, fetch_pages
 from raftmq.spark.cluster import cluster_of
-from raftmq.spark.pushdown import NOTHING_PUSHED, pushed_from
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.datasource import Filter
 
 
 @dataclass
@@ -35,17 +33,11 @@ class BrowseReader(DataSourceReader):
     def __init__(self, options: BrowseOptions, schema: StructType) -> None:
         self.options = options
         self.schema = schema
-        self.pushed = NOTHING_PUSHED
 
     def partitions(self) -> list[InputPartition]:
-        """Return the partitions of the topics that may hold wanted messages. Runs on the driver."""
+        """Return all partitions of the topics. Runs on the driver."""
         cluster = cluster_of(self.options.client)
-        found = browsed_partitions(cluster, self.options)
-        return [
-            BrowsedPartition(browsed)
-            for browsed in found
-            if self.pushed.allows_partition(browsed.topic, browsed.partition)
-        ]
+        return [BrowsedPartition(browsed) for browsed in browsed_partitions(cluster, self.options)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the messages of one partition. Runs in a task."""
@@ -61,13 +53,3 @@ class BrowseReader(DataSourceReader):
             with_bodies="value" in self.schema.fieldNames(),
         )
         yield from browsed_batches(pages, partition.browsed, arrow_schema(self.schema))
-
-
-class PushdownBrowseReader(BrowseReader):
-    """Show messages for queries that enable pushdown. It is a class of its own for the same reason as `PushdownReader`."""
-
-    def pushFilters(self, filters: list[Filter]) -> list[Filter]:  # noqa: N802 - Spark's name
-        """Narrow the read to what the filters allow. Return all filters, because the messages read may still exceed them."""
-        self.pushed = pushed_from(filters)
-        self.options = narrowed(self.options, self.pushed)
-        return filters

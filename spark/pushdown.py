@@ -16,8 +16,6 @@ from typing import Final
 from raftmq.batch_header import BatchHeader
 from raftmq.spark.planning import OffsetRange
 
-CHOSEN: Final = frozenset({"topic", "partition", "state", "tenant"})
-"""Columns of which single values are wanted. The last two are those of messages."""
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 LOWER: Final = frozenset({"EqualTo", "EqualNullSafe", "GreaterThan", "GreaterThanOrEqual"})
 """Filters whose value is a lower bound."""
@@ -30,7 +28,7 @@ class Pushed:
     """Hold bounds by column. Every record that can match lies within them. A missing column has no bound."""
 
     allowed: Mapping[str, frozenset[object]] = field(default_factory=dict)
-    """Possible values of the columns in `CHOSEN`."""
+    """Possible values of ``topic`` and ``partition``."""
     least: Mapping[str, int] = field(default_factory=dict)
     """Lower bounds, inclusive, of ``offset`` and of ``timestamp`` in milliseconds."""
     most: Mapping[str, int] = field(default_factory=dict)
@@ -42,7 +40,7 @@ class Pushed:
         for range_ in ranges:
             start = max(range_.start, self.least.get("offset", range_.start))
             end = min(range_.end, self.most.get("offset", range_.end - 1) + 1)
-            if start < end and self.allows_partition(range_.topic, range_.partition):
+            if start < end and self._allows("topic", range_.topic) and self._allows("partition", range_.partition):
                 kept.append(replace(range_, start=start, end=end))
         return kept
 
@@ -51,15 +49,6 @@ class Pushed:
         least = self.least.get("timestamp", header.max_timestamp_ms)
         most = self.most.get("timestamp", header.base_timestamp_ms)
         return least <= header.max_timestamp_ms and header.base_timestamp_ms <= most
-
-    def allows_partition(self, topic: str, partition: int) -> bool:
-        """Return whether a partition may hold a matching record or message."""
-        return self._allows("topic", topic) and self._allows("partition", partition)
-
-    def only(self, column: str) -> object:
-        """Return the only possible value of a column in `CHOSEN`, or None."""
-        values = self.allowed.get(column, frozenset())
-        return next(iter(values)) if len(values) == 1 else None
 
     def _allows(self, column: str, value: object) -> bool:
         return column not in self.allowed or value in self.allowed[column]
@@ -77,7 +66,7 @@ def pushed_from(filters: Sequence[object]) -> Pushed:
         kind, value = type(filter_).__name__, getattr(filter_, "value", None)
         path: tuple[str, ...] = getattr(filter_, "attribute", ())
         column = path[0] if len(path) == 1 else ""
-        if column in CHOSEN:
+        if column in ("topic", "partition"):
             values = _values(kind, value)
             if values is not None:
                 allowed[column] = allowed.get(column, values) & values

@@ -59,12 +59,12 @@ class RaftMQDataSource(DataSource):
 
     def _browse_reader(self, schema: StructType) -> DataSourceReader:
         from raftmq.spark.browse_options import read_browse_options
-        from raftmq.spark.browse_reader import BrowseReader, PushdownBrowseReader
+        from raftmq.spark.browse_reader import BrowseReader
         from raftmq.spark.schema import BROWSE_COLUMNS, check_schema
 
         check_schema(schema, BROWSE_COLUMNS)
         options, _ = read_browse_options(self.options)
-        return (PushdownBrowseReader if options.push_filters else BrowseReader)(options, schema)
+        return BrowseReader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's names, here and below
         """Create the reader of ``spark.readStream``. The reader raises errors of the options, as `StreamReader` explains."""

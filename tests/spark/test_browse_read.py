@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from pyspark.sql import datasource
 from raftmq import NewMessage, sync
 
 from tests.support.spark.model_brokers import ModelBrokers, model_brokers
@@ -78,27 +77,6 @@ def test_dead_messages_have_their_reason_and_error(spark: Spark, brokers: ModelB
     assert row.due_at is None
 
 
-@pytest.mark.skipif(not hasattr(datasource, "Filter"), reason="Spark 4.0 pushes no filters into Python sources")
-def test_filters_are_pushed_to_the_brokers(spark: Spark, brokers: ModelBrokers, queue: sync.Queue) -> None:
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-    try:
-        frame = read(spark, brokers, pushFilters="true")
-        one = frame.where("partition = 1")
-        assert one.rdd.getNumPartitions() == 1
-        assert (
-            one.count()
-            == frame.where("partition IN (1, 7)").count()
-            == read(spark, brokers).where("partition = 1").count()
-        )
-        wanted = frame.where("state = 'ready' AND tenant = 'tenant1'")
-        assert wanted.count() == 75
-        assert frame.where("state = 'dead' OR tenant = 'tenant1'").count() == 101
-        assert frame.where("state = 'nonsense'").count() == 0
-        assert read(spark, brokers, pushFilters="true", state="dead").where("state = 'ready'").count() == 0
-    finally:
-        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
-
-
 def test_what_cannot_be_browsed_is_refused_with_the_reason(
     spark: Spark, brokers: ModelBrokers, queue: sync.Queue
 ) -> None:
@@ -106,6 +84,7 @@ def test_what_cannot_be_browsed_is_refused_with_the_reason(
     for options, says in (
         ({"browse": "log"}, "TopicKindMismatchError.*option subscribe"),
         ({"browse": "jobs", "state": "waiting"}, "InvalidOptionError: state is any"),
+        ({"browse": "jobs", "pushFilters": "true"}, "pushFilters is for log topics: .*options state and tenant"),
         ({"browse": "jobs", "columns": "offset"}, "there is no column 'offset'"),
     ):
         with pytest.raises(Exception, match=says):
