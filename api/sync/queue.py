@@ -11,11 +11,11 @@ from raftmq.client.base import settings
 from raftmq.client.base.loop_thread import LoopThread
 from raftmq.client.connection.transport import Transport
 from raftmq.client.producer.producer import CompressionType
+from raftmq.client.queue.change_arguments import MessageReference
 from raftmq.client.queue.lease_token import SettlementName
 from raftmq.client.queue.message import Message as AsyncMessage
 from raftmq.client.queue.new_message import NewMessage
 from raftmq.client.queue.put_batch import PutResult
-from raftmq.client.queue.queue import MessageReference
 from raftmq.client.queue.queue import Queue as AsyncQueue
 from raftmq.client.queue.views import BrowsedMessage, MessageStateName, QueueStats
 from raftmq.sync.client import SyncClient
