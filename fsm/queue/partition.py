@@ -167,8 +167,9 @@ class QueuePartition:
         return self.producers.get(producer_id)
 
     def tenant(self, path: str) -> Tenant | None:
-        """Return a tenant with its counters. It is valid until the next apply."""
-        return self.state.tenants.by_path.get(path)
+        """Return a tenant with its counters, if they count. It is valid until the next apply."""
+        tenant = self.state.tenants.by_path.get(path)
+        return None if tenant is None or self.state.tenants.is_void(tenant) else tenant
 
     def schedule(self, name: str) -> ScheduleRow | None:
         """Return a schedule."""
@@ -224,6 +225,8 @@ class QueuePartition:
             leases_end_from: The time before which the proposer lets no lease end.
         """
         state = self.state
+        if state.is_purging:
+            return state.scalars.now
         times: list[int | None] = [state.ids.next_end(), state.tenants.next_deadline()]
         first_lease = state.store.first_lease()
         times.append(None if first_lease is None else max(first_lease.deadline, leases_end_from))
@@ -293,7 +296,8 @@ class QueuePartition:
             result, used = yield from self._execute(item, left)
             left -= used
             results.append(result)
-        return Results(tuple(results), has_more_due=done >= HOUSEKEEPING_MAX)
+        self.state.continue_purge()
+        return Results(tuple(results), has_more_due=done >= HOUSEKEEPING_MAX or self.state.is_purging)
 
     def _execute(self, item: qc.Item, work_max: int) -> Reading[tuple[ItemResult, int]]:
         """Execute an item. Return its result and the messages that it touched."""

@@ -7,7 +7,7 @@ from raftmq.fsm.queue import commands as qc
 from raftmq.fsm.queue import rows as keys
 from raftmq.fsm.queue.commands import JobFilter, JobKind, Operation
 from raftmq.fsm.queue.enqueued import encode_chain
-from raftmq.fsm.queue.limits import HOUSEKEEPING_MAX, SESSION_EXPIRY_MS, TENANT_IDLE_MS, WORK_MAX
+from raftmq.fsm.queue.limits import HOUSEKEEPING_MAX, SESSION_EXPIRY_MS, TENANT_IDLE_MS, TENANTS_RESET_MAX, WORK_MAX
 from raftmq.fsm.queue.message import DeadReason, State
 from raftmq.fsm.queue.results import (
     Chained,
@@ -730,6 +730,47 @@ def test_purging_everything_is_one_entry_and_leaves_nothing(queue: Queue) -> Non
     queue.wait(1_000)
     assert lease(queue, 9) == [6]
     assert list(rows(queue).messages) == [6]
+
+
+def test_a_purge_of_many_tenants_touches_a_bounded_number_of_rows_in_each_entry() -> None:
+    queue, count = Queue(), 2 * TENANTS_RESET_MAX + 100
+    for first in range(0, count, WORK_MAX):
+        some = range(first, min(first + WORK_MAX, count))
+        queue.put(len(some), tenant=[f"t{number}" for number in some])
+    lease(queue, 3)
+    queue.host.write_back()
+    machine = queue.host.machine
+    purged = queue.run(qc.PurgeAll())
+    assert purged.items == (Purged(count),)
+    touched = [tenant_rows(queue)]
+    assert (machine.message_count, machine.ready_count, machine.byte_count, machine.leased_count) == (0, 0, 0, 0)
+    assert machine.tenant("t1099") is None, "its counters are void"
+    queue.put(1, tenant="t1099")
+    queue.put(1, tenant="new")
+    assert counts(queue, "t1099") == counts(queue, "new") == {"ready": 1}
+    assert not machine.is_leasable()
+    assert machine.next_deadline() == queue.now
+    assert lease(queue, 9) == [], "nothing is leased before the turns of all tenants are right"
+    tenant_rows(queue)
+    queue.host.restart()
+    is_purging = True
+    while is_purging:
+        is_purging = queue.run(qc.Tick()).has_more_due
+        touched.append(tenant_rows(queue))
+    assert len(touched) == 2
+    assert 0 < max(touched) <= TENANTS_RESET_MAX
+    assert sorted(lease(queue, 9)) == [count, count + 1]
+    rows(queue)
+
+
+def tenant_rows(queue: Queue) -> int:
+    """Write back, and return the number of rows of tenants that had changed."""
+    queue.host.take()
+    assert queue.host.in_flight is not None
+    changed = sum(key[0] == keys.TENANTS for key, _ in queue.host.in_flight)
+    queue.host.commit()
+    queue.host.written()
+    return changed
 
 
 # ------------------------------------------------------------------------------------------------------------ schedules

@@ -32,15 +32,18 @@ class History:
 
 
 class _Author:
-    def __init__(self, rng: random.Random, twin: Twin, log: QueueLog) -> None:
+    def __init__(self, rng: random.Random, twin: Twin, log: QueueLog, purge_share: float) -> None:
         self.rng = rng
         self.twin = twin
         self.log = log
         self.requests = 0
+        self.purge_share = purge_share
 
     def entry(self) -> Entry:
         rng = self.rng
         self.log.time_ms += rng.choice([0, 0, 1, 1, 5, 30, 200]) if rng.random() < 0.98 else 40_000
+        if self.purge_share and rng.random() < self.purge_share:
+            return self.log.commands(qc.PurgeAll(), self.item())
         kind = rng.random()
         if kind < 0.35:
             return self.log.put(self.columns(rng.randint(1, 4)))
@@ -244,11 +247,13 @@ class _Author:
         )
 
 
-def history(rng: random.Random, length: int, see: Callable[[Twin], None] = lambda twin: None) -> History:
-    """Return random entries, and the twin's answer to each."""
+def history(
+    rng: random.Random, length: int, see: Callable[[Twin], None] = lambda twin: None, *, purge_share: float = 0.0
+) -> History:
+    """Return random entries, and the twin's answer to each. `purge_share` of them purge everything, besides the usual ones."""
     twin, log = Twin(), QueueLog()
     log.time_ms = (log.time_ms >> SPAN_BITS << SPAN_BITS) - 1_000  # due times are in two spans
-    author = _Author(rng, twin, log)
+    author = _Author(rng, twin, log, purge_share)
     results: list[QueueApplied | None] = []
     counts: list[tuple[int, int, int]] = []
     for _ in range(length):

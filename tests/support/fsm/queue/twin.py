@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from raftmq.fsm.queue import commands as qc
 from raftmq.fsm.queue import results as qr
+from raftmq.fsm.queue import tenants as tenants_module
 from raftmq.fsm.queue.enqueued import ReadEntry, read_entry
 from raftmq.fsm.queue.fairness import FairnessTree, ancestors
 from raftmq.fsm.queue.limits import HOUSEKEEPING_MAX, SESSION_EXPIRY_MS, SESSION_REQUESTS, SLICE_ROWS_MAX, WORK_MAX
@@ -76,6 +77,14 @@ class TwinJob:
     done: int = 0
 
 
+@dataclass(frozen=True)
+class TwinVoid:
+    """A tenant whose messages were purged, as the tree still sees it."""
+
+    leased: int
+    has_ready: bool
+
+
 @dataclass
 class TwinSchedule:
     definition: bytes
@@ -104,6 +113,8 @@ class Twin:
         self.copy_first = 1
         self.copy_target = (0, 0)
         self.jitter_seed = 0
+        self.unpurged: dict[str, TwinVoid | None] = {}
+        """While everything is purged: the tenants to be visited, by number. None: messages came in the meantime."""
         self.tree = FairnessTree()
         self.rates = TenantRates()
         self.numbers: dict[str, int] = {"": 0}
@@ -202,7 +213,30 @@ class Twin:
             result, used = self._execute(item, left)
             left -= used
             results.append(result)
-        return qr.Results(tuple(results), has_more_due=done >= HOUSEKEEPING_MAX)
+        self._continue_purge()
+        return qr.Results(tuple(results), has_more_due=done >= HOUSEKEEPING_MAX or bool(self.unpurged))
+
+    def _begin_purge(self) -> None:
+        """Let the tree keep the tenants as they were, until the purge visits them."""
+        paths = sorted(self.numbers, key=lambda path: self.numbers[path])
+        before = {path: void for path, void in self.unpurged.items() if void is not None}
+        self.unpurged = {path: before.get(path) or self._void_of(path) for path in paths}
+
+    def _void_of(self, path: str) -> TwinVoid:
+        mine = [m for m in self.messages.values() if m.tenant == path]
+        return TwinVoid(sum(m.state == LEASED for m in mine), any(m.state == READY for m in mine))
+
+    def _continue_purge(self) -> None:
+        for path in list(self.unpurged)[: tenants_module.TENANTS_RESET_MAX]:
+            self._renew(path)
+            del self.unpurged[path]
+
+    def _renew(self, path: str) -> None:
+        void = self.unpurged.get(path)
+        if void is not None:
+            self.unpurged[path] = None
+            if void.leased:
+                self.tree.free(self.numbers[path], void.leased)
 
     # -------------------------------------------------------------------------------------------------- housekeeping
 
@@ -386,10 +420,7 @@ class Twin:
                 return qr.Refused(Code.NO_SUCH_JOB) if job is None else qr.JobProgress(job.done, is_finished=True)
             case qc.PurgeAll():
                 count = len(self.messages)
-                self._are_frees_gathered = True
-                for m in self.messages.values():
-                    self._leave(m)
-                self._free()
+                self._begin_purge()
                 self.messages.clear()
                 self.ids.clear()
                 self.holders.clear()
@@ -476,7 +507,7 @@ class Twin:
         return min(times, default=None)
 
     def _is_full(self) -> bool:
-        if self.pauses.get("", 0) > self.now:
+        if self.unpurged or self.pauses.get("", 0) > self.now:
             return True
         return 0 < self.settings.leased_max <= sum(m.state == LEASED for m in self.messages.values())
 
@@ -492,7 +523,10 @@ class Twin:
         empty = []
         for path, number in self.numbers.items():
             ready = self._ready(path)
-            if ready and not self._is_held(path):
+            void = self.unpurged.get(path)
+            if void is not None and void.has_ready and not self._is_held(path):
+                self.tree.set_leasable(number, True, (0, 0, 0))
+            elif ready and not self._is_held(path):
                 self.tree.set_leasable(number, True, (ready[0].priority, ready[0].due, ready[0].sequence))
             else:
                 empty.append(number)
@@ -535,6 +569,7 @@ class Twin:
             if one not in self.numbers:
                 self.numbers[one] = len(self.numbers)
                 self.tree.add(self.numbers[one], one)
+        self._renew(path)
 
     # ------------------------------------------------------------------------------------------------------- settling
 
