@@ -258,7 +258,7 @@ class TopicKindMismatchError(UsageError):
     """The operation does not fit the topic's kind, such as a consumer on a queue."""
 
     code = ErrorCode.TOPIC_KIND_MISMATCH
-    advice = "use the clients of the topic's kind (raftmq topic describe shows it), or name another topic"
+    advice = "raftmq topic describe shows the kind of a topic"
 
 
 class TooManyPartitionsError(UsageError):

@@ -1,4 +1,4 @@
-"""Names of topics and groups that the shell offers after Tab.
+"""Names of topics, groups and schedules that the shell offers after Tab.
 
 Completion must never print, fail or take long, because a person is typing.
 """
@@ -32,6 +32,16 @@ def complete_group(context: typer.Context, incomplete: str) -> list[str]:
 
     async def names(admin: Admin) -> list[str]:
         return [group.group for group in await admin.list_groups()]
+
+    return _complete(context, incomplete, names)
+
+
+def complete_schedule(context: typer.Context, incomplete: str) -> list[str]:
+    """Return the schedules of the typed topic that begin with the typed text, or none as above."""
+    topic = context.params.get("topic")
+
+    async def names(admin: Admin) -> list[str]:
+        return [schedule.name for schedule in await admin.list_schedules(topic)] if topic else []
 
     return _complete(context, incomplete, names)
 

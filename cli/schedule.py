@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from raftmq.cli.ask import run_admin
+from raftmq.cli.completion import complete_schedule
 from raftmq.cli.durations import DurationRange, format_duration
 from raftmq.cli.examples import examples
 from raftmq.cli.exit_codes import reported, reported_question
@@ -65,7 +66,13 @@ app = typer.Typer(
     ),
 )
 NameArgument = Annotated[
-    str, typer.Argument(metavar="NAME", help="The schedule's name, unique in its topic.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="NAME",
+        help="The schedule's name, unique in its topic.",
+        show_default=False,
+        autocompletion=complete_schedule,
+    ),
 ]
 
 

@@ -32,6 +32,10 @@ def read_browse_options(options: Mapping[str, str]) -> tuple[BrowseOptions, Opti
     reader = OptionReader(options)
     if any(reader.text(name) is not None for name in ("subscribe", "subscribePattern", "assign")):
         raise InvalidOptionError("give one of subscribe, subscribePattern, assign and browse")
+    if reader.boolean("pushFilters", False):
+        raise InvalidOptionError(
+            "pushFilters is for log topics: narrow a browse with the options state and tenant, which brokers apply"
+        )
     names = listed(reader.text("browse"))
     if names is None:
         raise InvalidOptionError("browse: no topic is named")

@@ -1060,7 +1060,7 @@ class AckRequest(_message.Message):
     def __init__(self, metadata_revision: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionAck, _Mapping]]] = ...) -> None: ...
 
 class PartitionAck(_message.Message):
-    __slots__ = ("topic_id", "partition", "session", "request", "operations", "first_sequences", "counts", "lease_numbers", "detail_numbers", "details")
+    __slots__ = ("topic_id", "partition", "session", "request", "operations", "first_sequences", "counts", "lease_numbers", "detail_numbers", "details", "put", "put_counts")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
@@ -1071,6 +1071,8 @@ class PartitionAck(_message.Message):
     LEASE_NUMBERS_FIELD_NUMBER: _ClassVar[int]
     DETAIL_NUMBERS_FIELD_NUMBER: _ClassVar[int]
     DETAILS_FIELD_NUMBER: _ClassVar[int]
+    PUT_FIELD_NUMBER: _ClassVar[int]
+    PUT_COUNTS_FIELD_NUMBER: _ClassVar[int]
     topic_id: int
     partition: int
     session: int
@@ -1081,7 +1083,9 @@ class PartitionAck(_message.Message):
     lease_numbers: _containers.RepeatedScalarFieldContainer[int]
     detail_numbers: _containers.RepeatedScalarFieldContainer[int]
     details: _containers.RepeatedCompositeFieldContainer[AckDetail]
-    def __init__(self, topic_id: _Optional[int] = ..., partition: _Optional[int] = ..., session: _Optional[int] = ..., request: _Optional[int] = ..., operations: _Optional[_Iterable[_Union[AckOperation, str]]] = ..., first_sequences: _Optional[_Iterable[int]] = ..., counts: _Optional[_Iterable[int]] = ..., lease_numbers: _Optional[_Iterable[int]] = ..., detail_numbers: _Optional[_Iterable[int]] = ..., details: _Optional[_Iterable[_Union[AckDetail, _Mapping]]] = ...) -> None: ...
+    put: bytes
+    put_counts: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, topic_id: _Optional[int] = ..., partition: _Optional[int] = ..., session: _Optional[int] = ..., request: _Optional[int] = ..., operations: _Optional[_Iterable[_Union[AckOperation, str]]] = ..., first_sequences: _Optional[_Iterable[int]] = ..., counts: _Optional[_Iterable[int]] = ..., lease_numbers: _Optional[_Iterable[int]] = ..., detail_numbers: _Optional[_Iterable[int]] = ..., details: _Optional[_Iterable[_Union[AckDetail, _Mapping]]] = ..., put: _Optional[bytes] = ..., put_counts: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class AckDetail(_message.Message):
     __slots__ = ("delay_ms", "priority", "error", "is_uncounted", "lease_ms", "progress")

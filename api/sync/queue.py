@@ -11,11 +11,11 @@ from raftmq.client.base import settings
 from raftmq.client.base.loop_thread import LoopThread
 from raftmq.client.connection.transport import Transport
 from raftmq.client.producer.producer import CompressionType
+from raftmq.client.queue.change_arguments import MessageReference
 from raftmq.client.queue.lease_token import SettlementName
 from raftmq.client.queue.message import Message as AsyncMessage
 from raftmq.client.queue.new_message import NewMessage
 from raftmq.client.queue.put_batch import PutResult
-from raftmq.client.queue.queue import MessageReference
 from raftmq.client.queue.queue import Queue as AsyncQueue
 from raftmq.client.queue.views import BrowsedMessage, MessageStateName, QueueStats
 from raftmq.sync.client import SyncClient
@@ -68,9 +68,9 @@ class Message(Generic[ValueT_co]):
         """Return whether a broker has said that the lease ended. A long computation can look at it between its steps."""
         return self._message.is_lost
 
-    def ack(self) -> None:
-        """Settle the message as done. See `raftmq.Message.ack`."""
-        self._loop.run(self._message.ack())
+    def ack(self, *, put: Iterable[object] = ()) -> None:
+        """Settle the message as done, and put others in the same step. See `raftmq.Message.ack`."""
+        self._loop.run(self._message.ack(put=put))
 
     def release(self, delay_ms: float | None = 0, *, priority: int | None = None, error: str | None = None) -> bool:
         """Give the message back. Return whether it is delivered again. See `raftmq.Message.release`."""

@@ -50,7 +50,8 @@ class TopicKind(Generic[PartitionT]):
         if topic.kind != self.name:
             raise RequestError(
                 pb.TOPIC_KIND_MISMATCH,
-                f"topic {topic.name} is of kind {topic.kind!r}, and this call is for topics of kind {self.name!r}",
+                f"topic {topic.name} is of kind {topic.kind!r}, and this call is for topics of kind {self.name!r}: "
+                "use the clients of its kind, or name another topic",
             )
 
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import typer
 
 if TYPE_CHECKING:
-    from raftmq.client.queue.queue import MessageReference, Queue
+    from raftmq.client.queue.change_arguments import MessageReference
+    from raftmq.client.queue.queue import Queue
     from raftmq.client.queue.views import QueueStats
 
 Answer = TypeVar("Answer")

@@ -270,7 +270,7 @@ def print_single(topic: str, result: PutResult, output: Output) -> None:
             {
                 "topic": topic,
                 "partition": result.partition,
-                "sequence": result.sequence if result.sequence >= 0 else None,
+                "sequence": result.sequence,
                 "is_deduplicated": result.is_deduplicated,
                 "replaced_sequence": result.replaced_sequence,
             }
@@ -279,7 +279,8 @@ def print_single(topic: str, result: PutResult, output: Output) -> None:
         print(f"nothing put into {topic}: the id is known")
     else:
         replaced = "" if result.replaced_sequence is None else f", instead of {result.replaced_sequence}"
-        print(f"1 message put into {topic}: sequence {result.sequence} of partition {result.partition}{replaced}")
+        where = "" if result.sequence is None else f"sequence {result.sequence} of "
+        print(f"1 message put into {topic}: {where}partition {result.partition}{replaced}")
 
 
 def print_counts(topic: str, counts: PutCounts, output: Output) -> None:

@@ -232,6 +232,8 @@ RELEASE_DELAY_MS_MAX: Final = (1 << 32) - 1
 """Maximum delay of a release, because of its type: 49 days. A move has no such bound."""
 ACK_MESSAGES_MAX: Final = 500
 """Maximum number of messages settled by one request to a partition. It leaves half of an entry's work to the leases that travel with it."""
+CHAIN_MESSAGES_MAX: Final = ACK_MESSAGES_MAX - 1
+"""Maximum number of messages that the acceptance of one message puts: both count as work of one entry."""
 ACK_CHECK_SECONDS: Final = 0.5
 """Interval of checks for settlements that are overdue, while any is unanswered."""
 QUEUE_SURPLUS_SECONDS: Final = 0.1

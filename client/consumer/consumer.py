@@ -25,6 +25,7 @@ from raftmq.client.base.settings import LOOP_LOOK_CALLS
 from raftmq.client.base.texts import check_text
 from raftmq.client.connection.leader_calls import EARLIEST_TIME, LATEST_TIME, OffsetAndTimestamp, list_offsets
 from raftmq.client.connection.resolver import Resolver
+from raftmq.client.connection.topic_kinds import require_readable_log
 from raftmq.client.connection.transport import GrpcTransport, Transport
 from raftmq.client.consumer.assignment import Assignment
 from raftmq.client.consumer.consumer_settings import (
@@ -190,6 +191,7 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
         Raises:
             BootstrapError: no bootstrap address answered in time.
             UnknownTopicError, InvalidTopicNameError: a topic does not exist, or cannot exist.
+            TopicKindMismatchError: a topic is a queue.
             NoLeaderError: a partition has no leader, so its end is unknown.
             FencedError, TooManyMembersError, InvalidArgumentError: the group refuses this member.
             RaftMQError: positions could not be looked up in time, or no coordinator answered.
@@ -204,6 +206,7 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
             chosen = self._assignment
             for topic in chosen.subscription.topics:
                 info = await self._resolver.topic(topic, deadline.remaining())
+                require_readable_log(info)
                 if chosen.group is None:
                     chosen.add(TopicPartition(topic, number) for number in range(info.partition_count))
             if chosen.subscription and chosen.group is not None:

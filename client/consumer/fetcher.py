@@ -20,6 +20,7 @@ from raftmq.client.base.metrics import ConsumerCounters
 from raftmq.client.connection.leader_calls import EARLIEST_TIME, list_each_offset
 from raftmq.client.connection.pending_poll import PendingPoll
 from raftmq.client.connection.resolver import Leader, Resolver
+from raftmq.client.connection.topic_kinds import require_readable_log
 from raftmq.client.consumer.partition_fetch import PartitionFetch
 from raftmq.client.membership.group_calls import fetch_each_offset
 from raftmq.errors import (
@@ -245,6 +246,7 @@ class Fetcher:
         topic, number = partition.topic_partition
         try:
             info = await self._resolver.topic(topic, timeout_seconds, partition=number)
+            require_readable_log(info)
         except RaftMQError as error:
             if error.retriable:
                 raise

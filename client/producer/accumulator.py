@@ -18,6 +18,7 @@ from zlib import crc32
 from raftmq.client.base import settings
 from raftmq.client.codec.batch import Headers
 from raftmq.client.connection.resolver import TopicInfo
+from raftmq.client.connection.topic_kinds import require_writable_log
 from raftmq.client.producer.batch import BulkDelivery, Delivery, ProducerBatch
 from raftmq.client.producer.partition_queue import PartitionQueue, ProducerIdentity
 from raftmq.client.producer.partitioner import Partitioner, crc32_partition
@@ -85,10 +86,11 @@ class Accumulator:
         self._topics: dict[str, TopicState] = {}
 
     def topic(self, info: TopicInfo) -> TopicState:
-        """Return the queues of a topic, updated to the current topology."""
+        """Return the queues of a topic, updated to the current topology. Raises `TopicKindMismatchError` for a queue topic."""
         state = self._topics.get(info.name)
         if state is not None and state.info is info:
             return state
+        require_writable_log(info)
         if state is None or state.info.topic_id != info.topic_id:
             # Another incarnation: brokers will refuse the batches that are still in the old queues, and the producer reports that.
             state = self._topics[info.name] = TopicState(info, self._rng.randrange(max(1, info.partition_count)))

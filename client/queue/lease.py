@@ -9,9 +9,16 @@ from typing import Protocol
 import msgspec
 from raftmq.client.base import settings
 from raftmq.client.base.error_details import fresh_copy
-from raftmq.client.queue.new_message import check_duration, check_priority
+from raftmq.client.queue.new_message import CheckedMessage, check_duration, check_priority
 from raftmq.client.queue.topic import QueuePartition
-from raftmq.errors import AttemptsExhaustedError, InvalidArgumentError, LeaseLostError, RaftMQError
+from raftmq.errors import (
+    AttemptsExhaustedError,
+    InvalidArgumentError,
+    LeaseLostError,
+    QueueFullError,
+    RaftMQError,
+    TenantFullError,
+)
 from raftmq.proto import queue_pb2 as pb
 
 Verdict = RaftMQError | None
@@ -22,9 +29,16 @@ class LeaseOffice(Protocol):
     """Settles leases, and renews those that are held."""
 
     def settle(
-        self, leases: Sequence[Lease], operation: pb.AckOperation, detail: pb.AckDetail | None
+        self,
+        leases: Sequence[Lease],
+        operation: pb.AckOperation,
+        detail: pb.AckDetail | None,
+        puts: tuple[CheckedMessage, ...] = (),
     ) -> asyncio.Future[list[Verdict]]:
-        """Begin settlements, which go on even if nobody waits for them. The future has a verdict for each lease and belongs to the caller."""
+        """Begin settlements, which go on even if nobody waits for them. The future has a verdict for each lease and belongs to the caller.
+
+        `puts` are put together with the acceptance of a single lease.
+        """
         ...
 
     def hold(self, leases: Sequence[Lease]) -> None:
@@ -54,9 +68,9 @@ class Lease(msgspec.Struct, eq=False, weakref=True):
     is_settled: bool = False
     """Whether a settlement was begun that cannot be repeated. Written here."""
 
-    async def accept(self) -> None:
-        """Settle the message as done."""
-        await self._settle(pb.ACCEPT, None)
+    async def accept(self, puts: tuple[CheckedMessage, ...] = ()) -> None:
+        """Settle the message as done, and put others with it."""
+        await self._settle(pb.ACCEPT, None, puts)
 
     async def release(
         self,
@@ -113,12 +127,16 @@ class Lease(msgspec.Struct, eq=False, weakref=True):
             self.office.drop((self,))
             self.office.settle((self,), pb.RELEASE, pb.AckDetail(delay_ms=0, is_uncounted=is_uncounted))
 
-    async def _settle(self, operation: pb.AckOperation, detail: pb.AckDetail | None) -> None:
+    async def _settle(
+        self, operation: pb.AckOperation, detail: pb.AckDetail | None, puts: tuple[CheckedMessage, ...] = ()
+    ) -> None:
         self.check_held()
         self.is_settled = True
         self.office.drop((self,))
-        (verdict,) = await self.office.settle((self,), operation, detail)
+        (verdict,) = await self.office.settle((self,), operation, detail, puts)
         self.end(verdict)
+        if isinstance(verdict, QueueFullError | TenantFullError):
+            self.office.hold((self,))  # the program still has the message, and can settle it in another way
         _raise(verdict)
 
     def end(self, verdict: Verdict) -> None:

@@ -14,8 +14,9 @@ from raftmq.client.queue.broker_link import BrokerLink
 from raftmq.client.queue.intake import Intake, LeaseOptions
 from raftmq.client.queue.lease import Lease, Verdict
 from raftmq.client.queue.lease_renewals import LeaseRenewals
+from raftmq.client.queue.new_message import CheckedMessage
 from raftmq.client.queue.settlement_runs import Settlement
-from raftmq.client.queue.settler import Settler
+from raftmq.client.queue.settler import ChainSettings, Settler
 from raftmq.client.queue.topic import QueuePartition, QueueTopic
 from raftmq.proto import queue_pb2 as pb
 
@@ -29,6 +30,7 @@ class LeaseDesk:
         transport: Transport,
         topic: QueueTopic,
         timeout_seconds: float,
+        puts: ChainSettings,
         on_crash: Callable[[BaseException], None],
     ) -> None:
         self._resolver = resolver
@@ -38,7 +40,7 @@ class LeaseDesk:
         self._loop = asyncio.get_running_loop()
         self._intakes: dict[LeaseOptions, Intake] = {}
         """The intake used last is the last one."""
-        self._settler = Settler(resolver, self, timeout_seconds, on_crash)
+        self._settler = Settler(resolver, self, timeout_seconds, puts, on_crash)
         self._renewals = LeaseRenewals()
         self._runner: HeartbeatRunner | None = None
         """The thread that renews leases, from the first message on."""
@@ -54,10 +56,14 @@ class LeaseDesk:
         return found
 
     def settle(
-        self, leases: Sequence[Lease], operation: pb.AckOperation, detail: pb.AckDetail | None
+        self,
+        leases: Sequence[Lease],
+        operation: pb.AckOperation,
+        detail: pb.AckDetail | None,
+        puts: tuple[CheckedMessage, ...] = (),
     ) -> asyncio.Future[list[Verdict]]:
         """Implement `LeaseOffice.settle`."""
-        return self._settler.settle([Settlement(lease, operation, detail) for lease in leases])
+        return self._settler.settle([Settlement(lease, operation, detail, puts) for lease in leases])
 
     def hold(self, leases: Sequence[Lease]) -> None:
         """Implement `LeaseOffice.hold`."""

@@ -7,6 +7,7 @@ from typing import Generic
 
 import msgspec
 from raftmq.client.codec.batch import Headers
+from raftmq.client.queue.chain import ChainChecks
 from raftmq.client.queue.lease import Lease, LeaseOffice
 from raftmq.client.queue.lease_token import token_of
 from raftmq.errors import InvalidArgumentError
@@ -22,6 +23,7 @@ class Message(msgspec.Struct, Generic[ValueT_co], eq=False, weakref=True):
     - `LeaseLostError`: the lease has ended before. Nothing was changed, and the message is delivered again.
     - `LeaseUnknownError`: the message is gone. An earlier attempt of this settlement, whose answer was lost, probably did it.
     - `RequestTimedOutError`, `BrokenConnectionError`: no answer in time. It may be settled, and otherwise its lease ends.
+    - `QueueFullError`, `TenantFullError`: no room for the messages to put. It is not settled, and still leased.
     - `InvalidArgumentError`: it is settled already.
 
     Cancelling one of them only stops the wait. All run on the event loop of the queue.
@@ -44,6 +46,7 @@ class Message(msgspec.Struct, Generic[ValueT_co], eq=False, weakref=True):
     """The time at which it was enqueued, in milliseconds since 1970."""
     headers: Headers
     _lease: Lease | None
+    _chain_checks: ChainChecks
 
     @property
     def token(self) -> str:
@@ -62,10 +65,21 @@ class Message(msgspec.Struct, Generic[ValueT_co], eq=False, weakref=True):
         """Call `callback` on the event loop, once, if the lease is lost. It must not block."""
         self._held().on_lost = callback
 
-    async def ack(self) -> None:
-        """Settle the message as done: it is deleted. A message that was got with `auto_accept` is done already."""
+    async def ack(self, *, put: Iterable[object] = ()) -> None:
+        """Settle the message as done: it is deleted. A message that was got with `auto_accept` is done already.
+
+        Args:
+            put: messages to put into the same partition in the same step, such as the next jobs of a chain: values, or `NewMessage`s. They are
+                put if and only if the message is accepted, exactly once. At most 499 messages, of `max_batch_size` bytes together. A message
+                whose key or id belongs to another partition is refused with `InvalidArgumentError`.
+        """
+        puts = await self._chain_checks.check(put, self.partition) if put else ()
         if self._lease is not None:
-            await self._lease.accept()
+            await self._lease.accept(puts)
+        elif puts:
+            raise InvalidArgumentError(
+                "a message that was got with auto_accept is done: put the other messages with Queue.put"
+            )
 
     async def release(
         self, delay_ms: float | None = 0, *, priority: int | None = None, error: str | None = None

@@ -9,12 +9,14 @@ import operator
 from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, Final, Generic, NamedTuple, cast
+from zlib import crc32
 
 import msgspec
 from raftmq.client.base import settings
 from raftmq.client.base.texts import check_text
 from raftmq.client.codec.batch import Headers
 from raftmq.client.codec.cells import Serializer, check_headers, to_bytes
+from raftmq.client.connection.resolver import TopicInfo
 from raftmq.errors import InvalidArgumentError, RecordTooLargeError
 from raftmq.message_checks import (
     DELAY_MAX_MS,
@@ -103,6 +105,17 @@ def check_message(
         message.replace,
         size + (len(key) if key is not None else 0) + settings.RECORD_OVERHEAD_BYTES,
     )
+
+
+def home_partition(info: TopicInfo, message: CheckedMessage) -> int | None:
+    """Return the only partition that may hold a message, because of its key or its id. None: any may."""
+    if info.partition_count == 1:
+        return 0
+    if info.is_ordered_by_key and message.key is not None:
+        return crc32(message.key) % info.partition_count
+    if message.id is not None:
+        return crc32(message.id.encode()) % info.partition_count
+    return None
 
 
 def check_key(key: object) -> bytes:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 import msgspec
-from raftmq.client.codec.queue_batch import TimeColumns, encode_messages
+from raftmq.client.codec.queue_batch import EncodedMessages, TimeColumns, encode_messages
 from raftmq.client.producer.batch import PendingBatch, SealableBody
 from raftmq.client.queue.new_message import CheckedMessage
 from raftmq.message_checks import MESSAGE_BYTES_MAX, BatchLimits
@@ -21,8 +21,8 @@ class PutResult(msgspec.Struct, frozen=True):
 
     topic: str
     partition: int
-    sequence: int
-    """The message's sequence in its partition. -1: it was enqueued before, and the broker no longer remembers where."""
+    sequence: int | None
+    """The message's sequence in its partition. None: it was enqueued by an earlier attempt, and the broker no longer remembers where."""
     is_deduplicated: bool = False
     """Whether the topic knew the id, so that nothing was enqueued. `sequence` is that of the earlier message, which may be finished."""
     replaced_sequence: int | None = None
@@ -49,22 +49,7 @@ class MessageBatch(PendingBatch):
 
     def _encode(self, codec: int) -> SealableBody:
         messages, self._messages = self._messages, []
-        values, keys, tenants, priorities, delays, times, ids, expiries, headers, replaces, _ = zip(
-            *messages, strict=True
-        )
-        return encode_messages(
-            values,
-            keys=_unless_all(None, keys),
-            tenants=_unless_all("", tenants),
-            priorities=_unless_all(0, priorities),
-            due=TimeColumns(_unless_all(None, delays), _unless_all(None, times)),
-            expiry=TimeColumns(_unless_all(None, expiries)),
-            ids=_unless_all(None, ids),
-            headers=_unless_all((), headers),
-            replaces=_unless_all(False, replaces),
-            codec=codec,
-            limits=_LIMITS,
-        )
+        return encode_checked(messages, codec)
 
     def record_known(self, position: int, sequence: int, *, is_replaced: bool) -> None:
         """Record that the topic knew the id of a message."""
@@ -74,7 +59,7 @@ class MessageBatch(PendingBatch):
         """Return the outcome of a message of a batch that is done. Raises the batch's error."""
         self.is_observed = True
         self.raise_error()
-        own = self.base_offset + position if self.base_offset >= 0 else -1
+        own = self.base_offset + position if self.base_offset >= 0 else None
         known = self._known.get(position)
         if known is None:
             return PutResult(self.topic, self.partition, own)
@@ -82,6 +67,24 @@ class MessageBatch(PendingBatch):
         if is_replaced:
             return PutResult(self.topic, self.partition, own, replaced_sequence=sequence)
         return PutResult(self.topic, self.partition, sequence, is_deduplicated=True)
+
+
+def encode_checked(messages: Sequence[CheckedMessage], codec: int) -> EncodedMessages:
+    """Encode messages as one batch."""
+    values, keys, tenants, priorities, delays, times, ids, expiries, headers, replaces, _ = zip(*messages, strict=True)
+    return encode_messages(
+        values,
+        keys=_unless_all(None, keys),
+        tenants=_unless_all("", tenants),
+        priorities=_unless_all(0, priorities),
+        due=TimeColumns(_unless_all(None, delays), _unless_all(None, times)),
+        expiry=TimeColumns(_unless_all(None, expiries)),
+        ids=_unless_all(None, ids),
+        headers=_unless_all((), headers),
+        replaces=_unless_all(False, replaces),
+        codec=codec,
+        limits=_LIMITS,
+    )
 
 
 def _unless_all(default: T, column: Sequence[T]) -> Sequence[T] | None:

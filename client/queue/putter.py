@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
-from zlib import crc32
 
 from raftmq.client.base import settings
 from raftmq.client.base.error_details import fresh_copy
@@ -21,7 +20,7 @@ from raftmq.client.producer.byte_budget import ByteBudget
 from raftmq.client.producer.dispatcher import Dispatcher
 from raftmq.client.producer.identity import ProducerName
 from raftmq.client.producer.partition_queue import PartitionQueue, ProducerIdentity
-from raftmq.client.queue.new_message import CheckedMessage, NewMessage, check_message
+from raftmq.client.queue.new_message import CheckedMessage, NewMessage, check_message, home_partition
 from raftmq.client.queue.put_batch import MessageBatch, PutResult
 from raftmq.client.queue.topic import QueueTopic
 from raftmq.errors import BufferFullError, ClosedClientError
@@ -180,13 +179,8 @@ class Putter:
     def _queue_of(self, info: TopicInfo, message: CheckedMessage) -> MessageQueue:
         if info is not self._info:
             self._learn(info)
-        if len(self._queues) == 1:
-            return self._queues[0]
-        if info.is_ordered_by_key and message.key is not None:
-            return self._queues[crc32(message.key) % len(self._queues)]
-        if message.id is not None:
-            return self._queues[crc32(message.id.encode()) % len(self._queues)]
-        return self._sticky_queue(message.size)
+        home = home_partition(info, message)
+        return self._sticky_queue(message.size) if home is None else self._queues[home]
 
     def _learn(self, info: TopicInfo) -> None:
         """Take over a changed topology. The queues of a topic that was created again begin anew."""

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import aclosing
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Final, Generic, Literal, Self, cast
+from typing import Any, Generic, Literal, Self, cast
 
 from raftmq.client.base import settings
 from raftmq.client.base.affinity import ClientAffinity
@@ -18,32 +19,29 @@ from raftmq.client.base.error_details import name_of
 from raftmq.client.base.logs import log
 from raftmq.client.base.texts import check_text
 from raftmq.client.codec.batch import CODECS
-from raftmq.client.codec.queue_batch import DamagedMessage, decode_messages
 from raftmq.client.connection.resolver import Resolver
 from raftmq.client.connection.transport import GrpcTransport, Transport
 from raftmq.client.producer.producer import CompressionType
-from raftmq.client.queue.intake import LeasedMessage, LeaseOptions
-from raftmq.client.queue.lease import Lease, accept_all, cut_error
+from raftmq.client.queue.chain import ChainChecks
+from raftmq.client.queue.change_arguments import MessageReference, change_of, check_tenants, moment_ms, set_move
+from raftmq.client.queue.intake import LeaseOptions
+from raftmq.client.queue.lease import accept_all
 from raftmq.client.queue.lease_desk import LeaseDesk
 from raftmq.client.queue.lease_token import SettlementName, find_lease, parse_token, settle_lease
 from raftmq.client.queue.message import Message, leases_of
-from raftmq.client.queue.new_message import NewMessage, check_duration, check_id, check_priority, check_tenant, time_ms
-from raftmq.client.queue.polls import poll_leaders
+from raftmq.client.queue.new_message import NewMessage, check_duration, check_id, check_tenant
 from raftmq.client.queue.put_batch import PutResult
 from raftmq.client.queue.putter import PutSettings, Putter
 from raftmq.client.queue.queue_calls import JobOrder, MessageFilter, QueueCalls
-from raftmq.client.queue.topic import QueuePartition, QueueTopic
+from raftmq.client.queue.receiver import Receiver
+from raftmq.client.queue.settler import ChainSettings
+from raftmq.client.queue.topic import QueueTopic
 from raftmq.client.queue.views import BrowsedMessage, MessageStateName, QueueStats, state_number
 from raftmq.errors import ClosedClientError, InvalidArgumentError, UnsupportedCompressionError
-from raftmq.message_block import unpack_block
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import QueueValueT
 
 State = Literal["new", "starting", "open", "closing", "closed"]
-TENANTS_MAX: Final = 16
-"""Maximum number of subtrees in one filter, as on the brokers."""
-MessageReference = str | BrowsedMessage | PutResult
-"""A message to change: its id, or the value that described it."""
 
 
 class Queue(Generic[QueueValueT]):
@@ -170,7 +168,20 @@ class Queue(Generic[QueueValueT]):
             cast("Callable[[Any], bytes | None] | None", self._value_serializer),  # Any: as `Serializer`
         )
         self._desk = LeaseDesk(
-            self._resolver, self._transport, self._queue_topic, self._timeout_seconds, self._on_crash
+            self._resolver,
+            self._transport,
+            self._queue_topic,
+            self._timeout_seconds,
+            ChainSettings(self._put_settings.codec, self._put_settings.batch_bytes_max),
+            self._on_crash,
+        )
+        chain_checks = ChainChecks(
+            self._queue_topic,
+            cast("Callable[[Any], bytes | None] | None", self._value_serializer),  # Any: as above
+            self._put_settings.batch_bytes_max,
+        )
+        self._receiver = Receiver(
+            self._resolver, self._queue_topic, self._desk, chain_checks, self._value_deserializer, self._timeout_seconds
         )
         self._state = "open"
         log.info("queue_started client_id=%s topic=%s", self.client_id, self.topic)
@@ -252,7 +263,8 @@ class Queue(Generic[QueueValueT]):
             A `PutResult`, which says whether the id was known.
 
         Raises:
-            QueueFullError, TenantFullError: the limit is reached. Nothing was enqueued.
+            QueueFullError, TenantFullError: the limit is reached. Nothing was enqueued. Messages that are put simultaneously travel in one batch,
+                which is refused as a whole, so the tenant that is full, which the text names, may be that of another message.
             RecordTooLargeError, InvalidArgumentError, TypeError: the message is not allowed. Nothing was enqueued.
             BufferFullError: no buffer space within `max_block_ms`. Nothing was enqueued.
             DeliveryExpiredError: not enqueued within `delivery_timeout_ms`.
@@ -328,19 +340,10 @@ class Queue(Generic[QueueValueT]):
         check_whole(max_messages=max_messages)
         if wait_ms is not None:
             check_not_negative(wait_ms=wait_ms)
-        options = _lease_options(lease_ms, tenants)
         seconds = None if wait_ms is None else wait_ms / 1000
-        if auto_accept or seconds == 0:
-            return await self._poll(options, max_messages, seconds, auto_accept=auto_accept)
-        intake = self._desk.intake(options)
-        loop = asyncio.get_running_loop()
-        deadline = None if seconds is None else loop.time() + seconds
-        while True:
-            left = None if deadline is None else max(0.0, deadline - loop.time())
-            leased = await intake.take(max_messages, left)
-            found = [message for one in leased if (message := self._message_of(one)) is not None]
-            if found or not leased:
-                return found  # otherwise no value could be read, and all messages were rejected
+        return await self._receiver.get_many(
+            _lease_options(lease_ms, tenants), max_messages, seconds, auto_accept=auto_accept
+        )
 
     async def messages(
         self, *, lease_ms: float | None = None, tenants: Iterable[str] = ()
@@ -354,16 +357,9 @@ class Queue(Generic[QueueValueT]):
                 await message.ack()
         """
         self._check_usable()
-        intake = self._desk.intake(_lease_options(lease_ms, tenants))
-        intake.hold_ahead(1)
-        try:
-            while True:
-                for leased in await intake.take(1, None):
-                    message = self._message_of(leased)
-                    if message is not None:
-                        yield message
-        finally:
-            intake.hold_ahead(-1)
+        async with aclosing(self._receiver.messages(_lease_options(lease_ms, tenants))) as found:
+            async for message in found:
+                yield message
 
     def __aiter__(self) -> AsyncIterator[Message[QueueValueT]]:
         return self.messages()
@@ -415,74 +411,6 @@ class Queue(Generic[QueueValueT]):
             lease, settlement, delay_ms=delay_ms, priority=priority, error=error, lease_ms=lease_ms, progress=progress
         )
 
-    async def _poll(
-        self, options: LeaseOptions, count: int, seconds: float | None, *, auto_accept: bool
-    ) -> list[Message[QueueValueT]]:
-        info = await self._queue_topic.info()
-        while True:
-            wait = settings.QUEUE_POLL_WAIT_MS / 1000 if seconds is None else seconds
-            answers = await poll_leaders(
-                self._resolver, info, options, count, wait, self._timeout_seconds, auto_accept=auto_accept
-            )
-            found = [
-                message for leased in answers if leased.block for message in self._polled(leased, options, auto_accept)
-            ]
-            if found or seconds is not None:
-                return found
-
-    def _polled(
-        self, leased: pb.LeasedMessages, options: LeaseOptions, auto_accept: bool
-    ) -> Iterable[Message[QueueValueT]]:
-        block = unpack_block(leased.block)
-        info = self._queue_topic.known()
-        if info is None or leased.partition >= info.partition_count:
-            return
-        partition = QueuePartition(leased.topic_id, leased.partition, info.group_ids[leased.partition])
-        remaining = block.lease_remaining_ms
-        for at, received in enumerate(decode_messages(block, range(len(block.sequences)))):
-            seconds = remaining[at] / 1000 if remaining is not None else settings.LEASE_ASSUMED_SECONDS
-            lease = Lease(self._desk, partition, received.sequence, received.lease_number, seconds, options.lease_ms)
-            if isinstance(received, DamagedMessage):
-                if not auto_accept:
-                    self._reject(lease, received.reason)
-                continue
-            message = self._message_of(LeasedMessage(received, lease), is_accepted=auto_accept)
-            if message is not None:
-                if not auto_accept:
-                    self._desk.prepare(partition)
-                    self._desk.hold((lease,))
-                yield message
-
-    def _message_of(self, leased: LeasedMessage, *, is_accepted: bool = False) -> Message[QueueValueT] | None:
-        """Return the message with its value, or None if that cannot be read: the message is then rejected."""
-        received, lease = leased.received, leased.lease
-        value: object = received.value
-        if self._value_deserializer is not None:
-            try:
-                value = self._value_deserializer(received.value)
-            except Exception as error:  # noqa: BLE001 - the program's own code
-                self._reject(lease, f"the value_deserializer failed: {type(error).__name__}: {error}")
-                return None
-        return Message(
-            self.topic,
-            lease.partition.partition,
-            cast("QueueValueT", value),
-            received.key,
-            received.tenant,
-            received.priority,
-            received.id,
-            received.sequence,
-            received.attempts,
-            received.enqueued_ms,
-            received.headers,
-            None if is_accepted else lease,
-        )
-
-    def _reject(self, lease: Lease, reason: str) -> None:
-        log.error("message_rejected topic=%s sequence=%d reason=%s", self.topic, lease.sequence, reason)
-        self._desk.drop((lease,))
-        self._desk.settle((lease,), pb.REJECT, pb.AckDetail(error=cut_error(reason)))
-
     # ------------------------------------------------------------------------------------------------- looking, changing
 
     async def browse(
@@ -515,7 +443,7 @@ class Queue(Generic[QueueValueT]):
             state_number(state),
             check_tenant(tenant),
             "" if id is None else check_id(id),
-            0 if enqueued_before is None else time_ms("enqueued_before", enqueued_before),
+            moment_ms("enqueued_before", enqueued_before),
         )
         async for message in self._calls.browse(wanted, limit, with_values=with_values):
             yield message
@@ -548,22 +476,15 @@ class Queue(Generic[QueueValueT]):
             VersionConflictError: it has changed since.
             RaftMQError: another failure (see its `outcome`).
         """
-        change, partition = self._change_of(pb.MOVE, message, version)
-        if delay_ms is not None and not_before is not None:
-            raise InvalidArgumentError("a move has either a delay_ms or a not_before")
-        if delay_ms is None and not_before is None and priority is None:
-            raise InvalidArgumentError("a move needs a delay_ms, a not_before or a priority")
-        if delay_ms is not None:
-            change.delay_ms = check_duration("delay_ms", delay_ms)
-        if not_before is not None:
-            change.not_before_ms = time_ms("not_before", not_before)
-        if priority is not None:
-            change.priority = check_priority(priority)
+        self._check_usable()
+        change, partition = change_of(pb.MOVE, message, version)
+        set_move(change, delay_ms, not_before, priority)
         return await self._calls.change(change, partition)
 
     async def cancel(self, message: MessageReference, *, version: int | None = None) -> None:
         """Delete a waiting or dead message. Arguments and errors are those of `move`."""
-        change, partition = self._change_of(pb.CANCEL, message, version)
+        self._check_usable()
+        change, partition = change_of(pb.CANCEL, message, version)
         await self._calls.change(change, partition)
 
     async def redrive(
@@ -588,7 +509,8 @@ class Queue(Generic[QueueValueT]):
             The number of messages that were seen to be redriven. It waits until all are. Cancelling it does not stop the job.
         """
         if message is not None:
-            change, partition = self._change_of(pb.REDRIVE, message, version)
+            self._check_usable()
+            change, partition = change_of(pb.REDRIVE, message, version)
             await self._calls.change(change, partition)
             return 1
         self._check_usable()
@@ -596,8 +518,8 @@ class Queue(Generic[QueueValueT]):
         return await self._calls.run_job(
             JobOrder(
                 pb.REDRIVE_JOB,
-                tenants=_check_tenants(tenants),
-                before_ms=0 if died_before is None else time_ms("died_before", died_before),
+                tenants=check_tenants(tenants),
+                before_ms=moment_ms("died_before", died_before),
                 messages_per_second=messages_per_second,
             )
         )
@@ -626,8 +548,8 @@ class Queue(Generic[QueueValueT]):
             JobOrder(
                 pb.PURGE_JOB,
                 [state_number(state) for state in states],
-                _check_tenants(tenants),
-                0 if enqueued_before is None else time_ms("enqueued_before", enqueued_before),
+                check_tenants(tenants),
+                moment_ms("enqueued_before", enqueued_before),
                 messages_per_second,
             )
         )
@@ -684,20 +606,6 @@ class Queue(Generic[QueueValueT]):
 
     # ------------------------------------------------------------------------------------------------------------ common
 
-    def _change_of(
-        self, operation: pb.ChangeOperation, message: MessageReference, version: int | None
-    ) -> tuple[pb.MessageChange, int | None]:
-        """Return a change and its partition. None: the partition of the id must be looked for."""
-        self._check_usable()
-        change = pb.MessageChange(operation=operation, version=version)
-        if isinstance(message, str):
-            change.id = check_id(message)
-            return change, None
-        if message.sequence < 0:
-            raise InvalidArgumentError("the sequence of this message is unknown: use its id")
-        change.sequence = message.sequence
-        return change, message.partition
-
     def _check_usable(self) -> None:
         self._affinity.check()
         if self._state != "open":
@@ -715,13 +623,4 @@ class Queue(Generic[QueueValueT]):
 
 def _lease_options(lease_ms: float | None, tenants: Iterable[str]) -> LeaseOptions:
     length = 0 if lease_ms is None else max(1, check_duration("lease_ms", lease_ms))
-    return LeaseOptions(length, _check_tenants(tenants))
-
-
-def _check_tenants(tenants: Iterable[str]) -> tuple[str, ...]:
-    if isinstance(tenants, str):
-        raise TypeError(f"tenants takes several names, such as [{tenants!r}]")
-    found = tuple(map(check_tenant, tenants))
-    if len(found) > TENANTS_MAX:
-        raise InvalidArgumentError(f"at most {TENANTS_MAX} tenants are allowed, not {len(found)}")
-    return found
+    return LeaseOptions(length, check_tenants(tenants))

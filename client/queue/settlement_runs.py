@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
+from raftmq.client.base import settings
 from raftmq.client.queue.lease import Lease
+from raftmq.client.queue.new_message import CheckedMessage
+from raftmq.client.queue.put_batch import encode_checked
 from raftmq.client.queue.topic import QueuePartition
 from raftmq.errors import ErrorCode
 from raftmq.proto import queue_pb2 as pb
@@ -18,6 +21,49 @@ class Settlement(msgspec.Struct, frozen=True):
     operation: pb.AckOperation
     detail: pb.AckDetail | None
     """The arguments of the operation. None: it has none."""
+    puts: tuple[CheckedMessage, ...] = ()
+    """Messages that are put in the same entry, with an acceptance."""
+
+    @property
+    def work(self) -> int:
+        """Return the messages that it touches."""
+        return 1 + len(self.puts)
+
+    @property
+    def put_bytes(self) -> int:
+        """Return the bytes of the messages that it puts, with overhead."""
+        return sum(message.size for message in self.puts)
+
+
+def share_of(settlements: Sequence[Settlement], put_bytes_max: int) -> int:
+    """Return how many of these settlements, from the first, one request can carry.
+
+    Those that put messages travel apart from the others: they are refused together while the partition is full, and the others free it.
+    """
+    has_puts = bool(settlements[0].puts)
+    work = size = 0
+    for count, settlement in enumerate(settlements):
+        work += settlement.work
+        size += settlement.put_bytes
+        is_over = work > settings.ACK_MESSAGES_MAX or size > put_bytes_max
+        if bool(settlement.puts) != has_puts or (count and is_over):
+            return count
+    return len(settlements)
+
+
+def build_chain(partition: QueuePartition, settlements: Sequence[Settlement], codec: int) -> pb.PartitionAck:
+    """Return a request with acceptances and the messages that each puts, in this order."""
+    count = len(settlements)
+    return pb.PartitionAck(
+        topic_id=partition.topic_id,
+        partition=partition.partition,
+        operations=[pb.ACCEPT] * count,
+        first_sequences=[one.lease.sequence for one in settlements],
+        counts=[1] * count,
+        lease_numbers=[one.lease.lease_number for one in settlements],
+        put=encode_checked([message for one in settlements for message in one.puts], codec).seal(),
+        put_counts=[len(one.puts) for one in settlements],
+    )
 
 
 def build_ack(

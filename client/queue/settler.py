@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from raftmq.client.base import settings
 from raftmq.client.base.background import Backoff, cancel_and_wait, spawn
@@ -20,7 +20,7 @@ from raftmq.client.queue.broker_link import BrokerLink, Shipment
 from raftmq.client.queue.leader_call import call_leader
 from raftmq.client.queue.lease import Lease, Verdict
 from raftmq.client.queue.refusals import refusal
-from raftmq.client.queue.settlement_runs import Settlement, build_ack, codes_of
+from raftmq.client.queue.settlement_runs import Settlement, build_ack, build_chain, codes_of, share_of
 from raftmq.client.queue.topic import QueuePartition
 from raftmq.errors import (
     BrokenConnectionError,
@@ -28,8 +28,10 @@ from raftmq.errors import (
     NotLeaderError,
     Outcome,
     ProtocolError,
+    QueueFullError,
     RaftMQError,
     RequestTimedOutError,
+    TenantFullError,
     TooManySessionsError,
     UnknownSessionError,
     UnknownTopicError,
@@ -72,11 +74,13 @@ class _Call:
 class _Waiting:
     """A settlement without a verdict, and its place in its call."""
 
-    __slots__ = ("_call", "_position", "deadline", "is_ended", "settlement")
+    __slots__ = ("_call", "_position", "deadline", "is_alone", "is_ended", "settlement")
 
     def __init__(self, settlement: Settlement, deadline: float, call: _Call, position: int) -> None:
         self.settlement = settlement
         self.deadline = deadline
+        self.is_alone = False
+        """Whether it travels alone, because a request with others was refused."""
         self.is_ended = False
         self._call = call
         self._position = position
@@ -93,6 +97,8 @@ class _Request:
     def __init__(self, owner: _PartitionSettlements, ack: pb.PartitionAck, waiting: list[_Waiting]) -> None:
         self.ack = ack
         self.waiting = waiting
+        self.may_be_applied = False
+        """Whether an attempt was lost, so that a later refusal does not say that nothing was done."""
         self._owner = owner
 
     def on_result(self, result: pb.PartitionAckResult) -> None:
@@ -100,6 +106,14 @@ class _Request:
 
     def on_lost(self, error: RaftMQError) -> None:
         self._owner.on_lost(error)
+
+
+class ChainSettings(NamedTuple):
+    """The conditions of messages that are put with settlements."""
+
+    codec: int
+    bytes_max: int
+    """Bytes of messages in one request, unless it holds the messages of one settlement."""
 
 
 class Settler:
@@ -110,8 +124,10 @@ class Settler:
         resolver: Resolver,
         links: Links,
         timeout_seconds: float,
+        puts: ChainSettings,
         on_crash: Callable[[BaseException], None],
     ) -> None:
+        self.puts = puts
         self.resolver = resolver
         self.timeout_seconds = timeout_seconds
         self.on_crash = on_crash
@@ -323,13 +339,25 @@ class _PartitionSettlements:
             self._give_up(UnknownTopicError("the topic was deleted, and its messages with it"))
 
     def _make_request(self) -> _Request:
-        taken = self._waiting[: settings.ACK_MESSAGES_MAX]
-        del self._waiting[: settings.ACK_MESSAGES_MAX]
-        taken.sort(key=lambda waiting: waiting.settlement.lease.sequence)
-        settlements = [waiting.settlement for waiting in taken]
-        request = _Request(self, build_ack(self._partition, settlements), taken)
+        taken = self._take_waiting()
+        if taken[0].settlement.puts:
+            ack = build_chain(self._partition, [one.settlement for one in taken], self._settler.puts.codec)
+        else:
+            taken.sort(key=lambda waiting: waiting.settlement.lease.sequence)
+            ack = build_ack(self._partition, [one.settlement for one in taken])
+        request = _Request(self, ack, taken)
         self._renumber(request)
         return request
+
+    def _take_waiting(self) -> list[_Waiting]:
+        """Remove and return the oldest settlements, as many as one request carries."""
+        if self._waiting[0].is_alone:
+            return [self._waiting.pop(0)]
+        candidates = [waiting.settlement for waiting in self._waiting[: settings.ACK_MESSAGES_MAX]]
+        count = share_of(candidates, self._settler.puts.bytes_max)
+        taken = self._waiting[:count]
+        del self._waiting[:count]
+        return taken
 
     def _renumber(self, request: _Request) -> None:
         """Put a request under the next number of the session."""
@@ -361,20 +389,34 @@ class _PartitionSettlements:
         elif isinstance(error, NotLeaderError):
             has_better = self._settler.resolver.on_not_leader(self._partition.group_id, error)
             self._flush_after(0.0 if has_better and not self._backoff.failures else self._backoff.next_seconds())
-        elif error.retriable or error.outcome is Outcome.UNKNOWN:
+        elif error.outcome is Outcome.UNKNOWN:
+            request.may_be_applied = True
             self.repeat(error)
-        else:
+        elif _is_final(request, error):
             self._request = None
-            for waiting in request.waiting:
-                waiting.end(error)
+            self._end_refused(request, error)
             self._continue()
+        else:
+            self.repeat(error)
+
+    def _end_refused(self, request: _Request, error: RaftMQError) -> None:
+        """End the settlements of a request that was refused. Those that put messages are first tried alone: the refusal may concern one."""
+        if len(request.waiting) > 1 and request.ack.put:
+            for waiting in request.waiting:
+                waiting.is_alone = True
+            self._waiting[:0] = [waiting for waiting in request.waiting if not waiting.is_ended]
+            return
+        for waiting in request.waiting:
+            waiting.end(error)
 
     def on_lost(self, error: RaftMQError) -> None:
         """Handle the end of a stream before the answer."""
         if isinstance(error, UnknownTopicError):
             self._give_up(error)
-        else:
-            self.repeat(error)
+            return
+        if self._request is not None and error.outcome is Outcome.UNKNOWN:
+            self._request.may_be_applied = True
+        self.repeat(error)
 
     def _give_up(self, error: UnknownTopicError) -> None:
         """End everything, because the topic was deleted."""
@@ -393,6 +435,16 @@ class _PartitionSettlements:
                 self._flush_handle = self._settler.loop.call_soon(self._flush)
         elif not self.is_busy:
             self._settler.record_idle()
+
+
+def _is_final(request: _Request, error: RaftMQError) -> bool:
+    """Return whether a refusal, which says that nothing was done, ends a request.
+
+    Only consumers make room in a full partition, perhaps much later, and this one may hold what is needed for that.
+    """
+    if isinstance(error, QueueFullError | TenantFullError):
+        return not request.may_be_applied
+    return not error.retriable
 
 
 def _verdict_of(code: int, lease: Lease) -> Verdict:

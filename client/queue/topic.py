@@ -41,7 +41,8 @@ class QueueTopic:
             found = await self._resolver.topic(self.name, self._timeout_seconds)
         if found.kind != settings.QUEUE_KIND:
             raise TopicKindMismatchError(
-                f"{self.name!r} is a topic of kind {found.kind!r}: use Producer and Consumer for logs, or create a topic with kind='queue'"
+                f"{self.name!r} is a topic of kind {found.kind!r}: use Producer and Consumer for logs (in the shell: raftmq produce and "
+                "raftmq consume), or create a topic with kind='queue'"
             )
         return found
 

@@ -110,6 +110,21 @@ class Settle(QueueCommand, frozen=True, tag="settle"):
     details: tuple[SettleDetail, ...] = ()
 
 
+class Chain(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Accept messages, each with messages that are enqueued in the same entry if its lease is valid. Result: `Chained`.
+
+    It is no item of `Commands`: it travels in a DATA entry, in front of the batch (`enqueued`). Columns have one item per accepted message.
+    """
+
+    session: int
+    """0: the request is not remembered. A repeat then finds no lease, and changes nothing."""
+    request: int
+    sequences: tuple[int, ...]
+    lease_numbers: tuple[int, ...]
+    put_counts: tuple[int, ...]
+    """The messages of the batch that belong to each, in the order of the batch."""
+
+
 class ChangeOperation(IntEnum):
     """Name the effect of a change. Values are in entries: never reuse one."""
 
@@ -414,6 +429,23 @@ def validate_settle(settle: Settle) -> str | None:
     if not all(0 <= number <= len(settle.details) for number in settle.detail_numbers):
         return "a run names arguments that are not there"
     return next(filter(None, map(validate_detail, settle.details)), None)
+
+
+def validate_chain(chain: Chain, message_count: int) -> str | None:
+    """Return why a chain with a batch of so many messages must not be proposed, or None. `apply` makes the same check."""
+    accepted = len(chain.sequences)
+    if len(chain.lease_numbers) != accepted or len(chain.put_counts) != accepted:
+        return "the columns of the settlements have different lengths"
+    if not all(0 <= one < U64_MAX for one in chain.sequences):
+        return "a sequence is out of range"
+    if any(count < 0 for count in chain.put_counts) or sum(chain.put_counts) != message_count:
+        return f"the settlements name {sum(chain.put_counts)} messages to put, but the batch has {message_count}"
+    if accepted + message_count > ITEMS_WORK_MAX:
+        return (
+            f"the settlements accept and put {accepted + message_count} messages, but at most {ITEMS_WORK_MAX} are allowed: "
+            "use several requests"
+        )
+    return None
 
 
 def validate_detail(detail: SettleDetail) -> str | None:

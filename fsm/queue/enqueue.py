@@ -6,7 +6,7 @@ long one, which first reads the rows that they need.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from heapq import heappush
 
 from raftmq.fsm.queue import key_lines
@@ -22,14 +22,16 @@ from raftmq.message_checks import TIME_AFTER, TIME_AT, Times
 from raftmq.queue_batch import QueueFields
 
 
-def enqueue(state: QueueState, fields: QueueFields, base_sequence: int) -> Reading[Enqueued]:
-    """Enqueue the messages of a batch, the first of which has `base_sequence`."""
+def enqueue(
+    state: QueueState, fields: QueueFields, base_sequence: int, omitted: Collection[int] = ()
+) -> Reading[Enqueued]:
+    """Enqueue the messages of a batch, the first of which has `base_sequence`. The sequences at `omitted` positions stay empty."""
     tenants = _tenants(state, fields.tenants.names)
     special = (fields.ids, fields.keys, fields.expiry)
-    if special == (None, None, None) and not state.settings.message_ttl_ms:
+    if special == (None, None, None) and not state.settings.message_ttl_ms and not omitted:
         _enqueue_plain(state, fields, base_sequence, tenants)
         return Enqueued(len(fields.body_lengths))
-    return (yield from _enqueue_fully(state, fields, base_sequence, tenants))
+    return (yield from _enqueue_fully(state, fields, base_sequence, tenants, omitted))
 
 
 def _tenants(state: QueueState, names: Sequence[bytes]) -> list[Tenant]:
@@ -76,14 +78,17 @@ def _enqueue_plain(state: QueueState, fields: QueueFields, base_sequence: int, t
 
 
 def _enqueue_fully(
-    state: QueueState, fields: QueueFields, base_sequence: int, tenants: list[Tenant]
+    state: QueueState, fields: QueueFields, base_sequence: int, tenants: list[Tenant], omitted: Collection[int]
 ) -> Reading[Enqueued]:
     """Enqueue message by message."""
     fresh = _messages(state, fields, base_sequence, tenants)
+    if omitted:
+        fresh = [m for m in fresh if m.sequence - base_sequence not in omitted]
     yield from _read_rows(state, fresh, fields.replaces)
     repeated: list[tuple[int, int]] = []
     replaced: list[tuple[int, int]] = []
-    for position, m in enumerate(fresh):
+    for m in fresh:
+        position = m.sequence - base_sequence
         known = state.ids.find(m.id, state.scalars.now) if m.id else None
         if known is not None:
             old = (

@@ -1,14 +1,14 @@
 """Read the payloads of a queue partition's DATA entries: a batch of messages, a firing of a schedule, or a chain.
 
-A **chain** settles messages and enqueues others in one entry: if the settlement finds all its leases, the messages are enqueued, and
-otherwise nothing happens. Its layout, little-endian, frozen once released:
+A **chain** accepts messages and enqueues others in one entry: those that belong to a message are enqueued only if it was accepted. Its
+layout, little-endian, frozen once released:
 
     offset size field
          0    2 magic 0x4352
          2    1 version
          3    1 zero
-         4    4 settle_bytes
-         8    n a `Settle` command, encoded as MessagePack
+         4    4 chain_bytes
+         8    n a `Chain`, encoded as MessagePack
        8+n    m a batch of messages with its header
 """
 
@@ -27,13 +27,13 @@ from raftmq.batch_header import (
     magic_of,
     parse_header,
 )
-from raftmq.fsm.queue.commands import Settle
+from raftmq.fsm.queue.commands import Chain
 from raftmq.queue_batch import Firing, QueueFields, parse_fields, parse_firing
 
 CHAIN_MAGIC: Final = 0x4352
 CHAIN_VERSION: Final = 1
 _CHAIN = Struct("<HBBI")
-_DECODER = msgspec.msgpack.Decoder(Settle)
+_DECODER = msgspec.msgpack.Decoder(Chain)
 _ENCODER = msgspec.msgpack.Encoder(order="deterministic")
 
 
@@ -43,8 +43,8 @@ class ReadEntry(NamedTuple):
     header: BatchHeader
     fields: QueueFields
     firing: Firing | None = None
-    settle: Settle | None = None
-    """The messages are enqueued only if all its leases are valid."""
+    chain: Chain | None = None
+    """The messages that are accepted, and those that are enqueued with each of them."""
 
 
 def read_entry(payload: bytes) -> ReadEntry | None:
@@ -67,10 +67,10 @@ def read_entry(payload: bytes) -> ReadEntry | None:
         return None
 
 
-def encode_chain(settle: Settle, batch: bytes) -> bytes:
-    """Return the payload of an entry that settles and enqueues. `batch` is sealed."""
-    command = _ENCODER.encode(settle)
-    return b"".join((_CHAIN.pack(CHAIN_MAGIC, CHAIN_VERSION, 0, len(command)), command, batch))
+def encode_chain(chain: Chain, batch: bytes) -> bytes:
+    """Return the payload of an entry that accepts and enqueues. `batch` is sealed."""
+    encoded = _ENCODER.encode(chain)
+    return b"".join((_CHAIN.pack(CHAIN_MAGIC, CHAIN_VERSION, 0, len(encoded)), encoded, batch))
 
 
 def _read_batch(payload: bytes) -> ReadEntry:
@@ -80,16 +80,16 @@ def _read_batch(payload: bytes) -> ReadEntry:
 def _read_chain(payload: bytes) -> ReadEntry:
     if len(payload) < _CHAIN.size:
         raise BatchFormatError(f"a chain has at least {_CHAIN.size} bytes, but this one has {len(payload)}")
-    _, version, _, settle_bytes = _CHAIN.unpack_from(payload)
+    _, version, _, chain_bytes = _CHAIN.unpack_from(payload)
     if version != CHAIN_VERSION:
         raise UnsupportedBatchVersionError(f"chain version {version} is not supported, only {CHAIN_VERSION} is")
-    end = _CHAIN.size + settle_bytes
+    end = _CHAIN.size + chain_bytes
     try:
-        settle = _DECODER.decode(payload[_CHAIN.size : end])
+        chain = _DECODER.decode(payload[_CHAIN.size : end])
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         # As with a command that cannot be read: skipping it would lead to another state than that of brokers that can.
-        raise UnsupportedBatchVersionError("the settlement of a chain cannot be read") from error
-    return _read_batch(payload[end:])._replace(settle=settle)
+        raise UnsupportedBatchVersionError("the acceptances of a chain cannot be read") from error
+    return _read_batch(payload[end:])._replace(chain=chain)
 
 
 def read_messages(payload: bytes) -> tuple[bytes, QueueFields]:

@@ -90,7 +90,9 @@ def lease(state: QueueState, command: Lease, work_max: int) -> Reading[Leased]:
 
 
 def is_full(state: QueueState) -> bool:
-    """Return whether the partition may lease nothing now: it is paused, or has its maximum of leases."""
+    """Return whether the partition may lease nothing now: it is paused or being purged, or has its maximum of leases."""
+    if state.is_purging:
+        return True
     if state.tenants.root.paused_until > state.scalars.now:
         return True
     return 0 < state.settings.leased_max <= state.store.leased_count

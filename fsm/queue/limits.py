@@ -35,6 +35,9 @@ TENANT_DEPTH_MAX: Final = 8
 TENANTS_FORGOTTEN_MAX: Final = 100
 """Idle tenants that one entry may forget."""
 
+TENANTS_RESET_MAX: Final = 500
+"""Tenants whose counters one entry sets to zero after a purge of everything: some two milliseconds."""
+
 ID_BYTES_MAX: Final = 249
 KEY_BYTES_MAX: Final = 249
 ERROR_BYTES_MAX: Final = 1024

@@ -12,7 +12,7 @@ than `WORK_MAX` messages. `apply` raises only for entries that a newer version w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from operator import itemgetter
 from typing import Final
 
@@ -35,6 +35,7 @@ from raftmq.fsm.queue.limits import HOUSEKEEPING_MAX, NAME_BYTES_MAX, WORK_MAX, 
 from raftmq.fsm.queue.message import Message, decode_message
 from raftmq.fsm.queue.prefetch import Prefetcher
 from raftmq.fsm.queue.results import (
+    Chained,
     Code,
     Done,
     Enqueued,
@@ -50,7 +51,7 @@ from raftmq.fsm.queue.results import (
 from raftmq.fsm.queue.schedules import ScheduleRow, ScheduleTable
 from raftmq.fsm.queue.sessions import SessionTable
 from raftmq.fsm.queue.settings import QueueSettings, validate_settings
-from raftmq.fsm.queue.settlements import settle
+from raftmq.fsm.queue.settlements import accept_chain, settle
 from raftmq.fsm.queue.state import QueueScalars, QueueState, restart_copies
 from raftmq.fsm.queue.store import Reading
 from raftmq.fsm.queue.tenants import PAUSED_FOREVER, Tenant
@@ -166,8 +167,9 @@ class QueuePartition:
         return self.producers.get(producer_id)
 
     def tenant(self, path: str) -> Tenant | None:
-        """Return a tenant with its counters. It is valid until the next apply."""
-        return self.state.tenants.by_path.get(path)
+        """Return a tenant with its counters, if they count. It is valid until the next apply."""
+        tenant = self.state.tenants.by_path.get(path)
+        return None if tenant is None or self.state.tenants.is_void(tenant) else tenant
 
     def schedule(self, name: str) -> ScheduleRow | None:
         """Return a schedule."""
@@ -177,6 +179,11 @@ class QueuePartition:
     def ready_count(self) -> int:
         """Return the number of ready messages."""
         return self.state.tenants.ready_count
+
+    @property
+    def leased_count(self) -> int:
+        """Return the number of leased messages."""
+        return self.state.store.leased_count
 
     @property
     def message_count(self) -> int:
@@ -203,6 +210,11 @@ class QueuePartition:
         """Return the fate of the messages of a batch that was applied before, as far as memory has it. Nothing is changed."""
         return recall(self.state.ids, fields, base_sequence)
 
+    def settled_before(self, session: int, request: int) -> Settled | None:
+        """Return the result of a request that a session remembers as a settlement, or None."""
+        known = self.sessions.answer(session, request)
+        return known if isinstance(known, Settled) else None
+
     def next_deadline(self, leases_end_from: int = 0) -> int | None:
         """Return the queue time at which a command entry next changes something by its time alone, or None.
 
@@ -213,6 +225,8 @@ class QueuePartition:
             leases_end_from: The time before which the proposer lets no lease end.
         """
         state = self.state
+        if state.is_purging:
+            return state.scalars.now
         times: list[int | None] = [state.ids.next_end(), state.tenants.next_deadline()]
         first_lease = state.store.first_lease()
         times.append(None if first_lease is None else max(first_lease.deadline, leases_end_from))
@@ -232,25 +246,29 @@ class QueuePartition:
         self._expire_producers()
         if read.firing is not None and not self.schedules.fire(read.firing):
             return Enqueued(0, is_stale=True)
-        if read.settle is not None and not (yield from self._settle_all(read.settle)):
-            return Enqueued(0, is_stale=True)
-        enqueued = yield from enqueue(self.state, read.fields, entry.base_offset)
+        if read.chain is not None:
+            return (yield from self._apply_chain(read.chain, read.fields, entry.base_offset))
+        return (yield from self._enqueue(read.fields, entry.base_offset))
+
+    def _enqueue(self, fields: QueueFields, base_sequence: int, omitted: Collection[int] = ()) -> Reading[Enqueued]:
+        enqueued = yield from enqueue(self.state, fields, base_sequence, omitted)
         self.state.tallies.enqueued += enqueued.count
         return enqueued
 
-    def _settle_all(self, command: qc.Settle) -> Reading[bool]:
-        """Execute settlements that belong to messages, if all their leases are valid. Return whether they are."""
-        if qc.validate_settle(command) is not None or sum(command.counts) > WORK_MAX:
-            return False
-        runs = zip(command.first_sequences, command.counts, command.lease_numbers, strict=True)
-        if not all(self._is_leased(first, count, number) for first, count, number in runs):
-            return False
-        yield from settle(self.state, command, WORK_MAX)
-        return True
-
-    def _is_leased(self, first: int, count: int, lease_number: int) -> bool:
-        store = self.state.store
-        return all(store.is_leased(sequence, lease_number) for sequence in range(first, first + count))
+    def _apply_chain(self, chain: qc.Chain, fields: QueueFields, base_sequence: int) -> Reading[Chained]:
+        """Accept messages, and enqueue those that belong to the accepted ones. Or repeat the answer of a session."""
+        count = len(fields.body_lengths)
+        if qc.validate_chain(chain, count) is not None:
+            return Chained(Refused(Code.INVALID), Enqueued(0))
+        known = self.sessions.answer(chain.session, chain.request) if chain.session else None
+        if known is not None:
+            return Chained(known if isinstance(known, Settled | Refused) else Refused(Code.INVALID), Enqueued(0))
+        settled, omitted = yield from accept_chain(self.state, chain, WORK_MAX)
+        if chain.session:
+            self.sessions.remember(chain.session, chain.request, settled, self.state.scalars.now)
+        if len(omitted) == count:
+            return Chained(settled, Enqueued(0))
+        return Chained(settled, (yield from self._enqueue(fields, base_sequence, omitted)))
 
     def _start(self, entry: Entry) -> None:
         """Take the entry's time."""
@@ -278,7 +296,8 @@ class QueuePartition:
             result, used = yield from self._execute(item, left)
             left -= used
             results.append(result)
-        return Results(tuple(results), has_more_due=done >= HOUSEKEEPING_MAX)
+        self.state.continue_purge()
+        return Results(tuple(results), has_more_due=done >= HOUSEKEEPING_MAX or self.state.is_purging)
 
     def _execute(self, item: qc.Item, work_max: int) -> Reading[tuple[ItemResult, int]]:
         """Execute an item. Return its result and the messages that it touched."""

@@ -134,8 +134,16 @@ class Enqueued(msgspec.Struct, frozen=True):
     replaced: tuple[tuple[int, int], ...] = ()
     """(position, old sequence) of messages that replaced an older one."""
     is_stale: bool = False
-    """Whether the entry was a firing that its schedule did not await any more, or a settlement that found no lease."""
+    """Whether the entry was a firing that its schedule did not await any more."""
 
 
-QueueApplied = Results | Enqueued
+class Chained(msgspec.Struct, frozen=True):
+    """Result of a DATA entry that accepts messages and enqueues others."""
+
+    settled: Settled | Refused
+    enqueued: Enqueued
+    """The messages that were enqueued. Those of a message that was not accepted do not count, and are named nowhere."""
+
+
+QueueApplied = Results | Enqueued | Chained
 """The result of an entry that was applied."""

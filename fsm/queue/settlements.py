@@ -7,9 +7,10 @@ whether the message still exists.
 from __future__ import annotations
 
 from heapq import heappush
+from itertools import chain as chained
 
 from raftmq.fsm.queue import key_lines
-from raftmq.fsm.queue.commands import Operation, Settle, SettleDetail, clamped_priority
+from raftmq.fsm.queue.commands import Chain, Operation, Settle, SettleDetail, clamped_priority
 from raftmq.fsm.queue.housekeeping import end_attempt, return_message
 from raftmq.fsm.queue.message import LEASED, DeadReason, Message
 from raftmq.fsm.queue.results import Code, Settled
@@ -56,6 +57,22 @@ def settle(state: QueueState, command: Settle, work_max: int) -> Reading[tuple[S
         if state.freed_lines:
             yield from key_lines.advance(state)
     return runs.result(), work_max - left
+
+
+def accept_chain(state: QueueState, chain: Chain, work_max: int) -> Reading[tuple[Settled, frozenset[int]]]:
+    """Accept the messages of a chain. Return the result, and the positions in the batch that belong to messages that were not accepted."""
+    count = len(chain.sequences)
+    ones = (1,) * count
+    command = Settle(0, 0, (Operation.ACCEPT,) * count, chain.sequences, ones, chain.lease_numbers)
+    result, _ = yield from settle(state, command, work_max)
+    codes = chained.from_iterable((code,) * run for code, run in zip(result.codes, result.counts, strict=True))
+    omitted: list[int] = []
+    first = 0
+    for code, put_count in zip(codes, chain.put_counts, strict=True):
+        if code != Code.OK:
+            omitted += range(first, first + put_count)
+        first += put_count
+    return result, frozenset(omitted)
 
 
 def _detail(command: Settle, place: int) -> SettleDetail:

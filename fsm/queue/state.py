@@ -20,7 +20,7 @@ from raftmq.fsm.queue.point_table import PointTable
 from raftmq.fsm.queue.settings import QueueSettings, backoff_ms
 from raftmq.fsm.queue.store import MessageStore
 from raftmq.fsm.queue.tallies import Tallies
-from raftmq.fsm.queue.tenants import Tenant, TenantTable
+from raftmq.fsm.queue.tenants import PurgeProgress, Tenant, TenantTable
 from raftmq.fsm.queue.windows import Window
 
 
@@ -58,6 +58,10 @@ class QueueScalars(msgspec.Struct, array_like=True):
     """Ids of finished messages that are still recognized."""
     forgotten_producer_id: int = 0
     forgotten_named_producer_id: int = 0
+    purge_cursor: int = 0
+    """While a purge of everything goes on: the first tenant whose counters it has not set to zero yet."""
+    purge_end: int = 0
+    """The tenants from this number on are younger than that purge. 0: none goes on."""
 
 
 def restart_copies(scalars: QueueScalars) -> None:
@@ -97,7 +101,10 @@ class QueueState:
         """Return a tenant, which is added if it is new. Its path must be valid."""
         if path not in self.tenants.by_path:
             self.scalars.next_tenant = self.tenants.add(path, self.scalars.next_tenant)
-        return self.tenants.by_path[path]
+        tenant = self.tenants.by_path[path]
+        if self.tenants.is_void(tenant):
+            self.tenants.renew(tenant)
+        return tenant
 
     # -------------------------------------------------------------------------------------------------------- transitions
 
@@ -228,17 +235,11 @@ class QueueState:
     # ------------------------------------------------------------------------------------------------------------- whole
 
     def purge(self) -> int:
-        """Remove all messages by beginning a new generation. Return how many there were."""
+        """Remove all messages by beginning a new generation. Return how many there were. `continue_purge` must follow."""
         scalars = self.scalars
-        count = 0
-        for tenant in self.tenants.by_number.values():
-            if tenant.total:
-                count += tenant.total
-                if tenant.leased:
-                    self.tenants.tree.free(tenant.number, tenant.leased)
-                tenant.ready = tenant.delayed = tenant.lined = tenant.leased = tenant.dead = tenant.bytes = 0
-                self.tenants.touch(tenant)
         scalars.generation += 1
+        count = self.tenants.begin_purge(scalars.generation)
+        scalars.purge_cursor, scalars.purge_end = 0, scalars.next_tenant
         scalars.purged_sequence = scalars.next_sequence
         if scalars.copied_dead < scalars.next_dead - 1:
             scalars.copied_dead = scalars.next_dead - 1
@@ -249,6 +250,20 @@ class QueueState:
         self.ids.reset(scalars.generation, 0, is_complete=True)
         self.heads.reset(scalars.generation, is_complete=True)
         return count
+
+    @property
+    def is_purging(self) -> bool:
+        """Return whether a purge of everything goes on. All messages of before are gone, and nothing is leased until it ends."""
+        return self.scalars.purge_end > 0
+
+    def continue_purge(self) -> None:
+        """Set the counters of the next tenants to zero, if a purge of everything goes on. Comes at the end of every command entry."""
+        if self.is_purging:
+            self.tenants.purge_slice()
+            cursor = self.tenants.purge_cursor
+            self.scalars.purge_cursor = cursor or 0
+            if cursor is None:
+                self.scalars.purge_end = 0
 
     def restore(self, leased: Iterable[Message]) -> None:
         """Complete the state after its scalars, settings and tenants were loaded."""
@@ -261,4 +276,6 @@ class QueueState:
         )
         self.ids.reset(scalars.generation, scalars.ending_ids, is_complete=False)
         self.heads.reset(scalars.generation, is_complete=False)
-        self.tenants.finish_loading(self.settings, scalars.now)
+        self.tenants.finish_loading(
+            self.settings, scalars.now, PurgeProgress(scalars.generation, scalars.purge_cursor, scalars.purge_end)
+        )

@@ -9,10 +9,11 @@ after a while, when its turns and its rate allow it, by queue time alone.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 from raftmq.fsm.queue.fairness import (
@@ -25,7 +26,7 @@ from raftmq.fsm.queue.fairness import (
     TenantTurns,
     ancestors,
 )
-from raftmq.fsm.queue.limits import TENANT_IDLE_MS, TENANTS_FORGOTTEN_MAX
+from raftmq.fsm.queue.limits import TENANT_IDLE_MS, TENANTS_FORGOTTEN_MAX, TENANTS_RESET_MAX
 from raftmq.fsm.queue.rates import BucketRow, Rate, TenantRates
 from raftmq.fsm.queue.rows import TENANTS
 from raftmq.fsm.queue.settings import QueueSettings
@@ -57,6 +58,8 @@ class Tenant(msgspec.Struct, gc=False):
     """End of its own pause."""
     idle_since: int = 0
     """The time since which it has no messages; 0 while it has some."""
+    purged_in: int = 0
+    """The generation of the last purge of everything in which its counters were set to zero. It matters while that goes on."""
     seen_ready: int = 0
     """`ready`, as the totals of the partition have it. Not in its row, as the next two."""
     seen_total: int = 0
@@ -80,8 +83,20 @@ class StoredTenant(msgspec.Struct, frozen=True, array_like=True):
     bytes: int
     paused_until: int
     idle_since: int
+    purged_in: int
     turns: TenantTurns
     bucket: BucketRow | None
+
+
+class PurgeProgress(NamedTuple):
+    """A purge of everything that goes on."""
+
+    generation: int
+    """The generation that it began."""
+    cursor: int
+    """The first tenant that it has to visit yet."""
+    end: int
+    """The tenants from this number on are younger. 0: no purge goes on."""
 
 
 _DECODER = msgspec.msgpack.Decoder(StoredTenant)
@@ -121,6 +136,10 @@ class TenantTable:
         """A heap of (idle since, tenant), with outdated entries."""
         self._loaded: list[TenantRow] = []
         self._buckets: dict[int, BucketRow | None] = {}
+        self._unpurged: deque[int] = deque()
+        """While a purge of everything goes on: the tenants that it has not visited yet, by number."""
+        self._generation = 0
+        """Of that purge."""
 
     # ----------------------------------------------------------------------------------------------------------- settings
 
@@ -198,7 +217,7 @@ class TenantTable:
         if self.rates.rate is not None:
             for number in self.rates.take_unblocked(now, TENANTS_FORGOTTEN_MAX):
                 self.touch(self.by_number[number])
-        if self._idle:
+        if self._idle and not self._unpurged:
             self._forget_idle(now)
 
     def next_deadline(self) -> int | None:
@@ -247,6 +266,55 @@ class TenantTable:
     def _rebuild_idle(self) -> None:
         self._idle = [(one.idle_since, one.number) for one in self.by_number.values() if one.idle_since]
         heapify(self._idle)
+
+    # -------------------------------------------------------------------------------------------------------------- purge
+
+    def begin_purge(self, generation: int) -> int:
+        """Let all counters be void, and return how many messages there were. `purge_slice` sets them to zero, a few in an entry.
+
+        In the meantime nothing may be leased, because the tree still has the turns of tenants that are void.
+        """
+        for tenant in self._uncounted.values():
+            self._count(tenant)
+        count = self.message_count
+        self.ready_count = self.message_count = self.byte_count = 0
+        self._generation = generation
+        self._unpurged = deque(self.by_number)  # numbers rise, so they are in their order
+        return count
+
+    @property
+    def purge_cursor(self) -> int | None:
+        """Return the first tenant that a purge has to visit yet. None: no purge goes on."""
+        return self._unpurged[0] if self._unpurged else None
+
+    def purge_slice(self) -> None:
+        """Visit the next tenants of a purge, at most `TENANTS_RESET_MAX`."""
+        unpurged = self._unpurged
+        for _ in range(min(TENANTS_RESET_MAX, len(unpurged))):
+            tenant = self.by_number[unpurged[0]]
+            if self.is_void(tenant):
+                self.renew(tenant)
+            unpurged.popleft()
+
+    def is_void(self, tenant: Tenant) -> bool:
+        """Return whether the counters of a tenant are those of messages that were purged: it has none."""
+        unpurged = self._unpurged
+        return bool(unpurged) and unpurged[0] <= tenant.number <= unpurged[-1] and tenant.purged_in != self._generation
+
+    def renew(self, tenant: Tenant) -> None:
+        """Set the counters of a tenant that is void to zero. The totals of the partition do not contain them any more."""
+        tenant.purged_in = self._generation
+        if tenant.leased:
+            self.tree.free(tenant.number, tenant.leased)
+        if tenant.total or tenant.bytes:
+            tenant.ready = tenant.delayed = tenant.lined = tenant.leased = tenant.dead = tenant.bytes = 0
+            tenant.seen_ready = tenant.seen_total = tenant.seen_bytes = 0
+            self.touch(tenant)
+        self._dirty.add(tenant.number)
+
+    def living(self) -> Iterator[Tenant]:
+        """Yield the tenants whose counters count."""
+        return (tenant for tenant in self.by_number.values() if not self.is_void(tenant))
 
     # -------------------------------------------------------------------------------------------------------------- turns
 
@@ -306,7 +374,7 @@ class TenantTable:
         if not tenant.ready or self._is_held(tenant, now):
             return False
         head = None
-        if self.tree.settings.strategy is Strategy.NONE:
+        if self.tree.settings.strategy is Strategy.NONE and not self.is_void(tenant):
             head = self._store.ready_window(number, tenant.ready).first()
             if head is None:
                 self._unheaded[number] = tenant
@@ -362,14 +430,19 @@ class TenantTable:
         self._loaded.append(TenantRow(number, row.path, row.turns, row.leased))
         self._buckets[number] = row.bucket
 
-    def finish_loading(self, settings: QueueSettings, now: int) -> None:
+    def finish_loading(self, settings: QueueSettings, now: int, purge: PurgeProgress) -> None:
         """Build turns, rates and pauses from the loaded rows."""
+        self._generation = purge.generation
+        self._unpurged = deque(number for number in sorted(self.by_number) if purge.cursor <= number < purge.end)
         self.tree = FairnessTree(fairness_of(settings))
         self.tree.load(self._loaded)
         self.rates = TenantRates(rate_of(settings))
         for number, tenant in self.by_number.items():
             self.rates.load(number, self._buckets.get(number))
-            self._count(tenant)
+            if self.is_void(tenant):
+                tenant.seen_ready, tenant.seen_total, tenant.seen_bytes = tenant.ready, tenant.total, tenant.bytes
+            else:
+                self._count(tenant)
             if tenant.paused_until:
                 heappush(self._pause_ends, (tenant.paused_until, number))
         self._rebuild_idle()
@@ -384,7 +457,7 @@ class TenantTable:
         bucket = self.rates.row(t.number)
         return encode_value(
             StoredTenant(
-                t.path, t.ready, t.delayed, t.lined, t.leased, t.dead, t.bytes, t.paused_until, t.idle_since,
+                t.path, t.ready, t.delayed, t.lined, t.leased, t.dead, t.bytes, t.paused_until, t.idle_since, t.purged_in,
                 self.tree.turns(t.number), bucket,
             )
         )  # fmt: skip

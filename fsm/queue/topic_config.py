@@ -93,6 +93,10 @@ TENANT_BURST: Final = _number(
     "tenant.burst", _DEFAULTS.tenant_rate_burst, 0, RATE_MAX,
     "messages of one tenant that are leased immediately after a pause, with tenant.rate; at least 1 is",
 )  # fmt: skip
+SINGLE_ACTIVE_CONSUMER: Final = flag_key(
+    "single.active.consumer", kinds=(QUEUE,),
+    meaning="one consumer at a time leases the messages of a partition: the first one that asked, until it ends; the others stand by",
+)  # fmt: skip
 MAX_MESSAGES: Final = _number(
     "max.messages", 0, 0, _COUNT_MAX,
     "messages that a partition holds, dead ones included; further ones are refused with QUEUE_FULL; 0 means no limit",
@@ -129,8 +133,8 @@ DEAD_LETTER_TOPIC: Final = topic_key(
 QUEUE_KEYS: Final[tuple[ConfigKey[object], ...]] = (
     ATTEMPTS, BACKOFF_BASE_MS, BACKOFF_FACTOR, BACKOFF_MAX_MS, BACKOFF_JITTER, LEASE_MS, LEASE_MAX_MS, MESSAGE_TTL_MS,
     EXPIRED_KEEP, DEDUPE_WINDOW_MS, ORDERED_BY_KEY, FAIRNESS, TENANT_WEIGHTS, LEASED, TENANT_LEASED, TENANT_RATE, TENANT_BURST,
-    MAX_MESSAGES, MAX_BYTES, TENANT_MAX_MESSAGES, TENANT_MAX_BYTES, MAX_MESSAGE_BYTES, DEAD_MAX_MESSAGES, DEAD_RETENTION_MS,
-    DEAD_LETTER_TOPIC,
+    SINGLE_ACTIVE_CONSUMER, MAX_MESSAGES, MAX_BYTES, TENANT_MAX_MESSAGES, TENANT_MAX_BYTES, MAX_MESSAGE_BYTES, DEAD_MAX_MESSAGES,
+    DEAD_RETENTION_MS, DEAD_LETTER_TOPIC,
 )  # fmt: skip
 """All settings that only queue topics have."""
 

@@ -10,7 +10,7 @@ import pytest
 from raftmq import Admin, Queue
 from raftmq.broker.grpc_port.admission_interceptor import STREAM_REQUESTS_UNANSWERED_MAX
 from raftmq.broker.node import Node
-from raftmq.errors import LeaseLostError, UnknownTopicError
+from raftmq.errors import LeaseLostError, LeaseUnknownError, UnknownTopicError
 from raftmq.proto import queue_pb2 as pb
 from raftmq.proto import queue_pb2_grpc as pb_grpc
 
@@ -151,6 +151,84 @@ async def test_a_settlement_of_a_deleted_topic_fails_immediately(nodes: Nodes):
         for message in (first, second):
             with pytest.raises(UnknownTopicError):
                 await asyncio.wait_for(message.ack(), 10)
+
+
+async def test_a_chain_of_jobs_goes_on_through_a_change_of_the_leader(nodes: Nodes):
+    """Each job of a chain puts the next one with its acceptance. Whatever stops, there is exactly one next job."""
+    running = await started(nodes, "one", "two", "three")
+    await three_voters(running[0])
+    await create(running[0].addresses.client, replication_factor=3)
+    servers = ",".join(node.addresses.client for node in running)
+    async with Queue("jobs", bootstrap_servers=servers) as queue:
+        await queue.put_many([b"%d 0" % chain for chain in range(5)])
+        steps: dict[int, list[int]] = {chain: [] for chain in range(5)}
+        async with asyncio.timeout(60):
+            while any(len(done) < 6 for done in steps.values()):
+                messages = await queue.get_many(max_messages=5, wait_ms=10_000, lease_ms=2_000)
+                acks = []
+                for message in messages:
+                    chain, step = map(int, message.value.split())
+                    acks.append(asyncio.ensure_future(message.ack(put=[b"%d %d" % (chain, step + 1)])))
+                if running and any(len(done) == 3 for done in steps.values()):
+                    await asyncio.sleep(0)  # the settlements are on their way
+                    (leader,) = [
+                        one for one in running if any(two.replica.is_leader for two in one.partitions.values())
+                    ]
+                    running.clear()
+                    await nodes.stop(leader)
+                for message, ended in zip(messages, await asyncio.gather(*acks, return_exceptions=True), strict=True):
+                    chain, step = map(int, message.value.split())
+                    assert ended is None or isinstance(ended, LeaseLostError | LeaseUnknownError), ended
+                    if not isinstance(ended, LeaseLostError):
+                        steps[chain].append(step)
+        assert all(done[:6] == list(range(6)) for done in steps.values()), steps
+        left = [message async for message in queue.browse(with_values=True)]
+        assert sorted(int(message.value.split()[0]) for message in left) == [0, 1, 2, 3, 4]
+
+
+async def test_the_messages_of_a_chain_survive_a_restart(nodes: Nodes):
+    node = await nodes.serve("one", bootstrap=True)
+    await create(node.addresses.client)
+    async with Queue("jobs", bootstrap_servers=node.addresses.client) as queue:
+        await queue.put_many([b"a", b"b"])
+        first, second = await queue.get_many(max_messages=2, wait_ms=10_000, lease_ms=60_000)
+        await first.ack(put=[b"after a", b"and after a"])
+        await written_back(node)
+        await second.ack(put=[b"after b"])
+        await nodes.stop(node)
+        await nodes.serve("one")
+        found: list[bytes] = []
+        while len(found) < 3:
+            found += [message.value for message in await queue.get_many(max_messages=9, wait_ms=20_000)]
+        assert sorted(found) == [b"after a", b"after b", b"and after a"]
+
+
+async def test_a_second_consumer_follows_the_single_active_one(nodes: Nodes):
+    (node,) = await started(nodes, "one")
+    address = node.addresses.client
+    await create(address, config={"single.active.consumer": "true", "backoff.base.ms": "0"})
+    async with Queue("jobs", bootstrap_servers=address) as producer:
+        active, standby = Queue("jobs", bootstrap_servers=address), Queue("jobs", bootstrap_servers=address)
+        await active.start()
+        await producer.put(b"0")
+        first = await active.get(wait_ms=10_000)
+        assert first is not None
+        async with standby:
+            waiting = asyncio.ensure_future(standby.get())
+            await first.ack()
+            for number in range(1, 5):
+                await producer.put(b"%d" % number)
+                message = await active.get(wait_ms=10_000)
+                assert message is not None
+                assert message.value == b"%d" % number
+                if number < 4:
+                    await message.ack()
+            assert not waiting.done()
+            await active.close()
+            await producer.put(b"5")
+            assert await producer.settle(message.token, "release")
+            following = [await asyncio.wait_for(waiting, 20), await standby.get(wait_ms=20_000)]
+            assert sorted(one.value for one in following if one is not None) == [b"4", b"5"]
 
 
 async def test_work_goes_on_when_the_leader_stops(nodes: Nodes):

@@ -26,7 +26,7 @@ async def test_a_producer_is_refused(address: str):
     async with Admin(bootstrap_servers=address) as admin:
         await admin.create_topic("jobs", kind="queue")
     async with Producer(bootstrap_servers=address) as producer:
-        with pytest.raises(TopicKindMismatchError, match="this is a record batch of a log topic"):
+        with pytest.raises(TopicKindMismatchError, match=r"'jobs' is a queue topic: put messages with raftmq\.Queue"):
             await producer.send_and_wait("jobs", b"x")
 
 
@@ -49,7 +49,20 @@ async def test_the_error_gives_advice(address: str):
         with pytest.raises(TopicKindMismatchError) as refused:
             await admin.delete_records({PARTITION: -1})
         assert not refused.value.retriable
-        assert "raftmq topic describe shows it" in str(refused.value)
+        assert "raftmq topic describe shows the kind" in str(refused.value)
+
+
+@pytest.mark.parametrize("group_id", [None, "g"])
+async def test_a_consumer_of_a_queue_topic_is_told_what_to_use(address: str, group_id: str | None):
+    async with Admin(bootstrap_servers=address) as admin:
+        await admin.create_topic("jobs", kind="queue")
+    with pytest.raises(TopicKindMismatchError, match=r"get messages with raftmq\.Queue.*raftmq queue get"):
+        async with Consumer("jobs", bootstrap_servers=address, group_id=group_id):
+            pass
+    async with Consumer(bootstrap_servers=address) as consumer:
+        consumer.assign([TopicPartition("jobs", 0)])
+        with pytest.raises(TopicKindMismatchError, match="has no offsets"):
+            await consumer.getmany(timeout_ms=20_000)
 
 
 async def test_a_topic_of_another_kind_is_listed_described_changed_and_deleted(address: str):

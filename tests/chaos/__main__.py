@@ -14,8 +14,11 @@ from tests.chaos.cluster import FAST, ChaosCluster, best_links
 from tests.chaos.faults import families
 from tests.chaos.machine import missing_for_families, missing_for_namespaces, missing_for_shim, missing_for_volumes
 from tests.chaos.proxies import Proxies
-from tests.chaos.run import chaos_run
+from tests.chaos.queue_run import QueueReport, queue_run
+from tests.chaos.run import Report, chaos_run
 
+QUEUE_FAMILIES = ("kill", "freeze")
+"""Families that runs on queue topics are tried with."""
 RUN_SECONDS = 60.0
 """Duration of the faults in one run. Then the cluster is healed, the history is judged, and a new cluster starts."""
 
@@ -37,6 +40,11 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--run-seconds", type=float, default=RUN_SECONDS, help="duration of the faults in one run")
     parser.add_argument(
         "--families", default="", help=f"comma-separated list of {', '.join(families())} (default: all)"
+    )
+    parser.add_argument(
+        "--queues",
+        action="store_true",
+        help="producers and workers on a queue topic, instead of clients of a log topic (families: kill, freeze)",
     )
     parser.add_argument("--default-timing", action="store_true", help="use production timers instead of fast ones")
     parser.add_argument(
@@ -62,8 +70,13 @@ async def one_run(seed: int, wanted: list[str], options: argparse.Namespace, dir
         has_volumes=missing_for_volumes() is None,
         settings=() if options.default_timing else FAST,
     ) as cluster:
-        report = await chaos_run(cluster, seed, wanted, options.run_seconds, directory)
-        report.circumstances = circumstances(options)
+        report: Report | QueueReport
+        if options.queues:
+            report = await queue_run(cluster, seed, wanted, options.run_seconds, directory)
+            report.circumstances = f"--queues --families {','.join(wanted)}{circumstances(options)}"
+        else:
+            report = await chaos_run(cluster, seed, wanted, options.run_seconds, directory)
+            report.circumstances = circumstances(options)
         if report.findings:
             for broker_id in cluster.broker_ids:
                 (directory / f"broker-{broker_id}.log").write_text(cluster.logs(broker_id))
@@ -76,6 +89,8 @@ def main(arguments: list[str]) -> int:
     options = parsed(arguments)
     possible, said = possible_families()
     print(*said, sep="\n", end="\n" if said else "", flush=True)
+    if options.queues:
+        possible = [name for name in possible if name in QUEUE_FAMILIES]
     wanted = [name for name in options.families.split(",") if name] or possible
     impossible = [name for name in wanted if name not in possible]
     if impossible:
@@ -88,7 +103,9 @@ def main(arguments: list[str]) -> int:
         seed = options.seed if options.seed is not None else secrets.randbelow(1 << 31)
         print(f"seed {seed}: {', '.join(wanted)}", flush=True)
         runs += 1
-        if not asyncio.run(one_run(seed, wanted, options, keep / f"seed-{seed}")):
+        directory = keep / f"seed-{seed}"
+        directory.mkdir(parents=True, exist_ok=True)
+        if not asyncio.run(one_run(seed, wanted, options, directory)):
             return 1
         if time.monotonic() > ends_at:
             break

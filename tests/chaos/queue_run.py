@@ -68,6 +68,8 @@ class QueueReport:
     """Leases of messages that had been leased before."""
     failed: dict[str, int] = field(default_factory=dict)
     findings: list[str] = field(default_factory=list)
+    circumstances: str = ""
+    """The arguments of the command that repeats the run."""
 
     def text(self) -> str:
         """Return the report for people."""
@@ -76,7 +78,10 @@ class QueueReport:
             f" {self.finished} finished, {self.repeats} repeats, {self.redriven} redriven, {self.killed_workers} workers killed,"
             f" {self.renewed_leases} leases again, failures {self.failed}"
         )
-        return "\n".join([head, *self.findings, f"journals: {self.directory}"] if self.findings else [head])
+        if not self.findings:
+            return f"{head}: clean"
+        again = f"again: make chaos SEED={self.seed} ARGS='{self.circumstances}'"
+        return "\n".join([head, *self.findings, f"journals: {self.directory}", again])
 
 
 async def queue_run(

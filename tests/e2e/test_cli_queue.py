@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from raftmq.testing import LocalCluster
 
-from tests.support.e2e.raftmq_command import raftmq, started
+from tests.support.e2e.raftmq_command import RAFTMQ, environment_of, raftmq, started
 
 pytestmark = [pytest.mark.e2e]
 
@@ -138,10 +138,45 @@ def test_the_state_is_shown_once_and_live(cluster: LocalCluster, jobs: str) -> N
 
 
 @pytest.mark.long
+def completions(cluster: LocalCluster, words: str) -> list[str]:
+    """Return the words that a shell offers for an unfinished line."""
+    asked = {
+        "_RAFTMQ_COMPLETE": "complete_bash",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split(" ")) - 1),
+        "_TYPER_COMPLETE_ARGS": words,
+    }
+    done = subprocess.run(
+        RAFTMQ, capture_output=True, check=True, timeout=60, env=environment_of(cluster) | asked, text=True
+    )
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+def test_commands_of_logs_name_those_of_queues(cluster: LocalCluster, jobs: str) -> None:
+    """Each refusal is one sentence that says what to use."""
+    for arguments, remedy in (
+        (("produce", jobs, "--value", "x"), "raftmq queue put"),
+        (("consume", jobs, "--from-beginning", "--exit-at-end"), "raftmq queue get"),
+        (("consume", jobs, "--group", "g"), "raftmq queue get"),
+    ):
+        done = raftmq(cluster, *arguments)
+        assert done.returncode == 4, done.stderr
+        assert done.stderr.decode().startswith(f"raftmq: '{jobs}' is a queue topic")
+        assert remedy in done.stderr.decode()
+        assert done.stderr.count(b"\n") == 1
+    text(cluster, "topic", "create", f"{jobs}-log")
+    done = raftmq(cluster, "queue", "put", f"{jobs}-log", "--value", "x")
+    assert done.returncode == 4
+    assert b"raftmq produce" in done.stderr
+
+
 def test_a_schedule_fires_and_is_deleted(cluster: LocalCluster, jobs: str) -> None:
     text(cluster, "schedule", "put", jobs, "sweep", "--value", "sweep", "--every", "1h")
     (schedule,) = json.loads(text(cluster, "schedule", "list", jobs, "-o", "json"))
     assert (schedule["name"], schedule["every_ms"], schedule["is_paused"]) == ("sweep", 3_600_000, False)
+    assert completions(cluster, f"raftmq schedule run {jobs} sw") == ["sweep"]
+    assert completions(cluster, f"raftmq schedule run {jobs} x") == []
     text(cluster, "schedule", "run", jobs, "sweep")
     assert text(cluster, "queue", "get", jobs, "--ack", "--wait", "20s") == "sweep\n"
     text(cluster, "schedule", "pause", jobs, "sweep")

@@ -33,6 +33,8 @@ def test_the_programs_put_work_look_and_schedule(tmp_path: Path) -> None:
         assert run("put.py", servers, tmp_path) == "put twice, enqueued once: True\nenqueued 3 mails\n"
         worked = run("work.py", servers, tmp_path).splitlines()
         assert sorted(worked) == ["did mail 0", "did mail 2", "did page the engineer", "did resize 17"]
+        chained = run("chain.py", servers, tmp_path).split()
+        assert chained == ["did", "download", "did", "resize", "did", "scan", "did", "publish"]
         looked = run("look.py", servers, tmp_path).splitlines()
         assert looked == ["b'mail 1' rejected no such address", "ready 1 delayed 1 dead 0"]
         assert run("schedule.py", servers, tmp_path) == "['report', 'sweep']\n"

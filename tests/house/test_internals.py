@@ -35,7 +35,7 @@ from raftmq.fsm.producer_names import NamedProducer
 from raftmq.fsm.producer_table import CachedBatch, ProducerState
 from raftmq.fsm.queue import enqueued
 from raftmq.fsm.queue import rows as queue_rows
-from raftmq.fsm.queue.commands import Settle
+from raftmq.fsm.queue.commands import Chain
 from raftmq.fsm.queue.ids import IdRow
 from raftmq.fsm.queue.jobs import JobRow
 from raftmq.fsm.queue.key_lines import KeyHead
@@ -504,11 +504,11 @@ def test_fields_of_queue_rows() -> None:
 
 
 def test_a_chain() -> None:
-    settle = Settle(1, 2, (1,), (3,), (4,), (5,))
+    chain = Chain(1, 2, (3,), (4,), (1,))
     batch = queue_batch.seal_queue_batch(queue_batch.encode(queue_batch.MessageColumns([b"body"])), message_count=1)
-    command = msgspec.msgpack.encode(settle)
-    values = {"magic": 0x4352, "version": 1, "zero": 0, "settle_bytes": len(command)}
-    payload = enqueued.encode_chain(settle, batch)
+    command = msgspec.msgpack.encode(chain)
+    values = {"magic": 0x4352, "version": 1, "zero": 0, "chain_bytes": len(command)}
+    payload = enqueued.encode_chain(chain, batch)
     check_layout("queues.md", "Chain", payload, values, enqueued._CHAIN)
     assert payload[8:] == command + batch
 

@@ -84,6 +84,7 @@ def test_what_cannot_be_browsed_is_refused_with_the_reason(
     for options, says in (
         ({"browse": "log"}, "TopicKindMismatchError.*option subscribe"),
         ({"browse": "jobs", "state": "waiting"}, "InvalidOptionError: state is any"),
+        ({"browse": "jobs", "pushFilters": "true"}, "pushFilters is for log topics: .*options state and tenant"),
         ({"browse": "jobs", "columns": "offset"}, "there is no column 'offset'"),
     ):
         with pytest.raises(Exception, match=says):

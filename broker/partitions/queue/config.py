@@ -21,6 +21,8 @@ class QueueConfig:
     batch: BatchLimits = field(default_factory=BatchLimits)
     lease_ms: int = keys.LEASE_MS.value_in({})
     """The lease of a consumer that requests none."""
+    is_single_active: bool = False
+    """Whether one consumer at a time leases the messages of a partition."""
     messages_max: int = 0
     bytes_max: int = 0
     tenant_messages_max: int = 0
@@ -42,6 +44,7 @@ def queue_config(config: Mapping[str, str]) -> QueueConfig:
         batch_bytes_max=max(MAX_BATCH_BYTES.value_in(config), message_bytes_max + BATCH_OVERHEAD_BYTES),
         batch=BatchLimits(message_bytes_max),
         lease_ms=min(keys.LEASE_MS.value_in(config), machine.lease_ms_max),
+        is_single_active=keys.SINGLE_ACTIVE_CONSUMER.value_in(config),
         messages_max=keys.MAX_MESSAGES.value_in(config),
         bytes_max=keys.MAX_BYTES.value_in(config),
         tenant_messages_max=keys.TENANT_MAX_MESSAGES.value_in(config),

@@ -153,6 +153,8 @@ class QueueGate:
             path = name.decode()
             tenant = tenants.by_path.get(path)
             new += tenant is None and name not in self._proposed.tenant_messages
+            if tenant is not None and tenants.is_void(tenant):
+                tenant = None
             messages = self._pending(name, bytes_too=False) + (tenant.total if tenant is not None else 0)
             if config.tenant_messages_max and messages + count > config.tenant_messages_max:
                 return _full(

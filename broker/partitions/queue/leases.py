@@ -5,13 +5,16 @@ leasable, or messages without a due time are being committed: then it travels in
 handler after one of them. Consumers take turns.
 
 A lease whose consumer is gone when it applies is given back, uncounted.
+
+With a single active consumer, only one of those that wait leases. Another one follows when it has ended and no message of the partition is
+leased any more. This leader alone chooses it: a new leader begins without one, and waits for the end of the leases that it finds.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from raftmq.broker.base.request_error import RequestError
@@ -21,6 +24,7 @@ from raftmq.fsm.queue.commands import Lease, Operation, Settle, SettleDetail
 from raftmq.fsm.queue.limits import ITEMS_WORK_MAX
 from raftmq.fsm.queue.partition import QueuePartition
 from raftmq.fsm.queue.results import Leased
+from raftmq.raft.ready import RoleChange
 
 REST_SECONDS: Final = 0.05
 """The pause of all consumers after a lease that failed or could not be proposed, and the pause of a consumer that waits for one key and found
@@ -71,12 +75,24 @@ class QueueLeases:
         replica: Replica[QueuePartition],
         commands: QueueCommands,
         enqueued: Callable[[], int],
+        is_single_active: Callable[[], bool],
     ) -> None:
-        """Take `enqueued`, which returns how many proposed messages can be leased as soon as they are applied."""
+        """Take functions that tell about the partition.
+
+        Args:
+            loop: The node's event loop.
+            replica: The partition's replica.
+            commands: Proposes the leases.
+            enqueued: Returns how many proposed messages can be leased as soon as they are applied.
+            is_single_active: Returns whether only one consumer at a time may lease.
+        """
         self._replica = replica
         self._loop = loop
         self._commands = commands
         self._enqueued = enqueued
+        self._is_single_active = is_single_active
+        self._active: Consumer | None = None
+        """The only consumer that may lease, if there is to be one. None: it is chosen when no message is leased."""
         self._waiting: deque[Consumer] = deque()
         self._resting: set[Consumer] = set()
         """Consumers that found their key blocked, for `REST_SECONDS`."""
@@ -86,6 +102,7 @@ class QueueLeases:
         """Messages named by leases that are not applied yet."""
         replica.proposers.insert(0, self._propose)  # before the gathered commands are proposed: a lease is one of them
         replica.progress_listeners.append(self.wake)
+        replica.role_listeners.append(self._on_role)
 
     @property
     def consumers(self) -> int:
@@ -101,14 +118,17 @@ class QueueLeases:
         """Let a consumer wait no more. A lease that is under way for it is still reported to it."""
         if consumer in self._waiting:
             self._waiting.remove(consumer)
+        if consumer is self._active:
+            self._active = None
+            self.wake()
 
     def may_lease(self, wanted: Filter) -> bool:
-        """Return whether a consumer with this filter may get messages without waiting for others to be enqueued.
+        """Return whether a consumer with this filter, which does not wait here yet, may get messages without waiting for others.
 
         True also while that cannot be known: during a read, or for a key.
         """
         replica = self._replica
-        if not replica.is_leader:
+        if not replica.is_leader or (self._is_single_active() and not self._is_vacant()):
             return False
         if self._enqueued() > 0 or replica.applier.is_suspended:
             return True
@@ -133,11 +153,12 @@ class QueueLeases:
         is_readable = not self._replica.applier.is_suspended
         ready = machine.ready_count if is_readable and machine.is_leasable() else 0
         available = min(ready + enqueued - self._requested, ITEMS_WORK_MAX)
-        for _ in range(len(self._waiting)):
+        is_single = self._is_single_active()
+        if not is_single:
+            self._active = None
+        for consumer in self._candidates() if is_single else self._turns():
             if available <= 0:
                 return
-            consumer = self._waiting[0]
-            self._waiting.rotate(-1)
             wanted = consumer.filter
             is_head_ready = (
                 machine.is_key_leasable(wanted.tenants[0], wanted.key) if wanted.key and is_readable else None
@@ -151,8 +172,31 @@ class QueueLeases:
             reserved = consumer.reserve(available)
             if reserved[0]:
                 available -= reserved[0]
-                if not self._lease(consumer, reserved):
+                self._active = consumer if is_single else None
+                if not self._lease(consumer, reserved) or is_single:
                     return  # the others would be refused, too
+
+    def _turns(self) -> Iterator[Consumer]:
+        """Iterate over all consumers, beginning with the one after the last that this returned."""
+        for _ in range(len(self._waiting)):
+            consumer = self._waiting[0]
+            self._waiting.rotate(-1)
+            yield consumer
+
+    def _candidates(self) -> Sequence[Consumer]:
+        """Return the active consumer, or those from which the next one is chosen: the first with credit."""
+        if self._active is not None:
+            return (self._active,)
+        return tuple(self._waiting) if self._is_vacant() else ()
+
+    def _is_vacant(self) -> bool:
+        """Return whether there is no active consumer, and an earlier one, perhaps under another leader, has no lease any more."""
+        replica = self._replica
+        is_known = not replica.applier.is_suspended
+        return self._active is None and not self._requested and is_known and not replica.state_machine.leased_count
+
+    def _on_role(self, _change: RoleChange) -> None:
+        self._active = None
 
     def _lease(self, consumer: Consumer, reserved: tuple[int, int]) -> bool:
         """Propose a lease. Return False if it was refused: others are tried a little later."""

@@ -1,8 +1,8 @@
 """Serve one queue partition on this node: appends, leases, settlements, and all other commands. Implements `Partition`.
 
-It only connects the parts: `gate` (the admission of batches), `commands` (their entries), `leases` (the consumers that wait for messages),
-`bodies` (the places of bodies), `jobs`, `schedules`, `copies` and `upkeep` (the unasked work of the leader), `views`, `finishes` and
-`statistics` (the answers about its messages).
+It only connects the parts: `gate` (the admission of batches), `commands` (their entries), `chains` (acceptances that put messages), `leases` (the
+consumers that wait for messages), `bodies` (the places of bodies), `jobs`, `schedules`, `copies` and `upkeep` (the unasked work of the leader),
+`views`, `finishes` and `statistics` (the answers about its messages).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from raftmq.broker.partitions.host import PartitionHost
 from raftmq.broker.partitions.producer_fence import ProducerFence
 from raftmq.broker.partitions.queue.blocks import MessageFacts
 from raftmq.broker.partitions.queue.bodies import QueueBodiesReader, StoredBody
+from raftmq.broker.partitions.queue.chains import QueueChains
 from raftmq.broker.partitions.queue.clock import QueueClock
 from raftmq.broker.partitions.queue.commands import QueueCommands
 from raftmq.broker.partitions.queue.config import QueueConfig, queue_config
@@ -72,7 +73,10 @@ class PartitionQueue:
         self.commands = QueueCommands(
             host.loop, replica, self.clock, lambda: self.config().lease_ms, host.draw_seed, self.upkeep.tick
         )
-        self.leases = QueueLeases(host.loop, replica, self.commands, lambda: self.gate.immediate)
+        self.chains = QueueChains(host.loop, replica, self.gate, self.appends, lambda: self.config().batch_bytes_max)
+        self.leases = QueueLeases(
+            host.loop, replica, self.commands, lambda: self.gate.immediate, lambda: self.config().is_single_active
+        )
         self.jobs = QueueJobs(host.loop, replica, self.commands)
         self.schedules = QueueSchedules(host.loop, self)
         self.views = QueueViews(replica)

@@ -121,7 +121,7 @@ class QueueStatistics:
 
     def busiest(self, count_max: int) -> list[Tenant]:
         """Return copies of the tenants with the most messages."""
-        tenants = self._replica.state_machine.state.tenants.by_number.values()
+        tenants = self._replica.state_machine.state.tenants.living()
         return [copy(tenant) for tenant in nlargest(count_max, tenants, key=attrgetter("total")) if tenant.total]
 
     def paused(self) -> list[tuple[str, int]]:

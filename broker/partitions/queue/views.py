@@ -272,7 +272,7 @@ class QueueViews:
         """Return the earliest due time of the ready messages that come next and are not in memory, of up to `TENANTS_READ_MAX` tenants."""
         await self._at_rest()
         state = self._replica.state_machine.state
-        unread = (one.number for one in state.tenants.by_number.values() if one.ready and self._is_unread(one.number))
+        unread = (one.number for one in state.tenants.living() if one.ready and self._is_unread(one.number))
         prefixes = [keys.ready_prefix(state.scalars.generation, number) for number in islice(unread, TENANTS_READ_MAX)]
         if not prefixes:
             return None

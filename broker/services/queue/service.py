@@ -53,7 +53,9 @@ class QueueService:
         check_partitions(len(request.partitions))
         deadline = call.within(request.timeout_ms, self._host.loop.time())
         await self._locator.wait_revision(request.metadata_revision, deadline)
-        results = await asyncio.gather(*(self._settlements.settle(ack, deadline) for ack in request.partitions))
+        results = await asyncio.gather(
+            *(self._settlements.settle(ack, call.principal, deadline) for ack in request.partitions)
+        )
         return pb.AckResponse(partitions=results)
 
     async def open_session(self, request: pb.OpenSessionRequest, call: Call) -> pb.OpenSessionResponse:

@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from typing import Final
 
 from raftmq.broker.base.request_error import RequestError, timed_out
+from raftmq.broker.partitions.queue.chains import ChainAnswer
 from raftmq.broker.partitions.queue.partition import PartitionQueue
+from raftmq.broker.services.call import Principal, Right
 from raftmq.broker.services.locator import Locator
-from raftmq.fsm.queue.commands import OpenSession, Settle, SettleDetail
+from raftmq.fsm.queue.commands import Chain, OpenSession, Settle, SettleDetail
 from raftmq.fsm.queue.results import Code, Refused, SessionOpened, Settled
 from raftmq.proto import queue_pb2 as pb
 
@@ -33,6 +35,7 @@ _REFUSALS: Final[Mapping[int, tuple[pb.ErrorCode, str]]] = {
         pb.TOO_MANY_SESSIONS,
         "the partition remembers the maximum number of sessions: settle without one, or try again in some minutes",
     ),
+    Code.INVALID: (pb.INVALID_ARGUMENT, "the session remembers another request under this number: use the next one"),
     Code.OVER_LIMIT: (pb.INVALID_ARGUMENT, "the settlements name too many messages: use several requests"),
 }
 
@@ -62,6 +65,23 @@ def settle_command(ack: pb.PartitionAck, lease_ms: int) -> Settle:
     )
 
 
+def chain_command(ack: pb.PartitionAck) -> Chain:
+    """Return the acceptances with messages to put. The numbers of these messages are checked when it is submitted.
+
+    Raises:
+        RequestError: INVALID_ARGUMENT.
+    """
+    if any(operation != pb.ACCEPT for operation in ack.operations) or any(count != 1 for count in ack.counts):
+        raise RequestError(
+            pb.INVALID_ARGUMENT,
+            "only accepted messages, each in a run of its own, can have messages to put: use several requests",
+        )
+    lengths = {len(column) for column in (ack.operations, ack.first_sequences, ack.counts)}
+    if len(lengths) != 1 or any(ack.detail_numbers):
+        raise RequestError(pb.INVALID_ARGUMENT, "the columns of the settlements do not fit together")
+    return Chain(ack.session, ack.request, tuple(ack.first_sequences), tuple(ack.lease_numbers), tuple(ack.put_counts))
+
+
 def _detail(detail: pb.AckDetail, lease_ms: int) -> SettleDetail:
     return SettleDetail(
         delay_ms=detail.delay_ms if detail.HasField("delay_ms") else -1,
@@ -79,13 +99,25 @@ class Settlements:
     def __init__(self, locator: Locator[PartitionQueue]) -> None:
         self._locator = locator
 
-    def begin(self, ack: pb.PartitionAck) -> asyncio.Future[object] | RequestError:
-        """Propose the settlements of one partition now. The future returns the result for `answer`."""
+    def begin(self, ack: pb.PartitionAck, principal: Principal) -> asyncio.Future[object] | RequestError:
+        """Propose the settlements of one partition now. The future returns the result for `answer`. The messages to put are taken away."""
         try:
             queue = self._locator.locate(ack.topic_id, ack.partition)
+            if ack.put or ack.put_counts:
+                return self._begin_chain(queue, ack, principal)
             return queue.commands.submit(settle_command(ack, queue.config().lease_ms))
         except RequestError as error:
             return error
+
+    def _begin_chain(self, queue: PartitionQueue, ack: pb.PartitionAck, principal: Principal) -> asyncio.Future[object]:
+        if Right.PRODUCE not in principal.rights:
+            raise RequestError(
+                pb.PERMISSION_DENIED,
+                f"{principal.name} has no right to produce, so its settlements must not put messages",
+            )
+        batch = ack.put
+        ack.ClearField("put")  # the request waits for its answer, and its messages are counted as uncommitted data
+        return queue.chains.submit(chain_command(ack), batch)
 
     def answer(self, ack: pb.PartitionAck, begun: asyncio.Future[object] | RequestError) -> pb.PartitionAckResult:
         """Return the answer as of now. Undecided settlements have run out of time."""
@@ -102,13 +134,13 @@ class Settlements:
         result.counts.extend(settled.counts)
         return result
 
-    async def settle(self, ack: pb.PartitionAck, deadline: float) -> pb.PartitionAckResult:
+    async def settle(self, ack: pb.PartitionAck, principal: Principal, deadline: float) -> pb.PartitionAckResult:
         """Settle messages of one partition, and wait for the result until the deadline (loop time)."""
         try:
             await self._locator.locate_confirmed(ack.topic_id, ack.partition, deadline)
         except RequestError as error:
             return self.answer(ack, error)
-        begun = self.begin(ack)
+        begun = self.begin(ack, principal)
         if isinstance(begun, asyncio.Future):
             timeout = deadline - asyncio.get_running_loop().time()
             await asyncio.wait((begun,), timeout=max(0.0, timeout))
@@ -132,7 +164,8 @@ def _result_of(begun: asyncio.Future[object] | RequestError) -> object:
         raise begun
     if not begun.done():
         raise timed_out()
-    return begun.result()
+    result = begun.result()
+    return result.settled if isinstance(result, ChainAnswer) else result
 
 
 def _refusal(refused: Refused) -> RequestError:

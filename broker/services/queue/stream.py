@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final
 
 from raftmq.broker.base.request_error import RequestError
-from raftmq.broker.services.call import CALL_SECONDS_MAX, Call
+from raftmq.broker.services.call import ANYONE, CALL_SECONDS_MAX, Call
 from raftmq.broker.services.host import ServiceHost
 from raftmq.broker.services.locator import check_partitions
 from raftmq.broker.services.queue.consumer import QueueConsumer
@@ -64,6 +64,7 @@ class ConsumerStream:
         self._topics = topics
         self._deliveries = deliveries
         self._settlements = settlements
+        self._principal = ANYONE
         self._credit = Credit()
         self._consumer: QueueConsumer | None = None
         self._outgoing: deque[_Response] = deque()
@@ -86,6 +87,7 @@ class ConsumerStream:
         Raises:
             RequestError: The first request is wrong, or the topic is gone.
         """
+        self._principal = call.principal
         reader = self._host.loop.create_task(self._read(requests, call))
         reader.add_done_callback(self._on_read_end)
         try:
@@ -172,7 +174,7 @@ class ConsumerStream:
         acks = _Acks(request)
         self._unanswered += 1
         for ack in request.acks:
-            begun = self._settlements.begin(ack)
+            begun = self._settlements.begin(ack, self._principal)
             acks.begun.append(begun)
             if isinstance(begun, asyncio.Future):
                 acks.undecided += 1

@@ -81,7 +81,7 @@ def _resident(machine: QueuePartition) -> Iterable[bytes]:
 def check_counts(group_id: int, replica_id: int, machine: QueuePartition) -> None:
     """Compare the counts in memory with each other, and those of leased messages with the messages."""
     state = machine.state
-    tenants = state.tenants.by_number.values()
+    tenants = list(state.tenants.living())
     leased = Counter(m.tenant for m in state.store.messages.values() if m.state == LEASED)
     where = f"r{replica_id} of g{group_id} at {machine.applied_index}"
     for tenant in tenants:

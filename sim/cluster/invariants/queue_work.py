@@ -10,7 +10,7 @@ from typing import Any
 
 from raftmq.fsm.queue import partition
 from raftmq.fsm.queue.message import LINED, Message
-from raftmq.fsm.queue.results import Leased, Results, Settled
+from raftmq.fsm.queue.results import Chained, Leased, Results, Settled
 from raftmq.fsm.queue.state import QueueState
 
 from sim.core.invariants.violation import demand
@@ -40,7 +40,7 @@ def watch_work(on_entry: Callable[[Callable[[], None]], None]) -> Callable[[], N
 
     def watched_advance(self: Any, found: Any) -> Any:  # noqa: ANN401 -- the product's method
         result = advance(self, found)
-        if isinstance(result, Results):
+        if isinstance(result, Results | Chained):
             work = self.entry_work + _named(result)
             on_entry(
                 lambda: demand(work <= vars(partition)["WORK_MAX"], "WorkBounded", f"an entry touched {work} messages")
@@ -63,13 +63,19 @@ def watch_work(on_entry: Callable[[Callable[[], None]], None]) -> Callable[[], N
     return undo
 
 
-def _named(results: Results) -> int:
-    """Return the messages that were leased or accepted: they leave their state in a loop of their own."""
-    leased = sum(sum(item.counts) for item in results.items if isinstance(item, Leased))
-    return leased + sum(
-        count
-        for item in results.items
-        if isinstance(item, Settled)
-        for code, count in zip(item.codes, item.counts, strict=True)
-        if not code
+def _named(results: Results | Chained) -> int:
+    """Return the messages that were leased or accepted, which leave their state in a loop of their own, or were put with these."""
+    items = (results.settled,) if isinstance(results, Chained) else results.items
+    leased = sum(sum(item.counts) for item in items if isinstance(item, Leased))
+    put = results.enqueued.count if isinstance(results, Chained) else 0
+    return (
+        leased
+        + put
+        + sum(
+            count
+            for item in items
+            if isinstance(item, Settled)
+            for code, count in zip(item.codes, item.counts, strict=True)
+            if not code
+        )
     )

@@ -39,6 +39,20 @@ def old_token_accepts() -> None:
     settlements.accept_run = trusting
 
 
+@queue_mutant("the messages of a chain are put although its lease is lost", queues={"chain_share": 0.5})
+def chains_without_leases() -> None:
+    from raftmq.fsm.queue import partition
+
+    def trusting(original: Any) -> Any:
+        def accept_chain(state: Any, chain: Any, work_max: int) -> Any:
+            settled, _ = yield from original(state, chain, work_max)
+            return settled, frozenset()
+
+        return accept_chain
+
+    replace_method(partition, "accept_chain", trusting)
+
+
 @queue_mutant("a redrive begins the lease numbers again", queues={"attempts_max": 2})
 def redrive_resets_the_lease_number() -> None:
     from raftmq.fsm.queue import changes, jobs

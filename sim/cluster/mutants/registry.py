@@ -46,7 +46,7 @@ def queue_mutant(
     settings = {
         "option_overrides": option_overrides,
         "has_queues": True,
-        "queue_overrides": {"has_dead_letters": False, **(queues or {})},
+        "queue_overrides": {"has_dead_letters": False, "chain_share": 0.0, **(queues or {})},
     }
     return _registering("queue", what, settings)
 

@@ -63,6 +63,8 @@ class QueueOptions:
     """Settings of both topics in addition."""
     has_dead_letters: bool = False
     """Whether the dead of the topic without the order of keys are copied to a third topic."""
+    chain_share: float = 0.0
+    """Share of leases whose messages are accepted with others that are put in the same entry."""
 
     def __str__(self) -> str:
         return " ".join(f"{one.name}={getattr(self, one.name)}" for one in fields(self))
@@ -102,4 +104,5 @@ def draw_queue_options(rng: random.Random) -> QueueOptions:
         torn_installs=choice((0, 0, 1, 3)),
         has_dead_letters=choice((True, True, False)),
         recent_entries_bytes_max=choice((1_000, 10_000, 16_000_000)),
+        chain_share=choice((0.0, 0.2, 0.5)),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from raftmq.fsm.queue.commands import ChangeItem, ChangeOperation, Operation, Settle, SettleDetail
+from raftmq.fsm.queue.commands import Chain, ChangeItem, ChangeOperation, Operation, Settle, SettleDetail
 from raftmq.fsm.queue.results import Changed, Code, Settled
 
 from sim.history.queues.operations import Answer, ChangedMessage, SettledMessage, Verb
@@ -56,6 +56,15 @@ def settled_messages(command: Settle, codes: Sequence[int] | None) -> tuple[Sett
             )
         )
     return tuple(found)
+
+
+def accepted_messages(command: Chain, codes: Sequence[int] | None) -> tuple[SettledMessage, ...]:
+    """Return the settlements of a chain."""
+    tokens = zip(command.sequences, command.lease_numbers, strict=True)
+    return tuple(
+        SettledMessage(Verb.ACCEPT, sequence, number, None if codes is None else answer_of(codes[place]), 0, 0)
+        for place, (sequence, number) in enumerate(tokens)
+    )
 
 
 def changed_messages(items: Sequence[ChangeItem], changed: Changed | None) -> tuple[ChangedMessage, ...]:

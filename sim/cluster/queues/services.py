@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import NamedTuple
 
-from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.base.request_error import RequestError, timed_out
+from raftmq.broker.partitions.queue.chains import ChainAnswer
 from raftmq.broker.partitions.queue.leases import Filter, QueueLeases
 from raftmq.broker.partitions.queue.partition import PartitionQueue
-from raftmq.fsm.queue.commands import Item, Lease
+from raftmq.fsm.queue.commands import Chain, Item, Lease
 from raftmq.fsm.queue.results import Enqueued, Leased, QueueResult, Refused
 
 _LEASE_BYTES = 1 << 20
@@ -52,6 +53,17 @@ async def put(partition: PartitionQueue, batch: bytes, deadline: float) -> PutAn
 async def execute(partition: PartitionQueue, item: Item, deadline: float) -> QueueResult:
     """Execute a command."""
     return await partition.commands.execute(item, QueueResult, deadline)  # type: ignore[type-var]  # whatever it answers
+
+
+async def chain(partition: PartitionQueue, command: Chain, batch: bytes, deadline: float) -> ChainAnswer:
+    """Accept messages, and put others with them. Raises RequestError."""
+    future = partition.chains.submit(command, batch)
+    await asyncio.wait((future,), timeout=max(0.0, deadline - asyncio.get_running_loop().time()))
+    if not future.done():
+        raise timed_out()
+    answer = future.result()
+    assert isinstance(answer, ChainAnswer)
+    return answer
 
 
 async def count(partition: PartitionQueue, _deadline: float) -> dict[str, int]:

@@ -8,22 +8,35 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 
 from raftmq.broker.partitions.queue.leases import Filter
 from raftmq.broker.partitions.queue.partition import PartitionQueue
-from raftmq.fsm.queue.commands import CloseSession, Lease, OpenSession, Operation, Settle, SettleDetail
+from raftmq.fsm.queue.commands import Chain, CloseSession, Lease, OpenSession, Operation, Settle, SettleDetail
 from raftmq.fsm.queue.results import Refused, SessionOpened, Settled
+from raftmq.queue_batch import MessageColumns, encode, seal_queue_batch
 
 from sim.cluster.queues import services
 from sim.cluster.queues.ledger import Ledger
 from sim.cluster.queues.port import Answered, CallFailedError, QueuePort, Service
 from sim.cluster.queues.producer import KEYS, TENANTS
-from sim.cluster.queues.records import codes_of, settled_messages
-from sim.history.queues.operations import Answer, LeasedMessage, LeaseTaken, Outcome, SettledMessage, Settlement
+from sim.cluster.queues.records import accepted_messages, codes_of, settled_messages
+from sim.history.queues.operations import (
+    Answer,
+    LeasedMessage,
+    LeaseTaken,
+    Outcome,
+    Put,
+    SentMessage,
+    SettledMessage,
+    Settlement,
+)
 
 _ATTEMPTS_MAX = 8
 _RETRY_SECONDS = 0.05
+_CHAINED_MAX = 2
+"""Messages of a chain. With an old token, and two messages for each, they are below the work of an entry where that is small."""
 _WAIT_SECONDS = 0.4
 _DETAILS = (
     SettleDetail(delay_ms=0),
@@ -180,6 +193,74 @@ class Worker:
         ledger.record(settlement)
         return settlement
 
+    # ------------------------------------------------------------------------------------------------ chaining
+
+    async def chain(self, taken: LeaseTaken) -> None:
+        """Accept the first leased messages, each with messages that are put in the same entry, and settle the others."""
+        rest = replace(taken, messages=taken.messages[_CHAINED_MAX:])
+        await self._chain(replace(taken, messages=taken.messages[:_CHAINED_MAX]))
+        if rest.messages:
+            await self.settle(rest)
+
+    async def _chain(self, taken: LeaseTaken) -> None:
+        ledger, began = self._ledger, self._ledger.now
+        tokens = [(one.sequence, one.lease_number) for one in taken.messages]
+        if self._old and ledger.rng.random() < 0.2:
+            old = ledger.rng.choice(self._old)
+            tokens += [old] if old not in tokens else []
+        self._old = (self._old + tokens)[-20:]
+        puts = [tuple(self._new_message() for _ in range(ledger.rng.choice((1, 1, 2)))) for _ in tokens]
+        self._request += 1
+        command = Chain(
+            self._session, self._request if self._session else 0, tuple(sequence for sequence, _ in tokens),
+            tuple(number for _, number in tokens), tuple(map(len, puts)),
+        )  # fmt: skip
+        values = [message.value for messages in puts for message in messages]
+        batch = seal_queue_batch(encode(MessageColumns(values)), message_count=len(values))
+        answer: services.ChainAnswer | None = None
+        before_ms, is_first, is_certain = taken.leased_ms, False, False
+        try:
+            answered, is_first = await self._repeat(partial(_chain, command, batch), _ATTEMPTS_MAX)
+        except _UnansweredError as error:
+            is_certain = error.is_certain
+        else:
+            answer = answered.result
+            before_ms = max(before_ms, answered.before_ms) if is_first else before_ms
+        settled = answer.settled if answer is not None else None
+        if isinstance(settled, Refused):
+            is_certain, self._session = is_first, 0
+        codes = codes_of(settled) if isinstance(settled, Settled) else None
+        outcome = Outcome.OK if codes is not None else Outcome.FAILED if is_certain else Outcome.UNKNOWN
+        ended = ledger.ended(is_answered=outcome is not Outcome.UNKNOWN)
+        messages = accepted_messages(command, codes)
+        if not is_first and not command.session:
+            messages = tuple(map(_forget_refusal, messages))
+        ledger.record(Settlement(self._process, self._group_id, began, ended, outcome, before_ms, messages))
+        sequence = answer.first_sequence if answer is not None else -1
+        for message, put in zip(messages, puts, strict=True):
+            self._record_put(put, sequence, message.answer, outcome, began)
+            sequence += len(put) if sequence >= 0 else 0
+
+    def _new_message(self) -> SentMessage:
+        ledger = self._ledger
+        has_ttl = self._group_id not in ledger.ordered and bool(ledger.queue_options.message_ttl_ms)
+        return SentMessage(ledger.new_value(), may_expire=has_ttl)
+
+    def _record_put(
+        self, messages: tuple[SentMessage, ...], sequence: int, answer: Answer | None, outcome: Outcome, began: float
+    ) -> None:
+        """Record the messages that belong to one accepted message: they are there if, and only if, it was accepted."""
+        ledger = self._ledger
+        if outcome is Outcome.OK and answer is not Answer.DONE:
+            outcome = Outcome.UNKNOWN if answer is None else Outcome.FAILED
+        is_known = outcome is Outcome.OK and sequence >= 0
+        for position in range(len(messages) if is_known else 0):
+            ledger.know(self._group_id, sequence + position)
+        ended = ledger.ended(is_answered=outcome is not Outcome.UNKNOWN)
+        ledger.record(
+            Put(self._process, self._group_id, began, ended, outcome, 0, messages, sequence if is_known else -1)
+        )
+
 
 def _forget_refusal(message: SettledMessage) -> SettledMessage:
     """Return a settlement without its refusal: an earlier attempt, which nobody remembers, may have been the reason of it."""
@@ -192,6 +273,10 @@ def _forget_refusal(message: SettledMessage) -> SettledMessage:
 
 async def _execute(item: object, partition: PartitionQueue, deadline: float) -> object:
     return await services.execute(partition, item, deadline)  # type: ignore[arg-type]  # one of the union's commands
+
+
+async def _chain(command: Chain, batch: bytes, partition: PartitionQueue, deadline: float) -> object:
+    return await services.chain(partition, command, batch, deadline)
 
 
 async def _lease(command: Lease, partition: PartitionQueue, deadline: float) -> object:

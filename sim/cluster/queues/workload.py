@@ -156,7 +156,10 @@ class QueueWorkload:
             await asyncio.sleep(self._rng.choice((0.0, 0.02, 0.1, lease_ms / 800)))
             if self._rng.random() < 0.08:
                 return  # it dies with its leases
-            await worker.settle(taken)
+            if self.options.chain_share and self._rng.random() < self.options.chain_share:
+                await worker.chain(taken)
+            else:
+                await worker.settle(taken)
         await worker.close()
 
     async def _meddle(self, process: str, port: QueuePort, group_id: int) -> None:

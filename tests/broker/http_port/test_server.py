@@ -34,6 +34,7 @@ from raftmq.broker.replica.engine import Engine
 from raftmq.broker.replica.thread_pools import ThreadPools
 
 from tests.support.broker.harness import batch, poll_request, running
+from tests.support.broker.queues import put, queue_topic
 
 
 @contextlib.asynccontextmanager
@@ -120,7 +121,9 @@ async def test_unknown_paths_and_methods_are_refused():
 async def test_metrics_show_the_node_in_base_units():
     async with serving() as (node, port):
         topic = await node.topic("flights", partitions=2)
+        jobs = await queue_topic(node)
         node.log = node.grpc.log
+        await put(node, jobs, b"one", b"two")
         node.engine.map_used_fraction_max = 0.25
         await node.append(topic, batch(3))
         await node.log.poll(poll_request(topic, 0), node.call())
@@ -137,8 +140,8 @@ async def test_metrics_show_the_node_in_base_units():
             for family in families.values()
             for sample in family.samples
         }
-        assert values["raftmq_groups",] == 3
-        assert values["raftmq_groups_led",] == 3
+        assert values["raftmq_groups",] == 4
+        assert values["raftmq_groups_led",] == 4
         assert values["raftmq_ready",] == 1
         assert values["raftmq_map_used_ratio",] == 0.25
         assert values["raftmq_not_ready", ("reason", "stopping")] == 0
@@ -152,7 +155,8 @@ async def test_metrics_show_the_node_in_base_units():
         assert values["raftmq_process_threads",] >= 1
         assert values["raftmq_partition_high_watermark", ("partition", "0"), ("topic", "flights")] == 3
         assert values["raftmq_partition_is_leader", ("partition", "1"), ("topic", "flights")] == 1
-        assert values["raftmq_appended_batches_total",] == 1
+        assert values["raftmq_queue_ready_messages", ("partition", "0"), ("topic", "jobs")] == 2
+        assert values["raftmq_appended_batches_total",] == 2
         assert values["raftmq_polled_batches_total",] == 1
         assert values["raftmq_requests_total", ("code", "OK"), ("method", "Append")] == 1
         assert values["raftmq_request_seconds_bucket", ("kind", "append"), ("le", "0.002")] == 0
@@ -160,7 +164,7 @@ async def test_metrics_show_the_node_in_base_units():
         assert values["raftmq_request_seconds_bucket", ("kind", "append"), ("le", "+Inf")] == 1
         assert values["raftmq_request_seconds_sum", ("kind", "append")] == 0.003
         assert {name for name in families if name.startswith("raftmq_")} == {
-            name.removesuffix("_total") for name in CATALOG if not name.startswith("raftmq_queue_")
+            name.removesuffix("_total") for name in CATALOG
         }
         for name, family in families.items():
             if name.startswith("raftmq_"):

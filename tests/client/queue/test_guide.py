@@ -47,6 +47,8 @@ async def test_the_programs_put_work_look_and_schedule(cluster: FakeCluster, tmp
     worked = await run("work.py", cluster, tmp_path)
     assert worked.splitlines()[0] == "did page the engineer"
     assert sorted(worked.splitlines()[1:]) == ["did mail 0", "did mail 2", "did resize 17"]
+    chained = await run("chain.py", cluster, tmp_path)
+    assert chained.split() == ["did", "download", "did", "resize", "did", "scan", "did", "publish"]
     looked = await run("look.py", cluster, tmp_path)
     assert looked.splitlines() == ["b'mail 1' rejected no such address", "ready 1 delayed 1 dead 0"]
     assert await run("schedule.py", cluster, tmp_path) == "['report', 'sweep']\n"

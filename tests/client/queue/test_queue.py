@@ -468,6 +468,120 @@ async def test_settlements_continue_in_another_session_when_theirs_has_ended(
     assert [ack.session for ack in cluster.acks] == [1, 1, 2]
 
 
+# ------------------------------------------------------------------------------------------------------------- chains
+
+
+async def test_an_ack_puts_the_next_messages(queue: Queue) -> None:
+    await queue.put(b"first", key="k", tenant="acme")
+    message = await got(queue)
+    await message.ack(put=[b"plain", NewMessage(b"next", key=message.key, tenant=message.tenant, priority=-1)])
+    following = await queue.get_many(wait_ms=0)
+    assert [(one.value, one.tenant, one.key) for one in following] == [(b"next", "acme", b"k"), (b"plain", "", None)]
+
+
+async def test_a_chain_whose_answer_is_lost_puts_once(queue: Queue, cluster: FakeCluster) -> None:
+    await queue.put(b"first")
+    message = await got(queue)
+    verdicts = iter(["drop"])
+    cluster.ack_hook = lambda _: next(verdicts, None)
+    await message.ack(put=[b"next"])
+    first, again = cluster.acks
+    assert first == again
+    assert [one.value for one in await queue.get_many(wait_ms=0)] == [b"next"]
+
+
+async def test_a_chain_whose_lease_is_lost_puts_nothing(queue: Queue, cluster: FakeCluster) -> None:
+    await queue.put_many([b"lost", b"held"])
+    lost, held = await got(queue, lease_ms=60_000), await got(queue, lease_ms=60_000)
+    cluster.topics["jobs"].partitions[0].queue.messages[lost.sequence].lease_number += 1
+    late, done = await asyncio.gather(lost.ack(put=[b"no"]), held.ack(put=[b"yes"]), return_exceptions=True)
+    assert isinstance(late, errors.LeaseLostError)
+    assert done is None
+    assert len([ack for ack in cluster.acks if ack.put]) == 1, "both travel together"
+    assert {one.body for one in cluster.topics["jobs"].partitions[0].queue.messages.values()} == {b"lost", b"yes"}
+
+
+async def test_chains_travel_apart_from_other_settlements_and_within_the_work_of_an_entry(
+    queue: Queue, cluster: FakeCluster
+) -> None:
+    await queue.put_many(b"%d" % number for number in range(20))
+    messages = await queue.get_many(max_messages=20)
+    puts = [() if number % 2 else [b""] * 99 for number in range(len(messages))]
+    await asyncio.gather(*(message.ack(put=put) for message, put in zip(messages, puts, strict=True)))
+    for ack in cluster.acks:
+        assert len({count > 0 for count in ack.put_counts}) <= 1
+        assert sum(ack.counts) + sum(ack.put_counts) <= settings.ACK_MESSAGES_MAX
+    assert sum(sum(ack.put_counts) for ack in cluster.acks) == 10 * 99
+
+
+async def test_a_chain_that_finds_a_full_partition_is_refused_alone_and_its_message_is_still_leased(
+    queue: Queue, cluster: FakeCluster
+) -> None:
+    await queue.put_many([b"noisy", b"quiet"])
+    noisy, quiet = await got(queue), await got(queue)
+
+    def refuse(ack: pb.PartitionAck) -> pb.ErrorDetail | None:
+        return detail(pb.TENANT_FULL) if noisy.sequence in ack.first_sequences and ack.put else None
+
+    cluster.ack_hook = refuse
+    full, done = await asyncio.gather(
+        noisy.ack(put=[NewMessage(b"", tenant="noisy")]), quiet.ack(put=[b"next"]), return_exceptions=True
+    )
+    assert isinstance(full, errors.TenantFullError)
+    assert done is None
+    await noisy.release()
+    assert {one.value for one in await queue.get_many(wait_ms=0)} == {b"next", b"noisy"}
+
+
+async def test_a_full_partition_after_a_lost_attempt_says_nothing_about_that_attempt(
+    queue: Queue, cluster: FakeCluster
+) -> None:
+    await queue.put(b"first")
+    message = await got(queue)
+    verdicts = iter(["drop", detail(pb.QUEUE_FULL)])
+    cluster.ack_hook = lambda _: next(verdicts, None)
+    await message.ack(put=[b"next"])
+    assert len(cluster.acks) == 3
+    assert [one.value for one in await queue.get_many(wait_ms=0)] == [b"next"]
+
+
+@pytest.mark.parametrize(
+    ("put", "error"),
+    [
+        (b"one value", TypeError),
+        ([None], TypeError),
+        ([NewMessage(b"", priority=1 << 40)], errors.InvalidArgumentError),
+        ([b""] * settings.ACK_MESSAGES_MAX, errors.InvalidArgumentError),
+        ([b"x" * 300_000] * 2, errors.RecordTooLargeError),
+        ([b"x" * 1_100_000], errors.RecordTooLargeError),
+    ],
+)
+async def test_a_chain_that_no_broker_takes_is_refused_before_the_message_is_settled(queue: Queue, put, error) -> None:
+    await queue.put(b"first")
+    message = await got(queue)
+    with pytest.raises(error):
+        await message.ack(put=put)
+    await message.ack()
+
+
+async def test_a_chain_with_a_message_of_another_partition_is_refused(cluster: FakeCluster) -> None:
+    cluster.create_queue("ordered", 6, ordered_by_key="true")
+    async with Queue("ordered", bootstrap_servers=cluster.bootstrap_servers) as queue:
+        places = {(await queue.put(b"", key=str(n))).partition: str(n) for n in range(20)}
+        message = await got(queue)
+        (other,) = [key for partition, key in places.items() if partition != message.partition][:1]
+        with pytest.raises(errors.InvalidArgumentError, match="belongs to partition"):
+            await message.ack(put=[NewMessage(b"", key=other)])
+        await message.ack(put=[NewMessage(b"next", key=places[message.partition]), b"without a key"])
+
+
+async def test_a_message_that_is_done_already_has_no_chain(queue: Queue) -> None:
+    await queue.put(b"first")
+    message = await got(queue, auto_accept=True)
+    with pytest.raises(errors.InvalidArgumentError):
+        await message.ack(put=[b"next"])
+
+
 async def test_settlements_follow_a_new_leader(queue: Queue, cluster: FakeCluster) -> None:
     await queue.put_many([b"a", b"b"])
     first, second = await got(queue), await got(queue)

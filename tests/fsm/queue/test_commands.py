@@ -18,6 +18,7 @@ from tests.support.fsm.queue.host import QueueHost, QueueLog, messages
 from tests.support.fsm.queue.recount import State, recount
 
 SETTLE = qc.Settle(1, 1, (1,), (5,), (2,), (1,))
+CHAIN = qc.Chain(1, 1, (5,), (1,), (1,))
 
 
 @pytest.mark.parametrize(
@@ -95,7 +96,7 @@ def test_an_item_with_an_unknown_field_is_of_a_newer_version() -> None:
 
 def test_a_batch_of_a_newer_version_stops_the_replica() -> None:
     log, machine = QueueLog(), QueuePartition()
-    for payload in (seal_queue_batch(encode(messages()), message_count=1), encode_chain(SETTLE, b"")):
+    for payload in (seal_queue_batch(encode(messages()), message_count=1), encode_chain(CHAIN, b"")):
         newer = bytearray(payload)
         newer[2] += 1
         with pytest.raises(UnsupportedCommandError, match="holds a batch"):
@@ -105,12 +106,12 @@ def test_a_batch_of_a_newer_version_stops_the_replica() -> None:
 
 def test_the_bytes_of_a_chain() -> None:
     batch = seal_queue_batch(encode(messages()), message_count=1)
-    payload = encode_chain(SETTLE, batch)
-    command = msgspec.msgpack.encode(SETTLE)
+    payload = encode_chain(CHAIN, batch)
+    command = msgspec.msgpack.encode(CHAIN)
     assert payload == bytes.fromhex("5243 01 00") + len(command).to_bytes(4, "little") + command + batch
     read = read_entry(payload)
     assert read is not None
-    assert read.settle == SETTLE
+    assert read.chain == CHAIN
     assert list(read.fields.body_lengths) == [4]
 
 

@@ -7,9 +7,10 @@ from raftmq.fsm.queue import commands as qc
 from raftmq.fsm.queue import rows as keys
 from raftmq.fsm.queue.commands import JobFilter, JobKind, Operation
 from raftmq.fsm.queue.enqueued import encode_chain
-from raftmq.fsm.queue.limits import HOUSEKEEPING_MAX, SESSION_EXPIRY_MS, TENANT_IDLE_MS, WORK_MAX
+from raftmq.fsm.queue.limits import HOUSEKEEPING_MAX, SESSION_EXPIRY_MS, TENANT_IDLE_MS, TENANTS_RESET_MAX, WORK_MAX
 from raftmq.fsm.queue.message import DeadReason, State
 from raftmq.fsm.queue.results import (
+    Chained,
     Changed,
     Code,
     Done,
@@ -731,6 +732,47 @@ def test_purging_everything_is_one_entry_and_leaves_nothing(queue: Queue) -> Non
     assert list(rows(queue).messages) == [6]
 
 
+def test_a_purge_of_many_tenants_touches_a_bounded_number_of_rows_in_each_entry() -> None:
+    queue, count = Queue(), 2 * TENANTS_RESET_MAX + 100
+    for first in range(0, count, WORK_MAX):
+        some = range(first, min(first + WORK_MAX, count))
+        queue.put(len(some), tenant=[f"t{number}" for number in some])
+    lease(queue, 3)
+    queue.host.write_back()
+    machine = queue.host.machine
+    purged = queue.run(qc.PurgeAll())
+    assert purged.items == (Purged(count),)
+    touched = [tenant_rows(queue)]
+    assert (machine.message_count, machine.ready_count, machine.byte_count, machine.leased_count) == (0, 0, 0, 0)
+    assert machine.tenant("t1099") is None, "its counters are void"
+    queue.put(1, tenant="t1099")
+    queue.put(1, tenant="new")
+    assert counts(queue, "t1099") == counts(queue, "new") == {"ready": 1}
+    assert not machine.is_leasable()
+    assert machine.next_deadline() == queue.now
+    assert lease(queue, 9) == [], "nothing is leased before the turns of all tenants are right"
+    tenant_rows(queue)
+    queue.host.restart()
+    is_purging = True
+    while is_purging:
+        is_purging = queue.run(qc.Tick()).has_more_due
+        touched.append(tenant_rows(queue))
+    assert len(touched) == 2
+    assert 0 < max(touched) <= TENANTS_RESET_MAX
+    assert sorted(lease(queue, 9)) == [count, count + 1]
+    rows(queue)
+
+
+def tenant_rows(queue: Queue) -> int:
+    """Write back, and return the number of rows of tenants that had changed."""
+    queue.host.take()
+    assert queue.host.in_flight is not None
+    changed = sum(key[0] == keys.TENANTS for key, _ in queue.host.in_flight)
+    queue.host.commit()
+    queue.host.written()
+    return changed
+
+
 # ------------------------------------------------------------------------------------------------------------ schedules
 
 
@@ -803,28 +845,56 @@ def test_a_paused_schedule_does_not_fire(queue: Queue) -> None:
 # ------------------------------------------------------------------------------------------------------------ chains
 
 
-def chain(queue: Queue, *tokens: tuple[int, int]) -> Enqueued:
-    firsts, numbers = zip(*tokens, strict=True)
-    ones = (1,) * len(tokens)
-    command = qc.Settle(0, 0, ones, firsts, ones, numbers)
-    batch = seal_queue_batch(encode(messages()), message_count=1)
-    result = queue.host.apply(queue.log.append(EntryKind.DATA, encode_chain(command, batch), 1))
-    assert isinstance(result, Enqueued)
+def chain(
+    queue: Queue, *tokens: tuple[int, int], puts: int = 1, named: int | None = None, session: int = 0, **columns: object
+) -> Chained:
+    """Accept messages, each with `puts` messages, of which the command names another number if `named` is given."""
+    sequences, numbers = zip(*tokens, strict=True)
+    command = qc.Chain(session, 1, sequences, numbers, (puts if named is None else named,) * len(tokens))
+    count = puts * len(tokens)
+    batch = seal_queue_batch(encode(messages(count, **columns)), message_count=count)
+    result = queue.host.apply(queue.log.append(EntryKind.DATA, encode_chain(command, batch), count))
+    assert isinstance(result, Chained)
     return result
 
 
-def test_the_next_job_of_a_chain_is_enqueued_with_the_acceptance_of_the_last(queue: Queue) -> None:
+def test_the_next_jobs_of_a_chain_are_enqueued_with_the_acceptance_of_the_last(queue: Queue) -> None:
     queue.put(2)
     lease(queue, 2)
-    assert chain(queue, (0, 1)) == Enqueued(1)
-    assert counts(queue) == {"leased": 1, "ready": 1}
+    assert chain(queue, (0, 1), puts=2) == Chained(Settled((Code.OK,), (1,)), Enqueued(2))
+    assert counts(queue) == {"leased": 1, "ready": 2}
+    assert lease(queue, 2) == [2, 3]
 
 
-def test_a_chain_whose_lease_is_lost_does_nothing(queue: Queue) -> None:
-    queue.put(2)
-    lease(queue, 2)
-    assert chain(queue, (0, 1), (1, 7)) == Enqueued(0, is_stale=True)
-    assert counts(queue) == {"leased": 2}
+def test_the_messages_of_a_chain_whose_lease_is_lost_are_not_enqueued(queue: Queue) -> None:
+    queue.put(3)
+    lease(queue, 3)
+    codes = Settled((Code.OK, Code.LEASE_LOST, Code.OK), (1, 1, 1))
+    assert chain(queue, (0, 1), (1, 7), (2, 1), id=["a", "b", "c"]) == Chained(codes, Enqueued(2))
+    assert counts(queue) == {"leased": 1, "ready": 2}
+    assert lease(queue, 9) == [3, 5], "the place of the message that was not put stays empty"
+    assert queue.do(qc.Change((qc.ChangeItem(qc.ChangeOperation.CANCEL, id=b"b"),))) == Changed(
+        (Code.NO_SUCH_MESSAGE,), (0,)
+    )
+
+
+def test_a_repeated_chain_enqueues_nothing_twice(queue: Queue) -> None:
+    queue.put(1)
+    lease(queue, 1)
+    assert queue.do(qc.OpenSession()) == SessionOpened(1)
+    done = Settled((Code.OK,), (1,))
+    assert chain(queue, (0, 1), session=1) == Chained(done, Enqueued(1))
+    assert chain(queue, (0, 1), session=1) == Chained(done, Enqueued(0)), "the session knows the answer"
+    assert chain(queue, (0, 1)) == Chained(Settled((Code.LEASE_UNKNOWN,), (1,)), Enqueued(0)), "the lease has ended"
+    assert chain(queue, (1, 1), session=9) == Chained(Refused(Code.UNKNOWN_SESSION), Enqueued(0))
+    assert counts(queue) == {"ready": 1}
+
+
+def test_a_chain_that_names_another_number_of_messages_does_nothing(queue: Queue) -> None:
+    queue.put(1)
+    lease(queue, 1)
+    assert chain(queue, (0, 1), puts=2, named=1) == Chained(Refused(Code.INVALID), Enqueued(0))
+    assert counts(queue) == {"leased": 1}
 
 
 # ------------------------------------------------------------------------------------------------------------ work

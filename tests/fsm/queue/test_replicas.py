@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from raftmq.fsm.queue import commands as qc
+from raftmq.fsm.queue import tenants
 from raftmq.fsm.queue.duplicates import Recalled
 from raftmq.fsm.queue.enqueued import read_entry
 from raftmq.fsm.queue.limits import MemoryBounds
@@ -70,7 +71,21 @@ def live(told: History, bounds: MemoryBounds, rng: random.Random, *, restarts: b
 @given(seed=st.integers(0, 2**32), length=st.integers(0, 120))
 def test_all_replicas_answer_and_end_like_the_twin(seed: int, length: int) -> None:
     rng = random.Random(seed)
-    told = history(rng, length)
+    check_replicas(history(rng, length), rng)
+
+
+@FEW
+@given(seed=st.integers(0, 2**32), reset_max=st.integers(1, 3))
+def test_replicas_agree_while_a_purge_of_everything_goes_on(seed: int, reset_max: int) -> None:
+    """Such a purge visits a few tenants in each entry. Restarts, puts and further purges come between."""
+    rng = random.Random(seed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tenants, "TENANTS_RESET_MAX", reset_max)
+        check_replicas(history(rng, 80, purge_share=0.08), rng)
+
+
+def check_replicas(told: History, rng: random.Random) -> None:
+    """Let replicas live through a history in several ways, and compare them with each other and with the twin."""
     calm = QueueHost()
     lives: list[tuple[QueueHost, list[object]]] = [(calm, [calm.apply(entry) for entry in told.entries])]
     lives += [

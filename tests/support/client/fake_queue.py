@@ -171,7 +171,7 @@ class FakeQueue:
         self.sessions[self._last_session] = FakeSession()
         return self._last_session
 
-    def settle(self, ack: pb.PartitionAck) -> pb.PartitionAckResult:
+    def settle(self, ack: pb.PartitionAck, partition: FakePartition) -> pb.PartitionAckResult:
         result = pb.PartitionAckResult(topic_id=ack.topic_id, partition=ack.partition)
         session = self.sessions.get(ack.session)
         if ack.session and session is None:
@@ -188,11 +188,23 @@ class FakeQueue:
                 else:
                     result.codes.append(code)
                     result.counts.append(1)
+        if ack.put:
+            self._put_chain(ack, result, partition)
         if session is not None:
             session.answers[ack.request] = result
             while len(session.answers) > SESSION_REQUESTS_MAX:
                 del session.answers[min(session.answers)]
         return result
+
+    def _put_chain(self, ack: pb.PartitionAck, result: pb.PartitionAckResult, partition: FakePartition) -> None:
+        """Enqueue the messages that belong to accepted ones."""
+        base = partition.end
+        assert partition.append(ack.put, 0) == (base, None)
+        codes = [code for code, count in zip(result.codes, result.counts, strict=True) for _ in range(count)]
+        belongs = [code for code, count in zip(codes, ack.put_counts, strict=True) for _ in range(count)]
+        for at, code in enumerate(belongs):
+            if code != pb.OK:
+                del self.messages[base + at]
 
     def _settle_one(self, operation: int, sequence: int, lease_number: int, detail: pb.AckDetail | None) -> int:
         now = self.now_ms()
@@ -399,7 +411,7 @@ class FakeQueueService(rpc.QueueServicer):
             elif partition.leader != self.broker.broker_id:
                 result.error.CopyFrom(self.broker._not_leader(partition))
             else:
-                result = partition.queue.settle(ack)
+                result = partition.queue.settle(ack, partition)
                 is_dropped |= verdict == "drop"
             results.append(result)
         cluster.on_settled()

@@ -57,10 +57,11 @@ class Door:
             applier=SimpleNamespace(is_suspended=False),
             proposers=[],
             progress_listeners=[],
+            role_listeners=[],
             wake_proposers=lambda: None,
         )
         self.enqueued = 0
-        self.leases = QueueLeases(loop, self.replica, self, lambda: self.enqueued)
+        self.leases = QueueLeases(loop, self.replica, self, lambda: self.enqueued, lambda: False)
 
     def submit(self, item: qc.Item) -> asyncio.Future[ItemResult]:
         future: asyncio.Future[ItemResult] = self.loop.create_future()

@@ -22,6 +22,7 @@ class RefusingPartition:
         self.state_machine = SimpleNamespace(ready_count=1, is_leasable=lambda subtrees=(): True)
         self.proposers: list[Callable[[], None]] = []
         self.progress_listeners: list[Callable[[], None]] = []
+        self.role_listeners: list[Callable[[object], None]] = []
         self.submitted = 0
 
     def wake_proposers(self) -> None:
@@ -57,7 +58,13 @@ class Waiting:
 async def test_a_consumer_whose_lease_fails_rests_before_it_tries_again() -> None:
     """It once tried again immediately, and the loop did nothing else: seed 34 of the simulation with queues."""
     partition, consumer = RefusingPartition(), Waiting()
-    leases = QueueLeases(asyncio.get_running_loop(), cast("Any", partition), cast("Any", partition), enqueued=lambda: 0)
+    leases = QueueLeases(
+        asyncio.get_running_loop(),
+        cast("Any", partition),
+        cast("Any", partition),
+        enqueued=lambda: 0,
+        is_single_active=lambda: False,
+    )
 
     leases.add(consumer)
     for _ in range(100):

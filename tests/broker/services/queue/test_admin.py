@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.partitions.queue import finishes
+from raftmq.fsm.queue import tenants
 from raftmq.fsm.queue.commands import JobKind, Operation, StartJob
 from raftmq.fsm.queue.limits import JOBS_MAX
 from raftmq.fsm.queue.results import JobStarted
@@ -291,6 +292,24 @@ async def test_a_purge_of_everything_is_done_when_it_is_answered(queue: Queue) -
     assert counts(queue) == (0, 0, 0, 0, 0)
     await queue.put(1, id="a")
     assert counts(queue) == (1, 0, 0, 0, 0), "the ids are purged, too"
+
+
+async def test_a_purge_of_many_tenants_goes_on_by_itself_and_with_the_next_leader(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tenants, "TENANTS_RESET_MAX", 3)
+    await queue.put(40, tenant=[f"t{number}" for number in range(40)])
+    queue.node.hold_commits = True
+    starting = asyncio.ensure_future(start_job(queue, pb.PURGE_JOB))
+    await asyncio.sleep(0.01)
+    queue.node.release_commits()
+    assert (await starting).done_count == 40
+    assert counts(queue) == (0, 0, 0, 0, 0)
+    await queue.put(2, tenant=["t39", "new"])
+    await queue.restart()
+    assert counts(queue) == (2, 0, 0, 0, 0)
+    await queue.progress_until(lambda: not queue.machine.state.is_purging)
+    assert sorted(await queue.lease(9)) == [(40, 1), (41, 1)]
 
 
 async def test_a_purge_by_state_and_tenant_is_a_job_that_the_leader_ends(queue: Queue) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+from raftmq.broker.services.call import Principal, Right
+from raftmq.client.codec.queue_batch import encode_messages
 from raftmq.proto import queue_pb2 as pb
 
 from tests.support.broker.harness import Harness, running
@@ -13,6 +17,13 @@ async def leased(node: Harness, topic: pb.Topic, value: bytes = b"x", lease_ms: 
     await put(node, topic, value)
     (message,) = await poll(node, topic, lease_ms=lease_ms)
     return message
+
+
+def copy_of(ack: pb.PartitionAck) -> pb.PartitionAck:
+    """Return a copy to send: the broker takes the messages out of a request."""
+    found = pb.PartitionAck()
+    found.CopyFrom(ack)
+    return found
 
 
 async def session(node: Harness, topic: pb.Topic) -> int:
@@ -132,6 +143,96 @@ async def test_wrong_settlements_are_refused_and_change_nothing():
         for ack, code in wrong:
             assert await settle(node, ack) == [code], ack
         assert await settle(node, good) == [pb.OK]
+
+
+def chain_of(ack: pb.PartitionAck, *values: bytes, **columns: object) -> pb.PartitionAck:
+    """Return the acceptance of one message with messages to put."""
+    ack.put = encode_messages(values, **columns).seal()
+    ack.put_counts.append(len(values))
+    return ack
+
+
+async def test_an_acceptance_puts_messages_and_its_repeat_puts_nothing():
+    async with running() as node:
+        topic = await queue_topic(node)
+        message = await leased(node, topic)
+        number = await session(node, topic)
+        ack = chain_of(ack_of(topic, message, session=number, request=1), b"next", b"and next", tenants=["a", "b"])
+        assert await settle(node, copy_of(ack)) == [pb.OK]
+        assert await settle(node, copy_of(ack)) == [pb.OK], "the session knows the answer"
+        ack.session = 0
+        assert await settle(node, copy_of(ack)) == [pb.LEASE_UNKNOWN], "the token has ended"
+        assert sorted(one.value for one in await poll(node, topic, 9)) == [b"and next", b"next"]
+
+
+async def test_messages_of_an_acceptance_whose_lease_is_lost_are_not_put():
+    async with running() as node:
+        topic = await queue_topic(node, backoff_base_ms="0")
+        message = await leased(node, topic)
+        assert await settle(node, ack_of(topic, message, pb.RELEASE)) == [pb.OK]
+        assert await settle(node, chain_of(ack_of(topic, message), b"next")) == [pb.LEASE_LOST]
+        assert [one.value for one in await poll(node, topic, 9)] == [b"x"]
+
+
+async def test_messages_of_an_acceptance_are_judged_like_a_put():
+    async with running() as node:
+        topic = await queue_topic(node, max_messages="2", tenant_max_messages="1", max_message_bytes="1024")
+        message = await leased(node, topic)
+        refused = [
+            (chain_of(ack_of(topic, message), b"a", b"b", tenants=["a", "b"]), pb.QUEUE_FULL),
+            (chain_of(ack_of(topic, message), b"a"), pb.TENANT_FULL),
+            (chain_of(ack_of(topic, message), b"x" * 2000, tenants=["a"]), pb.RECORD_TOO_LARGE),
+        ]
+        for ack, code in refused:
+            assert await settle(node, ack) == [code]
+        good = chain_of(ack_of(topic, message), b"next", tenants=["a"])
+        assert await settle(node, copy_of(good)) == [pb.OK]
+
+
+async def test_a_repeated_chain_gets_its_answer_from_a_full_partition():
+    async with running() as node:
+        topic = await queue_topic(node, max_messages="2")
+        message = await leased(node, topic)
+        number = await session(node, topic)
+        ack = chain_of(ack_of(topic, message, session=number, request=1), b"next")
+        assert await settle(node, copy_of(ack)) == [pb.OK]
+        await put(node, topic, b"the last that fits")
+        assert await settle(node, copy_of(ack)) == [pb.OK]
+
+
+async def test_wrong_chains_are_refused_and_change_nothing():
+    async with running() as node:
+        topic = await queue_topic(node)
+        message = await leased(node, topic)
+        named = encode_messages([b"next"]).seal(producer_id=5)
+        wrong = [
+            (chain_of(ack_of(topic, message, pb.RELEASE), b"next"), pb.INVALID_ARGUMENT),
+            (pb.PartitionAck(put=named, put_counts=[1]), pb.INVALID_ARGUMENT),
+            (pb.PartitionAck(put=b"no batch", put_counts=[1]), pb.CORRUPT_BATCH),
+            (pb.PartitionAck(put_counts=[0]), pb.CORRUPT_BATCH),
+            (pb.PartitionAck(put=encode_messages([b"next"]).seal(), put_counts=[2]), pb.INVALID_ARGUMENT),
+            (pb.PartitionAck(put=encode_messages([b"next"]).seal(), put_counts=[1, 0]), pb.INVALID_ARGUMENT),
+            (pb.PartitionAck(put=encode_messages([b""] * 500).seal(), put_counts=[500]), pb.INVALID_ARGUMENT),
+        ]
+        for ack, code in wrong:
+            if not ack.topic_id:
+                ack.MergeFrom(ack_of(topic, message))
+            assert await settle(node, ack) == [code], ack
+        assert await settle(node, ack_of(topic, message)) == [pb.OK]
+        assert queue_of(node, topic).replica.state_machine.message_count == 0
+
+
+async def test_a_principal_without_the_right_to_produce_settles_and_puts_nothing():
+    async with running() as node:
+        topic = await queue_topic(node)
+        message = await leased(node, topic)
+        call = replace(node.call(), principal=Principal("reader", frozenset({Right.CONSUME})))
+        (refused,) = (
+            await node.queues.ack(pb.AckRequest(partitions=[chain_of(ack_of(topic, message), b"next")]), call)
+        ).partitions
+        assert refused.error.code == pb.PERMISSION_DENIED
+        (settled,) = (await node.queues.ack(pb.AckRequest(partitions=[ack_of(topic, message)]), call)).partitions
+        assert list(settled.codes) == [pb.OK]
 
 
 async def test_another_broker_refuses_settlements():

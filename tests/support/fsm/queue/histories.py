@@ -32,15 +32,18 @@ class History:
 
 
 class _Author:
-    def __init__(self, rng: random.Random, twin: Twin, log: QueueLog) -> None:
+    def __init__(self, rng: random.Random, twin: Twin, log: QueueLog, purge_share: float) -> None:
         self.rng = rng
         self.twin = twin
         self.log = log
         self.requests = 0
+        self.purge_share = purge_share
 
     def entry(self) -> Entry:
         rng = self.rng
         self.log.time_ms += rng.choice([0, 0, 1, 1, 5, 30, 200]) if rng.random() < 0.98 else 40_000
+        if self.purge_share and rng.random() < self.purge_share:
+            return self.log.commands(qc.PurgeAll(), self.item())
         kind = rng.random()
         if kind < 0.35:
             return self.log.put(self.columns(rng.randint(1, 4)))
@@ -89,8 +92,21 @@ class _Author:
         )
 
     def chain(self) -> Entry:
-        batch = seal_queue_batch(encode(self.columns(1)), message_count=1)
-        return self.log.append(EntryKind.DATA, encode_chain(self.settle(session=False), batch), 1)
+        rng = self.rng
+        known = self.messages(leased=True)
+        tokens = [(m.sequence, m.lease_number) for m in rng.sample(known, min(len(known), rng.randint(1, 3)))]
+        if not tokens or rng.random() < 0.3:
+            tokens.append((rng.randint(0, self.twin.next_sequence + 2), rng.randint(1, 3)))
+        if rng.random() < 0.2:
+            tokens.append(tokens[0])
+        put_counts = [rng.choice([0, 1, 1, 2]) for _ in tokens]
+        put_counts[-1] = max(put_counts[-1], 1)
+        count = sum(put_counts)
+        named = put_counts if rng.random() < 0.95 else [one + 1 for one in put_counts]
+        sequences, numbers = zip(*tokens, strict=True)
+        chain = qc.Chain(self.session(), self.request(), sequences, numbers, tuple(named))
+        batch = seal_queue_batch(encode(self.columns(count)), message_count=count)
+        return self.log.append(EntryKind.DATA, encode_chain(chain, batch), count)
 
     def firing(self) -> Entry:
         name = self.rng.choice(sorted(self.twin.schedules))
@@ -134,7 +150,7 @@ class _Author:
     def messages(self, *, leased: bool) -> list[TwinMessage]:
         return [m for m in self.twin.messages.values() if (m.state == LEASED) is leased]
 
-    def settle(self, *, session: bool = True) -> qc.Settle:
+    def settle(self) -> qc.Settle:
         rng = self.rng
         chosen = rng.sample(known := self.messages(leased=True), min(len(known), rng.randint(0, 3)))
         firsts = [m.sequence for m in chosen]
@@ -154,7 +170,7 @@ class _Author:
             ),
         )
         return qc.Settle(
-            self.session() if session else 0, self.request() if session else 0,
+            self.session(), self.request(),
             tuple(rng.choices([1, 1, 1, 2, 2, 3, 4], k=count)), tuple(firsts), tuple(counts), tuple(numbers),
             tuple(rng.choices([0, 0, 1, 2], k=count)) if rng.random() < 0.6 else (), details,
         )  # fmt: skip
@@ -233,11 +249,13 @@ class _Author:
         )
 
 
-def history(rng: random.Random, length: int, see: Callable[[Twin], None] = lambda twin: None) -> History:
-    """Return random entries, and the twin's answer to each."""
+def history(
+    rng: random.Random, length: int, see: Callable[[Twin], None] = lambda twin: None, *, purge_share: float = 0.0
+) -> History:
+    """Return random entries, and the twin's answer to each. `purge_share` of them purge everything, besides the usual ones."""
     twin, log = Twin(), QueueLog()
     log.time_ms = (log.time_ms >> SPAN_BITS << SPAN_BITS) - 1_000  # due times are in two spans
-    author = _Author(rng, twin, log)
+    author = _Author(rng, twin, log, purge_share)
     results: list[QueueApplied | None] = []
     counts: list[tuple[int, int, int]] = []
     for _ in range(length):

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from raftmq.fsm.queue import commands as qc
 from raftmq.fsm.queue import results as qr
+from raftmq.fsm.queue import tenants as tenants_module
 from raftmq.fsm.queue.enqueued import ReadEntry, read_entry
 from raftmq.fsm.queue.fairness import FairnessTree, ancestors
 from raftmq.fsm.queue.limits import HOUSEKEEPING_MAX, SESSION_EXPIRY_MS, SESSION_REQUESTS, SLICE_ROWS_MAX, WORK_MAX
@@ -18,6 +19,7 @@ from raftmq.fsm.queue.results import Code
 from raftmq.fsm.queue.settings import QueueSettings, backoff_ms
 from raftmq.fsm.queue.tenants import PAUSED_FOREVER, fairness_of, rate_of
 from raftmq.message_checks import TIME_AFTER, TIME_AT, Times
+from raftmq.queue_batch import QueueFields
 from raftmq.raft.entry import Entry, EntryKind
 
 READY, DELAYED, LEASED, DEAD, LINED = "ready", "delayed", "leased", "dead", "lined"
@@ -75,6 +77,14 @@ class TwinJob:
     done: int = 0
 
 
+@dataclass(frozen=True)
+class TwinVoid:
+    """A tenant whose messages were purged, as the tree still sees it."""
+
+    leased: int
+    has_ready: bool
+
+
 @dataclass
 class TwinSchedule:
     definition: bytes
@@ -103,6 +113,8 @@ class Twin:
         self.copy_first = 1
         self.copy_target = (0, 0)
         self.jitter_seed = 0
+        self.unpurged: dict[str, TwinVoid | None] = {}
+        """While everything is purged: the tenants to be visited, by number. None: messages came in the meantime."""
         self.tree = FairnessTree()
         self.rates = TenantRates()
         self.numbers: dict[str, int] = {"": 0}
@@ -135,12 +147,15 @@ class Twin:
         if self.rates.rate is not None:
             self.rates.take_unblocked(self.now, 100)
 
-    def _data(self, read: ReadEntry, base: int) -> qr.Enqueued:
+    def _data(self, read: ReadEntry, base: int) -> qr.Enqueued | qr.Chained:
         if read.firing is not None and not self._fire(read):
             return qr.Enqueued(0, is_stale=True)
-        if read.settle is not None and not self._chain(read.settle):
-            return qr.Enqueued(0, is_stale=True)
-        fields, count = read.fields, len(read.fields.body_lengths)
+        if read.chain is not None:
+            return self._chain(read.chain, read.fields, base)
+        return self._enqueue(read.fields, base)
+
+    def _enqueue(self, fields: QueueFields, base: int, omitted: frozenset[int] = frozenset()) -> qr.Enqueued:
+        count = len(fields.body_lengths)
         repeated, replaced = [], []
         dues = self._times(fields.due, count, self.now)
         ttl = self.settings.message_ttl_ms
@@ -148,6 +163,8 @@ class Twin:
         for at in range(count):
             tenant = fields.tenants.names[fields.tenants.places[at]].decode()
             self._add_tenant(tenant)
+            if at in omitted:
+                continue
             m = TwinMessage(
                 base + at,
                 tenant,
@@ -175,7 +192,7 @@ class Twin:
                 self.ids[m.id] = TwinId(m.sequence, m.id_until)
             self.messages[m.sequence] = m
             self._admit(m)
-        return qr.Enqueued(count - len(repeated), tuple(repeated), tuple(replaced))
+        return qr.Enqueued(count - len(repeated) - len(omitted), tuple(repeated), tuple(replaced))
 
     def _times(self, times: Times | None, count: int, default: int) -> list[int]:
         if times is None:
@@ -196,7 +213,30 @@ class Twin:
             result, used = self._execute(item, left)
             left -= used
             results.append(result)
-        return qr.Results(tuple(results), has_more_due=done >= HOUSEKEEPING_MAX)
+        self._continue_purge()
+        return qr.Results(tuple(results), has_more_due=done >= HOUSEKEEPING_MAX or bool(self.unpurged))
+
+    def _begin_purge(self) -> None:
+        """Let the tree keep the tenants as they were, until the purge visits them."""
+        paths = sorted(self.numbers, key=lambda path: self.numbers[path])
+        before = {path: void for path, void in self.unpurged.items() if void is not None}
+        self.unpurged = {path: before.get(path) or self._void_of(path) for path in paths}
+
+    def _void_of(self, path: str) -> TwinVoid:
+        mine = [m for m in self.messages.values() if m.tenant == path]
+        return TwinVoid(sum(m.state == LEASED for m in mine), any(m.state == READY for m in mine))
+
+    def _continue_purge(self) -> None:
+        for path in list(self.unpurged)[: tenants_module.TENANTS_RESET_MAX]:
+            self._renew(path)
+            del self.unpurged[path]
+
+    def _renew(self, path: str) -> None:
+        void = self.unpurged.get(path)
+        if void is not None:
+            self.unpurged[path] = None
+            if void.leased:
+                self.tree.free(self.numbers[path], void.leased)
 
     # -------------------------------------------------------------------------------------------------- housekeeping
 
@@ -339,14 +379,9 @@ class Twin:
                 return self._plain(item), 0
 
     def _request(self, item: qc.Lease | qc.Settle, work: int) -> tuple[qr.ItemResult, int]:
-        if item.session:
-            session = self.sessions.get(item.session)
-            if session is None:
-                return qr.Refused(Code.UNKNOWN_SESSION), 0
-            if item.request in session.requests:
-                return session.requests[item.request], 0
-            if len(session.requests) == SESSION_REQUESTS and item.request < min(session.requests):
-                return qr.Refused(Code.STALE_REQUEST), 0
+        known = self._known(item.session, item.request)
+        if known is not None:
+            return known, 0
         result: qr.Leased | qr.Settled
         if isinstance(item, qc.Lease):
             result = self._lease(item, work)
@@ -361,6 +396,17 @@ class Twin:
                 del session.requests[min(session.requests)]
         return result, used
 
+    def _known(self, number: int, request: int) -> qr.ItemResult | None:
+        if not number:
+            return None
+        session = self.sessions.get(number)
+        if session is None:
+            return qr.Refused(Code.UNKNOWN_SESSION)
+        if request in session.requests:
+            return session.requests[request]
+        is_old = len(session.requests) == SESSION_REQUESTS and request < min(session.requests)
+        return qr.Refused(Code.STALE_REQUEST) if is_old else None
+
     def _plain(self, item: qc.Item) -> qr.ItemResult:
         match item:
             case qc.StartJob():
@@ -374,10 +420,7 @@ class Twin:
                 return qr.Refused(Code.NO_SUCH_JOB) if job is None else qr.JobProgress(job.done, is_finished=True)
             case qc.PurgeAll():
                 count = len(self.messages)
-                self._are_frees_gathered = True
-                for m in self.messages.values():
-                    self._leave(m)
-                self._free()
+                self._begin_purge()
                 self.messages.clear()
                 self.ids.clear()
                 self.holders.clear()
@@ -464,7 +507,7 @@ class Twin:
         return min(times, default=None)
 
     def _is_full(self) -> bool:
-        if self.pauses.get("", 0) > self.now:
+        if self.unpurged or self.pauses.get("", 0) > self.now:
             return True
         return 0 < self.settings.leased_max <= sum(m.state == LEASED for m in self.messages.values())
 
@@ -480,7 +523,10 @@ class Twin:
         empty = []
         for path, number in self.numbers.items():
             ready = self._ready(path)
-            if ready and not self._is_held(path):
+            void = self.unpurged.get(path)
+            if void is not None and void.has_ready and not self._is_held(path):
+                self.tree.set_leasable(number, True, (0, 0, 0))
+            elif ready and not self._is_held(path):
                 self.tree.set_leasable(number, True, (ready[0].priority, ready[0].due, ready[0].sequence))
             else:
                 empty.append(number)
@@ -523,6 +569,7 @@ class Twin:
             if one not in self.numbers:
                 self.numbers[one] = len(self.numbers)
                 self.tree.add(self.numbers[one], one)
+        self._renew(path)
 
     # ------------------------------------------------------------------------------------------------------- settling
 
@@ -584,14 +631,23 @@ class Twin:
         self._give_back(m)
         return Code.OK
 
-    def _chain(self, settle: qc.Settle) -> bool:
-        for first, count, number in zip(settle.first_sequences, settle.counts, settle.lease_numbers, strict=True):
-            for sequence in range(first, first + count):
-                m = self.messages.get(sequence)
-                if m is None or m.state != LEASED or m.lease_number != number:
-                    return False
-        self._settle(settle, WORK_MAX)
-        return True
+    def _chain(self, chain: qc.Chain, fields: QueueFields, base: int) -> qr.Chained:
+        if sum(chain.put_counts) != len(fields.body_lengths):
+            return qr.Chained(qr.Refused(Code.INVALID), qr.Enqueued(0))
+        is_known = self._known(chain.session, chain.request) is not None
+        ones = (1,) * len(chain.sequences)
+        settle = qc.Settle(chain.session, chain.request, ones, chain.sequences, ones, chain.lease_numbers)
+        result, _ = self._request(settle, WORK_MAX)
+        if not isinstance(result, qr.Settled):
+            return qr.Chained(result if isinstance(result, qr.Refused) else qr.Refused(Code.INVALID), qr.Enqueued(0))
+        if is_known:
+            return qr.Chained(result, qr.Enqueued(0))
+        codes = [code for code, count in zip(result.codes, result.counts, strict=True) for _ in range(count)]
+        belongs = [code for code, count in zip(codes, chain.put_counts, strict=True) for _ in range(count)]
+        omitted = frozenset(at for at, code in enumerate(belongs) if code != Code.OK)
+        if len(omitted) == len(belongs):
+            return qr.Chained(result, qr.Enqueued(0))
+        return qr.Chained(result, self._enqueue(fields, base, omitted))
 
     # ------------------------------------------------------------------------------------------------- changes and jobs
 
