@@ -258,7 +258,7 @@ class TopicKindMismatchError(UsageError):
     """The operation does not fit the topic's kind, such as a consumer on a queue."""
 
     code = ErrorCode.TOPIC_KIND_MISMATCH
-    advice = "raftmq topic describe shows the kind of a topic"
+    advice = "the kind of a topic is shown by raftmq topic describe"
 
 
 class TooManyPartitionsError(UsageError):

@@ -154,7 +154,7 @@ def completions(cluster: LocalCluster, words: str) -> list[str]:
 
 
 def test_commands_of_logs_name_those_of_queues(cluster: LocalCluster, jobs: str) -> None:
-    """Each refusal is one sentence that says what to use."""
+    """Each refusal is one sentence that names the right client."""
     for arguments, remedy in (
         (("produce", jobs, "--value", "x"), "raftmq queue put"),
         (("consume", jobs, "--from-beginning", "--exit-at-end"), "raftmq queue get"),

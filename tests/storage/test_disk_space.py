@@ -75,7 +75,7 @@ def test_on_a_full_volume_the_ballast_is_released_before_any_file_is_opened(tmp_
 
 
 def test_copies_of_an_earlier_process_make_room_for_a_start(tmp_path: Path) -> None:
-    """A copy may be what filled the volume. The ballast stays for what comes later."""
+    """A copy may have filled the volume. The ballast stays for later needs."""
     free = [GIB]
     disk = reserve(tmp_path, free)
     assert disk.create_ballast()

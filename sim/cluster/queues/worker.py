@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
+from raftmq.broker.partitions.queue.chains import ChainAnswer
 from raftmq.broker.partitions.queue.leases import Filter
 from raftmq.broker.partitions.queue.partition import PartitionQueue
 from raftmq.fsm.queue.commands import Chain, CloseSession, Lease, OpenSession, Operation, Settle, SettleDetail
@@ -217,7 +218,7 @@ class Worker:
         )  # fmt: skip
         values = [message.value for messages in puts for message in messages]
         batch = seal_queue_batch(encode(MessageColumns(values)), message_count=len(values))
-        answer: services.ChainAnswer | None = None
+        answer: ChainAnswer | None = None
         before_ms, is_first, is_certain = taken.leased_ms, False, False
         try:
             answered, is_first = await self._repeat(partial(_chain, command, batch), _ATTEMPTS_MAX)

@@ -231,7 +231,7 @@ async def test_a_snapshot_of_many_messages_is_never_in_memory(tmp_path, monkeypa
         assert max(chunks) <= limits.snapshot_chunk_bytes + largest_row
         assert max(transactions) <= limits.snapshot_chunk_bytes + largest_row
         assert max(held) <= limits.snapshot_unwritten_bytes_max + 2 * limits.snapshot_chunk_bytes
-        assert len(restored) < 100, "the machine reads what is resident, and nothing for each message"
+        assert len(restored) < 100, "the machine reads the resident rows, and nothing for each message"
 
 
 def test_a_frame_s_rows_are_kept_once(tmp_path):

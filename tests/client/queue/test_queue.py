@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
 
 import pytest
@@ -538,7 +538,7 @@ async def test_a_full_partition_after_a_lost_attempt_says_nothing_about_that_att
 ) -> None:
     await queue.put(b"first")
     message = await got(queue)
-    verdicts = iter(["drop", detail(pb.QUEUE_FULL)])
+    verdicts: Iterator[pb.ErrorDetail | str] = iter(["drop", detail(pb.QUEUE_FULL)])
     cluster.ack_hook = lambda _: next(verdicts, None)
     await message.ack(put=[b"next"])
     assert len(cluster.acks) == 3

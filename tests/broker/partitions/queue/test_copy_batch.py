@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from crc32c import crc32c
 from raftmq.batch_header import CODEC_ZSTD, QUEUE_BATCH_MAGIC, parse_header
@@ -78,7 +79,7 @@ def test_own_headers_come_before_added_ones() -> None:
 
 
 def test_a_damaged_body_is_not_copied() -> None:
-    damaged = stored()._replace(body=b"bodX")
+    damaged = msgspec.structs.replace(stored(), body=b"bodX")
     with pytest.raises(RequestError, match="message 41 is damaged") as raised:
         copied(dead(), damaged)
     assert raised.value.code == pb.CORRUPT_BATCH

@@ -296,7 +296,7 @@ async def test_while_the_target_is_full_the_dead_wait_and_are_kept(node: QueueNo
     assert dict(queue.partition.samples())["raftmq_queue_uncopied_dead_messages"] == 2
     await queue.partition.maintain()
     await queue.progress_until(lambda: not queue.machine.jobs.by_key)
-    assert queue.machine.state.scalars.dead_count >= 2, "retention spares what is not copied"
+    assert queue.machine.state.scalars.dead_count >= 2, "retention spares messages without a copy"
     await target.settle(Operation.ACCEPT, *await target.lease(3))
     await copy_all(queue)
     assert await values(target) == dead[3:]

@@ -227,7 +227,7 @@ class Twin:
         return TwinVoid(sum(m.state == LEASED for m in mine), any(m.state == READY for m in mine))
 
     def _continue_purge(self) -> None:
-        for path in list(self.unpurged)[: tenants_module.TENANTS_RESET_MAX]:
+        for path in list(self.unpurged)[: vars(tenants_module)["TENANTS_RESET_MAX"]]:
             self._renew(path)
             del self.unpurged[path]
 
