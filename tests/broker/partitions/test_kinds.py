@@ -146,7 +146,7 @@ async def test_calls_for_logs_are_refused_for_a_topic_of_another_kind() -> None:
         errors = await errors_of_calls_for_logs(node, topic)
         assert {name: error.code for name, error in errors.items()} == dict.fromkeys(errors, pb.TOPIC_KIND_MISMATCH)
         assert {error.message for error in errors.values()} == {
-            "topic letters is of kind 'mailbox', and this call is for topics of kind 'log'"
+            "topic letters is of kind 'mailbox', and this call is for topics of kind 'log': use the clients of its kind, or name another topic"
         }
         assert not any(error.retriable for error in errors.values())
         node.lose_leadership(mailbox.replica.group_id)
