@@ -22,7 +22,7 @@ from raftmq.client.codec.queue_batch import DamagedMessage, decode_messages
 from raftmq.client.connection.resolver import Resolver
 from raftmq.client.connection.transport import GrpcTransport, Transport
 from raftmq.client.producer.producer import CompressionType
-from raftmq.client.queue.intake import LeasedMessage, LeaseOptions
+from raftmq.client.queue.intake import Intake, LeasedMessage, LeaseOptions
 from raftmq.client.queue.lease import Lease, cut_error
 from raftmq.client.queue.lease_desk import LeaseDesk
 from raftmq.client.queue.lease_token import SettlementName, find_lease, parse_token, settle_lease
@@ -306,6 +306,10 @@ class Queue(Generic[QueueValueT]):
         Returns:
             The message, or None if there was none in time.
 
+        Raises:
+            UnknownTopicError: the topic was deleted. A call that waits notices it within seconds.
+            RaftMQError: another failure (see its `outcome`).
+
         If it is cancelled, a message that arrives for it goes to the next consumer (one with `auto_accept` may be lost).
         """
         found = await self.get_many(
@@ -336,11 +340,21 @@ class Queue(Generic[QueueValueT]):
         loop = asyncio.get_running_loop()
         deadline = None if seconds is None else loop.time() + seconds
         while True:
-            left = None if deadline is None else max(0.0, deadline - loop.time())
-            leased = await intake.take(max_messages, left)
+            leased = await self._take(intake, max_messages, deadline)
             found = [message for one in leased if (message := self._message_of(one)) is not None]
             if found or not leased:
                 return found  # otherwise no value could be read, and all messages were rejected
+
+    async def _take(self, intake: Intake, count: int, deadline: float | None) -> list[LeasedMessage]:
+        """Lease messages until a deadline. Waits in turns, because a topic that was deleted never wakes those who wait."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._queue_topic.info()
+            turn = settings.QUEUE_POLL_WAIT_MS / 1000
+            left = turn if deadline is None else max(0.0, deadline - loop.time())
+            leased = await intake.take(count, min(turn, left))
+            if leased or (deadline is not None and loop.time() >= deadline):
+                return leased
 
     async def messages(
         self, *, lease_ms: float | None = None, tenants: Iterable[str] = ()
@@ -358,7 +372,7 @@ class Queue(Generic[QueueValueT]):
         intake.hold_ahead(1)
         try:
             while True:
-                for leased in await intake.take(1, None):
+                for leased in await self._take(intake, 1, None):
                     message = self._message_of(leased)
                     if message is not None:
                         yield message
@@ -410,6 +424,9 @@ class Queue(Generic[QueueValueT]):
             answers = await poll_leaders(
                 self._resolver, info, options, count, wait, self._timeout_seconds, auto_accept=auto_accept
             )
+            newest = max((leased.partition for leased in answers), default=-1)
+            if newest >= info.partition_count:  # it was added a moment ago, and its messages are leased
+                info = await self._resolver.topic(self.topic, self._timeout_seconds, partition=newest)
             found = [
                 message for leased in answers if leased.block for message in self._polled(leased, options, auto_accept)
             ]
