@@ -33,6 +33,7 @@ EVENTS: Final[Mapping[str, str]] = {
     "queue_stopped": "A defect of the SDK stopped a queue. Every call raises an error. Please report it",
     "queue_stream_opened": "A queue opened a stream to a broker",
     "queue_stream_ended": "A queue's stream ended. It is opened again, and unanswered settlements are repeated",
+    "messages_not_given_back": "Messages of a partition that the client did not know yet come again only after their leases",
     "lease_refused": "A broker could not lease messages of a partition. It tries again by itself, or another broker leads",
     "lease_renewal_failed": "A broker did not answer to renewals of leases. They are repeated soon",
     "lease_lost": "A lease ended before its message was settled. The message is delivered again",

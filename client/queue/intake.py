@@ -22,6 +22,7 @@ from raftmq.client.connection.resolver import Resolver, TopicInfo
 from raftmq.client.queue.broker_link import BrokerLink
 from raftmq.client.queue.credit import split_credit
 from raftmq.client.queue.lease import Lease, LeaseOffice, cut_error
+from raftmq.client.queue.settlement_runs import Settlement, build_ack
 from raftmq.client.queue.topic import QueuePartition
 from raftmq.errors import ClosedClientError, NotLeaderError, ProtocolError, RaftMQError
 from raftmq.message_block import MessageBlock, unpack_block
@@ -62,6 +63,23 @@ class _Parcel(msgspec.Struct, frozen=True):
     at: int
     lease: Lease
     received_at: float
+
+
+class _Declined:
+    """Settlements whose outcome nobody waits for: the leases end by themselves."""
+
+    def __init__(self, ack: pb.PartitionAck) -> None:
+        self.ack = ack
+
+    def on_result(self, result: pb.PartitionAckResult) -> None:
+        """See `Shipment`."""
+        if result.HasField("error"):
+            error = error_from_detail(result.error)
+            log.debug("messages_not_given_back partition=%d error_code=%s", result.partition, name_of(error))
+
+    def on_lost(self, error: RaftMQError) -> None:
+        """See `Shipment`."""
+        log.debug("messages_not_given_back partition=%d error_code=%s", self.ack.partition, name_of(error))
 
 
 class _Waiter:
@@ -191,7 +209,8 @@ class Intake:
             return
         link.on_received(len(block.sequences), len(leased.block))
         if partition is None:
-            return  # the topic was deleted
+            self._decline(link, leased, block)
+            return
         self._office.prepare(partition)
         now = self._loop.time()
         remaining = block.lease_remaining_ms
@@ -199,6 +218,19 @@ class Intake:
             seconds = remaining[at] / 1000 if remaining is not None else settings.LEASE_ASSUMED_SECONDS
             lease = Lease(self._office, partition, sequence, lease_number, seconds, self._options.lease_ms)
             self._buffer.append(_Parcel(block, at, lease, now))
+
+    def _decline(self, link: BrokerLink, leased: pb.LeasedMessages, block: MessageBlock) -> None:
+        """Give back messages of a partition that was added a moment ago, and that the topology does not show yet."""
+        info = self._topic()
+        if info is None or info.topic_id != leased.topic_id:
+            return  # the topic was deleted
+        partition = QueuePartition(leased.topic_id, leased.partition, 0)
+        detail = pb.AckDetail(delay_ms=0, is_uncounted=True)
+        settlements = [
+            Settlement(Lease(self._office, partition, sequence, number, 0.0, 0), pb.RELEASE, detail)
+            for sequence, number in zip(block.sequences, block.lease_numbers, strict=True)
+        ]
+        link.ship(_Declined(build_ack(partition, settlements)))
 
     def _partition(self, leased: pb.LeasedMessages) -> QueuePartition | None:
         info = self._topic()

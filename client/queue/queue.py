@@ -318,6 +318,10 @@ class Queue(Generic[QueueValueT]):
         Returns:
             The message, or None if there was none in time.
 
+        Raises:
+            UnknownTopicError: the topic was deleted. A call that waits notices it within seconds.
+            RaftMQError: another failure (see its `outcome`).
+
         If it is cancelled, a message that arrives for it goes to the next consumer (one with `auto_accept` may be lost).
         """
         found = await self.get_many(

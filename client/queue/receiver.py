@@ -47,12 +47,10 @@ class Receiver(Generic[QueueValueT]):
         """Lease messages as soon as there is one, within `seconds`. None: without an end."""
         if auto_accept or seconds == 0:
             return await self._poll(options, max_messages, seconds, auto_accept=auto_accept)
-        intake = self._desk.intake(options)
         loop = asyncio.get_running_loop()
         deadline = None if seconds is None else loop.time() + seconds
         while True:
-            left = None if deadline is None else max(0.0, deadline - loop.time())
-            leased = await intake.take(max_messages, left)
+            leased = await self.take(options, max_messages, deadline)
             found = [message for one in leased if (message := self._message_of(one)) is not None]
             if found or not leased:
                 return found  # otherwise no value could be read, and all messages were rejected
@@ -63,12 +61,24 @@ class Receiver(Generic[QueueValueT]):
         intake.hold_ahead(1)
         try:
             while True:
-                for leased in await intake.take(1, None):
+                for leased in await self.take(options, 1, None):
                     message = self._message_of(leased)
                     if message is not None:
                         yield message
         finally:
             intake.hold_ahead(-1)
+
+    async def take(self, options: LeaseOptions, count: int, deadline: float | None) -> list[LeasedMessage]:
+        """Lease messages until a deadline. Waits in turns, because a topic that was deleted never wakes those who wait."""
+        intake = self._desk.intake(options)
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._topic.info()
+            turn = settings.QUEUE_POLL_WAIT_MS / 1000
+            left = turn if deadline is None else max(0.0, deadline - loop.time())
+            leased = await intake.take(count, min(turn, left))
+            if leased or (deadline is not None and loop.time() >= deadline):
+                return leased
 
     async def _poll(
         self, options: LeaseOptions, count: int, seconds: float | None, *, auto_accept: bool
@@ -79,6 +89,9 @@ class Receiver(Generic[QueueValueT]):
             answers = await poll_leaders(
                 self._resolver, info, options, count, wait, self._timeout_seconds, auto_accept=auto_accept
             )
+            newest = max((leased.partition for leased in answers), default=-1)
+            if newest >= info.partition_count:  # it was added a moment ago, and its messages are leased
+                info = await self._resolver.topic(self._topic.name, self._timeout_seconds, partition=newest)
             found = [
                 message for leased in answers if leased.block for message in self._polled(leased, options, auto_accept)
             ]

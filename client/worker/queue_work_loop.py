@@ -33,9 +33,9 @@ class WorkQueue(Queue[bytes]):
     """A queue that also returns messages as they are leased, without the object that programs get."""
 
     async def take(self, lease_ms: int) -> list[LeasedMessage]:
-        """Lease one message, as soon as there is one. Empty: the queue is being closed."""
+        """Lease one message, as soon as there is one."""
         self._check_usable()
-        return await self._desk.intake(LeaseOptions(lease_ms)).take(1, None)
+        return await self._receiver.take(LeaseOptions(lease_ms), 1, None)
 
     def hold_ahead(self, lease_ms: int, change: int) -> None:
         """Change the number of messages to hold ready beside those that somebody waits for."""

@@ -148,12 +148,13 @@ class QueueGate:
             )
         if config.bytes_max and there.bytes + load.bytes > config.bytes_max:
             return _full(pb.QUEUE_FULL, f"the partition holds {there.bytes} of at most {config.bytes_max} bytes")
-        new = 0
+        new: set[bytes] = set()
         for name, count in load.tenant_messages.items():
             path = name.decode()
             tenant = tenants.by_path.get(path)
-            new += tenant is None and name not in self._proposed.tenant_messages
-            if tenant is not None and tenants.is_void(tenant):
+            if tenant is None:
+                new.add(name)
+            elif tenants.is_void(tenant):
                 tenant = None
             messages = self._pending(name, bytes_too=False) + (tenant.total if tenant is not None else 0)
             if config.tenant_messages_max and messages + count > config.tenant_messages_max:
@@ -163,11 +164,20 @@ class QueueGate:
             size = self._pending(name, bytes_too=True) + (tenant.bytes if tenant is not None else 0)
             if config.tenant_bytes_max and size + load.tenant_bytes[name] > config.tenant_bytes_max:
                 return _full(pb.TENANT_FULL, f"tenant {path!r} has {size} of at most {config.tenant_bytes_max} bytes")
-        if new and len(tenants.by_path) + len(self._proposed.tenant_messages) + new > TENANTS_MAX:
+        if new and self._has_too_many_tenants(new):
             return RequestError(
                 pb.TOO_MANY_TENANTS, f"the partition has {len(tenants.by_path)} of at most {TENANTS_MAX} tenants"
             )
         return None
+
+    def _has_too_many_tenants(self, new: set[bytes]) -> bool:
+        """Return whether these tenants are too many, together with those that are known and those that are under way."""
+        by_path = self._machine.state.tenants.by_path
+        admitted, proposed = self._admitted.tenant_messages, self._proposed.tenant_messages
+        if len(by_path) + len(admitted) + len(proposed) + len(new) <= TENANTS_MAX:
+            return False  # the common case, without a look at each name
+        coming = new | {name for name in (*admitted, *proposed) if name.decode() not in by_path}
+        return len(by_path) + len(coming) > TENANTS_MAX
 
     def _pending(self, name: bytes, *, bytes_too: bool) -> int:
         if bytes_too:

@@ -60,17 +60,22 @@ class Deliveries:
         self, partition: ServedPartition, leased: Leased, on_delivered: OnDelivered, *, auto_accept: bool = False
     ) -> None:
         """Make a delivery of messages whose lease was just applied. `on_delivered` may be called before this returns."""
-        facts = partition.queue.leased_facts(leased)
-        if facts is None:
-            on_delivered(None)
-            return
-        bodies = None if auto_accept else partition.queue.bodies.in_memory(facts.sequences)
-        if bodies is not None:
-            on_delivered(Delivery(partition, leased, len(bodies), facts.block(bodies)))
-            return
-        task = self._host.loop.create_task(self._run(partition, leased, facts, on_delivered, auto_accept=auto_accept))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        delivery = None
+        try:
+            facts = partition.queue.leased_facts(leased)
+            bodies = None if facts is None or auto_accept else partition.queue.bodies.in_memory(facts.sequences)
+            if facts is not None and bodies is None:
+                running = self._run(partition, leased, facts, on_delivered, auto_accept=auto_accept)
+                task = self._host.loop.create_task(running)
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+                return
+            if facts is not None and bodies is not None:
+                delivery = Delivery(partition, leased, len(bodies), facts.block(bodies))
+        except Exception as error:  # noqa: BLE001 -- the consumer waits for this delivery before all later ones
+            self._host.supervisor.record_failure(Work.CALLBACK, error)
+            partition.queue.leases.give_back(leased)
+        on_delivered(delivery)
 
     async def _run(
         self,
@@ -81,17 +86,18 @@ class Deliveries:
         *,
         auto_accept: bool,
     ) -> None:
-        delivery = None
+        delivery, is_accepting = None, False
         try:
             async with self._cold_slots:
                 bodies = await partition.queue.read_bodies(facts.sequences)
+            is_accepting = auto_accept
             accepted = await self._accept(partition, leased) if auto_accept else None
             delivery = _delivery(partition, leased, facts, bodies, accepted)
-        except RequestError:
-            if not auto_accept:  # else they may be accepted, and nobody may get them any more
-                partition.queue.leases.give_back(leased)
         except Exception as error:  # noqa: BLE001 -- the root of a task
-            self._host.supervisor.record_failure(Work.CALLBACK, error)
+            if not isinstance(error, RequestError):
+                self._host.supervisor.record_failure(Work.CALLBACK, error)
+            if not is_accepting:  # else they may be accepted, and nobody may get them any more
+                partition.queue.leases.give_back(leased)
         finally:
             on_delivered(delivery)
 

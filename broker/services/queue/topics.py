@@ -88,7 +88,10 @@ class QueueTopics:
         """Have a consumer wait at the partitions that have a replica here, until `forget`. `on_gone` is called if the topic is deleted."""
         version = self._host.topology_version()
         self._followed[consumer] = _Followed(topic.topic_id, numbers, on_gone)
-        consumer.attach(self.served(topic, numbers))
+        served = self.served(topic, numbers)
+        for partition in served:
+            partition.queue.upkeep.configure()  # a limit that was lowered binds from the first lease on
+        consumer.attach(served)
         if self._task is None:
             self._task = self._host.loop.create_task(self._follow(version))
 

@@ -6,16 +6,19 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
+from zlib import crc32
 
 import pytest
 from raftmq import errors
 from raftmq.client.base import settings
+from raftmq.client.queue.intake import Intake
 from raftmq.client.queue.message import Message
 from raftmq.client.queue.new_message import NewMessage
 from raftmq.client.queue.queue import Queue
 from raftmq.proto import queue_pb2 as pb
 
 from tests.support.client.fake_broker import FakeCluster, detail
+from tests.support.client.fake_queue import FakeQueue
 
 
 @pytest.fixture
@@ -627,6 +630,67 @@ async def test_a_refused_stream_raises_where_somebody_waits(queue: Queue, cluste
     message = await getting
     assert message is not None
     assert message.value == b"later"
+
+
+def id_in(partition: int, partitions: int) -> str:
+    """Return an id whose messages go to one of so many partitions."""
+    return next(f"id-{n}" for n in range(100) if crc32(f"id-{n}".encode()) % partitions == partition)
+
+
+async def put_into_added_partition(cluster: FakeCluster) -> FakeQueue:
+    """Add a partition, and put a message into it with a client that knows it. Return its messages."""
+    cluster.add_partitions("jobs", 2)
+    added = cluster.topics["jobs"].partitions[1]
+    added.is_queue, added.leader = True, cluster.topics["jobs"].partitions[0].leader
+    async with Queue("jobs", bootstrap_servers=cluster.bootstrap_servers) as other:
+        result = await other.put(b"in the new one", id=id_in(1, 2))
+        assert result.partition == 1
+    return added.queue
+
+
+async def test_messages_of_a_partition_that_is_not_known_yet_are_given_back(queue: Queue, cluster: FakeCluster) -> None:
+    """They were dropped, and came again after their leases, with an attempt less."""
+    getting = asyncio.ensure_future(queue.get())
+    await cluster.wait_queue(lambda: any(stream.credit for stream in cluster.queue_streams))
+    async with cluster.silence():
+        fake = await put_into_added_partition(cluster)
+        async with asyncio.timeout(10):
+            await cluster.wait_queue(lambda: bool(fake.releases))
+        assert fake.releases[0].is_uncounted
+    message = await getting
+    assert message is not None
+    assert (message.value, message.attempt) == (b"in the new one", 1)
+
+
+async def test_a_poll_looks_up_a_partition_that_is_not_known_yet(queue: Queue, cluster: FakeCluster) -> None:
+    """A message that was accepted automatically was lost."""
+    topics = queue._resolver.topics
+    before = topics["jobs"]
+    async with cluster.silence():
+        await put_into_added_partition(cluster)
+        topics["jobs"] = before
+        message = await got(queue, wait_ms=0, auto_accept=True)
+        assert message.value == b"in the new one"
+
+
+async def test_who_waits_learns_that_the_topic_was_deleted(
+    queue: Queue, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings, "QUEUE_POLL_WAIT_MS", 50)
+    # as if the topology told it before the stream did, which is then closed
+    monkeypatch.setattr(Intake, "on_refused", lambda _self, _error: None)
+
+    async def iterate() -> None:
+        async for _ in queue:
+            raise AssertionError("there is no message")
+
+    waiting = [asyncio.ensure_future(queue.get()), asyncio.ensure_future(iterate())]
+    await cluster.wait_queue(lambda: any(stream.credit for stream in cluster.queue_streams))
+    cluster.delete_topic("jobs")
+    async with asyncio.timeout(10):
+        for one in waiting:
+            with pytest.raises(errors.UnknownTopicError):
+                await one
 
 
 async def test_close_gives_back_what_nobody_has_got(cluster: FakeCluster) -> None:

@@ -50,6 +50,33 @@ async def test_a_partition_refuses_a_new_tenant_beyond_its_maximum(monkeypatch: 
         assert not (await put(node, topic, b"0", tenants=["a"])).HasField("error"), "it is known"
 
 
+async def test_messages_of_known_tenants_that_are_under_way_are_no_new_tenants(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(gate_module, "TENANTS_MAX", 4)
+    async with running() as node:
+        topic = await queue_topic(node)
+        assert not (await put(node, topic, b"0", b"1", tenants=["a", "b"])).HasField("error")
+        node.hold_commits = True
+        known = asyncio.ensure_future(put(node, topic, b"2", b"3", tenants=["a", "b"]))
+        await asyncio.sleep(0.01)
+        new = asyncio.ensure_future(put(node, topic, b"4", tenants=["c"]))
+        await asyncio.sleep(0.01)
+        assert not new.done(), "it is the third tenant"
+        node.release_commits()
+        assert not (await known).HasField("error")
+        assert not (await new).HasField("error")
+
+
+async def test_new_tenants_of_one_request_count_together(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(gate_module, "TENANTS_MAX", 3)
+    async with running() as node:
+        topic = await queue_topic(node)
+        gate = queue_of(node, topic).gate
+        for name, is_admitted in (("a", True), ("b", True), ("a", True), ("c", False)):
+            content = encode_messages([b"x"], tenants=[name]).seal()
+            header = gate.check(content, 1 << 20)
+            assert (gate.admit(header, content) is None) is is_admitted, name
+
+
 async def test_limits_of_an_earlier_term_are_forgotten():
     async with running() as node:
         topic = await queue_topic(node, max_messages="1")

@@ -223,3 +223,36 @@ async def test_a_poll_waits_until_the_queue_clock_runs():
         assert not polling.done()
         queue.clock._median_ms = lambda: node.clock_ms
         assert [one.value for one in await polling] == [b"x"]
+
+
+@pytest.mark.parametrize(
+    ("part", "auto_accept"), [("leased_facts", False), ("read_bodies", False), ("read_bodies", True)]
+)
+@pytest.mark.parametrize("failure", [RuntimeError("a defect"), RequestError(pb.NOT_READY, "the disk is slow")])
+async def test_messages_that_cannot_be_delivered_are_given_back_uncounted(
+    part: str, failure: Exception, monkeypatch: pytest.MonkeyPatch, *, auto_accept: bool
+):
+    async with running(recent_bytes_max=1) as node:
+        topic = await queue_topic(node)
+        await put(node, topic, b"x")
+        await put(node, topic, b"the body of x is on disk")
+        queue, failures = queue_of(node, topic), list[BaseException]()
+        monkeypatch.setattr(node.supervisor, "record_failure", lambda _work, error: failures.append(error))
+        works = getattr(queue, part)
+
+        def fail_once(*arguments: object) -> object:
+            monkeypatch.setattr(queue, part, works)
+            raise failure
+
+        monkeypatch.setattr(queue, part, fail_once)
+        found = await poll(node, topic, 1, auto_accept=auto_accept, max_wait_ms=5000)
+        assert [(one.value, one.attempts) for one in found] == [(b"x", 1)]
+        assert failures == [failure] * (part == "leased_facts" or isinstance(failure, RuntimeError))
+
+
+async def test_a_lowered_limit_binds_from_the_first_poll_on():
+    async with running() as node:
+        topic = await queue_topic(node)
+        await put(node, topic, *[b"x"] * 5)
+        await node.admin.alter_topic(pb.AlterTopicRequest(name="jobs", set={"leased.max": "2"}), node.call())
+        assert len(await poll(node, topic, 5, max_wait_ms=5000)) == 2
