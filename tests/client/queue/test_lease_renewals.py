@@ -7,6 +7,7 @@ import gc
 import threading
 from typing import cast
 
+import pytest
 from raftmq.client.base import settings
 from raftmq.client.membership.member_calls import GroupCall
 from raftmq.client.queue.lease import Lease, LeaseOffice
@@ -111,6 +112,18 @@ def test_a_lease_settled_during_its_renewal_is_not_lost() -> None:
     assert not made.take_news()
 
 
+def test_a_lease_that_its_settlement_ended_is_not_lost() -> None:
+    """It is renewed until the answer to the settlement."""
+    made, lease = renewals(), lease_of(1)
+    made.hold((lease,), 0.0)
+    lease.is_settled = True
+    call = call_at(made, 10.0)
+    made.on_answer(call, answer(call, pb.LEASE_UNKNOWN), 10.0)
+    assert not lease.is_lost
+    assert not made.take_news()
+    assert isinstance(made.next_call(30.0), float)
+
+
 def test_a_failed_renewal_is_repeated_before_the_lease_ends() -> None:
     made, lease = renewals(), lease_of(1)
     made.hold((lease,), 0.0)
@@ -138,8 +151,9 @@ def test_each_broker_is_asked_about_its_own_partitions() -> None:
     assert {call_at(made, 10.0).address, call_at(made, 10.0).address} == {"a:1", "b:1"}
 
 
-async def test_leases_are_renewed_while_the_program_blocks_its_loop() -> None:
-    """The brokers run in a thread of their own, as other processes would."""
+@pytest.mark.parametrize("is_settling", [False, True])
+async def test_leases_are_renewed_while_the_program_blocks_its_loop(is_settling: bool) -> None:
+    """The brokers run in a thread of their own, as other processes would. A settlement that waits for the loop is not sent yet."""
     ready, done = threading.Event(), threading.Event()
     shared: dict[str, str] = {}
     renewed = threading.Event()
@@ -161,8 +175,10 @@ async def test_leases_are_renewed_while_the_program_blocks_its_loop() -> None:
             await queue.put(b"x")
             message = await queue.get(lease_ms=1500)
             assert message is not None
+            acking = asyncio.ensure_future(message.ack()) if is_settling else None
+            await asyncio.sleep(0)
             assert renewed.wait(20)  # blocks the event loop
-            await message.ack()
+            await (acking or message.ack())
     finally:
         done.set()
         await asyncio.to_thread(thread.join)
