@@ -132,8 +132,10 @@ class Lease(msgspec.Struct, eq=False, weakref=True):
     ) -> None:
         self.check_held()
         self.is_settled = True
-        self.office.drop((self,))
-        (verdict,) = await self.office.settle((self,), operation, detail, puts)
+        try:
+            (verdict,) = await self.office.settle((self,), operation, detail, puts)
+        finally:
+            self.office.drop((self,))  # renewed until here: the answer may come late, and a blocked loop has not sent it yet
         self.end(verdict)
         if isinstance(verdict, QueueFullError | TenantFullError):
             self.office.hold((self,))  # the program still has the message, and can settle it in another way
@@ -163,8 +165,11 @@ async def accept_all(office: LeaseOffice, leases: Sequence[Lease]) -> None:
         else:
             lease.is_settled = True
             held.append(lease)
-    office.drop(held)
-    for lease, verdict in zip(held, await office.settle(held, pb.ACCEPT, None), strict=True):
+    try:
+        verdicts = await office.settle(held, pb.ACCEPT, None)
+    finally:
+        office.drop(held)
+    for lease, verdict in zip(held, verdicts, strict=True):
         if verdict is not None:
             lease.end(verdict)
             failures.append(verdict)

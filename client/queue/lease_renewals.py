@@ -3,8 +3,8 @@
 Two threads use `LeaseRenewals`. One makes the calls (`next_call`, `on_answer`, `on_error`, `take_news`; one call at a time), the event loop
 uses the rest. Each method holds the lock briefly and never waits. Must not do I/O.
 
-A lease is renewed when a third of it has passed. It is no longer renewed when it is settled, when a broker says that it has ended, or when
-nobody refers to it any more: a program that forgot a message can never settle it.
+A lease is renewed when a third of it has passed. It is no longer renewed when its settlement is answered, when a broker says that it has
+ended, or when nobody refers to it any more: a program that forgot a message can never settle it.
 """
 
 from __future__ import annotations
@@ -165,8 +165,8 @@ class LeaseRenewals:
             lease = settlement.lease
             if code == pb.OK:
                 self.renewed_total += 1
-            elif self._held.pop(token_of(lease), None) is not None:  # else it was settled while it was being renewed
-                lease.is_lost = True
+            elif self._held.pop(token_of(lease), None) is not None and not lease.is_settled:
+                lease.is_lost = True  # a settled lease ended by its settlement, whose answer is on its way
                 self._lost.append(lease)
 
     def _retry(self, leases: Iterable[Lease], now: float) -> None:
