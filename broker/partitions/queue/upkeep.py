@@ -125,6 +125,7 @@ class QueueUpkeep:
 
     def _on_ticked(self) -> None:
         self._is_tick_proposed = False
+        self._on_progress()  # a timer that ended between the application of the tick and now proposed nothing
         self._partition.leases.wake()
 
     # ------------------------------------------------------------------------------------------------ settings
