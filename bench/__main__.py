@@ -65,6 +65,11 @@ def figures_of(name: str) -> Sequence[Figure]:
     return LOADS[name].figures if name in LOADS else spark.figures()
 
 
+def measure_group(name: str, found: dict[str, float]) -> None:
+    """Run a measurement of `GROUPS`."""
+    found.update(GROUPS[name][1]())
+
+
 def cause_of(error: BaseException) -> str:
     """Return the text of an error, and of the first one in a group of them."""
     while isinstance(error, BaseExceptionGroup):
@@ -108,7 +113,7 @@ class Run:
             if name in PARTITIONS:
                 self._measure_partitions(name)
             elif name in GROUPS:
-                self._measure(name, GROUPS[name][1])
+                self._measure(name, partial(measure_group, name))
             elif name in LOADS:
                 self._measure(name, partial(run_load, LOADS[name], self._loads))
             elif name == SPARK:
@@ -153,20 +158,20 @@ class Run:
         self._samples.append(Sample(name, RAFTMQ, 1, load, processor_ms, seconds, figures))
         self._write()
 
-    def _measure(self, name: str, function: Callable[[], dict[str, float]]) -> None:
-        """Measure one round on fresh clusters, or without a cluster. A failure is reported, and the other rows are measured."""
+    def _measure(self, name: str, measure: Callable[[dict[str, float]], None]) -> None:
+        """Measure one round on fresh clusters, or without a cluster. If it fails, its figures so far and the other rows remain."""
         load, processor_ms, started = load_average(), probe_processor(), time.perf_counter()
+        found: dict[str, float] = {}
         try:
-            found = function()
+            measure(found)
         except Exception as error:  # noqa: BLE001 -- the root of a measurement; the report shows every error
             self._failures.append(Failure(name, RAFTMQ, cause_of(error)))
             self._tell(f"{name}: failed: {cause_of(error)}")
-            self._write()
-            return
         seconds = time.perf_counter() - started
-        self._tell(f"{name}: {', '.join(f'{figure} {value:,.2f}' for figure, value in found.items())}")
-        figures = {figure: [value] for figure, value in found.items()}
-        self._samples.append(Sample(name, RAFTMQ, 1, load, processor_ms, seconds, figures))
+        if found:
+            self._tell(f"{name}: {', '.join(f'{figure} {value:,.2f}' for figure, value in found.items())}")
+            figures = {figure: [value] for figure, value in found.items()}
+            self._samples.append(Sample(name, RAFTMQ, 1, load, processor_ms, seconds, figures))
         self._write()
 
     def _measure_spark(self) -> None:

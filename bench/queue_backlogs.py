@@ -11,7 +11,7 @@ import time
 import raftmq
 from raftmq.testing import LocalCluster
 
-from bench.queue_load_parts import CALM_SECONDS, LoadScale, create, cycle_rate, put_all
+from bench.queue_load_parts import CALM_SECONDS, Found, LoadScale, create, cycle_rate, put_all
 from bench.workloads import VALUE_BYTES, Figure
 
 WORKERS_OF_NOISE = 20
@@ -32,7 +32,7 @@ def tenants_figures() -> tuple[Figure, ...]:
     )
 
 
-async def measure_tenants(cluster: LocalCluster, scale: LoadScale) -> dict[str, float]:
+async def measure_tenants(cluster: LocalCluster, scale: LoadScale, found: Found) -> None:
     """Measure cycles of an empty queue, and of two where the messages of one tenant and of many wait, in turns."""
     servers, value = cluster.bootstrap_servers, os.urandom(VALUE_BYTES)
     fair = {"fairness": "round_robin"}
@@ -54,7 +54,7 @@ async def measure_tenants(cluster: LocalCluster, scale: LoadScale) -> dict[str, 
             for _ in range(scale.turns)
         ]
     base, of_one, of_many = map(statistics.median, zip(*turns, strict=True))
-    return {"tenants_empty": base, "tenants_one": 100 * of_one / base, "tenants_share": 100 * of_many / base}
+    found |= {"tenants_empty": base, "tenants_one": 100 * of_one / base, "tenants_share": 100 * of_many / base}
 
 
 # ------------------------------------------------------------------------------------------------------------- ten million
@@ -70,7 +70,7 @@ def ready_figures() -> tuple[Figure, ...]:
     )
 
 
-async def measure_ready(cluster: LocalCluster, scale: LoadScale) -> dict[str, float]:
+async def measure_ready(cluster: LocalCluster, scale: LoadScale, found: Found) -> None:
     """Measure cycles before and after millions of messages of one tenant are ready, then restart the leader and kill the next one."""
     servers, value = cluster.bootstrap_servers, os.urandom(VALUE_BYTES)
     names = await create(servers, {}, {})
@@ -78,6 +78,7 @@ async def measure_ready(cluster: LocalCluster, scale: LoadScale) -> dict[str, fl
     async with empty, full:
         before = [await cycle_rate(empty, scale.cycles) for _ in range(scale.turns)]
         seconds = await put_all(full, scale.ready, lambda _: raftmq.NewMessage(value))
+        found["ready_put"] = scale.ready / seconds
         await asyncio.sleep(min(CALM_SECONDS, scale.idle_seconds))
         beside, rates = [], []
         for _ in range(scale.turns):
@@ -85,15 +86,9 @@ async def measure_ready(cluster: LocalCluster, scale: LoadScale) -> dict[str, fl
             rates.append(await cycle_rate(full, scale.cycles))
     # A broker that holds millions may serve an empty queue slower, too, so the better base counts.
     base = max(statistics.median(before), statistics.median(beside))
-    stopped = await asyncio.to_thread(_restart_leader, cluster, names[1], is_killed=False)
-    killed = await asyncio.to_thread(_restart_leader, cluster, names[1], is_killed=True)
-    return {
-        "ready_put": scale.ready / seconds,
-        "ready_empty": base,
-        "ready_share": 100 * statistics.median(rates) / base,
-        "ready_restart": stopped,
-        "ready_restart_killed": killed,
-    }
+    found |= {"ready_empty": base, "ready_share": 100 * statistics.median(rates) / base}
+    found["ready_restart"] = await asyncio.to_thread(_restart_leader, cluster, names[1], is_killed=False)
+    found["ready_restart_killed"] = await asyncio.to_thread(_restart_leader, cluster, names[1], is_killed=True)
 
 
 def _restart_leader(cluster: LocalCluster, topic: str, *, is_killed: bool) -> float:
@@ -119,7 +114,7 @@ def noisy_figures() -> tuple[Figure, ...]:
     )
 
 
-async def measure_noisy(cluster: LocalCluster, scale: LoadScale) -> dict[str, float]:
+async def measure_noisy(cluster: LocalCluster, scale: LoadScale, found: Found) -> None:
     """Measure the time from the put of a quiet tenant's message to its handler, alone and while a noisy tenant's messages are ready."""
     servers, value = cluster.bootstrap_servers, os.urandom(VALUE_BYTES)
     config = {"fairness": "round_robin", "tenant.leased.max": str(WORKERS_OF_NOISE // 2)}
@@ -152,7 +147,7 @@ async def measure_noisy(cluster: LocalCluster, scale: LoadScale) -> dict[str, fl
         results = await asyncio.gather(*workers, return_exceptions=True)
         for failure in (result for result in results if isinstance(result, Exception)):
             raise failure
-    return {"noisy_alone_p95": alone * 1000, "noisy_dwell_p95": 100 * beside / alone}
+    found |= {"noisy_alone_p95": alone * 1000, "noisy_dwell_p95": 100 * beside / alone}
 
 
 async def _put_quietly(queue: raftmq.Queue[bytes], seconds: float) -> None:

@@ -14,7 +14,7 @@ import raftmq
 from raftmq.testing import LocalCluster
 
 from bench.partitions import cpu_seconds
-from bench.queue_load_parts import LOG, DelayedMessages, LoadScale, create, put_all
+from bench.queue_load_parts import LOG, DelayedMessages, Found, LoadScale, create, put_all
 from bench.queue_probe import ACK, LEASE, PUT, Call, p99, probed
 from bench.timed_broker import Span, read_spans
 from bench.workloads import VALUE_BYTES, Figure
@@ -41,7 +41,7 @@ def saturated_figures() -> tuple[Figure, ...]:
     )
 
 
-async def measure_saturated(cluster: LocalCluster, scale: LoadScale) -> dict[str, float]:
+async def measure_saturated(cluster: LocalCluster, scale: LoadScale, found: Found) -> None:
     """Put delayed messages without a pause, and time single puts and acknowledgements during write-backs and between them."""
     servers = cluster.bootstrap_servers
     (name,) = await create(servers, {})
@@ -69,7 +69,7 @@ async def measure_saturated(cluster: LocalCluster, scale: LoadScale) -> dict[str
             raise RuntimeError("no write-back ran: measure for longer with --load saturated_seconds=N")
         beside, between = split([call for call in calls if began_at <= call.began_at < ended_at], spans)
     elapsed = ended_at - began_at
-    return {
+    found |= {
         "saturated_ack_p99": p99(beside, ACK),
         "saturated_put_p99": p99(beside, PUT),
         "saturated_ack_between": p99(between, ACK),
@@ -113,7 +113,7 @@ def due_figures() -> tuple[Figure, ...]:
     )
 
 
-async def measure_due(cluster: LocalCluster, scale: LoadScale) -> dict[str, float]:
+async def measure_due(cluster: LocalCluster, scale: LoadScale, found: Found) -> None:
     """Let all messages become due in one second, and write beside them, and put, lease and settle in the same queue."""
     servers, value = cluster.bootstrap_servers, os.urandom(VALUE_BYTES)
     (name,) = await create(servers, {})
@@ -136,4 +136,5 @@ async def measure_due(cluster: LocalCluster, scale: LoadScale) -> dict[str, floa
         calls.clear()
         await asyncio.sleep(1 + scale.due_watched_seconds)
         seen = list(calls)
-        return {"due_p99": await beside.p99()} | {f"due_{name}_p99": p99(seen, name) for name in (PUT, LEASE, ACK)}
+        found["due_p99"] = await beside.p99()
+        found |= {f"due_{name}_p99": p99(seen, name) for name in (PUT, LEASE, ACK)}

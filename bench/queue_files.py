@@ -15,7 +15,7 @@ import raftmq
 from raftmq.storage.page_release import allocated_bytes
 from raftmq.testing import LocalCluster
 
-from bench.queue_load_parts import DAY_MS, LOG, LoadScale, create, put_all
+from bench.queue_load_parts import DAY_MS, LOG, Found, LoadScale, create, put_all
 from bench.workloads import VALUE_BYTES, Figure
 from bench.written_beside import written_beside
 
@@ -95,7 +95,7 @@ class _Flow:
             self.accepted_count += len(found)
 
 
-async def measure_files(cluster: LocalCluster, scale: LoadScale) -> dict[str, float]:
+async def measure_files(cluster: LocalCluster, scale: LoadScale, found: Found) -> None:
     """Let messages pass through a queue in which some stay, and look at the files of all replicas every second."""
     servers, kept = cluster.bootstrap_servers, os.urandom(KEPT_BYTES)
     (name,) = await create(servers, {})
@@ -124,7 +124,7 @@ async def measure_files(cluster: LocalCluster, scale: LoadScale) -> dict[str, fl
             for task in working:
                 task.cancel()
         assert first is not None
-        return {
+        found |= {
             "file_share": 100 * share,
             "file_size": largest / MIB,
             "file_rate": flow.accepted_count / elapsed,

@@ -19,6 +19,8 @@ PUT_BATCH = 1000
 PUTS_IN_FLIGHT = 8
 CALM_SECONDS = 5.0
 DAY_MS = 86_400_000
+Found = dict[str, float]
+"""Figure → value, filled while a measurement runs."""
 
 
 @dataclass(frozen=True, slots=True)

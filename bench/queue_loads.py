@@ -16,7 +16,7 @@ from raftmq.testing import OWN_COMMAND, LocalCluster
 
 from bench import queue_backlogs, queue_commits, queue_files, timed_broker
 from bench.partitions import cpu_seconds
-from bench.queue_load_parts import CALM_SECONDS, DAY_MS, LOG, DelayedMessages, LoadScale, create, put_all
+from bench.queue_load_parts import CALM_SECONDS, DAY_MS, LOG, DelayedMessages, Found, LoadScale, create, put_all
 from bench.workloads import VALUE_BYTES, Figure
 from bench.written_beside import written_beside
 
@@ -32,19 +32,20 @@ class Load:
     """Describe one measurement."""
 
     figures: tuple[Figure, ...]
-    measure: Callable[[LocalCluster, LoadScale], Awaitable[dict[str, float]]]
+    measure: Callable[[LocalCluster, LoadScale, Found], Awaitable[None]]
+    """Adds each figure as soon as it is found."""
     command: Sequence[str] = OWN_COMMAND
     """The command of the brokers."""
 
 
-def run_load(load: Load, scale: LoadScale) -> dict[str, float]:
-    """Carry a measurement out on a fresh cluster."""
+def run_load(load: Load, scale: LoadScale, found: Found) -> None:
+    """Carry a measurement out on a fresh cluster. If it fails, the figures that were found before remain."""
 
-    async def measure(cluster: LocalCluster) -> dict[str, float]:
-        return await load.measure(cluster, scale)
+    async def measure(cluster: LocalCluster) -> None:
+        await load.measure(cluster, scale, found)
 
     with LocalCluster(brokers=3, timeout_seconds=CLUSTER_SECONDS, command=load.command) as cluster:
-        return asyncio.run(measure(cluster))
+        asyncio.run(measure(cluster))
 
 
 # ---------------------------------------------------------------------------------------------------------------- delayed
@@ -56,7 +57,7 @@ def anonymous_mib(pid: int) -> float:
     return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) / KIB
 
 
-async def measure_delayed(cluster: LocalCluster, scale: LoadScale) -> dict[str, float]:
+async def measure_delayed(cluster: LocalCluster, scale: LoadScale, found: Found) -> None:
     """Put messages that are due at random times of a day, then kill the leader and put another one."""
     servers, value = cluster.bootstrap_servers, os.urandom(VALUE_BYTES)
     (name,) = await create(servers, {})
@@ -74,17 +75,12 @@ async def measure_delayed(cluster: LocalCluster, scale: LoadScale) -> dict[str, 
             await put_all(queue, scale.delayed - fast, message_of, PUT_PER_SECOND)
             loaded = await beside.p99()
             added = max(anonymous_mib(cluster.pid(n)) - before[n] for n in cluster.broker_ids)
+        found |= {"delayed_put": fast / seconds, "delayed_memory": max(added, 0.0), "delayed_beside": loaded / calm}
         (leader,) = set((await asyncio.to_thread(cluster.leaders, name)).values())
         started = time.perf_counter()
         await asyncio.to_thread(cluster.kill, leader)
         await queue.put(value, delay_ms=DAY_MS)
-        failover = time.perf_counter() - started
-    return {
-        "delayed_put": fast / seconds,
-        "delayed_memory": max(added, 0.0),
-        "delayed_beside": loaded / calm,
-        "delayed_failover": failover,
-    }
+        found["delayed_failover"] = time.perf_counter() - started
 
 
 def delayed_figures() -> tuple[Figure, ...]:
@@ -99,7 +95,7 @@ def delayed_figures() -> tuple[Figure, ...]:
 # ------------------------------------------------------------------------------------------------------------------- idle
 
 
-async def measure_idle(cluster: LocalCluster, scale: LoadScale) -> dict[str, float]:
+async def measure_idle(cluster: LocalCluster, scale: LoadScale, found: Found) -> None:
     """Let many consumers wait for messages of queues that get none."""
     servers = cluster.bootstrap_servers
     names = await create(servers, *({} for _ in range(scale.queues)))
@@ -118,7 +114,7 @@ async def measure_idle(cluster: LocalCluster, scale: LoadScale) -> dict[str, flo
     await asyncio.gather(*waiting, return_exceptions=True)
     for queue in queues:
         await queue.close()
-    return {"idle_cpu": 100 * used / elapsed}
+    found["idle_cpu"] = 100 * used / elapsed
 
 
 def idle_figures() -> tuple[Figure, ...]:

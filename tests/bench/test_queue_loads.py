@@ -11,7 +11,7 @@ import bench.__main__
 from bench.__main__ import Run, parse
 from bench.queue_commits import covered_seconds, split
 from bench.queue_files import MIB, TAIL_BYTES, bound_bytes, queue_files
-from bench.queue_load_parts import DAY_MS, FULL, QUICK, DelayedMessages, LoadScale
+from bench.queue_load_parts import DAY_MS, FULL, QUICK, DelayedMessages, Found, LoadScale
 from bench.queue_loads import LOADS, Load
 from bench.queue_probe import ACK, PUT, Call, p99
 from bench.timed_broker import TIMES, Span, read_spans
@@ -19,20 +19,23 @@ from bench.timed_broker import TIMES, Span, read_spans
 HOUR_MS = DAY_MS // 24
 
 
-def test_a_failed_measurement_is_reported_and_the_others_are_kept(
+def test_a_failed_measurement_is_reported_and_the_other_figures_are_kept(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def run_load(load: Load, scale: LoadScale) -> dict[str, float]:
+    def run_load(load: Load, scale: LoadScale, found: Found) -> None:
         if load is LOADS["queue_due_together"]:
+            found["due_p99"] = 9.0
             raise ExceptionGroup("tasks", [TimeoutError("enqueuing took 3 s longer")])
-        return {figure.name: 1.0 for figure in load.figures}
+        found.update({figure.name: 1.0 for figure in load.figures})
 
     monkeypatch.setattr(bench.__main__, "run_load", run_load)
     output = tmp_path / "bench.json"
     words = ["--quick", "--only", "queue_tenants,queue_due_together,queue_idle", "--output", str(output)]
     assert Run(parse(words)).run() == 1
     report = json.loads(output.read_text())
-    assert {row["workload"] for row in report["rows"]} == {"queue_tenants", "queue_idle"}
+    rows = {(row["workload"], row["figure"]): row["median"] for row in report["rows"]}
+    assert {workload for workload, _ in rows} == {"queue_tenants", "queue_due_together", "queue_idle"}
+    assert [rows[key] for key in rows if key[0] == "queue_due_together"] == [9.0]
     (failure,) = report["failures"]
     assert (failure["workload"], failure["error"]) == ("queue_due_together", "TimeoutError: enqueuing took 3 s longer")
     assert "FAILED: queue_due_together, RaftMQ: TimeoutError: enqueuing took 3 s longer" in capsys.readouterr().out
