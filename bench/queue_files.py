@@ -118,7 +118,7 @@ async def measure_files(cluster: LocalCluster, scale: LoadScale, found: Found) -
                 if first is None and time.perf_counter() >= began_at + scale.file_seconds * FIRST_PART:
                     first = await beside.p99()
                 size = max(size for n in cluster.broker_ids for size in queue_files(cluster.data_dir(n)))
-                living = scale.kept * KEPT_BYTES + (flow.put_count - flow.accepted_count) * VALUE_BYTES
+                living = scale.kept * KEPT_BYTES + max(0, flow.put_count - flow.accepted_count) * VALUE_BYTES
                 largest, share = max(largest, size), max(share, size / bound_bytes(living))
             elapsed = time.perf_counter() - began_at
             for task in working:
