@@ -174,6 +174,7 @@ class Queue(Generic[QueueValueT]):
             self._timeout_seconds,
             ChainSettings(self._put_settings.codec, self._put_settings.batch_bytes_max),
             self._on_crash,
+            self._affinity.check,
         )
         chain_checks = ChainChecks(
             self._queue_topic,
