@@ -436,7 +436,7 @@ class Queue(Generic[QueueValueT]):
             id: only the one with this id.
             enqueued_before: only those enqueued before this point in time.
             limit: the maximum number of messages. None: all.
-            with_values: also read the values, as bytes.
+            with_values: also read the values, as bytes, and the headers. They are None and empty without it.
 
         Messages that change while they are listed may be missing or appear in their earlier state.
         """

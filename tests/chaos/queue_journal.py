@@ -309,7 +309,8 @@ class _Times:
         at_most = LATEST_MS if clock is None else clock.at_most(line["at"])
         if not self.is_steady or put is None or is_firing(put):
             return at_most
-        return min(at_most, line["enqueued_ms"] + int((line["at"] - put.began) * 1000 * SLEW) + TOLERANCE_MS)
+        passed = (line["at"] - put.began) * 1000 * SLEW + TOLERANCE_MS
+        return min(at_most, int(line["enqueued_ms"] + passed))
 
     def leased_at_least(self, delivery: _Delivery) -> int:
         """Return the earliest queue time at which a lease began: after the enqueuing, and after the start of its client."""

@@ -40,7 +40,8 @@ EXACT_CONFIG: Mapping[str, str] = {
     "backoff.base.ms": "0",
 }
 """Nothing dies by itself, and an id is known for the whole run, also if clocks jump. So the expectations of the checker are exact."""
-MORTAL_CONFIG: Mapping[str, str] = EXACT_CONFIG | {
+MORTAL_CONFIG: Mapping[str, str] = {
+    **EXACT_CONFIG,
     "ordered.by.key": "false",
     "fairness": "quiet_first",
     "attempts.max": "2",
