@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from raftmq import Message, NewMessage, PutResult
-from raftmq.errors import AttemptsExhaustedError, LeaseLostError, RaftMQError
+from raftmq.errors import LeaseLostError, RaftMQError
 from raftmq.errors import Outcome as ErrorOutcome
 
 from sim.history.queues.operations import (
@@ -67,6 +67,8 @@ class Journal:
         """The values that were accepted or given up, as far as anybody of this process knows."""
         self.acknowledged: set[str] = set()
         """The values that were enqueued, repeats of an id left out."""
+        self.exhausted = 0
+        """Number of messages that died when they were given back."""
         self.changed: Counter[Verb] = Counter()
         """Number of changes that took effect."""
         self.failed: dict[str, int] = {}
@@ -117,13 +119,16 @@ class Journal:
             self._end(call, answer=Answer.DONE.value)
             return
         self._count(error)
-        if isinstance(error, AttemptsExhaustedError):
-            self._end(call, answer=Answer.DIED.value)
-        elif isinstance(error, LeaseLostError) and verb is Verb.ACCEPT:
+        if isinstance(error, LeaseLostError) and verb is Verb.ACCEPT:
             self._end(call, answer=Answer.LOST.value)
         else:
             # a release whose answer was lost, and that is repeated after its session, is refused as a lost lease
             self._end(call)
+
+    def release_ends(self, call: int, *, is_kept: bool) -> None:
+        """Record that a message was given back, or died because it was its last attempt."""
+        self.exhausted += not is_kept
+        self._end(call, answer=(Answer.DONE if is_kept else Answer.DIED).value)
 
     def change_begins(self, process: str, verb: Verb, partition: int, sequence: int, delay_ms: int = 0) -> int:
         """Record a move or a cancel before it is sent. Return its number."""

@@ -79,6 +79,8 @@ class QueueReport:
     changed: Counter[Verb] = field(default_factory=Counter)
     """Messages that were moved and cancelled."""
     purged: int = 0
+    exhausted: int = 0
+    """Messages that died when they were given back."""
     copies: int = 0
     """Messages in the dead letter topic."""
     firings: int = 0
@@ -97,7 +99,7 @@ class QueueReport:
         head = (
             f"queues, seed {self.seed}: {len(self.faults)} faults in {self.seconds:.0f} s, {self.acknowledged} acknowledged,"
             f" {self.finished} finished, {self.repeats} repeats, {self.redriven} redriven, {self.changed[Verb.MOVE]} moved,"
-            f" {self.changed[Verb.CANCEL]} cancelled, {self.purged} purged, {self.copies} copies, {self.firings} firings,"
+            f" {self.changed[Verb.CANCEL]} cancelled, {self.purged} purged, {self.exhausted} exhausted, {self.copies} copies, {self.firings} firings,"
             f" {self.killed_workers} workers killed, {self.renewed_leases} leases again, failures {self.failed}"
         )
         if not self.findings:
@@ -169,6 +171,7 @@ def _add_counts(workload: QueueWorkload, report: QueueReport) -> None:
     report.changed += journal.changed
     report.killed_workers += workload.lives
     report.purged += workload.purged
+    report.exhausted += journal.exhausted
     report.failed = dict(Counter(report.failed) + Counter(journal.failed))
 
 
