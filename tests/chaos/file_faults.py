@@ -53,7 +53,7 @@ def turned_back_replica(target: Target) -> Iterator[str]:
 
 @fault("files", (0.0, 1.0), needs_whole=True)
 def turned_back_state(target: Target) -> Iterator[str]:
-    """Undo the last write-back of each queue by one flipped bit: the log still has the entries after the one before."""
+    """Undo the last write-back of each queue by one flipped bit. The entries after the one before are replayed, or the replica is replaced."""
 
     def damage(victim: int) -> str:
         paths = [path for path in replica_files(target.cluster.data_dir(victim)) if path.name.endswith(STATE_SUFFIX)]
