@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from typing import Protocol
 
-from raftmq import Admin, Queue, ScheduleDescription
+from raftmq import Admin, BrowsedMessage, ScheduleDescription
+from raftmq.client.queue.views import MessageStateName
 
 from sim.history.queues.operations import Operation, Outcome, Put
 from tests.chaos.queue_journal import FIRING
@@ -17,20 +19,31 @@ COPIED_SECONDS = 60.0
 _ORIGIN = "raftmq.dead_letter."
 
 
+class Browsed(Protocol):
+    """A queue as `Copies` sees it."""
+
+    def browse(
+        self, state: MessageStateName | None = None, *, with_values: bool = False
+    ) -> AsyncIterator[BrowsedMessage]:
+        """Iterate over messages."""
+        ...
+
+
 class Copies:
     """The dead messages of one topic and their copies in another one, while nobody takes either.
 
     Each message died at most once, because none was redriven. A message that is cancelled after its death leaves its copy.
     """
 
-    def __init__(self, source: Queue[bytes], target: Queue[bytes]) -> None:
+    def __init__(self, source: Browsed, target: Browsed, seconds: float = COPIED_SECONDS) -> None:
         self._source = source
         self._target = target
+        self._seconds = seconds
         self.count = 0
 
     async def compare(self) -> list[str]:
         """Wait for the copies, and return a finding for each that is missing or doubled, and for each of a message that nobody gave up."""
-        deadline = time.monotonic() + COPIED_SECONDS
+        deadline = time.monotonic() + self._seconds
         while True:
             dead = {(one.partition, one.sequence) async for one in self._source.browse("dead")}
             copied = Counter([_origin(one.headers) async for one in self._target.browse(with_values=True)])
@@ -39,11 +52,12 @@ class Copies:
                 break
             await asyncio.sleep(0.2)
         self.count = copied.total()
-        unfinished = {(one.partition, one.sequence) async for one in self._source.browse()} - dead
+        # some may have expired since, and are dead by now
+        living = {(one.partition, one.sequence) async for one in self._source.browse() if one.state != "dead"}
         return [
-            *(f"the dead message {place} has no copy after {COPIED_SECONDS:.0f} s" for place in sorted(missing)),
+            *(f"the dead message {place} has no copy after {self._seconds:.0f} s" for place in sorted(missing)),
             *(f"the dead message {place} was copied {count} times" for place, count in copied.items() if count > 1),
-            *(f"message {place} was copied, and is not dead" for place in sorted(unfinished & copied.keys())),
+            *(f"message {place} was copied, and is not dead" for place in sorted(living & copied.keys())),
         ]
 
 

@@ -220,10 +220,10 @@ async def _empty(
     ):
         for queue in (exact_queue, mortal_queue, dead_queue):
             await _recount(queue, report)
+        await _drain(exact_queue, exact.journal, report)
         copies = Copies(mortal_queue, dead_queue)
         report.findings += await copies.compare()
         report.copies = copies.count
-        await _drain(exact_queue, exact.journal, report)
         await _drain(mortal_queue, mortal.journal, report)
     found = sum(1 for one in history_of(exact.journals) if isinstance(one, Put) and is_firing(one))
     report.findings += firings.compare(found)

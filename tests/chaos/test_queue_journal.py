@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
-
-from raftmq import ScheduleDescription
 
 from sim.history.queues.checker import judge_queues
 from sim.history.queues.operations import Put
-from tests.chaos.queue_checks import Firings, ids_enqueued_twice
+from tests.chaos.queue_checks import ids_enqueued_twice
 from tests.chaos.queue_journal import FIRING, Line, history_of, is_firing
 
 ENQUEUED_MS = 1_000_000
@@ -152,12 +149,3 @@ def test_each_firing_of_a_schedule_is_a_message_of_its_own(tmp_path: Path) -> No
     assert anomalies(tmp_path, *fired, drained()) == ["lost", "lost"]
     history = history_of([tmp_path / "journal.jsonl"])
     assert sum(1 for one in history if isinstance(one, Put) and is_firing(one)) == 2
-
-
-def test_firings_are_compared_with_the_due_times() -> None:
-    made = ScheduleDescription(FIRING, 0, "", "UTC", 1_000, 0, "all", False, 1, 5_000, None, 0)
-    firings = Firings("t", made)
-    assert firings.compare(0) == ["the schedule never fired"]
-    firings.last = replace(made, last_fired_ms=9_000, skipped=2)
-    assert firings.compare(3) == []
-    assert firings.compare(4) == ["the schedule had 3 due times and made 4 messages"]
