@@ -76,6 +76,7 @@ class BrowsedMessage:
     dead_since_ms: int
     """Milliseconds since 1970, or 0."""
     headers: Headers
+    """Empty if the values were not requested."""
     value: bytes | None
     """The body as it was put, before any deserializer. None: it was not requested, or it is damaged."""
 

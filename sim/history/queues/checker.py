@@ -8,6 +8,7 @@ from sim.history.finding import Finding
 from sim.history.queues.anomalies import (
     duplicated,
     early,
+    expired,
     invented,
     leased_twice,
     lost,
@@ -29,7 +30,7 @@ def judge_queues(operations: Iterable[Operation], ordered_partitions: Collection
     """
     book = Book(operations)
     found: list[Finding] = []
-    for anomaly in (invented, duplicated, leased_twice, settled_twice, resurrected, early):
+    for anomaly in (invented, duplicated, leased_twice, settled_twice, resurrected, early, expired):
         found += anomaly.find(book)
     found += misordered.find(book, ordered_partitions)
     for last in (stuck, lost):

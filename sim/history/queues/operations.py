@@ -60,6 +60,8 @@ class SentMessage:
     due_ms: int = 0
     """0: see `delay_ms`."""
     may_expire: bool = False
+    expires_ms: int = 0
+    """The time to live after which it is not leased for the first time. 0: none, or not judged."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from datetime import UTC, datetime
 from zlib import crc32
 
@@ -735,3 +735,30 @@ async def test_a_log_topic_is_refused(cluster: FakeCluster) -> None:
         await Queue("log", bootstrap_servers=cluster.bootstrap_servers).start()
     with pytest.raises(errors.UnknownTopicError):
         await Queue("none", bootstrap_servers=cluster.bootstrap_servers).start()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        pytest.param(lambda queue, message: message.ack(), id="ack"),
+        pytest.param(lambda queue, message: message.ack(put=[b"next"]), id="chain"),
+        pytest.param(lambda queue, message: message.release(), id="release"),
+        pytest.param(lambda queue, message: message.reject(), id="reject"),
+        pytest.param(lambda queue, message: message.renew(), id="renew"),
+        pytest.param(lambda queue, message: queue.ack_many([message]), id="ack_many"),
+    ],
+)
+async def test_a_message_refuses_another_event_loop_and_remains_held(
+    queue: Queue, call: Callable[[Queue, Message], Coroutine[object, object, object]]
+) -> None:
+    """It once counted as settled after such a call, and nobody could settle it any more."""
+    await queue.put(b"work")
+    message = await got(queue)
+
+    def elsewhere() -> None:
+        with pytest.raises(errors.WrongEventLoopError, match="this queue was started on an event loop that"):
+            asyncio.run(call(queue, message))
+
+    await asyncio.to_thread(elsewhere)
+    await message.ack()
+    assert await queue.get(wait_ms=0) is None

@@ -248,3 +248,20 @@ def test_messages_of_other_keys_and_delayed_ones_block_nobody() -> None:
 def test_a_partition_without_order_has_no_order_of_keys() -> None:
     history = (put(1, sent("a", key="k"), sent("b", key="k")), lease(3, "b", sequence=1))
     assert judge_queues(history) == []
+
+
+def test_a_lease_after_the_time_to_live_is_found() -> None:
+    mortal = put(1, sent("a", may_expire=True, expires_ms=500), append_ms=1_000)
+    assert anomalies(mortal, lease(1.4, "a")) == []
+    assert anomalies(mortal, lease(1.6, "a")) == ["expired"]
+    redriven = change(1.55, Verb.REDRIVE)
+    assert anomalies(mortal, redriven, lease(1.6, "a")) == [], "it has died, and a redriven message lives on"
+
+
+def test_a_lease_that_is_settled_after_a_change_began_after_it() -> None:
+    """The consumer asked for messages long before, so only the settlement tells the order: nobody changes a leased message."""
+    asked_before = lease(1.6, "a", began=1.0)
+    both = put(1, sent("a")), settle(2.0, Verb.ACCEPT)
+    assert anomalies(*both, change(1.5, Verb.CANCEL), asked_before) == ["resurrected"]
+    assert anomalies(*both, change(1.5, Verb.MOVE, delay_ms=400), asked_before) == ["early"]
+    assert anomalies(both[0], change(1.5, Verb.CANCEL), asked_before) == [], "the lease may have ended before"

@@ -34,7 +34,7 @@ def _due(book: Book, place: Place, lease: Lease) -> tuple[int, str]:
     sent = book.sent.get(lease.message.value)
     if sent is not None and not moves:
         bounds.append((_sent_due(sent), "batch"))
-    if len(moves) == 1 and moves[0].is_done and moves[0].alteration.ended < lease.taken.began:
+    if len(moves) == 1 and moves[0].is_done and book.is_after(place, lease, moves[0].alteration.ended):
         (move,) = moves
         before = move.alteration.before_ms
         relative = before + move.message.delay_ms if before and move.message.delay_ms else 0

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import pytest
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.partitions.queue import copy_plan
+from raftmq.broker.partitions.queue.copies import RETRY_SECONDS_MIN
 from raftmq.broker.partitions.queue.views import Wanted
 from raftmq.fsm.queue.commands import Change, ChangeItem, ChangeOperation, Operation, PurgeAll
 from raftmq.fsm.queue.message import READY
@@ -302,6 +303,20 @@ async def test_while_the_target_is_full_the_dead_wait_and_are_kept(node: QueueNo
     assert await values(target) == dead[3:]
     await queue.partition.maintain()
     await queue.progress_until(lambda: queue.machine.state.scalars.dead_count == 1)
+
+
+async def test_the_room_of_a_nearly_full_target_is_found_after_few_refusals(node: QueueNode) -> None:
+    """Batches were once halved from the largest that is allowed, and with growing pauses: 20 s passed until one of them was small enough."""
+    target = await node.queue("letters", max_messages="1")
+    queue = await node.queue(dead_letter_topic="letters")
+    dead = [b"%d" % number for number in range(5)]
+    await bury(queue, *dead)
+    copies = queue.partition.copies
+    for _ in range(3):
+        await copy_until_refused(queue)
+        assert copies.is_due(node.loop.time() + RETRY_SECONDS_MIN)
+    assert await values(target) == dead[:1]
+    assert copies.refused_total == 3, "batches of 5 and 2 were refused, that of 1 was not, and the next one was"
 
 
 async def test_a_deleted_target_is_waited_for_and_a_new_one_gets_the_rest(node: QueueNode) -> None:
