@@ -149,7 +149,7 @@ class QueueStats:
     blocked: int
     """Messages that are ready, and behind an unfinished message of their key."""
     oldest_ready_seconds: float
-    """Age of the oldest message that is ready. 0: none is."""
+    """Time for which the longest waiting message has been ready, without earlier leases and the wait for its key. 0: none is ready."""
     waiting_bytes: int
     enqueued_total: int
     leased_total: int

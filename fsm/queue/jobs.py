@@ -144,6 +144,7 @@ def _take(state: QueueState, kind: int, m: Message) -> Reading[None]:
         m.version += 1
         redrive(state, m)
     else:
+        state.tallies.removed_dead += kind == JobKind.RETAIN
         state.finish(m)
     yield from key_lines.advance(state)
 

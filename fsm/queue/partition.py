@@ -45,6 +45,7 @@ from raftmq.fsm.queue.results import (
     QueueApplied,
     Refused,
     Results,
+    ScheduleChanged,
     SessionOpened,
     Settled,
 )
@@ -274,6 +275,7 @@ class QueuePartition:
         """Take the entry's time."""
         scalars = self.state.scalars
         scalars.now = max(scalars.now, entry.append_time_ms)
+        self.state.dwells_ms.clear()
         self.expiry.advance(entry.append_time_ms)
         self.state.tenants.advance(scalars.now)
 
@@ -351,7 +353,7 @@ class QueuePartition:
             case qc.PutSchedule() | qc.ChangeSchedule() | qc.DeleteSchedule():
                 return self._change_schedule(item)
             case qc.SkipFirings():
-                return self.schedules.skip(item)
+                return self._skip_firings(item)
             case qc.OpenSession():
                 return self._open_session()
             case qc.CloseSession():
@@ -401,6 +403,12 @@ class QueuePartition:
                 return self.schedules.change(item, version)
             case qc.DeleteSchedule():
                 return self.schedules.delete(item)
+
+    def _skip_firings(self, item: qc.SkipFirings) -> ItemResult:
+        result = self.schedules.skip(item)
+        if isinstance(result, ScheduleChanged):
+            self.state.tallies.skipped_firings += max(item.count, 0)
+        return result
 
     def _open_session(self) -> ItemResult:
         scalars = self.state.scalars

@@ -96,6 +96,8 @@ class QueueState:
         """Lines whose holder is gone and whose next message was not made ready yet. Empty between items."""
         self.jitter_seed = 0
         """Of the entry that is applied."""
+        self.dwells_ms: list[int] = []
+        """Of the entry that was applied last: for how long the first message of each run of leases had been ready. It influences nothing."""
 
     def tenant(self, path: str) -> Tenant:
         """Return a tenant, which is added if it is new. Its path must be valid."""
@@ -134,6 +136,8 @@ class QueueState:
         """Take a message out of its state. Its key stays in the index and is not valid any more."""
         tenant = self.tenants.by_number[m.tenant]
         state = m.state
+        if state != READY:
+            m.deadline = self.scalars.now
         if state == READY:
             tenant.ready -= 1
         elif state == DELAYED:

@@ -136,6 +136,8 @@ class SettledMessage:
     """Release: the delay that was requested. 0: none, or the partition's own."""
     lease_ms: int = 0
     """Renew: the new rest of the lease."""
+    is_backed_off: bool = False
+    """Release: the attempt counts, and the delay is the partition's own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -287,6 +287,23 @@ def test_a_lease_that_was_renewed_twice_for_the_same_time_ends_once(queue: Queue
     assert (message.attempts, message.version) == (1, 4)
 
 
+def test_a_machine_that_is_restored_forgets_what_it_had(queue: Queue) -> None:
+    source = Queue()
+    source.put(2, id=["a", "b"])
+    lease(source)
+    source.host.write_back()
+    queue.put(5, id=["a", "c", "d", "e", "f"], tenant="t")
+    lease(queue, 3)
+    machine, queue.host.disk = queue.host.machine, source.host.disk
+    resident = [row for one in machine.resident_ranges for row in source.host.disk.range(one)]
+    machine.restore(resident, source.host.machine.applied_index)
+    assert counts(queue) == {"ready": 1, "leased": 1}
+    assert machine.tenant("t") is None
+    assert machine.message_count == 2
+    assert accept(queue, 1) == (Code.LEASE_LOST,)
+    assert accept(queue, 0) == (Code.OK,)
+
+
 def test_leases_survive_a_restart(queue: Queue) -> None:
     """DOQ, defect B2: a snapshot held all messages as ready."""
     queue.put(2)

@@ -67,8 +67,8 @@ def drained(*left: tuple[str, int]) -> Drained:
     return Drained("v", P, 90.0, 99.0, Outcome.OK, 0, left)
 
 
-def anomalies(*operations: Operation) -> list[str]:
-    return [found.anomaly for found in judge_queues(operations, {P})]
+def anomalies(*operations: Operation, backoff_ms: int = 0) -> list[str]:
+    return [found.anomaly for found in judge_queues(operations, {P}, {P: backoff_ms})]
 
 
 A = sent("a")
@@ -167,6 +167,31 @@ def test_a_moved_message_is_due_at_its_new_time() -> None:
     history = (put(1, sent("a", delay_ms=9_000)), change(2, Verb.MOVE, due_ms=4_000))
     assert anomalies(*history, lease(3, "a")) == ["early"]
     assert anomalies(*history, lease(4, "a")) == []
+
+
+def test_a_message_whose_attempt_failed_waits_for_the_delay_of_its_topic() -> None:
+    released = (put(1, A), lease(2, "a"), settle(2.5, Verb.RELEASE, is_backed_off=True))
+    assert anomalies(*released, lease(2.8, "a", number=2), backoff_ms=400) == ["early"]
+    assert anomalies(*released, lease(2.9, "a", number=2), backoff_ms=400) == []
+    expired = (put(1, A), lease(2, "a"))
+    assert anomalies(*expired, lease(3.3, "a", number=2), backoff_ms=400) == ["early"]
+    assert anomalies(*expired, lease(3.4, "a", number=2), backoff_ms=400) == []
+    assert anomalies(*expired, lease(3.3, "a", number=2)) == []
+
+
+@pytest.mark.parametrize(
+    "excuse",
+    [
+        settle(2.5, Verb.RELEASE),
+        settle(2.5, Verb.RELEASE, answer=None),
+        settle(2.5, Verb.RELEASE, is_backed_off=True, answer=None),
+        settle(2.2, Verb.RENEW, lease_ms=300),
+        change(2.8, Verb.MOVE, due_ms=2_900),
+        change(2.8, Verb.REDRIVE),
+    ],
+)
+def test_a_delay_that_the_topic_need_not_have_given_is_not_missed(excuse: Operation) -> None:
+    assert "early" not in anomalies(put(1, A), lease(2, "a"), excuse, lease(3, "a", number=2), backoff_ms=900)
 
 
 def test_a_lease_within_another_lease_is_the_second_one() -> None:

@@ -449,6 +449,11 @@ async def test_dead_messages_are_removed_after_their_time(tmp_path: Path) -> Non
         await queue.partition.maintain()
         await job_ends(queue)
         assert counts(queue) == (1, 0, 0, 1, 0)
+        assert dict(queue.partition.samples())["raftmq_queue_removed_dead_total"] == 1
+        await start_job(queue, pb.PURGE_JOB, states=[pb.DEAD])
+        await job_ends(queue)
+        assert counts(queue) == (1, 0, 0, 0, 0)
+        assert dict(queue.partition.samples())["raftmq_queue_removed_dead_total"] == 1, "a user removed the other one"
 
 
 # --------------------------------------------------------------------------------------------------------- pauses, clock

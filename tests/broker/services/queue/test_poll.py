@@ -105,6 +105,21 @@ async def test_messages_of_a_poll_whose_caller_is_gone_are_given_back_uncounted(
         assert (again.lease_number, again.attempts) == (2, 1)
 
 
+async def test_each_partition_has_a_group_of_its_own():
+    async with running() as node:
+        topic = await queue_topic(node, partitions=3)
+        queues = [queue_of(node, topic, number) for number in range(3)]
+        assert len({queue.replica.group_id for queue in queues}) == 3
+        before = [queue.replica.core.last_index for queue in queues]
+        await put(node, topic, b"x", partition=1)
+        (message,) = await poll(node, topic)
+        assert await settle(node, ack_of(topic, message)) == [pb.LEASE_UNKNOWN], "partition 0 knows nothing of it"
+        grown = [queue.replica.core.last_index - index for queue, index in zip(queues, before, strict=True)]
+        assert grown[1] >= 2
+        assert grown[2] == 0
+        assert [queue.replica.state_machine.message_count for queue in queues] == [0, 1, 0]
+
+
 async def test_a_poll_takes_from_all_partitions_of_the_topic():
     async with running() as node:
         topic = await queue_topic(node, partitions=3)

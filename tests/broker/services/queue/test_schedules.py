@@ -147,6 +147,7 @@ async def test_missed_firings_are_made_up_for_as_the_rule_says(
     await warm.progress_until(lambda: schedule_of(warm).next_due > warm.now_ms)
     assert warm.partition.statistics.counts().ready == ready
     assert (await listed(warm))[0].skipped == skipped
+    assert dict(warm.partition.samples())["raftmq_queue_skipped_firings_total"] == skipped
 
 
 async def test_a_schedule_that_is_put_again_keeps_its_times(queue: Queue) -> None:

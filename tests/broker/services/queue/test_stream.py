@@ -6,9 +6,11 @@ import asyncio
 
 import pytest
 from raftmq.broker.services.queue import stream as stream_module
+from raftmq.fsm.queue.commands import Lease, decode_commands
 from raftmq.proto import queue_pb2 as pb
+from raftmq.raft.entry import Entry, EntryKind
 
-from tests.support.broker.harness import running
+from tests.support.broker.harness import Harness, running
 from tests.support.broker.queues import Stream, ack_of, poll, put, queue_of, queue_topic, received
 
 
@@ -208,6 +210,40 @@ async def test_streams_take_turns():
         assert [len(answer.messages) for answer in answers] == [1, 1]
         for stream in streams:
             await stream.close()
+
+
+async def test_a_new_message_wakes_one_of_those_who_wait():
+    async with running() as node:
+        topic = await queue_topic(node)
+        streams = [Stream(node, topic) for _ in range(8)]
+        pending = []
+        for stream in streams:
+            stream.credit(1)
+            pending.append(asyncio.ensure_future(stream.next()))
+            await turns()
+        leases = counted_leases(node, topic)
+        for number in range(1, 4):
+            await put(node, topic, b"x")
+            await turns()
+            assert len(leases) == number
+            assert sum(one.done() for one in pending) == number
+        for one in pending:
+            one.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)
+        for stream in streams:
+            await stream.close()
+
+
+def counted_leases(node: Harness, topic: pb.Topic) -> list[Lease]:
+    """Return a list that grows with each lease in an entry."""
+    leases: list[Lease] = []
+
+    def on_applied(entry: Entry, _result: object) -> None:
+        commands = decode_commands(entry.payload) if entry.kind is EntryKind.COMMAND else None
+        leases.extend(item for item in (commands.items if commands else ()) if isinstance(item, Lease))
+
+    queue_of(node, topic).replica.applier.listeners.append(on_applied)
+    return leases
 
 
 async def test_settlements_of_a_stream_that_a_client_sends_without_reading_are_bounded(

@@ -258,6 +258,8 @@ class Twin:
         left -= len(expired)
         due = self._first(left, lambda m: (m.due, m.sequence), lambda m: m.state == DELAYED and m.due <= self.now)
         for m in due:
+            if m.line:
+                m.deadline = self.now
             self._admit(m)
         left -= len(due)
         ends = sorted((one.until, id_) for id_, one in self.ids.items() if one.is_finished and one.until <= self.now)
@@ -300,6 +302,8 @@ class Twin:
     # --------------------------------------------------------------------------------------------------- transitions
 
     def _leave(self, m: TwinMessage) -> None:
+        if m.state != READY:
+            m.deadline = self.now
         if m.state == LEASED:
             self._freed.append(m.tenant)
             if not self._are_frees_gathered:
@@ -342,6 +346,7 @@ class Twin:
             first = min(waiting, key=lambda one: one.sequence)
             self.holders[m.line] = first.sequence
             first.state = READY
+            first.deadline = self.now
 
     def _finish(self, m: TwinMessage) -> None:
         self._leave(m)
@@ -677,11 +682,13 @@ class Twin:
 
     def _redrive(self, m: TwinMessage) -> None:
         m.dead_number = m.dead_at = m.dead_reason = m.attempts = 0
-        m.due = self.now
+        m.due = m.deadline = self.now
         m.state = ""
         self._admit(m)
 
     def _move(self, m: TwinMessage, item: qc.ChangeItem) -> None:
+        if m.state != READY:
+            m.deadline = self.now
         if item.priority is not None:
             m.priority = item.priority
         if item.delay_ms >= 0 or item.due >= 0:
