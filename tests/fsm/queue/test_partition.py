@@ -531,6 +531,23 @@ def test_a_delayed_message_joins_its_key_at_the_place_of_its_sequence(keyed: Que
     assert lease(keyed, 9) == [2]
 
 
+def test_a_delayed_message_waits_for_a_later_one_whose_work_has_begun(keyed: Queue) -> None:
+    """It displaced a message in back-off from its line, and the next message overtook that one."""
+    keyed.put(key="k", delay=100)
+    keyed.put(2, key="k")
+    assert lease(keyed) == [1]
+    settle(keyed, Operation.RELEASE, 1, delay_ms=300)
+    keyed.wait(100)
+    assert lease(keyed, 9) == []
+    keyed.wait(200)
+    assert lease(keyed, 9) == [1]
+    accept(keyed, 1, token=2)
+    assert lease(keyed, 9) == [0]
+    accept(keyed, 0)
+    assert lease(keyed, 9) == [2]
+    rows(keyed)
+
+
 def test_keys_of_two_tenants_are_two_keys(keyed: Queue) -> None:
     keyed.put(2, key="k", tenant=["a", "b"])
     assert sorted(lease(keyed, 9)) == [0, 1]

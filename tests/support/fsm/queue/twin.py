@@ -328,11 +328,10 @@ class Twin:
         if holder is None or holder is m:
             self.holders[line] = m.sequence
             m.state = READY
-        elif m.sequence > holder.sequence or holder.state == LEASED:
+        elif m.sequence > holder.sequence or holder.state != READY:
             m.state = LINED
         else:
-            if holder.state == READY:
-                holder.state = LINED
+            holder.state = LINED
             self.holders[line] = m.sequence
             m.state = READY
 
