@@ -78,7 +78,8 @@ class SettleDetail(msgspec.Struct, frozen=True, array_like=True):
     """Arguments of settlements, shared by all that have the same."""
 
     delay_ms: int = -1
-    """Release: time until the message may be leased again. -1: the topic's back-off."""
+    """Release: time until the message may be leased again. 0: it is due now, after those that are due already. -1: the topic's back-off, or,
+    if the attempt does not count, the due time that the message had."""
     priority: int | None = None
     """Release: the new priority."""
     error: str = ""

@@ -29,8 +29,8 @@ from raftmq.raft.ready import RoleChange
 REST_SECONDS: Final = 0.05
 """The pause of all consumers after a lease that failed or could not be proposed, and the pause of a consumer that waits for one key and found
 it blocked, unless memory knows that the key's head is ready. Nobody must propose one lease after the other in vain."""
-GIVEN_BACK: Final = SettleDetail(delay_ms=0, is_counted=False)
-"""Arguments of a release without work."""
+GIVEN_BACK: Final = SettleDetail(is_counted=False)
+"""Arguments of a release without work. It has no delay, so the message keeps its due time and its place."""
 
 
 class Filter(NamedTuple):

@@ -97,6 +97,28 @@ def test_messages_are_leased_by_priority_then_due_then_sequence(queue: Queue) ->
     assert lease(queue, 9) == [1, 4, 2, 3, 0]
 
 
+@pytest.mark.parametrize(
+    ("detail", "order"),
+    [
+        ({"is_counted": False}, [0, 1, 2, 3, 4]),
+        ({"delay_ms": 0, "is_counted": False}, [1, 2, 3, 4, 0]),
+        ({"delay_ms": 0}, [1, 2, 3, 4, 0]),
+        ({}, [0, 1, 2, 3, 4]),
+    ],
+    ids=["not begun", "not begun, due now", "due now", "no back-off"],
+)
+def test_a_release_keeps_its_place_unless_it_names_a_time(
+    queue: Queue, detail: dict[str, object], order: list[int]
+) -> None:
+    configure(queue, backoff_base_ms=0)
+    queue.put(5)
+    queue.wait(10)
+    assert lease(queue) == [0]
+    queue.host.write_back()
+    settle(queue, Operation.RELEASE, 0, **detail)
+    assert lease(queue, 9) == order
+
+
 def test_a_delayed_message_is_never_leased_before_it_is_due(queue: Queue) -> None:
     queue.put(delay=100)
     queue.put(due=queue.now + 50)
