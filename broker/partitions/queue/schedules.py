@@ -63,6 +63,13 @@ RETRY_SECONDS: Final = 0.5
 """The pause after firings that were refused."""
 UNREADABLE_SECONDS: Final = 60.0
 """The pause after a schedule that this broker cannot compute. Another leader may."""
+TENANT_REFUSED_SECONDS: Final = 5.0
+"""The pause after a schedule whose tenant takes no message. It is longer than a look at all schedules, so that those of other tenants get
+their turn."""
+NEXT_LOOK_SECONDS: Final = 0.01
+"""The pause after a round in which every schedule was refused for its tenant."""
+_TENANT_REFUSALS: Final = frozenset({pb.TENANT_FULL, pb.TOO_MANY_TENANTS})
+"""Refusals that say nothing about messages of other tenants."""
 
 
 class ScheduledPartition(Protocol):
@@ -97,8 +104,8 @@ class QueueSchedules:
         self._retry_at = 0.0
         self._under_way = 0
         """Proposals of the present round that are not applied yet."""
-        self._unreadable: dict[str, float] = {}
-        """Schedules that this broker cannot compute, and the loop time of the next attempt."""
+        self._resting: dict[str, float] = {}
+        """Schedules that this broker cannot compute, or whose tenant takes no message, and the loop time of the next attempt."""
         self._throttle = LogThrottle()
         replica = partition.replica
         replica.progress_listeners.append(self._fire_due)
@@ -107,10 +114,14 @@ class QueueSchedules:
     def _on_role(self, change: RoleChange) -> None:
         if change.role is not Role.LEADER:
             self._timer.cancel()
-            self._unreadable.clear()
+            self._resting.clear()
             self._retry_at = 0.0
 
     # ------------------------------------------------------------------------------------------------------------- firing
+
+    def wake(self) -> None:
+        """Look again at what is due: the timer does not see that the queue clock jumped, or that a doubted leadership was confirmed."""
+        self._fire_due()
 
     def _fire_due(self) -> None:
         """Begin a round of firings, or set the timer to the next one."""
@@ -128,19 +139,20 @@ class QueueSchedules:
         self._retry_at = now + RETRY_SECONDS
         names = [
             name
-            for name in schedules.due_by(now_ms, FIRINGS_MAX + len(self._unreadable))
-            if self._unreadable.get(name, 0.0) <= now
+            for name in schedules.due_by(now_ms, FIRINGS_MAX + len(self._resting))
+            if self._resting.get(name, 0.0) <= now
         ]
-        if names:
-            self._begin_round(names[:FIRINGS_MAX], now_ms)
+        if names and not self._begin_round(names[:FIRINGS_MAX], now_ms):
+            self._retry_at = now + NEXT_LOOK_SECONDS
         if not self._under_way:
             self._timer.set(self._retry_at)
 
-    def _begin_round(self, names: list[str], now_ms: int) -> None:
-        """Propose the next step of each schedule, as far as the time suffices."""
+    def _begin_round(self, names: list[str], now_ms: int) -> bool:
+        """Propose the next step of each schedule, as far as the time suffices. Return False if all of them rest now."""
         table = self._partition.replica.state_machine.schedules.table
         began_at = self._loop.time()
         payloads: list[bytes] = []
+        was_tried = False
         self._partition.appends.start_term()
         for name in names:
             row = table.get(name)
@@ -150,30 +162,43 @@ class QueueSchedules:
                 continue
             step = plan(definition, row.next_due, now_ms)
             if isinstance(step, Skip):
+                was_tried = True
                 self._skip(SkipFirings(name, row.version, row.next_due, step.next_due, step.count))
             else:
-                payload = _admitted(self._partition.gate, name, row, step.next_due, definition)
-                if payload is None:
+                refusal = self._partition.gate.admit_messages(unpack_fields(definition.message, 0, 1))
+                if refusal is not None and refusal.code in _TENANT_REFUSALS:
+                    self._rest(name, TENANT_REFUSED_SECONDS)
+                elif refusal is not None:
+                    was_tried = True
                     break  # the partition is full
-                payloads.append(payload)
+                else:
+                    was_tried = True
+                    payloads.append(
+                        encode_firing(name.encode(), row.version, row.next_due, step.next_due, definition.message)
+                    )
             if self._loop.time() - began_at > PLANNING_SECONDS:
                 break
         if payloads:
             self._propose(payloads)
+        return was_tried
 
     def _readable(self, name: str, row: ScheduleRow) -> ScheduleDefinition | None:
         """Return the definition of a schedule, or None if this broker cannot read it or does not know its time zone."""
         definition = decode_definition(row.definition)
         reason = "its definition is of a newer version" if definition is None else check_timing(definition.timing)
         if not reason:
-            self._unreadable.pop(name, None)
+            self._resting.pop(name, None)
             return definition
-        if len(self._unreadable) >= SCHEDULES_MAX:
-            self._unreadable.clear()
-        self._unreadable[name] = self._loop.time() + UNREADABLE_SECONDS
+        self._rest(name, UNREADABLE_SECONDS)
         if self._throttle.is_due(name):
             log.warning("schedule_not_computed", group_id=self._partition.replica.group_id, reason=reason)
         return None
+
+    def _rest(self, name: str, seconds: float) -> None:
+        """Leave a schedule alone for a while."""
+        if len(self._resting) >= SCHEDULES_MAX:
+            self._resting.clear()
+        self._resting[name] = self._loop.time() + seconds
 
     def _skip(self, command: SkipFirings) -> None:
         try:
@@ -338,15 +363,6 @@ class QueueSchedules:
         refusal = self._partition.replica.refusal_of_writes()
         if refusal is not None:
             raise refusal
-
-
-def _admitted(
-    gate: QueueGate, name: str, row: ScheduleRow, next_due: int, definition: ScheduleDefinition
-) -> bytes | None:
-    """Return the payload of a firing that the partition accepts, or None."""
-    payload = encode_firing(name.encode(), row.version, row.next_due, next_due, definition.message)
-    fields = unpack_fields(definition.message, 0, 1)
-    return payload if gate.admit_messages(fields) is None else None
 
 
 def _unknown(name: str) -> RequestError:

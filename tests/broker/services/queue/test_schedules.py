@@ -370,3 +370,28 @@ async def test_a_put_that_races_with_another_one_begins_again(warm: Queue) -> No
     row = schedule_of(warm)
     assert (await listed(warm))[0].rule.every_ms == DAY
     assert row.next_due > warm.now_ms + DAY - 60_000, "the due time is that of the rule"
+
+
+async def test_a_full_tenant_holds_up_no_schedule_of_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All schedules of the partition once waited for the first one that was refused."""
+    monkeypatch.setattr(schedules_module, "FIRINGS_MAX", 2)
+    async with queue_node(tmp_path) as node:
+        queue = await node.queue(tenant_max_messages="1")
+        await queue.put(1, tenant="full")
+        due_ms = queue.now_ms + 60_000
+        for number in range(5):
+            message = encode_messages([b"v"], tenants=["full"]).seal()
+            await put(queue, f"full{number}", message=message, rule=pb.ScheduleRule(at_ms=due_ms))
+        message = encode_messages([b"v"], tenants=["other"]).seal()
+        await put(queue, "other", message=message, rule=pb.ScheduleRule(at_ms=due_ms + 1))
+        node.pass_time(60_001)
+        await fired(queue, 2)
+        assert schedule_of(queue, "other").fired_count == 1
+        assert schedule_of(queue, "full0").next_due == due_ms
+        monkeypatch.setattr(schedules_module, "TENANT_REFUSED_SECONDS", 0.01)
+        queue.partition.schedules._resting.clear()  # their rest has passed
+        await queue.settle(1, *await queue.lease(1, 60_000, "full"))
+        queue.partition.schedules.wake()
+        await queue.progress_until(lambda: sum(schedule_of(queue, f"full{n}").fired_count for n in range(5)) == 1)
