@@ -66,6 +66,10 @@ class QueueJobs:
             self._next_at.clear()
             self.finished.clear()
 
+    def wake(self) -> None:
+        """Look again at the next slice: the timer does not see that a doubted leadership was confirmed."""
+        self._continue()
+
     def _continue(self) -> None:
         """Propose the next slice, or set the timer to it."""
         replica = self._replica

@@ -365,6 +365,18 @@ async def test_a_job_with_a_rate_takes_its_time_and_can_be_canceled(warm: Queue)
     assert refused.value.code == pb.UNKNOWN_JOB
 
 
+async def test_a_job_whose_leader_was_doubted_goes_on(warm: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    await warm.put(5)
+    await start_job(warm, pb.PURGE_JOB, states=[pb.READY], messages_per_second=20)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(warm.partition.replica.core), "is_confirmed_leader", property(lambda _: False))
+        await asyncio.sleep(0.25)
+    assert warm.machine.jobs.by_key
+    await warm.partition.maintain()
+    await job_ends(warm)
+    assert counts(warm)[0] == 0
+
+
 async def test_a_slow_job_does_not_hold_up_another_one(warm: Queue) -> None:
     await warm.put(600, tenant=["slow"] * 100 + ["fast"] * 500)
     slow = (await start_job(warm, pb.PURGE_JOB, tenants=["slow"], messages_per_second=1)).job

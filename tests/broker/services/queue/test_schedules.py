@@ -395,3 +395,22 @@ async def test_a_full_tenant_holds_up_no_schedule_of_another_one(
         await queue.settle(1, *await queue.lease(1, 60_000, "full"))
         queue.partition.schedules.wake()
         await queue.progress_until(lambda: sum(schedule_of(queue, f"full{n}").fired_count for n in range(5)) == 1)
+
+
+async def test_a_firing_is_on_time_after_the_queue_clock_jumped(warm: Queue) -> None:
+    """While a machine is suspended the queue clock goes on, and the timers of the loop stand still."""
+    await put(warm)
+    warm.node.offset_ms += DAY
+    await asyncio.sleep(0.02)
+    assert warm.machine.state.tallies.enqueued == 0, "no timer of the loop knows"
+    await warm.partition.maintain()
+    await fired(warm, 1)
+
+
+async def test_a_firing_whose_leader_was_doubted_is_made_up_for(warm: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    await put(warm, rule=pb.ScheduleRule(at_ms=warm.now_ms + 20))
+    with monkeypatch.context() as patch:
+        patch.setattr(type(warm.partition.replica.core), "is_confirmed_leader", property(lambda _: False))
+        await asyncio.sleep(0.1)
+    await warm.partition.maintain()
+    await fired(warm, 1)
