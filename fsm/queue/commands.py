@@ -323,6 +323,12 @@ class Commands(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
 
 _ENCODER = msgspec.msgpack.Encoder(order="deterministic")
 _DECODER = msgspec.msgpack.Decoder(Commands)
+SETTLE_BYTES = 160
+"""Names of the fields, session and request of an encoded `Settle`, at most."""
+RUN_BYTES = 25
+"""One run of it, at most: an operation in 1 byte, a sequence and a lease number in 9, and a count and a place, which are small, in 3."""
+LEASE_BYTES = 128
+"""An encoded `Lease` without a filter, at most."""
 
 
 def clamped_priority(priority: int) -> int:
@@ -374,6 +380,18 @@ def work_of(item: Item) -> int:
             return 1
 
 
+def bytes_bound(item: Item) -> int:
+    """Return a number of bytes that the encoded item does not exceed. The usual settlements and leases are not encoded for it."""
+    match item:
+        case Settle():
+            runs = SETTLE_BYTES + RUN_BYTES * len(item.operations)
+            return runs + len(_ENCODER.encode(item.details)) if item.details else runs
+        case Lease() if not item.tenants:
+            return LEASE_BYTES
+        case _:
+            return len(_ENCODER.encode(item))
+
+
 def validate_item(item: Item) -> str | None:
     """Return why an item must not be proposed, or None."""
     match item:
@@ -391,6 +409,8 @@ def validate_item(item: Item) -> str | None:
             return validate_schedule(item)
         case SkipFirings():
             return validate_skip(item)
+        case DeleteSchedule():
+            return validate_schedule_name(item.name)
         case Configure():
             return validate_settings(item.settings)
         case PauseTenant() | ResumeTenant():
@@ -429,6 +449,8 @@ def validate_settle(settle: Settle) -> str | None:
         return "a run must have at least one message"
     if not all(0 <= number <= len(settle.details) for number in settle.detail_numbers):
         return "a run names arguments that are not there"
+    if len(settle.details) > len(settle.operations) + 1:  # the broker adds one for renewals without a length
+        return f"{len(settle.operations)} runs have {len(settle.details)} arguments, which is more than they can name"
     return next(filter(None, map(validate_detail, settle.details)), None)
 
 
@@ -484,13 +506,19 @@ def validate_job(job: StartJob) -> str | None:
 
 def validate_schedule(schedule: PutSchedule | ChangeSchedule) -> str | None:
     """Return why a schedule must not be proposed, or None."""
-    if not 1 <= len(schedule.name.encode()) <= NAME_BYTES_MAX:
-        return f"a schedule's name has 1 to {NAME_BYTES_MAX} bytes"
+    reason = validate_schedule_name(schedule.name)
+    if reason is not None:
+        return reason
     if not KEEP_DUE <= schedule.next_due < 1 << 63:
         return "the next due time is out of range"
     if isinstance(schedule, PutSchedule) and len(schedule.definition) > SCHEDULE_BYTES_MAX:
         return f"a schedule has at most {SCHEDULE_BYTES_MAX} bytes with its message"
     return None
+
+
+def validate_schedule_name(name: str) -> str | None:
+    """Return why a text cannot be the name of a schedule, or None."""
+    return None if 1 <= len(name.encode()) <= NAME_BYTES_MAX else f"a schedule's name has 1 to {NAME_BYTES_MAX} bytes"
 
 
 def validate_skip(skip: SkipFirings) -> str | None:
