@@ -174,3 +174,16 @@ def reason_against_partitions(config: Mapping[str, str]) -> str:
             f"{DEDUPE_WINDOW_MS.name} is set, and an id would not be recognized in another partition than its first one"
         )
     return ""
+
+
+def reason_against_copies(config: Mapping[str, str], partition_count: int) -> str:
+    """Return why a queue topic with this configuration cannot take the copies of dead messages, or an empty text.
+
+    The copies of a partition go to one partition, whatever their keys.
+    """
+    if ORDERED_BY_KEY.value_in(config) and partition_count > 1:
+        return (
+            f"it has {ORDERED_BY_KEY.name} and {partition_count} partitions, and a copy would not be in the partition of its key: use one "
+            "with a single partition, or without that setting"
+        )
+    return ""

@@ -150,6 +150,12 @@ class PartitionQueue:
             self._config = queue_config(topic.config) if topic is not None else _DEFAULT_CONFIG
         return self._config
 
+    @property
+    def partition_count(self) -> int:
+        """Return the number of the topic's partitions, according to this node's metadata."""
+        self.config()
+        return 1 if self._topic is None else len(self._topic.group_ids)
+
     # ------------------------------------------------------------------------------------------------ messages
 
     def leased_facts(self, leased: Leased) -> MessageFacts | None:

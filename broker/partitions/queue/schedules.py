@@ -81,6 +81,11 @@ class ScheduledPartition(Protocol):
     gate: QueueGate
     appends: PartitionAppends
 
+    @property
+    def partition_count(self) -> int:
+        """Return the number of the topic's partitions."""
+        ...
+
     def config(self) -> QueueConfig:
         """Return the topic's settings in force."""
         ...
@@ -282,7 +287,24 @@ class QueueSchedules:
             raise RequestError(
                 pb.INVALID_ARGUMENT, "the message of a schedule is a batch of one message without a producer"
             )
+        self._require_place_of_key(batch)
         return batch[HEADER_BYTES:]
+
+    def _require_place_of_key(self, batch: bytes) -> None:
+        """Refuse a key whose order cannot be kept.
+
+        Puts go to the partition of their key, and a schedule is in the partition of its name, which it keeps when its key changes.
+        """
+        partition = self._partition
+        if not partition.config().machine.is_ordered_by_key or partition.partition_count == 1:
+            return
+        keys = unpack_fields(batch, HEADER_BYTES, 1).keys
+        if keys is not None and keys[0] is not None:
+            raise RequestError(
+                pb.INVALID_ARGUMENT,
+                f"the topic has ordered.by.key and {partition.partition_count} partitions, and the message of a schedule is put into the "
+                "partition of the schedule's name: leave out its key, or use a topic with one partition",
+            )
 
     async def change(self, request: pb.ChangeScheduleRequest, deadline: float) -> ScheduleState:
         """Pause or resume a schedule, and fire it now. Raises as `put`, and UNKNOWN_SCHEDULE."""

@@ -414,3 +414,28 @@ async def test_a_firing_whose_leader_was_doubted_is_made_up_for(warm: Queue, mon
         await asyncio.sleep(0.1)
     await warm.partition.maintain()
     await fired(warm, 1)
+
+
+@pytest.mark.parametrize(
+    ("config", "partitions", "key", "is_refused"),
+    [
+        ({"ordered_by_key": "true"}, 2, b"k", True),
+        ({"ordered_by_key": "true"}, 2, None, False),
+        ({"ordered_by_key": "true"}, 1, b"k", False),
+        ({}, 2, b"k", False),
+    ],
+)
+async def test_a_key_is_refused_where_it_would_not_be_in_its_partition(
+    tmp_path: Path, config: dict[str, str], partitions: int, key: bytes | None, *, is_refused: bool
+) -> None:
+    """A put and a firing of the same key would be in two partitions, and leased together."""
+    async with queue_node(tmp_path) as node:
+        queue = await node.queue(partitions=partitions, **config)
+        putting = put(queue, message=encode_messages([b"v"], keys=[key]).seal())
+        if is_refused:
+            with pytest.raises(RequestError, match="leave out its key") as refused:
+                await putting
+            assert code(refused) == pb.INVALID_ARGUMENT
+        else:
+            await putting
+        assert len(await listed(queue)) == (not is_refused)
