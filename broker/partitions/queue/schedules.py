@@ -97,6 +97,7 @@ class ScheduleState(NamedTuple):
     version: int
     next_due_ms: int
     """-1: it does not fire again."""
+    is_paused: bool
 
 
 class QueueSchedules:
@@ -236,7 +237,8 @@ class QueueSchedules:
     # ------------------------------------------------------------------------------------------------------------ changing
 
     async def put(self, request: pb.PutScheduleRequest, deadline: float) -> ScheduleState:
-        """Create or replace a schedule. One whose rule stays the same keeps its due times.
+        """Create or replace a schedule. One whose rule stays the same keeps its due times, and a paused one stays paused unless it is
+        resumed in so many words: a deploy puts its schedules again, and must not undo the decision of an operator.
 
         Raises:
             RequestError: INVALID_ARGUMENT, CORRUPT_BATCH, RECORD_TOO_LARGE, VERSION_CONFLICT, TOO_MANY_SCHEDULES, the refusals of
@@ -256,12 +258,15 @@ class QueueSchedules:
         wanted = definition_of(request.rule, self._message_of(request.message), now_ms)
         before = self._partition.replica.state_machine.schedule(request.name)
         known = None if before is None else decode_definition(before.definition)
+        was_paused = before is not None and before.is_paused
+        is_paused = request.is_paused if request.HasField("is_paused") else was_paused
         if before is not None and known is not None and is_same_rule(known, wanted) and before.next_due != NEVER:
             wanted = msgspec.structs.replace(wanted, first_ms=known.first_ms)
-            version, next_due_ms, due = before.version, before.next_due, KEEP_DUE
+            next_due_ms, due = before.next_due, KEEP_DUE
+            if was_paused and not is_paused and next_due_ms <= now_ms:
+                next_due_ms = due = due_after(wanted.timing, now_ms)  # as `_pause` resumes
         else:
-            version, next_due_ms = ANY_VERSION, due_after(wanted.timing, now_ms)
-            due = next_due_ms
+            next_due_ms = due = due_after(wanted.timing, now_ms)
         if next_due_ms == NEVER:
             raise RequestError(
                 pb.INVALID_ARGUMENT, f"the schedule {request.name!r} would never fire: its time has passed"
@@ -273,8 +278,10 @@ class QueueSchedules:
                 f"a schedule has at most {SCHEDULE_BYTES_MAX} bytes with its message, but this one has {len(content)}: let the "
                 "message name its data instead",
             )
-        version = request.version if request.HasField("version") else version
-        command = PutSchedule(request.name, content, due, request.is_paused, version)
+        seen = 0 if before is None else before.version
+        command = PutSchedule(
+            request.name, content, due, is_paused, request.version if request.HasField("version") else seen
+        )
         return await self._change(command, next_due_ms, deadline)
 
     def _message_of(self, batch: bytes) -> bytes:
@@ -311,7 +318,7 @@ class QueueSchedules:
         if request.pause and request.resume:
             raise RequestError(pb.INVALID_ARGUMENT, "a schedule is paused or resumed, not both")
         row = self._existing(request.name)
-        state = ScheduleState(row.version, row.next_due)
+        state = ScheduleState(row.version, row.next_due, row.is_paused)
         if request.pause or request.resume:
             if request.resume:
                 self._require_writes()
@@ -366,7 +373,7 @@ class QueueSchedules:
         result = await self._partition.commands.execute(command, ScheduleChanged, deadline)
         if isinstance(result, Refused):
             raise _REFUSALS.get(result.code, _invalid)(command.name)
-        return ScheduleState(result.version, next_due_ms)
+        return ScheduleState(result.version, next_due_ms, not isinstance(command, DeleteSchedule) and command.is_paused)
 
     def _existing(self, name: str) -> ScheduleRow:
         row = self._partition.replica.state_machine.schedule(name)

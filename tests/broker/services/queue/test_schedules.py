@@ -203,6 +203,32 @@ async def test_a_paused_schedule_goes_on_with_the_next_due_time(queue: Queue) ->
         await change(queue, pause=True, resume=True)
 
 
+async def test_a_schedule_that_is_put_again_stays_paused(queue: Queue) -> None:
+    """A deploy puts all its schedules. It once resumed those that an operator had paused, and fired a thousand times."""
+    catching_up = pb.ScheduleRule(every_ms=DAY, catch_up=pb.FIRE_ALL)
+    first = await put(queue, rule=catching_up)
+    assert not first.is_paused
+    await change(queue, pause=True)
+    queue.node.pass_time(3 * DAY + 3_600_000)
+    for rule in (catching_up, pb.ScheduleRule(every_ms=DAY // 2, catch_up=pb.FIRE_ALL), catching_up):
+        assert (await put(queue, rule=rule)).is_paused
+        assert (await listed(queue))[0].is_paused
+    await queue.put(1, delay=DAY)
+    assert queue.partition.statistics.counts().ready == 0
+
+
+async def test_a_schedule_that_is_put_and_resumed_goes_on_with_the_next_due_time(queue: Queue) -> None:
+    catching_up = pb.ScheduleRule(every_ms=DAY, catch_up=pb.FIRE_ALL)
+    first = await put(queue, rule=catching_up, is_paused=True)
+    assert first.is_paused
+    queue.node.pass_time(3 * DAY + 3_600_000)
+    answer = await put(queue, rule=catching_up, is_paused=False)
+    assert (answer.is_paused, answer.next_due_ms) == (False, first.next_due_ms + 3 * DAY)
+    await queue.put(1, delay=DAY)
+    assert (queue.partition.statistics.counts().ready, schedule_of(queue).fired_count) == (0, 0)
+    assert (await put(queue, rule=catching_up)).next_due_ms == answer.next_due_ms
+
+
 async def test_a_schedule_runs_additionally_also_while_it_is_paused(queue: Queue) -> None:
     first = await put(queue, is_paused=True)
     answer = await change(queue, run_now=True)
