@@ -61,7 +61,7 @@ class Door:
             wake_proposers=lambda: None,
         )
         self.enqueued = 0
-        self.leases = QueueLeases(loop, self.replica, self, lambda: self.enqueued, lambda: False)
+        self.leases = QueueLeases(loop, self.replica, self, lambda _subtrees: self.enqueued, lambda: False)
 
     def submit(self, item: qc.Item) -> asyncio.Future[ItemResult]:
         future: asyncio.Future[ItemResult] = self.loop.create_future()

@@ -66,7 +66,7 @@ async def test_a_consumer_whose_lease_fails_rests_before_it_tries_again() -> Non
         asyncio.get_running_loop(),
         cast("Any", partition),
         cast("Any", partition),
-        enqueued=lambda: 0,
+        enqueued=lambda _subtrees: 0,
         is_single_active=lambda: False,
     )
 
