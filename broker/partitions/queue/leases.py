@@ -50,8 +50,8 @@ class Consumer(Protocol):
     is_gone: bool
     """Whether it takes nothing more."""
 
-    def reserve(self, messages_max: int) -> tuple[int, int]:
-        """Reserve credit for at most so many messages. Return the messages and their bytes: (0, 0) without credit."""
+    def reserve(self, leases: QueueLeases, messages_max: int) -> tuple[int, int]:
+        """Reserve credit for at most so many messages of a partition. Return the messages and their bytes: (0, 0) without credit."""
         ...
 
     def on_leased(self, leases: QueueLeases, reserved: tuple[int, int], leased: Leased | None) -> None:
@@ -61,7 +61,7 @@ class Consumer(Protocol):
         """
         ...
 
-    def on_refused(self, reserved: tuple[int, int]) -> None:
+    def on_refused(self, leases: QueueLeases, reserved: tuple[int, int]) -> None:
         """Take the reserved credit back: no command was proposed. Another is tried later."""
         ...
 
@@ -109,6 +109,11 @@ class QueueLeases:
     def consumers(self) -> int:
         """Return the number of consumers that wait."""
         return len(self._waiting)
+
+    @property
+    def leased_count(self) -> int:
+        """Return the number of leased messages of all consumers."""
+        return self._replica.state_machine.leased_count
 
     def add(self, consumer: Consumer) -> None:
         """Let a consumer wait, behind all others."""
@@ -162,7 +167,7 @@ class QueueLeases:
                 return
             wanted = consumer.filter
             findable = self._findable(consumer, ready, is_readable=is_readable) if wanted.tenants else available
-            reserved = consumer.reserve(min(available, findable)) if findable else (0, 0)
+            reserved = consumer.reserve(self, min(available, findable)) if findable else (0, 0)
             if reserved[0]:
                 available -= reserved[0]
                 self._active = consumer if is_single else None
@@ -211,7 +216,7 @@ class QueueLeases:
         try:
             future = self._commands.submit(command)
         except RequestError:
-            consumer.on_refused(reserved)
+            consumer.on_refused(self, reserved)
             self._rest()
             return False
         self._requested += messages

@@ -28,11 +28,11 @@ class Waiting:
         self.sequences: list[int] = []
         self.refusals = 0
 
-    def reserve(self, messages_max: int) -> tuple[int, int]:
+    def reserve(self, leases: QueueLeases, messages_max: int) -> tuple[int, int]:
         reserved, self.credit = min(self.credit, messages_max), 0
         return reserved, 1_000 if reserved else 0
 
-    def on_refused(self, reserved: tuple[int, int]) -> None:
+    def on_refused(self, leases: QueueLeases, reserved: tuple[int, int]) -> None:
         raise AssertionError("every lease is proposed")
 
     def on_leased(self, leases: QueueLeases, reserved: tuple[int, int], leased: Leased | None) -> None:

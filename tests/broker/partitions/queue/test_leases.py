@@ -49,10 +49,10 @@ class Waiting:
     def __init__(self) -> None:
         self.failures = 0
 
-    def reserve(self, messages_max: int) -> tuple[int, int]:
+    def reserve(self, leases: QueueLeases, messages_max: int) -> tuple[int, int]:
         return 1, 1_000
 
-    def on_refused(self, reserved: tuple[int, int]) -> None:
+    def on_refused(self, leases: QueueLeases, reserved: tuple[int, int]) -> None:
         raise AssertionError("a lease was proposed")
 
     def on_leased(self, leases: QueueLeases, reserved: tuple[int, int], leased: Leased | None) -> None:
