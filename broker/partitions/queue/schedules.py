@@ -44,7 +44,7 @@ from raftmq.fsm.queue.commands import (
     PutSchedule,
     SkipFirings,
 )
-from raftmq.fsm.queue.limits import SCHEDULE_BYTES_MAX, SCHEDULES_MAX
+from raftmq.fsm.queue.limits import SCHEDULE_BYTES_MAX, SCHEDULES_BYTES_MAX, SCHEDULES_MAX
 from raftmq.fsm.queue.partition import QueuePartition
 from raftmq.fsm.queue.results import Code, Refused, ScheduleChanged
 from raftmq.fsm.queue.schedules import ScheduleRow
@@ -404,7 +404,9 @@ def _conflict(name: str) -> RequestError:
 
 def _too_many(_name: str) -> RequestError:
     return RequestError(
-        pb.TOO_MANY_SCHEDULES, f"the partition has {SCHEDULES_MAX} schedules already: delete some, or use another topic"
+        pb.TOO_MANY_SCHEDULES,
+        f"the partition has {SCHEDULES_MAX} schedules already, or {SCHEDULES_BYTES_MAX} bytes of them: delete some, let their messages name "
+        "their data instead, or use another topic",
     )
 
 

@@ -1050,3 +1050,26 @@ def test_windows_are_filled_ahead() -> None:
         queue.host.prefetch()
         queue.host.hand_over()
     assert queue.host.reads == 0
+
+
+def test_the_bytes_of_all_schedules_are_bounded(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every replica keeps them in memory: ten thousand of the largest size are 640 MB."""
+    monkeypatch.setattr("raftmq.fsm.queue.limits.SCHEDULES_BYTES_MAX", 100)
+    for name, size, is_accepted in (
+        ("a", 60, True), ("b", 41, False), ("b", 40, True), ("a", 61, False), ("a", 60, True), ("a", 50, True), ("a", 61, False),
+    ):  # fmt: skip
+        result = queue.do(qc.PutSchedule(name, bytes(size), 5_000))
+        assert isinstance(result, ScheduleChanged) is is_accepted, (name, size)
+        assert isinstance(result, Refused) is not is_accepted
+    queue.host.restart()
+    assert queue.do(qc.PutSchedule("c", bytes(11), 5_000)) == Refused(Code.TOO_MANY_SCHEDULES)
+    assert isinstance(queue.do(qc.DeleteSchedule("b")), ScheduleChanged)
+    assert isinstance(queue.do(qc.PutSchedule("c", bytes(50), 5_000)), ScheduleChanged)
+    assert queue.do(qc.PutSchedule("d", bytes(1), 5_000)) == Refused(Code.TOO_MANY_SCHEDULES)
+
+
+def test_a_refused_schedule_takes_no_bytes(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raftmq.fsm.queue.limits.SCHEDULES_BYTES_MAX", 100)
+    assert queue.do(qc.PutSchedule("a", bytes(60), 5_000, version=7)) == Refused(Code.VERSION_CONFLICT)
+    assert queue.do(qc.PutSchedule("a", bytes(60), qc.KEEP_DUE)) == Refused(Code.NO_SUCH_SCHEDULE)
+    assert isinstance(queue.do(qc.PutSchedule("a", bytes(100), 5_000)), ScheduleChanged)

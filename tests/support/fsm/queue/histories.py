@@ -211,7 +211,7 @@ class _Author:
         due = self.log.time_ms + rng.randint(0, 100)
         items: list[qc.Item] = [
             qc.PutSchedule(name, b"rule", due, rng.random() < 0.2, version),
-            qc.PutSchedule(name, b"rule", due),
+            qc.PutSchedule(name, bytes(rng.choice([0, 4, 9])), due),
             qc.PutSchedule(name, b"rule", qc.KEEP_DUE),
             qc.ChangeSchedule(name, qc.KEEP_DUE, rng.random() < 0.5, version),
             qc.ChangeSchedule(name, due, rng.random() < 0.5, version),
