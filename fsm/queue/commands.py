@@ -181,6 +181,8 @@ class JobFilter(msgspec.Struct, frozen=True, array_like=True):
     """Only messages that were enqueued, or with RETAIN and REDRIVE died, before this time. 0: all."""
     keep_count: int = 0
     """RETAIN: dead messages beyond this number go, too, however young. 0: no such bound."""
+    keep_bytes: int = 0
+    """RETAIN: the same for their bytes."""
 
 
 class StartJob(QueueCommand, frozen=True, tag="job"):

@@ -687,6 +687,16 @@ def test_retention_removes_the_oldest_dead_first(queue: Queue) -> None:
     assert sorted(rows(queue).messages) == [3, 4]
 
 
+def test_retention_removes_the_oldest_beyond_the_bytes_to_keep(queue: Queue) -> None:
+    kill(queue, 5)
+    size = rows(queue).scalars.dead_bytes // 5
+    assert size > 0
+    assert run_job(queue, JobKind.RETAIN, JobFilter(keep_bytes=3 * size)) == 2
+    assert rows(queue).scalars.dead_bytes == 3 * size
+    queue.do(qc.PurgeAll())
+    assert rows(queue).scalars.dead_bytes == 0
+
+
 def test_retention_spares_the_dead_that_are_not_copied_yet(queue: Queue) -> None:
     configure(queue, has_dead_letter_topic=True)
     kill(queue, 3)

@@ -196,7 +196,7 @@ class _Author:
         rng = self.rng
         chosen = qc.JobFilter(
             rng.choice([0b111110, 0b000110, 0b010000]), tuple(rng.sample(TENANTS, rng.choice([0, 0, 1]))),
-            rng.choice([0, self.log.time_ms - 30, self.log.time_ms + 30]), rng.choice([0, 0, 1]),
+            rng.choice([0, self.log.time_ms - 30, self.log.time_ms + 30]), rng.choice([0, 0, 1]), rng.choice([0, 0, 8]),
         )  # fmt: skip
         return qc.StartJob(rng.choice([1, 2, 3]), chosen)
 

@@ -716,8 +716,9 @@ class Twin:
             if kind == qc.JobKind.RETAIN:
                 if self.settings.has_dead_letter_topic and m.dead_number > self.copied_dead:
                     break
-                dead = sum(one.state == DEAD for one in self.messages.values())
-                if m.dead_at >= chosen.before_ms and not 0 < chosen.keep_count < dead:
+                dead = [one.body_bytes for one in self.messages.values() if one.state == DEAD]
+                is_surplus = 0 < chosen.keep_count < len(dead) or 0 < chosen.keep_bytes < sum(dead)
+                if m.dead_at >= chosen.before_ms and not is_surplus:
                     break
             job.cursor = places[0] + 1
             looked += 1
