@@ -125,11 +125,13 @@ class Lease(msgspec.Struct, eq=False, weakref=True):
                 self.office.hold((self,))
 
     def give_back(self, *, is_uncounted: bool = True) -> None:
-        """Release the message immediately and without waiting. It is uncounted unless its work was begun."""
+        """Release the message immediately and without waiting. It is uncounted, and keeps its place, unless its work was begun."""
         if not self.is_settled:
             self.is_settled = True
             self.office.drop((self,))
-            self.office.settle((self,), pb.RELEASE, pb.AckDetail(delay_ms=0, is_uncounted=is_uncounted))
+            # without a delay an uncounted release keeps the due time, and a counted one waits for the topic's back-off
+            detail = pb.AckDetail(is_uncounted=True) if is_uncounted else pb.AckDetail(delay_ms=0)
+            self.office.settle((self,), pb.RELEASE, detail)
 
     async def _settle(
         self, operation: pb.AckOperation, detail: pb.AckDetail | None, puts: tuple[CheckedMessage, ...] = ()

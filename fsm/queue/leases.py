@@ -10,6 +10,7 @@ from heapq import heappop, heappush
 from typing import Final
 
 from raftmq.fsm.queue.commands import Lease
+from raftmq.fsm.queue.fairness import ancestors
 from raftmq.fsm.queue.key_lines import line_of
 from raftmq.fsm.queue.limits import FILTERS_MAX
 from raftmq.fsm.queue.message import LEASED, READY, Message
@@ -107,6 +108,18 @@ def is_leasable(state: QueueState, subtrees: tuple[str, ...]) -> bool:
     """Return whether a lease with this filter would find a message among those that are ready."""
     state.tenants.refresh(state.scalars.now)
     return not is_full(state) and state.tenants.tree.has_leasable(subtrees or None)
+
+
+def is_open_to(state: QueueState, path: str) -> bool:
+    """Return whether a message of this tenant could be leased now if it became ready. A tenant without messages may have paused ancestors."""
+    if is_full(state):
+        return False
+    tenants, now = state.tenants, state.scalars.now
+    tenant = tenants.by_path.get(path)
+    if tenant is not None:
+        return tenants.may_lease(tenant, now)
+    known = filter(None, map(tenants.by_path.get, ancestors(path)))
+    return not any(one.paused_until > now for one in known)
 
 
 def is_key_leasable(state: QueueState, path: str, key: bytes) -> bool | None:

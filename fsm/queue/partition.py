@@ -29,7 +29,7 @@ from raftmq.fsm.queue.enqueue import enqueue
 from raftmq.fsm.queue.enqueued import ReadEntry, read_entry
 from raftmq.fsm.queue.housekeeping import keep_house
 from raftmq.fsm.queue.jobs import JobRow, cancel_job, continue_job, start_job
-from raftmq.fsm.queue.leases import is_key_leasable, is_leasable, lease
+from raftmq.fsm.queue.leases import is_key_leasable, is_leasable, is_open_to, lease
 from raftmq.fsm.queue.levels import queue_level
 from raftmq.fsm.queue.limits import HOUSEKEEPING_MAX, NAME_BYTES_MAX, WORK_MAX, MemoryBounds
 from raftmq.fsm.queue.message import Message, decode_message
@@ -202,6 +202,10 @@ class QueuePartition:
         Messages that an entry of a later time would first make ready do not count: see `next_deadline`.
         """
         return is_leasable(self.state, subtrees)
+
+    def is_open_to(self, tenant: str) -> bool:
+        """Return whether a message of this tenant could be leased now if it became ready: neither limits nor pauses forbid it."""
+        return is_open_to(self.state, tenant)
 
     def is_key_leasable(self, tenant: str, key: bytes) -> bool | None:
         """Return whether a `Lease` of this key would find its head ready now, or None if only reading its rows can tell."""

@@ -62,6 +62,8 @@ class QueueScalars(msgspec.Struct, array_like=True):
     """While a purge of everything goes on: the first tenant whose counters it has not set to zero yet."""
     purge_end: int = 0
     """The tenants from this number on are younger than that purge. 0: none goes on."""
+    dead_bytes: int = 0
+    """The bytes of dead messages: their stored bodies."""
 
 
 def restart_copies(scalars: QueueScalars) -> None:
@@ -126,6 +128,7 @@ class QueueState:
         elif state == DEAD:
             tenant.dead += 1
             self.scalars.dead_count += 1
+            self.scalars.dead_bytes += m.body_bytes
         else:
             tenant.leased += 1
             self.store.leased_count += 1
@@ -148,6 +151,7 @@ class QueueState:
         elif state == DEAD:
             tenant.dead -= 1
             self.scalars.dead_count -= 1
+            self.scalars.dead_bytes -= m.body_bytes
         else:
             tenant.leased -= 1
             self.store.leased_count -= 1
@@ -248,7 +252,7 @@ class QueueState:
         if scalars.copied_dead < scalars.next_dead - 1:
             scalars.copied_dead = scalars.next_dead - 1
             restart_copies(scalars)
-        scalars.delayed_count = scalars.dead_count = scalars.expiring_count = 0
+        scalars.delayed_count = scalars.dead_count = scalars.dead_bytes = scalars.expiring_count = 0
         self.freed_lines.clear()
         self.store.purge()
         self.ids.reset(scalars.generation, 0, is_complete=True)

@@ -254,6 +254,7 @@ async def test_a_message_that_nobody_asks_for_is_given_back_uncounted(queue: Que
     await queue.put(b"surplus")
     await cluster.wait_queue(lambda: bool(fake.releases))
     assert fake.releases[0].is_uncounted
+    assert not fake.releases[0].HasField("delay_ms"), "it keeps its place"
     message = await got(queue)
     assert (message.value, message.attempt) == (b"surplus", 1)
 
@@ -657,6 +658,7 @@ async def test_messages_of_a_partition_that_is_not_known_yet_are_given_back(queu
         async with asyncio.timeout(10):
             await cluster.wait_queue(lambda: bool(fake.releases))
         assert fake.releases[0].is_uncounted
+        assert not fake.releases[0].HasField("delay_ms"), "it keeps its place"
     message = await getting
     assert message is not None
     assert (message.value, message.attempt) == (b"in the new one", 1)

@@ -97,6 +97,28 @@ def test_messages_are_leased_by_priority_then_due_then_sequence(queue: Queue) ->
     assert lease(queue, 9) == [1, 4, 2, 3, 0]
 
 
+@pytest.mark.parametrize(
+    ("detail", "order"),
+    [
+        ({"is_counted": False}, [0, 1, 2, 3, 4]),
+        ({"delay_ms": 0, "is_counted": False}, [1, 2, 3, 4, 0]),
+        ({"delay_ms": 0}, [1, 2, 3, 4, 0]),
+        ({}, [0, 1, 2, 3, 4]),
+    ],
+    ids=["not begun", "not begun, due now", "due now", "no back-off"],
+)
+def test_a_release_keeps_its_place_unless_it_names_a_time(
+    queue: Queue, detail: dict[str, object], order: list[int]
+) -> None:
+    configure(queue, backoff_base_ms=0)
+    queue.put(5)
+    queue.wait(10)
+    assert lease(queue) == [0]
+    queue.host.write_back()
+    settle(queue, Operation.RELEASE, 0, **detail)
+    assert lease(queue, 9) == order
+
+
 def test_a_delayed_message_is_never_leased_before_it_is_due(queue: Queue) -> None:
     queue.put(delay=100)
     queue.put(due=queue.now + 50)
@@ -699,6 +721,16 @@ def test_retention_removes_the_oldest_dead_first(queue: Queue) -> None:
     assert sorted(rows(queue).messages) == [3, 4]
 
 
+def test_retention_removes_the_oldest_beyond_the_bytes_to_keep(queue: Queue) -> None:
+    kill(queue, 5)
+    size = rows(queue).scalars.dead_bytes // 5
+    assert size > 0
+    assert run_job(queue, JobKind.RETAIN, JobFilter(keep_bytes=3 * size)) == 2
+    assert rows(queue).scalars.dead_bytes == 3 * size
+    queue.do(qc.PurgeAll())
+    assert rows(queue).scalars.dead_bytes == 0
+
+
 def test_retention_spares_the_dead_that_are_not_copied_yet(queue: Queue) -> None:
     configure(queue, has_dead_letter_topic=True)
     kill(queue, 3)
@@ -1062,3 +1094,26 @@ def test_windows_are_filled_ahead() -> None:
         queue.host.prefetch()
         queue.host.hand_over()
     assert queue.host.reads == 0
+
+
+def test_the_bytes_of_all_schedules_are_bounded(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every replica keeps them in memory: ten thousand of the largest size are 640 MB."""
+    monkeypatch.setattr("raftmq.fsm.queue.limits.SCHEDULES_BYTES_MAX", 100)
+    for name, size, is_accepted in (
+        ("a", 60, True), ("b", 41, False), ("b", 40, True), ("a", 61, False), ("a", 60, True), ("a", 50, True), ("a", 61, False),
+    ):  # fmt: skip
+        result = queue.do(qc.PutSchedule(name, bytes(size), 5_000))
+        assert isinstance(result, ScheduleChanged) is is_accepted, (name, size)
+        assert isinstance(result, Refused) is not is_accepted
+    queue.host.restart()
+    assert queue.do(qc.PutSchedule("c", bytes(11), 5_000)) == Refused(Code.TOO_MANY_SCHEDULES)
+    assert isinstance(queue.do(qc.DeleteSchedule("b")), ScheduleChanged)
+    assert isinstance(queue.do(qc.PutSchedule("c", bytes(50), 5_000)), ScheduleChanged)
+    assert queue.do(qc.PutSchedule("d", bytes(1), 5_000)) == Refused(Code.TOO_MANY_SCHEDULES)
+
+
+def test_a_refused_schedule_takes_no_bytes(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raftmq.fsm.queue.limits.SCHEDULES_BYTES_MAX", 100)
+    assert queue.do(qc.PutSchedule("a", bytes(60), 5_000, version=7)) == Refused(Code.VERSION_CONFLICT)
+    assert queue.do(qc.PutSchedule("a", bytes(60), qc.KEEP_DUE)) == Refused(Code.NO_SUCH_SCHEDULE)
+    assert isinstance(queue.do(qc.PutSchedule("a", bytes(100), 5_000)), ScheduleChanged)

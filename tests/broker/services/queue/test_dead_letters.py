@@ -445,11 +445,18 @@ async def test_a_batch_is_bounded_by_its_messages(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("target", "reason"),
-    [("jobs", "its own"), ("nowhere", "no such topic"), ("flights", "kind 'log'"), ("a/b", "the name of a topic")],
+    [
+        ("jobs", "its own"),
+        ("nowhere", "no such topic"),
+        ("flights", "kind 'log'"),
+        ("a/b", "the name of a topic"),
+        ("keyed", "with a single partition"),
+    ],
 )
 async def test_a_target_that_cannot_take_messages_is_refused(tmp_path: Path, target: str, reason: str) -> None:
     async with queue_node(tmp_path) as node:
         await node.topic("flights")
+        await node.queue("keyed", 2, ordered_by_key="true")
         with pytest.raises(RequestError, match=reason) as created:
             await node.queue(dead_letter_topic=target)
         assert created.value.code == pb.INVALID_CONFIG

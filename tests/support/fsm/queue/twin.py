@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from raftmq.fsm.queue import commands as qc
+from raftmq.fsm.queue import limits
 from raftmq.fsm.queue import results as qr
 from raftmq.fsm.queue import tenants as tenants_module
 from raftmq.fsm.queue.enqueued import ReadEntry, read_entry
@@ -721,8 +722,9 @@ class Twin:
             if kind == qc.JobKind.RETAIN:
                 if self.settings.has_dead_letter_topic and m.dead_number > self.copied_dead:
                     break
-                dead = sum(one.state == DEAD for one in self.messages.values())
-                if m.dead_at >= chosen.before_ms and not 0 < chosen.keep_count < dead:
+                dead = [one.body_bytes for one in self.messages.values() if one.state == DEAD]
+                is_surplus = 0 < chosen.keep_count < len(dead) or 0 < chosen.keep_bytes < sum(dead)
+                if m.dead_at >= chosen.before_ms and not is_surplus:
                     break
             job.cursor = places[0] + 1
             looked += 1
@@ -757,6 +759,11 @@ class Twin:
         row = self.schedules.get(item.name)
         if row is None and not isinstance(item, qc.PutSchedule):
             return qr.Refused(Code.NO_SUCH_SCHEDULE)
+        if isinstance(item, qc.PutSchedule):
+            others = sum(len(one.definition) for name, one in self.schedules.items() if name != item.name)
+            is_larger = row is None or len(item.definition) > len(row.definition)
+            if is_larger and others + len(item.definition) > limits.SCHEDULES_BYTES_MAX:
+                return qr.Refused(Code.TOO_MANY_SCHEDULES)
         if item.version not in (-1, 0 if row is None else row.version):
             return qr.Refused(Code.VERSION_CONFLICT)
         if isinstance(item, qc.DeleteSchedule):
