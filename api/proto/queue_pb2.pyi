@@ -1110,18 +1110,20 @@ class AckResponse(_message.Message):
     def __init__(self, partitions: _Optional[_Iterable[_Union[PartitionAckResult, _Mapping]]] = ...) -> None: ...
 
 class PartitionAckResult(_message.Message):
-    __slots__ = ("topic_id", "partition", "error", "codes", "counts")
+    __slots__ = ("topic_id", "partition", "error", "codes", "counts", "granted_ms")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     CODES_FIELD_NUMBER: _ClassVar[int]
     COUNTS_FIELD_NUMBER: _ClassVar[int]
+    GRANTED_MS_FIELD_NUMBER: _ClassVar[int]
     topic_id: int
     partition: int
     error: ErrorDetail
     codes: _containers.RepeatedScalarFieldContainer[ErrorCode]
     counts: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, topic_id: _Optional[int] = ..., partition: _Optional[int] = ..., error: _Optional[_Union[ErrorDetail, _Mapping]] = ..., codes: _Optional[_Iterable[_Union[ErrorCode, str]]] = ..., counts: _Optional[_Iterable[int]] = ...) -> None: ...
+    granted_ms: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, topic_id: _Optional[int] = ..., partition: _Optional[int] = ..., error: _Optional[_Union[ErrorDetail, _Mapping]] = ..., codes: _Optional[_Iterable[_Union[ErrorCode, str]]] = ..., counts: _Optional[_Iterable[int]] = ..., granted_ms: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class OpenSessionRequest(_message.Message):
     __slots__ = ("metadata_revision", "timeout_ms", "topic_id", "partitions")

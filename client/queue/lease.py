@@ -58,7 +58,7 @@ class Lease(msgspec.Struct, eq=False, weakref=True):
     sequence: int
     lease_number: int
     lease_seconds: float
-    """The length of the lease. A third of it passes between two renewals."""
+    """The length of the lease that the broker granted last. A third of it passes between two renewals. Written by both threads."""
     renewal_ms: int
     """The length that a renewal requests. 0: the topic's."""
     is_lost: bool = False
@@ -108,10 +108,9 @@ class Lease(msgspec.Struct, eq=False, weakref=True):
     async def renew(self, lease_ms: float | None, progress: str | None) -> None:
         """Extend the lease. Its later automatic renewals request the same length."""
         self.check_held()
-        self.office.drop((self,))
         if lease_ms is not None:
             self.renewal_ms = max(1, check_duration("lease_ms", lease_ms))
-            self.lease_seconds = self.renewal_ms / 1000
+            self.lease_seconds = min(self.lease_seconds, self.renewal_ms / 1000)  # longer only if the broker says so
         detail = pb.AckDetail(lease_ms=self.renewal_ms, progress=cut_error(progress) if progress else "")
         try:
             (verdict,) = await self.office.settle((self,), pb.RENEW, detail)
@@ -140,6 +139,11 @@ class Lease(msgspec.Struct, eq=False, weakref=True):
         if isinstance(verdict, QueueFullError | TenantFullError):
             self.office.hold((self,))  # the program still has the message, and can settle it in another way
         _raise(verdict)
+
+    def on_granted(self, granted_ms: int) -> None:
+        """Take the time that the lease has left, as the answer to a renewal says. 0: it does not say."""
+        if granted_ms:
+            self.lease_seconds = granted_ms / 1000
 
     def end(self, verdict: Verdict) -> None:
         """Take the verdict on its settlement, which may be repeated after some failures."""

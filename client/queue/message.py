@@ -104,7 +104,7 @@ class Message(msgspec.Struct, Generic[ValueT_co], eq=False, weakref=True):
         """Extend the lease now, and report progress that `Queue.browse` shows. Automatic renewals follow.
 
         Args:
-            lease_ms: the length of the lease from now on. None: as before.
+            lease_ms: the length of the lease from now on, at most the topic's `lease.max.ms`. None: as before.
             progress: a text of at most 1 KiB.
         """
         await self._held().renew(lease_ms, progress)

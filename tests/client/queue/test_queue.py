@@ -340,6 +340,38 @@ async def test_renew_extends_the_lease_and_reports_progress(queue: Queue, cluste
     assert fake.settled == [("RENEW", 0), ("ACCEPT", 0)]
 
 
+async def test_a_renewed_lease_has_the_length_that_the_broker_granted(queue: Queue, cluster: FakeCluster) -> None:
+    fake = cluster.topics["jobs"].partitions[0].queue
+    fake.lease_max_ms = 60_000
+    await queue.put(b"long")
+    message = await got(queue)
+    await message.renew(lease_ms=600_000)
+    assert message._lease is not None
+    assert message._lease.lease_seconds == pytest.approx(60, abs=1)
+    fake.lease_ms = 5000
+    await message.renew(lease_ms=5000)
+    assert message._lease.lease_seconds == pytest.approx(5, abs=1)
+
+
+async def test_a_lease_is_renewed_while_an_explicit_renewal_is_unanswered(queue: Queue, cluster: FakeCluster) -> None:
+    await queue.put(b"long")
+    message = await got(queue, lease_ms=1500)
+    is_held = asyncio.Event()
+
+    def refuse_of_sessions(ack: pb.PartitionAck) -> pb.ErrorDetail | None:
+        is_held.set()
+        return detail(pb.NOT_READY) if ack.session else None  # the automatic renewals have none
+
+    cluster.ack_hook = refuse_of_sessions
+    renewing = asyncio.ensure_future(message.renew(progress="half"))
+    await is_held.wait()
+    fake = cluster.topics["jobs"].partitions[0].queue
+    await cluster.wait_queue(lambda: ("RENEW", 0) in fake.settled)
+    assert not renewing.done()
+    cluster.ack_hook = None
+    await renewing
+
+
 async def test_a_settlement_after_the_lease_is_refused(queue: Queue, cluster: FakeCluster) -> None:
     fake = cluster.topics["jobs"].partitions[0].queue
     await queue.put_many([b"lost", b"gone"])

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tests.support.client.fake_broker import FakeBroker, FakePartition, FakeTopic
 
 LEASE_MS = 30_000
+LEASE_MAX_MS = 12 * 60 * 60 * 1000
 BACKOFF_MS = 50
 SESSION_REQUESTS_MAX = 5
 
@@ -70,6 +71,8 @@ class FakeQueue:
         self.messages: dict[int, FakeMessage] = {}
         self.sessions: dict[int, FakeSession] = {}
         self.attempts_max = 3
+        self.lease_ms = LEASE_MS
+        self.lease_max_ms = LEASE_MAX_MS
         self.offset_ms = 0
         self.paused: set[bytes] = set()
         self.settled: list[tuple[str, int]] = []
@@ -141,7 +144,7 @@ class FakeQueue:
             message.attempts += 1
             message.lease_number += 1
             message.version += 1
-            message.lease_until_ms = now + (lease_ms or LEASE_MS)
+            message.lease_until_ms = now + min(lease_ms or self.lease_ms, self.lease_max_ms)
             if auto_accept:
                 del self.messages[message.sequence]
         return taken
@@ -188,6 +191,8 @@ class FakeQueue:
                 else:
                     result.codes.append(code)
                     result.counts.append(1)
+        if pb.RENEW in ack.operations:
+            result.granted_ms.extend(self._granted_ms(ack))
         if ack.put:
             self._put_chain(ack, result, partition)
         if session is not None:
@@ -195,6 +200,17 @@ class FakeQueue:
             while len(session.answers) > SESSION_REQUESTS_MAX:
                 del session.answers[min(session.answers)]
         return result
+
+    def _granted_ms(self, ack: pb.PartitionAck) -> list[int]:
+        """Return the shortest time left of the leases of each run. 0: none is there."""
+        now, granted = self.now_ms(), []
+        runs = zip(ack.operations, ack.first_sequences, ack.counts, ack.lease_numbers, strict=True)
+        for operation, first, count, number in runs:
+            found = [self.messages.get(sequence) for sequence in range(first, first + count)]
+            untils = [m.lease_until_ms for m in found if m is not None and m.lease_number == number]
+            left = [until - now for until in untils if until is not None and operation == pb.RENEW]
+            granted.append(min(left, default=0))
+        return granted
 
     def _put_chain(self, ack: pb.PartitionAck, result: pb.PartitionAckResult, partition: FakePartition) -> None:
         """Enqueue the messages that belong to accepted ones."""
@@ -223,7 +239,7 @@ class FakeQueue:
         elif operation == pb.REJECT:
             message.lease_until_ms, message.dead_reason = None, "rejected"
         elif operation == pb.RENEW:
-            message.lease_until_ms = now + (detail.lease_ms or LEASE_MS)
+            message.lease_until_ms = now + min(detail.lease_ms or self.lease_ms, self.lease_max_ms)
             message.progress = detail.progress or message.progress
         else:
             self.releases.append(detail)
