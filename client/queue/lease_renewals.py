@@ -10,7 +10,7 @@ ended, or when nobody refers to it any more: a program that forgot a message can
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 from weakref import ReferenceType, ref
@@ -133,11 +133,19 @@ class LeaseRenewals:
     # ------------------------------------------------------------------------------------------------------- bookkeeping
 
     def _take_due(self, now: float) -> list[Lease]:
-        """Return leases that are due at one broker. Each is scheduled again as if its renewal succeeded."""
+        """Return leases that are due at one broker. Each is scheduled again as if its renewal succeeded.
+
+        Those beyond the maximum of a request, or of one entry of their partition, are in the next call.
+        """
         found: list[Lease] = []
+        in_group: Counter[int] = Counter()
         broker = ""
         for token, (due, reference) in list(self._held.items()):
-            if due > now or len(found) == settings.LEASE_RENEWALS_MAX:
+            if (
+                due > now
+                or len(found) == settings.LEASE_RENEWALS_MAX
+                or in_group[token[0]] == settings.ACK_MESSAGES_MAX
+            ):
                 continue
             lease = reference()
             if lease is None:
@@ -146,6 +154,7 @@ class LeaseRenewals:
             address = self._addresses.get(token[0], "")
             if address and address == (broker or address):
                 broker = address
+                in_group[token[0]] += 1
                 found.append(lease)
                 self._add(lease, now + lease.lease_seconds * RENEWED_AT)
         return found

@@ -96,6 +96,19 @@ def test_leases_of_other_lengths_get_the_time_of_their_own_run() -> None:
     assert (lease.lease_seconds, longer.lease_seconds) == (30.0, 90.0)
 
 
+def test_more_leases_of_a_partition_than_a_request_may_name_are_renewed_in_several() -> None:
+    made = renewals()
+    leases = [lease_of(sequence) for sequence in range(settings.ACK_MESSAGES_MAX + 20)]
+    made.hold(leases, 0.0)
+    found = []
+    for _ in range(2):
+        call = call_at(made, 10.0)
+        found.append(sequences_in(call))
+        made.on_answer(call, answer(call, *[pb.OK] * len(found[-1])), 10.0)
+    assert [len(one) for one in found] == [settings.ACK_MESSAGES_MAX, 20]
+    assert sorted(found[0] + found[1]) == list(range(len(leases)))
+
+
 def test_neighbours_are_renewed_in_one_run() -> None:
     made = renewals()
     leases = [lease_of(sequence) for sequence in (7, 5, 6, 9)]
