@@ -228,8 +228,6 @@ MESSAGE_BYTES_DEFAULT: Final = MIB
 
 MESSAGE_ERROR_BYTES_MAX: Final = KIB
 """Maximum bytes of the error or the progress that is kept with a message, as on the brokers. Longer texts are cut."""
-RELEASE_DELAY_MS_MAX: Final = (1 << 32) - 1
-"""Maximum delay of a release, because of its type: 49 days. A move has no such bound."""
 ACK_MESSAGES_MAX: Final = 500
 """Maximum number of messages settled by one request to a partition. It leaves half of an entry's work to the leases that travel with it."""
 CHAIN_MESSAGES_MAX: Final = ACK_MESSAGES_MAX - 1
@@ -246,8 +244,12 @@ QUEUE_INTAKES_MAX: Final = 8
 """Maximum number of combinations of lease time and tenants for which streams stay open. Those unused for longest are closed first."""
 QUEUE_CLOSE_SECONDS: Final = 5.0
 """Maximum time for which `close` waits for settlements. Messages that are not settled are delivered again."""
-LEASE_TICK_SECONDS: Final = 0.5
-"""Interval at which held leases are looked at. The shortest lease, one second, is renewed twice in its time."""
+LEASE_MS_MIN: Final = 1000
+"""Shortest lease that a program may request: a shorter one may end between two looks at the leases that are held."""
+LEASE_MS_MAX: Final = 12 * 60 * 60 * 1000
+"""Longest lease that a program may request. Brokers grant at most the topic's `lease.max.ms`, whose maximum this is."""
+LEASE_TICK_SECONDS: Final = 0.25
+"""Interval at which held leases are looked at. The renewal of the shortest lease begins with 0.4 s to spare."""
 LEASE_ASSUMED_SECONDS: Final = 30.0
 """The assumed length of a lease whose broker does not tell it."""
 LEASE_RENEWALS_MAX: Final = 2000

@@ -9,7 +9,7 @@ from typing import Protocol
 import msgspec
 from raftmq.client.base import settings
 from raftmq.client.base.error_details import fresh_copy
-from raftmq.client.queue.new_message import CheckedMessage, check_duration, check_priority
+from raftmq.client.queue.new_message import CheckedMessage, check_duration, check_lease, check_priority
 from raftmq.client.queue.topic import QueuePartition
 from raftmq.errors import (
     AttemptsExhaustedError,
@@ -90,7 +90,7 @@ class Lease(msgspec.Struct, eq=False, weakref=True):
         """
         detail = pb.AckDetail(is_uncounted=is_uncounted)
         if delay_ms is not None:
-            detail.delay_ms = check_delay(delay_ms)
+            detail.delay_ms = check_duration("delay_ms", delay_ms)
         if priority is not None:
             detail.priority = check_priority(priority)
         if error:
@@ -109,7 +109,7 @@ class Lease(msgspec.Struct, eq=False, weakref=True):
         """Extend the lease. Its later automatic renewals request the same length."""
         self.check_held()
         if lease_ms is not None:
-            self.renewal_ms = max(1, check_duration("lease_ms", lease_ms))
+            self.renewal_ms = check_lease(lease_ms)
             self.lease_seconds = min(self.lease_seconds, self.renewal_ms / 1000)  # longer only if the broker says so
         detail = pb.AckDetail(lease_ms=self.renewal_ms, progress=cut_error(progress) if progress else "")
         try:
@@ -186,11 +186,6 @@ async def accept_all(office: LeaseOffice, leases: Sequence[Lease]) -> None:
 def _raise(verdict: Verdict) -> None:
     if verdict is not None:
         raise fresh_copy(verdict) from verdict.__cause__
-
-
-def check_delay(delay_ms: float) -> int:
-    """Return the delay of a release, which has 32 bits: 49 days."""
-    return min(check_duration("delay_ms", delay_ms), settings.RELEASE_DELAY_MS_MAX)
 
 
 def cut_error(text: str) -> str:

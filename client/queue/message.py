@@ -87,7 +87,7 @@ class Message(msgspec.Struct, Generic[ValueT_co], eq=False, weakref=True):
         """Give the message back, to be delivered again.
 
         Args:
-            delay_ms: the time until it may be delivered. None: the topic's back-off for this attempt.
+            delay_ms: the time until it may be delivered; at most ten years. None: the topic's back-off for this attempt.
             priority: its new priority. None: unchanged.
             error: the reason, which is kept with the message; at most 1 KiB.
 
@@ -104,7 +104,7 @@ class Message(msgspec.Struct, Generic[ValueT_co], eq=False, weakref=True):
         """Extend the lease now, and report progress that `Queue.browse` shows. Automatic renewals follow.
 
         Args:
-            lease_ms: the length of the lease from now on, at most the topic's `lease.max.ms`. None: as before.
+            lease_ms: the length of the lease from now on, from 1 s to 12 h. A topic grants at most its `lease.max.ms`. None: as before.
             progress: a text of at most 1 KiB.
         """
         await self._held().renew(lease_ms, progress)

@@ -45,14 +45,14 @@ async def poll_leaders(
         error: RaftMQError | None = NoLeaderError(f"{topic.name} has no leader")
         addresses = _shuffled_leaders(resolver, topic)
         for address in addresses:
-            remaining_ms = max(0, int((deadline - loop.time()) * 1000))
+            remaining_ms = max(0.0, (deadline - loop.time()) * 1000)
             request = pb.QueuePollRequest(
                 metadata_revision=resolver.metadata_revision,
                 topic_id=topic.topic_id,
                 max_messages=count,
                 max_bytes=settings.QUEUE_CREDIT_BYTES,
                 lease_ms=options.lease_ms,
-                max_wait_ms=min(slice_ms, remaining_ms),
+                max_wait_ms=int(min(slice_ms, remaining_ms)),
                 tenants=options.tenants,
                 auto_accept=auto_accept,
             )

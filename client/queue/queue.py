@@ -29,7 +29,7 @@ from raftmq.client.queue.lease import accept_all
 from raftmq.client.queue.lease_desk import LeaseDesk
 from raftmq.client.queue.lease_token import SettlementName, find_lease, parse_token, settle_lease
 from raftmq.client.queue.message import Message, leases_of
-from raftmq.client.queue.new_message import NewMessage, check_duration, check_id, check_tenant
+from raftmq.client.queue.new_message import NewMessage, check_duration, check_id, check_lease, check_tenant
 from raftmq.client.queue.put_batch import PutResult
 from raftmq.client.queue.putter import PutSettings, Putter
 from raftmq.client.queue.queue_calls import JobOrder, MessageFilter, QueueCalls
@@ -310,8 +310,8 @@ class Queue(Generic[QueueValueT]):
 
         Args:
             wait_ms: the time to wait for a message. 0: do not wait. None: wait until there is one.
-            lease_ms: the length of the lease, which the client renews. None: the topic's. A short one lets others take over sooner after a
-                crash.
+            lease_ms: the length of the lease, from 1 s to 12 h, which the client renews. None: the topic's. A short one lets others take over
+                sooner after a crash.
             tenants: lease only messages of these subtrees of tenants, at most 16. Empty: of all.
             auto_accept: deliver it at most once: it is done as soon as it is leased, and lost if the program fails.
 
@@ -401,7 +401,7 @@ class Queue(Generic[QueueValueT]):
             delay_ms: for a release, as for `Message.release`. So is `priority`.
             priority: the new priority of a released message.
             error: for a release or a reject, the reason.
-            lease_ms: for a renewal, the length of the lease from now on. None: the topic's.
+            lease_ms: for a renewal, the length of the lease from now on, from 1 s to 12 h. None: the topic's.
             progress: for a renewal, a text that `browse` shows.
 
         Returns:
@@ -519,6 +519,7 @@ class Queue(Generic[QueueValueT]):
             return 1
         self._check_usable()
         check_not_negative(messages_per_second=messages_per_second)
+        check_whole(messages_per_second=messages_per_second)
         return await self._calls.run_job(
             JobOrder(
                 pb.REDRIVE_JOB,
@@ -548,6 +549,7 @@ class Queue(Generic[QueueValueT]):
         """
         self._check_usable()
         check_not_negative(messages_per_second=messages_per_second)
+        check_whole(messages_per_second=messages_per_second)
         return await self._calls.run_job(
             JobOrder(
                 pb.PURGE_JOB,
@@ -626,5 +628,5 @@ class Queue(Generic[QueueValueT]):
 
 
 def _lease_options(lease_ms: float | None, tenants: Iterable[str]) -> LeaseOptions:
-    length = 0 if lease_ms is None else max(1, check_duration("lease_ms", lease_ms))
+    length = 0 if lease_ms is None else check_lease(lease_ms)
     return LeaseOptions(length, check_tenants(tenants))

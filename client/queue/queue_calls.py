@@ -12,7 +12,7 @@ from raftmq.client.base import settings
 from raftmq.client.base.background import Backoff
 from raftmq.client.base.error_details import error_from_detail
 from raftmq.client.connection.resolver import Resolver
-from raftmq.client.queue.leader_call import call_leader
+from raftmq.client.queue.leader_call import call_leader, whole_ms
 from raftmq.client.queue.refusals import refusal
 from raftmq.client.queue.topic import QueuePartition, QueueTopic
 from raftmq.client.queue.views import BrowsedMessage, QueueStats, read_browsed, read_stats
@@ -62,6 +62,7 @@ class QueueCalls:
         self._resolver = resolver
         self._topic = topic
         self._timeout_seconds = timeout_seconds
+        self._timeout_ms = whole_ms(timeout_seconds)
 
     # ------------------------------------------------------------------------------------------------------------ browse
 
@@ -135,7 +136,7 @@ class QueueCalls:
             CHANGE,
             pb.ChangeRequest(
                 metadata_revision=self._resolver.metadata_revision,
-                timeout_ms=int(self._timeout_seconds * 1000),
+                timeout_ms=self._timeout_ms,
                 topic_id=partition.topic_id,
                 partition=partition.partition,
                 changes=[change],
@@ -184,7 +185,7 @@ class QueueCalls:
             START_JOB,
             pb.StartJobRequest(
                 metadata_revision=self._resolver.metadata_revision,
-                timeout_ms=int(self._timeout_seconds * 1000),
+                timeout_ms=self._timeout_ms,
                 topic_id=partition.topic_id,
                 partition=partition.partition,
                 kind=order.kind,
@@ -222,7 +223,7 @@ class QueueCalls:
         for partition in await self._partitions():
             request = pb.PauseRequest(
                 metadata_revision=self._resolver.metadata_revision,
-                timeout_ms=int(self._timeout_seconds * 1000),
+                timeout_ms=self._timeout_ms,
                 topic_id=partition.topic_id,
                 partitions=[partition.partition],
                 tenant=tenant,
@@ -272,7 +273,7 @@ class QueueCalls:
     async def _step_clock(self, partition: QueuePartition) -> float:
         request = pb.StepClockRequest(
             metadata_revision=self._resolver.metadata_revision,
-            timeout_ms=int(self._timeout_seconds * 1000),
+            timeout_ms=self._timeout_ms,
             topic_id=partition.topic_id,
             partitions=[partition.partition],
         )

@@ -17,7 +17,7 @@ from raftmq.client.base.error_details import error_from_detail, name_of
 from raftmq.client.base.logs import log
 from raftmq.client.connection.resolver import Resolver
 from raftmq.client.queue.broker_link import BrokerLink, Shipment
-from raftmq.client.queue.leader_call import call_leader
+from raftmq.client.queue.leader_call import call_leader, whole_ms
 from raftmq.client.queue.lease import Lease, Verdict
 from raftmq.client.queue.refusals import refusal
 from raftmq.client.queue.settlement_runs import Settlement, build_ack, build_chain, codes_of, granted_of, share_of
@@ -284,7 +284,7 @@ class _PartitionSettlements:
         partition = self._partition
         request = pb.OpenSessionRequest(
             metadata_revision=self._settler.resolver.metadata_revision,
-            timeout_ms=int(self._settler.timeout_seconds * 1000),
+            timeout_ms=whole_ms(self._settler.timeout_seconds),
             topic_id=partition.topic_id,
             partitions=[partition.partition],
         )

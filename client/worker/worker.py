@@ -26,6 +26,7 @@ from raftmq.client.consumer.consumer_settings import OffsetReset
 from raftmq.client.consumer.group_arguments import GroupArguments, check_group_arguments
 from raftmq.client.consumer.rebalance_listener import RebalanceListener
 from raftmq.client.producer.producer import Producer
+from raftmq.client.queue.new_message import check_lease
 from raftmq.client.worker.back_pressure import WorkLimits
 from raftmq.client.worker.dead_letters import DeadLetters
 from raftmq.client.worker.executor import Executor, ExecutorName, Hook, place_of
@@ -114,7 +115,7 @@ class Worker(Generic[KeyT_co, ValueT_co]):
         max_partition_records: maximum number of records in work of each partition. A record that is slow, or waits for its next attempt,
             blocks its partition when this many records after it have been taken.
         auto_offset_reset: the position at which the group begins in a partition without committed progress.
-        lease_ms: only on a queue topic: the length of leases, which are renewed. None: the topic's. After a crash other workers get the
+        lease_ms: only on a queue topic: the length of leases, from 1 s to 12 h, which are renewed. None: the topic's. After a crash other workers get the
             messages when it has passed.
         prefetch: only on a queue topic: messages to hold ready beside those in handlers. They wait for this worker while others are idle, so
             more than a few only help handlers of a few milliseconds.
@@ -182,7 +183,7 @@ class Worker(Generic[KeyT_co, ValueT_co]):
         if group_id is None:
             _check_queue_arguments(self._arguments.topics, dead_letter_topic, group_instance_id)
         if lease_ms is not None:  # None: the topic's
-            check_positive(lease_ms=lease_ms)
+            check_lease(lease_ms)
         check_not_negative(prefetch=prefetch)
         check_whole(prefetch=prefetch)
         self._lease_ms = lease_ms

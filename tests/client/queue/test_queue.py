@@ -312,6 +312,92 @@ async def test_a_released_message_comes_again_with_a_higher_attempt(queue: Queue
     assert (message.value, message.attempt, message.priority) == (b"again", 2, 7)
 
 
+async def test_a_release_may_wait_for_ten_years(queue: Queue, cluster: FakeCluster) -> None:
+    fake = cluster.topics["jobs"].partitions[0].queue
+    sixty_days = 60 * 86_400_000
+    await queue.put(b"later")
+    await (await got(queue)).release(delay_ms=sixty_days)
+    fake.offset_ms += sixty_days - 60_000
+    assert await queue.get(wait_ms=0) is None
+    fake.offset_ms += 60_001
+    message = await got(queue, wait_ms=0)
+    with pytest.raises(errors.InvalidArgumentError, match="ten years"):
+        await message.release(delay_ms=11 * 366 * 86_400_000)
+    await message.ack()
+
+
+@pytest.mark.parametrize("lease_ms", [0, 1, 999, 43_200_001, 60 * 86_400_000, float("nan"), float("inf")])
+async def test_a_lease_that_is_too_short_or_too_long_is_refused_in_the_call(
+    queue: Queue, cluster: FakeCluster, lease_ms: float
+) -> None:
+    for wait_ms in (0, 1000, None):
+        with pytest.raises(errors.InvalidArgumentError, match="1 s"):
+            await queue.get(wait_ms=wait_ms, lease_ms=lease_ms)
+    with pytest.raises(errors.InvalidArgumentError, match="12 h"):
+        await anext(queue.messages(lease_ms=lease_ms))
+    await queue.put(b"x")
+    message = await got(queue)
+    with pytest.raises(errors.InvalidArgumentError, match="12 h"):
+        await message.renew(lease_ms)
+    with pytest.raises(errors.InvalidArgumentError, match="12 h"):
+        await queue.settle(message.token, "renew", lease_ms=lease_ms)
+    await message.ack()
+    assert cluster.topics["jobs"].partitions[0].queue.settled == [("ACCEPT", 0)]
+
+
+async def test_a_wait_without_an_end_is_polled_in_turns(queue: Queue) -> None:
+    getting = asyncio.ensure_future(queue.get(wait_ms=float("inf"), auto_accept=True))
+    await queue.put(b"x")
+    message = await getting
+    assert message is not None
+
+
+async def test_a_defect_of_one_request_does_not_stop_the_queue(
+    queue: Queue, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_open = Intake._make_open
+
+    def failing(intake: Intake) -> pb.QueueStreamOpen:
+        if intake._options.lease_ms == 5000:
+            raise ValueError("a defect")
+        return make_open(intake)
+
+    monkeypatch.setattr(Intake, "_make_open", failing)
+    others = asyncio.ensure_future(queue.get())
+    for _ in range(2):
+        with pytest.raises(errors.ClosedClientError, match="internal error"):
+            await queue.get(lease_ms=5000)
+    await queue.put_many([b"first", b"second"])
+    first = await others
+    assert first is not None
+    second = await got(queue)
+    await asyncio.gather(first.ack(), second.ack())
+    assert [record.getMessage() for record in caplog.records if "stopped" in record.getMessage()] == [
+        "receiving_stopped error_code=ValueError"
+    ] * 2
+
+
+async def test_a_defect_gives_back_what_nobody_has_got(
+    queue: Queue, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message is then free for the next call, which has streams of its own."""
+    fake = cluster.topics["jobs"].partitions[0].queue
+
+    def failing(intake: Intake) -> None:
+        raise ValueError("a defect")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Intake, "_hand_out", failing)
+        getting = asyncio.ensure_future(queue.get())
+        await queue.put(b"x")
+        with pytest.raises(errors.ClosedClientError):
+            await getting
+    message = await got(queue)
+    assert (message.value, message.attempt) == (b"x", 1)
+    await message.ack()
+    assert fake.settled == [("RELEASE", 0), ("ACCEPT", 0)]
+
+
 async def test_the_last_release_tells_that_the_message_is_dead(queue: Queue, cluster: FakeCluster) -> None:
     fake = cluster.topics["jobs"].partitions[0].queue
     fake.attempts_max = 1

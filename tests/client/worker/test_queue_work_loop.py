@@ -198,7 +198,8 @@ async def test_a_worker_on_a_log_topic_needs_a_group(cluster: FakeCluster) -> No
         ({"group_instance_id": "i"}, "needs a group_id"),
         ({"handler": None}, "must be a function"),
         ({"prefetch": -1}, "prefetch"),
-        ({"lease_ms": 0}, "lease_ms"),
+        ({"lease_ms": 999}, "lease_ms"),
+        ({"lease_ms": 50_000_000}, "lease_ms"),
     ],
 )
 def test_arguments_that_a_queue_worker_cannot_have_are_refused(arguments, text: str) -> None:

@@ -67,6 +67,17 @@ async def test_a_release_can_set_delay_and_priority():
         assert again.priority == -7
 
 
+async def test_a_release_may_wait_for_ten_years():
+    async with running() as node:
+        topic = await queue_topic(node)
+        message = await leased(node, topic)
+        years = 10 * 366 * 86_400_000
+        assert await settle(node, ack_of(topic, message, pb.RELEASE, delay_ms=years + 1)) == [pb.INVALID_ARGUMENT]
+        assert await settle(node, ack_of(topic, message, pb.RELEASE, delay_ms=years)) == [pb.OK]
+        released = queue_of(node, topic).replica.state_machine.state.store.messages[message.sequence]
+        assert released.due >= node.clock_ms + years - 1000
+
+
 async def test_the_last_release_of_a_message_says_that_it_is_dead():
     async with running() as node:
         topic = await queue_topic(node, attempts_max="1")
