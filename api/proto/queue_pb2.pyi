@@ -983,9 +983,9 @@ class QueuePollRequest(_message.Message):
     lease_ms: int
     max_wait_ms: int
     tenants: _containers.RepeatedScalarFieldContainer[str]
-    key: str
+    key: bytes
     auto_accept: bool
-    def __init__(self, metadata_revision: _Optional[int] = ..., topic_id: _Optional[int] = ..., partitions: _Optional[_Iterable[int]] = ..., max_messages: _Optional[int] = ..., max_bytes: _Optional[int] = ..., lease_ms: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., tenants: _Optional[_Iterable[str]] = ..., key: _Optional[str] = ..., auto_accept: bool = ...) -> None: ...
+    def __init__(self, metadata_revision: _Optional[int] = ..., topic_id: _Optional[int] = ..., partitions: _Optional[_Iterable[int]] = ..., max_messages: _Optional[int] = ..., max_bytes: _Optional[int] = ..., lease_ms: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., tenants: _Optional[_Iterable[str]] = ..., key: _Optional[bytes] = ..., auto_accept: bool = ...) -> None: ...
 
 class QueuePollResponse(_message.Message):
     __slots__ = ("partitions",)

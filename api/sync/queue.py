@@ -195,11 +195,12 @@ class Queue(SyncClient, Generic[QueueValueT]):
         wait_ms: float | None = None,
         lease_ms: float | None = None,
         tenants: Iterable[str] = (),
+        key: str | bytes | None = None,
         auto_accept: bool = False,
     ) -> Message[QueueValueT] | None:
         """Lease the next message, or return None if there was none in time. See `raftmq.Queue.get`."""
         found = self.get_many(
-            max_messages=1, wait_ms=wait_ms, lease_ms=lease_ms, tenants=tenants, auto_accept=auto_accept
+            max_messages=1, wait_ms=wait_ms, lease_ms=lease_ms, tenants=tenants, key=key, auto_accept=auto_accept
         )
         return found[0] if found else None
 
@@ -210,12 +211,18 @@ class Queue(SyncClient, Generic[QueueValueT]):
         wait_ms: float | None = None,
         lease_ms: float | None = None,
         tenants: Iterable[str] = (),
+        key: str | bytes | None = None,
         auto_accept: bool = False,
     ) -> list[Message[QueueValueT]]:
         """Lease up to `max_messages` messages. Empty: there was none in time. See `raftmq.Queue.get_many`."""
         found = self._run(
             lambda: self._client.get_many(
-                max_messages=max_messages, wait_ms=wait_ms, lease_ms=lease_ms, tenants=tenants, auto_accept=auto_accept
+                max_messages=max_messages,
+                wait_ms=wait_ms,
+                lease_ms=lease_ms,
+                tenants=tenants,
+                key=key,
+                auto_accept=auto_accept,
             )
         )
         return [Message(message, self._loop) for message in found]

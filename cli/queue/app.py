@@ -41,6 +41,7 @@ app.command(
         "raftmq queue get jobs",
         "raftmq queue get jobs --ack --wait 30s",
         "raftmq queue get jobs -n 10 --lease 5m --tenant acme -o json | jq -r .token",
+        "raftmq queue get jobs --key order-17 --tenant acme",
     ),
 )(get.get)
 app.command(

@@ -23,13 +23,20 @@ from raftmq.client.connection.resolver import Resolver
 from raftmq.client.connection.transport import GrpcTransport, Transport
 from raftmq.client.producer.producer import CompressionType
 from raftmq.client.queue.chain import ChainChecks
-from raftmq.client.queue.change_arguments import MessageReference, change_of, check_tenants, moment_ms, set_move
+from raftmq.client.queue.change_arguments import (
+    MessageReference,
+    change_of,
+    check_key_tenant,
+    check_tenants,
+    moment_ms,
+    set_move,
+)
 from raftmq.client.queue.intake import LeaseOptions
 from raftmq.client.queue.lease import accept_all
 from raftmq.client.queue.lease_desk import LeaseDesk
 from raftmq.client.queue.lease_token import SettlementName, find_lease, parse_token, settle_lease
 from raftmq.client.queue.message import Message, leases_of
-from raftmq.client.queue.new_message import NewMessage, check_duration, check_id, check_lease, check_tenant
+from raftmq.client.queue.new_message import NewMessage, check_duration, check_id, check_key, check_lease, check_tenant
 from raftmq.client.queue.put_batch import PutResult
 from raftmq.client.queue.putter import PutSettings, Putter
 from raftmq.client.queue.queue_calls import JobOrder, MessageFilter, QueueCalls
@@ -304,6 +311,7 @@ class Queue(Generic[QueueValueT]):
         wait_ms: float | None = None,
         lease_ms: float | None = None,
         tenants: Iterable[str] = (),
+        key: str | bytes | None = None,
         auto_accept: bool = False,
     ) -> Message[QueueValueT] | None:
         """Lease the next message.
@@ -313,6 +321,8 @@ class Queue(Generic[QueueValueT]):
             lease_ms: the length of the lease, from 1 s to 12 h, which the client renews. None: the topic's. A short one lets others take over
                 sooner after a crash.
             tenants: lease only messages of these subtrees of tenants, at most 16. Empty: of all.
+            key: lease only the next message of this key, which is leased only when the one before it is finished. The topic must be ordered by
+                key. A key belongs to a tenant: name exactly that one in `tenants`, or none for messages without a tenant.
             auto_accept: deliver it at most once: it is done as soon as it is leased, and lost if the program fails.
 
         Returns:
@@ -320,12 +330,13 @@ class Queue(Generic[QueueValueT]):
 
         Raises:
             UnknownTopicError: the topic was deleted. A call that waits notices it within seconds.
+            InvalidArgumentError: an argument is out of its range, or there is a `key` and the topic is not ordered by key.
             RaftMQError: another failure (see its `outcome`).
 
         If it is cancelled, a message that arrives for it goes to the next consumer (one with `auto_accept` may be lost).
         """
         found = await self.get_many(
-            max_messages=1, wait_ms=wait_ms, lease_ms=lease_ms, tenants=tenants, auto_accept=auto_accept
+            max_messages=1, wait_ms=wait_ms, lease_ms=lease_ms, tenants=tenants, key=key, auto_accept=auto_accept
         )
         return found[0] if found else None
 
@@ -336,18 +347,21 @@ class Queue(Generic[QueueValueT]):
         wait_ms: float | None = None,
         lease_ms: float | None = None,
         tenants: Iterable[str] = (),
+        key: str | bytes | None = None,
         auto_accept: bool = False,
     ) -> list[Message[QueueValueT]]:
-        """Lease up to `max_messages` messages, as soon as there is one. Empty: there was none in time. See `get`."""
+        """Lease up to `max_messages` messages, as soon as there is one. Empty: there was none in time. See `get`. Of a `key` there is one."""
         self._check_usable()
         check_positive(max_messages=max_messages)
         check_whole(max_messages=max_messages)
         if wait_ms is not None:
             check_not_negative(wait_ms=wait_ms)
         seconds = None if wait_ms is None else wait_ms / 1000
-        return await self._receiver.get_many(
-            _lease_options(lease_ms, tenants), max_messages, seconds, auto_accept=auto_accept
-        )
+        options = _lease_options(lease_ms, tenants)
+        name = b"" if key is None else check_key(key)
+        if name:
+            options = options._replace(tenants=check_key_tenant(options.tenants))
+        return await self._receiver.get_many(options, max_messages, seconds, auto_accept=auto_accept, key=name)
 
     async def messages(
         self, *, lease_ms: float | None = None, tenants: Iterable[str] = ()

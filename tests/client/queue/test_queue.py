@@ -231,6 +231,37 @@ async def test_only_messages_of_the_wanted_tenants_are_leased(queue: Queue) -> N
         await queue.get(tenants="acme")
 
 
+async def test_only_the_next_message_of_a_key_is_leased(cluster: FakeCluster) -> None:
+    cluster.create_queue("ordered", 6, ordered_by_key="true")
+    async with Queue("ordered", bootstrap_servers=cluster.bootstrap_servers) as queue:
+        for key in ("a", "b", "c"):
+            await queue.put_many([NewMessage(key.encode() + b"%d" % n, key=key, tenant="t") for n in range(2)])
+        await queue.put(b"root", key=b"\xff")
+        assert await queue.get(wait_ms=0, key="a") is None, "it is of another tenant"
+        first = await got(queue, wait_ms=0, key="a", tenants=["t"])
+        assert (first.value, first.key, first.tenant) == (b"a0", b"a", "t")
+        assert await queue.get_many(wait_ms=0, key="a", tenants=["t"]) == []
+        waiting = asyncio.ensure_future(queue.get(wait_ms=10_000, key="a", tenants=["t"]))
+        await first.ack()
+        second = await waiting
+        assert second is not None
+        assert second.value == b"a1"
+        await second.ack()
+        assert (await got(queue, wait_ms=0, key=b"\xff")).value == b"root"
+    asked = {(request.key, *request.partitions) for _, request in cluster.queue_polls}
+    assert asked == {(key, crc32(key) % 6) for key in (b"a", b"\xff")}
+
+
+async def test_a_key_needs_an_ordered_topic_and_one_tenant(cluster: FakeCluster, queue: Queue) -> None:
+    with pytest.raises(errors.InvalidArgumentError, match="not ordered by key"):
+        await queue.get(key="a")
+    with pytest.raises(errors.InvalidArgumentError, match="one tenant"):
+        await queue.get(key="a", tenants=["t", "u"])
+    with pytest.raises(errors.InvalidArgumentError, match="a key has 1 to"):
+        await queue.get(key="")
+    assert cluster.queue_polls == []
+
+
 async def test_a_cancelled_get_leaves_its_message_to_the_next_consumer(queue: Queue, cluster: FakeCluster) -> None:
     getting = asyncio.ensure_future(queue.get())
     await cluster.wait_queue(lambda: any(stream.credit for stream in cluster.queue_streams))

@@ -133,13 +133,22 @@ class FakeQueue:
     # -------------------------------------------------------------------------------------------------------------- lease
 
     def lease(
-        self, count: int, lease_ms: int, tenants: Iterable[str], *, auto_accept: bool = False
+        self, count: int, lease_ms: int, tenants: Iterable[str], *, auto_accept: bool = False, key: bytes = b""
     ) -> list[FakeMessage]:
         now = self.now_ms()
         self.expire(now)
+        if key:
+            (tenant,) = tenants
+            line = sorted(m.sequence for m in self.messages.values() if (m.tenant.decode(), m.key) == (tenant, key))
+            if not line or self.messages[line[0]].state(now) != pb.READY:
+                return []
+            return self._take([self.messages[line[0]]], lease_ms, now, auto_accept=auto_accept)
         wanted = [tenant.encode() for tenant in tenants]
         ready = [m for m in self.messages.values() if m.state(now) == pb.READY and self._is_wanted(m, wanted)]
         taken = sorted(ready, key=lambda m: (m.priority, m.due_ms, m.sequence))[:count]
+        return self._take(taken, lease_ms, now, auto_accept=auto_accept)
+
+    def _take(self, taken: list[FakeMessage], lease_ms: int, now: int, *, auto_accept: bool) -> list[FakeMessage]:
         for message in taken:
             message.attempts += 1
             message.lease_number += 1
@@ -400,10 +409,17 @@ class FakeQueueService(rpc.QueueServicer):
         parts = [] if topic is None else list(enumerate(topic.partitions))
         return [(topic, n, p) for n, p in parts if topic is not None and p.leader == self.broker.broker_id]
 
-    def lease_all(self, wanted: pb.QueueStreamOpen, count: int) -> list[tuple[pb.LeasedMessages, int]]:
+    def lease_all(
+        self, wanted: pb.QueueStreamOpen, count: int, partitions: Iterable[int] = (), key: bytes = b""
+    ) -> list[tuple[pb.LeasedMessages, int]]:
         found: list[tuple[pb.LeasedMessages, int]] = []
+        named = set(partitions)
         for topic, number, partition in self._led(wanted.topic_id):
-            messages = partition.queue.lease(count, wanted.lease_ms, wanted.tenants, auto_accept=wanted.auto_accept)
+            if named and number not in named:
+                continue
+            messages = partition.queue.lease(
+                count, wanted.lease_ms, wanted.tenants, auto_accept=wanted.auto_accept, key=key
+            )
             if messages:
                 block = block_of(messages, partition.queue.now_ms())
                 found.append((pb.LeasedMessages(topic_id=topic.topic_id, partition=number, block=block), len(messages)))
@@ -445,7 +461,7 @@ class FakeQueueService(rpc.QueueServicer):
         )
         deadline = time.monotonic() + request.max_wait_ms / 1000
         while True:
-            leased = self.lease_all(wanted, request.max_messages)
+            leased = self.lease_all(wanted, request.max_messages, request.partitions, request.key)
             left = deadline - time.monotonic()
             if leased or left <= 0:
                 return pb.QueuePollResponse(partitions=[block for block, _ in leased])
