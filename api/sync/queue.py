@@ -12,6 +12,7 @@ from raftmq.client.base.loop_thread import LoopThread
 from raftmq.client.connection.transport import Transport
 from raftmq.client.producer.producer import CompressionType
 from raftmq.client.queue.change_arguments import MessageReference
+from raftmq.client.queue.job_view import QueueJob
 from raftmq.client.queue.lease_token import SettlementName
 from raftmq.client.queue.message import Message as AsyncMessage
 from raftmq.client.queue.new_message import NewMessage
@@ -336,6 +337,14 @@ class Queue(SyncClient, Generic[QueueValueT]):
                 *states, tenants=tenants, enqueued_before=enqueued_before, messages_per_second=messages_per_second
             )
         )
+
+    def jobs(self) -> list[QueueJob]:
+        """Return the purges and redrives that are under way or ended recently. See `raftmq.Queue.jobs`."""
+        return self._run(self._client.jobs)
+
+    def cancel_job(self, job: QueueJob | str) -> int:
+        """Stop a purge or a redrive in one partition. See `raftmq.Queue.cancel_job`."""
+        return self._run(lambda: self._client.cancel_job(job))
 
     def wait(self, id: str, timeout_ms: float | None = None) -> bool:  # noqa: A002 - the name of the field
         """Wait until no unfinished message has this id. See `raftmq.Queue.wait`."""

@@ -32,6 +32,7 @@ from raftmq.client.queue.change_arguments import (
     set_move,
 )
 from raftmq.client.queue.intake import LeaseOptions
+from raftmq.client.queue.job_view import QueueJob, parse_job
 from raftmq.client.queue.lease import accept_all
 from raftmq.client.queue.lease_desk import LeaseDesk
 from raftmq.client.queue.lease_token import SettlementName, find_lease, parse_token, settle_lease
@@ -524,7 +525,8 @@ class Queue(Generic[QueueValueT]):
             messages_per_second: without a message: the rate, so that consumers are not overrun. 0: no limit.
 
         Returns:
-            The number of messages that were seen to be redriven. It waits until all are. Cancelling it does not stop the job.
+            The number of messages that were seen to be redriven. It waits until all are. Cancelling it does not stop the
+            job: see `cancel_job`.
         """
         if message is not None:
             self._check_usable()
@@ -559,7 +561,8 @@ class Queue(Generic[QueueValueT]):
             messages_per_second: the rate. 0: no limit.
 
         Returns:
-            The number of messages that were seen to be deleted. It waits until all are. Cancelling it does not stop the job.
+            The number of messages that were seen to be deleted. It waits until all are. Cancelling it does not stop the
+            job: see `cancel_job`.
         """
         self._check_usable()
         check_not_negative(messages_per_second=messages_per_second)
@@ -573,6 +576,28 @@ class Queue(Generic[QueueValueT]):
                 messages_per_second,
             )
         )
+
+    async def jobs(self) -> list[QueueJob]:
+        """Return the purges and redrives of this topic that are under way, by partition, and those that ended recently."""
+        self._check_usable()
+        return await self._calls.jobs()
+
+    async def cancel_job(self, job: QueueJob | str) -> int:
+        """Stop a purge or a redrive in one partition. Messages that it has taken stay deleted or ready.
+
+        Args:
+            job: a job of `jobs`, or its id. A topic with several partitions has a job in each.
+
+        Returns:
+            The number of messages that it has taken. The call that started it returns as well.
+
+        Raises:
+            UnknownJobError: it is finished, or was cancelled.
+            UnknownPartitionError, InvalidArgumentError: its id names no job of this topic.
+            RaftMQError: another failure (see its `outcome`).
+        """
+        self._check_usable()
+        return await self._calls.cancel_job(*parse_job(job))
 
     async def wait(self, id: str, timeout_ms: float | None = None) -> bool:  # noqa: A002 - the name of the field
         """Wait until no unfinished message has this id. Return False if one still has it when the time is over.

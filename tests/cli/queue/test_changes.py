@@ -139,4 +139,4 @@ def test_an_interrupted_command_says_that_the_work_continues(jobs: QueueCommands
         jobs.wait_job()
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130
-        assert process.stderr.read() == b"the cluster continues the work\n"
+        assert process.stderr.read() == b"the cluster continues the work; to stop it: raftmq queue jobs jobs\n"

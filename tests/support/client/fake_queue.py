@@ -584,10 +584,19 @@ class FakeQueueService(rpc.QueueServicer):
     async def ListJobs(self, request, context):
         """Show the job once as running, then as finished, unless it is endless."""
         if self.broker.cluster.is_job_endless:
-            return pb.ListJobsResponse(jobs=[pb.QueueJob(partition=request.partitions[0], job=1)])
+            running = pb.QueueJob(partition=request.partitions[0], job=1, kind=pb.PURGE_JOB, done_count=3)
+            return pb.ListJobsResponse(jobs=[running])
         done = self.broker.cluster.jobs.pop(1, None)
         jobs = [] if done is None else [pb.QueueJob(partition=request.partitions[0], job=1, done_count=done)]
         return pb.ListJobsResponse(jobs=jobs)
+
+    async def CancelJob(self, request, context):
+        await self._partition(request.topic_id, request.partition, context)
+        if not self.broker.cluster.is_job_endless:
+            await self.broker.refuse(context, pb.UNKNOWN_JOB)
+        self.broker.cluster.cancelled_jobs.append(request)
+        self.broker.cluster.is_job_endless = False
+        return pb.CancelJobResponse(done_count=3)
 
     async def Pause(self, request, context):
         for number in request.partitions:
