@@ -1232,7 +1232,7 @@ class QueueStatsResponse(_message.Message):
     def __init__(self, partitions: _Optional[_Iterable[_Union[PartitionQueueStats, _Mapping]]] = ...) -> None: ...
 
 class PartitionQueueStats(_message.Message):
-    __slots__ = ("partition", "error", "counts", "oldest_ready_age_ms", "waiting_bytes", "enqueued_total", "leased_total", "accepted_total", "released_total", "expired_leases_total", "dead_total", "clock_difference_ms", "tenants", "paused", "consumers")
+    __slots__ = ("partition", "error", "counts", "oldest_ready_age_ms", "waiting_bytes", "enqueued_total", "leased_total", "accepted_total", "released_total", "expired_leases_total", "dead_total", "clock_difference_ms", "tenants", "paused", "consumers", "dwell")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     COUNTS_FIELD_NUMBER: _ClassVar[int]
@@ -1248,6 +1248,7 @@ class PartitionQueueStats(_message.Message):
     TENANTS_FIELD_NUMBER: _ClassVar[int]
     PAUSED_FIELD_NUMBER: _ClassVar[int]
     CONSUMERS_FIELD_NUMBER: _ClassVar[int]
+    DWELL_FIELD_NUMBER: _ClassVar[int]
     partition: int
     error: ErrorDetail
     counts: StateCounts
@@ -1263,7 +1264,18 @@ class PartitionQueueStats(_message.Message):
     tenants: _containers.RepeatedCompositeFieldContainer[TenantStats]
     paused: _containers.RepeatedCompositeFieldContainer[PausedTenant]
     consumers: int
-    def __init__(self, partition: _Optional[int] = ..., error: _Optional[_Union[ErrorDetail, _Mapping]] = ..., counts: _Optional[_Union[StateCounts, _Mapping]] = ..., oldest_ready_age_ms: _Optional[int] = ..., waiting_bytes: _Optional[int] = ..., enqueued_total: _Optional[int] = ..., leased_total: _Optional[int] = ..., accepted_total: _Optional[int] = ..., released_total: _Optional[int] = ..., expired_leases_total: _Optional[int] = ..., dead_total: _Optional[int] = ..., clock_difference_ms: _Optional[int] = ..., tenants: _Optional[_Iterable[_Union[TenantStats, _Mapping]]] = ..., paused: _Optional[_Iterable[_Union[PausedTenant, _Mapping]]] = ..., consumers: _Optional[int] = ...) -> None: ...
+    dwell: DwellTimes
+    def __init__(self, partition: _Optional[int] = ..., error: _Optional[_Union[ErrorDetail, _Mapping]] = ..., counts: _Optional[_Union[StateCounts, _Mapping]] = ..., oldest_ready_age_ms: _Optional[int] = ..., waiting_bytes: _Optional[int] = ..., enqueued_total: _Optional[int] = ..., leased_total: _Optional[int] = ..., accepted_total: _Optional[int] = ..., released_total: _Optional[int] = ..., expired_leases_total: _Optional[int] = ..., dead_total: _Optional[int] = ..., clock_difference_ms: _Optional[int] = ..., tenants: _Optional[_Iterable[_Union[TenantStats, _Mapping]]] = ..., paused: _Optional[_Iterable[_Union[PausedTenant, _Mapping]]] = ..., consumers: _Optional[int] = ..., dwell: _Optional[_Union[DwellTimes, _Mapping]] = ...) -> None: ...
+
+class DwellTimes(_message.Message):
+    __slots__ = ("bounds_seconds", "counts", "total_seconds")
+    BOUNDS_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    bounds_seconds: _containers.RepeatedScalarFieldContainer[float]
+    counts: _containers.RepeatedScalarFieldContainer[int]
+    total_seconds: float
+    def __init__(self, bounds_seconds: _Optional[_Iterable[float]] = ..., counts: _Optional[_Iterable[int]] = ..., total_seconds: _Optional[float] = ...) -> None: ...
 
 class StateCounts(_message.Message):
     __slots__ = ("ready", "delayed", "leased", "dead", "blocked")

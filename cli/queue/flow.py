@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from raftmq.cli.durations import DurationRange, format_duration
+from raftmq.cli.durations import DurationRange, format_duration, signed
 from raftmq.cli.exit_codes import reported
 from raftmq.cli.options import (
     DEFAULT_TIMEOUT,
@@ -119,8 +119,3 @@ def print_clocks(topic: str, seconds: dict[int, float], output: Output, column: 
         ])  # fmt: skip
         return
     print_table(("partition", column), [(partition, signed(found)) for partition, found in seconds.items()])
-
-
-def signed(seconds: float) -> str:
-    """Format a difference: ``+20s`` is ahead, ``-2h`` is behind."""
-    return ("-" if seconds < 0 else "+" if seconds > 0 else "") + format_duration(abs(seconds))

@@ -121,6 +121,16 @@ async def test_purge_deletes_by_state_or_everything(queue: Queue) -> None:
     assert (await queue.stats()).ready == 0
 
 
+async def test_statistics_have_the_dwell_times_and_the_largest_clock_difference(
+    queue: Queue, cluster: FakeCluster
+) -> None:
+    cluster.topics["jobs"].partitions[1].queue.clock_behind_ms = 5000
+    stats = await queue.stats()
+    assert stats.clock_difference_seconds == -5.0
+    assert (stats.dwell.count, stats.dwell.total_seconds) == (9, 6.0)
+    assert stats.dwell.quantile(1) == 1.0
+
+
 async def test_jobs_are_shown_and_stopped(queue: Queue, cluster: FakeCluster) -> None:
     cluster.is_job_endless = True
     purging = asyncio.ensure_future(queue.purge("dead"))

@@ -542,6 +542,7 @@ class FakeQueueService(rpc.QueueServicer):
                 enqueued_total=queue.enqueued_total,
                 accepted_total=queue.accepted_total,
                 clock_difference_ms=-queue.clock_behind_ms,
+                dwell=pb.DwellTimes(bounds_seconds=[0.1, 1.0], counts=[1, 2, 0], total_seconds=2.0),
                 tenants=[
                     pb.TenantStats(
                         tenant=tenant.decode(), counts=_counts([m for m in messages if m.tenant == tenant], now)

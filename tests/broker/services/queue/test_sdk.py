@@ -11,6 +11,7 @@ from raftmq.broker.grpc_port.server import GrpcServer
 from raftmq.errors import (
     MessageLeasedError,
     NoSuchMessageError,
+    UnknownJobError,
     UnknownScheduleError,
     VersionConflictError,
     WrongMessageStateError,
@@ -61,6 +62,7 @@ async def _use_queue(queue: raftmq.Queue[bytes], topic: object) -> None:
     await topic.settle(Operation.REJECT, token, error="broken")  # type: ignore[attr-defined]
     stats = await queue.stats()
     assert (stats.ready, stats.delayed, stats.dead, stats.tenants["t"].dead) == (1, 1, 1, 1)
+    assert (stats.dwell.count, abs(stats.clock_difference_seconds) < 1) == (1, True)
     await queue.redrive()
     assert (await queue.stats()).dead == 0
     await queue.pause()
@@ -69,7 +71,17 @@ async def _use_queue(queue: raftmq.Queue[bytes], topic: object) -> None:
     assert (await queue.stats()).ready == 0
     assert await waiting
     await queue.resume()
-    assert await queue.purge() == 1
+    await queue.put_many([b"slow"] * 50)
+    purging = asyncio.ensure_future(queue.purge("ready", messages_per_second=1))
+    while not (jobs := [job for job in await queue.jobs() if not job.is_finished]):
+        await asyncio.sleep(0)
+    assert (jobs[0].kind, jobs[0].partition) == ("purge", 0)
+    left = 50 - await queue.cancel_job(jobs[0].id)
+    await purging
+    with pytest.raises(UnknownJobError):
+        await queue.cancel_job(jobs[0])
+    assert (await queue.stats()).ready == left > 0
+    assert await queue.purge() == 1 + left
     assert [message async for message in queue.browse()] == []
 
 
