@@ -178,8 +178,13 @@ def purge(
     """
     states = list(state or ())
     is_filtered = bool(tenant or enqueued_before)
-    show_counts(topic, bootstrap_servers, timeout, states or list(State), is_filtered=is_filtered)
     everything = not states and not is_filtered
+    if everything and rate:
+        raise typer.BadParameter(
+            "without a filter everything is deleted in one step: use it with --state, --tenant or --enqueued-before",
+            param_hint="--rate",
+        )
+    show_counts(topic, bootstrap_servers, timeout, states or list(State), is_filtered=is_filtered)
     confirm(f"Delete {'all' if everything else 'the chosen'} messages of {topic}?", is_agreed=yes)
 
     async def delete(queue: Queue[bytes]) -> int:

@@ -558,7 +558,7 @@ class Queue(Generic[QueueValueT]):
             states: only those in these states. None given, and no other filter either: everything, with all ids, immediately.
             tenants: only those of these subtrees.
             enqueued_before: only those enqueued before this point in time.
-            messages_per_second: the rate. 0: no limit.
+            messages_per_second: the rate of each partition. 0: no limit. It needs a filter: everything is deleted in one step.
 
         Returns:
             The number of messages that were seen to be deleted. It waits until all are. Cancelling it does not stop the
@@ -567,15 +567,13 @@ class Queue(Generic[QueueValueT]):
         self._check_usable()
         check_not_negative(messages_per_second=messages_per_second)
         check_whole(messages_per_second=messages_per_second)
-        return await self._calls.run_job(
-            JobOrder(
-                pb.PURGE_JOB,
-                [state_number(state) for state in states],
-                check_tenants(tenants),
-                moment_ms("enqueued_before", enqueued_before),
-                messages_per_second,
+        numbers, subtrees = [state_number(state) for state in states], check_tenants(tenants)
+        before_ms = moment_ms("enqueued_before", enqueued_before)
+        if messages_per_second and not (numbers or subtrees or before_ms):
+            raise InvalidArgumentError(
+                "a purge without a filter deletes everything in one step: name states, tenants or enqueued_before to give it a rate"
             )
-        )
+        return await self._calls.run_job(JobOrder(pb.PURGE_JOB, numbers, subtrees, before_ms, messages_per_second))
 
     async def jobs(self) -> list[QueueJob]:
         """Return the purges and redrives of this topic that are under way, by partition, and those that ended recently."""

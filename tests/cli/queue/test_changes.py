@@ -124,6 +124,7 @@ def test_a_purge_has_filters(jobs: QueueCommands) -> None:
         (("redrive", "jobs", "--version", "1"), "--version"),
         (("redrive", "jobs", "--rate", "10/m"), "less than 1/s"),
         (("purge", "jobs", "--rate", "fast"), "is not a rate"),
+        (("purge", "jobs", "--rate", "5/s", "--yes"), "use it with --state"),
         (("purge", "jobs", *(f"--tenant=t{n}" for n in range(17)), "--yes"), "at most 16"),
     ],
 )

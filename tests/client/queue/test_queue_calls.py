@@ -131,6 +131,15 @@ async def test_statistics_have_the_dwell_times_and_the_largest_clock_difference(
     assert stats.dwell.quantile(1) == 1.0
 
 
+async def test_a_purge_of_everything_has_no_rate(queue: Queue, cluster: FakeCluster) -> None:
+    await queue.put_many([b"a", b"b"])
+    with pytest.raises(errors.InvalidArgumentError, match="one step"):
+        await queue.purge(messages_per_second=1)
+    assert cluster.job_requests == []
+    await queue.purge("ready", messages_per_second=1)
+    assert [request.messages_per_second for request in cluster.job_requests] == [1, 1, 1]
+
+
 async def test_jobs_are_shown_and_stopped(queue: Queue, cluster: FakeCluster) -> None:
     cluster.is_job_endless = True
     purging = asyncio.ensure_future(queue.purge("dead"))
