@@ -222,6 +222,7 @@ LOG_KIND: Final = "log"
 QUEUE_KIND: Final = "queue"
 """The kinds of topics, as the cluster names them."""
 TOPIC_ORDERED_BY_KEY_KEY: Final = "ordered.by.key"
+TOPIC_SINGLE_ACTIVE_KEY: Final = "single.active.consumer"
 TOPIC_MESSAGE_BYTES_KEY: Final = "max.message.bytes"
 MESSAGE_BYTES_DEFAULT: Final = MIB
 """The brokers' default of `max.message.bytes`."""
@@ -258,6 +259,9 @@ LEASE_RENEWAL_SECONDS: Final = 2.0
 """Time limit of one request for renewals. A frozen broker must not keep the leases of others from being renewed."""
 QUEUE_POLL_SLICE_MS: Final = 500
 """Time for which one of several leaders is polled before the next one, so that a message on another leader is found soon."""
+SINGLE_ACTIVE_WAIT_SECONDS: Final = 1.0
+"""Time for which a call that must not wait asks the stream of the active consumer, which does not say that it has nothing. As long as a broker
+takes at most for a poll that must not wait."""
 QUEUE_POLL_WAIT_MS: Final = 10_000
 """Time for which the only leader is polled, before another one may lead."""
 BROWSE_PAGE_MESSAGES: Final = 500

@@ -48,6 +48,9 @@ class Receiver(Generic[QueueValueT]):
         """Lease messages as soon as there is one, within `seconds`. None: without an end. With a `key`, only its next one."""
         if key:
             await self._check_order()
+        if seconds == 0 and not (auto_accept or key) and (await self._topic.info()).is_single_active:
+            # a poll is a consumer of its own, which stands by while this program's stream is active
+            seconds = settings.SINGLE_ACTIVE_WAIT_SECONDS
         if auto_accept or seconds == 0 or key:
             return await self._poll(options, max_messages, seconds, auto_accept=auto_accept, key=key)
         loop = asyncio.get_running_loop()
