@@ -262,10 +262,11 @@ class Queue(Generic[QueueValueT]):
             delay_ms: the time until it may be delivered; at most ten years.
             not_before: the point in time from which it may be delivered, with a time zone.
             id: a name of at most 249 bytes. While the topic knows it (its deduplication window, and until the message is finished), another
-                put with it enqueues nothing.
+                put with it enqueues nothing. A dead message is not finished, and keeps its id until it is redriven, cancelled or purged.
             expires_ms: the time after which an undelivered message is given up. None: the topic's.
             headers: pairs of name and bytes.
-            replace: replace the waiting message with this id, instead of being deduplicated ("debounce").
+            replace: replace the waiting message with this id, instead of being deduplicated ("debounce"). A message that is leased or dead is
+                not replaced.
 
         Returns:
             A `PutResult`, which says whether the id was known.
@@ -318,7 +319,8 @@ class Queue(Generic[QueueValueT]):
         """Lease the next message.
 
         Args:
-            wait_ms: the time to wait for a message. 0: do not wait. None: wait until there is one.
+            wait_ms: the time to wait for a message. 0: do not wait, except for up to 1 s on a topic with `single.active.consumer`, where only
+                the stream of the active program is asked. None: wait until there is one.
             lease_ms: the length of the lease, from 1 s to 12 h, which the client renews. None: the topic's. A short one lets others take over
                 sooner after a crash.
             tenants: lease only messages of these subtrees of tenants, at most 16. Empty: of all.
