@@ -181,7 +181,7 @@ class Worker(Generic[KeyT_co, ValueT_co]):
         check_group_arguments("worker", topic, self._arguments, needs_group=group_id is not None)
         if handler is None:
             raise InvalidArgumentError("a handler must be a function of a record, not None")
-        defaults = Worker.__init__.__kwdefaults__
+        defaults: Mapping[str, object] = Worker.__init__.__kwdefaults__ or {}
         if group_id is None:
             unused = {
                 "ordering": ordering,
