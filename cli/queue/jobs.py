@@ -29,8 +29,8 @@ def jobs(
 ) -> None:
     """Show the purges and redrives of a queue topic, those under way and those that ended recently, or stop them.
 
-    Each partition has a job of its own. A job that is stopped leaves the other messages as they are: what it has deleted
-    or redriven remains so.
+    Each partition has a job of its own. A job that is stopped leaves the other messages as they are. Messages that it
+    has deleted or redriven remain so.
     """
     if cancel:
         run_queue(topic, bootstrap_servers, timeout, lambda queue: _cancel_all(queue, cancel, output))

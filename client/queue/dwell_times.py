@@ -1,4 +1,4 @@
-"""How long messages of a queue topic could be leased before they were: counts by length, and quantiles of them. Pure."""
+"""The times for which messages of a queue topic could be leased before they were: counts by length, and quantiles. Pure."""
 
 from __future__ import annotations
 
