@@ -159,7 +159,7 @@ async def test_jobs_are_shown_and_stopped(queue: Queue, cluster: FakeCluster) ->
         with pytest.raises(errors.InvalidArgumentError):
             await queue.cancel_job(wrong)
     with pytest.raises(TypeError):
-        await queue.cancel_job(7)  # type: ignore[arg-type] - that is the mistake
+        await queue.cancel_job(7)
 
 
 async def test_wait_ends_when_the_message_is_finished(queue: Queue) -> None:
