@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from raftmq.client.producer.batch import FailedRecords as FailedRecords
     from raftmq.client.producer.partitioner import Partitioner as Partitioner
     from raftmq.client.producer.producer import Producer as Producer
+    from raftmq.client.queue.dwell_times import DwellTimes as DwellTimes
+    from raftmq.client.queue.job_view import QueueJob as QueueJob
     from raftmq.client.queue.message import Message as Message
     from raftmq.client.queue.new_message import NewMessage as NewMessage
     from raftmq.client.queue.put_batch import PutResult as PutResult
@@ -76,6 +78,8 @@ _HOMES = {
     "NewMessage": "raftmq.client.queue.new_message",
     "PutResult": "raftmq.client.queue.put_batch",
     "Queue": "raftmq.client.queue.queue",
+    "DwellTimes": "raftmq.client.queue.dwell_times",
+    "QueueJob": "raftmq.client.queue.job_view",
     "QueueStats": "raftmq.client.queue.views",
     "MessageCounts": "raftmq.client.queue.views",
     "Admin": "raftmq.client.admin.admin",
@@ -136,6 +140,7 @@ __all__ = [
     "Consumer",
     "ConsumerMetrics",
     "Delivery",
+    "DwellTimes",
     "FailedRecords",
     "GroupDescription",
     "GroupListing",
@@ -158,6 +163,7 @@ __all__ = [
     "ProducerMetrics",
     "PutResult",
     "Queue",
+    "QueueJob",
     "QueueRecord",
     "QueueStats",
     "RaftMQError",

@@ -23,6 +23,7 @@ from raftmq.extras import require
 require("taskiq", "raftmq.taskiq")
 
 from raftmq.client.queue.message import Message  # noqa: E402 - only if the extra is installed
+from raftmq.client.queue.new_message import check_lease  # noqa: E402 - as above
 from raftmq.client.queue.queue import Queue  # noqa: E402 - as above
 from raftmq.errors import RaftMQError  # noqa: E402 - as above
 from taskiq import AckableMessage, AsyncBroker, AsyncResultBackend, BrokerMessage  # noqa: E402 - as above
@@ -43,7 +44,7 @@ class RaftMQBroker(AsyncBroker):
     Args:
         topic: the queue topic.
         bootstrap_servers: any of the cluster's brokers.
-        lease_ms: the length of leases. None: the topic's.
+        lease_ms: the length of leases, from 1 s to 12 h. None: the topic's.
         tenants: execute only tasks of these subtrees of tenants. Empty: of all.
         client_id: a name for logs.
         result_backend: where taskiq stores results. None: it drops them.
@@ -63,7 +64,7 @@ class RaftMQBroker(AsyncBroker):
     ) -> None:
         super().__init__(result_backend=result_backend, task_id_generator=task_id_generator)
         self._make_queue = partial(Queue, topic, bootstrap_servers=bootstrap_servers, client_id=client_id)
-        self._lease_ms = lease_ms
+        self._lease_ms = None if lease_ms is None else check_lease(lease_ms)
         self._tenants = tuple(tenants)
         self._queue: Queue[bytes] | None = None
 

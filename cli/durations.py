@@ -70,3 +70,8 @@ def format_duration(seconds: float) -> str:
             rest = left % size // next_size
             return f"{left // size}{unit}" + (f"{rest}{next_unit}" if rest else "")
     raise AssertionError(seconds)
+
+
+def signed(seconds: float) -> str:
+    """Format a difference: ``+20s`` is ahead, ``-2h`` is behind."""
+    return ("-" if seconds < 0 else "+" if seconds > 0 else "") + format_duration(abs(seconds))

@@ -289,8 +289,8 @@ def add_partitions(
         bool,
         typer.Option(
             "--rehash",
-            help="Also for a queue topic that is ordered by key or recognizes ids: later messages may go to other partitions than "
-            "earlier ones.",
+            help="Required for a queue topic: later messages with an id or a key may go to other partitions than earlier ones, so that "
+            "neither deduplication nor order holds between them.",
         ),
     ] = False,
     bootstrap_servers: BootstrapOption = DEFAULT_BOOTSTRAP,

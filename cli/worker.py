@@ -18,6 +18,7 @@ from raftmq.cli.examples import examples
 from raftmq.cli.exit_codes import CommandError, ExitCode, reported
 from raftmq.cli.numbers import WholeNumber
 from raftmq.cli.options import COUNT_MAX, DEFAULT_TIMEOUT, BootstrapOption, TimeoutOption
+from raftmq.cli.queue.options import LeaseOption, milliseconds
 from raftmq.cluster_addresses import DEFAULT_BOOTSTRAP
 
 MILLISECONDS_PER_SECOND = 1000
@@ -64,6 +65,7 @@ def worker() -> None:
         "raftmq worker run billing.tasks:handle -t orders -g billing -c 50",
         "raftmq worker run billing.tasks:handle -t orders -g b --executor process",
         "raftmq worker run billing.tasks:handle --topic jobs",
+        "raftmq worker run sync.tasks:apply --topic changes -c 1 --prefetch 0",
     ),
 )
 @reported
@@ -164,6 +166,16 @@ def run(
             help="Maximum time for one call of the handler.",
         ),
     ] = None,
+    lease: LeaseOption = None,
+    prefetch: Annotated[
+        int,
+        typer.Option(
+            "--prefetch",
+            parser=WholeNumber(0, COUNT_MAX),
+            metavar="N",
+            help="On a queue topic: messages held ready beside those in handlers. 0: take one only for a free handler.",
+        ),
+    ] = 1,
     drain_timeout: Annotated[
         float,
         typer.Option(
@@ -209,7 +221,7 @@ def run(
     running handlers have finished, or with code 5 if they did not finish in time. A second signal ends it immediately.
 
     On a queue topic the cluster hands out the messages and counts the attempts. The topic, not the worker, has the
-    settings of retries, so that --ordering, --retries and --retry-backoff have no effect.
+    settings of order and retries, so that --ordering, --retries, --retry-backoff and --auto-offset-reset are refused.
     """
     from raftmq.client.worker.worker import Worker
 
@@ -231,6 +243,8 @@ def run(
         create_dead_letter_topic=create_dead_letter_topic,
         handler_timeout_ms=handler_timeout * MILLISECONDS_PER_SECOND if handler_timeout is not None else None,
         drain_timeout_ms=drain_timeout * MILLISECONDS_PER_SECOND,
+        lease_ms=milliseconds(lease),
+        prefetch=prefetch,
         auto_offset_reset=auto_offset_reset.value,
         group_instance_id=instance,
         bootstrap_servers=bootstrap_servers,

@@ -983,9 +983,9 @@ class QueuePollRequest(_message.Message):
     lease_ms: int
     max_wait_ms: int
     tenants: _containers.RepeatedScalarFieldContainer[str]
-    key: str
+    key: bytes
     auto_accept: bool
-    def __init__(self, metadata_revision: _Optional[int] = ..., topic_id: _Optional[int] = ..., partitions: _Optional[_Iterable[int]] = ..., max_messages: _Optional[int] = ..., max_bytes: _Optional[int] = ..., lease_ms: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., tenants: _Optional[_Iterable[str]] = ..., key: _Optional[str] = ..., auto_accept: bool = ...) -> None: ...
+    def __init__(self, metadata_revision: _Optional[int] = ..., topic_id: _Optional[int] = ..., partitions: _Optional[_Iterable[int]] = ..., max_messages: _Optional[int] = ..., max_bytes: _Optional[int] = ..., lease_ms: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., tenants: _Optional[_Iterable[str]] = ..., key: _Optional[bytes] = ..., auto_accept: bool = ...) -> None: ...
 
 class QueuePollResponse(_message.Message):
     __slots__ = ("partitions",)
@@ -1110,18 +1110,20 @@ class AckResponse(_message.Message):
     def __init__(self, partitions: _Optional[_Iterable[_Union[PartitionAckResult, _Mapping]]] = ...) -> None: ...
 
 class PartitionAckResult(_message.Message):
-    __slots__ = ("topic_id", "partition", "error", "codes", "counts")
+    __slots__ = ("topic_id", "partition", "error", "codes", "counts", "granted_ms")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     CODES_FIELD_NUMBER: _ClassVar[int]
     COUNTS_FIELD_NUMBER: _ClassVar[int]
+    GRANTED_MS_FIELD_NUMBER: _ClassVar[int]
     topic_id: int
     partition: int
     error: ErrorDetail
     codes: _containers.RepeatedScalarFieldContainer[ErrorCode]
     counts: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, topic_id: _Optional[int] = ..., partition: _Optional[int] = ..., error: _Optional[_Union[ErrorDetail, _Mapping]] = ..., codes: _Optional[_Iterable[_Union[ErrorCode, str]]] = ..., counts: _Optional[_Iterable[int]] = ...) -> None: ...
+    granted_ms: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, topic_id: _Optional[int] = ..., partition: _Optional[int] = ..., error: _Optional[_Union[ErrorDetail, _Mapping]] = ..., codes: _Optional[_Iterable[_Union[ErrorCode, str]]] = ..., counts: _Optional[_Iterable[int]] = ..., granted_ms: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class OpenSessionRequest(_message.Message):
     __slots__ = ("metadata_revision", "timeout_ms", "topic_id", "partitions")
@@ -1230,7 +1232,7 @@ class QueueStatsResponse(_message.Message):
     def __init__(self, partitions: _Optional[_Iterable[_Union[PartitionQueueStats, _Mapping]]] = ...) -> None: ...
 
 class PartitionQueueStats(_message.Message):
-    __slots__ = ("partition", "error", "counts", "oldest_ready_age_ms", "waiting_bytes", "enqueued_total", "leased_total", "accepted_total", "released_total", "expired_leases_total", "dead_total", "clock_difference_ms", "tenants", "paused", "consumers")
+    __slots__ = ("partition", "error", "counts", "oldest_ready_age_ms", "waiting_bytes", "enqueued_total", "leased_total", "accepted_total", "released_total", "expired_leases_total", "dead_total", "clock_difference_ms", "tenants", "paused", "consumers", "dwell")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     COUNTS_FIELD_NUMBER: _ClassVar[int]
@@ -1246,6 +1248,7 @@ class PartitionQueueStats(_message.Message):
     TENANTS_FIELD_NUMBER: _ClassVar[int]
     PAUSED_FIELD_NUMBER: _ClassVar[int]
     CONSUMERS_FIELD_NUMBER: _ClassVar[int]
+    DWELL_FIELD_NUMBER: _ClassVar[int]
     partition: int
     error: ErrorDetail
     counts: StateCounts
@@ -1261,7 +1264,18 @@ class PartitionQueueStats(_message.Message):
     tenants: _containers.RepeatedCompositeFieldContainer[TenantStats]
     paused: _containers.RepeatedCompositeFieldContainer[PausedTenant]
     consumers: int
-    def __init__(self, partition: _Optional[int] = ..., error: _Optional[_Union[ErrorDetail, _Mapping]] = ..., counts: _Optional[_Union[StateCounts, _Mapping]] = ..., oldest_ready_age_ms: _Optional[int] = ..., waiting_bytes: _Optional[int] = ..., enqueued_total: _Optional[int] = ..., leased_total: _Optional[int] = ..., accepted_total: _Optional[int] = ..., released_total: _Optional[int] = ..., expired_leases_total: _Optional[int] = ..., dead_total: _Optional[int] = ..., clock_difference_ms: _Optional[int] = ..., tenants: _Optional[_Iterable[_Union[TenantStats, _Mapping]]] = ..., paused: _Optional[_Iterable[_Union[PausedTenant, _Mapping]]] = ..., consumers: _Optional[int] = ...) -> None: ...
+    dwell: DwellTimes
+    def __init__(self, partition: _Optional[int] = ..., error: _Optional[_Union[ErrorDetail, _Mapping]] = ..., counts: _Optional[_Union[StateCounts, _Mapping]] = ..., oldest_ready_age_ms: _Optional[int] = ..., waiting_bytes: _Optional[int] = ..., enqueued_total: _Optional[int] = ..., leased_total: _Optional[int] = ..., accepted_total: _Optional[int] = ..., released_total: _Optional[int] = ..., expired_leases_total: _Optional[int] = ..., dead_total: _Optional[int] = ..., clock_difference_ms: _Optional[int] = ..., tenants: _Optional[_Iterable[_Union[TenantStats, _Mapping]]] = ..., paused: _Optional[_Iterable[_Union[PausedTenant, _Mapping]]] = ..., consumers: _Optional[int] = ..., dwell: _Optional[_Union[DwellTimes, _Mapping]] = ...) -> None: ...
+
+class DwellTimes(_message.Message):
+    __slots__ = ("bounds_seconds", "counts", "total_seconds")
+    BOUNDS_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    bounds_seconds: _containers.RepeatedScalarFieldContainer[float]
+    counts: _containers.RepeatedScalarFieldContainer[int]
+    total_seconds: float
+    def __init__(self, bounds_seconds: _Optional[_Iterable[float]] = ..., counts: _Optional[_Iterable[int]] = ..., total_seconds: _Optional[float] = ...) -> None: ...
 
 class StateCounts(_message.Message):
     __slots__ = ("ready", "delayed", "leased", "dead", "blocked")

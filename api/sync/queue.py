@@ -12,6 +12,7 @@ from raftmq.client.base.loop_thread import LoopThread
 from raftmq.client.connection.transport import Transport
 from raftmq.client.producer.producer import CompressionType
 from raftmq.client.queue.change_arguments import MessageReference
+from raftmq.client.queue.job_view import QueueJob
 from raftmq.client.queue.lease_token import SettlementName
 from raftmq.client.queue.message import Message as AsyncMessage
 from raftmq.client.queue.new_message import NewMessage
@@ -195,11 +196,12 @@ class Queue(SyncClient, Generic[QueueValueT]):
         wait_ms: float | None = None,
         lease_ms: float | None = None,
         tenants: Iterable[str] = (),
+        key: str | bytes | None = None,
         auto_accept: bool = False,
     ) -> Message[QueueValueT] | None:
         """Lease the next message, or return None if there was none in time. See `raftmq.Queue.get`."""
         found = self.get_many(
-            max_messages=1, wait_ms=wait_ms, lease_ms=lease_ms, tenants=tenants, auto_accept=auto_accept
+            max_messages=1, wait_ms=wait_ms, lease_ms=lease_ms, tenants=tenants, key=key, auto_accept=auto_accept
         )
         return found[0] if found else None
 
@@ -210,12 +212,18 @@ class Queue(SyncClient, Generic[QueueValueT]):
         wait_ms: float | None = None,
         lease_ms: float | None = None,
         tenants: Iterable[str] = (),
+        key: str | bytes | None = None,
         auto_accept: bool = False,
     ) -> list[Message[QueueValueT]]:
         """Lease up to `max_messages` messages. Empty: there was none in time. See `raftmq.Queue.get_many`."""
         found = self._run(
             lambda: self._client.get_many(
-                max_messages=max_messages, wait_ms=wait_ms, lease_ms=lease_ms, tenants=tenants, auto_accept=auto_accept
+                max_messages=max_messages,
+                wait_ms=wait_ms,
+                lease_ms=lease_ms,
+                tenants=tenants,
+                key=key,
+                auto_accept=auto_accept,
             )
         )
         return [Message(message, self._loop) for message in found]
@@ -329,6 +337,14 @@ class Queue(SyncClient, Generic[QueueValueT]):
                 *states, tenants=tenants, enqueued_before=enqueued_before, messages_per_second=messages_per_second
             )
         )
+
+    def jobs(self) -> list[QueueJob]:
+        """Return the purges and redrives that are under way or ended recently. See `raftmq.Queue.jobs`."""
+        return self._run(self._client.jobs)
+
+    def cancel_job(self, job: QueueJob | str) -> int:
+        """Stop a purge or a redrive in one partition. See `raftmq.Queue.cancel_job`."""
+        return self._run(lambda: self._client.cancel_job(job))
 
     def wait(self, id: str, timeout_ms: float | None = None) -> bool:  # noqa: A002 - the name of the field
         """Wait until no unfinished message has this id. See `raftmq.Queue.wait`."""

@@ -301,13 +301,12 @@ def _add_health(response: pb.DescribeClusterResponse, gathered: GatheredHealth) 
 
 
 def _check_growth(topic: TopicView) -> None:
-    """Raise INVALID_PARTITIONS for a queue topic whose messages would be looked for in other partitions than they are in."""
-    reason = reason_against_partitions(topic.config) if topic.kind == QUEUE else ""
-    if reason:
+    """Raise INVALID_PARTITIONS for a queue topic, whose messages would be looked for in other partitions than they are in."""
+    if topic.kind == QUEUE:
         raise RequestError(
             pb.INVALID_PARTITIONS,
-            f"adding partitions to topic {topic.name} would break its promises: {reason}. Let the topic run empty first, and then "
-            "repeat the call with rehash (raftmq topic add-partitions --rehash)",
+            f"adding partitions to queue topic {topic.name} would break a promise: {reason_against_partitions(topic.config)}. Let the topic "
+            "run empty first, or use no ids and keys, and repeat the call with rehash (raftmq topic add-partitions --rehash)",
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 from raftmq.cli.examples import examples
-from raftmq.cli.queue import browse, changes, flow, get, put, stats
+from raftmq.cli.queue import browse, changes, flow, get, jobs, put, stats
 
 app = typer.Typer(
     help="Put, get, settle and manage messages of queue topics.",
@@ -41,6 +41,7 @@ app.command(
         "raftmq queue get jobs",
         "raftmq queue get jobs --ack --wait 30s",
         "raftmq queue get jobs -n 10 --lease 5m --tenant acme -o json | jq -r .token",
+        "raftmq queue get jobs --key order-17 --tenant acme",
     ),
 )(get.get)
 app.command(
@@ -113,6 +114,11 @@ app.command(
         "raftmq queue purge jobs",
     ),
 )(changes.purge)
+app.command(
+    "jobs",
+    short_help="Show purges and redrives, or stop them.",
+    epilog=examples("raftmq queue jobs jobs", "raftmq queue jobs jobs --cancel 0-7"),
+)(jobs.jobs)
 app.command(
     "pause",
     short_help="Stop delivery of a topic or tenant.",

@@ -117,7 +117,7 @@ def redrive(
     """Make dead messages ready again, with their attempts counted from 0: one message, or all that the filters choose.
 
     For more than one message, shows the number of dead messages, then asks for confirmation. The command ends when all
-    are ready. The cluster does the work: interrupting the command does not stop it.
+    are ready. The cluster does the work: interrupting the command does not stop it, but raftmq queue jobs --cancel does.
     """
     is_one = name is not None or sequence is not None
     if is_one and (tenant or died_before is not None or rate):
@@ -135,13 +135,14 @@ def redrive(
         bootstrap_servers,
         timeout,
         lambda queue: _finish(
+            topic,
             queue.redrive(
                 message,
                 version=version,
                 tenants=tenant or (),
                 died_before=died_before,
                 messages_per_second=rate,
-            )
+            ),
         ),
     )
     if output is Output.JSON:
@@ -173,18 +174,23 @@ def purge(
     """Delete messages permanently. Without a filter every message is deleted, leased ones included, and all known ids.
 
     Shows the number of messages, then asks for confirmation. The command ends when all are deleted. The cluster does the
-    work: interrupting the command does not stop it.
+    work: interrupting the command does not stop it, but raftmq queue jobs --cancel does.
     """
     states = list(state or ())
     is_filtered = bool(tenant or enqueued_before)
-    show_counts(topic, bootstrap_servers, timeout, states or list(State), is_filtered=is_filtered)
     everything = not states and not is_filtered
+    if everything and rate:
+        raise typer.BadParameter(
+            "without a filter everything is deleted in one step: use it with --state, --tenant or --enqueued-before",
+            param_hint="--rate",
+        )
+    show_counts(topic, bootstrap_servers, timeout, states or list(State), is_filtered=is_filtered)
     confirm(f"Delete {'all' if everything else 'the chosen'} messages of {topic}?", is_agreed=yes)
 
     async def delete(queue: Queue[bytes]) -> int:
         names: list[MessageStateName] = [one.value for one in states]
         return await _finish(
-            queue.purge(*names, tenants=tenant or (), enqueued_before=enqueued_before, messages_per_second=rate)
+            topic, queue.purge(*names, tenants=tenant or (), enqueued_before=enqueued_before, messages_per_second=rate)
         )
 
     count = run_queue(topic, bootstrap_servers, timeout, delete)
@@ -194,12 +200,12 @@ def purge(
         print(f"{counted(count, 'message')} of {topic} purged")
 
 
-async def _finish(job: Awaitable[int]) -> int:
+async def _finish(topic: str, job: Awaitable[int]) -> int:
     """Wait for the end of a job. If the command is interrupted, say that the job is not."""
     import asyncio
 
     try:
         return await job
     except asyncio.CancelledError:
-        print("the cluster continues the work", file=sys.stderr)
+        print(f"the cluster continues the work; to stop it: raftmq queue jobs {topic}", file=sys.stderr)
         raise

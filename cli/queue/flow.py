@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from raftmq.cli.durations import DurationRange, format_duration
+from raftmq.cli.durations import DurationRange, format_duration, signed
 from raftmq.cli.exit_codes import reported
 from raftmq.cli.options import (
     DEFAULT_TIMEOUT,
@@ -17,12 +17,13 @@ from raftmq.cli.options import (
 )
 from raftmq.cli.output import Output, OutputOption, print_json, print_table
 from raftmq.cli.queue.calls import run_queue
-from raftmq.cli.queue.options import DELAY_SECONDS_MAX, LEASE_SECONDS_MIN, milliseconds
+from raftmq.cli.queue.options import DELAY_SECONDS_MAX, milliseconds
 from raftmq.cluster_addresses import DEFAULT_BOOTSTRAP
 
 if TYPE_CHECKING:
     from raftmq.client.queue.queue import Queue
 
+PAUSE_SECONDS_MIN: Final = 0.001
 TenantOption = Annotated[
     str,
     typer.Option("--tenant", metavar="TENANT", help="This tenant and those below. Default: the whole topic."),
@@ -37,7 +38,7 @@ def pause(
         float | None,
         typer.Option(
             "--for",
-            parser=DurationRange(LEASE_SECONDS_MIN, DELAY_SECONDS_MAX),
+            parser=DurationRange(PAUSE_SECONDS_MIN, DELAY_SECONDS_MAX),
             metavar="DURATION",
             help="Time after which delivery continues by itself. Default: until resume.",
         ),
@@ -118,8 +119,3 @@ def print_clocks(topic: str, seconds: dict[int, float], output: Output, column: 
         ])  # fmt: skip
         return
     print_table(("partition", column), [(partition, signed(found)) for partition, found in seconds.items()])
-
-
-def signed(seconds: float) -> str:
-    """Format a difference: ``+20s`` is ahead, ``-2h`` is behind."""
-    return ("-" if seconds < 0 else "+" if seconds > 0 else "") + format_duration(abs(seconds))

@@ -53,6 +53,14 @@ def get(
     ] = Duration(0),
     lease: LeaseOption = None,
     tenant: TenantsOption = None,
+    key: Annotated[
+        str | None,
+        typer.Option(
+            "--key",
+            metavar="KEY",
+            help="Only the next message of this key, of one --tenant or of none. The topic must be ordered by key.",
+        ),
+    ] = None,
     bootstrap_servers: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout: TimeoutOption = DEFAULT_TIMEOUT,
     output: Annotated[
@@ -79,7 +87,11 @@ def get(
 
     async def lease_and_print(queue: Queue[bytes]) -> int:
         messages = await queue.get_many(
-            max_messages=max_messages, wait_ms=wait * 1000, lease_ms=milliseconds(lease), tenants=tenant or ()
+            max_messages=max_messages,
+            wait_ms=wait * 1000,
+            lease_ms=milliseconds(lease),
+            tenants=tenant or (),
+            key=key,
         )
         if not messages:
             # A leader that does not answer is an error, unlike an empty queue.

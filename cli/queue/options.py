@@ -15,7 +15,9 @@ from raftmq.cli.times import parse_moment, parse_past
 
 DELAY_SECONDS_MAX: Final = 3_660 * DAY_SECONDS
 """Maximum delay and time to live, as for the SDK: ten years."""
-LEASE_SECONDS_MIN: Final = 0.001
+LEASE_SECONDS_MIN: Final = 1.0
+LEASE_SECONDS_MAX: Final = DAY_SECONDS / 2
+"""Bounds of a lease, as for the SDK."""
 
 
 class State(StrEnum):
@@ -96,9 +98,9 @@ LeaseOption = Annotated[
     float | None,
     typer.Option(
         "--lease",
-        parser=DurationRange(LEASE_SECONDS_MIN, DELAY_SECONDS_MAX),
+        parser=DurationRange(LEASE_SECONDS_MIN, LEASE_SECONDS_MAX),
         metavar="DURATION",
-        help="Length of the lease. Default: the topic's lease.ms.",
+        help="Length of the lease, from 1s to 12h. Default: the topic's lease.ms.",
     ),
 ]
 TenantsOption = Annotated[

@@ -49,6 +49,7 @@ def stats(
 ) -> None:
     """Show the messages of a queue topic by state and tenant, the age of the oldest, and totals.
 
+    The time from ready to leased is estimated from counts by length, of leases since each broker serves its partitions.
     Totals count since each partition got its present leader. Blocked messages are ready, and wait for an unfinished
     message of their key.
     """

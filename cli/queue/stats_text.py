@@ -7,7 +7,7 @@ import io
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from raftmq.cli.durations import format_duration
+from raftmq.cli.durations import format_duration, signed
 from raftmq.cli.output import Json, print_table
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ def text_of(topic: str, earlier: Sample | None, later: Sample, *, with_rates: bo
         f"topic {topic}{paused}: oldest ready {oldest}, waiting {format_bytes(stats.waiting_bytes)}, "
         f"consumers {stats.consumers}"
     )
+    head += "\n" + _dwell_text(stats)
     states = _table(("state", "messages"), [(state, getattr(stats, state)) for state in STATES])
     if with_rates:
         totals = _table(
@@ -83,7 +84,28 @@ def text_of(topic: str, earlier: Sample | None, later: Sample, *, with_rates: bo
 
 def json_of(topic: str, stats: QueueStats) -> dict[str, Json]:
     """Return the state for programs."""
-    return {"topic": topic, **dataclasses.asdict(stats)}
+    dwell = stats.dwell
+    return {
+        "topic": topic,
+        **dataclasses.asdict(stats),
+        "dwell": {
+            "count": dwell.count,
+            "mean_seconds": dwell.mean_seconds,
+            "p50_seconds": dwell.quantile(0.5),
+            "p99_seconds": dwell.quantile(0.99),
+            "bounds_seconds": list(dwell.bounds_seconds),
+            "counts": list(dwell.counts),
+        },
+    }
+
+
+def _dwell_text(stats: QueueStats) -> str:
+    """Return the time from ready to leased, and the difference of the clocks."""
+    half, most = stats.dwell.quantile(0.5), stats.dwell.quantile(0.99)
+    clock = f"clock difference {signed(stats.clock_difference_seconds)}"
+    if half is None or most is None:
+        return f"ready until leased: none yet, {clock}"
+    return f"ready until leased: p50 {format_duration(half)}, p99 {format_duration(most)}, {clock}"
 
 
 def format_bytes(count: int) -> str:

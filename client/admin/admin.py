@@ -309,8 +309,8 @@ class Admin:
     async def add_partitions(self, name: str, total: int, *, rehash: bool = False) -> TopicDescription:
         """Raise the number of partitions to `total`. Keys of new records may then belong to other partitions.
 
-        A queue topic that is ordered by key, or has a dedupe window, gets more partitions only with `rehash`: order and deduplication
-        do not hold between messages before and after it. Schedules stay in their partitions.
+        A queue topic gets more partitions only with `rehash`: deduplication by ids, and with `ordered.by.key` the order, do not hold between
+        messages before and after it. Let it run empty first. Without ids and keys there is nothing to lose. Schedules stay in their partitions.
 
         Raises `UnknownTopicError` or `InvalidPartitionsError` (not above the current number, or without `rehash`). Nothing changed then.
         """

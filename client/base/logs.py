@@ -30,6 +30,7 @@ EVENTS: Final[Mapping[str, str]] = {
     "append_stream_ended": "A producer's stream ended. Unanswered requests are repeated",
     "queue_started": "A queue is ready",
     "queue_closed": "A queue was closed",
+    "receiving_stopped": "A defect of the SDK stopped the delivery of messages to calls of `Queue` with the same lease and tenants. They raise an error, and the next one tries again. Please report it",
     "queue_stopped": "A defect of the SDK stopped a queue. Every call raises an error. Please report it",
     "queue_stream_opened": "A queue opened a stream to a broker",
     "queue_stream_ended": "A queue's stream ended. It is opened again, and unanswered settlements are repeated",

@@ -222,14 +222,13 @@ LOG_KIND: Final = "log"
 QUEUE_KIND: Final = "queue"
 """The kinds of topics, as the cluster names them."""
 TOPIC_ORDERED_BY_KEY_KEY: Final = "ordered.by.key"
+TOPIC_SINGLE_ACTIVE_KEY: Final = "single.active.consumer"
 TOPIC_MESSAGE_BYTES_KEY: Final = "max.message.bytes"
 MESSAGE_BYTES_DEFAULT: Final = MIB
 """The brokers' default of `max.message.bytes`."""
 
 MESSAGE_ERROR_BYTES_MAX: Final = KIB
 """Maximum bytes of the error or the progress that is kept with a message, as on the brokers. Longer texts are cut."""
-RELEASE_DELAY_MS_MAX: Final = (1 << 32) - 1
-"""Maximum delay of a release, because of its type: 49 days. A move has no such bound."""
 ACK_MESSAGES_MAX: Final = 500
 """Maximum number of messages settled by one request to a partition. It leaves half of an entry's work to the leases that travel with it."""
 CHAIN_MESSAGES_MAX: Final = ACK_MESSAGES_MAX - 1
@@ -246,8 +245,12 @@ QUEUE_INTAKES_MAX: Final = 8
 """Maximum number of combinations of lease time and tenants for which streams stay open. Those unused for longest are closed first."""
 QUEUE_CLOSE_SECONDS: Final = 5.0
 """Maximum time for which `close` waits for settlements. Messages that are not settled are delivered again."""
-LEASE_TICK_SECONDS: Final = 0.5
-"""Interval at which held leases are looked at. The shortest lease, one second, is renewed twice in its time."""
+LEASE_MS_MIN: Final = 1000
+"""Shortest lease that a program may request: a shorter one may end between two looks at the leases that are held."""
+LEASE_MS_MAX: Final = 12 * 60 * 60 * 1000
+"""Longest lease that a program may request. Brokers grant at most the topic's `lease.max.ms`, whose maximum this is."""
+LEASE_TICK_SECONDS: Final = 0.25
+"""Interval at which held leases are looked at. The renewal of the shortest lease begins with 0.4 s to spare."""
 LEASE_ASSUMED_SECONDS: Final = 30.0
 """The assumed length of a lease whose broker does not tell it."""
 LEASE_RENEWALS_MAX: Final = 2000
@@ -256,6 +259,9 @@ LEASE_RENEWAL_SECONDS: Final = 2.0
 """Time limit of one request for renewals. A frozen broker must not keep the leases of others from being renewed."""
 QUEUE_POLL_SLICE_MS: Final = 500
 """Time for which one of several leaders is polled before the next one, so that a message on another leader is found soon."""
+SINGLE_ACTIVE_WAIT_SECONDS: Final = 1.0
+"""Time for which a call that must not wait asks the stream of the active consumer, which does not say that it has nothing. As long as a broker
+takes at most for a poll that must not wait."""
 QUEUE_POLL_WAIT_MS: Final = 10_000
 """Time for which the only leader is polled, before another one may lead."""
 BROWSE_PAGE_MESSAGES: Final = 500

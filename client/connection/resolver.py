@@ -57,6 +57,8 @@ class TopicInfo:
     """Maximum size of a message of a queue topic, with its headers and as it is stored."""
     schedule_partitions: int = 1
     """The name of a schedule chooses one of so many partitions."""
+    is_single_active: bool = False
+    """Whether one consumer at a time gets the messages of a partition of a queue topic."""
 
     @property
     def record_bytes_max(self) -> int:
@@ -455,6 +457,7 @@ class Resolver:
             topic.config.get(settings.TOPIC_ORDERED_BY_KEY_KEY) == "true",
             _number(topic.config, settings.TOPIC_MESSAGE_BYTES_KEY, settings.MESSAGE_BYTES_DEFAULT),
             topic.schedule_partitions or 1,
+            topic.config.get(settings.TOPIC_SINGLE_ACTIVE_KEY) == "true",
         )
         if info != known:
             self.topics[topic.name] = info

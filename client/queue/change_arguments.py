@@ -61,3 +61,10 @@ def check_tenants(tenants: Iterable[str]) -> tuple[str, ...]:
     if len(found) > TENANTS_MAX:
         raise InvalidArgumentError(f"at most {TENANTS_MAX} tenants are allowed, not {len(found)}")
     return found
+
+
+def check_key_tenant(tenants: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the only tenant to which a key belongs. Without a name it is the root. Raises `InvalidArgumentError` for several."""
+    if len(tenants) > 1:
+        raise InvalidArgumentError(f"a key belongs to one tenant: name one in tenants, not {len(tenants)}")
+    return tenants or ("",)

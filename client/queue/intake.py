@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -100,13 +101,13 @@ class Intake:
         resolver: Resolver,
         office: MessageOffice,
         options: LeaseOptions,
-        on_crash: Callable[[BaseException], None],
+        on_crash: Callable[[Intake, BaseException], None],
     ) -> None:
         self._topic = topic
         self._resolver = resolver
         self._office = office
         self._options = options
-        self._on_crash = on_crash
+        self._on_crash = partial(on_crash, self)
         self._loop = asyncio.get_running_loop()
         self._links: dict[str, BrokerLink] = {}
         self._buffer: deque[_Parcel] = deque()
@@ -166,10 +167,19 @@ class Intake:
         for waiter in self._waiters:
             _end_wait(waiter.future)
 
+    def abandon(self, error: BaseException) -> None:
+        """End after a defect: give back messages that nobody took, and wake everybody who waits."""
+        self._cancel_timers()
+        self.close()
+        self._give_back_all()
+        self.fail(error)
+
     def _check(self) -> None:
         self._resolver.check()
         if self._failure is not None:
-            raise ClosedClientError("the queue stopped after an internal error") from self._failure
+            raise ClosedClientError(
+                f"receiving stopped after an internal error ({type(self._failure).__name__}): try again, and report it"
+            ) from self._failure
         if self._is_closed:
             raise ClosedClientError("the queue is closed: create a new one")
 
@@ -360,13 +370,16 @@ class Intake:
     async def leave(self, timeout_seconds: float) -> None:
         """Take no more messages, give back those that nobody took, and say goodbye to the leaders."""
         self._is_closed = True
-        for handle in (self._update_handle, self._sweep_handle):
-            if handle is not None:
-                handle.cancel()
+        self._cancel_timers()
         self._give_back_all()
         for waiter in self._waiters:
             _end_wait(waiter.future)
         await asyncio.gather(*(link.leave(timeout_seconds) for link in self._links.values()))
+
+    def _cancel_timers(self) -> None:
+        for handle in (self._update_handle, self._sweep_handle):
+            if handle is not None:
+                handle.cancel()
 
     def close(self) -> None:
         """End the streams immediately."""

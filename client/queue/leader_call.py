@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from raftmq.client.base import settings
+from raftmq.client.base.arguments import WHOLE_MAX
 from raftmq.client.base.background import Backoff
 from raftmq.client.connection.resolver import Resolver
 from raftmq.client.queue.topic import QueuePartition
@@ -14,6 +15,11 @@ from raftmq.errors import NoLeaderError, NotLeaderError, Outcome, RaftMQError
 from raftmq.methods import RequestT, ResponseT, UnaryMethod
 
 ResultT = TypeVar("ResultT")
+
+
+def whole_ms(timeout_seconds: float) -> int:
+    """Return the time limit of a request in its field, which has 32 bits."""
+    return int(min(timeout_seconds * 1000, WHOLE_MAX))
 
 
 async def call_leader(

@@ -9,7 +9,7 @@ from typing import Protocol
 import msgspec
 from raftmq.client.base import settings
 from raftmq.client.base.error_details import fresh_copy
-from raftmq.client.queue.new_message import CheckedMessage, check_duration, check_priority
+from raftmq.client.queue.new_message import CheckedMessage, check_duration, check_lease, check_priority
 from raftmq.client.queue.topic import QueuePartition
 from raftmq.errors import (
     AttemptsExhaustedError,
@@ -62,7 +62,7 @@ class Lease(msgspec.Struct, eq=False, weakref=True):
     sequence: int
     lease_number: int
     lease_seconds: float
-    """The length of the lease. A third of it passes between two renewals."""
+    """The length of the lease that the broker granted last. A third of it passes between two renewals. Written by both threads."""
     renewal_ms: int
     """The length that a renewal requests. 0: the topic's."""
     is_lost: bool = False
@@ -94,7 +94,7 @@ class Lease(msgspec.Struct, eq=False, weakref=True):
         """
         detail = pb.AckDetail(is_uncounted=is_uncounted)
         if delay_ms is not None:
-            detail.delay_ms = check_delay(delay_ms)
+            detail.delay_ms = check_duration("delay_ms", delay_ms)
         if priority is not None:
             detail.priority = check_priority(priority)
         if error:
@@ -112,10 +112,9 @@ class Lease(msgspec.Struct, eq=False, weakref=True):
     async def renew(self, lease_ms: float | None, progress: str | None) -> None:
         """Extend the lease. Its later automatic renewals request the same length."""
         self.check_held()
-        self.office.drop((self,))
         if lease_ms is not None:
-            self.renewal_ms = max(1, check_duration("lease_ms", lease_ms))
-            self.lease_seconds = self.renewal_ms / 1000
+            self.renewal_ms = check_lease(lease_ms)
+            self.lease_seconds = min(self.lease_seconds, self.renewal_ms / 1000)  # longer only if the broker says so
         detail = pb.AckDetail(lease_ms=self.renewal_ms, progress=cut_error(progress) if progress else "")
         try:
             (verdict,) = await self.office.settle((self,), pb.RENEW, detail)
@@ -146,6 +145,11 @@ class Lease(msgspec.Struct, eq=False, weakref=True):
         if isinstance(verdict, QueueFullError | TenantFullError):
             self.office.hold((self,))  # the program still has the message, and can settle it in another way
         _raise(verdict)
+
+    def on_granted(self, granted_ms: int) -> None:
+        """Take the time that the lease has left, as the answer to a renewal says. 0: it does not say."""
+        if granted_ms:
+            self.lease_seconds = granted_ms / 1000
 
     def end(self, verdict: Verdict) -> None:
         """Take the verdict on its settlement, which may be repeated after some failures."""
@@ -193,11 +197,6 @@ async def accept_all(office: LeaseOffice, leases: Sequence[Lease]) -> None:
 def _raise(verdict: Verdict) -> None:
     if verdict is not None:
         raise fresh_copy(verdict) from verdict.__cause__
-
-
-def check_delay(delay_ms: float) -> int:
-    """Return the delay of a release, which has 32 bits: 49 days."""
-    return min(check_duration("delay_ms", delay_ms), settings.RELEASE_DELAY_MS_MAX)
 
 
 def cut_error(text: str) -> str:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from raftmq.client.base import settings
+from raftmq.client.base.error_details import name_of
 from raftmq.client.base.logs import log
 from raftmq.client.connection.resolver import Resolver
 from raftmq.client.connection.transport import Transport
@@ -52,7 +53,7 @@ class LeaseDesk:
         """Return the intake for these options. Intakes that nobody has used for long are closed."""
         found = self._intakes.pop(options, None)
         if found is None:
-            found = Intake(self._topic.known, self._resolver, self, options, self._on_crash)
+            found = Intake(self._topic.known, self._resolver, self, options, self._on_intake_crash)
             self._close_unused()
         self._intakes[options] = found
         return found
@@ -134,6 +135,14 @@ class LeaseDesk:
             if leader is not None:
                 addresses[group_id] = self._resolver.address(leader)
         self._renewals.record_leaders(addresses)
+
+    def _on_intake_crash(self, intake: Intake, error: BaseException) -> None:
+        """Give up one intake after a defect. Those with other options go on, and the next call creates another with these."""
+        log.error("receiving_stopped error_code=%s", name_of(error))
+        for options, found in list(self._intakes.items()):
+            if found is intake:
+                del self._intakes[options]
+        intake.abandon(error)
 
     def _on_lost(self) -> None:
         for lease in self._renewals.take_lost():

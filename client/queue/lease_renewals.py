@@ -3,14 +3,14 @@
 Two threads use `LeaseRenewals`. One makes the calls (`next_call`, `on_answer`, `on_error`, `take_news`; one call at a time), the event loop
 uses the rest. Each method holds the lock briefly and never waits. Must not do I/O.
 
-A lease is renewed when a third of it has passed. It is no longer renewed when its settlement is answered, when a broker says that it has
+A lease is renewed when a third of it has passed: of the length that the broker granted, which may be less than was requested. It is no longer renewed when its settlement is answered, when a broker says that it has
 ended, or when nobody refers to it any more: a program that forgot a message can never settle it.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 from weakref import ReferenceType, ref
@@ -21,7 +21,7 @@ from raftmq.client.base.error_details import error_from_detail, name_of
 from raftmq.client.base.logs import log
 from raftmq.client.membership.member_calls import GroupCall
 from raftmq.client.queue.lease import Lease
-from raftmq.client.queue.settlement_runs import Settlement, build_ack, codes_of
+from raftmq.client.queue.settlement_runs import Settlement, build_ack, codes_of, granted_of
 from raftmq.client.queue.topic import QueuePartition
 from raftmq.errors import NotLeaderError, RaftMQError
 from raftmq.methods import ACK
@@ -101,15 +101,18 @@ class LeaseRenewals:
     def on_answer(self, call: GroupCall, answer: Message, now: float) -> None:
         """Handle the answer of a call."""
         assert isinstance(answer, pb.AckResponse), "the type that ACK declares"
+        assert isinstance(call.request, pb.AckRequest), "made by `next_call`"
         with self._lock:
             leases = self._calls.pop(call.address, [])
+            acks = {(ack.topic_id, ack.partition): ack for ack in call.request.partitions}
             results = {(result.topic_id, result.partition): result for result in answer.partitions}
             for partition, settlements in _by_partition(leases).items():
                 result = results.get((partition.topic_id, partition.partition))
                 if result is None or result.HasField("error"):
                     self._on_refused(partition, settlements, result, now)
                 else:
-                    self._on_codes(settlements, codes_of(result, len(settlements)), now)
+                    granted = granted_of(acks[partition.topic_id, partition.partition], result)
+                    self._on_codes(settlements, codes_of(result, len(settlements)), granted, now)
 
     def on_error(self, call: GroupCall, error: RaftMQError, now: float) -> None:
         """Handle a failed call: its leases are renewed again soon."""
@@ -130,11 +133,19 @@ class LeaseRenewals:
     # ------------------------------------------------------------------------------------------------------- bookkeeping
 
     def _take_due(self, now: float) -> list[Lease]:
-        """Return leases that are due at one broker. Each is scheduled again as if its renewal succeeded."""
+        """Return leases that are due at one broker. Each is scheduled again as if its renewal succeeded.
+
+        Those beyond the maximum of a request, or of one entry of their partition, are in the next call.
+        """
         found: list[Lease] = []
+        in_group: Counter[int] = Counter()
         broker = ""
         for token, (due, reference) in list(self._held.items()):
-            if due > now or len(found) == settings.LEASE_RENEWALS_MAX:
+            if (
+                due > now
+                or len(found) == settings.LEASE_RENEWALS_MAX
+                or in_group[token[0]] == settings.ACK_MESSAGES_MAX
+            ):
                 continue
             lease = reference()
             if lease is None:
@@ -143,6 +154,7 @@ class LeaseRenewals:
             address = self._addresses.get(token[0], "")
             if address and address == (broker or address):
                 broker = address
+                in_group[token[0]] += 1
                 found.append(lease)
                 self._add(lease, now + lease.lease_seconds * RENEWED_AT)
         return found
@@ -160,11 +172,15 @@ class LeaseRenewals:
                 self._addresses[partition.group_id] = error.leader_address  # the event loop may be blocked
         self._retry([settlement.lease for settlement in settlements], now)
 
-    def _on_codes(self, settlements: list[Settlement], codes: list[int], now: float) -> None:
-        for settlement, code in zip(settlements, codes, strict=True):
+    def _on_codes(self, settlements: list[Settlement], codes: list[int], granted: list[int], now: float) -> None:
+        for settlement, code, granted_ms in zip(settlements, codes, granted, strict=True):
             lease = settlement.lease
             if code == pb.OK:
                 self.renewed_total += 1
+                lease.on_granted(granted_ms)
+                held = self._held.get(token_of(lease))
+                if held is not None:  # sooner than planned if the broker granted less than it did before
+                    self._add(lease, min(held[0], now + lease.lease_seconds * RENEWED_AT))
             elif self._held.pop(token_of(lease), None) is not None and not lease.is_settled:
                 lease.is_lost = True  # a settled lease ended by its settlement, whose answer is on its way
                 self._lost.append(lease)

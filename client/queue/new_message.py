@@ -179,6 +179,18 @@ def check_duration(name: str, milliseconds: object) -> int:
     return round(milliseconds)
 
 
+def check_lease(lease_ms: object) -> int:
+    """Return the length of a lease in whole milliseconds. Raises `TypeError` or `InvalidArgumentError`."""
+    if isinstance(lease_ms, bool) or not isinstance(lease_ms, int | float):
+        raise TypeError(f"lease_ms must be a number of milliseconds, not {lease_ms!r}")
+    if not settings.LEASE_MS_MIN <= lease_ms <= settings.LEASE_MS_MAX:  # also false for NaN
+        raise InvalidArgumentError(
+            f"lease_ms must be between {settings.LEASE_MS_MIN} (1 s) and {settings.LEASE_MS_MAX} (12 h), not {lease_ms!r}: "
+            "the client renews a lease for as long as the work takes"
+        )
+    return round(lease_ms)
+
+
 def time_ms(name: str, moment: object) -> int:
     """Return a point in time in milliseconds since 1970. Raises `TypeError`, or `InvalidArgumentError` for a time without a time zone."""
     if not isinstance(moment, datetime):

@@ -1,13 +1,14 @@
 """Asks the leaders of a topic for messages one after the other, with unary calls.
 
 It serves the calls for which a stream is not exact: those that must not wait, and those at most once, where a message that arrives after its
-consumer has given up would be lost.
+consumer has given up would be lost. So do those for the next message of one key, which a stream cannot name.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from zlib import crc32
 
 from raftmq.client.base import settings
 from raftmq.client.base.background import Backoff
@@ -27,8 +28,9 @@ async def poll_leaders(
     timeout_seconds: float,
     *,
     auto_accept: bool = False,
+    key: bytes = b"",
 ) -> Sequence[pb.LeasedMessages]:
-    """Return the messages of the first leader that has any, empty if there were none in time.
+    """Return the messages of the first leader that has any, empty if there were none in time. With a `key`, only its leader is asked.
 
     The leaders are asked at random, first without waiting. Then each waits in turn. If it is cancelled, leased messages come again after
     their leases, except that those of `auto_accept` are done.
@@ -41,18 +43,21 @@ async def poll_leaders(
     deadline = loop.time() + wait_seconds
     backoff = Backoff(settings.RETRY_BACKOFF_MIN_SECONDS, settings.RETRY_BACKOFF_MAX_SECONDS, resolver.rng)
     slice_ms = 0
+    partitions = [crc32(key) % topic.partition_count] if key else ()
     while True:
         error: RaftMQError | None = NoLeaderError(f"{topic.name} has no leader")
-        addresses = _shuffled_leaders(resolver, topic)
+        addresses = _shuffled_leaders(resolver, topic, partitions)
         for address in addresses:
-            remaining_ms = max(0, int((deadline - loop.time()) * 1000))
+            remaining_ms = max(0.0, (deadline - loop.time()) * 1000)
             request = pb.QueuePollRequest(
                 metadata_revision=resolver.metadata_revision,
                 topic_id=topic.topic_id,
+                partitions=partitions,
+                key=key,
                 max_messages=count,
                 max_bytes=settings.QUEUE_CREDIT_BYTES,
                 lease_ms=options.lease_ms,
-                max_wait_ms=min(slice_ms, remaining_ms),
+                max_wait_ms=int(min(slice_ms, remaining_ms)),
                 tenants=options.tenants,
                 auto_accept=auto_accept,
             )
@@ -74,8 +79,9 @@ async def poll_leaders(
         slice_ms = settings.QUEUE_POLL_SLICE_MS if len(addresses) > 1 else settings.QUEUE_POLL_WAIT_MS
 
 
-def _shuffled_leaders(resolver: Resolver, topic: TopicInfo) -> list[str]:
-    leaders = (resolver.leader(group_id) for group_id in topic.group_ids)
+def _shuffled_leaders(resolver: Resolver, topic: TopicInfo, partitions: Sequence[int]) -> list[str]:
+    group_ids = [topic.group_ids[partition] for partition in partitions] if partitions else topic.group_ids
+    leaders = (resolver.leader(group_id) for group_id in group_ids)
     addresses = list(dict.fromkeys(resolver.address(leader) for leader in leaders if leader is not None))
     resolver.rng.shuffle(addresses)
     return addresses

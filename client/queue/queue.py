@@ -23,13 +23,21 @@ from raftmq.client.connection.resolver import Resolver
 from raftmq.client.connection.transport import GrpcTransport, Transport
 from raftmq.client.producer.producer import CompressionType
 from raftmq.client.queue.chain import ChainChecks
-from raftmq.client.queue.change_arguments import MessageReference, change_of, check_tenants, moment_ms, set_move
+from raftmq.client.queue.change_arguments import (
+    MessageReference,
+    change_of,
+    check_key_tenant,
+    check_tenants,
+    moment_ms,
+    set_move,
+)
 from raftmq.client.queue.intake import LeaseOptions
+from raftmq.client.queue.job_view import QueueJob, parse_job
 from raftmq.client.queue.lease import accept_all
 from raftmq.client.queue.lease_desk import LeaseDesk
 from raftmq.client.queue.lease_token import SettlementName, find_lease, parse_token, settle_lease
 from raftmq.client.queue.message import Message, leases_of
-from raftmq.client.queue.new_message import NewMessage, check_duration, check_id, check_tenant
+from raftmq.client.queue.new_message import NewMessage, check_duration, check_id, check_key, check_lease, check_tenant
 from raftmq.client.queue.put_batch import PutResult
 from raftmq.client.queue.putter import PutSettings, Putter
 from raftmq.client.queue.queue_calls import JobOrder, MessageFilter, QueueCalls
@@ -255,10 +263,11 @@ class Queue(Generic[QueueValueT]):
             delay_ms: the time until it may be delivered; at most ten years.
             not_before: the point in time from which it may be delivered, with a time zone.
             id: a name of at most 249 bytes. While the topic knows it (its deduplication window, and until the message is finished), another
-                put with it enqueues nothing.
+                put with it enqueues nothing. A dead message is not finished, and keeps its id until it is redriven, cancelled or purged.
             expires_ms: the time after which an undelivered message is given up. None: the topic's.
             headers: pairs of name and bytes.
-            replace: replace the waiting message with this id, instead of being deduplicated ("debounce").
+            replace: replace the waiting message with this id, instead of being deduplicated ("debounce"). A message that is leased or dead is
+                not replaced.
 
         Returns:
             A `PutResult`, which says whether the id was known.
@@ -305,15 +314,19 @@ class Queue(Generic[QueueValueT]):
         wait_ms: float | None = None,
         lease_ms: float | None = None,
         tenants: Iterable[str] = (),
+        key: str | bytes | None = None,
         auto_accept: bool = False,
     ) -> Message[QueueValueT] | None:
         """Lease the next message.
 
         Args:
-            wait_ms: the time to wait for a message. 0: do not wait. None: wait until there is one.
-            lease_ms: the length of the lease, which the client renews. None: the topic's. A short one lets others take over sooner after a
-                crash.
+            wait_ms: the time to wait for a message. 0: do not wait, except for up to 1 s on a topic with `single.active.consumer`, where only
+                the stream of the active program is asked. None: wait until there is one.
+            lease_ms: the length of the lease, from 1 s to 12 h, which the client renews. None: the topic's. A short one lets others take over
+                sooner after a crash.
             tenants: lease only messages of these subtrees of tenants, at most 16. Empty: of all.
+            key: lease only the next message of this key, which is leased only when the one before it is finished. The topic must be ordered by
+                key. A key belongs to a tenant: name exactly that one in `tenants`, or none for messages without a tenant.
             auto_accept: deliver it at most once: it is done as soon as it is leased, and lost if the program fails.
 
         Returns:
@@ -321,12 +334,13 @@ class Queue(Generic[QueueValueT]):
 
         Raises:
             UnknownTopicError: the topic was deleted. A call that waits notices it within seconds.
+            InvalidArgumentError: an argument is out of its range, or there is a `key` and the topic is not ordered by key.
             RaftMQError: another failure (see its `outcome`).
 
         If it is cancelled, a message that arrives for it goes to the next consumer (one with `auto_accept` may be lost).
         """
         found = await self.get_many(
-            max_messages=1, wait_ms=wait_ms, lease_ms=lease_ms, tenants=tenants, auto_accept=auto_accept
+            max_messages=1, wait_ms=wait_ms, lease_ms=lease_ms, tenants=tenants, key=key, auto_accept=auto_accept
         )
         return found[0] if found else None
 
@@ -337,18 +351,21 @@ class Queue(Generic[QueueValueT]):
         wait_ms: float | None = None,
         lease_ms: float | None = None,
         tenants: Iterable[str] = (),
+        key: str | bytes | None = None,
         auto_accept: bool = False,
     ) -> list[Message[QueueValueT]]:
-        """Lease up to `max_messages` messages, as soon as there is one. Empty: there was none in time. See `get`."""
+        """Lease up to `max_messages` messages, as soon as there is one. Empty: there was none in time. See `get`. Of a `key` there is one."""
         self._check_usable()
         check_positive(max_messages=max_messages)
         check_whole(max_messages=max_messages)
         if wait_ms is not None:
             check_not_negative(wait_ms=wait_ms)
         seconds = None if wait_ms is None else wait_ms / 1000
-        return await self._receiver.get_many(
-            _lease_options(lease_ms, tenants), max_messages, seconds, auto_accept=auto_accept
-        )
+        options = _lease_options(lease_ms, tenants)
+        name = b"" if key is None else check_key(key)
+        if name:
+            options = options._replace(tenants=check_key_tenant(options.tenants))
+        return await self._receiver.get_many(options, max_messages, seconds, auto_accept=auto_accept, key=name)
 
     async def messages(
         self, *, lease_ms: float | None = None, tenants: Iterable[str] = ()
@@ -402,7 +419,7 @@ class Queue(Generic[QueueValueT]):
             delay_ms: for a release, as for `Message.release`. So is `priority`.
             priority: the new priority of a released message.
             error: for a release or a reject, the reason.
-            lease_ms: for a renewal, the length of the lease from now on. None: the topic's.
+            lease_ms: for a renewal, the length of the lease from now on, from 1 s to 12 h. None: the topic's.
             progress: for a renewal, a text that `browse` shows.
 
         Returns:
@@ -511,7 +528,8 @@ class Queue(Generic[QueueValueT]):
             messages_per_second: without a message: the rate, so that consumers are not overrun. 0: no limit.
 
         Returns:
-            The number of messages that were seen to be redriven. It waits until all are. Cancelling it does not stop the job.
+            The number of messages that were seen to be redriven. It waits until all are. Cancelling it does not stop the
+            job: see `cancel_job`.
         """
         if message is not None:
             self._check_usable()
@@ -520,6 +538,7 @@ class Queue(Generic[QueueValueT]):
             return 1
         self._check_usable()
         check_not_negative(messages_per_second=messages_per_second)
+        check_whole(messages_per_second=messages_per_second)
         return await self._calls.run_job(
             JobOrder(
                 pb.REDRIVE_JOB,
@@ -542,22 +561,44 @@ class Queue(Generic[QueueValueT]):
             states: only those in these states. None given, and no other filter either: everything, with all ids, immediately.
             tenants: only those of these subtrees.
             enqueued_before: only those enqueued before this point in time.
-            messages_per_second: the rate. 0: no limit.
+            messages_per_second: the rate of each partition. 0: no limit. It needs a filter: everything is deleted in one step.
 
         Returns:
-            The number of messages that were seen to be deleted. It waits until all are. Cancelling it does not stop the job.
+            The number of messages that were seen to be deleted. It waits until all are. Cancelling it does not stop the
+            job: see `cancel_job`.
         """
         self._check_usable()
         check_not_negative(messages_per_second=messages_per_second)
-        return await self._calls.run_job(
-            JobOrder(
-                pb.PURGE_JOB,
-                [state_number(state) for state in states],
-                check_tenants(tenants),
-                moment_ms("enqueued_before", enqueued_before),
-                messages_per_second,
+        check_whole(messages_per_second=messages_per_second)
+        numbers, subtrees = [state_number(state) for state in states], check_tenants(tenants)
+        before_ms = moment_ms("enqueued_before", enqueued_before)
+        if messages_per_second and not (numbers or subtrees or before_ms):
+            raise InvalidArgumentError(
+                "a purge without a filter deletes everything in one step: name states, tenants or enqueued_before to give it a rate"
             )
-        )
+        return await self._calls.run_job(JobOrder(pb.PURGE_JOB, numbers, subtrees, before_ms, messages_per_second))
+
+    async def jobs(self) -> list[QueueJob]:
+        """Return the purges and redrives of this topic that are under way, by partition, and those that ended recently."""
+        self._check_usable()
+        return await self._calls.jobs()
+
+    async def cancel_job(self, job: QueueJob | str) -> int:
+        """Stop a purge or a redrive in one partition. Messages that it has taken stay deleted or ready.
+
+        Args:
+            job: a job of `jobs`, or its id. A topic with several partitions has a job in each.
+
+        Returns:
+            The number of messages that it has taken. The call that started it returns as well.
+
+        Raises:
+            UnknownJobError: it is finished, or was cancelled.
+            UnknownPartitionError, InvalidArgumentError: its id names no job of this topic.
+            RaftMQError: another failure (see its `outcome`).
+        """
+        self._check_usable()
+        return await self._calls.cancel_job(*parse_job(job))
 
     async def wait(self, id: str, timeout_ms: float | None = None) -> bool:  # noqa: A002 - the name of the field
         """Wait until no unfinished message has this id. Return False if one still has it when the time is over.
@@ -627,5 +668,5 @@ class Queue(Generic[QueueValueT]):
 
 
 def _lease_options(lease_ms: float | None, tenants: Iterable[str]) -> LeaseOptions:
-    length = 0 if lease_ms is None else max(1, check_duration("lease_ms", lease_ms))
+    length = 0 if lease_ms is None else check_lease(lease_ms)
     return LeaseOptions(length, check_tenants(tenants))

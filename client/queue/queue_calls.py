@@ -12,7 +12,8 @@ from raftmq.client.base import settings
 from raftmq.client.base.background import Backoff
 from raftmq.client.base.error_details import error_from_detail
 from raftmq.client.connection.resolver import Resolver
-from raftmq.client.queue.leader_call import call_leader
+from raftmq.client.queue.job_view import QueueJob, read_job
+from raftmq.client.queue.leader_call import call_leader, whole_ms
 from raftmq.client.queue.refusals import refusal
 from raftmq.client.queue.topic import QueuePartition, QueueTopic
 from raftmq.client.queue.views import BrowsedMessage, QueueStats, read_browsed, read_stats
@@ -20,6 +21,7 @@ from raftmq.errors import NoSuchMessageError, ProtocolError
 from raftmq.message_block import unpack_block
 from raftmq.methods import (
     BROWSE,
+    CANCEL_JOB,
     CHANGE,
     LIST_JOBS,
     PAUSE,
@@ -62,6 +64,7 @@ class QueueCalls:
         self._resolver = resolver
         self._topic = topic
         self._timeout_seconds = timeout_seconds
+        self._timeout_ms = whole_ms(timeout_seconds)
 
     # ------------------------------------------------------------------------------------------------------------ browse
 
@@ -135,7 +138,7 @@ class QueueCalls:
             CHANGE,
             pb.ChangeRequest(
                 metadata_revision=self._resolver.metadata_revision,
-                timeout_ms=int(self._timeout_seconds * 1000),
+                timeout_ms=self._timeout_ms,
                 topic_id=partition.topic_id,
                 partition=partition.partition,
                 changes=[change],
@@ -184,7 +187,7 @@ class QueueCalls:
             START_JOB,
             pb.StartJobRequest(
                 metadata_revision=self._resolver.metadata_revision,
-                timeout_ms=int(self._timeout_seconds * 1000),
+                timeout_ms=self._timeout_ms,
                 topic_id=partition.topic_id,
                 partition=partition.partition,
                 kind=order.kind,
@@ -206,14 +209,38 @@ class QueueCalls:
                 return done_count
         return done_count
 
+    async def jobs(self) -> list[QueueJob]:
+        """Return the jobs of all partitions, and those that have finished recently."""
+        partitions = await self._partitions()
+        found = await asyncio.gather(*map(self._jobs, partitions))
+        return [
+            read_job(partition.partition, job)
+            for partition, jobs in zip(partitions, found, strict=True)
+            for job in sorted(jobs, key=lambda job: job.job)
+        ]
+
+    async def cancel_job(self, partition: int, job: int) -> int:
+        """End a job where it is. Return the messages that it has taken. Raises `UnknownJobError`, and the errors of `call_leader`."""
+        place = await self._topic.partition(partition)
+        request = pb.CancelJobRequest(
+            metadata_revision=self._resolver.metadata_revision,
+            timeout_ms=self._timeout_ms,
+            topic_id=place.topic_id,
+            partition=partition,
+            job=job,
+        )
+        return (await self._call(place, CANCEL_JOB, request)).done_count
+
     async def _job(self, partition: QueuePartition, job: int) -> pb.QueueJob | None:
+        return next((found for found in await self._jobs(partition) if found.job == job), None)
+
+    async def _jobs(self, partition: QueuePartition) -> Sequence[pb.QueueJob]:
         request = pb.ListJobsRequest(
             metadata_revision=self._resolver.metadata_revision,
             topic_id=partition.topic_id,
             partitions=[partition.partition],
         )
-        answer = await self._call(partition, LIST_JOBS, request, is_read=True)
-        return next((found for found in answer.jobs if found.job == job), None)
+        return (await self._call(partition, LIST_JOBS, request, is_read=True)).jobs
 
     # ------------------------------------------------------------------------------------------------- pauses, statistics
 
@@ -222,7 +249,7 @@ class QueueCalls:
         for partition in await self._partitions():
             request = pb.PauseRequest(
                 metadata_revision=self._resolver.metadata_revision,
-                timeout_ms=int(self._timeout_seconds * 1000),
+                timeout_ms=self._timeout_ms,
                 topic_id=partition.topic_id,
                 partitions=[partition.partition],
                 tenant=tenant,
@@ -272,7 +299,7 @@ class QueueCalls:
     async def _step_clock(self, partition: QueuePartition) -> float:
         request = pb.StepClockRequest(
             metadata_revision=self._resolver.metadata_revision,
-            timeout_ms=int(self._timeout_seconds * 1000),
+            timeout_ms=self._timeout_ms,
             topic_id=partition.topic_id,
             partitions=[partition.partition],
         )

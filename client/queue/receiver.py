@@ -17,6 +17,7 @@ from raftmq.client.queue.lease_desk import LeaseDesk
 from raftmq.client.queue.message import Message
 from raftmq.client.queue.polls import poll_leaders
 from raftmq.client.queue.topic import QueuePartition, QueueTopic
+from raftmq.errors import InvalidArgumentError
 from raftmq.message_block import unpack_block
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import QueueValueT
@@ -42,11 +43,16 @@ class Receiver(Generic[QueueValueT]):
         self._timeout_seconds = timeout_seconds
 
     async def get_many(
-        self, options: LeaseOptions, max_messages: int, seconds: float | None, *, auto_accept: bool
+        self, options: LeaseOptions, max_messages: int, seconds: float | None, *, auto_accept: bool, key: bytes = b""
     ) -> list[Message[QueueValueT]]:
-        """Lease messages as soon as there is one, within `seconds`. None: without an end."""
-        if auto_accept or seconds == 0:
-            return await self._poll(options, max_messages, seconds, auto_accept=auto_accept)
+        """Lease messages as soon as there is one, within `seconds`. None: without an end. With a `key`, only its next one."""
+        if key:
+            await self._check_order()
+        if seconds == 0 and not (auto_accept or key) and (await self._topic.info()).is_single_active:
+            # a poll is a consumer of its own, which stands by while this program's stream is active
+            seconds = settings.SINGLE_ACTIVE_WAIT_SECONDS
+        if auto_accept or seconds == 0 or key:
+            return await self._poll(options, max_messages, seconds, auto_accept=auto_accept, key=key)
         loop = asyncio.get_running_loop()
         deadline = None if seconds is None else loop.time() + seconds
         while True:
@@ -80,14 +86,21 @@ class Receiver(Generic[QueueValueT]):
             if leased or (deadline is not None and loop.time() >= deadline):
                 return leased
 
+    async def _check_order(self) -> None:
+        """Raise `InvalidArgumentError` unless the topic is ordered by key."""
+        if not (await self._topic.info()).is_ordered_by_key:
+            raise InvalidArgumentError(
+                f"{self._topic.name} is not ordered by key: get without a key, or create a topic with {settings.TOPIC_ORDERED_BY_KEY_KEY}"
+            )
+
     async def _poll(
-        self, options: LeaseOptions, count: int, seconds: float | None, *, auto_accept: bool
+        self, options: LeaseOptions, count: int, seconds: float | None, *, auto_accept: bool, key: bytes
     ) -> list[Message[QueueValueT]]:
         info = await self._topic.info()
         while True:
             wait = settings.QUEUE_POLL_WAIT_MS / 1000 if seconds is None else seconds
             answers = await poll_leaders(
-                self._resolver, info, options, count, wait, self._timeout_seconds, auto_accept=auto_accept
+                self._resolver, info, options, count, wait, self._timeout_seconds, auto_accept=auto_accept, key=key
             )
             newest = max((leased.partition for leased in answers), default=-1)
             if newest >= info.partition_count:  # it was added a moment ago, and its messages are leased

@@ -112,3 +112,11 @@ def codes_of(result: pb.PartitionAckResult, count: int) -> list[int]:
     for code, run in zip(result.codes, result.counts, strict=False):
         codes += [code] * min(run, count - len(codes))
     return codes + [ErrorCode.LEASE_UNKNOWN] * (count - len(codes))
+
+
+def granted_of(ack: pb.PartitionAck, result: pb.PartitionAckResult) -> list[int]:
+    """Return the milliseconds that each message of a request may stay leased, in its order, as the answer says. 0: it does not say."""
+    granted: list[int] = []
+    for place, count in enumerate(ack.counts):
+        granted += [result.granted_ms[place] if place < len(result.granted_ms) else 0] * count
+    return granted

@@ -17,10 +17,10 @@ from raftmq.client.base.error_details import error_from_detail, name_of
 from raftmq.client.base.logs import log
 from raftmq.client.connection.resolver import Resolver
 from raftmq.client.queue.broker_link import BrokerLink, Shipment
-from raftmq.client.queue.leader_call import call_leader
+from raftmq.client.queue.leader_call import call_leader, whole_ms
 from raftmq.client.queue.lease import Lease, Verdict
 from raftmq.client.queue.refusals import refusal
-from raftmq.client.queue.settlement_runs import Settlement, build_ack, build_chain, codes_of, share_of
+from raftmq.client.queue.settlement_runs import Settlement, build_ack, build_chain, codes_of, granted_of, share_of
 from raftmq.client.queue.topic import QueuePartition
 from raftmq.errors import (
     BrokenConnectionError,
@@ -284,7 +284,7 @@ class _PartitionSettlements:
         partition = self._partition
         request = pb.OpenSessionRequest(
             metadata_revision=self._settler.resolver.metadata_revision,
-            timeout_ms=int(self._settler.timeout_seconds * 1000),
+            timeout_ms=whole_ms(self._settler.timeout_seconds),
             topic_id=partition.topic_id,
             partitions=[partition.partition],
         )
@@ -376,9 +376,12 @@ class _PartitionSettlements:
             self._on_refused(self._request, error_from_detail(result.error))
             return
         self._backoff.reset()
-        done, self._request = self._request.waiting, None
-        for waiting, code in zip(done, codes_of(result, len(done)), strict=True):
-            waiting.end(_verdict_of(code, waiting.settlement.lease))
+        ack, done, self._request = self._request.ack, self._request.waiting, None
+        codes, granted = codes_of(result, len(done)), granted_of(ack, result)
+        for waiting, code, granted_ms in zip(done, codes, granted, strict=True):
+            lease = waiting.settlement.lease
+            lease.on_granted(granted_ms)
+            waiting.end(_verdict_of(code, lease))
         self._continue()
 
     def _on_refused(self, request: _Request, error: RaftMQError) -> None:

@@ -9,6 +9,7 @@ from typing import Final, Literal
 from raftmq.batch_header import BatchFormatError
 from raftmq.client.codec.batch import Headers
 from raftmq.client.codec.queue_batch import ReceivedMessage, decode_message
+from raftmq.client.queue.dwell_times import DwellTimes, read_dwell
 from raftmq.errors import InvalidArgumentError
 from raftmq.message_block import MessageBlock
 from raftmq.message_headers import decode_headers
@@ -163,6 +164,10 @@ class QueueStats:
     """The tenants with the most messages."""
     paused: dict[str, float | None] = field(default_factory=dict)
     """Paused tenants (the empty one is the whole topic), and the seconds that are left. None: until they are resumed."""
+    dwell: DwellTimes = field(default_factory=DwellTimes)
+    """How long messages could be leased before they were: `dwell.quantile(0.99)`. Of leases since each broker serves its partitions."""
+    clock_difference_seconds: float = 0.0
+    """How far the queue clock is ahead of its leader's clock (negative: behind), in the partition where it differs most."""
 
 
 def read_stats(partitions: Iterable[pb.PartitionQueueStats]) -> QueueStats:
@@ -193,6 +198,8 @@ def read_stats(partitions: Iterable[pb.PartitionQueueStats]) -> QueueStats:
         consumers=sum(stats.consumers for stats in found),
         tenants=tenants,
         paused=paused,
+        dwell=read_dwell(stats.dwell for stats in found),
+        clock_difference_seconds=max((stats.clock_difference_ms for stats in found), key=abs, default=0) / 1000,
     )
 
 

@@ -63,7 +63,7 @@ class QueueWorkLoop:
         """Only decides whether a failure is tried again. The topic has the number of attempts and the back-off."""
         self._limits = limits
         self._hooks = hooks
-        self._lease_ms = 0 if lease_ms is None else max(1, round(lease_ms))
+        self._lease_ms = 0 if lease_ms is None else round(lease_ms)
         self._prefetch = prefetch
         self._reports = FailureReports(hooks.on_failure)
         self._rng = random.Random()

@@ -26,6 +26,7 @@ from raftmq.client.consumer.consumer_settings import OffsetReset
 from raftmq.client.consumer.group_arguments import GroupArguments, check_group_arguments
 from raftmq.client.consumer.rebalance_listener import RebalanceListener
 from raftmq.client.producer.producer import Producer
+from raftmq.client.queue.new_message import check_lease
 from raftmq.client.worker.back_pressure import WorkLimits
 from raftmq.client.worker.dead_letters import DeadLetters
 from raftmq.client.worker.executor import Executor, ExecutorName, Hook, place_of
@@ -37,6 +38,7 @@ from raftmq.client.worker.loop_executor import LoopExecutor
 from raftmq.client.worker.loop_thread_executor import LoopThreadExecutor
 from raftmq.client.worker.outcome import RetryPolicy, name_of_class
 from raftmq.client.worker.process_executor import ProcessExecutor
+from raftmq.client.worker.queue_arguments import check_log_arguments, check_queue_arguments
 from raftmq.client.worker.queue_work_loop import QueueWorkLoop, WorkQueue
 from raftmq.client.worker.schedule import Ordering
 from raftmq.client.worker.thread_executor import ThreadExecutor
@@ -70,7 +72,7 @@ class Worker(Generic[KeyT_co, ValueT_co]):
     Without a `group_id` it works on a queue topic, which has no groups: ``Worker("jobs", handler=handle).run()``. The handler gets a
     `QueueRecord`, and an `Attempt` with the number of the message's lease. A message is done when the handler returns, ``Retry(after=…)`` gives
     it back for that time, ``Reject`` makes it dead, and another exception gives it back for the topic's back-off. The topic, not the worker,
-    limits the attempts and keeps dead messages. Leases are renewed while a handler runs. If one is lost nevertheless, an async handler is
+    limits the attempts and keeps dead messages, so arguments about order, retries, dead letters, offsets and groups are refused. Leases are renewed while a handler runs. If one is lost nevertheless, an async handler is
     cancelled.
 
     Args:
@@ -114,7 +116,7 @@ class Worker(Generic[KeyT_co, ValueT_co]):
         max_partition_records: maximum number of records in work of each partition. A record that is slow, or waits for its next attempt,
             blocks its partition when this many records after it have been taken.
         auto_offset_reset: the position at which the group begins in a partition without committed progress.
-        lease_ms: only on a queue topic: the length of leases, which are renewed. None: the topic's. After a crash other workers get the
+        lease_ms: only on a queue topic: the length of leases, from 1 s to 12 h, which are renewed. None: the topic's. After a crash other workers get the
             messages when it has passed.
         prefetch: only on a queue topic: messages to hold ready beside those in handlers. They wait for this worker while others are idle, so
             more than a few only help handlers of a few milliseconds.
@@ -179,10 +181,28 @@ class Worker(Generic[KeyT_co, ValueT_co]):
         check_group_arguments("worker", topic, self._arguments, needs_group=group_id is not None)
         if handler is None:
             raise InvalidArgumentError("a handler must be a function of a record, not None")
+        defaults: Mapping[str, object] = Worker.__init__.__kwdefaults__ or {}
         if group_id is None:
-            _check_queue_arguments(self._arguments.topics, dead_letter_topic, group_instance_id)
+            unused = {
+                "ordering": ordering,
+                "retries": retries,
+                "retry_backoff_ms": retry_backoff_ms,
+                "retry_backoff_max_ms": retry_backoff_max_ms,
+                "max_records": max_records,
+                "max_partition_records": max_partition_records,
+                "commit_interval_ms": commit_interval_ms,
+                "auto_offset_reset": auto_offset_reset,
+                "revocation_timeout_ms": revocation_timeout_ms,
+                "session_timeout_ms": session_timeout_ms,
+                "max_poll_interval_ms": max_poll_interval_ms,
+                "assignor": assignor,
+                "rack": rack,
+            }
+            check_queue_arguments(self._arguments.topics, dead_letter_topic, group_instance_id, unused, defaults)
+        else:
+            check_log_arguments({"lease_ms": lease_ms, "prefetch": prefetch}, defaults)
         if lease_ms is not None:  # None: the topic's
-            check_positive(lease_ms=lease_ms)
+            check_lease(lease_ms)
         check_not_negative(prefetch=prefetch)
         check_whole(prefetch=prefetch)
         self._lease_ms = lease_ms
@@ -395,20 +415,6 @@ class Worker(Generic[KeyT_co, ValueT_co]):
                 sources = [await admin.describe_topic(topic) for topic in self.topics]
                 config = {settings.TOPIC_BATCH_BYTES_KEY: str(_letter_bytes_max(sources))}
                 await admin.create_topic(name, partitions=len(sources[0].partitions), config=config, if_not_exists=True)
-
-
-def _check_queue_arguments(topics: Sequence[str], dead_letter_topic: str | None, group_instance_id: str | None) -> None:
-    """Refuse arguments of groups for a worker on a queue topic."""
-    if len(topics) > 1:
-        raise InvalidArgumentError(
-            f"without a group_id a worker works on one queue topic, not on {len(topics)}: give it a group_id, or make one worker for each"
-        )
-    if dead_letter_topic is not None:
-        raise InvalidArgumentError(
-            "a queue topic keeps its dead messages itself: drop dead_letter_topic, or give the worker of a log topic a group_id"
-        )
-    if group_instance_id is not None:
-        raise InvalidArgumentError("a group_instance_id needs a group_id")
 
 
 def _letter_bytes_max(sources: Iterable[TopicDescription]) -> int:

@@ -167,9 +167,10 @@ def queue_settings(config: Mapping[str, str]) -> QueueSettings:
 
 
 def reason_against_partitions(config: Mapping[str, str]) -> str:
-    """Return why a queue topic with this configuration should not get more partitions, or an empty text.
+    """Return why a queue topic with this configuration should not get more partitions.
 
-    Adding partitions changes the partition of an id or a key. Schedules stay where they are.
+    Adding partitions changes the partition of an id or a key. Every queue topic recognizes the ids of unfinished messages. Schedules stay
+    where they are.
     """
     if ORDERED_BY_KEY.value_in(config):
         return f"{ORDERED_BY_KEY.name} is true, and a key's later messages would go to another partition than its earlier ones"
@@ -177,7 +178,10 @@ def reason_against_partitions(config: Mapping[str, str]) -> str:
         return (
             f"{DEDUPE_WINDOW_MS.name} is set, and an id would not be recognized in another partition than its first one"
         )
-    return ""
+    return (
+        "the id of an unfinished message would not be recognized in another partition than its first one, and a message that is put again "
+        "would be enqueued twice"
+    )
 
 
 def reason_against_copies(config: Mapping[str, str], partition_count: int) -> str:

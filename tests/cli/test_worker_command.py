@@ -90,6 +90,14 @@ OPTIONS = ("--topic", "t", "--group", "g")
         ("good:handle", "--topic", "t", "--topic", "u"),
         ("good:handle", "--topic", "t", "--dead-letter-topic", "d"),
         ("good:handle", "--topic", "t", "--instance", "one"),
+        ("good:handle", "--topic", "t", "--ordering", "none"),
+        ("good:handle", "--topic", "t", "--retries", "3"),
+        ("good:handle", "--topic", "t", "--retry-backoff", "1s"),
+        ("good:handle", "--topic", "t", "--auto-offset-reset", "latest"),
+        ("good:handle", "--topic", "t", "--lease", "500ms"),
+        ("good:handle", "--topic", "t", "--prefetch", "-1"),
+        ("good:handle", *OPTIONS, "--lease", "5m"),
+        ("good:handle", *OPTIONS, "--prefetch", "0"),
         ("good:handle", *OPTIONS, "--concurrency", "0"),
         ("good:handle", *OPTIONS, "--ordering", "chaos"),
         ("good:handle", *OPTIONS, "--executor", "moon"),
@@ -156,13 +164,16 @@ def test_without_a_group_a_worker_works_on_a_queue_topic_until_it_is_terminated(
 ) -> None:
     (tmp_path / "handlers.py").write_text("def handle(record):\n    print(record.value.decode(), flush=True)\n")
     jobs.text("queue", "put", "jobs", "--value", "resize 17")
-    with jobs.process("worker", "run", "handlers:handle", "--app-dir", str(tmp_path), "--topic", "jobs") as worker:
+    options = ("--app-dir", str(tmp_path), "--topic", "jobs", "-c", "1", "--lease", "2m", "--prefetch", "0")
+    with jobs.process("worker", "run", "handlers:handle", *options) as worker:
         assert worker.stdout is not None
         assert worker.stdout.readline() == b"resize 17\n"
         worker.send_signal(signal.SIGTERM)
         worker.communicate(timeout=60)
         assert worker.returncode == 0
     assert jobs.queues[0].settled == [("ACCEPT", 0)]
+    _, opening = next(one for one in jobs.cluster.stream_requests if one[1].HasField("open"))
+    assert (opening.open.lease_ms, opening.messages_limit) == (120_000, 1)
 
 
 def test_a_log_topic_needs_a_group(jobs: QueueCommands, modules: Path) -> None:

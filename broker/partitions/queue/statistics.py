@@ -79,6 +79,10 @@ class QueueStatistics:
         """Return how many messages died since this replica leads."""
         return self._replica.state_machine.state.scalars.next_dead - self._dead_before
 
+    def dwell(self) -> Histogram:
+        """Return how long messages could be leased before they were, in seconds."""
+        return self.dwell_seconds
+
     def counts(self) -> Counts:
         """Return the messages by state."""
         machine = self._replica.state_machine

@@ -279,6 +279,11 @@ def _job_of(request: pb.StartJobRequest) -> StartJob | PurgeAll:
     if request.kind != pb.PURGE_JOB:
         raise RequestError(pb.INVALID_ARGUMENT, "a job purges or redrives")
     if not request.states and not request.tenants and not request.before_ms:
+        if request.messages_per_second:
+            raise RequestError(
+                pb.INVALID_ARGUMENT,
+                "a purge without a filter deletes everything in one step: name states to give it a rate",
+            )
         return PurgeAll()
     mask = 0
     for state in request.states or _STATES:

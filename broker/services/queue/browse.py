@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from raftmq.broker.base.histogram import Histogram
 from raftmq.broker.base.limits import Limits
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.partitions.queue.blocks import MessageFacts
@@ -205,7 +206,12 @@ def _stats(partition: PartitionQueue, tenants_max: int) -> pb.PartitionQueueStat
             for path, until in statistics.paused()
         ],
         consumers=partition.leases.consumers,
+        dwell=_dwell(statistics.dwell()),
     )
+
+
+def _dwell(histogram: Histogram) -> pb.DwellTimes:
+    return pb.DwellTimes(bounds_seconds=histogram.bounds, counts=histogram.counts, total_seconds=histogram.total)
 
 
 def _counts_of(tenant: Tenant) -> Counts:

@@ -15,6 +15,7 @@ from raftmq.broker.services.queue.credit import Credit
 from raftmq.broker.services.queue.deliveries import Deliveries, Delivery
 from raftmq.broker.services.queue.topics import QueueTopics
 from raftmq.fsm.queue.commands import Lease, validate_lease
+from raftmq.fsm.queue.topic_config import ORDERED_BY_KEY
 from raftmq.proto import queue_pb2 as pb
 
 POLL_MESSAGES_MAX: Final = 1000
@@ -68,8 +69,13 @@ class QueuePolls:
     async def poll(self, request: pb.QueuePollRequest, call: Call) -> pb.QueuePollResponse:
         """Lease messages. An empty answer is no error."""
         loop = self._host.loop
-        wanted = wanted_messages(tuple(request.tenants), request.key.encode())
+        wanted = wanted_messages(tuple(request.tenants), request.key)
         topic = await self._topics.topic(request.topic_id, request.metadata_revision, call.deadline)
+        if wanted.key and not ORDERED_BY_KEY.value_in(topic.config):
+            raise RequestError(
+                pb.INVALID_ARGUMENT,
+                f"topic {topic.name} is not ordered by key ({ORDERED_BY_KEY.name}): poll without a key",
+            )
         served = self._topics.served(topic, request.partitions)
         self._topics.require_led(topic, served)
 

@@ -137,7 +137,24 @@ class Settlements:
         assert isinstance(settled, Settled)
         result.codes.extend(_CODES.get(code, pb.INTERNAL) for code in settled.codes)
         result.counts.extend(settled.counts)
+        if pb.RENEW in ack.operations:
+            result.granted_ms.extend(self._granted_ms(ack))
         return result
+
+    def _granted_ms(self, ack: pb.PartitionAck) -> list[int]:
+        """Return the shortest time left of the renewed leases of each run, or 0 for a run without any.
+
+        It is read from the leases: a repeated request gets the first codes, and by then its renewals may be old.
+        """
+        try:
+            queue = self._locator.locate(ack.topic_id, ack.partition)
+        except RequestError:
+            return []  # deleted since then
+        runs = zip(ack.operations, ack.first_sequences, ack.counts, ack.lease_numbers, strict=True)
+        return [
+            _lease_left_ms(queue, range(first, first + count), number) if operation == pb.RENEW else 0
+            for operation, first, count, number in runs
+        ]
 
     async def settle(self, ack: pb.PartitionAck, principal: Principal, deadline: float) -> pb.PartitionAckResult:
         """Settle messages of one partition, and wait for the result until the deadline (loop time)."""
@@ -161,6 +178,13 @@ class Settlements:
         except RequestError as error:
             return pb.PartitionSession(partition=partition, error=error.detail)
         return pb.PartitionSession(partition=partition, session=opened.session)
+
+
+def _lease_left_ms(queue: PartitionQueue, sequences: range, lease_number: int) -> int:
+    """Return the shortest time left of the present leases with these tokens, at least 1. 0: there is none."""
+    store = queue.replica.state_machine.state.store
+    deadlines = [store.messages[one].deadline for one in sequences if store.is_leased(one, lease_number)]
+    return max(1, min(deadlines) - queue.clock.read_ms()) if deadlines else 0
 
 
 def _result_of(begun: asyncio.Future[object] | RequestError) -> object:

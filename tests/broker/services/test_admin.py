@@ -120,14 +120,22 @@ async def test_partitions_are_added_after_the_existing_ones():
         assert error.code == pb.UNKNOWN_TOPIC
 
 
-@pytest.mark.parametrize("setting", ["ordered_by_key", "dedupe_window_ms"])
-async def test_a_queue_topic_that_depends_on_keys_or_ids_gets_partitions_only_with_rehash(setting: str):
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({"ordered_by_key": "true"}, "a key's later messages"),
+        ({"dedupe_window_ms": "5000"}, "dedupe.window.ms is set"),
+        ({}, "the id of an unfinished message"),
+    ],
+)
+async def test_a_queue_topic_gets_partitions_only_with_rehash(config: dict[str, str], reason: str):
     async with running() as node:
-        topic = await queue_topic(node, partitions=2, **{setting: "true" if setting == "ordered_by_key" else "5000"})
+        topic = await queue_topic(node, partitions=2, **config)
         assert topic.schedule_partitions == 2
         request = pb.AddPartitionsRequest(name="jobs", total=3)
         error = await _refused(node.admin.add_partitions(request, node.call()))
         assert error.code == pb.INVALID_PARTITIONS
+        assert reason in str(error)
         assert "--rehash" in str(error)
         request.rehash = True
         answer = await node.admin.add_partitions(request, node.call())

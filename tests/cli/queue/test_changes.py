@@ -124,6 +124,7 @@ def test_a_purge_has_filters(jobs: QueueCommands) -> None:
         (("redrive", "jobs", "--version", "1"), "--version"),
         (("redrive", "jobs", "--rate", "10/m"), "less than 1/s"),
         (("purge", "jobs", "--rate", "fast"), "is not a rate"),
+        (("purge", "jobs", "--rate", "5/s", "--yes"), "use it with --state"),
         (("purge", "jobs", *(f"--tenant=t{n}" for n in range(17)), "--yes"), "at most 16"),
     ],
 )
@@ -139,4 +140,4 @@ def test_an_interrupted_command_says_that_the_work_continues(jobs: QueueCommands
         jobs.wait_job()
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130
-        assert process.stderr.read() == b"the cluster continues the work\n"
+        assert process.stderr.read() == b"the cluster continues the work; to stop it: raftmq queue jobs jobs\n"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raftmq.cli.queue.flow import signed
+from raftmq.cli.durations import signed
 
 from tests.support.cli.queue_commands import QueueCommands, assert_refused
 

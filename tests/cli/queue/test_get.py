@@ -67,6 +67,23 @@ def test_messages_are_released_rejected_and_renewed(jobs: QueueCommands) -> None
     assert jobs.queues[0].releases[0].delay_ms == 3_600_000
 
 
+@pytest.mark.parametrize("lease", ["60d", "500ms", "13h"])
+def test_a_lease_that_is_too_short_or_too_long_is_refused(jobs: QueueCommands, lease: str) -> None:
+    assert_refused(jobs.run("queue", "get", "jobs", "--lease", lease), 2, "--lease", "outside 1s to 12h")
+    renewal = jobs.run("queue", "settle", "jobs", "12-0-341-1", "--renew", "--lease", lease)
+    assert_refused(renewal, 2, "--lease", "outside 1s to 12h")
+
+
+def test_the_next_message_of_a_key_is_leased(jobs: QueueCommands) -> None:
+    jobs.cluster.create_queue("ordered", 2, ordered_by_key="true")
+    for value in ("one", "two"):
+        jobs.text("queue", "put", "ordered", "--value", value, "--key", "k", "--tenant", "t")
+    get = ("queue", "get", "ordered", "--key", "k", "--tenant", "t")
+    assert jobs.text(*get).endswith("\tone\n")
+    assert jobs.text(*get) == ""
+    assert_refused(jobs.run("queue", "get", "jobs", "--key", "k"), 2, "not ordered by key")
+
+
 def test_a_release_is_immediate_or_after_the_back_off_of_the_topic(jobs: QueueCommands) -> None:
     first, second = (line["token"] for line in jobs.lines("queue", "get", "jobs", "-n", "2"))
     jobs.text("queue", "settle", "jobs", first, "--release", "--priority", "-1")

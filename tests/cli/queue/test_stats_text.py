@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import MISSING, fields, replace
 
 import pytest
-from raftmq.cli.queue.stats_text import Sample, format_bytes, format_rate, rates, text_of
+from raftmq.cli.queue.stats_text import Sample, format_bytes, format_rate, json_of, rates, text_of
+from raftmq.client.queue.dwell_times import DwellTimes
 from raftmq.client.queue.views import MessageCounts, QueueStats
 
-EMPTY = QueueStats(**{field.name: 0 for field in fields(QueueStats) if field.name not in ("tenants", "paused")})
+EMPTY = QueueStats(
+    **{field.name: 0 for field in fields(QueueStats) if field.default is MISSING and field.default_factory is MISSING}
+)
 
 
 def test_rates_are_differences_per_second() -> None:
@@ -38,6 +41,21 @@ def test_the_busiest_tenants_come_first_and_paused_ones_are_marked() -> None:
     assert any(line.startswith("a ") and line.endswith("paused until resumed") for line in lines)
     assert [line.split() for line in lines[-2:]] == [["paused", "tenant", "time"], ["other", "for", "5s"]]
     assert any(line.split() == ["enqueued", "-", "0"] for line in lines)
+
+
+def test_the_dwell_time_and_the_clock_are_shown() -> None:
+    dwell = DwellTimes((0.01, 1.0, 60.0), (50, 49, 1, 0), 80.0)
+    stats = replace(EMPTY, dwell=dwell, clock_difference_seconds=-7200.0)
+    lines = text_of("jobs", None, Sample(stats, 0.0), with_rates=False).splitlines()
+    assert lines[1] == "ready until leased: p50 10ms, p99 1s, clock difference -2h"
+    found = json_of("jobs", stats)
+    assert found["clock_difference_seconds"] == -7200.0
+    assert found["dwell"] == {
+        "count": 100, "mean_seconds": 0.8, "p50_seconds": 0.01, "p99_seconds": 1.0, "bounds_seconds": [0.01, 1.0, 60.0],
+        "counts": [50, 49, 1, 0],
+    }  # fmt: skip
+    unknown = text_of("jobs", None, Sample(EMPTY, 0.0), with_rates=False).splitlines()[1]
+    assert unknown == "ready until leased: none yet, clock difference 0s"
 
 
 def test_a_tenant_cannot_write_to_the_terminal() -> None:

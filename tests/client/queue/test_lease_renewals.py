@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+from collections.abc import Sequence
 from typing import cast
 
 import pytest
@@ -48,11 +49,13 @@ def sequences_in(call: GroupCall) -> list[int]:
     ]
 
 
-def answer(call: GroupCall, *codes: int) -> pb.AckResponse:
+def answer(call: GroupCall, *codes: int, granted_ms: Sequence[int] = ()) -> pb.AckResponse:
     request = cast("pb.AckRequest", call.request)
     return pb.AckResponse(
         partitions=[
-            pb.PartitionAckResult(topic_id=p.topic_id, partition=p.partition, codes=codes, counts=[1] * len(codes))
+            pb.PartitionAckResult(
+                topic_id=p.topic_id, partition=p.partition, codes=codes, counts=[1] * len(codes), granted_ms=granted_ms
+            )
             for p in request.partitions
         ]
     )
@@ -68,6 +71,42 @@ def test_a_lease_is_renewed_after_a_third_of_it() -> None:
     assert isinstance(made.next_call(119.9), float)
     assert sequences_in(call_at(made, 120.0)) == [5]
     assert made.renewed_total == 1
+
+
+def test_a_lease_is_renewed_after_a_third_of_what_was_granted() -> None:
+    made, lease = renewals(), lease_of(5)
+    made.hold((lease,), 100.0)
+    call = call_at(made, 110.0)
+    made.on_answer(call, answer(call, pb.OK, granted_ms=[6000]), 110.0)
+    assert isinstance(made.next_call(111.9), float)
+    call = call_at(made, 112.0)
+    made.on_answer(call, answer(call, pb.OK, granted_ms=[60_000]), 112.0)
+    assert sequences_in(call_at(made, 114.0)) == [5]  # as planned before that answer
+    assert isinstance(made.next_call(133.9), float)
+    assert sequences_in(call_at(made, 134.0)) == [5]
+
+
+def test_leases_of_other_lengths_get_the_time_of_their_own_run() -> None:
+    made, lease, longer = renewals(), lease_of(5), lease_of(6)
+    longer.renewal_ms = 90_000
+    made.hold((lease, longer), 0.0)
+    call = call_at(made, 10.0)
+    longer.renewal_ms = 0  # by the program, while the call is in flight
+    made.on_answer(call, answer(call, pb.OK, pb.OK, granted_ms=[30_000, 90_000]), 10.0)
+    assert (lease.lease_seconds, longer.lease_seconds) == (30.0, 90.0)
+
+
+def test_more_leases_of_a_partition_than_a_request_may_name_are_renewed_in_several() -> None:
+    made = renewals()
+    leases = [lease_of(sequence) for sequence in range(settings.ACK_MESSAGES_MAX + 20)]
+    made.hold(leases, 0.0)
+    found = []
+    for _ in range(2):
+        call = call_at(made, 10.0)
+        found.append(sequences_in(call))
+        made.on_answer(call, answer(call, *[pb.OK] * len(found[-1])), 10.0)
+    assert [len(one) for one in found] == [settings.ACK_MESSAGES_MAX, 20]
+    assert sorted(found[0] + found[1]) == list(range(len(leases)))
 
 
 def test_neighbours_are_renewed_in_one_run() -> None:

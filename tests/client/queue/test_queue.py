@@ -231,6 +231,37 @@ async def test_only_messages_of_the_wanted_tenants_are_leased(queue: Queue) -> N
         await queue.get(tenants="acme")
 
 
+async def test_only_the_next_message_of_a_key_is_leased(cluster: FakeCluster) -> None:
+    cluster.create_queue("ordered", 6, ordered_by_key="true")
+    async with Queue("ordered", bootstrap_servers=cluster.bootstrap_servers) as queue:
+        for key in ("a", "b", "c"):
+            await queue.put_many([NewMessage(key.encode() + b"%d" % n, key=key, tenant="t") for n in range(2)])
+        await queue.put(b"root", key=b"\xff")
+        assert await queue.get(wait_ms=0, key="a") is None, "it is of another tenant"
+        first = await got(queue, wait_ms=0, key="a", tenants=["t"])
+        assert (first.value, first.key, first.tenant) == (b"a0", b"a", "t")
+        assert await queue.get_many(wait_ms=0, key="a", tenants=["t"]) == []
+        waiting = asyncio.ensure_future(queue.get(wait_ms=10_000, key="a", tenants=["t"]))
+        await first.ack()
+        second = await waiting
+        assert second is not None
+        assert second.value == b"a1"
+        await second.ack()
+        assert (await got(queue, wait_ms=0, key=b"\xff")).value == b"root"
+    asked = {(request.key, *request.partitions) for _, request in cluster.queue_polls}
+    assert asked == {(key, crc32(key) % 6) for key in (b"a", b"\xff")}
+
+
+async def test_a_key_needs_an_ordered_topic_and_one_tenant(cluster: FakeCluster, queue: Queue) -> None:
+    with pytest.raises(errors.InvalidArgumentError, match="not ordered by key"):
+        await queue.get(key="a")
+    with pytest.raises(errors.InvalidArgumentError, match="one tenant"):
+        await queue.get(key="a", tenants=["t", "u"])
+    with pytest.raises(errors.InvalidArgumentError, match="a key has 1 to"):
+        await queue.get(key="")
+    assert cluster.queue_polls == []
+
+
 async def test_a_cancelled_get_leaves_its_message_to_the_next_consumer(queue: Queue, cluster: FakeCluster) -> None:
     getting = asyncio.ensure_future(queue.get())
     await cluster.wait_queue(lambda: any(stream.credit for stream in cluster.queue_streams))
@@ -313,6 +344,92 @@ async def test_a_released_message_comes_again_with_a_higher_attempt(queue: Queue
     assert (message.value, message.attempt, message.priority) == (b"again", 2, 7)
 
 
+async def test_a_release_may_wait_for_ten_years(queue: Queue, cluster: FakeCluster) -> None:
+    fake = cluster.topics["jobs"].partitions[0].queue
+    sixty_days = 60 * 86_400_000
+    await queue.put(b"later")
+    await (await got(queue)).release(delay_ms=sixty_days)
+    fake.offset_ms += sixty_days - 60_000
+    assert await queue.get(wait_ms=0) is None
+    fake.offset_ms += 60_001
+    message = await got(queue, wait_ms=0)
+    with pytest.raises(errors.InvalidArgumentError, match="ten years"):
+        await message.release(delay_ms=11 * 366 * 86_400_000)
+    await message.ack()
+
+
+@pytest.mark.parametrize("lease_ms", [0, 1, 999, 43_200_001, 60 * 86_400_000, float("nan"), float("inf")])
+async def test_a_lease_that_is_too_short_or_too_long_is_refused_in_the_call(
+    queue: Queue, cluster: FakeCluster, lease_ms: float
+) -> None:
+    for wait_ms in (0, 1000, None):
+        with pytest.raises(errors.InvalidArgumentError, match="1 s"):
+            await queue.get(wait_ms=wait_ms, lease_ms=lease_ms)
+    with pytest.raises(errors.InvalidArgumentError, match="12 h"):
+        await anext(queue.messages(lease_ms=lease_ms))
+    await queue.put(b"x")
+    message = await got(queue)
+    with pytest.raises(errors.InvalidArgumentError, match="12 h"):
+        await message.renew(lease_ms)
+    with pytest.raises(errors.InvalidArgumentError, match="12 h"):
+        await queue.settle(message.token, "renew", lease_ms=lease_ms)
+    await message.ack()
+    assert cluster.topics["jobs"].partitions[0].queue.settled == [("ACCEPT", 0)]
+
+
+async def test_a_wait_without_an_end_is_polled_in_turns(queue: Queue) -> None:
+    getting = asyncio.ensure_future(queue.get(wait_ms=float("inf"), auto_accept=True))
+    await queue.put(b"x")
+    message = await getting
+    assert message is not None
+
+
+async def test_a_defect_of_one_request_does_not_stop_the_queue(
+    queue: Queue, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_open = Intake._make_open
+
+    def failing(intake: Intake) -> pb.QueueStreamOpen:
+        if intake._options.lease_ms == 5000:
+            raise ValueError("a defect")
+        return make_open(intake)
+
+    monkeypatch.setattr(Intake, "_make_open", failing)
+    others = asyncio.ensure_future(queue.get())
+    for _ in range(2):
+        with pytest.raises(errors.ClosedClientError, match="internal error"):
+            await queue.get(lease_ms=5000)
+    await queue.put_many([b"first", b"second"])
+    first = await others
+    assert first is not None
+    second = await got(queue)
+    await asyncio.gather(first.ack(), second.ack())
+    assert [record.getMessage() for record in caplog.records if "stopped" in record.getMessage()] == [
+        "receiving_stopped error_code=ValueError"
+    ] * 2
+
+
+async def test_a_defect_gives_back_what_nobody_has_got(
+    queue: Queue, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message is then free for the next call, which has streams of its own."""
+    fake = cluster.topics["jobs"].partitions[0].queue
+
+    def failing(intake: Intake) -> None:
+        raise ValueError("a defect")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Intake, "_hand_out", failing)
+        getting = asyncio.ensure_future(queue.get())
+        await queue.put(b"x")
+        with pytest.raises(errors.ClosedClientError):
+            await getting
+    message = await got(queue)
+    assert (message.value, message.attempt) == (b"x", 1)
+    await message.ack()
+    assert fake.settled == [("RELEASE", 0), ("ACCEPT", 0)]
+
+
 async def test_the_last_release_tells_that_the_message_is_dead(queue: Queue, cluster: FakeCluster) -> None:
     fake = cluster.topics["jobs"].partitions[0].queue
     fake.attempts_max = 1
@@ -339,6 +456,38 @@ async def test_renew_extends_the_lease_and_reports_progress(queue: Queue, cluste
     fake.offset_ms += 50_000
     await message.ack()
     assert fake.settled == [("RENEW", 0), ("ACCEPT", 0)]
+
+
+async def test_a_renewed_lease_has_the_length_that_the_broker_granted(queue: Queue, cluster: FakeCluster) -> None:
+    fake = cluster.topics["jobs"].partitions[0].queue
+    fake.lease_max_ms = 60_000
+    await queue.put(b"long")
+    message = await got(queue)
+    await message.renew(lease_ms=600_000)
+    assert message._lease is not None
+    assert message._lease.lease_seconds == pytest.approx(60, abs=1)
+    fake.lease_ms = 5000
+    await message.renew(lease_ms=5000)
+    assert message._lease.lease_seconds == pytest.approx(5, abs=1)
+
+
+async def test_a_lease_is_renewed_while_an_explicit_renewal_is_unanswered(queue: Queue, cluster: FakeCluster) -> None:
+    await queue.put(b"long")
+    message = await got(queue, lease_ms=1500)
+    is_held = asyncio.Event()
+
+    def refuse_of_sessions(ack: pb.PartitionAck) -> pb.ErrorDetail | None:
+        is_held.set()
+        return detail(pb.NOT_READY) if ack.session else None  # the automatic renewals have none
+
+    cluster.ack_hook = refuse_of_sessions
+    renewing = asyncio.ensure_future(message.renew(progress="half"))
+    await is_held.wait()
+    fake = cluster.topics["jobs"].partitions[0].queue
+    await cluster.wait_queue(lambda: ("RENEW", 0) in fake.settled)
+    assert not renewing.done()
+    cluster.ack_hook = None
+    await renewing
 
 
 async def test_a_settlement_after_the_lease_is_refused(queue: Queue, cluster: FakeCluster) -> None:

@@ -121,6 +121,47 @@ async def test_purge_deletes_by_state_or_everything(queue: Queue) -> None:
     assert (await queue.stats()).ready == 0
 
 
+async def test_statistics_have_the_dwell_times_and_the_largest_clock_difference(
+    queue: Queue, cluster: FakeCluster
+) -> None:
+    cluster.topics["jobs"].partitions[1].queue.clock_behind_ms = 5000
+    stats = await queue.stats()
+    assert stats.clock_difference_seconds == -5.0
+    assert (stats.dwell.count, stats.dwell.total_seconds) == (9, 6.0)
+    assert stats.dwell.quantile(1) == 1.0
+
+
+async def test_a_purge_of_everything_has_no_rate(queue: Queue, cluster: FakeCluster) -> None:
+    await queue.put_many([b"a", b"b"])
+    with pytest.raises(errors.InvalidArgumentError, match="one step"):
+        await queue.purge(messages_per_second=1)
+    assert cluster.job_requests == []
+    await queue.purge("ready", messages_per_second=1)
+    assert [request.messages_per_second for request in cluster.job_requests] == [1, 1, 1]
+
+
+async def test_jobs_are_shown_and_stopped(queue: Queue, cluster: FakeCluster) -> None:
+    cluster.is_job_endless = True
+    purging = asyncio.ensure_future(queue.purge("dead"))
+    await cluster.wait_queue(lambda: len(cluster.job_requests) == 3)
+    jobs = await queue.jobs()
+    assert [(job.id, job.kind, job.done_count, job.is_finished) for job in jobs] == [
+        (f"{partition}-1", "purge", 3, False) for partition in range(3)
+    ]
+    assert await queue.cancel_job(jobs[2]) == 3
+    await purging
+    assert [(request.partition, request.job) for request in cluster.cancelled_jobs] == [(2, 1)]
+    with pytest.raises(errors.UnknownJobError):
+        await queue.cancel_job("2-1")
+    with pytest.raises(errors.UnknownPartitionError):
+        await queue.cancel_job("3-1")
+    for wrong in ("", "1", "1-2-3", "1-99999999999999999999", "9999999999-1"):
+        with pytest.raises(errors.InvalidArgumentError):
+            await queue.cancel_job(wrong)
+    with pytest.raises(TypeError):
+        await queue.cancel_job(7)
+
+
 async def test_wait_ends_when_the_message_is_finished(queue: Queue) -> None:
     await queue.put(b"x", id="x")
     assert not await queue.wait("x", timeout_ms=1)

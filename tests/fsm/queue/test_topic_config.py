@@ -65,4 +65,5 @@ def test_the_machine_accepts_whatever_is_read_from_a_configuration(config: dict[
 def test_topics_that_remember_keys_or_ids_by_partition_get_no_more_partitions() -> None:
     assert "ordered.by.key" in reason_against_partitions({"ordered.by.key": "true"})
     assert "dedupe.window.ms" in reason_against_partitions({"dedupe.window.ms": "1000"})
-    assert not reason_against_partitions({"ordered.by.key": "false", "dedupe.window.ms": "0", "fairness": "weighted"})
+    without_settings = {"ordered.by.key": "false", "dedupe.window.ms": "0", "fairness": "weighted"}
+    assert "id of an unfinished message" in reason_against_partitions(without_settings)

@@ -213,6 +213,7 @@ class FakeCluster:
         self.jobs: dict[int, int] = {}
         self.job_requests: list[pb.StartJobRequest] = []
         self.is_job_endless = False
+        self.cancelled_jobs: list[pb.CancelJobRequest] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:

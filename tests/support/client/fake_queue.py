@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tests.support.client.fake_broker import FakeBroker, FakePartition, FakeTopic
 
 LEASE_MS = 30_000
+LEASE_MAX_MS = 12 * 60 * 60 * 1000
 BACKOFF_MS = 50
 SESSION_REQUESTS_MAX = 5
 
@@ -70,6 +71,8 @@ class FakeQueue:
         self.messages: dict[int, FakeMessage] = {}
         self.sessions: dict[int, FakeSession] = {}
         self.attempts_max = 3
+        self.lease_ms = LEASE_MS
+        self.lease_max_ms = LEASE_MAX_MS
         self.offset_ms = 0
         self.paused: set[bytes] = set()
         self.settled: list[tuple[str, int]] = []
@@ -130,18 +133,27 @@ class FakeQueue:
     # -------------------------------------------------------------------------------------------------------------- lease
 
     def lease(
-        self, count: int, lease_ms: int, tenants: Iterable[str], *, auto_accept: bool = False
+        self, count: int, lease_ms: int, tenants: Iterable[str], *, auto_accept: bool = False, key: bytes = b""
     ) -> list[FakeMessage]:
         now = self.now_ms()
         self.expire(now)
+        if key:
+            (tenant,) = tenants
+            line = sorted(m.sequence for m in self.messages.values() if (m.tenant.decode(), m.key) == (tenant, key))
+            if not line or self.messages[line[0]].state(now) != pb.READY:
+                return []
+            return self._take([self.messages[line[0]]], lease_ms, now, auto_accept=auto_accept)
         wanted = [tenant.encode() for tenant in tenants]
         ready = [m for m in self.messages.values() if m.state(now) == pb.READY and self._is_wanted(m, wanted)]
         taken = sorted(ready, key=lambda m: (m.priority, m.due_ms, m.sequence))[:count]
+        return self._take(taken, lease_ms, now, auto_accept=auto_accept)
+
+    def _take(self, taken: list[FakeMessage], lease_ms: int, now: int, *, auto_accept: bool) -> list[FakeMessage]:
         for message in taken:
             message.attempts += 1
             message.lease_number += 1
             message.version += 1
-            message.lease_until_ms = now + (lease_ms or LEASE_MS)
+            message.lease_until_ms = now + min(lease_ms or self.lease_ms, self.lease_max_ms)
             if auto_accept:
                 del self.messages[message.sequence]
         return taken
@@ -188,6 +200,8 @@ class FakeQueue:
                 else:
                     result.codes.append(code)
                     result.counts.append(1)
+        if pb.RENEW in ack.operations:
+            result.granted_ms.extend(self._granted_ms(ack))
         if ack.put:
             self._put_chain(ack, result, partition)
         if session is not None:
@@ -195,6 +209,17 @@ class FakeQueue:
             while len(session.answers) > SESSION_REQUESTS_MAX:
                 del session.answers[min(session.answers)]
         return result
+
+    def _granted_ms(self, ack: pb.PartitionAck) -> list[int]:
+        """Return the shortest time left of the leases of each run. 0: none is there."""
+        now, granted = self.now_ms(), []
+        runs = zip(ack.operations, ack.first_sequences, ack.counts, ack.lease_numbers, strict=True)
+        for operation, first, count, number in runs:
+            found = [self.messages.get(sequence) for sequence in range(first, first + count)]
+            untils = [m.lease_until_ms for m in found if m is not None and m.lease_number == number]
+            left = [until - now for until in untils if until is not None and operation == pb.RENEW]
+            granted.append(min(left, default=0))
+        return granted
 
     def _put_chain(self, ack: pb.PartitionAck, result: pb.PartitionAckResult, partition: FakePartition) -> None:
         """Enqueue the messages that belong to accepted ones."""
@@ -223,7 +248,7 @@ class FakeQueue:
         elif operation == pb.REJECT:
             message.lease_until_ms, message.dead_reason = None, "rejected"
         elif operation == pb.RENEW:
-            message.lease_until_ms = now + (detail.lease_ms or LEASE_MS)
+            message.lease_until_ms = now + min(detail.lease_ms or self.lease_ms, self.lease_max_ms)
             message.progress = detail.progress or message.progress
         else:
             self.releases.append(detail)
@@ -385,10 +410,17 @@ class FakeQueueService(rpc.QueueServicer):
         parts = [] if topic is None else list(enumerate(topic.partitions))
         return [(topic, n, p) for n, p in parts if topic is not None and p.leader == self.broker.broker_id]
 
-    def lease_all(self, wanted: pb.QueueStreamOpen, count: int) -> list[tuple[pb.LeasedMessages, int]]:
+    def lease_all(
+        self, wanted: pb.QueueStreamOpen, count: int, partitions: Iterable[int] = (), key: bytes = b""
+    ) -> list[tuple[pb.LeasedMessages, int]]:
         found: list[tuple[pb.LeasedMessages, int]] = []
+        named = set(partitions)
         for topic, number, partition in self._led(wanted.topic_id):
-            messages = partition.queue.lease(count, wanted.lease_ms, wanted.tenants, auto_accept=wanted.auto_accept)
+            if named and number not in named:
+                continue
+            messages = partition.queue.lease(
+                count, wanted.lease_ms, wanted.tenants, auto_accept=wanted.auto_accept, key=key
+            )
             if messages:
                 block = block_of(messages, partition.queue.now_ms())
                 found.append((pb.LeasedMessages(topic_id=topic.topic_id, partition=number, block=block), len(messages)))
@@ -430,7 +462,7 @@ class FakeQueueService(rpc.QueueServicer):
         )
         deadline = time.monotonic() + request.max_wait_ms / 1000
         while True:
-            leased = self.lease_all(wanted, request.max_messages)
+            leased = self.lease_all(wanted, request.max_messages, request.partitions, request.key)
             left = deadline - time.monotonic()
             if leased or left <= 0:
                 return pb.QueuePollResponse(partitions=[block for block, _ in leased])
@@ -511,6 +543,7 @@ class FakeQueueService(rpc.QueueServicer):
                 enqueued_total=queue.enqueued_total,
                 accepted_total=queue.accepted_total,
                 clock_difference_ms=-queue.clock_behind_ms,
+                dwell=pb.DwellTimes(bounds_seconds=[0.1, 1.0], counts=[1, 2, 0], total_seconds=2.0),
                 tenants=[
                     pb.TenantStats(
                         tenant=tenant.decode(), counts=_counts([m for m in messages if m.tenant == tenant], now)
@@ -553,10 +586,19 @@ class FakeQueueService(rpc.QueueServicer):
     async def ListJobs(self, request, context):
         """Show the job once as running, then as finished, unless it is endless."""
         if self.broker.cluster.is_job_endless:
-            return pb.ListJobsResponse(jobs=[pb.QueueJob(partition=request.partitions[0], job=1)])
+            running = pb.QueueJob(partition=request.partitions[0], job=1, kind=pb.PURGE_JOB, done_count=3)
+            return pb.ListJobsResponse(jobs=[running])
         done = self.broker.cluster.jobs.pop(1, None)
         jobs = [] if done is None else [pb.QueueJob(partition=request.partitions[0], job=1, done_count=done)]
         return pb.ListJobsResponse(jobs=jobs)
+
+    async def CancelJob(self, request, context):
+        await self._partition(request.topic_id, request.partition, context)
+        if not self.broker.cluster.is_job_endless:
+            await self.broker.refuse(context, pb.UNKNOWN_JOB)
+        self.broker.cluster.cancelled_jobs.append(request)
+        self.broker.cluster.is_job_endless = False
+        return pb.CancelJobResponse(done_count=3)
 
     async def Pause(self, request, context):
         for number in request.partitions:

@@ -420,6 +420,7 @@ async def test_the_number_of_jobs_is_bounded(warm: Queue) -> None:
         {"kind": pb.REDRIVE_JOB, "states": [pb.READY]},
         {"kind": pb.PURGE_JOB, "states": [9]},
         {"kind": pb.PURGE_JOB, "before_ms": -1},
+        {"kind": pb.PURGE_JOB, "messages_per_second": 5},
         {"kind": pb.PURGE_JOB, "tenants": ["a..b"]},
         {"kind": pb.PURGE_JOB, "tenants": ["a"] * 17},
         {"kind": pb.PURGE_JOB, "tenants": ["a"], "messages_per_second": 1 << 31},

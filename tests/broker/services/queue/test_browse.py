@@ -336,6 +336,8 @@ async def test_totals_begin_with_the_leadership(queue: Queue) -> None:
     found = await stats(queue)
     totals = (found.enqueued_total, found.leased_total, found.accepted_total, found.released_total, found.dead_total)
     assert totals == (4, 5, 1, 1, 1)
+    assert sum(found.dwell.counts) == queue.partition.statistics.dwell().count > 0
+    assert len(found.dwell.counts) == len(found.dwell.bounds_seconds) + 1
     assert queue.partition.statistics.totals.redelivered == 1
     assert queue.partition.statistics.dwell_seconds.count == 2, "the first message of each run of leases"
     await queue.restart()

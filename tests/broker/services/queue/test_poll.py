@@ -180,11 +180,28 @@ async def test_a_poll_for_a_key_gets_its_head_alone():
     async with running() as node:
         topic = await queue_topic(node, ordered_by_key="true")
         await put(node, topic, b"1", b"2", b"3", keys=[b"a", b"b", b"a"], tenants=["t", "t", "t"])
-        (head,) = await poll(node, topic, 10, tenants=["t"], key="a")
+        (head,) = await poll(node, topic, 10, tenants=["t"], key=b"a")
         assert head.value == b"1"
-        assert await poll(node, topic, 10, tenants=["t"], key="a") == [], "its head is leased"
+        assert await poll(node, topic, 10, tenants=["t"], key=b"a") == [], "its head is leased"
         assert await settle(node, ack_of(topic, head)) == [pb.OK]
-        assert [one.value for one in await poll(node, topic, 10, tenants=["t"], key="a", max_wait_ms=5000)] == [b"3"]
+        assert [one.value for one in await poll(node, topic, 10, tenants=["t"], key=b"a", max_wait_ms=5000)] == [b"3"]
+
+
+async def test_a_key_may_be_any_bytes_and_its_tenant_the_root():
+    async with running() as node:
+        topic = await queue_topic(node, ordered_by_key="true")
+        await put(node, topic, b"1", b"2", keys=[b"\xff", b"b"])
+        (head,) = await poll(node, topic, 10, tenants=[""], key=b"\xff")
+        assert head.value == b"1"
+
+
+async def test_a_poll_for_a_key_of_a_topic_without_order_is_refused():
+    async with running() as node:
+        topic = await queue_topic(node)
+        request = pb.QueuePollRequest(topic_id=topic.topic_id, tenants=["t"], key=b"a")
+        with pytest.raises(RequestError, match="not ordered by key") as caught:
+            await node.queues.poll(request, node.call())
+        assert caught.value.code == pb.INVALID_ARGUMENT
 
 
 async def test_messages_are_accepted_before_they_are_delivered_at_most_once():
@@ -216,7 +233,7 @@ async def test_polls_that_cannot_be_served_are_refused():
             (pb.QueuePollRequest(topic_id=77), pb.UNKNOWN_TOPIC),
             (pb.QueuePollRequest(topic_id=topic.topic_id, tenants=["a..b"]), pb.INVALID_ARGUMENT),
             (pb.QueuePollRequest(topic_id=topic.topic_id, tenants=["a"] * 17), pb.INVALID_ARGUMENT),
-            (pb.QueuePollRequest(topic_id=topic.topic_id, key="k"), pb.INVALID_ARGUMENT),
+            (pb.QueuePollRequest(topic_id=topic.topic_id, key=b"k"), pb.INVALID_ARGUMENT),
         ]
         for request, code in cases:
             with pytest.raises(RequestError) as refused:

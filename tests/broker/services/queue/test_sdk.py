@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from raftmq.broker.grpc_port.server import GrpcServer
 from raftmq.errors import (
     MessageLeasedError,
     NoSuchMessageError,
+    UnknownJobError,
     UnknownScheduleError,
     VersionConflictError,
     WrongMessageStateError,
@@ -18,25 +21,98 @@ from raftmq.errors import (
 from raftmq.fsm.metadata_commands import RegisterNode
 from raftmq.fsm.queue.commands import Operation
 
-from tests.support.broker.queue_node import queue_node
+from tests.support.broker.queue_node import Queue, queue_node
 
 
-async def test_the_sdk_and_the_services_mean_the_same(tmp_path: Path) -> None:
-    async with queue_node(tmp_path) as node:
-        topic = await node.queue()
+@asynccontextmanager
+async def served(directory: Path, **config: str) -> AsyncIterator[tuple[Queue, str]]:
+    """Serve a queue topic, and yield it with the address."""
+    async with queue_node(directory) as node:
+        topic = await node.queue(**config)
         server = GrpcServer(node)
         address = f"127.0.0.1:{await server.start('127.0.0.1:0')}"
         await node._metadata(
             RegisterNode("uuid-1", 1, address, "node-1:9401", "", "host-1", "", "1", feature_level_max=2)
         )
         try:
-            await topic.put(4, id=["a", "b", "c", "d"], tenant="t", priority=[0, 1, 2, 3])
-            async with raftmq.Queue("jobs", bootstrap_servers=address) as queue:
-                await _use_queue(queue, topic)
-            async with raftmq.Admin(bootstrap_servers=address) as admin:
-                await _use_schedules(admin, topic)
+            yield topic, address
         finally:
             await server.stop(0.1)
+
+
+async def test_the_sdk_and_the_services_mean_the_same(tmp_path: Path) -> None:
+    async with served(tmp_path) as (topic, address):
+        await topic.put(4, id=["a", "b", "c", "d"], tenant="t", priority=[0, 1, 2, 3])
+        async with raftmq.Queue("jobs", bootstrap_servers=address) as queue:
+            await _use_queue(queue, topic)
+        async with raftmq.Admin(bootstrap_servers=address) as admin:
+            await _use_schedules(admin, topic)
+
+
+async def test_the_active_program_gets_messages_also_without_waiting(tmp_path: Path) -> None:
+    async with served(tmp_path, single_active_consumer="true") as (topic, address):
+        await topic.put(3)
+        async with (
+            raftmq.Queue("jobs", bootstrap_servers=address) as active,
+            raftmq.Queue("jobs", bootstrap_servers=address) as standby,
+        ):
+            first = await active.get(wait_ms=10_000)
+            assert first is not None
+            await first.ack()
+            second = await active.get(wait_ms=0)
+            assert second is not None
+            await second.ack()
+            assert await standby.get(wait_ms=0) is None
+            third = await active.get(wait_ms=0)
+            assert third is not None
+            await third.ack()
+            assert await active.get(wait_ms=0) is None
+
+
+async def test_the_sdk_leases_the_next_message_of_a_key(tmp_path: Path) -> None:
+    async with (
+        served(tmp_path, ordered_by_key="true") as (_, address),
+        raftmq.Queue("jobs", bootstrap_servers=address) as queue,
+    ):
+        await queue.put_many(raftmq.NewMessage(b"%d" % n, key="k", tenant="t") for n in range(2))
+        await queue.put(b"root", key=b"\xff")
+        first = await queue.get(wait_ms=0, key="k", tenants=["t"])
+        assert first is not None
+        assert first.value == b"0"
+        assert await queue.get(wait_ms=0, key="k", tenants=["t"]) is None
+        waiting = asyncio.ensure_future(queue.get(wait_ms=10_000, key="k", tenants=["t"]))
+        await first.ack()
+        second = await waiting
+        assert second is not None
+        assert second.value == b"1"
+        root = await queue.get(wait_ms=0, key=b"\xff")
+        assert root is not None
+        assert root.value == b"root"
+        await queue.ack_many([second, root])
+
+
+async def test_a_dead_message_keeps_its_id_until_it_is_redriven_or_removed(tmp_path: Path) -> None:
+    """Nobody shall lose a dead message, and what it says, to the next put."""
+    async with (
+        served(tmp_path) as (_, address),
+        raftmq.Queue("jobs", bootstrap_servers=address) as queue,
+    ):
+        first = await queue.put(b"old", id="x")
+        message = await queue.get(wait_ms=10_000)
+        assert message is not None
+        await message.reject("broken")
+        for replace in (False, True):
+            again = await queue.put(b"new", id="x", replace=replace)
+            assert (again.is_deduplicated, again.sequence, again.replaced_sequence) == (True, first.sequence, None)
+        await queue.redrive("x")
+        replacing = await queue.put(b"new", id="x", replace=True)
+        assert (replacing.is_deduplicated, replacing.replaced_sequence) == (False, first.sequence)
+        message = await queue.get(wait_ms=10_000)
+        assert message is not None
+        assert message.value == b"new"
+        await message.reject("broken again")
+        await queue.cancel("x")
+        assert not (await queue.put(b"newest", id="x")).is_deduplicated
 
 
 async def _use_queue(queue: raftmq.Queue[bytes], topic: object) -> None:
@@ -61,6 +137,7 @@ async def _use_queue(queue: raftmq.Queue[bytes], topic: object) -> None:
     await topic.settle(Operation.REJECT, token, error="broken")  # type: ignore[attr-defined]
     stats = await queue.stats()
     assert (stats.ready, stats.delayed, stats.dead, stats.tenants["t"].dead) == (1, 1, 1, 1)
+    assert (stats.dwell.count, abs(stats.clock_difference_seconds) < 1) == (1, True)
     await queue.redrive()
     assert (await queue.stats()).dead == 0
     await queue.pause()
@@ -69,7 +146,17 @@ async def _use_queue(queue: raftmq.Queue[bytes], topic: object) -> None:
     assert (await queue.stats()).ready == 0
     assert await waiting
     await queue.resume()
-    assert await queue.purge() == 1
+    await queue.put_many([b"slow"] * 50)
+    purging = asyncio.ensure_future(queue.purge("ready", messages_per_second=1))
+    while not (jobs := [job for job in await queue.jobs() if not job.is_finished]):
+        await asyncio.sleep(0)
+    assert (jobs[0].kind, jobs[0].partition) == ("purge", 0)
+    left = 50 - await queue.cancel_job(jobs[0].id)
+    await purging
+    with pytest.raises(UnknownJobError):
+        await queue.cancel_job(jobs[0])
+    assert (await queue.stats()).ready == left > 0
+    assert await queue.purge() == 1 + left
     assert [message async for message in queue.browse()] == []
 
 

@@ -67,6 +67,17 @@ async def test_a_release_can_set_delay_and_priority():
         assert again.priority == -7
 
 
+async def test_a_release_may_wait_for_ten_years():
+    async with running() as node:
+        topic = await queue_topic(node)
+        message = await leased(node, topic)
+        years = 10 * 366 * 86_400_000
+        assert await settle(node, ack_of(topic, message, pb.RELEASE, delay_ms=years + 1)) == [pb.INVALID_ARGUMENT]
+        assert await settle(node, ack_of(topic, message, pb.RELEASE, delay_ms=years)) == [pb.OK]
+        released = queue_of(node, topic).replica.state_machine.state.store.messages[message.sequence]
+        assert released.due >= node.clock_ms + years - 1000
+
+
 async def test_the_last_release_of_a_message_says_that_it_is_dead():
     async with running() as node:
         topic = await queue_topic(node, attempts_max="1")
@@ -84,6 +95,45 @@ async def test_a_renewal_without_a_time_lasts_for_the_topic_s_lease(detail: dict
         node.clock_ms += 8000
         queue_of(node, topic).upkeep.tick()
         assert await settle(node, ack_of(topic, message)) == [pb.OK]
+
+
+async def granted(node: Harness, ack: pb.PartitionAck) -> list[int]:
+    (result,) = (await node.queues.ack(pb.AckRequest(partitions=[ack]), node.call())).partitions
+    return list(result.granted_ms)
+
+
+async def test_a_renewal_is_answered_with_the_time_that_was_granted():
+    async with running() as node:
+        topic = await queue_topic(node, lease_max_ms="60000")
+        message = await leased(node, topic)
+        assert await granted(node, ack_of(topic, message, pb.RENEW, lease_ms=600_000)) == [60_000]
+        assert await granted(node, ack_of(topic, message, pb.RENEW, lease_ms=5000)) == [5000]
+        assert await granted(node, ack_of(topic, message)) == []
+
+
+async def test_each_run_of_renewals_has_the_time_that_was_granted():
+    async with running() as node:
+        topic = await queue_topic(node)
+        await put(node, topic, b"0", b"1", b"2")
+        await poll(node, topic, 3)
+        ack = pb.PartitionAck(
+            topic_id=topic.topic_id, operations=[pb.RENEW, pb.ACCEPT, pb.RENEW, pb.RENEW], first_sequences=[0, 1, 2, 0],
+            counts=[1, 1, 1, 1], lease_numbers=[1, 1, 1, 7], detail_numbers=[1, 0, 2, 1],
+            details=[pb.AckDetail(lease_ms=8000), pb.AckDetail(lease_ms=9000)],
+        )  # fmt: skip
+        assert await granted(node, ack) == [8000, 0, 9000, 0]
+
+
+async def test_a_repeated_renewal_is_answered_with_the_time_that_is_left():
+    async with running() as node:
+        topic = await queue_topic(node)
+        number = await session(node, topic)
+        message = await leased(node, topic)
+        ack = ack_of(topic, message, pb.RENEW, session=number, request=1, lease_ms=20_000)
+        assert await granted(node, ack) == [20_000]
+        node.clock_ms += 15_000
+        queue_of(node, topic).upkeep.tick()
+        assert await granted(node, ack) == [5000]
 
 
 async def test_settlements_of_many_messages_have_a_code_each():

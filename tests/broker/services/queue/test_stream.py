@@ -238,7 +238,7 @@ async def test_a_stream_takes_from_a_partition_that_was_added_later():
         stream.credit(5)
         pending = asyncio.ensure_future(stream.next())
         await turns()
-        added = await node.admin.add_partitions(pb.AddPartitionsRequest(name="jobs", total=2), node.call())
+        added = await node.admin.add_partitions(pb.AddPartitionsRequest(name="jobs", total=2, rehash=True), node.call())
         await put(node, added.topic, b"x", partition=1)
         answer = await asyncio.wait_for(pending, 5)
         assert answer.messages[0].partition == 1
