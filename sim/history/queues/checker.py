@@ -14,24 +14,29 @@ from sim.history.queues.anomalies import (
     misordered,
     resurrected,
     settled_twice,
+    shared,
     stuck,
 )
 from sim.history.queues.book import Book
 from sim.history.queues.operations import Operation
 
 
-def judge_queues(operations: Iterable[Operation], ordered_partitions: Collection[int] = ()) -> list[Finding]:
+def judge_queues(
+    operations: Iterable[Operation], ordered_partitions: Collection[int] = (), single_partitions: Collection[int] = ()
+) -> list[Finding]:
     """Return all broken promises.
 
     Args:
         operations: All operations of all clients, in any order.
         ordered_partitions: Partitions that keep the order of keys, and in which no message dies by itself.
+        single_partitions: Partitions with a single active consumer.
     """
     book = Book(operations)
     found: list[Finding] = []
     for anomaly in (invented, duplicated, leased_twice, settled_twice, resurrected, early):
         found += anomaly.find(book)
     found += misordered.find(book, ordered_partitions)
+    found += shared.find(book, single_partitions)
     for last in (stuck, lost):
         found += last.find(book)
     return found
