@@ -36,6 +36,16 @@ def gate_leaks() -> None:
     QueueGate._forget_applied = lambda self: None  # type: ignore[method-assign]
 
 
+@queue_mutant(
+    "a consumer leases while another one, the only active one, has leases",
+    queues={"is_single_active": True, "workers": 5},
+)
+def single_active_ignored() -> None:
+    from raftmq.broker.partitions.queue.leases import QueueLeases
+
+    QueueLeases._is_vacant = lambda self: True  # type: ignore[method-assign]
+
+
 @queue_mutant("a leader stamps entries with its own wall clock", wrong_clock=8, fault_every=0.5)
 def stamps_queue_by_own_clock() -> None:
     from raftmq.broker.partitions.queue.clock import QueueClock
@@ -133,6 +143,32 @@ def snapshot_without_bodies() -> None:
 
     for module in (disk, staged_state):
         module.rows_of_snapshot = lambda rows, position: (row for row in rows if not is_body(row[0]))  # type: ignore[attr-defined]
+
+
+@queue_mutant(
+    "the position of a snapshot is named after it was opened: a truncation in between takes bodies that it lacks",
+    queues={"tail_entries": 3, "producers": 6, "workers": 2},
+    machines=4,
+    move_replicas=8,
+    replication_factor=3,
+)
+def snapshot_position_named_late() -> None:
+    import asyncio
+    import dataclasses
+
+    from raftmq.broker.replica.snapshot_sender import SnapshotSender
+
+    def naming_late(original: Any) -> Any:
+        async def stream_rows(self: Any, replica: Any, message: Any, outgoing: Any) -> Any:
+            if replica.is_disk_backed:
+                await asyncio.sleep(1.0)  # the log is truncated meanwhile, as far as the newer state permits
+                position = self._store._replica(replica.key).meta.position
+                outgoing.meta = dataclasses.replace(outgoing.meta, position=position)
+            return await original(self, replica, message, outgoing)
+
+        return stream_rows
+
+    replace_method(SnapshotSender, "_stream_rows", naming_late)
 
 
 @queue_mutant(
