@@ -378,7 +378,8 @@ class Checker:
                 self.judge(self._budgets[process.machine.name].check)
                 self.judge(check_serves_none_quarantined, process.node)
                 if process.is_ready and not process.is_stopping:
-                    self.judge(check_served_or_reported, process)
+                    # in the process's own time: a broker whose clock is read in another one forgets the clocks of the others
+                    process.host.context.run(self.judge, check_served_or_reported, process)
         self.judge(self._stale_leaders.look, self._cluster.running(), self.now)
         if self._looks % COMPARE_EVERY == 0:
             self.compare_states()

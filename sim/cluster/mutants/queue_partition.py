@@ -146,32 +146,6 @@ def snapshot_without_bodies() -> None:
 
 
 @queue_mutant(
-    "the position of a snapshot is named after it was opened: a truncation in between takes bodies that it lacks",
-    queues={"tail_entries": 3, "producers": 6, "workers": 2},
-    machines=4,
-    move_replicas=8,
-    replication_factor=3,
-)
-def snapshot_position_named_late() -> None:
-    import asyncio
-    import dataclasses
-
-    from raftmq.broker.replica.snapshot_sender import SnapshotSender
-
-    def naming_late(original: Any) -> Any:
-        async def stream_rows(self: Any, replica: Any, message: Any, outgoing: Any) -> Any:
-            if replica.is_disk_backed:
-                await asyncio.sleep(1.0)  # the log is truncated meanwhile, as far as the newer state permits
-                position = self._store._replica(replica.key).meta.position
-                outgoing.meta = dataclasses.replace(outgoing.meta, position=position)
-            return await original(self, replica, message, outgoing)
-
-        return stream_rows
-
-    replace_method(SnapshotSender, "_stream_rows", naming_late)
-
-
-@queue_mutant(
     "an installation replaces the log before the state",
     queues={"tail_entries": 3, "torn_installs": 3},
     machines=4,

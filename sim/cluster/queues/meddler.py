@@ -132,13 +132,13 @@ class Meddler:
             return
         job = answered.result.job
         for _ in range(SLICES_MAX):
+            if self._ledger.rng.random() < 0.1:
+                await self._requests.execute(CancelJob(job))
+                return
             progress = await self._requests.execute(ContinueJob(job, _SLICE))
             if progress is not None and not (
                 isinstance(progress.result, JobProgress) and not progress.result.is_finished
             ):
-                return
-            if self._ledger.rng.random() < 0.05:
-                await self._requests.execute(CancelJob(job))
                 return
 
     def _record_sweep(self, sweep: Sweep, tenant: str, attempt: Attempt) -> None:

@@ -70,20 +70,22 @@ class Scheduler:
         setattr(request, verb, True)
         await self._requests.send("ChangeSchedule", partial(services.change_schedule, request))
 
-    async def _set_due(self, name: str) -> None:
-        """Let a schedule await another time, by the command itself. It may be in the past."""
-        known = (await self._schedules()).get(name)
+    async def _set_due(self, _name: str) -> None:
+        """Let a schedule that exists await another time, by the command itself. It may be in the past."""
+        known = await self._schedules()
         seen_ms = self._ledger.seen_ms.get(self._group_id, 0)
-        if known is not None and seen_ms:
+        if known and seen_ms:
+            name = self._ledger.rng.choice(list(known))
             due_ms = seen_ms + self._ledger.rng.randrange(-100, _DUE_MS_MAX)
-            await self._requests.execute(ChangeSchedule(name, due_ms, is_paused=False, version=known.version))
+            await self._requests.execute(ChangeSchedule(name, due_ms, is_paused=False, version=known[name].version))
 
-    async def _skip(self, name: str) -> None:
-        """Pass over the next firing, while the leader may be proposing it."""
-        known = (await self._schedules()).get(name)
-        if known is not None and known.next_due != NEVER:
-            following = known.next_due + self._ledger.rng.randrange(1, _DUE_MS_MAX)
-            await self._requests.execute(SkipFirings(name, known.version, known.next_due, following, 1))
+    async def _skip(self, _name: str) -> None:
+        """Pass over the next firing of a schedule, while the leader may be proposing it."""
+        known = {name: one for name, one in (await self._schedules()).items() if one.next_due != NEVER}
+        if known:
+            name = self._ledger.rng.choice(list(known))
+            following = known[name].next_due + self._ledger.rng.randrange(1, _DUE_MS_MAX)
+            await self._requests.execute(SkipFirings(name, known[name].version, known[name].next_due, following, 1))
 
     async def _delete(self, name: str) -> None:
         request = pb.DeleteScheduleRequest(name=name)
