@@ -84,10 +84,19 @@ def hunt(mutant: Mutant, known: int = 0) -> Outcome | None:
     return None
 
 
+_passed: dict[str, bool] = {}
+"""Whether the product passes a seed with some options. Many mutants of queues have the same ones."""
+
+
 def _passes_without(mutant: Mutant, seed: int) -> bool:
     """Return whether the product passes the seed with the mutant's options. Without any options, the batches of seeds show it."""
-    is_plain = not mutant.build.option_overrides and not mutant.build.has_queues
-    return is_plain or _outcome(seed, replace(mutant.build, patch=None)).verdict is Verdict.OK
+    build = replace(mutant.build, patch=None)
+    if not build.option_overrides and not build.has_queues:
+        return True
+    run = repr((seed, build))
+    if run not in _passed:
+        _passed[run] = _outcome(seed, build).verdict is Verdict.OK
+    return _passed[run]
 
 
 def _outcome(seed: int, build: Build) -> Outcome:

@@ -50,8 +50,10 @@ from sim.cluster.invariants.high_watermark import HighWatermark
 from sim.cluster.invariants.memory import Memory
 from sim.cluster.invariants.quarantine import check_quarantined_silent, check_serves_none_quarantined
 from sim.cluster.invariants.queue_clock import QueueClocks
+from sim.cluster.invariants.queue_firings import Firings
 from sim.cluster.invariants.queue_rows import DurableQueue, check_bodies, living_rows
 from sim.cluster.invariants.queue_state import QueueStates, check_gate
+from sim.cluster.invariants.queue_turns import FairTurns
 from sim.cluster.invariants.reads import CommittedReads
 from sim.cluster.invariants.replica_state import ReplicaStates
 from sim.cluster.invariants.retention import Retention, check_stamp
@@ -96,6 +98,8 @@ class Checker:
         self.queue_states = QueueStates()
         self._queue_clocks = QueueClocks(CLOCK_ERROR_MS_MAX)
         self.dead_letters = DeadLetters()
+        self.firings = Firings()
+        self.fair_turns = FairTurns()
         self.groups = GroupOwnership(SESSION_SECONDS, CLOCK_RATE_MAX)
         self.retention = Retention(self.acknowledged)
         self._proposed_ms: dict[tuple[int, int, int], int] = {}
@@ -256,15 +260,20 @@ class Checker:
             self.judge(self._on_proposed, replica, appended)
             return appended, applied
 
-        machine = replica.state_machine
-        if isinstance(machine, QueuePartition):
-            replica.applier.listeners.append(
-                lambda entry, _result: self.judge(
-                    self.dead_letters.on_applied, replica.group_id, entry, machine, partial(_group_of, process)
-                )
-            )
+        if isinstance(replica.state_machine, QueuePartition):
+            self._watch_queue(process, replica, replica.state_machine)
         watched.apply = watched_apply
         watched.propose = watched_propose
+
+    def _watch_queue(self, process: Process, replica: Replica[StateMachine], machine: QueuePartition) -> None:
+        group_id = replica.group_id
+        vars(machine)["group_id"] = group_id  # for `watch_turns`
+
+        def on_applied(entry: Entry, result: object) -> None:
+            self.judge(self.dead_letters.on_applied, group_id, entry, machine, partial(_group_of, process))
+            self.judge(self.firings.on_applied, group_id, entry, result, machine)
+
+        replica.applier.listeners.append(on_applied)
 
     def _on_proposed(self, replica: Replica[StateMachine], appended: Appended) -> None:
         now_ms = self._cluster.true_ms
@@ -369,7 +378,8 @@ class Checker:
                 self.judge(self._budgets[process.machine.name].check)
                 self.judge(check_serves_none_quarantined, process.node)
                 if process.is_ready and not process.is_stopping:
-                    self.judge(check_served_or_reported, process)
+                    # in the process's own time: a broker whose clock is read in another one forgets the clocks of the others
+                    process.host.context.run(self.judge, check_served_or_reported, process)
         self.judge(self._stale_leaders.look, self._cluster.running(), self.now)
         if self._looks % COMPARE_EVERY == 0:
             self.compare_states()

@@ -24,6 +24,7 @@ from sim.cluster.cluster import EPOCH_MS, Cluster, ClusterSettings, SimNode, sca
 from sim.cluster.environment import ProcessEnded, SimParts
 from sim.cluster.faults import Nemesis
 from sim.cluster.invariants.dead_letters import watch_deaths
+from sim.cluster.invariants.queue_turns import watch_turns
 from sim.cluster.invariants.queue_work import watch_work
 from sim.cluster.invariants.space import why_space_is_kept
 from sim.cluster.options import SECONDS_MIN, Options, draw_options
@@ -175,7 +176,12 @@ class Simulation:
         """Change the product if the run has queue topics. Return a function that undoes it."""
         if self.queue_options is None:
             return lambda: None
-        undos = [offer_queues(self.queue_options), watch_work(self.checker.judge), watch_deaths()]
+        undos = [
+            offer_queues(self.queue_options),
+            watch_work(self.checker.judge),
+            watch_deaths(),
+            watch_turns(lambda *entry: self.checker.judge(self.checker.fair_turns.on_entry, *entry)),
+        ]
 
         def undo() -> None:
             for undo_one in reversed(undos):
@@ -341,9 +347,9 @@ class Simulation:
     def _judge_history(self) -> None:
         """Judge the histories of the clients by checkers that know nothing about brokers."""
         if self.queues is not None:
-            for found in judge_queues(
-                self.queues.ledger.operations, self.queues.ledger.ordered, self.queues.ledger.backoffs_ms
-            ):
+            ledger = self.queues.ledger
+            single = ledger.groups if self.queues.options.is_single_active else ()
+            for found in judge_queues(ledger.operations, ledger.ordered, ledger.backoffs_ms, single):
                 raise InvariantViolation(f"Queue.{found.anomaly}", found.text)
         verdict = judge(self.workload.history, is_describe_stale_allowed=True)
         for found in verdict.findings:
@@ -452,6 +458,9 @@ class Simulation:
             "queue_states_compared": self.checker.queue_states.compared,
             "dead_letters": self.checker.dead_letters.copies,
             "dead_letter_restarts": self.checker.dead_letters.restarts,
+            "firings": self.checker.firings.fired,
+            "stale_firings": self.checker.firings.stale,
+            "turns_checked": self.checker.fair_turns.checked,
             "duplicates": self.checker.exactly_once.duplicates,
             "group_commits": self.checker.groups.commits,
             "clocks_found_wrong": self.checker.clocks_found_wrong,

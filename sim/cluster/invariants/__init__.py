@@ -30,6 +30,9 @@
 | `WorkBounded`: no entry of a queue touches more messages than it may | `queue_work.py` |
 | `CopiesAreDeaths`, `CopiedOnce`, `RecordedAfterCopied`: each dead message is in the dead letter topic once, in order, before that is recorded | `dead_letters.py` |
 | `QueueClockHolds`: a queue's clock never goes back, and is near the correct time | `queue_clock.py` |
+| `OneFiring`: a schedule fires once per due time, not before it, and only in its newest version | `queue_firings.py` |
+| `FairTurns`: with round robin nobody with something leasable waits for more turns of others than it may | `queue_turns.py` |
+| `CopiesAreDeaths`, `CopiedOnce`, `RecordedAfterCopied`: each dead message is copied once, in order, before that is recorded | `dead_letters.py` |
 
 Two more are not in these files. `NoDefect` (`../checker.py`): an internal rule of the product broke without a fault that explains it.
 `History.…` and `Queue.…` (`../run.py`): an anomaly that a

@@ -254,3 +254,38 @@ def purge_ignores_its_filter() -> None:
     from raftmq.fsm.queue import jobs
 
     jobs.is_in_subtrees = lambda path, subtrees: True
+
+
+@queue_mutant(
+    "a firing makes a message although its schedule does not await it any more",
+    queues={"schedules": 30, "meddlers": 3, "purges": 0},
+    kill=8,
+    fault_every=0.4,
+)
+def firings_not_compared() -> None:
+    import msgspec
+    from raftmq.fsm.queue.schedules import ScheduleTable
+
+    def fire(self: Any, firing: Any) -> bool:
+        name = firing.schedule.decode()
+        row = self.table.get(name)
+        if row is None:
+            return False
+        self._store(name, msgspec.structs.replace(row, next_due=firing.next_due_ms, last_due=firing.due_ms))
+        return True
+
+    ScheduleTable.fire = fire  # type: ignore[method-assign]
+
+
+@queue_mutant(
+    "a tenant that was idle gets the turns that it did not need", queues={"fairness": "round_robin", "producers": 4}
+)
+def idle_time_gives_credit() -> None:
+    from raftmq.fsm.queue.fairness import FairnessTree
+
+    def enter(self: Any, child: Any, *, is_restored: bool = False) -> None:
+        original(self, child, is_restored=True)
+        self._changed.add(child.number)
+
+    original = FairnessTree._enter
+    FairnessTree._enter = enter  # type: ignore[method-assign]

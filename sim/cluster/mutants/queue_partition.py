@@ -36,6 +36,16 @@ def gate_leaks() -> None:
     QueueGate._forget_applied = lambda self: None  # type: ignore[method-assign]
 
 
+@queue_mutant(
+    "a consumer leases while another one, the only active one, has leases",
+    queues={"is_single_active": True, "workers": 5},
+)
+def single_active_ignored() -> None:
+    from raftmq.broker.partitions.queue.leases import QueueLeases
+
+    QueueLeases._is_vacant = lambda self: True  # type: ignore[method-assign]
+
+
 @queue_mutant("a leader stamps entries with its own wall clock", wrong_clock=8, fault_every=0.5)
 def stamps_queue_by_own_clock() -> None:
     from raftmq.broker.partitions.queue.clock import QueueClock

@@ -65,6 +65,10 @@ class QueueOptions:
     """Whether the dead of the topic without the order of keys are copied to a third topic."""
     chain_share: float = 0.0
     """Share of leases whose messages are accepted with others that are put in the same entry."""
+    schedules: int = 0
+    """Weight of schedules among the work of meddlers."""
+    is_single_active: bool = False
+    """Whether one consumer at a time leases the messages of a partition."""
 
     def __str__(self) -> str:
         return " ".join(f"{one.name}={getattr(self, one.name)}" for one in fields(self))
@@ -105,4 +109,6 @@ def draw_queue_options(rng: random.Random) -> QueueOptions:
         has_dead_letters=choice((True, True, False)),
         recent_entries_bytes_max=choice((1_000, 10_000, 16_000_000)),
         chain_share=choice((0.0, 0.2, 0.5)),
+        schedules=choice((0, 4, 8)),
+        is_single_active=choice((False, False, False, True)),
     )

@@ -69,14 +69,15 @@ def accepted_messages(command: Chain, codes: Sequence[int] | None) -> tuple[Sett
 
 
 def changed_messages(items: Sequence[ChangeItem], changed: Changed | None) -> tuple[ChangedMessage, ...]:
-    """Return the changes of a command that names sequences."""
+    """Return the changes of a command."""
     return tuple(
         ChangedMessage(
             CHANGES[ChangeOperation(item.operation)],
-            item.sequence,
+            -1 if item.id else item.sequence,
             None if changed is None else answer_of(changed.codes[place]),
             max(item.due, 0) if item.delay_ms < 0 else 0,
             max(item.delay_ms, 0),
+            item.id.decode(),
         )
         for place, item in enumerate(items)
     )

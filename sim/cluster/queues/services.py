@@ -9,8 +9,9 @@ from raftmq.broker.base.request_error import RequestError, timed_out
 from raftmq.broker.partitions.queue.chains import ChainAnswer
 from raftmq.broker.partitions.queue.leases import Filter, QueueLeases
 from raftmq.broker.partitions.queue.partition import PartitionQueue
-from raftmq.fsm.queue.commands import Chain, Item, Lease
-from raftmq.fsm.queue.results import Enqueued, Leased, QueueResult, Refused
+from raftmq.fsm.queue.commands import NEVER, Chain, Item, Lease, Tick
+from raftmq.fsm.queue.results import Done, Enqueued, Leased, QueueResult, Refused
+from raftmq.proto import queue_pb2 as pb
 
 _LEASE_BYTES = 1 << 20
 
@@ -80,6 +81,52 @@ async def uncopied(partition: PartitionQueue, _deadline: float) -> int:
     """Return how many dead messages wait for their copy, after everything that is committed."""
     await partition.replica.read_index()
     return partition.copies.left
+
+
+class ListedSchedule(NamedTuple):
+    """A schedule as an operator sees it."""
+
+    version: int
+    next_due: int
+    is_overdue: bool
+    """Whether it should have fired already."""
+
+
+Schedules = dict[str, ListedSchedule]
+
+
+async def schedules(partition: PartitionQueue, _deadline: float) -> Schedules:
+    """Return the schedules of a partition, after everything that is committed."""
+    await partition.replica.read_index()
+    now_ms = partition.clock.read_ms()
+    return {
+        name: ListedSchedule(row.version, row.next_due, not row.is_paused and NEVER < row.next_due <= now_ms)
+        for name, row in sorted(partition.replica.state_machine.schedules.table.by_key.items())
+    }
+
+
+async def put_schedule(request: pb.PutScheduleRequest, partition: PartitionQueue, deadline: float) -> object:
+    """Create or replace a schedule."""
+    return await partition.schedules.put(request, deadline)
+
+
+async def change_schedule(request: pb.ChangeScheduleRequest, partition: PartitionQueue, deadline: float) -> object:
+    """Pause or resume a schedule, or enqueue its message."""
+    return await partition.schedules.change(request, deadline)
+
+
+async def delete_schedule(request: pb.DeleteScheduleRequest, partition: PartitionQueue, deadline: float) -> None:
+    """Delete a schedule."""
+    await partition.schedules.delete(request, deadline)
+
+
+async def step_clock(partition: PartitionQueue, deadline: float) -> int:
+    """Step the queue clock to the median of the brokers' clocks, as the admin service does. Return the length of the step."""
+    behind_ms = -(partition.clock.difference_ms or 0)
+    if behind_ms > 0:
+        partition.clock.step_to(partition.clock.read_ms() + behind_ms)
+    await partition.commands.execute(Tick(), Done, deadline)
+    return max(behind_ms, 0)
 
 
 class WaitingConsumer:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -23,6 +22,7 @@ from sim.cluster.queues.ledger import Ledger
 from sim.cluster.queues.port import Answered, CallFailedError, QueuePort, Service
 from sim.cluster.queues.producer import KEYS, TENANTS
 from sim.cluster.queues.records import accepted_messages, codes_of, settled_messages
+from sim.cluster.queues.requests import Requests
 from sim.history.queues.operations import (
     Answer,
     LeasedMessage,
@@ -72,6 +72,7 @@ class Worker:
         self._ledger = ledger
         self._port = port
         self._group_id = group_id
+        self._requests = Requests(process, ledger, port, group_id)
         self._session = 0
         self._request = 0
         self._old: list[tuple[int, int]] = []
@@ -79,18 +80,14 @@ class Worker:
 
     async def open(self) -> None:
         """Open a session, if the partition answers. Without one the worker's requests are not remembered."""
-        try:
-            answered = await self._port.call(self._group_id, partial(_execute, OpenSession()))
-        except CallFailedError:
-            return
-        if isinstance(answered.result, SessionOpened):
+        answered = await self._requests.execute(OpenSession())
+        if answered is not None and isinstance(answered.result, SessionOpened):
             self._session = answered.result.session
 
     async def close(self) -> None:
         """Close the session."""
         if self._session:
-            with suppress(CallFailedError):
-                await self._port.call(self._group_id, partial(_execute, CloseSession(self._session)))
+            await self._requests.execute(CloseSession(self._session))
 
     async def _repeat(self, service: Service[object], attempts: int) -> tuple[Answered, bool]:
         """Call until there is an answer. Return it, and whether it is the answer to the first attempt that may have arrived."""
@@ -111,7 +108,7 @@ class Worker:
     async def lease(self, messages_max: int, lease_ms: int) -> LeaseTaken | None:
         """Lease messages. None: there were none, or nobody knows."""
         rng, began = self._ledger.rng, self._ledger.now
-        is_remembered = self._session > 0 and rng.random() < 0.5
+        is_remembered = self._session > 0 and rng.random() < 0.5 and not self._ledger.queue_options.is_single_active
         if is_remembered:
             self._request += 1
             command = Lease(self._session, self._request, messages_max, lease_ms, *self._wanted())

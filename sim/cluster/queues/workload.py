@@ -20,6 +20,7 @@ from sim.cluster.queues.meddler import Meddler
 from sim.cluster.queues.options import QUEUE_LEVEL, QueueOptions
 from sim.cluster.queues.port import CallFailedError, QueuePort
 from sim.cluster.queues.producer import QueueProducer
+from sim.cluster.queues.requests import Requests
 from sim.cluster.queues.worker import Worker
 from sim.cluster.rpc.client_transport import ClientTransport
 from sim.history.queues.operations import Drained, LeaseTaken, Outcome
@@ -67,6 +68,7 @@ class QueueWorkload:
             "fairness": options.fairness,
             "tenant.weights": "a=3,b=1",
             "dedupe.window.ms": str(options.dedupe_window_ms),
+            "single.active.consumer": str(options.is_single_active).lower(),
             **options.config,
         }
         plain = {
@@ -172,7 +174,7 @@ class QueueWorkload:
         await worker.close()
 
     async def _meddle(self, process: str, port: QueuePort, group_id: int) -> None:
-        meddler, is_over = Meddler(process, self.ledger, port, group_id), self._until()
+        meddler, is_over = Meddler(Requests(process, self.ledger, port, group_id)), self._until()
         while not is_over():
             await meddler.meddle()
             await self._pause()
@@ -197,8 +199,9 @@ class QueueWorkload:
     async def _drain(self, group_id: int) -> None:
         process, ledger = f"qv{group_id}", self.ledger
         port = self._port(0.0)
-        worker, meddler = Worker(process, ledger, port, group_id), Meddler(process, ledger, port, group_id)
+        worker, meddler = Worker(process, ledger, port, group_id), Meddler(Requests(process, ledger, port, group_id))
         await meddler.resume()
+        await meddler.end_schedules()
         moved_at, left = ledger.now, {"unknown": 1}
         while left and ledger.now < moved_at + STUCK_SECONDS:
             taken = await worker.lease(_DRAIN_MESSAGES, _DRAIN_LEASE_MS)
@@ -212,6 +215,7 @@ class QueueWorkload:
                 await asyncio.sleep(0.2)
                 continue
             left = {state: count for state, count in answered.result.items() if count}
+            await meddler.end_schedules()  # one may have been proposed long ago
             if left.get("dead"):
                 await meddler.redrive_all()
             if left.get("ready") or left.get("lined"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 from sim.history.queues.operations import (
@@ -15,6 +16,7 @@ from sim.history.queues.operations import (
     LeaseTaken,
     Operation,
     Put,
+    Scheduled,
     SentMessage,
     SettledMessage,
     Settlement,
@@ -106,6 +108,10 @@ class Book:
         """Leases of each message by their numbers."""
         self.settled: dict[Place, list[Settled]] = defaultdict(list)
         self.changed: dict[Place, list[Changed]] = defaultdict(list)
+        """Changes of messages that were named by their sequences."""
+        self.scheduled: dict[bytes, list[Scheduled]] = defaultdict(list)
+        """Schedules by the values of their messages, which may be in a partition many times."""
+        self._changed_by_id: dict[tuple[int, str], list[Changed]] = defaultdict(list)
         self.swept: dict[int, list[Swept]] = defaultdict(list)
         self.drained: dict[int, Drained] = {}
         self._replacing: dict[tuple[int, str], list[Sent]] = defaultdict(list)
@@ -127,13 +133,22 @@ class Book:
                     self.settled[partition, settled.sequence].append(Settled(operation, settled))
             case Alteration():
                 for changed in operation.messages:
-                    self.changed[partition, changed.sequence].append(Changed(operation, changed))
+                    self._add_change(Changed(operation, changed))
+            case Scheduled():
+                self.scheduled[operation.value].append(operation)
             case Swept():
                 self.swept[partition].append(operation)
             case Drained():
                 self.drained[partition] = operation
             case _:
                 raise ValueError(f"a history has no operation {operation!r}")
+
+    def _add_change(self, changed: Changed) -> None:
+        partition, message = changed.alteration.partition, changed.message
+        if message.id:
+            self._changed_by_id[partition, message.id].append(changed)
+        else:
+            self.changed[partition, message.sequence].append(changed)
 
     def _add_put(self, put: Put) -> None:
         for position, message in enumerate(put.messages):
@@ -154,7 +169,19 @@ class Book:
 
     def changes(self, place: Place, verb: Verb) -> list[Changed]:
         """Return the changes of a message that took effect or may have."""
-        return [one for one in self.changed.get(place, ()) if one.message.verb is verb and one.may_have_happened]
+        found = [*self.changed.get(place, ()), *self._changes_by_id(place)]
+        return [one for one in found if one.message.verb is verb and one.may_have_happened]
+
+    def _changes_by_id(self, place: Place) -> Iterator[Changed]:
+        """Iterate over the changes by id that may have been about a message. Another one may have had the id at that time."""
+        sent = self.by_place.get(place)
+        if sent is None:
+            leases = self.leases.get(place)
+            sent = self.sent.get(leases[0].message.value) if leases else None
+        id_ = sent.message.id if sent is not None else ""
+        for one in self._changed_by_id.get((place[0], id_), ()):
+            if one.may_have_happened:
+                yield Changed(one.alteration, replace(one.message, sequence=place[1], answer=None))
 
     def settlements(self, place: Place, lease_number: int, *verbs: Verb) -> list[Settled]:
         """Return the settlements with a token that took effect or may have."""

@@ -16,6 +16,7 @@ from sim.history.queues.anomalies import (
     misordered,
     resurrected,
     settled_twice,
+    shared,
     stuck,
 )
 from sim.history.queues.book import Book
@@ -26,6 +27,7 @@ def judge_queues(
     operations: Iterable[Operation],
     ordered_partitions: Collection[int] = (),
     backoffs_ms: Mapping[int, int] = MappingProxyType({}),
+    single_partitions: Collection[int] = (),
 ) -> list[Finding]:
     """Return all broken promises.
 
@@ -33,6 +35,7 @@ def judge_queues(
         operations: All operations of all clients, in any order.
         ordered_partitions: Partitions that keep the order of keys, and in which no message dies by itself.
         backoffs_ms: The least delay after a failed attempt, by partition. None is known for the others.
+        single_partitions: Partitions with a single active consumer.
     """
     book = Book(operations)
     found: list[Finding] = []
@@ -40,6 +43,7 @@ def judge_queues(
         found += anomaly.find(book)
     found += early.find(book, backoffs_ms)
     found += misordered.find(book, ordered_partitions)
+    found += shared.find(book, single_partitions)
     for last in (stuck, lost):
         found += last.find(book)
     return found

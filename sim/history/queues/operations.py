@@ -153,11 +153,14 @@ class ChangedMessage:
 
     verb: Verb
     sequence: int
+    """-1: the message was named by its id, and nobody told its sequence."""
     answer: Answer | None = None
     due_ms: int = 0
     """Move: the new due time. 0: not said."""
     delay_ms: int = 0
     """Move: the new delay. 0: none."""
+    id: str = ""
+    """The id by which the message was named. Empty: it was named by its sequence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +185,13 @@ class Swept(Operation):
     sweep: Sweep = Sweep.PURGE_ALL
     tenant: str = ""
     """The subtree that it takes. Empty: all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled(Operation):
+    """A schedule that was put, or whose message was enqueued on request. Each of its firings enqueues a message with this value."""
+
+    value: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

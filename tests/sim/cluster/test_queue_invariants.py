@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,8 +12,11 @@ from raftmq.broker.replica.disk import IDLE
 from raftmq.fsm.queue import commands as qc
 from raftmq.fsm.queue import housekeeping
 from raftmq.fsm.queue import rows as keys
+from raftmq.fsm.queue.fairness import FairnessTree
+from raftmq.fsm.queue.schedules import ScheduleTable
 from raftmq.fsm.queue.settings import QueueSettings
 from raftmq.fsm.tables import number_key
+from raftmq.queue_batch import MessageColumns, encode, encode_firing
 from raftmq.raft.entry import Entry, EntryKind
 from raftmq.storage.checksum import seal
 from raftmq.storage.log_store import ReplicaKey, Update
@@ -20,8 +24,10 @@ from raftmq.storage.memory_log_store import MemoryLogStore
 from raftmq.storage.state_store import StateWrite
 
 from sim.cluster.invariants.queue_clock import BEHIND_MS_MAX, QueueClocks
+from sim.cluster.invariants.queue_firings import Firings
 from sim.cluster.invariants.queue_rows import DurableQueue, check_bodies, living_rows
 from sim.cluster.invariants.queue_state import QueueStates, check_counts, check_gate
+from sim.cluster.invariants.queue_turns import FairTurns, Turn, watch_turns
 from sim.cluster.invariants.queue_work import watch_work
 from sim.core.invariants.violation import InvariantViolation
 from tests.support.fsm.queue.host import Queue
@@ -278,3 +284,138 @@ def test_the_checks_of_work_leave_the_product_as_it_was() -> None:
         QueuePartition._advance,
         QueuePartition._finish_entry,
     )
+
+
+# ----------------------------------------------------------------------------------------------------------- firings
+
+
+class Scheduled:
+    """A partition with a schedule, and the firings that its replicas apply."""
+
+    def __init__(self) -> None:
+        self.queue = Queue()
+        self.seen = Firings()
+        self.due = self.queue.now + 100
+        self.queue.do(qc.PutSchedule("nightly", b"rule", self.due))
+        self.queue.wait(200)
+
+    def fire(self, due: int, *, next_due: int, revision: int = 1, stamped_at: int = 0) -> None:
+        payload = encode_firing(b"nightly", revision, due, next_due, encode(MessageColumns([b"body"])))
+        entry = self.queue.log.append(EntryKind.DATA, payload, 1)
+        result = self.queue.host.apply(entry)
+        if stamped_at:
+            entry = replace(entry, append_time_ms=stamped_at)
+        self.seen.on_applied(7, entry, result, self.queue.host.machine)
+        self.seen.on_applied(7, entry, result, self.queue.host.machine)  # by another replica
+
+
+def accept_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each firing make a message, as long as there is a schedule of its name."""
+    monkeypatch.setattr(
+        ScheduleTable, "fire", lambda self, firing: self.table.get(firing.schedule.decode()) is not None
+    )
+
+
+def test_one_firing_per_due_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    scheduled = Scheduled()
+    scheduled.fire(scheduled.due, next_due=scheduled.due + 50)
+    scheduled.fire(scheduled.due, next_due=scheduled.due + 50)
+    scheduled.fire(scheduled.due + 50, next_due=qc.NEVER)
+    assert (scheduled.seen.fired, scheduled.seen.stale) == (2, 1)
+
+    accept_all(monkeypatch)
+    with broken("OneFiring"):
+        scheduled.fire(scheduled.due, next_due=scheduled.due + 50)
+
+
+def test_a_firing_of_an_older_version_and_one_before_its_time_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    scheduled = Scheduled()
+    scheduled.queue.do(qc.ChangeSchedule("nightly", qc.KEEP_DUE, is_paused=False))
+    scheduled.fire(scheduled.due, next_due=qc.NEVER)
+    assert (scheduled.seen.fired, scheduled.seen.stale) == (0, 1)
+
+    with broken("OneFiring"):
+        scheduled.fire(scheduled.due, next_due=qc.NEVER, revision=2, stamped_at=scheduled.due - 1)
+    accept_all(monkeypatch)
+    with broken("OneFiring"):
+        scheduled.fire(scheduled.due + 1, next_due=qc.NEVER)
+
+
+# ------------------------------------------------------------------------------------------------------------- turns
+
+A, B, C = ("", "a"), ("", "b"), ("", "c")
+
+
+def turn(served: tuple[str, str], *waiting: tuple[str, str], turns: int = 1, is_filtered: bool = False) -> Turn:
+    return Turn((served,), turns, is_filtered, frozenset((served, *waiting)))
+
+
+@pytest.mark.parametrize(
+    ("allowed", "refused"),
+    [
+        ([turn(A), turn(B, A), turn(C, A)], turn(B, A)),
+        ([turn(A), A, turn(B, A), turn(B, A)], turn(B, A)),
+        ([turn(A), turn(A, is_filtered=True, turns=2), turn(B, A, turns=3)], turn(B, A)),
+        ([turn(A), turn(B, A), turn(A, is_filtered=True), turn(A), turn(B, A)], turn(B, A)),
+    ],
+)
+def test_fair_turns(allowed: list[Turn], refused: Turn) -> None:
+    """After a turn one of each other, after an entry two, and one more for each own turn by a filter."""
+    turns = FairTurns()
+    turns.on_entry(7, 1, [*allowed])
+    turns.on_entry(7, 1, [refused])  # another replica applies the same entry
+    turns.on_entry(8, 2, [refused])
+    turns.on_entry(7, 2, [turn(B, is_filtered=True), turn(B), turn(B, ("b", "x"))])
+
+    with broken("FairTurns"):
+        turns.on_entry(7, 3, [refused])
+
+
+@pytest.fixture
+def seen() -> Iterator[FairTurns]:
+    turns = FairTurns()
+    undo = watch_turns(turns.on_entry)
+    yield turns
+    undo()
+
+
+def serve(group_id: int) -> None:
+    """Serve a partition of which `a` had all turns for a while, before `b` came again, and `a.x`."""
+    queue = Queue()
+    vars(queue.host.machine)["group_id"] = group_id
+    queue.do(qc.Configure(QueueSettings(fairness="round_robin")))
+    queue.put(40, tenant="a")
+    queue.put(1, tenant="b")
+    queue.do(qc.Lease(0, 0, 11, 1_000))
+    queue.put(20, tenant="b")
+    queue.put(20, tenant="a.x")
+    for _ in range(6):
+        queue.do(qc.Lease(0, 0, 3, 1_000))
+        queue.do(qc.Lease(0, 0, 1, 1_000, ("a",)))
+
+
+def test_the_turns_of_a_partition_are_fair(seen: FairTurns, monkeypatch: pytest.MonkeyPatch) -> None:
+    serve(7)
+    assert seen.checked >= 18
+
+    enter = FairnessTree._enter
+    monkeypatch.setattr(
+        FairnessTree, "_enter", lambda self, child, *, is_restored=False: enter(self, child, is_restored=True)
+    )
+    with broken("FairTurns"):
+        serve(8)
+
+
+def test_the_checks_of_turns_leave_the_product_as_it_was() -> None:
+    from raftmq.fsm.queue import leases, partition
+
+    def observed() -> tuple[object, ...]:
+        return (
+            vars(partition)["lease"], vars(leases)["_charge"], partition.QueuePartition._finish_entry,
+            FairnessTree._enter, FairnessTree._separate_own,
+        )  # fmt: skip
+
+    before = observed()
+    watch_turns(lambda *_: None)()
+
+    assert observed() == before

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, cast
@@ -14,10 +16,12 @@ from raftmq.storage.log_store import ReplicaKey
 from raftmq.types import LogIndex, Offset
 
 from sim.cluster.batch import run_batch, run_isolated
+from sim.cluster.cluster import Process
 from sim.cluster.options import FAULTS
 from sim.cluster.queues.options import DRAWN_EVERY, FIRST_DRAWN_SEED, draw_queue_options, has_queues
 from sim.cluster.run import Build, Verdict
 from sim.cluster.world.disk import Disk, SimLogStore
+from sim.core.invariants.violation import demand
 from tests.support.storage.log_builder import initial_state
 
 SEEDS = 8
@@ -93,6 +97,8 @@ def test_options_of_queues_are_all_drawn() -> None:
     assert {one.is_memory_tiny for one in drawn} == {one.is_work_small for one in drawn} == {True, False}
     assert {one.starts_at_level for one in drawn} == {1, 2}
     assert {one.all_down for one in drawn} == {0, 1}
+    assert {one.schedules for one in drawn} == {0, 4, 8}
+    assert {one.is_single_active for one in drawn} == {True, False}
 
 
 def test_a_crash_between_the_two_files_of_a_snapshot_is_repaired_when_the_replica_is_opened() -> None:
@@ -111,3 +117,41 @@ def test_a_crash_between_the_two_files_of_a_snapshot_is_repaired_when_the_replic
     after = SimLogStore(disk, map_bytes=1 << 20).open(KEY)
 
     assert (after.position, after.state_index) == (position, 12)
+
+
+def test_a_look_at_a_broker_is_in_its_own_time() -> None:
+    """In another time its clock seems to leap, and it forgets the clocks of the others and refuses messages."""
+
+    def patch() -> Callable[[], None]:
+        from sim.cluster import checker
+        from sim.cluster.world.host import HOST
+
+        def check(process: Process) -> None:
+            demand(HOST.get() is process.host, "InItsTime", repr(process.host))
+
+        vars(checker)["check_served_or_reported"] = check
+        return lambda: None
+
+    outcome = run_isolated(0, Build(patch=patch, has_queues=False, option_overrides={"seconds": 1.0}))
+
+    assert outcome.verdict is Verdict.OK, outcome.detail
+
+
+EVERY_COMMAND = (
+    "CancelJob", "Change", "ChangeSchedule", "CloseSession", "ContinueJob", "DeleteSchedule", "OpenSession", "PauseTenant",
+    "PurgeAll", "PutSchedule", "ResumeTenant", "SkipFirings", "StartJob", "StepClock",
+)  # fmt: skip
+BUSY = {"meddlers": 4, "purges": 4, "schedules": 20, "lost_share": 0.25, "pause_seconds": 0.05}
+
+
+@pytest.mark.slow
+def test_operators_use_every_command_and_repeat_it_after_a_lost_answer() -> None:
+    outcomes = list(run_batch(0, 3, jobs=2, build=Build(has_queues=True, queue_overrides=BUSY)))
+
+    assert [one.detail for one in outcomes if one.verdict is not Verdict.OK] == []
+    totals = sum((Counter(one.counts) for one in outcomes), Counter[str]())
+    assert [name for name in EVERY_COMMAND if not totals[f"queue answered {name}"]] == []
+    repeated = [name for name in EVERY_COMMAND if totals[f"queue unanswered {name}"]]
+    assert len(repeated) >= len(EVERY_COMMAND) - 3
+    assert all(totals[f"queue changes by {by}"] for by in ("id", "version", "sequence"))
+    assert totals["firings"] > 0

@@ -18,6 +18,7 @@ from sim.history.queues.operations import (
     Operation,
     Outcome,
     Put,
+    Scheduled,
     SentMessage,
     SettledMessage,
     Settlement,
@@ -290,3 +291,58 @@ def test_a_lease_that_is_settled_after_a_change_began_after_it() -> None:
     assert anomalies(*both, change(1.5, Verb.CANCEL), asked_before) == ["resurrected"]
     assert anomalies(*both, change(1.5, Verb.MOVE, delay_ms=400), asked_before) == ["early"]
     assert anomalies(both[0], change(1.5, Verb.CANCEL), asked_before) == [], "the lease may have ended before"
+
+
+def by_id(at: float, verb: Verb, **fields: object) -> Alteration:
+    return change(at, verb, -1, id="i", **fields)
+
+
+def test_a_change_by_id_may_be_about_each_message_that_had_the_id() -> None:
+    named, other = sent("a", id="i"), sent("a", id="j")
+    assert anomalies(put(1, named), by_id(2, Verb.CANCEL), drained()) == []
+    assert anomalies(put(1, other), by_id(2, Verb.CANCEL), drained()) == ["lost"]
+    assert anomalies(put(1, named), by_id(2, Verb.CANCEL, answer=Answer.OTHER), drained()) == ["lost"]
+    assert anomalies(put(1, named), by_id(2, Verb.CANCEL), lease(3, "a")) == []
+
+    unknown = put(1, replace(named, delay_ms=9_000), first=-1, outcome=Outcome.UNKNOWN, ended=inf, before_ms=1_000)
+    assert anomalies(replace(unknown, append_ms=0), lease(3, "a")) == ["early"]
+    assert anomalies(replace(unknown, append_ms=0), by_id(2, Verb.MOVE, delay_ms=500), lease(3, "a")) == []
+
+
+def test_a_change_that_was_repeated_may_have_been_done_by_an_earlier_attempt() -> None:
+    first = replace(change(2, Verb.CANCEL, answer=None), outcome=Outcome.UNKNOWN, ended=inf)
+    refused = change(3, Verb.CANCEL, answer=Answer.OTHER)
+    assert anomalies(put(1, A), first, refused, drained()) == []
+    assert anomalies(put(1, A), refused, drained()) == ["lost"]
+
+
+def scheduled(at: float, value: str, outcome: Outcome = Outcome.OK) -> Scheduled:
+    return Scheduled("o", P, at, inf, outcome, 0, value.encode())
+
+
+def test_each_firing_of_a_schedule_is_a_message() -> None:
+    fired = (lease(2, "a"), lease(2, "a", sequence=1))
+    assert anomalies(scheduled(1, "a"), *fired) == []
+    assert anomalies(scheduled(1, "a", Outcome.FAILED), *fired) == ["invented", "invented"]
+    assert anomalies(replace(scheduled(1, "a"), partition=8), *fired) == ["invented", "invented"]
+    assert anomalies(scheduled(1, "a", Outcome.FAILED), scheduled(1, "a", Outcome.UNKNOWN), *fired) == []
+    again = (lease(2, "a"), settle(2.5, Verb.ACCEPT), lease(5, "a", number=2))
+    assert anomalies(scheduled(1, "a"), *again) == ["resurrected"]
+
+
+def test_a_single_active_consumer_has_all_leases_until_they_end() -> None:
+    def shared(*operations: Operation) -> list[str]:
+        history = (put(1, A, sent("b")), lease(2, "a"), *operations)
+        return [found.anomaly for found in judge_queues(history, single_partitions={P})]
+
+    second = lease(2.5, "b", sequence=1)
+    assert anomalies(put(1, A, sent("b")), lease(2, "a"), second) == []
+    assert shared(second) == ["shared"]
+    assert shared(lease(3, "b", sequence=1)) == []
+    assert shared(settle(2.2, Verb.ACCEPT), second) == []
+    assert shared(settle(2.2, Verb.RENEW, lease_ms=3_000), lease(3.5, "b", sequence=1)) == ["shared"]
+    later = (put(2.3, sent("c"), first=2), lease(2.5, "c", sequence=2))
+    assert shared(*later) == ["shared"]
+    assert shared(sweep(2.2, Sweep.PURGE_ALL), *later) == []
+    both = replace(lease(2, "a"), messages=(LeasedMessage(0, 1, b"a"), LeasedMessage(1, 1, b"b")))
+    assert [found.anomaly for found in judge_queues((put(1, A, sent("b")), both), single_partitions={P})] == []

@@ -20,6 +20,10 @@ def find(book: Book) -> Iterator[Finding]:
 
 
 def _why(book: Book, place: Place, lease: Lease) -> str:
+    schedules = book.scheduled.get(lease.message.value)
+    if schedules is not None:
+        is_known = any(one.may_have_happened and one.partition == place[0] for one in schedules)
+        return "" if is_known else "is of a schedule that was refused"
     sent = book.sent.get(lease.message.value)
     if sent is None:
         return "was sent by nobody"

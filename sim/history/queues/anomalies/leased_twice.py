@@ -29,12 +29,12 @@ def _why(book: Book, place: Place, first: Lease, second: Lease) -> str:
         return f"under number {other} before it was leased under number {number}"
     if any(
         one.settlement.began < second.taken.ended for one in book.settlements(place, number, *ENDING_VERBS)
-    ) or second.taken.leased_ms >= _end(book, place, first):
+    ) or second.taken.leased_ms >= end_of(book, place, first):
         return ""
-    return f"at {second.taken.leased_ms} while {first.taken.process} held it until {_end(book, place, first)}"
+    return f"at {second.taken.leased_ms} while {first.taken.process} held it until {end_of(book, place, first)}"
 
 
-def _end(book: Book, place: Place, lease: Lease) -> int:
+def end_of(book: Book, place: Place, lease: Lease) -> int:
     """Return the earliest possible end of a lease that was not settled."""
     renewals = book.settlements(place, lease.message.lease_number, Verb.RENEW)
     if not renewals:
