@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from datetime import UTC, datetime
+from typing import cast
 
 import grpc.aio
 import pytest
@@ -13,6 +14,7 @@ from raftmq import Admin, NewMessage, Queue
 from raftmq.broker.grpc_port.admission_interceptor import STREAM_REQUESTS_UNANSWERED_MAX
 from raftmq.broker.node import Node
 from raftmq.errors import LeaseLostError, LeaseUnknownError, UnknownTopicError
+from raftmq.fsm.queue.partition import QueuePartition
 from raftmq.proto import queue_pb2 as pb
 from raftmq.proto import queue_pb2_grpc as pb_grpc
 
@@ -224,7 +226,7 @@ async def test_a_deposed_leader_delivers_nothing_more(nodes: Nodes):
                 assert len((await stream.read()).messages) == 1
             await hand_over(running, next(node for node in running if node is not old))
             (partition,) = old.partitions.values()
-            assert partition.replica.state_machine.ready_count == 2
+            assert cast("QueuePartition", partition.replica.state_machine).ready_count == 2
             await stream.write(pb.QueueStreamRequest(messages_limit=10, bytes_limit=1 << 20))
             reading = asyncio.ensure_future(stream.read())
             await asyncio.wait([reading], timeout=0.3)

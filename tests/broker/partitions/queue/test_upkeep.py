@@ -41,7 +41,7 @@ async def test_leases_end_again_after_passes_that_found_none(queue: Queue) -> No
         await queue.partition.commands.execute(Tick(), Done, queue.node.loop.time() + 5)
         assert queue.partition.statistics.totals.expired_leases == number - 1, "this pass finds nothing"
         queue.node.pass_time(70_000)
-        await queue.progress_until(lambda number=number: queue.partition.statistics.totals.expired_leases == number)
+        await queue.progress_until(lambda ended=number: queue.partition.statistics.totals.expired_leases == ended)  # type: ignore[misc]
 
 
 async def test_while_leases_are_spared_after_an_election_no_entries_are_proposed_for_them(queue: Queue) -> None:
