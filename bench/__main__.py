@@ -1,6 +1,6 @@
 """Measure the speed of RaftMQ, and of peers, on local three-broker clusters. RaftMQ fsyncs every record on a majority.
 
-Usage: python -m bench [--quick] [--rounds 3] [--only produce_100b,latency] [--peers kafka,nats] [--output results.json]
+Usage: python -m bench [--quick] [--rounds 3] [--only produce_100b,latency] [--load ready=1000000] [--peers kafka,nats] [--output results.json]
 
 The clients run in this process, brokers in others, all on this machine. Run it when nothing else runs. Rounds alternate among the
 systems. The table has medians and spreads. All values and the facts of the machine go to the output file. With --quick it proves in
@@ -14,13 +14,15 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 
-from bench import assignors, commits, groups, partitions, queue_loads, workloads, write_back
+from bench import assignors, commits, groups, partitions, queue_load_parts, workloads, write_back
 from bench.kafka_cluster import kafka_systems
 from bench.machine import facts, load_average, probe_disk, probe_processor
 from bench.nats_cluster import nats_systems
+from bench.queue_loads import LOADS, run_load
 from bench.queue_workloads import QUEUE_WORKLOADS
 from bench.raftmq_cluster import raftmq_systems
 from bench.report import RAFTMQ, Report, rows_of, table
@@ -41,8 +43,7 @@ GROUPS: Mapping[str, tuple[Callable[[], tuple[Figure, ...]], Callable[[], dict[s
 }
 """Measurements without rounds and peers: their figures, and the function that measures them."""
 SPARK = "spark"
-QUEUE_LOADS = "queue_loads"
-NAMES = [*ROUNDS, *GROUPS, *PARTITIONS, QUEUE_LOADS, SPARK]
+NAMES = [*ROUNDS, *GROUPS, *PARTITIONS, *LOADS, SPARK]
 TOO_LONG_FOR_QUICK = ("partitions_1000", *GROUPS, SPARK)
 PEERS: Mapping[str, Callable[[Mapping[str, str]], AbstractContextManager[list[System]]]] = {
     "kafka": kafka_systems,
@@ -51,6 +52,29 @@ PEERS: Mapping[str, Callable[[Mapping[str, str]], AbstractContextManager[list[Sy
 BUSY_LOAD = 0.7
 """A load average above this means that other programs are working."""
 QUICK_NOTE = "--quick: the counts are tiny and the figures mean nothing"
+
+
+def figures_of(name: str) -> Sequence[Figure]:
+    """Return the figures of a row."""
+    if name in ROUNDS:
+        return ROUNDS[name].figures
+    if name in GROUPS:
+        return GROUPS[name][0]()
+    if name in PARTITIONS:
+        return partitions.figures(PARTITIONS[name])
+    return LOADS[name].figures if name in LOADS else spark.figures()
+
+
+def measure_group(name: str, found: dict[str, float]) -> None:
+    """Run a measurement of `GROUPS`."""
+    found.update(GROUPS[name][1]())
+
+
+def cause_of(error: BaseException) -> str:
+    """Return the text of an error, and of the first one in a group of them."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return f"{type(error).__name__}: {error}"
 
 
 class Run:
@@ -70,18 +94,8 @@ class Run:
         self._notes: list[str] = [QUICK_NOTE] if self._is_quick else []
         if (load := load_average()) > BUSY_LOAD:
             self._notes.append(f"the machine was busy before the run (load average {load:.1f}): measure again in quiet")
-        self._figures: dict[str, Sequence[Figure]] = {
-            name: ROUNDS[name].figures
-            if name in ROUNDS
-            else GROUPS[name][0]()
-            if name in GROUPS
-            else partitions.figures(PARTITIONS[name])
-            if name in PARTITIONS
-            else queue_loads.figures()
-            if name == QUEUE_LOADS
-            else spark.figures()
-            for name in self._only
-        }
+        self._loads: queue_load_parts.LoadScale = arguments.load
+        self._figures: dict[str, Sequence[Figure]] = {name: figures_of(name) for name in self._only}
 
     def run(self) -> int:
         """Measure, write and print. Return the exit code."""
@@ -99,10 +113,9 @@ class Run:
             if name in PARTITIONS:
                 self._measure_partitions(name)
             elif name in GROUPS:
-                self._measure(name, GROUPS[name][1])
-            elif name == QUEUE_LOADS:
-                loads = queue_loads.QUICK if self._is_quick else queue_loads.FULL
-                self._measure(name, partial(queue_loads.measure, loads, self._tell))
+                self._measure(name, partial(measure_group, name))
+            elif name in LOADS:
+                self._measure(name, partial(run_load, LOADS[name], self._loads))
             elif name == SPARK:
                 self._measure_spark()
         report = self._write()
@@ -145,13 +158,20 @@ class Run:
         self._samples.append(Sample(name, RAFTMQ, 1, load, processor_ms, seconds, figures))
         self._write()
 
-    def _measure(self, name: str, function: Callable[[], dict[str, float]]) -> None:
-        """Measure one round on fresh clusters, or without a cluster."""
+    def _measure(self, name: str, measure: Callable[[dict[str, float]], None]) -> None:
+        """Measure one round on fresh clusters, or without a cluster. If it fails, its figures so far and the other rows remain."""
         load, processor_ms, started = load_average(), probe_processor(), time.perf_counter()
-        found = function()
+        found: dict[str, float] = {}
+        try:
+            measure(found)
+        except Exception as error:  # noqa: BLE001 -- the root of a measurement; the report shows every error
+            self._failures.append(Failure(name, RAFTMQ, cause_of(error)))
+            self._tell(f"{name}: failed: {cause_of(error)}")
         seconds = time.perf_counter() - started
-        figures = {figure: [value] for figure, value in found.items()}
-        self._samples.append(Sample(name, RAFTMQ, 1, load, processor_ms, seconds, figures))
+        if found:
+            self._tell(f"{name}: {', '.join(f'{figure} {value:,.2f}' for figure, value in found.items())}")
+            figures = {figure: [value] for figure, value in found.items()}
+            self._samples.append(Sample(name, RAFTMQ, 1, load, processor_ms, seconds, figures))
         self._write()
 
     def _measure_spark(self) -> None:
@@ -182,6 +202,12 @@ def _names(known: Sequence[str], text: str) -> list[str]:
     return [name for name in known if name in chosen]
 
 
+def _load_values(text: str) -> dict[str, str]:
+    """Parse comma-separated sizes, each NAME=NUMBER."""
+    pairs = [pair.partition("=") for pair in text.split(",") if pair.strip()]
+    return {name.strip(): value.replace("_", "") for name, _, value in pairs}
+
+
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(
@@ -197,6 +223,13 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
         help=f"comma-separated: {', '.join(NAMES)} (default: all; quick: without {', '.join(TOO_LONG_FOR_QUICK)})",
     )
     parser.add_argument(
+        "--load",
+        type=_load_values,
+        default={},
+        help="sizes of the rows of large queues, comma-separated: "
+        + ", ".join(f"{field.name}={field.default:,}" for field in fields(queue_load_parts.LoadScale)),
+    )
+    parser.add_argument(
         "--peers",
         type=partial(_names, list(PEERS)),
         default=[],
@@ -210,6 +243,11 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     arguments.rounds = arguments.rounds or (1 if arguments.quick else 3)
     if arguments.rounds < 1:
         parser.error("--rounds is at least 1")
+    try:
+        scale = queue_load_parts.QUICK if arguments.quick else queue_load_parts.FULL
+        arguments.load = scale.with_values(arguments.load)
+    except ValueError as error:
+        parser.error(f"--load: {error}")
     return arguments
 
 

@@ -4,6 +4,7 @@ Must not know any system. Invariant: a workload ends only when every message tha
 """
 
 import asyncio
+import math
 import os
 import random
 import time
@@ -70,20 +71,21 @@ async def queue_latency(client: Client, topic: str, scale: Scale, share: float) 
     async def put(_: int) -> None:
         await client.put(topic, [b"%.9f" % time.perf_counter()])
 
-    return await _handled(client, topic, scale.queue_latency, put, lambda value: time.perf_counter() - float(value))
+    return percentiles(
+        await _handled(client, topic, scale.queue_latency, put, lambda value: time.perf_counter() - float(value))
+    )
 
 
 async def queue_due(client: Client, topic: str, scale: Scale, share: float) -> dict[str, float]:
-    """Messages carry their due time, on the machine's clock. An early one would count as 0, and is a defect."""
+    """Messages carry their due time in whole milliseconds, on the machine's clock. An early one is a defect, and is counted."""
     chance = random.Random(7)
 
     async def put(_: int) -> None:
-        due = time.time() + chance.uniform(*DUE_MS) / 1000
+        due = math.ceil(time.time() * 1000 + chance.uniform(*DUE_MS)) / 1000
         await client.put_at(topic, b"%.9f" % due, due)
 
-    return await _handled(
-        client, topic, scale.queue_latency, put, lambda value: max(0.0, time.time() - float(value))
-    )  # fmt: skip
+    times = await _handled(client, topic, scale.queue_latency, put, lambda value: time.time() - float(value))
+    return percentiles(times) | {"early": float(sum(seconds < 0 for seconds in times))}
 
 
 async def _handled(
@@ -92,8 +94,8 @@ async def _handled(
     count: int,
     put: Callable[[int], Awaitable[None]],
     seconds_of: Callable[[bytes], float],
-) -> dict[str, float]:
-    """Put at a fixed rate, and return the percentiles of the times that the handler found."""
+) -> list[float]:
+    """Put at a fixed rate, and return the times that the handler found."""
     times: list[float] = []
 
     taking = 0
@@ -115,7 +117,7 @@ async def _handled(
         for number in range(count):
             await asyncio.sleep(max(0.0, began + number / HANDLER_PER_SECOND - time.perf_counter()))
             tasks.create_task(_put(put, number))
-    return percentiles(times)
+    return times
 
 
 async def _put(put: Callable[[int], Awaitable[None]], number: int) -> None:
@@ -138,7 +140,8 @@ QUEUE_WORKLOADS = {
         ),
         Workload(
             "queue_due", "queue: lateness of due messages",
-            (Figure("p50", "ms", False, 3), Figure("p99", "ms", False, 10)), queue_due, is_queue=True,
+            (Figure("p50", "ms", False, 3), Figure("p99", "ms", False, 10), Figure("early", "messages", False, 0)),
+            queue_due, is_queue=True,
         ),
     )
 }  # fmt: skip

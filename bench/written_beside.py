@@ -1,8 +1,6 @@
 """Write a log topic at a low rate and print the seconds of each record, to see how another load delays the programs beside it.
 
 Usage: python -m bench.written_beside SERVERS TOPIC
-
-It is a process of its own: in the process of the load it would wait for the load's own event loop.
 """
 
 import asyncio
@@ -15,6 +13,7 @@ from dataclasses import dataclass, field
 
 import raftmq
 
+from bench.child import child
 from bench.workloads import VALUE_BYTES, percentiles
 
 PAUSE_SECONDS = 0.02
@@ -27,13 +26,13 @@ class Beside:
     """The seconds of each record that was written."""
 
     seconds: list[float] = field(default_factory=list)
-    is_ended: bool = False
-    """Whether the process has ended, and there will be no more."""
+    reader: asyncio.Task[None] | None = None
+    """It is done when the process has ended, and there will be no more."""
 
     async def p99(self) -> float:
         """Return the 99th percentile in milliseconds since the last call, and begin again. Wait if there are too few records."""
         while len(self.seconds) < RECORDS_MIN:
-            if self.is_ended:
+            if self.reader is None or self.reader.done():
                 raise RuntimeError("the process that writes beside the load has ended")
             await asyncio.sleep(PAUSE_SECONDS)
         found, self.seconds = self.seconds, []
@@ -53,25 +52,9 @@ async def write(servers: str, topic: str) -> None:
 @asynccontextmanager
 async def written_beside(servers: str, topic: str) -> AsyncIterator[Beside]:
     """Write a topic from another process."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "bench.written_beside", servers, topic), stdout=asyncio.subprocess.PIPE
-    )
-    lines, beside = process.stdout, Beside()
-    assert lines is not None
-
-    async def read() -> None:
-        async for line in lines:
-            beside.seconds.append(float(line))
-        beside.is_ended = True
-
-    await lines.readline()  # the first record waits for connections
-    reader = asyncio.create_task(read())
-    try:
+    beside = Beside()
+    async with child(lambda line: beside.seconds.append(float(line)), __name__, servers, topic) as beside.reader:
         yield beside
-    finally:
-        process.terminate()
-        await process.wait()
-        await reader
 
 
 if __name__ == "__main__":

@@ -180,7 +180,7 @@ def put(
             priority=priority or 0,
             expires_ms=milliseconds(expires),
             headers=headers,
-            paused=paused,
+            paused=paused or None,
             version=version,
         )
 

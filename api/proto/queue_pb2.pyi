@@ -1512,12 +1512,14 @@ class ScheduleRule(_message.Message):
     def __init__(self, cron: _Optional[str] = ..., timezone: _Optional[str] = ..., every_ms: _Optional[int] = ..., at_ms: _Optional[int] = ..., catch_up: _Optional[_Union[CatchUp, str]] = ...) -> None: ...
 
 class PutScheduleResponse(_message.Message):
-    __slots__ = ("version", "next_due_ms")
+    __slots__ = ("version", "next_due_ms", "is_paused")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     NEXT_DUE_MS_FIELD_NUMBER: _ClassVar[int]
+    IS_PAUSED_FIELD_NUMBER: _ClassVar[int]
     version: int
     next_due_ms: int
-    def __init__(self, version: _Optional[int] = ..., next_due_ms: _Optional[int] = ...) -> None: ...
+    is_paused: bool
+    def __init__(self, version: _Optional[int] = ..., next_due_ms: _Optional[int] = ..., is_paused: bool = ...) -> None: ...
 
 class ChangeScheduleRequest(_message.Message):
     __slots__ = ("metadata_revision", "timeout_ms", "topic_id", "partition", "name", "version", "pause", "resume", "run_now")

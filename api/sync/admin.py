@@ -124,7 +124,7 @@ class Admin(SyncClient):
         priority: int = 0,
         expires_ms: float | None = None,
         headers: Iterable[tuple[str, bytes]] = (),
-        paused: bool = False,
+        paused: bool | None = None,
         version: int | None = None,
     ) -> ScheduleDescription:
         """Create or replace a schedule. See `raftmq.Admin.put_schedule`."""

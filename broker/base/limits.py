@@ -22,6 +22,9 @@ and the new files that snapshots and compaction write (31 are open in an idle br
 ACCEPT_FILES = 32
 """File descriptors reserved for accepting: a connection beyond a port's limit needs one until it, or an older one, is closed.
 The loop accepts one connection of a port in one step, so a few are enough."""
+ENTRY_BYTES_MAX = 6 * MIB
+"""Payload of one log entry of any kind. A peer frame carries at least one entry, so an entry that no frame holds would never be replicated,
+and each attempt would cut the channel that all groups share. The largest entry by design is a batch of 3.5 MiB, or a request of 4 MiB."""
 ADDRESS_SPACE_BASE_BYTES = 4 * GIB
 """Address space reserved for everything but the maps of replica files: code, stacks, heaps and budgets."""
 SPARE_MAPS = 6

@@ -288,7 +288,8 @@ _QUEUES: Final = (
     Metric(
         "raftmq_queue_oldest_ready_seconds",
         "gauge",
-        "Time since the longest waiting message became ready, among the next message of each tenant. 0 without any",
+        "Time for which the longest waiting message has been ready, without earlier leases and the wait for its key. The next "
+        "messages of each tenant are looked at, so it may be too low, and is never too high. 0 without any",
         _PARTITION,
     ),
     Metric(
@@ -314,7 +315,19 @@ _QUEUES: Final = (
         _PARTITION,
     ),
     Metric(
+        "raftmq_queue_expired_total",
+        "counter",
+        "Messages removed because their time to live had passed, since this broker leads the partition. With expired.keep they die",
+        _PARTITION,
+    ),
+    Metric(
         "raftmq_queue_dead_total", "counter", "Messages that died since this broker leads the partition", _PARTITION
+    ),
+    Metric(
+        "raftmq_queue_removed_dead_total",
+        "counter",
+        "Dead messages removed by retention since this broker leads the partition",
+        _PARTITION,
     ),
     Metric(
         "raftmq_queue_uncopied_dead_messages",
@@ -337,12 +350,25 @@ _QUEUES: Final = (
     Metric(
         "raftmq_queue_dwell_seconds",
         "histogram",
-        "Time from when a message could be leased to its lease, of the first message of each run of neighbors",
+        "Time from when a message became ready, or ready again, to its lease, of the first message of each run of neighbors",
         _PARTITION,
     ),
     Metric("raftmq_queue_waiting_consumers", "gauge", "Consumers that wait for messages of the partition", _PARTITION),
     Metric("raftmq_queue_jobs", "gauge", "Jobs that are not finished", _PARTITION),
     Metric("raftmq_queue_schedules", "gauge", "Schedules of the partition", _PARTITION),
+    Metric(
+        "raftmq_queue_skipped_firings_total",
+        "counter",
+        "Missed firings of schedules that were skipped since this broker leads the partition",
+        _PARTITION,
+    ),
+    Metric(
+        "raftmq_queue_clock_stepped_seconds_total",
+        "counter",
+        "Seconds by which the queue clock here was set forward: after a start, from the last append time to the brokers' clocks, and by "
+        "operators",
+        _PARTITION,
+    ),
     Metric(
         "raftmq_queue_clock_difference_seconds",
         "gauge",

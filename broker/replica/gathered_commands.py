@@ -36,16 +36,19 @@ class GatheringLimits:
     """Bytes of the commands in one entry, by their owner's account, not counting the first command."""
     entries_in_flight_max: int
     """Entries that are proposed and not applied yet."""
+    entry_work_max: int = 0
+    """Work of the commands in one entry, by their owner's account, not counting the first command. 0: no bound."""
 
 
 class _Waiting(Generic[CommandT]):
     """A command, and the callers that wait for its result."""
 
-    __slots__ = ("command", "futures", "size")
+    __slots__ = ("command", "futures", "size", "work")
 
-    def __init__(self, command: CommandT, size: int) -> None:
+    def __init__(self, command: CommandT, size: int, work: int) -> None:
         self.command = command
         self.size = size
+        self.work = work
         self.futures: list[asyncio.Future[object]] = []
 
 
@@ -79,8 +82,8 @@ class GatheredCommands(Generic[KeyT, CommandT]):
         self._entries_in_flight = 0
         replica.proposers.append(self._flush)
 
-    def submit(self, key: KeyT, command: CommandT, size: int) -> asyncio.Future[object]:
-        """Queue a command. The future returns its result. Cancelling the future undoes nothing.
+    def submit(self, key: KeyT, command: CommandT, size: int, work: int = 0) -> asyncio.Future[object]:
+        """Queue a command of `size` bytes. The future returns its result. Cancelling the future undoes nothing.
 
         A command that waits under the same key is replaced, and its callers get the result of this one.
 
@@ -95,9 +98,9 @@ class GatheredCommands(Generic[KeyT, CommandT]):
                 raise RequestError(
                     pb.THROTTLED, "too many commands wait in this partition", retry_after_ms=THROTTLE_RETRY_MS
                 )
-            waiting = self._waiting[key] = _Waiting(command, size)
+            waiting = self._waiting[key] = _Waiting(command, size, work)
         else:
-            waiting.command, waiting.size = command, size
+            waiting.command, waiting.size, waiting.work = command, size, work
         future: asyncio.Future[object] = self._loop.create_future()
         waiting.futures.append(future)
         self._wake()
@@ -117,10 +120,12 @@ class GatheredCommands(Generic[KeyT, CommandT]):
 
     def _take_waiting(self) -> list[_Waiting[CommandT]]:
         """Remove and return the oldest commands, as many as one entry may carry."""
-        limits, taken, size = self._limits, deque[KeyT](), 0
+        limits, taken, size, work = self._limits, deque[KeyT](), 0, 0
         for key, waiting in self._waiting.items():
             size += waiting.size
-            if len(taken) == limits.entry_commands_max or (taken and size > limits.entry_bytes_max):
+            work += waiting.work
+            is_over = size > limits.entry_bytes_max or 0 < limits.entry_work_max < work
+            if len(taken) == limits.entry_commands_max or (taken and is_over):
                 break
             taken.append(key)
         return [self._waiting.pop(key) for key in taken]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Generic, Protocol, TypeVar, cast
 
-from raftmq.broker.base.limits import Limits
+from raftmq.broker.base.limits import ENTRY_BYTES_MAX, Limits
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.replica.disk import IDLE, DiskState, Installing, Writing
 from raftmq.broker.replica.entry_applier import EntryApplier
@@ -263,8 +263,8 @@ class Replica(Generic[MachineT]):
         """Append to the log now. The future returns one state-machine result per proposal when they are applied.
 
         Raises:
-            RequestError: NOT_LEADER, NO_LEADER, THROTTLED, DISK_FULL, or UNSUPPORTED_VERSION for a command that not every broker of
-                the cluster can read. Nothing was appended.
+            RequestError: NOT_LEADER, NO_LEADER, THROTTLED, DISK_FULL, INVALID_ARGUMENT for an entry above `ENTRY_BYTES_MAX`, or
+                UNSUPPORTED_VERSION for a command that not every broker of the cluster can read. Nothing was appended.
 
         The future raises RequestError LEADERSHIP_LOST (outcome unknown) or NOT_LEADER (another term's entry replaced it:
         definitely not applied). Cancelling it does not undo anything.
@@ -276,6 +276,7 @@ class Replica(Generic[MachineT]):
         if refusal is not None and any(proposal.kind is EntryKind.DATA for proposal in proposals):
             raise refusal
         self._require_readable(proposals)
+        _require_sendable(proposals)
         size = sum(len(proposal.payload) for proposal in proposals)
         if not self._host.reserve_uncommitted(size):
             raise RequestError(
@@ -520,3 +521,13 @@ class Replica(Generic[MachineT]):
     async def in_thread(self, function: Callable[..., T], *arguments: object) -> T:
         """Run a blocking read of the store on the reader threads."""
         return cast("T", await self._host.in_thread(function, *arguments))
+
+
+def _require_sendable(proposals: Sequence[Proposal]) -> None:
+    """Refuse an entry that no peer frame can hold."""
+    largest = max((len(proposal.payload) for proposal in proposals), default=0)
+    if largest > ENTRY_BYTES_MAX:
+        raise RequestError(
+            pb.INVALID_ARGUMENT,
+            f"the change takes {largest} bytes in the log, but at most {ENTRY_BYTES_MAX} are allowed: use several requests",
+        )

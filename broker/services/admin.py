@@ -33,7 +33,7 @@ from raftmq.fsm.metadata_commands import (
 from raftmq.fsm.metadata_topics import PARTITIONS_PER_TOPIC_MAX
 from raftmq.fsm.metadata_views import TopicView
 from raftmq.fsm.placement import PlacementError, host_count, place
-from raftmq.fsm.queue.topic_config import DEAD_LETTER_TOPIC, reason_against_partitions
+from raftmq.fsm.queue.topic_config import DEAD_LETTER_TOPIC, reason_against_copies, reason_against_partitions
 from raftmq.fsm.topic_config import (
     TopicConfigError,
     check_topic_config,
@@ -149,6 +149,9 @@ class AdminService:
             raise _bad_target(target, "there is no such topic: create it first, with --kind queue") from error
         if topic.kind != QUEUE:
             raise _bad_target(target, f"it is of kind {topic.kind!r}, but only a queue topic can take dead messages")
+        reason = reason_against_copies(topic.config, len(topic.group_ids))
+        if reason:
+            raise _bad_target(target, reason)
 
     def _plan(self, count: int, replication_factor: int, existing_count: int) -> tuple[PartitionPlan, ...]:
         """Place new partitions. Every bound is checked before anything is computed in proportion to `count`."""

@@ -358,7 +358,7 @@ class Admin:
         priority: int = 0,
         expires_ms: float | None = None,
         headers: Iterable[tuple[str, bytes]] = (),
-        paused: bool = False,
+        paused: bool | None = None,
         version: int | None = None,
     ) -> ScheduleDescription:
         """Create a schedule of a queue topic, or replace the one of this name. Each firing puts one message.
@@ -377,7 +377,7 @@ class Admin:
             priority: the message's.
             expires_ms: the message's.
             headers: the message's.
-            paused: create it paused.
+            paused: whether it is paused. None: a schedule that exists stays as it is, and a new one is not paused.
             version: replace only this version; 0: create only. None: either.
 
         Raises:

@@ -83,7 +83,7 @@ class Schedules:
         self._timeout_seconds = timeout_seconds
 
     async def put(
-        self, name: str, rule: ScheduleRule, message: NewMessage[bytes], *, is_paused: bool, version: int | None
+        self, name: str, rule: ScheduleRule, message: NewMessage[bytes], *, is_paused: bool | None, version: int | None
     ) -> ScheduleDescription:
         """Create or replace a schedule."""
         wanted = _rule_of(rule)
@@ -98,15 +98,16 @@ class Schedules:
             name=name,
             rule=wanted,
             message=_batch_of(checked),
-            is_paused=is_paused,
             version=version,
         )
+        if is_paused is not None:
+            request.is_paused = is_paused
         answer = await self._call(partition, PUT_SCHEDULE, request)
         made = pb.Schedule(
             partition=partition.partition,
             name=name,
             rule=wanted,
-            is_paused=is_paused,
+            is_paused=answer.is_paused,
             version=answer.version,
             next_due_ms=answer.next_due_ms,
         )

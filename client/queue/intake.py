@@ -235,7 +235,7 @@ class Intake:
         if info is None or info.topic_id != leased.topic_id:
             return  # the topic was deleted
         partition = QueuePartition(leased.topic_id, leased.partition, 0)
-        detail = pb.AckDetail(delay_ms=0, is_uncounted=True)
+        detail = pb.AckDetail(is_uncounted=True)
         settlements = [
             Settlement(Lease(self._office, partition, sequence, number, 0.0, 0), pb.RELEASE, detail)
             for sequence, number in zip(block.sequences, block.lease_numbers, strict=True)

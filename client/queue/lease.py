@@ -28,6 +28,10 @@ Verdict = RaftMQError | None
 class LeaseOffice(Protocol):
     """Settles leases, and renews those that are held."""
 
+    def check_caller(self) -> None:
+        """Raise `WrongEventLoopError` or `ForkedClientError` if leases cannot be settled from here."""
+        ...
+
     def settle(
         self,
         leases: Sequence[Lease],
@@ -120,11 +124,13 @@ class Lease(msgspec.Struct, eq=False, weakref=True):
                 self.office.hold((self,))
 
     def give_back(self, *, is_uncounted: bool = True) -> None:
-        """Release the message immediately and without waiting. It is uncounted unless its work was begun."""
+        """Release the message immediately and without waiting. It is uncounted, and keeps its place, unless its work was begun."""
         if not self.is_settled:
             self.is_settled = True
             self.office.drop((self,))
-            self.office.settle((self,), pb.RELEASE, pb.AckDetail(delay_ms=0, is_uncounted=is_uncounted))
+            # without a delay an uncounted release keeps the due time, and a counted one waits for the topic's back-off
+            detail = pb.AckDetail(is_uncounted=True) if is_uncounted else pb.AckDetail(delay_ms=0)
+            self.office.settle((self,), pb.RELEASE, detail)
 
     async def _settle(
         self, operation: pb.AckOperation, detail: pb.AckDetail | None, puts: tuple[CheckedMessage, ...] = ()
@@ -150,7 +156,11 @@ class Lease(msgspec.Struct, eq=False, weakref=True):
         self.is_settled = verdict is None or not verdict.retriable
 
     def check_held(self) -> None:
-        """Raise `InvalidArgumentError` or `LeaseLostError` if it cannot be settled any more."""
+        """Raise `InvalidArgumentError` or `LeaseLostError` if it cannot be settled any more, and the errors of a call from elsewhere.
+
+        An answer would never reach another event loop, and the message would then count as settled here.
+        """
+        self.office.check_caller()
         if self.is_settled:
             raise InvalidArgumentError(f"message {self.sequence} of partition {self.partition.partition} is settled")
         if self.is_lost:
@@ -161,6 +171,7 @@ async def accept_all(office: LeaseOffice, leases: Sequence[Lease]) -> None:
     """Settle messages as done, together. Raise the first failure when all outcomes are known, with a note about the others."""
     held: list[Lease] = []
     failures: list[RaftMQError] = []
+    office.check_caller()
     for lease in leases:
         try:
             lease.check_held()

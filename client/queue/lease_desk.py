@@ -33,11 +33,13 @@ class LeaseDesk:
         timeout_seconds: float,
         puts: ChainSettings,
         on_crash: Callable[[BaseException], None],
+        check_caller: Callable[[], None],
     ) -> None:
         self._resolver = resolver
         self._transport = transport
         self._topic = topic
         self._on_crash = on_crash
+        self._check_caller = check_caller
         self._loop = asyncio.get_running_loop()
         self._intakes: dict[LeaseOptions, Intake] = {}
         """The intake used last is the last one."""
@@ -55,6 +57,10 @@ class LeaseDesk:
             self._close_unused()
         self._intakes[options] = found
         return found
+
+    def check_caller(self) -> None:
+        """Implement `LeaseOffice.check_caller`."""
+        self._check_caller()
 
     def settle(
         self,

@@ -25,6 +25,7 @@ class Message(msgspec.Struct, Generic[ValueT_co], eq=False, weakref=True):
     - `RequestTimedOutError`, `BrokenConnectionError`: no answer in time. It may be settled, and otherwise its lease ends.
     - `QueueFullError`, `TenantFullError`: no room for the messages to put. It is not settled, and still leased.
     - `InvalidArgumentError`: it is settled already.
+    - `WrongEventLoopError`, `ForkedClientError`: it was got elsewhere. Nothing was changed.
 
     Cancelling one of them only stops the wait. All run on the event loop of the queue.
     """
@@ -73,6 +74,8 @@ class Message(msgspec.Struct, Generic[ValueT_co], eq=False, weakref=True):
                 put if and only if the message is accepted, exactly once. At most 499 messages, of `max_batch_size` bytes together. A message
                 whose key or id belongs to another partition is refused with `InvalidArgumentError`.
         """
+        if self._lease is not None:
+            self._lease.check_held()
         puts = await self._chain_checks.check(put, self.partition) if put else ()
         if self._lease is not None:
             await self._lease.accept(puts)
@@ -87,7 +90,8 @@ class Message(msgspec.Struct, Generic[ValueT_co], eq=False, weakref=True):
         """Give the message back, to be delivered again.
 
         Args:
-            delay_ms: the time until it may be delivered; at most ten years. None: the topic's back-off for this attempt.
+            delay_ms: the time until it may be delivered; at most ten years. 0: it is due now, after the messages of its priority that are due
+                already. None: the topic's back-off for this attempt, and without a back-off it keeps its place.
             priority: its new priority. None: unchanged.
             error: the reason, which is kept with the message; at most 1 KiB.
 

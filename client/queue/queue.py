@@ -182,6 +182,7 @@ class Queue(Generic[QueueValueT]):
             self._timeout_seconds,
             ChainSettings(self._put_settings.codec, self._put_settings.batch_bytes_max),
             self._on_crash,
+            self._affinity.check,
         )
         chain_checks = ChainChecks(
             self._queue_topic,
@@ -452,7 +453,7 @@ class Queue(Generic[QueueValueT]):
             id: only the one with this id.
             enqueued_before: only those enqueued before this point in time.
             limit: the maximum number of messages. None: all.
-            with_values: also read the values, as bytes.
+            with_values: also read the values, as bytes, and the headers. They are None and empty without it.
 
         Messages that change while they are listed may be missing or appear in their earlier state.
         """

@@ -77,6 +77,7 @@ class BrowsedMessage:
     dead_since_ms: int
     """Milliseconds since 1970, or 0."""
     headers: Headers
+    """Empty if the values were not requested."""
     value: bytes | None
     """The body as it was put, before any deserializer. None: it was not requested, or it is damaged."""
 
@@ -149,7 +150,7 @@ class QueueStats:
     blocked: int
     """Messages that are ready, and behind an unfinished message of their key."""
     oldest_ready_seconds: float
-    """Age of the oldest message that is ready. 0: none is."""
+    """Time for which the longest waiting message has been ready, without earlier leases and the wait for its key. 0: none is ready."""
     waiting_bytes: int
     enqueued_total: int
     leased_total: int

@@ -118,10 +118,10 @@ def verify_jobs(plan: JobPlan, journal: Journal, remains: Remains) -> JobVerific
 
 def check_job(job: Job, history: JobHistory, dead_reason: str | None) -> str | None:
     """Return the problem with one job, or None."""
-    done = history.counts["done"]
+    done, dead = history.counts["done"], history.counts["dead"]
     if not done and dead_reason is None and not history.counts["unknown"]:  # an unanswered settlement may have ended it
         return "lost job"
-    if done > 1 or (done and dead_reason is not None):
+    if done + dead > 1 or (done and dead_reason is not None):
         return "job that ended more than once"
     if dead_reason != EXPECTED_REASONS[job.trouble]:
         return "job with the wrong end"

@@ -78,7 +78,8 @@ class SettleDetail(msgspec.Struct, frozen=True, array_like=True):
     """Arguments of settlements, shared by all that have the same."""
 
     delay_ms: int = -1
-    """Release: time until the message may be leased again. -1: the topic's back-off."""
+    """Release: time until the message may be leased again. 0: it is due now, after those that are due already. -1: the topic's back-off, or,
+    if the attempt does not count, the due time that the message had."""
     priority: int | None = None
     """Release: the new priority."""
     error: str = ""
@@ -180,6 +181,8 @@ class JobFilter(msgspec.Struct, frozen=True, array_like=True):
     """Only messages that were enqueued, or with RETAIN and REDRIVE died, before this time. 0: all."""
     keep_count: int = 0
     """RETAIN: dead messages beyond this number go, too, however young. 0: no such bound."""
+    keep_bytes: int = 0
+    """RETAIN: the same for their bytes."""
 
 
 class StartJob(QueueCommand, frozen=True, tag="job"):
@@ -322,6 +325,12 @@ class Commands(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
 
 _ENCODER = msgspec.msgpack.Encoder(order="deterministic")
 _DECODER = msgspec.msgpack.Decoder(Commands)
+SETTLE_BYTES = 160
+"""Names of the fields, session and request of an encoded `Settle`, at most."""
+RUN_BYTES = 25
+"""One run of it, at most: an operation in 1 byte, a sequence and a lease number in 9, and a count and a place, which are small, in 3."""
+LEASE_BYTES = 128
+"""An encoded `Lease` without a filter, at most."""
 
 
 def clamped_priority(priority: int) -> int:
@@ -373,6 +382,18 @@ def work_of(item: Item) -> int:
             return 1
 
 
+def bytes_bound(item: Item) -> int:
+    """Return a number of bytes that the encoded item does not exceed. The usual settlements and leases are not encoded for it."""
+    match item:
+        case Settle():
+            runs = SETTLE_BYTES + RUN_BYTES * len(item.operations)
+            return runs + len(_ENCODER.encode(item.details)) if item.details else runs
+        case Lease() if not item.tenants:
+            return LEASE_BYTES
+        case _:
+            return len(_ENCODER.encode(item))
+
+
 def validate_item(item: Item) -> str | None:
     """Return why an item must not be proposed, or None."""
     match item:
@@ -390,6 +411,8 @@ def validate_item(item: Item) -> str | None:
             return validate_schedule(item)
         case SkipFirings():
             return validate_skip(item)
+        case DeleteSchedule():
+            return validate_schedule_name(item.name)
         case Configure():
             return validate_settings(item.settings)
         case PauseTenant() | ResumeTenant():
@@ -428,6 +451,8 @@ def validate_settle(settle: Settle) -> str | None:
         return "a run must have at least one message"
     if not all(0 <= number <= len(settle.details) for number in settle.detail_numbers):
         return "a run names arguments that are not there"
+    if len(settle.details) > len(settle.operations) + 1:  # the broker adds one for renewals without a length
+        return f"{len(settle.operations)} runs have {len(settle.details)} arguments, which is more than they can name"
     return next(filter(None, map(validate_detail, settle.details)), None)
 
 
@@ -483,13 +508,19 @@ def validate_job(job: StartJob) -> str | None:
 
 def validate_schedule(schedule: PutSchedule | ChangeSchedule) -> str | None:
     """Return why a schedule must not be proposed, or None."""
-    if not 1 <= len(schedule.name.encode()) <= NAME_BYTES_MAX:
-        return f"a schedule's name has 1 to {NAME_BYTES_MAX} bytes"
+    reason = validate_schedule_name(schedule.name)
+    if reason is not None:
+        return reason
     if not KEEP_DUE <= schedule.next_due < 1 << 63:
         return "the next due time is out of range"
     if isinstance(schedule, PutSchedule) and len(schedule.definition) > SCHEDULE_BYTES_MAX:
         return f"a schedule has at most {SCHEDULE_BYTES_MAX} bytes with its message"
     return None
+
+
+def validate_schedule_name(name: str) -> str | None:
+    """Return why a text cannot be the name of a schedule, or None."""
+    return None if 1 <= len(name.encode()) <= NAME_BYTES_MAX else f"a schedule's name has 1 to {NAME_BYTES_MAX} bytes"
 
 
 def validate_skip(skip: SkipFirings) -> str | None:

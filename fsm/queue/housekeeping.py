@@ -83,6 +83,7 @@ def expire(state: QueueState, m: Message) -> None:
         m.version += 1
         state.bury(m, DeadReason.EXPIRED)
     else:
+        state.tallies.expired += 1
         state.finish(m)
 
 

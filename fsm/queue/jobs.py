@@ -19,7 +19,7 @@ from raftmq.fsm.queue.commands import CancelJob, ContinueJob, JobFilter, JobKind
 from raftmq.fsm.queue.limits import JOBS_MAX, SLICE_ROWS_MAX
 from raftmq.fsm.queue.message import DEAD, Message
 from raftmq.fsm.queue.results import Code, JobProgress, JobStarted, Refused
-from raftmq.fsm.queue.state import QueueState
+from raftmq.fsm.queue.state import QueueScalars, QueueState
 from raftmq.fsm.queue.store import Reading
 from raftmq.fsm.row_reads import RowRange, RowsNeeded
 from raftmq.fsm.tables import Table
@@ -129,8 +129,12 @@ def _is_retention_done(state: QueueState, row: JobRow, m: Message) -> bool:
     if state.settings.has_dead_letter_topic and m.dead_number > state.scalars.copied_dead:
         return True
     is_old = m.dead_at < row.filter.before_ms
-    is_surplus = 0 < row.filter.keep_count < state.scalars.dead_count
-    return not is_old and not is_surplus
+    return not is_old and not is_surplus(state.scalars, row.filter.keep_count, row.filter.keep_bytes)
+
+
+def is_surplus(scalars: QueueScalars, keep_count: int, keep_bytes: int) -> bool:
+    """Return whether the dead exceed a number or their bytes another one. 0 is no bound."""
+    return 0 < keep_count < scalars.dead_count or 0 < keep_bytes < scalars.dead_bytes
 
 
 def is_in_subtrees(path: str, subtrees: tuple[str, ...]) -> bool:
@@ -144,6 +148,7 @@ def _take(state: QueueState, kind: int, m: Message) -> Reading[None]:
         m.version += 1
         redrive(state, m)
     else:
+        state.tallies.removed_dead += kind == JobKind.RETAIN
         state.finish(m)
     yield from key_lines.advance(state)
 

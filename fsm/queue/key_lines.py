@@ -5,7 +5,8 @@ waiting for its next attempt. The others that are due stand in the line. When th
 sequence in the line becomes the holder.
 
 A message that was delayed from the beginning joins when it is due, at the place of its sequence: before a holder with a larger sequence
-that is not leased. A holder that a user moves into the future lets go.
+that is ready. If that holder is leased or waits for its next attempt, its work has begun, and it is finished first. A holder that a user
+moves into the future lets go.
 
 Only messages that were enqueued while the topic was ordered by key take part.
 """
@@ -15,7 +16,7 @@ from __future__ import annotations
 from hashlib import blake2b
 from typing import Final, NamedTuple, Protocol
 
-from raftmq.fsm.queue.message import LEASED, LINED, READY, Message
+from raftmq.fsm.queue.message import LINED, READY, Message
 from raftmq.fsm.queue.point_table import PointTable
 from raftmq.fsm.queue.store import MessageStore, Reading
 
@@ -82,15 +83,13 @@ def join(state: Lines, m: Message) -> None:
         state.enter(m, READY)
         return
     holder = state.store.find(head.holder) if m.sequence < head.holder else None
-    if holder is None or holder.state == LEASED:
+    if holder is None or holder.state != READY:
         state.enter(m, LINED)
         state.heads.put(m.line, KeyHead(head.holder, head.waiting + 1))
         return
-    if holder.state == READY:
-        state.leave(holder)
-        state.enter(holder, LINED)
-        head = KeyHead(head.holder, head.waiting + 1)
-    state.heads.put(m.line, KeyHead(m.sequence, head.waiting))
+    state.leave(holder)
+    state.enter(holder, LINED)
+    state.heads.put(m.line, KeyHead(m.sequence, head.waiting + 1))
     state.enter(m, READY)
 
 

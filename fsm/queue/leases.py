@@ -10,6 +10,7 @@ from heapq import heappop, heappush
 from typing import Final
 
 from raftmq.fsm.queue.commands import Lease
+from raftmq.fsm.queue.fairness import ancestors
 from raftmq.fsm.queue.key_lines import line_of
 from raftmq.fsm.queue.limits import FILTERS_MAX
 from raftmq.fsm.queue.message import LEASED, READY, Message
@@ -27,7 +28,7 @@ LEASE_NUMBER_MAX: Final = (1 << 32) - 1
 class LeaseRuns:
     """Gather leased messages as runs of neighbouring sequences with equal lease numbers."""
 
-    __slots__ = ("bytes_left", "counts", "first_sequences", "is_over", "lease_numbers", "total")
+    __slots__ = ("bytes_left", "counts", "dwells_ms", "first_sequences", "is_over", "lease_numbers", "total")
 
     def __init__(self, bytes_max: int) -> None:
         """Begin without messages. `bytes_max` bounds their bodies; 0: nothing does."""
@@ -37,10 +38,12 @@ class LeaseRuns:
         self.first_sequences: list[int] = []
         self.counts: list[int] = []
         self.lease_numbers: list[int] = []
+        self.dwells_ms: list[int] = []
+        """For how long the first message of each run had been ready."""
         self.total = 0
 
-    def add(self, first_sequence: int, count: int, lease_number: int) -> None:
-        """Add leased messages with neighbouring sequences."""
+    def add(self, first_sequence: int, count: int, lease_number: int, dwell_ms: int) -> None:
+        """Add leased messages with neighbouring sequences, the first of which had been ready for `dwell_ms`."""
         counts = self.counts
         self.total += count
         if (
@@ -53,6 +56,7 @@ class LeaseRuns:
             self.first_sequences.append(first_sequence)
             counts.append(count)
             self.lease_numbers.append(lease_number)
+            self.dwells_ms.append(dwell_ms)
 
     def result(self, deadline: int, *, has_more: bool) -> Leased:
         """Return the result of the command."""
@@ -65,6 +69,7 @@ def lease(state: QueueState, command: Lease, work_max: int) -> Reading[Leased]:
     runs = LeaseRuns(command.bytes_max)
     if command.key:
         yield from _lease_head(state, command, deadline, runs, work_max)
+        state.dwells_ms += runs.dwells_ms
         return runs.result(deadline, has_more=False)
     wanted = min(command.messages_max, work_max)
     subtrees = command.tenants[:FILTERS_MAX] or None
@@ -85,6 +90,7 @@ def lease(state: QueueState, command: Lease, work_max: int) -> Reading[Leased]:
         taken = _take(state, window, turns, deadline, command.session, runs)
         if taken:
             _charge(state, tenant, taken)
+    state.dwells_ms += runs.dwells_ms
     has_more = runs.total == work_max < command.messages_max and is_leasable(state, command.tenants)
     return runs.result(deadline, has_more=has_more)
 
@@ -102,6 +108,18 @@ def is_leasable(state: QueueState, subtrees: tuple[str, ...]) -> bool:
     """Return whether a lease with this filter would find a message among those that are ready."""
     state.tenants.refresh(state.scalars.now)
     return not is_full(state) and state.tenants.tree.has_leasable(subtrees or None)
+
+
+def is_open_to(state: QueueState, path: str) -> bool:
+    """Return whether a message of this tenant could be leased now if it became ready. A tenant without messages may have paused ancestors."""
+    if is_full(state):
+        return False
+    tenants, now = state.tenants, state.scalars.now
+    tenant = tenants.by_path.get(path)
+    if tenant is not None:
+        return tenants.may_lease(tenant, now)
+    known = filter(None, map(tenants.by_path.get, ancestors(path)))
+    return not any(one.paused_until > now for one in known)
 
 
 def is_key_leasable(state: QueueState, path: str, key: bytes) -> bool | None:
@@ -133,9 +151,9 @@ def _turns(state: QueueState, tenant: Tenant, wanted: int) -> int:
 def _take(state: QueueState, window: Window, count: int, deadline: int, session: int, runs: LeaseRuns) -> int:
     """Lease the next messages of a tenant that are in memory, and return how many there were. The first one is."""
     messages, leases, dirty = state.store.messages, state.store.leases, state.store.dirty
-    heap = window.heap
+    heap, now = window.heap, state.scalars.now
     taken = 0
-    first = following = run_number = 0  # the run that the next message may continue
+    first = following = run_number = dwell_ms = 0  # the run that the next message may continue
     while heap and taken < count:
         priority, due, sequence = heappop(heap)
         m = messages.get(sequence)
@@ -146,22 +164,23 @@ def _take(state: QueueState, window: Window, count: int, deadline: int, session:
             runs.is_over = True
             break
         runs.bytes_left -= m.body_bytes
+        number = m.lease_number + 1
+        if sequence != following or number != run_number:
+            if following:
+                runs.add(first, following - first, run_number, dwell_ms)
+            first, run_number, dwell_ms = sequence, number, now - m.ready_since
+        following = sequence + 1
         m.state = LEASED
         m.deadline = deadline
         m.session = session
         m.attempts += 1
         m.version += 1
-        m.lease_number = number = m.lease_number + 1
+        m.lease_number = number
         heappush(leases, (deadline, sequence))
         dirty.add(sequence)
         taken += 1
-        if sequence != following or number != run_number:
-            if following:
-                runs.add(first, following - first, run_number)
-            first, run_number = sequence, number
-        following = sequence + 1
     if following:
-        runs.add(first, following - first, run_number)
+        runs.add(first, following - first, run_number, dwell_ms)
     return taken
 
 
@@ -188,8 +207,9 @@ def _lease_head(state: QueueState, command: Lease, deadline: int, runs: LeaseRun
     m = state.store.find(head.holder)
     state.tenants.refresh(state.scalars.now)  # a tenant that became ready in this entry enters before it is charged
     if m is not None and m.state == READY and state.tenants.may_lease(tenant, state.scalars.now):
+        dwell_ms = state.scalars.now - m.ready_since
         _take_one(state, m, deadline, command.session)
-        runs.add(m.sequence, 1, m.lease_number)
+        runs.add(m.sequence, 1, m.lease_number, dwell_ms)
         _charge(state, tenant, 1)
 
 

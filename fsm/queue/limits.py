@@ -47,6 +47,8 @@ FILTERS_MAX: Final = 16
 SCHEDULES_MAX: Final = 10_000
 SCHEDULE_BYTES_MAX: Final = 64 * 1024
 """Size of a schedule's definition, which the machine keeps and does not read."""
+SCHEDULES_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Definitions of all schedules of a partition, which every replica keeps in memory: 10,000 of 6 KiB, or 1,000 of the largest size."""
 NAME_BYTES_MAX: Final = 249
 JOBS_MAX: Final = 100
 LEASE_MS_MAX: Final = 12 * 60 * 60 * 1000

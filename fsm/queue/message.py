@@ -60,7 +60,8 @@ class Message(msgspec.Struct, array_like=True, gc=False):
     version: int = 0
     """+1 at every lease, settlement and move."""
     deadline: int = 0
-    """End of its lease, while leased."""
+    """While it is leased: the end of its lease. Otherwise: when it last came out of a lease, a line, a delay or the dead. 0 for a
+    message that was none of them, or was only delayed until it was due."""
     session: int = 0
     """The session that leased it last; 0 if there was none."""
     id: bytes = b""
@@ -83,6 +84,11 @@ class Message(msgspec.Struct, array_like=True, gc=False):
     """Key of its home row on disk, once the rows that were taken are written. Empty: it has no row."""
     stored_expiry: int = 0
     """`expires_at` in its expiry row on disk; 0: it has none."""
+
+    @property
+    def ready_since(self) -> int:
+        """Return since when it may be leased. It must be ready."""
+        return max(self.due, self.enqueued_at, self.deadline)
 
 
 _ENCODER = msgspec.msgpack.Encoder()

@@ -29,7 +29,7 @@ from raftmq.fsm.queue.enqueue import enqueue
 from raftmq.fsm.queue.enqueued import ReadEntry, read_entry
 from raftmq.fsm.queue.housekeeping import keep_house
 from raftmq.fsm.queue.jobs import JobRow, cancel_job, continue_job, start_job
-from raftmq.fsm.queue.leases import is_key_leasable, is_leasable, lease
+from raftmq.fsm.queue.leases import is_key_leasable, is_leasable, is_open_to, lease
 from raftmq.fsm.queue.levels import queue_level
 from raftmq.fsm.queue.limits import HOUSEKEEPING_MAX, NAME_BYTES_MAX, WORK_MAX, MemoryBounds
 from raftmq.fsm.queue.message import Message, decode_message
@@ -45,6 +45,7 @@ from raftmq.fsm.queue.results import (
     QueueApplied,
     Refused,
     Results,
+    ScheduleChanged,
     SessionOpened,
     Settled,
 )
@@ -202,6 +203,10 @@ class QueuePartition:
         """
         return is_leasable(self.state, subtrees)
 
+    def is_open_to(self, tenant: str) -> bool:
+        """Return whether a message of this tenant could be leased now if it became ready: neither limits nor pauses forbid it."""
+        return is_open_to(self.state, tenant)
+
     def is_key_leasable(self, tenant: str, key: bytes) -> bool | None:
         """Return whether a `Lease` of this key would find its head ready now, or None if only reading its rows can tell."""
         return is_key_leasable(self.state, tenant, key)
@@ -274,6 +279,7 @@ class QueuePartition:
         """Take the entry's time."""
         scalars = self.state.scalars
         scalars.now = max(scalars.now, entry.append_time_ms)
+        self.state.dwells_ms.clear()
         self.expiry.advance(entry.append_time_ms)
         self.state.tenants.advance(scalars.now)
 
@@ -351,7 +357,7 @@ class QueuePartition:
             case qc.PutSchedule() | qc.ChangeSchedule() | qc.DeleteSchedule():
                 return self._change_schedule(item)
             case qc.SkipFirings():
-                return self.schedules.skip(item)
+                return self._skip_firings(item)
             case qc.OpenSession():
                 return self._open_session()
             case qc.CloseSession():
@@ -401,6 +407,12 @@ class QueuePartition:
                 return self.schedules.change(item, version)
             case qc.DeleteSchedule():
                 return self.schedules.delete(item)
+
+    def _skip_firings(self, item: qc.SkipFirings) -> ItemResult:
+        result = self.schedules.skip(item)
+        if isinstance(result, ScheduleChanged):
+            self.state.tallies.skipped_firings += max(item.count, 0)
+        return result
 
     def _open_session(self) -> ItemResult:
         scalars = self.state.scalars

@@ -10,6 +10,7 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 
 import msgspec
+from raftmq.fsm.queue import limits
 from raftmq.fsm.queue.commands import (
     ANY_VERSION,
     KEEP_DUE,
@@ -49,11 +50,16 @@ class ScheduleTable:
         self.table = text_table(SCHEDULES, ScheduleRow)
         self._due: list[tuple[int, str]] = []
         """A heap of (next due, name), with outdated entries."""
+        self.definition_bytes = 0
+        """Of all definitions."""
 
     def put(self, command: PutSchedule, next_version: int) -> ScheduleChanged | Refused:
         """Create or replace a schedule."""
         row = self.table.get(command.name)
         if row is None and len(self.table.by_key) >= SCHEDULES_MAX:
+            return Refused(Code.TOO_MANY_SCHEDULES)
+        growth = len(command.definition) - (0 if row is None else len(row.definition))
+        if growth > 0 and self.definition_bytes + growth > limits.SCHEDULES_BYTES_MAX:
             return Refused(Code.TOO_MANY_SCHEDULES)
         version = 0 if row is None else row.version
         if command.version not in (ANY_VERSION, version):
@@ -63,6 +69,7 @@ class ScheduleTable:
             if row is None:
                 return Refused(Code.NO_SUCH_SCHEDULE)
             next_due = row.next_due
+        self.definition_bytes += growth
         last_due, fired, skipped = (NEVER, 0, 0) if row is None else (row.last_due, row.fired_count, row.skipped_count)
         return self._store(
             command.name,
@@ -88,6 +95,7 @@ class ScheduleTable:
         if command.version not in (ANY_VERSION, row.version):
             return Refused(Code.VERSION_CONFLICT)
         self.table.delete(command.name)
+        self.definition_bytes -= len(row.definition)
         return ScheduleChanged(row.version)
 
     def skip(self, command: SkipFirings) -> ScheduleChanged | Refused:
@@ -138,7 +146,11 @@ class ScheduleTable:
         return [name for _, name in found]
 
     def finish_loading(self) -> None:
-        """Build the order of due times from the loaded rows."""
+        """Build the order of due times from the loaded rows, and count their bytes."""
+        self.definition_bytes = sum(len(row.definition) for row in self.table.by_key.values())
+        self._sort()
+
+    def _sort(self) -> None:
         self._due = [(row.next_due, name) for name, row in self.table.by_key.items() if row.next_due != NEVER]
         heapify(self._due)
 
@@ -147,5 +159,5 @@ class ScheduleTable:
         if row.next_due != NEVER and not row.is_paused:
             heappush(self._due, (row.next_due, name))
             if len(self._due) > 2 * len(self.table.by_key) + 64:
-                self.finish_loading()
+                self._sort()
         return ScheduleChanged(row.version)

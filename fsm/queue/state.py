@@ -62,6 +62,8 @@ class QueueScalars(msgspec.Struct, array_like=True):
     """While a purge of everything goes on: the first tenant whose counters it has not set to zero yet."""
     purge_end: int = 0
     """The tenants from this number on are younger than that purge. 0: none goes on."""
+    dead_bytes: int = 0
+    """The bytes of dead messages: their stored bodies."""
 
 
 def restart_copies(scalars: QueueScalars) -> None:
@@ -96,6 +98,8 @@ class QueueState:
         """Lines whose holder is gone and whose next message was not made ready yet. Empty between items."""
         self.jitter_seed = 0
         """Of the entry that is applied."""
+        self.dwells_ms: list[int] = []
+        """Of the entry that was applied last: for how long the first message of each run of leases had been ready. It influences nothing."""
 
     def tenant(self, path: str) -> Tenant:
         """Return a tenant, which is added if it is new. Its path must be valid."""
@@ -124,6 +128,7 @@ class QueueState:
         elif state == DEAD:
             tenant.dead += 1
             self.scalars.dead_count += 1
+            self.scalars.dead_bytes += m.body_bytes
         else:
             tenant.leased += 1
             self.store.leased_count += 1
@@ -134,6 +139,8 @@ class QueueState:
         """Take a message out of its state. Its key stays in the index and is not valid any more."""
         tenant = self.tenants.by_number[m.tenant]
         state = m.state
+        if state != READY:
+            m.deadline = self.scalars.now
         if state == READY:
             tenant.ready -= 1
         elif state == DELAYED:
@@ -144,6 +151,7 @@ class QueueState:
         elif state == DEAD:
             tenant.dead -= 1
             self.scalars.dead_count -= 1
+            self.scalars.dead_bytes -= m.body_bytes
         else:
             tenant.leased -= 1
             self.store.leased_count -= 1
@@ -244,7 +252,7 @@ class QueueState:
         if scalars.copied_dead < scalars.next_dead - 1:
             scalars.copied_dead = scalars.next_dead - 1
             restart_copies(scalars)
-        scalars.delayed_count = scalars.dead_count = scalars.expiring_count = 0
+        scalars.delayed_count = scalars.dead_count = scalars.dead_bytes = scalars.expiring_count = 0
         self.freed_lines.clear()
         self.store.purge()
         self.ids.reset(scalars.generation, 0, is_complete=True)

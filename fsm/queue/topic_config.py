@@ -121,6 +121,10 @@ DEAD_MAX_MESSAGES: Final = _number(
     "dead.max.messages", 100_000, 0, _COUNT_MAX,
     "dead messages that a partition keeps; the oldest ones beyond are removed; 0 means no limit",
 )  # fmt: skip
+DEAD_MAX_BYTES: Final = _number(
+    "dead.max.bytes", 1 << 30, 0, _COUNT_MAX,
+    "stored bodies of dead messages that a partition keeps, in bytes; the oldest ones beyond are removed; 0 means no limit",
+)  # fmt: skip
 DEAD_RETENTION_MS: Final = _number(
     "dead.retention.ms", 14 * 86_400_000, DEAD_FOREVER, DELAY_MS_MAX,
     "dead messages are removed after this time (milliseconds); -1 means never",
@@ -134,7 +138,7 @@ QUEUE_KEYS: Final[tuple[ConfigKey[object], ...]] = (
     ATTEMPTS, BACKOFF_BASE_MS, BACKOFF_FACTOR, BACKOFF_MAX_MS, BACKOFF_JITTER, LEASE_MS, LEASE_MAX_MS, MESSAGE_TTL_MS,
     EXPIRED_KEEP, DEDUPE_WINDOW_MS, ORDERED_BY_KEY, FAIRNESS, TENANT_WEIGHTS, LEASED, TENANT_LEASED, TENANT_RATE, TENANT_BURST,
     SINGLE_ACTIVE_CONSUMER, MAX_MESSAGES, MAX_BYTES, TENANT_MAX_MESSAGES, TENANT_MAX_BYTES, MAX_MESSAGE_BYTES, DEAD_MAX_MESSAGES,
-    DEAD_RETENTION_MS, DEAD_LETTER_TOPIC,
+    DEAD_MAX_BYTES, DEAD_RETENTION_MS, DEAD_LETTER_TOPIC,
 )  # fmt: skip
 """All settings that only queue topics have."""
 
@@ -178,3 +182,16 @@ def reason_against_partitions(config: Mapping[str, str]) -> str:
         "the id of an unfinished message would not be recognized in another partition than its first one, and a message that is put again "
         "would be enqueued twice"
     )
+
+
+def reason_against_copies(config: Mapping[str, str], partition_count: int) -> str:
+    """Return why a queue topic with this configuration cannot take the copies of dead messages, or an empty text.
+
+    The copies of a partition go to one partition, whatever their keys.
+    """
+    if ORDERED_BY_KEY.value_in(config) and partition_count > 1:
+        return (
+            f"it has {ORDERED_BY_KEY.name} and {partition_count} partitions, and a copy would not be in the partition of its key: use one "
+            "with a single partition, or without that setting"
+        )
+    return ""

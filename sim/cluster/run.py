@@ -341,7 +341,9 @@ class Simulation:
     def _judge_history(self) -> None:
         """Judge the histories of the clients by checkers that know nothing about brokers."""
         if self.queues is not None:
-            for found in judge_queues(self.queues.ledger.operations, self.queues.ledger.ordered):
+            for found in judge_queues(
+                self.queues.ledger.operations, self.queues.ledger.ordered, self.queues.ledger.backoffs_ms
+            ):
                 raise InvariantViolation(f"Queue.{found.anomaly}", found.text)
         verdict = judge(self.workload.history, is_describe_stale_allowed=True)
         for found in verdict.findings:

@@ -3,7 +3,9 @@
 import re
 from pathlib import Path
 
-from bench import assignors, commits, groups, partitions, queue_loads, queue_workloads, write_back
+from bench import assignors, commits, groups, partitions, queue_workloads, write_back
+from bench.queue_load_parts import FULL as FULL_LOADS
+from bench.queue_loads import LOADS
 from bench.queue_workloads import QUEUE_WORKLOADS
 from bench.report import number
 from bench.spark import runs as spark
@@ -52,12 +54,22 @@ def test_the_counts_of_queues_are_those_of_the_full_scale() -> None:
         assert f"{FULL.queue_latency:,} messages" in row(name)
 
 
-def test_every_figure_of_queue_loads_is_explained() -> None:
+def test_every_figure_of_large_queues_is_explained() -> None:
     section = PAGE.split("### Large queues")[1].split("\n### ")[0]
-    for figure in queue_loads.figures():
-        assert f"`{figure.name}`" in section
-        if figure.target is not None:
-            assert f"{'≥' if figure.is_higher_better else '≤'} {number(figure.target)}" in section
+    for name, load in LOADS.items():
+        assert f"`{name}`" in section
+        for figure in load.figures:
+            assert f"`{figure.name}`" in section
+            if figure.target is not None:
+                assert f"{'≥' if figure.is_higher_better else '≤'} {number(figure.target)}" in section, figure.name
+
+
+def test_the_durations_of_large_queues_are_those_of_the_full_scale() -> None:
+    section = PAGE.split("### Large queues")[1].split("\n### ")[0]
+    for seconds in (FULL_LOADS.due_watched_seconds, FULL_LOADS.file_seconds, FULL_LOADS.dwell_seconds):
+        assert f"{seconds:.0f} s" in section
+    for count in (FULL_LOADS.file_rate, FULL_LOADS.kept, FULL_LOADS.tenants):
+        assert f"{count:,}" in section
 
 
 def test_every_figure_of_groups_is_explained() -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from raftmq import Admin
+from raftmq import Admin, Queue
 from raftmq.broker.base.readiness import Reason
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.environment import NodeEnvironment
 from raftmq.broker.node import Node
 from raftmq.errors import UnsupportedVersionError
+from raftmq.fsm.feature_levels import FEATURE_LEVEL
+from raftmq.fsm.topic_kinds import QUEUE, TOPIC_KINDS
 from raftmq.proto import queue_pb2 as pb
 
 from tests.support.broker.whole_nodes import WAIT_SECONDS, Nodes, until
@@ -26,6 +28,14 @@ async def raise_level(node: Node) -> int:
         return await admin.raise_feature_level(2)
 
 
+async def upgraded(node: Node, level: int) -> None:
+    """Wait until the node knows that every broker's program supports the level."""
+    metadata = node.view.metadata
+    async with asyncio.timeout(WAIT_SECONDS):
+        while metadata.state_machine.feature_level_max < level:  # until the broker has announced its version
+            await asyncio.shield(metadata.wait_progress())
+
+
 async def test_the_level_rises_once_the_last_broker_is_upgraded(nodes: Nodes):
     one = await nodes.serve("one", OlderProgram, bootstrap=True)
     assert one.view.metadata.state_machine.feature_level == 1, "the founder's level"
@@ -34,23 +44,20 @@ async def test_the_level_rises_once_the_last_broker_is_upgraded(nodes: Nodes):
         await raise_level(two)
     await nodes.stop(one)
     await nodes.serve("one")
-    metadata = two.view.metadata
-    async with asyncio.timeout(WAIT_SECONDS):
-        while metadata.state_machine.feature_level_max < 2:  # until the broker has announced its version
-            await asyncio.shield(metadata.wait_progress())
+    await upgraded(two, 2)
     assert await raise_level(two) == 2
 
 
 async def test_an_older_program_falls_silent_and_names_the_remedy(nodes: Nodes):
     one = await nodes.serve("one", bootstrap=True)
-    assert one.view.metadata.state_machine.feature_level == 2
+    assert one.view.metadata.state_machine.feature_level == FEATURE_LEVEL
     two = await nodes.serve("two", join=[one.addresses.client])
     await nodes.stop(two)
     older = nodes.begin("two", OlderProgram)
     (why,) = await until(older, Reason.UNSUPPORTED_FORMAT)
     assert (
         why.message
-        == "the cluster is at feature level 2, and this version knows 1: start a newer version of the broker"
+        == f"the cluster is at feature level {FEATURE_LEVEL}, and this version knows 1: start a newer version of the broker"
     )
     assert older.engine.replicas == {}
     await nodes.stop(older)
@@ -63,3 +70,35 @@ async def test_an_older_program_may_not_join(nodes: Nodes):
     assert isinstance(refused, RequestError)
     assert refused.code == pb.UNSUPPORTED_VERSION
     assert "supports only 1: start a newer version of the broker" in str(refused)
+
+
+async def test_queue_topics_wait_for_the_last_upgrade_and_the_raised_level(nodes: Nodes):
+    """A mixed cluster refuses them and says what to do. Afterwards they work, and an older program may not join any more."""
+    one = await nodes.serve("one", OlderProgram, bootstrap=True)
+    two = await nodes.serve("two", join=[one.addresses.client])
+    level = TOPIC_KINDS[QUEUE]
+    needed = f"needs feature level {level}, but the cluster is at 1: upgrade every broker, then raise the level"
+    async with Admin(bootstrap_servers=two.addresses.client) as admin:
+        with pytest.raises(UnsupportedVersionError, match=rf"{needed} \(raftmq cluster raise-level\)"):
+            await admin.create_topic("jobs", kind=QUEUE)
+        with pytest.raises(UnsupportedVersionError, match="upgrade these brokers first"):
+            await admin.raise_feature_level(level)
+        assert await admin.list_topics() == []
+        await nodes.stop(one)
+        await nodes.serve("one")
+        await upgraded(two, level)
+        with pytest.raises(UnsupportedVersionError, match=needed):
+            await admin.create_topic("jobs", kind=QUEUE)
+        assert await admin.raise_feature_level(level) == level
+        await admin.create_topic("jobs", partitions=1, replication_factor=2, kind=QUEUE)
+    async with Queue("jobs", bootstrap_servers=two.addresses.client) as queue:
+        await queue.put(b"work")
+        message = await queue.get(wait_ms=WAIT_SECONDS * 1000)
+        assert message is not None
+        assert message.value == b"work"
+        await message.ack()
+        assert (await queue.stats()).accepted_total == 1
+    refused = await nodes.failure(nodes.begin("three", OlderProgram, join=[two.addresses.client]))
+    assert isinstance(refused, RequestError)
+    assert refused.code == pb.UNSUPPORTED_VERSION
+    assert f"the cluster is at feature level {level}" in str(refused)

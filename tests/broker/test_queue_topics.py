@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
+from datetime import UTC, datetime
 
 import grpc.aio
 import pytest
-from raftmq import Admin, Queue
+from raftmq import Admin, NewMessage, Queue
 from raftmq.broker.grpc_port.admission_interceptor import STREAM_REQUESTS_UNANSWERED_MAX
 from raftmq.broker.node import Node
 from raftmq.errors import LeaseLostError, LeaseUnknownError, UnknownTopicError
@@ -39,6 +41,25 @@ async def create(address: str, **settings: object) -> None:
         await admin.create_topic("jobs", kind="queue", **settings)
 
 
+def leader_of(running: list[Node]) -> Node:
+    """Return the broker that leads the only partition."""
+    (leader,) = [one for one in running if any(two.replica.is_leader for two in one.partitions.values())]
+    return leader
+
+
+async def hand_over(running: list[Node], target: Node) -> None:
+    """Let another broker lead the only partition."""
+    (wanted,) = target.partitions.values()
+    async with asyncio.timeout(30):
+        while not wanted.replica.is_leader:
+            for node in running:
+                for partition in node.partitions.values():
+                    if partition.replica.is_leader and node is not target:
+                        partition.replica.core.transfer_leader(wanted.replica.replica_id)
+                        node.engine.mark_dirty(partition.replica)
+            await asyncio.wait([asyncio.ensure_future(wanted.replica.wait_progress())], timeout=0.2)
+
+
 async def test_put_get_and_settle(nodes: Nodes):
     (node,) = await started(nodes, "one")
     address = node.addresses.client
@@ -63,6 +84,28 @@ async def test_put_get_and_settle(nodes: Nodes):
         assert later.value == b"later"
         await later.ack()
         assert await queue.get(wait_ms=50) is None
+
+
+async def test_each_time_of_a_message_is_its_own(nodes: Nodes):
+    (node,) = await started(nodes, "one")
+    await create(node.addresses.client)
+    async with Queue("jobs", bootstrap_servers=node.addresses.client) as queue:
+        before_ms = time.time_ns() // 1_000_000
+        await queue.put(b"delayed", delay_ms=1_000_000, expires_ms=3_000_000)
+        await queue.put(b"dated", not_before=datetime.fromtimestamp(before_ms / 1000 + 5_000, UTC))
+        await queue.put(b"leased", expires_ms=4_000_000)
+        message = await queue.get(lease_ms=200_000, wait_ms=10_000)
+        assert message is not None
+        assert message.value == b"leased"
+        delayed, dated, leased = sorted([one async for one in queue.browse()], key=lambda one: one.sequence)
+    assert 900_000 < delayed.due_in_ms <= 1_000_000
+    assert 2_900_000 < (delayed.expires_in_ms or 0) <= 3_000_000
+    assert 4_900_000 < dated.due_in_ms <= 5_000_000
+    assert (dated.expires_in_ms, dated.lease_left_ms, delayed.lease_left_ms) == (None, 0, 0)
+    assert leased.due_in_ms <= 0
+    assert 100_000 < leased.lease_left_ms <= 200_000
+    assert 3_900_000 < (leased.expires_in_ms or 0) <= 4_000_000
+    assert all(before_ms - 5_000 <= one.enqueued_ms < before_ms + 90_000 for one in (delayed, dated, leased))
 
 
 async def test_a_consumer_may_change_its_credit_without_end(nodes: Nodes):
@@ -135,6 +178,82 @@ async def test_redriving_and_purging_tell_how_many_messages_it_were(nodes: Nodes
                 await message.reject()
         assert await queue.redrive() == 20
         assert await queue.purge("ready") == 20
+
+
+async def test_a_topic_that_is_deleted_takes_its_messages_and_settings_with_it(nodes: Nodes):
+    (node,) = await started(nodes, "one")
+    address = node.addresses.client
+    await create(address, config={"attempts.max": "1", "dedupe.window.ms": "60000"})
+    async with Queue("jobs", bootstrap_servers=address) as queue:
+        await queue.put_many([NewMessage(b"%d" % number, id=f"id-{number}") for number in range(20)])
+    await written_back(node)
+    (partition,) = node.partitions.values()
+    state_file = next(nodes.directory.rglob(f"{partition.replica.group_id}-*.state.mdb"))
+    async with Admin(bootstrap_servers=address) as admin:
+        await admin.delete_topic("jobs")
+    await create(address)
+    async with Queue("jobs", bootstrap_servers=address) as queue:
+        assert await queue.get(wait_ms=50) is None
+        again = await queue.put(b"new", id="id-3")
+        assert (again.sequence, again.is_deduplicated) == (0, False)
+        message = await queue.get(wait_ms=10_000)
+        assert message is not None
+        assert await message.release(), "with the old settings its only attempt is used up"
+        stats = await queue.stats()
+        assert (stats.ready + stats.delayed, stats.dead, stats.leased) == (1, 0, 0)
+    async with asyncio.timeout(30):
+        while state_file.exists():
+            await asyncio.sleep(0.05)
+
+
+async def test_a_deposed_leader_delivers_nothing_more(nodes: Nodes):
+    """Its stream is open, has credit, and its replica still knows of ready messages."""
+    running = await started(nodes, "one", "two", "three")
+    await three_voters(running[0])
+    await create(running[0].addresses.client, replication_factor=3)
+    servers = ",".join(node.addresses.client for node in running)
+    async with Queue("jobs", bootstrap_servers=servers) as queue:
+        await queue.put_many([b"0", b"1", b"2"])
+        old = leader_of(running)
+        (topic,) = old.view.metadata.state_machine.topics()
+        async with grpc.aio.insecure_channel(old.addresses.client) as channel:
+            stream = pb_grpc.QueueStub(channel).PollStream()
+            opening = pb.QueueStreamOpen(topic_id=topic.topic_id, lease_ms=60_000)
+            await stream.write(pb.QueueStreamRequest(open=opening, messages_limit=1, bytes_limit=1 << 20))
+            async with asyncio.timeout(10):
+                assert len((await stream.read()).messages) == 1
+            await hand_over(running, next(node for node in running if node is not old))
+            (partition,) = old.partitions.values()
+            assert partition.replica.state_machine.ready_count == 2
+            await stream.write(pb.QueueStreamRequest(messages_limit=10, bytes_limit=1 << 20))
+            reading = asyncio.ensure_future(stream.read())
+            await asyncio.wait([reading], timeout=0.3)
+            assert not reading.done() or not reading.result().messages
+            found = await queue.get_many(max_messages=9, wait_ms=10_000)
+            while len(found) < 2:
+                found += await queue.get_many(max_messages=9, wait_ms=10_000)
+            assert sorted(message.value for message in found) == [b"1", b"2"]
+            assert [message.attempt for message in found] == [1, 1]
+            stream.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await reading
+
+
+async def test_a_leader_that_returns_goes_on_after_the_messages_of_its_successor(nodes: Nodes):
+    running = await started(nodes, "one", "two", "three")
+    await three_voters(running[0])
+    await create(running[0].addresses.client, replication_factor=3)
+    servers = ",".join(node.addresses.client for node in running)
+    async with Queue("jobs", bootstrap_servers=servers) as queue:
+        sequences = [(await queue.put(b"0")).sequence]
+        first = leader_of(running)
+        for number, leader in enumerate((next(node for node in running if node is not first), first), 1):
+            await hand_over(running, leader)
+            sequences += [(await queue.put(b"%d" % number)).sequence, (await queue.put(b"%d+" % number)).sequence]
+        assert leader_of(running) is first
+        assert sequences == [0, 1, 2, 3, 4]
+        left = [message async for message in queue.browse(with_values=True)]
+        assert [(one.sequence, one.value) for one in left] == [(0, b"0"), (1, b"1"), (2, b"1+"), (3, b"2"), (4, b"2+")]
 
 
 async def test_a_settlement_of_a_deleted_topic_fails_immediately(nodes: Nodes):

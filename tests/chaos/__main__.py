@@ -17,8 +17,6 @@ from tests.chaos.proxies import Proxies
 from tests.chaos.queue_run import QueueReport, queue_run
 from tests.chaos.run import Report, chaos_run
 
-QUEUE_FAMILIES = ("kill", "freeze")
-"""Families that runs on queue topics are tried with."""
 RUN_SECONDS = 60.0
 """Duration of the faults in one run. Then the cluster is healed, the history is judged, and a new cluster starts."""
 
@@ -44,7 +42,7 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--queues",
         action="store_true",
-        help="producers and workers on a queue topic, instead of clients of a log topic (families: kill, freeze)",
+        help="producers, workers and operators on queue topics, instead of clients of a log topic",
     )
     parser.add_argument("--default-timing", action="store_true", help="use production timers instead of fast ones")
     parser.add_argument(
@@ -89,8 +87,6 @@ def main(arguments: list[str]) -> int:
     options = parsed(arguments)
     possible, said = possible_families()
     print(*said, sep="\n", end="\n" if said else "", flush=True)
-    if options.queues:
-        possible = [name for name in possible if name in QUEUE_FAMILIES]
     wanted = [name for name in options.families.split(",") if name] or possible
     impossible = [name for name in wanted if name not in possible]
     if impossible:

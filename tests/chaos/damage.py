@@ -12,12 +12,13 @@ from pathlib import Path
 import lmdb
 
 PAGE_BYTES = 4096
+STATE_SUFFIX = ".state.mdb"
 _TRANSACTION_AT = 144
 _HIGH_BIT = 1 << 40
 
 
 def replica_files(data_dir: Path, *, metadata: bool = False) -> list[Path]:
-    """Return the files of the partitions' replicas, or of the metadata replica."""
+    """Return the files of the partitions' replicas, or of the metadata replica. A replica of a queue has a log and a state file."""
     return sorted(path for path in (data_dir / "groups").glob("*.mdb") if path.name.startswith("0-") == metadata)
 
 
@@ -33,9 +34,19 @@ def flip_bytes(path: Path, chance: random.Random, count: int = 1) -> list[int]:
     return places
 
 
+def log_files(data_dir: Path) -> list[Path]:
+    """Return the files with the logs of the partitions' replicas."""
+    return [path for path in replica_files(data_dir) if not path.name.endswith(STATE_SUFFIX)]
+
+
 def flip_in_newest_row(path: Path) -> int:
-    """Flip one bit in the middle of the newest log row, in each of its copies in the file. Return the number of copies."""
+    """Flip one bit in the middle of the newest log row, or of the last row of a queue's state, in each of its copies in the file.
+
+    Return the number of copies. It is 0 for a state file without rows.
+    """
     row = _newest_row(path)
+    if not row:
+        return 0
     content = bytearray(path.read_bytes())
     flipped, at = 0, content.find(row)
     while at >= 0:
@@ -48,9 +59,12 @@ def flip_in_newest_row(path: Path) -> int:
 
 def _newest_row(path: Path) -> bytes:
     with lmdb.open(str(path), subdir=False, readonly=True, lock=False, max_dbs=3) as environment:
-        database = environment.open_db(b"log", create=False)
+        is_state = path.name.endswith(STATE_SUFFIX)
+        database = environment.open_db(b"rows" if is_state else b"log", create=False)
         with environment.begin(db=database) as transaction, transaction.cursor() as cursor:
             if not cursor.last():
+                if is_state:
+                    return b""
                 raise AssertionError(f"{path} has no row to damage")
             return bytes(cursor.value())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 
-from tests.chaos.damage import replica_files, turn_back
+from tests.chaos.damage import STATE_SUFFIX, log_files, replica_files, turn_back
 from tests.chaos.fault import FaultError, Target, damaged, fault, served_or_ended
 
 CRASHED_SECONDS = (0.5, 1.5)
@@ -36,7 +36,7 @@ def turned_back_replica(target: Target) -> Iterator[str]:
 
     def damage(victim: int) -> str:
         logged[victim] = len(target.cluster.logs(victim))
-        path = target.chance.choice(replica_files(target.cluster.data_dir(victim)))
+        path = target.chance.choice(log_files(target.cluster.data_dir(victim)))
         turn_back(path)
         group.append(path.stem.partition("-")[0])
         return f"{path.name} of {victim} is a commit behind"
@@ -49,6 +49,19 @@ def turned_back_replica(target: Target) -> Iterator[str]:
     yield said
     for _ in damaging:
         pass
+
+
+@fault("files", (0.0, 1.0), needs_whole=True)
+def turned_back_state(target: Target) -> Iterator[str]:
+    """Undo the last write-back of each queue by one flipped bit. The entries after the one before are replayed, or the replica is replaced."""
+
+    def damage(victim: int) -> str:
+        paths = [path for path in replica_files(target.cluster.data_dir(victim)) if path.name.endswith(STATE_SUFFIX)]
+        for path in paths:
+            turn_back(path)
+        return f"{len(paths)} state files of {victim} are a write-back behind"
+
+    yield from damaged(target, damage)
 
 
 def _registry(target: Target, damage: Callable[[bytes], bytes]) -> Iterator[str]:

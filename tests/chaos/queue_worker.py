@@ -66,7 +66,8 @@ async def settle(message: Message[bytes], journal: Journal, process: str, verb: 
         elif verb is Verb.REJECT:
             await message.reject("refused by a random worker")
         else:
-            await message.release(delay_ms)
+            journal.release_ends(call, is_kept=await message.release(delay_ms))
+            return
     except RaftMQError as error:
         journal.settlement_ends(call, verb, message.value, error)
     else:

@@ -1,7 +1,8 @@
 """Run the clients of a queue topic through faults: producers, workers, and a worker process that is frozen and killed again and again.
 
 A producer puts plain messages, delayed ones, ones whose id was put before, and ones with a key. The impatient one gives up after a moment,
-so there are unknown outcomes to judge.
+so there are unknown outcomes to judge. Some messages are moved or cancelled after they were put. Where a `Load` says so, some have a time to
+live, and those of one tenant are purged again and again.
 """
 
 from __future__ import annotations
@@ -13,14 +14,18 @@ import sys
 import time
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from raftmq import NewMessage, Queue
+from raftmq import NewMessage, PutResult, Queue
 from raftmq.errors import RaftMQError
 
+from sim.history.queues.operations import Verb
 from tests.chaos.queue_journal import Journal
 from tests.chaos.queue_worker import LEASE_MS, work
+
+Fate = tuple[Verb, int] | None
 
 ROOT = Path(__file__).resolve().parents[2]
 KEYS = ("k1", "k2", "k3")
@@ -31,10 +36,33 @@ PAUSE_SECONDS = 0.01
 PATIENT_MS = 120_000.0
 IMPATIENT_MS = 1_500.0
 WORKERS = 4
+EXPIRY_MS = (700, 2_500)
+DOOMED = "doomed"
+"""The tenant whose waiting messages are purged."""
+PURGE_SECONDS = 1.5
+FATES = (
+    *(None,) * 14,
+    (Verb.CANCEL, 0),
+    (Verb.MOVE, 0),
+    (Verb.MOVE, 700),
+)
+"""Changes of a message after it was put, with the new delay of a move."""
 LIFE_SECONDS = (1.0, 3.0)
 """The time that a worker process lives after its start."""
 FROZEN_SECONDS = LEASE_MS / 1000 * 1.5
 """Longer than a lease: somebody else has its messages when it goes on."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """The kinds of clients and messages of one topic."""
+
+    partitions: int = 2
+    workers: int = WORKERS
+    has_mortals: bool = True
+    """Whether worker processes are frozen and killed."""
+    may_die: bool = False
+    """Whether some messages have a time to live, and those of `DOOMED` are purged."""
 
 
 class QueueWorkload:
@@ -42,22 +70,27 @@ class QueueWorkload:
 
     Args:
         servers: Addresses of the cluster.
-        topic: Existing queue topic, ordered by key.
-        directory: Folder for the journals.
+        topic: Existing queue topic.
+        directory: Folder for the journals. It is created.
         seed: Seed of the clients' choices.
+        load: The clients and messages.
     """
 
-    def __init__(self, servers: str, topic: str, directory: Path, seed: int) -> None:
+    def __init__(self, servers: str, topic: str, directory: Path, seed: int, load: Load) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
         self._servers = servers
         self._topic = topic
         self._directory = directory
         self._seed = seed
+        self._load = load
         self._chance = random.Random(seed)
         self._is_over = False
         self._producers: list[asyncio.Task[None]] = []
         self._workers: list[asyncio.Task[None]] = []
         self.lives = 0
         """Number of worker processes that were killed."""
+        self.purged = 0
+        """Number of messages that were purged, as far as is known."""
         self.died: list[str] = []
         """The last words of worker processes that ended by themselves."""
         self.journal = Journal(directory / "clients.jsonl")
@@ -74,8 +107,10 @@ class QueueWorkload:
             self._spawn(self._produce("patient", PATIENT_MS)),
             self._spawn(self._produce("impatient", IMPATIENT_MS)),
         ]
-        self._workers = [self._spawn(self._kill_workers())]
-        for number in range(WORKERS):
+        self._workers = [self._spawn(self._kill_workers())] if self._load.has_mortals else []
+        if self._load.may_die:
+            self._producers.append(self._spawn(self._purge()))
+        for number in range(self._load.workers):
             name = f"worker-{number}"
             chance = random.Random(f"{self._seed} {name}")
             self._workers.append(self._spawn(work(self._queue, self.journal, name, chance, self._are_workers_over)))
@@ -120,7 +155,8 @@ class QueueWorkload:
         async with Queue[bytes](self._topic, bootstrap_servers=self._servers, delivery_timeout_ms=delivery_ms) as queue:
             while not self._is_over:
                 await room.acquire()
-                put = self._spawn(self._put(queue, name, _message(name, number, chance), room.release))
+                message, fate = _message(name, number, chance, may_die=self._load.may_die), chance.choice(FATES)
+                put = self._spawn(self._put(queue, name, message, fate, room.release))
                 puts.add(put)
                 put.add_done_callback(puts.discard)
                 number += 1
@@ -128,19 +164,50 @@ class QueueWorkload:
             await asyncio.gather(*puts)
 
     async def _put(
-        self, queue: Queue[bytes], name: str, message: NewMessage[bytes], on_end: Callable[[], None]
+        self, queue: Queue[bytes], name: str, message: NewMessage[bytes], fate: Fate, on_end: Callable[[], None]
     ) -> None:
         call = self.journal.put_begins(name, message)
         try:
             result = await queue.put(
-                message.value, key=message.key, tenant=message.tenant, delay_ms=message.delay_ms, id=message.id
-            )
+                message.value, key=message.key, tenant=message.tenant, delay_ms=message.delay_ms, id=message.id,
+                expires_ms=message.expires_ms,
+            )  # fmt: skip
         except RaftMQError as error:
             self.journal.put_ends(call, message.value, error)
         else:
             self.journal.put_ends(call, message.value, result)
+            if fate is not None and result.sequence is not None and not result.is_deduplicated:
+                await self._change(queue, name, message.value, result, *fate)
         finally:
             on_end()
+
+    async def _change(
+        self, queue: Queue[bytes], name: str, value: bytes, put: PutResult, verb: Verb, delay_ms: int
+    ) -> None:
+        assert put.sequence is not None
+        call = self.journal.change_begins(name, verb, put.partition, put.sequence, delay_ms)
+        try:
+            if verb is Verb.CANCEL:
+                await queue.cancel(put)
+            else:
+                await queue.move(put, delay_ms=delay_ms)
+        except RaftMQError as error:
+            self.journal.change_ends(call, verb, value, error)
+        else:
+            self.journal.change_ends(call, verb, value, None)
+
+    async def _purge(self) -> None:
+        """Purge the doomed tenant's waiting messages again and again."""
+        async with Queue[bytes](self._topic, bootstrap_servers=self._servers) as queue:
+            while not self._is_over:
+                calls = self.journal.purge_begins("purger", self._load.partitions, DOOMED)
+                try:
+                    self.purged += await queue.purge("ready", "delayed", tenants=[DOOMED])
+                except RaftMQError as error:
+                    self.journal.purge_ends(calls, error)
+                else:
+                    self.journal.purge_ends(calls, None)
+                await self._live(PURGE_SECONDS)
 
     # ------------------------------------------------------------------------------------------------ worker processes
 
@@ -182,13 +249,16 @@ def _has_begun(journal: Path) -> bool:
     return journal.exists() and journal.stat().st_size > 0
 
 
-def _message(name: str, number: int, chance: random.Random) -> NewMessage[bytes]:
-    value, tenant = f"{name}-{number}".encode(), chance.choice(TENANTS)
-    kind = chance.randrange(5)
+def _message(name: str, number: int, chance: random.Random, *, may_die: bool) -> NewMessage[bytes]:
+    tenants = (*TENANTS, DOOMED) if may_die else TENANTS
+    value, tenant = f"{name}-{number}".encode(), chance.choice(tenants)
+    kind = chance.randrange(6 if may_die else 5)
     if kind == 0:
         return NewMessage(value, tenant=tenant, delay_ms=chance.choice(DELAYS_MS))
     if kind == 1:
         return NewMessage(value, tenant=tenant, key=chance.choice(KEYS))
     if kind == 2:
         return NewMessage(value, tenant=tenant, id=f"{name}-id-{number // 20}")
+    if kind == 5:
+        return NewMessage(value, tenant=tenant, expires_ms=chance.randint(*EXPIRY_MS))
     return NewMessage(value, tenant=tenant)

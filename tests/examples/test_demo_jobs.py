@@ -87,6 +87,17 @@ def test_a_job_that_was_done_twice_is_found(plan: JobPlan) -> None:
     assert problems(plan, [*GOOD, ("done", 2)]) == ["job that ended more than once"]
 
 
+def test_a_job_that_was_rejected_twice_is_found(plan: JobPlan) -> None:
+    assert problems(plan, [*GOOD, ("dead", 3)]) == ["job that ended more than once"]
+
+
+@pytest.mark.parametrize("row", [2, 3])
+def test_a_job_that_workers_ended_as_done_and_as_dead_is_found(plan: JobPlan, row: int) -> None:
+    first: EventKind = "done" if row == 3 else "dead"
+    remains = Remains({number: reason for number, reason in REMAINS.dead_reasons.items() if number != str(row)})
+    assert problems(plan, [*GOOD, (first, row)], remains) == ["job that ended more than once"]
+
+
 def test_a_job_that_is_done_and_dead_is_found(plan: JobPlan) -> None:
     both = Remains({**REMAINS.dead_reasons, "0": "exhausted"})
     assert problems(plan, GOOD, both) == ["job that ended more than once"]

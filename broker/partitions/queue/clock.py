@@ -58,7 +58,7 @@ class QueueClock:
         self.is_running = False
         """Whether the clock advances. False from the start of the process until a quorum's clocks are known."""
         self.stepped_ms = 0
-        """The length of the last step forward, at the start or by an operator."""
+        """By how much it was set forward in all, at the start and by operators. The first time of a new partition is no step."""
         self._time_ns = last_append_time_ms * _MS
         """The clock at `_read_at_ns`, in nanoseconds since the epoch."""
         self._read_at_ns = boottime_ns()
@@ -120,7 +120,7 @@ class QueueClock:
                 pb.INVALID_ARGUMENT,
                 f"the queue clock is at {now_ms} ms and the brokers' clocks are at {median_ms} ms: it can only be set to a time between",
             )
-        self.stepped_ms = self._raise_to(target_ms)
+        self.stepped_ms += self._raise_to(target_ms)
 
     @property
     def difference_ms(self) -> int | None:
@@ -133,7 +133,9 @@ class QueueClock:
         median_ms = self._median_ms()
         if median_ms is not None:
             self.is_running = True
-            self.stepped_ms = self._raise_to(median_ms)
+            is_new = self._time_ns == 0
+            raised_ms = self._raise_to(median_ms)
+            self.stepped_ms += 0 if is_new else raised_ms
             self._compare()
 
     def _raise_to(self, target_ms: int) -> int:

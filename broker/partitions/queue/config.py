@@ -28,6 +28,7 @@ class QueueConfig:
     tenant_messages_max: int = 0
     tenant_bytes_max: int = 0
     dead_messages_max: int = keys.DEAD_MAX_MESSAGES.value_in({})
+    dead_bytes_max: int = keys.DEAD_MAX_BYTES.value_in({})
     dead_retention_ms: int = keys.DEAD_RETENTION_MS.value_in({})
     """`DEAD_FOREVER`: the dead are kept."""
     dead_letter_topic: str = ""
@@ -50,6 +51,7 @@ def queue_config(config: Mapping[str, str]) -> QueueConfig:
         tenant_messages_max=keys.TENANT_MAX_MESSAGES.value_in(config),
         tenant_bytes_max=keys.TENANT_MAX_BYTES.value_in(config),
         dead_messages_max=keys.DEAD_MAX_MESSAGES.value_in(config),
+        dead_bytes_max=keys.DEAD_MAX_BYTES.value_in(config),
         dead_retention_ms=keys.DEAD_RETENTION_MS.value_in(config),
         dead_letter_topic=keys.DEAD_LETTER_TOPIC.value_in(config),
     )

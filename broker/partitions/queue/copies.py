@@ -98,6 +98,8 @@ class QueueCopies:
         """Refusals since the last success."""
         self._count_max = COPY_MESSAGES_MAX
         """Messages of the next batch: fewer while the target has little room."""
+        self._sent_count = 0
+        """Messages of the last batch."""
         self.begun_at = 0.0
         """Loop time of the last turn. Partitions take turns."""
         self.copied_total = 0
@@ -175,6 +177,7 @@ class QueueCopies:
             return None
         bytes_max = min(COPY_BYTES_MAX, target.batch_bytes_max - BATCH_OVERHEAD_BYTES)
         messages = first_run(found.messages, self._count_max, bytes_max)
+        self._sent_count = len(messages)
         tenants = self._partition.tenant_names(messages)
         run = run_of(messages, self._scalars)
         stored = await self._partition.read_bodies([message.sequence for message in messages])
@@ -215,10 +218,13 @@ class QueueCopies:
             self._pause()  # nothing was copied since the last restart
 
     def on_refused(self, error: RequestError) -> None:
-        """Wait before the next attempt, and try fewer messages if that may help."""
+        """Wait before the next attempt, and try fewer messages if that may help. Only a single one is tried less often each time."""
         self.refused_total += 1
         if error.code in _SMALLER_HELPS:
-            self._count_max = max(1, self._count_max // 2)
+            is_single, self._count_max = self._sent_count <= 1, max(1, self._sent_count // 2)
+            if not is_single:
+                self._retry_at = self._host.loop.time() + RETRY_SECONDS_MIN
+                return
         self.pause()
 
     def pause(self) -> None:

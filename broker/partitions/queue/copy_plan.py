@@ -16,6 +16,7 @@ from raftmq.broker.partitions.queue.config import queue_config
 from raftmq.fsm.metadata_views import TopicView
 from raftmq.fsm.queue.message import Message
 from raftmq.fsm.queue.state import QueueScalars
+from raftmq.fsm.queue.topic_config import reason_against_copies
 from raftmq.fsm.topic_kinds import QUEUE
 from raftmq.proto import queue_pb2 as pb
 
@@ -68,7 +69,7 @@ def target_of(name: str, topic: TopicView | None, source_partition: int, scalars
         scalars: Its numbers. They name the partition of the target once there were copies to it.
 
     Raises:
-        RequestError: UNKNOWN_TOPIC, TOPIC_KIND_MISMATCH. The dead wait.
+        RequestError: UNKNOWN_TOPIC, TOPIC_KIND_MISMATCH, INVALID_CONFIG. The dead wait.
     """
     if topic is None:
         raise RequestError(pb.UNKNOWN_TOPIC, f"there is no topic {name!r}: create it, or change dead.letter.topic")
@@ -76,6 +77,9 @@ def target_of(name: str, topic: TopicView | None, source_partition: int, scalars
         raise RequestError(
             pb.TOPIC_KIND_MISMATCH, f"topic {name} is of kind {topic.kind!r}: dead.letter.topic needs a queue topic"
         )
+    reason = reason_against_copies(topic.config, len(topic.group_ids))
+    if reason:
+        raise RequestError(pb.INVALID_CONFIG, f"topic {name} cannot take dead messages: {reason}")
     is_aimed = scalars.copy_epoch > 0 and scalars.copy_topic == topic.topic_id
     partition = scalars.copy_partition if is_aimed else source_partition % len(topic.group_ids)
     config = queue_config(topic.config)

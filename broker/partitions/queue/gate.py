@@ -14,6 +14,7 @@ from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.partitions.pending_append import Applied, PendingAppend
 from raftmq.broker.partitions.queue.clock import QueueClock
 from raftmq.broker.partitions.queue.config import QueueConfig
+from raftmq.fsm.queue.jobs import is_in_subtrees
 from raftmq.fsm.queue.limits import TENANTS_MAX
 from raftmq.fsm.queue.partition import QueuePartition
 from raftmq.fsm.queue.results import Enqueued
@@ -24,6 +25,8 @@ from raftmq.queue_batch import QueueFields, validate_queue
 _FULL_RETRY_MS: Final = 200
 _LIMITS: Final = BatchLimits(message_bytes_max=MESSAGE_BYTES_MAX)
 """Of a batch that was checked before, perhaps under other limits of its topic."""
+TENANTS_EXAMINED_MAX: Final = 16
+"""Tenants of proposed messages that are compared with a consumer's filter. With more of them any consumer may be meant."""
 _SETTINGS_RETRY_MS: Final = 10
 """About a commit: the settings are under way."""
 
@@ -102,6 +105,26 @@ class QueueGate:
         """Return the number of proposed messages that a consumer may lease as soon as they are applied."""
         self._forget_applied()
         return self._proposed.immediate
+
+    def leasable(self, subtrees: tuple[str, ...], *, is_readable: bool) -> int:
+        """Return how many proposed messages a lease may find as soon as they are applied.
+
+        Args:
+            subtrees: The tenants of the lease. Empty: all.
+            is_readable: Whether the machine may be looked at, to leave out tenants that are paused or at their limit of leases.
+        """
+        self._forget_applied()
+        immediate, names = self._proposed.immediate, self._proposed.tenant_messages
+        if not immediate or len(names) > TENANTS_EXAMINED_MAX:
+            return immediate
+        found = 0
+        for name, count in names.items():
+            path = name.decode()
+            if subtrees and not is_in_subtrees(path, subtrees):
+                continue
+            if not is_readable or self._machine.is_open_to(path):
+                found += count
+        return min(found, immediate)
 
     def check(self, batch: bytes, bytes_max: int) -> BatchHeader:
         """See `AppendGate`."""

@@ -17,7 +17,7 @@ from raftmq.broker.partitions.queue.config import QueueConfig
 from raftmq.broker.replica.deadline_timer import DeadlineTimer
 from raftmq.broker.replica.replica import Replica
 from raftmq.fsm.queue.commands import ContinueJob, JobFilter, JobKind, StartJob
-from raftmq.fsm.queue.jobs import JobRow
+from raftmq.fsm.queue.jobs import JobRow, is_surplus
 from raftmq.fsm.queue.limits import JOBS_MAX
 from raftmq.fsm.queue.message import Message
 from raftmq.fsm.queue.partition import QueuePartition
@@ -65,6 +65,10 @@ class QueueJobs:
             self._timer.cancel()
             self._next_at.clear()
             self.finished.clear()
+
+    def wake(self) -> None:
+        """Look again at the next slice: the timer does not see that a doubted leadership was confirmed."""
+        self._continue()
 
     def _continue(self) -> None:
         """Propose the next slice, or set the timer to it."""
@@ -119,11 +123,10 @@ class QueueJobs:
         if config.dead_letter_topic and oldest.dead_number > machine.state.scalars.copied_dead:
             return  # it waits for its copy
         before_ms = 0 if config.dead_retention_ms < 0 else max(0, now_ms - config.dead_retention_ms)
-        is_surplus = 0 < config.dead_messages_max < machine.state.scalars.dead_count
-        if is_surplus or oldest.dead_at < before_ms:
-            await self._commands.submit(
-                StartJob(JobKind.RETAIN, JobFilter(before_ms=before_ms, keep_count=config.dead_messages_max))
-            )
+        keep_count, keep_bytes = config.dead_messages_max, config.dead_bytes_max
+        if is_surplus(machine.state.scalars, keep_count, keep_bytes) or oldest.dead_at < before_ms:
+            chosen = JobFilter(before_ms=before_ms, keep_count=keep_count, keep_bytes=keep_bytes)
+            await self._commands.submit(StartJob(JobKind.RETAIN, chosen))
 
 
 def slice_messages(messages_per_second: int) -> int:

@@ -29,8 +29,8 @@ from raftmq.raft.ready import RoleChange
 REST_SECONDS: Final = 0.05
 """The pause of all consumers after a lease that failed or could not be proposed, and the pause of a consumer that waits for one key and found
 it blocked, unless memory knows that the key's head is ready. Nobody must propose one lease after the other in vain."""
-GIVEN_BACK: Final = SettleDetail(delay_ms=0, is_counted=False)
-"""Arguments of a release without work."""
+GIVEN_BACK: Final = SettleDetail(is_counted=False)
+"""Arguments of a release without work. It has no delay, so the message keeps its due time and its place."""
 
 
 class Filter(NamedTuple):
@@ -50,8 +50,8 @@ class Consumer(Protocol):
     is_gone: bool
     """Whether it takes nothing more."""
 
-    def reserve(self, messages_max: int) -> tuple[int, int]:
-        """Reserve credit for at most so many messages. Return the messages and their bytes: (0, 0) without credit."""
+    def reserve(self, leases: QueueLeases, messages_max: int) -> tuple[int, int]:
+        """Reserve credit for at most so many messages of a partition. Return the messages and their bytes: (0, 0) without credit."""
         ...
 
     def on_leased(self, leases: QueueLeases, reserved: tuple[int, int], leased: Leased | None) -> None:
@@ -61,7 +61,7 @@ class Consumer(Protocol):
         """
         ...
 
-    def on_refused(self, reserved: tuple[int, int]) -> None:
+    def on_refused(self, leases: QueueLeases, reserved: tuple[int, int]) -> None:
         """Take the reserved credit back: no command was proposed. Another is tried later."""
         ...
 
@@ -74,7 +74,7 @@ class QueueLeases:
         loop: asyncio.AbstractEventLoop,
         replica: Replica[QueuePartition],
         commands: QueueCommands,
-        enqueued: Callable[[], int],
+        enqueued: Callable[[tuple[str, ...]], int],
         is_single_active: Callable[[], bool],
     ) -> None:
         """Take functions that tell about the partition.
@@ -83,7 +83,8 @@ class QueueLeases:
             loop: The node's event loop.
             replica: The partition's replica.
             commands: Proposes the leases.
-            enqueued: Returns how many proposed messages can be leased as soon as they are applied.
+            enqueued: Returns how many proposed messages of some subtrees of tenants (empty: of all) can be leased as soon as they are
+                applied.
             is_single_active: Returns whether only one consumer at a time may lease.
         """
         self._replica = replica
@@ -109,6 +110,11 @@ class QueueLeases:
         """Return the number of consumers that wait."""
         return len(self._waiting)
 
+    @property
+    def leased_count(self) -> int:
+        """Return the number of leased messages of all consumers."""
+        return self._replica.state_machine.leased_count
+
     def add(self, consumer: Consumer) -> None:
         """Let a consumer wait, behind all others."""
         self._waiting.append(consumer)
@@ -130,7 +136,7 @@ class QueueLeases:
         replica = self._replica
         if not replica.is_leader or (self._is_single_active() and not self._is_vacant()):
             return False
-        if self._enqueued() > 0 or replica.applier.is_suspended:
+        if self._enqueued(wanted.tenants) > 0 or replica.applier.is_suspended:
             return True
         return replica.state_machine.is_leasable(wanted.tenants)
 
@@ -143,13 +149,13 @@ class QueueLeases:
         replica = self._replica
         if not replica.is_leader:
             return False
-        return self._enqueued() > 0 or (not replica.applier.is_suspended and replica.state_machine.is_leasable())
+        return self._enqueued(()) > 0 or (not replica.applier.is_suspended and replica.state_machine.is_leasable())
 
     def _propose(self) -> None:
         """Propose a lease for each consumer with credit, as far as there may be messages for it."""
         if not self._waiting or not self._replica.is_leader or self._retry is not None:
             return
-        enqueued, machine = self._enqueued(), self._replica.state_machine
+        enqueued, machine = self._enqueued(()), self._replica.state_machine
         is_readable = not self._replica.applier.is_suspended
         ready = machine.ready_count if is_readable and machine.is_leasable() else 0
         available = min(ready + enqueued - self._requested, ITEMS_WORK_MAX)
@@ -160,21 +166,25 @@ class QueueLeases:
             if available <= 0:
                 return
             wanted = consumer.filter
-            is_head_ready = (
-                machine.is_key_leasable(wanted.tenants[0], wanted.key) if wanted.key and is_readable else None
-            )
-            if consumer in self._resting and not is_head_ready:
-                continue
-            if is_head_ready is False and not enqueued:
-                continue
-            if wanted.tenants and not enqueued and not (is_readable and machine.is_leasable(wanted.tenants)):
-                continue
-            reserved = consumer.reserve(available)
+            findable = self._findable(consumer, ready, is_readable=is_readable) if wanted.tenants else available
+            reserved = consumer.reserve(self, min(available, findable)) if findable else (0, 0)
             if reserved[0]:
                 available -= reserved[0]
                 self._active = consumer if is_single else None
                 if not self._lease(consumer, reserved) or is_single:
                     return  # the others would be refused, too
+
+    def _findable(self, consumer: Consumer, ready: int, *, is_readable: bool) -> int:
+        """Return how many messages a consumer with a filter may find: at most `ready` of those that are ready, and the proposed ones."""
+        machine, wanted = self._replica.state_machine, consumer.filter
+        enqueued = self._enqueued(wanted.tenants)
+        is_head_ready = machine.is_key_leasable(wanted.tenants[0], wanted.key) if wanted.key and is_readable else None
+        if consumer in self._resting and not is_head_ready:
+            return 0
+        if is_head_ready is False and not enqueued:
+            return 0
+        is_ready = is_readable and machine.is_leasable(wanted.tenants)
+        return (ready if is_ready else 0) + enqueued
 
     def _turns(self) -> Iterator[Consumer]:
         """Iterate over all consumers, beginning with the one after the last that this returned."""
@@ -206,7 +216,7 @@ class QueueLeases:
         try:
             future = self._commands.submit(command)
         except RequestError:
-            consumer.on_refused(reserved)
+            consumer.on_refused(self, reserved)
             self._rest()
             return False
         self._requested += messages

@@ -75,7 +75,7 @@ class PartitionQueue:
         )
         self.chains = QueueChains(host.loop, replica, self.gate, self.appends, lambda: self.config().batch_bytes_max)
         self.leases = QueueLeases(
-            host.loop, replica, self.commands, lambda: self.gate.immediate, lambda: self.config().is_single_active
+            host.loop, replica, self.commands, self._enqueued, lambda: self.config().is_single_active
         )
         self.jobs = QueueJobs(host.loop, replica, self.commands)
         self.schedules = QueueSchedules(host.loop, self)
@@ -85,6 +85,9 @@ class PartitionQueue:
         self.statistics = QueueStatistics(replica, self.clock, self.leases)
         replica.role_listeners.append(lambda _change: self.appends.start_term())
         replica.restored_listeners.append(self.bodies.clear)
+
+    def _enqueued(self, subtrees: tuple[str, ...]) -> int:
+        return self.gate.leasable(subtrees, is_readable=not self.replica.applier.is_suspended)
 
     def _on_enqueued(self) -> None:
         self.leases.wake()
@@ -149,6 +152,12 @@ class PartitionQueue:
             self._topic = topic
             self._config = queue_config(topic.config) if topic is not None else _DEFAULT_CONFIG
         return self._config
+
+    @property
+    def partition_count(self) -> int:
+        """Return the number of the topic's partitions, according to this node's metadata."""
+        self.config()
+        return 1 if self._topic is None else len(self._topic.group_ids)
 
     # ------------------------------------------------------------------------------------------------ messages
 

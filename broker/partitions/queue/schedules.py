@@ -44,7 +44,7 @@ from raftmq.fsm.queue.commands import (
     PutSchedule,
     SkipFirings,
 )
-from raftmq.fsm.queue.limits import SCHEDULE_BYTES_MAX, SCHEDULES_MAX
+from raftmq.fsm.queue.limits import SCHEDULE_BYTES_MAX, SCHEDULES_BYTES_MAX, SCHEDULES_MAX
 from raftmq.fsm.queue.partition import QueuePartition
 from raftmq.fsm.queue.results import Code, Refused, ScheduleChanged
 from raftmq.fsm.queue.schedules import ScheduleRow
@@ -63,6 +63,13 @@ RETRY_SECONDS: Final = 0.5
 """The pause after firings that were refused."""
 UNREADABLE_SECONDS: Final = 60.0
 """The pause after a schedule that this broker cannot compute. Another leader may."""
+TENANT_REFUSED_SECONDS: Final = 5.0
+"""The pause after a schedule whose tenant takes no message. It is longer than a look at all schedules, so that those of other tenants get
+their turn."""
+NEXT_LOOK_SECONDS: Final = 0.01
+"""The pause after a round in which every schedule was refused for its tenant."""
+_TENANT_REFUSALS: Final = frozenset({pb.TENANT_FULL, pb.TOO_MANY_TENANTS})
+"""Refusals that say nothing about messages of other tenants."""
 
 
 class ScheduledPartition(Protocol):
@@ -73,6 +80,11 @@ class ScheduledPartition(Protocol):
     commands: QueueCommands
     gate: QueueGate
     appends: PartitionAppends
+
+    @property
+    def partition_count(self) -> int:
+        """Return the number of the topic's partitions."""
+        ...
 
     def config(self) -> QueueConfig:
         """Return the topic's settings in force."""
@@ -85,6 +97,7 @@ class ScheduleState(NamedTuple):
     version: int
     next_due_ms: int
     """-1: it does not fire again."""
+    is_paused: bool
 
 
 class QueueSchedules:
@@ -97,8 +110,8 @@ class QueueSchedules:
         self._retry_at = 0.0
         self._under_way = 0
         """Proposals of the present round that are not applied yet."""
-        self._unreadable: dict[str, float] = {}
-        """Schedules that this broker cannot compute, and the loop time of the next attempt."""
+        self._resting: dict[str, float] = {}
+        """Schedules that this broker cannot compute, or whose tenant takes no message, and the loop time of the next attempt."""
         self._throttle = LogThrottle()
         replica = partition.replica
         replica.progress_listeners.append(self._fire_due)
@@ -107,10 +120,14 @@ class QueueSchedules:
     def _on_role(self, change: RoleChange) -> None:
         if change.role is not Role.LEADER:
             self._timer.cancel()
-            self._unreadable.clear()
+            self._resting.clear()
             self._retry_at = 0.0
 
     # ------------------------------------------------------------------------------------------------------------- firing
+
+    def wake(self) -> None:
+        """Look again at what is due: the timer does not see that the queue clock jumped, or that a doubted leadership was confirmed."""
+        self._fire_due()
 
     def _fire_due(self) -> None:
         """Begin a round of firings, or set the timer to the next one."""
@@ -128,19 +145,20 @@ class QueueSchedules:
         self._retry_at = now + RETRY_SECONDS
         names = [
             name
-            for name in schedules.due_by(now_ms, FIRINGS_MAX + len(self._unreadable))
-            if self._unreadable.get(name, 0.0) <= now
+            for name in schedules.due_by(now_ms, FIRINGS_MAX + len(self._resting))
+            if self._resting.get(name, 0.0) <= now
         ]
-        if names:
-            self._begin_round(names[:FIRINGS_MAX], now_ms)
+        if names and not self._begin_round(names[:FIRINGS_MAX], now_ms):
+            self._retry_at = now + NEXT_LOOK_SECONDS
         if not self._under_way:
             self._timer.set(self._retry_at)
 
-    def _begin_round(self, names: list[str], now_ms: int) -> None:
-        """Propose the next step of each schedule, as far as the time suffices."""
+    def _begin_round(self, names: list[str], now_ms: int) -> bool:
+        """Propose the next step of each schedule, as far as the time suffices. Return False if all of them rest now."""
         table = self._partition.replica.state_machine.schedules.table
         began_at = self._loop.time()
         payloads: list[bytes] = []
+        was_tried = False
         self._partition.appends.start_term()
         for name in names:
             row = table.get(name)
@@ -150,30 +168,43 @@ class QueueSchedules:
                 continue
             step = plan(definition, row.next_due, now_ms)
             if isinstance(step, Skip):
+                was_tried = True
                 self._skip(SkipFirings(name, row.version, row.next_due, step.next_due, step.count))
             else:
-                payload = _admitted(self._partition.gate, name, row, step.next_due, definition)
-                if payload is None:
+                refusal = self._partition.gate.admit_messages(unpack_fields(definition.message, 0, 1))
+                if refusal is not None and refusal.code in _TENANT_REFUSALS:
+                    self._rest(name, TENANT_REFUSED_SECONDS)
+                elif refusal is not None:
+                    was_tried = True
                     break  # the partition is full
-                payloads.append(payload)
+                else:
+                    was_tried = True
+                    payloads.append(
+                        encode_firing(name.encode(), row.version, row.next_due, step.next_due, definition.message)
+                    )
             if self._loop.time() - began_at > PLANNING_SECONDS:
                 break
         if payloads:
             self._propose(payloads)
+        return was_tried
 
     def _readable(self, name: str, row: ScheduleRow) -> ScheduleDefinition | None:
         """Return the definition of a schedule, or None if this broker cannot read it or does not know its time zone."""
         definition = decode_definition(row.definition)
         reason = "its definition is of a newer version" if definition is None else check_timing(definition.timing)
         if not reason:
-            self._unreadable.pop(name, None)
+            self._resting.pop(name, None)
             return definition
-        if len(self._unreadable) >= SCHEDULES_MAX:
-            self._unreadable.clear()
-        self._unreadable[name] = self._loop.time() + UNREADABLE_SECONDS
+        self._rest(name, UNREADABLE_SECONDS)
         if self._throttle.is_due(name):
             log.warning("schedule_not_computed", group_id=self._partition.replica.group_id, reason=reason)
         return None
+
+    def _rest(self, name: str, seconds: float) -> None:
+        """Leave a schedule alone for a while."""
+        if len(self._resting) >= SCHEDULES_MAX:
+            self._resting.clear()
+        self._resting[name] = self._loop.time() + seconds
 
     def _skip(self, command: SkipFirings) -> None:
         try:
@@ -206,7 +237,8 @@ class QueueSchedules:
     # ------------------------------------------------------------------------------------------------------------ changing
 
     async def put(self, request: pb.PutScheduleRequest, deadline: float) -> ScheduleState:
-        """Create or replace a schedule. One whose rule stays the same keeps its due times.
+        """Create or replace a schedule. One whose rule stays the same keeps its due times, and a paused one stays paused unless it is
+        resumed in so many words: a deploy puts its schedules again, and must not undo the decision of an operator.
 
         Raises:
             RequestError: INVALID_ARGUMENT, CORRUPT_BATCH, RECORD_TOO_LARGE, VERSION_CONFLICT, TOO_MANY_SCHEDULES, the refusals of
@@ -226,12 +258,15 @@ class QueueSchedules:
         wanted = definition_of(request.rule, self._message_of(request.message), now_ms)
         before = self._partition.replica.state_machine.schedule(request.name)
         known = None if before is None else decode_definition(before.definition)
+        was_paused = before is not None and before.is_paused
+        is_paused = request.is_paused if request.HasField("is_paused") else was_paused
         if before is not None and known is not None and is_same_rule(known, wanted) and before.next_due != NEVER:
             wanted = msgspec.structs.replace(wanted, first_ms=known.first_ms)
-            version, next_due_ms, due = before.version, before.next_due, KEEP_DUE
+            next_due_ms, due = before.next_due, KEEP_DUE
+            if was_paused and not is_paused and next_due_ms <= now_ms:
+                next_due_ms = due = due_after(wanted.timing, now_ms)  # as `_pause` resumes
         else:
-            version, next_due_ms = ANY_VERSION, due_after(wanted.timing, now_ms)
-            due = next_due_ms
+            next_due_ms = due = due_after(wanted.timing, now_ms)
         if next_due_ms == NEVER:
             raise RequestError(
                 pb.INVALID_ARGUMENT, f"the schedule {request.name!r} would never fire: its time has passed"
@@ -243,8 +278,10 @@ class QueueSchedules:
                 f"a schedule has at most {SCHEDULE_BYTES_MAX} bytes with its message, but this one has {len(content)}: let the "
                 "message name its data instead",
             )
-        version = request.version if request.HasField("version") else version
-        command = PutSchedule(request.name, content, due, request.is_paused, version)
+        seen = 0 if before is None else before.version
+        command = PutSchedule(
+            request.name, content, due, is_paused, request.version if request.HasField("version") else seen
+        )
         return await self._change(command, next_due_ms, deadline)
 
     def _message_of(self, batch: bytes) -> bytes:
@@ -257,14 +294,31 @@ class QueueSchedules:
             raise RequestError(
                 pb.INVALID_ARGUMENT, "the message of a schedule is a batch of one message without a producer"
             )
+        self._require_place_of_key(batch)
         return batch[HEADER_BYTES:]
+
+    def _require_place_of_key(self, batch: bytes) -> None:
+        """Refuse a key whose order cannot be kept.
+
+        Puts go to the partition of their key, and a schedule is in the partition of its name, which it keeps when its key changes.
+        """
+        partition = self._partition
+        if not partition.config().machine.is_ordered_by_key or partition.partition_count == 1:
+            return
+        keys = unpack_fields(batch, HEADER_BYTES, 1).keys
+        if keys is not None and keys[0] is not None:
+            raise RequestError(
+                pb.INVALID_ARGUMENT,
+                f"the topic has ordered.by.key and {partition.partition_count} partitions, and the message of a schedule is put into the "
+                "partition of the schedule's name: leave out its key, or use a topic with one partition",
+            )
 
     async def change(self, request: pb.ChangeScheduleRequest, deadline: float) -> ScheduleState:
         """Pause or resume a schedule, and fire it now. Raises as `put`, and UNKNOWN_SCHEDULE."""
         if request.pause and request.resume:
             raise RequestError(pb.INVALID_ARGUMENT, "a schedule is paused or resumed, not both")
         row = self._existing(request.name)
-        state = ScheduleState(row.version, row.next_due)
+        state = ScheduleState(row.version, row.next_due, row.is_paused)
         if request.pause or request.resume:
             if request.resume:
                 self._require_writes()
@@ -319,7 +373,7 @@ class QueueSchedules:
         result = await self._partition.commands.execute(command, ScheduleChanged, deadline)
         if isinstance(result, Refused):
             raise _REFUSALS.get(result.code, _invalid)(command.name)
-        return ScheduleState(result.version, next_due_ms)
+        return ScheduleState(result.version, next_due_ms, not isinstance(command, DeleteSchedule) and command.is_paused)
 
     def _existing(self, name: str) -> ScheduleRow:
         row = self._partition.replica.state_machine.schedule(name)
@@ -340,15 +394,6 @@ class QueueSchedules:
             raise refusal
 
 
-def _admitted(
-    gate: QueueGate, name: str, row: ScheduleRow, next_due: int, definition: ScheduleDefinition
-) -> bytes | None:
-    """Return the payload of a firing that the partition accepts, or None."""
-    payload = encode_firing(name.encode(), row.version, row.next_due, next_due, definition.message)
-    fields = unpack_fields(definition.message, 0, 1)
-    return payload if gate.admit_messages(fields) is None else None
-
-
 def _unknown(name: str) -> RequestError:
     return RequestError(pb.UNKNOWN_SCHEDULE, f"there is no schedule {name[:249]!r}: list the schedules of the topic")
 
@@ -359,7 +404,9 @@ def _conflict(name: str) -> RequestError:
 
 def _too_many(_name: str) -> RequestError:
     return RequestError(
-        pb.TOO_MANY_SCHEDULES, f"the partition has {SCHEDULES_MAX} schedules already: delete some, or use another topic"
+        pb.TOO_MANY_SCHEDULES,
+        f"the partition has {SCHEDULES_MAX} schedules already, or {SCHEDULES_BYTES_MAX} bytes of them: delete some, let their messages name "
+        "their data instead, or use another topic",
     )
 
 

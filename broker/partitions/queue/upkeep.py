@@ -19,6 +19,7 @@ from raftmq.broker.partitions.queue.commands import QueueCommands
 from raftmq.broker.partitions.queue.config import QueueConfig
 from raftmq.broker.partitions.queue.jobs import QueueJobs
 from raftmq.broker.partitions.queue.leases import QueueLeases
+from raftmq.broker.partitions.queue.schedules import QueueSchedules
 from raftmq.broker.partitions.queue.statistics import QueueStatistics
 from raftmq.broker.partitions.queue.views import QueueViews, Wanted
 from raftmq.broker.replica.deadline_timer import DeadlineTimer
@@ -60,6 +61,7 @@ class UpheldQueue(Protocol):
     commands: QueueCommands
     leases: QueueLeases
     jobs: QueueJobs
+    schedules: QueueSchedules
     views: QueueViews
     statistics: QueueStatistics
 
@@ -125,6 +127,7 @@ class QueueUpkeep:
 
     def _on_ticked(self) -> None:
         self._is_tick_proposed = False
+        self._on_progress()  # a timer that ended between the application of the tick and now proposed nothing
         self._partition.leases.wake()
 
     # ------------------------------------------------------------------------------------------------ settings
@@ -150,7 +153,10 @@ class QueueUpkeep:
         """Do the periodic work: retain the dead, delete the rows of purged messages, and evacuate bodies that keep a long
         log from being truncated.
         """
+        # timers run in the time of the loop, which stands still while the machine is suspended, and the queue clock does not
         self._on_progress()
+        self._partition.schedules.wake()
+        self._partition.jobs.wake()
         with suppress(RequestError, TimeoutError):  # another replica leads, or the next round succeeds
             async with asyncio.timeout(self._host.timing.retention_check_seconds):
                 await self._look_around()

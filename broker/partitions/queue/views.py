@@ -268,8 +268,8 @@ class QueueViews:
         tenant = self._replica.state_machine.state.tenants.by_number.get(message.tenant)
         return "" if tenant is None else tenant.path
 
-    async def oldest_unread_due(self) -> int | None:
-        """Return the earliest due time of the ready messages that come next and are not in memory, of up to `TENANTS_READ_MAX` tenants."""
+    async def oldest_unread(self) -> int | None:
+        """Return since when the oldest of the messages is ready that come next and are on disk alone, of up to `TENANTS_READ_MAX` tenants."""
         await self._at_rest()
         state = self._replica.state_machine.state
         unread = (one.number for one in state.tenants.living() if one.ready and self._is_unread(one.number))
@@ -277,17 +277,16 @@ class QueueViews:
         if not prefixes:
             return None
         ranges = [RowRange(prefix, keys.after(prefix), HEAD_ROWS_MAX) for prefix in prefixes]
-        return await self._read(ranges, partial(self._earliest_due, state.scalars.generation))
+        return await self._read(ranges, partial(self._oldest, state.scalars.generation))
 
     def _is_unread(self, tenant: int) -> bool:
         window = self._replica.state_machine.state.store.ready.get(tenant)
         return window is None or window.is_unread()
 
-    def _earliest_due(self, generation: int, found: RowsFound) -> int | None:
+    def _oldest(self, generation: int, found: RowsFound) -> int | None:
         if generation != self._replica.state_machine.state.scalars.generation:
             return None
-        listed = (next(self._on_disk(rows, Wanted()), None) for rows in found)
-        return min((one[1].due for one in listed if one is not None), default=None)
+        return min((m.ready_since for rows in found for _, m in self._on_disk(rows, Wanted())), default=None)
 
     # -------------------------------------------------------------------------------------------------------------- reads
 

@@ -6,18 +6,38 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from raftmq.broker.partitions.queue.leases import Filter, QueueLeases
-from raftmq.broker.services.queue.credit import Credit, Reserved
+from raftmq.broker.services.queue.credit import UNSETTLED_MAX, Credit, Reserved
 from raftmq.broker.services.queue.deliveries import Deliveries, Delivery, ServedPartition
 from raftmq.fsm.queue.results import Leased
+
+
+class _Place:
+    """A partition at which a consumer waits, and the messages of it that the consumer has."""
+
+    __slots__ = ("partition", "reserved", "unsettled")
+
+    def __init__(self, partition: ServedPartition) -> None:
+        self.partition = partition
+        self.reserved = 0
+        """Messages of leases that are being proposed, at most."""
+        self.unsettled = 0
+        """Leased messages whose settlement was not answered. Those that were settled in another way, or whose lease ended, still count."""
+
+    def room(self) -> int:
+        """Return how many more messages the consumer may have."""
+        leased = self.partition.queue.leases.leased_count  # no more can be unsettled
+        return UNSETTLED_MAX - self.reserved - min(self.unsettled, leased)
 
 
 class _Pending:
     """A lease whose messages are being read."""
 
-    __slots__ = ("delivery", "is_done", "reserved")
+    __slots__ = ("delivery", "is_done", "leased_messages", "place", "reserved")
 
-    def __init__(self, reserved: Reserved) -> None:
+    def __init__(self, reserved: Reserved, place: _Place | None, leased_messages: int) -> None:
         self.reserved = reserved
+        self.place = place
+        self.leased_messages = leased_messages
         self.is_done = False
         self.delivery: Delivery | None = None
 
@@ -58,7 +78,8 @@ class QueueConsumer:
         self._on_delivery = on_delivery
         self._on_free = on_free
         self._auto_accept = auto_accept
-        self._partitions: dict[QueueLeases, ServedPartition] = {}
+        self._places: dict[QueueLeases, _Place] = {}
+        self._by_number: dict[int, _Place] = {}
         self._pending: deque[_Pending] = deque()
         self.is_paused = False
         """Whether nothing is leased although there is credit."""
@@ -68,22 +89,29 @@ class QueueConsumer:
     @property
     def partitions(self) -> Iterable[ServedPartition]:
         """Return the partitions at which it waits."""
-        return self._partitions.values()
+        return [place.partition for place in self._places.values()]
 
     def attach(self, partitions: Iterable[ServedPartition]) -> None:
         """Wait at exactly these partitions."""
         wanted = {partition.queue.leases: partition for partition in partitions}
-        for leases in [leases for leases in self._partitions if leases not in wanted]:
-            del self._partitions[leases]
+        for leases in [leases for leases in self._places if leases not in wanted]:
+            del self._places[leases]
             leases.remove(self)
         for leases, partition in wanted.items():
-            if leases not in self._partitions:
-                self._partitions[leases] = partition
+            if leases not in self._places:
+                self._places[leases] = _Place(partition)
                 leases.add(self)
+        self._by_number = {place.partition.number: place for place in self._places.values()}
+
+    def on_settled(self, number: int, messages: int) -> None:
+        """Count messages of a partition as settled by the caller."""
+        place = self._by_number.get(number)
+        if place is not None:
+            place.unsettled = max(0, place.unsettled - messages)
 
     def wake(self) -> None:
         """Look for messages after the credit has grown."""
-        for leases in self._partitions:
+        for leases in self._places:
             leases.wake()
 
     def close(self) -> None:
@@ -93,27 +121,39 @@ class QueueConsumer:
 
     # ------------------------------------------------------------------------------------------------ as the leases see it
 
-    def reserve(self, messages_max: int) -> tuple[int, int]:
+    def reserve(self, leases: QueueLeases, messages_max: int) -> tuple[int, int]:
         """See `Consumer`."""
-        return (0, 0) if self.is_gone or self.is_paused else self._credit.reserve(messages_max)
+        place = self._places.get(leases)
+        if place is None or self.is_gone or self.is_paused or (room := place.room()) <= 0:
+            return (0, 0)
+        reserved = self._credit.reserve(min(messages_max, room))
+        place.reserved += reserved.messages
+        return reserved
 
-    def on_refused(self, reserved: tuple[int, int]) -> None:
+    def on_refused(self, leases: QueueLeases, reserved: tuple[int, int]) -> None:
         """See `Consumer`."""
         self._credit.settle(Reserved(*reserved), 0, 0)
+        place = self._places.get(leases)
+        if place is not None:
+            place.reserved -= reserved[0]
 
     def on_leased(self, leases: QueueLeases, reserved: tuple[int, int], leased: Leased | None) -> None:
         """See `Consumer`."""
-        pending = _Pending(Reserved(*reserved))
+        place = self._places.get(leases)
+        messages = sum(leased.counts) if leased is not None and not self._auto_accept else 0
+        if place is not None:
+            place.reserved -= reserved[0]
+            place.unsettled += messages
+        pending = _Pending(Reserved(*reserved), place, messages)
         self._pending.append(pending)
-        partition = self._partitions.get(leases)
         if leased is None or not leased.counts:
             self._on_read(pending, None)
-        elif partition is None:  # it waits there no more
+        elif place is None:  # it waits there no more
             leases.give_back(leased)
             self._on_read(pending, None)
         else:
             self._deliveries.deliver(
-                partition, leased, lambda found: self._on_read(pending, found), auto_accept=self._auto_accept
+                place.partition, leased, lambda found: self._on_read(pending, found), auto_accept=self._auto_accept
             )
 
     def _on_read(self, pending: _Pending, delivery: Delivery | None) -> None:
@@ -127,10 +167,14 @@ class QueueConsumer:
 
     def _deliver(self, pending: _Pending) -> None:
         delivery = pending.delivery
+        messages, size = (0, 0) if delivery is None else (delivery.messages, len(delivery.block))
+        self._credit.settle(pending.reserved, messages, size)
+        if pending.place is not None and pending.leased_messages:
+            pending.place.unsettled -= (
+                pending.leased_messages - messages
+            )  # those that could not be delivered are given back
         if delivery is None:
-            self._credit.settle(pending.reserved, 0, 0)
             return
-        self._credit.settle(pending.reserved, delivery.messages, len(delivery.block))
         if self.is_gone:
             delivery.give_back()
         else:

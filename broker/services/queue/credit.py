@@ -8,6 +8,11 @@ LEASE_BYTES_MAX: Final = 1 << 20
 """Bodies of one lease, except that one message always fits. The answer with several leases stays below gRPC's limit of 4 MiB."""
 
 
+UNSETTLED_MAX: Final = 10_000
+"""Messages of one partition that a stream may have without settling them. Every replica keeps the rows of leased messages in memory, some 5 MB for
+these. With more credit a stream gets the next ones as it settles."""
+
+
 class Reserved(NamedTuple):
     """A part of the credit that belongs to a lease that is being proposed."""
 

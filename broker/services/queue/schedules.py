@@ -27,7 +27,7 @@ class QueueScheduleService:
         deadline = call.within(request.timeout_ms, self._partitions.now)
         partition = await self._partitions.one(request.topic_id, request.partition, request.metadata_revision, deadline)
         state = await partition.schedules.put(request, deadline)
-        return pb.PutScheduleResponse(version=state.version, next_due_ms=state.next_due_ms)
+        return pb.PutScheduleResponse(version=state.version, next_due_ms=state.next_due_ms, is_paused=state.is_paused)
 
     async def change_schedule(self, request: pb.ChangeScheduleRequest, call: Call) -> pb.ChangeScheduleResponse:
         """Pause, resume or fire a schedule. See `QueueSchedules.change`."""

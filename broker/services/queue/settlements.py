@@ -65,6 +65,11 @@ def settle_command(ack: pb.PartitionAck, lease_ms: int) -> Settle:
     )
 
 
+def settled_messages(ack: pb.PartitionAck) -> int:
+    """Return how many messages an answered request settled, or has no lease of any more. Renewals keep theirs."""
+    return sum(count for operation, count in zip(ack.operations, ack.counts, strict=False) if operation != pb.RENEW)
+
+
 def chain_command(ack: pb.PartitionAck) -> Chain:
     """Return the acceptances with messages to put. The numbers of these messages are checked when it is submitted.
 

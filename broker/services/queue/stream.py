@@ -20,7 +20,7 @@ from raftmq.broker.services.queue.consumer import QueueConsumer
 from raftmq.broker.services.queue.credit import Credit
 from raftmq.broker.services.queue.deliveries import Deliveries, Delivery
 from raftmq.broker.services.queue.poll import block_message, wanted_messages
-from raftmq.broker.services.queue.settlements import Settlements
+from raftmq.broker.services.queue.settlements import Settlements, settled_messages
 from raftmq.broker.services.queue.topics import QueueTopics
 from raftmq.proto import queue_pb2 as pb
 
@@ -190,7 +190,10 @@ class ConsumerStream:
     def _answer(self, acks: _Acks) -> None:
         message = pb.QueueStreamResponse(correlation_id=acks.message.correlation_id)
         for ack, begun in zip(acks.message.acks, acks.begun, strict=True):
-            message.results.append(self._settlements.answer(ack, begun))
+            result = self._settlements.answer(ack, begun)
+            message.results.append(result)
+            if self._consumer is not None and not result.HasField("error"):
+                self._consumer.on_settled(ack.partition, settled_messages(ack))
         self._outgoing.append(_Response(message, [], is_answer=True))
         self._tell_changed()
         if self._consumer is not None:

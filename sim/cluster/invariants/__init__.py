@@ -28,6 +28,7 @@
 | `CountsHold`: the counts of a queue partition equal a recount; `EqualState` for a queue's memory and disk | `queue_state.py` |
 | `RowsAgree`, `BodiesStay`: the durable rows of a queue describe the same messages, and each message's body is found | `queue_rows.py` |
 | `WorkBounded`: no entry of a queue touches more messages than it may | `queue_work.py` |
+| `CopiesAreDeaths`, `CopiedOnce`, `RecordedAfterCopied`: each dead message is in the dead letter topic once, in order, before that is recorded | `dead_letters.py` |
 | `QueueClockHolds`: a queue's clock never goes back, and is near the correct time | `queue_clock.py` |
 
 Two more are not in these files. `NoDefect` (`../checker.py`): an internal rule of the product broke without a fault that explains it.

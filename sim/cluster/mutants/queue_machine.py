@@ -81,6 +81,13 @@ def promoted_early() -> None:
     QueueState.admit = hasty  # type: ignore[method-assign]
 
 
+@queue_mutant("a failed attempt is repeated without the topic's delay", queues={"config": {"backoff.base.ms": "400"}})
+def retries_without_backoff() -> None:
+    from raftmq.fsm.queue.state import QueueState
+
+    replace_method(QueueState, "retry_due", lambda _original: lambda _self, m: m.due)
+
+
 @queue_mutant("the delay of a release is ignored")
 def release_forgets_its_delay() -> None:
     import msgspec

@@ -30,6 +30,8 @@ class Ledger:
         """The Raft groups of all queue partitions. A history names partitions by them."""
         self.ordered: dict[int, None] = {}
         """Those that keep the order of keys. No message dies there by itself."""
+        self.backoffs_ms: dict[int, int] = {}
+        """The least delay after a failed attempt, by group."""
         self.known: list[tuple[int, int]] = []
         """(group, sequence) of the newest acknowledged messages."""
         self.seen_ms: dict[int, int] = {}

@@ -53,6 +53,7 @@ def settled_messages(command: Settle, codes: Sequence[int] | None) -> tuple[Sett
                 None if codes is None else answer_of(codes[place]),
                 max(detail.delay_ms, 0) if operation == Operation.RELEASE else 0,
                 detail.lease_ms if operation == Operation.RENEW else 0,
+                operation == Operation.RELEASE and detail.is_counted and detail.delay_ms < 0,
             )
         )
     return tuple(found)

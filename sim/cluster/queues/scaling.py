@@ -53,7 +53,7 @@ def offer_queues(options: QueueOptions) -> Callable[[], None]:
         return InitializeCluster(cluster_id, min(feature_level, options.starts_at_level), *others)
 
     small_gathering = replace(
-        commands.GATHERING, entry_commands_max=SMALL_WORK_MAX // 2, entry_bytes_max=SMALL_WORK_MAX // 2
+        commands.GATHERING, entry_commands_max=SMALL_WORK_MAX // 2, entry_work_max=SMALL_WORK_MAX // 2
     )
     changes: list[tuple[Any, str, Any]] = [
         (SimConfig, "timing", short_timing),

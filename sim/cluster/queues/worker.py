@@ -267,9 +267,7 @@ def _forget_refusal(message: SettledMessage) -> SettledMessage:
     """Return a settlement without its refusal: an earlier attempt, which nobody remembers, may have been the reason of it."""
     if message.answer in (Answer.DONE, Answer.DIED):
         return message
-    return SettledMessage(
-        message.verb, message.sequence, message.lease_number, None, message.delay_ms, message.lease_ms
-    )
+    return replace(message, answer=None)
 
 
 async def _execute(item: object, partition: PartitionQueue, deadline: float) -> object:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from math import inf
 from typing import Any
 
 from raftmq.client.admin.admin import Admin
 from raftmq.errors import RaftMQError, UnsupportedVersionError
+from raftmq.fsm.queue.topic_config import queue_settings
 
 from sim.cluster.cluster import Cluster
 from sim.cluster.options import Options
@@ -30,6 +31,13 @@ STUCK_SECONDS = 25.0
 """Time after which a partition that gives nothing more is called stuck. It is above the longest lease with its grace, and the longest delay."""
 
 Spawn = Callable[[str, Coroutine[Any, Any, Any]], asyncio.Task[Any]]
+
+
+def backoff_ms_min(config: Mapping[str, str]) -> int:
+    """Return the least delay after a failed attempt by the settings of a topic: the first one, with all of its jitter."""
+    settings = queue_settings(config)
+    delay_ms = min(settings.backoff_base_ms, settings.backoff_max_ms)
+    return delay_ms - delay_ms * settings.backoff_jitter_percent // 100
 
 
 class QueueWorkload:
@@ -74,6 +82,7 @@ class QueueWorkload:
         for name, config in topics.items():
             for group_id in await self._create(name, config):
                 self.ledger.groups.append(group_id)
+                self.ledger.backoffs_ms[group_id] = backoff_ms_min(config)
                 if name == ORDERED_TOPIC:
                     self.ledger.ordered[group_id] = None
 

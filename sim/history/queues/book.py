@@ -189,6 +189,16 @@ class Book:
         redrives += self.sweeps(place, Sweep.REDRIVE)
         return any(one.began < lease.taken.ended for one in redrives)
 
+    def is_after(self, place: Place, lease: Lease, moment: float) -> bool:
+        """Return whether a lease certainly began after a change that was answered at a moment, since a leased message is not changed.
+
+        Either it was requested later, or it was still valid later: it was settled.
+        """
+        return lease.taken.began > moment or any(
+            one.is_done and one.message.lease_number == lease.message.lease_number and one.settlement.began > moment
+            for one in self.settled.get(place, ())
+        )
+
     def endings(self, place: Place) -> list[Operation]:
         """Return the operations that finished a message, or may have. Expiry and the end of the last attempt are none."""
         found: list[Operation] = [

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
 
 from sim.history.finding import Finding
 from sim.history.queues.anomalies import (
     duplicated,
     early,
+    expired,
     invented,
     leased_twice,
     lost,
@@ -20,17 +22,23 @@ from sim.history.queues.book import Book
 from sim.history.queues.operations import Operation
 
 
-def judge_queues(operations: Iterable[Operation], ordered_partitions: Collection[int] = ()) -> list[Finding]:
+def judge_queues(
+    operations: Iterable[Operation],
+    ordered_partitions: Collection[int] = (),
+    backoffs_ms: Mapping[int, int] = MappingProxyType({}),
+) -> list[Finding]:
     """Return all broken promises.
 
     Args:
         operations: All operations of all clients, in any order.
         ordered_partitions: Partitions that keep the order of keys, and in which no message dies by itself.
+        backoffs_ms: The least delay after a failed attempt, by partition. None is known for the others.
     """
     book = Book(operations)
     found: list[Finding] = []
-    for anomaly in (invented, duplicated, leased_twice, settled_twice, resurrected, early):
+    for anomaly in (invented, duplicated, leased_twice, settled_twice, resurrected, expired):
         found += anomaly.find(book)
+    found += early.find(book, backoffs_ms)
     found += misordered.find(book, ordered_partitions)
     for last in (stuck, lost):
         found += last.find(book)

@@ -60,6 +60,8 @@ class SentMessage:
     due_ms: int = 0
     """0: see `delay_ms`."""
     may_expire: bool = False
+    expires_ms: int = 0
+    """The time to live after which it is not leased for the first time. 0: none, or not judged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +136,8 @@ class SettledMessage:
     """Release: the delay that was requested. 0: none, or the partition's own."""
     lease_ms: int = 0
     """Renew: the new rest of the lease."""
+    is_backed_off: bool = False
+    """Release: the attempt counts, and the delay is the partition's own."""
 
 
 @dataclass(frozen=True, slots=True)

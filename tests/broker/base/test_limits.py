@@ -7,6 +7,7 @@ import pytest
 from raftmq.broker.base.limits import (
     ACCEPT_FILES,
     ENGINE_FILES,
+    ENTRY_BYTES_MAX,
     FILES_PER_PEER,
     FILES_PER_REPLICA,
     GIB,
@@ -19,7 +20,13 @@ from raftmq.broker.base.limits import (
     within_this_process,
 )
 from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.peers.codec import FRAME_HEADER, encode_message
+from raftmq.fsm.metadata_commands import AlterTopicConfig, encode_command
+from raftmq.fsm.topic_config import MAX_BATCH_BYTES
 from raftmq.proto import queue_pb2 as pb
+from raftmq.raft.entry import Entry, EntryKind, Proposal
+from raftmq.raft.messages import AppendRequest
+from raftmq.types import GroupId, LogIndex, Offset, ReplicaId, Term
 
 from tests.support.broker.harness import running
 
@@ -137,3 +144,26 @@ async def test_placement_uses_each_nodes_own_maximum_not_the_leaders() -> None:
         message = refused.value.detail.message
         assert "broker 1 has 10 of the 10 it takes (its setting partitions_max)" in message
         assert "broker 2 has 1 of the 1 it takes" in message
+
+
+def test_a_peer_frame_holds_the_largest_entry_and_the_largest_batch_is_one() -> None:
+    entry = Entry(LogIndex(1), Term(1), EntryKind.COMMAND, Offset(0), 0, 0, bytes(ENTRY_BYTES_MAX))
+    request = AppendRequest(ReplicaId(1), ReplicaId(2), Term(1), LogIndex(0), Term(0), (entry,), LogIndex(0))
+    frame = sum(len(part) for part in encode_message(GroupId(1), request))
+    assert frame + FRAME_HEADER.size <= Limits().frame_bytes_max
+    batch_bytes_max = int(MAX_BATCH_BYTES.value_in({MAX_BATCH_BYTES.name: str(3_670_016)}))
+    assert max(batch_bytes_max + 64 * 1024, Limits().grpc_message_bytes_max + 64 * 1024) <= ENTRY_BYTES_MAX
+
+
+@pytest.mark.parametrize("kind", [EntryKind.DATA, EntryKind.COMMAND])
+async def test_an_entry_that_no_peer_frame_holds_is_refused_and_appends_nothing(kind: EntryKind) -> None:
+    """It once cut the channel of all groups, again and again, and was never replicated."""
+    async with running() as node:
+        metadata = node.metadata
+        payload = encode_command(AlterTopicConfig(1, {"a": "v" * (ENTRY_BYTES_MAX + 1)}))
+        index = metadata.core.last_index
+        with pytest.raises(RequestError, match="use several requests") as refused:
+            metadata.propose([Proposal(kind, payload)])
+        assert refused.value.code == pb.INVALID_ARGUMENT
+        assert metadata.core.last_index == index
+        assert node.uncommitted == 0

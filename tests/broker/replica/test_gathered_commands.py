@@ -12,7 +12,9 @@ from raftmq.proto import queue_pb2 as pb
 
 from tests.support.broker.harness import Harness, batch, running
 
-LIMITS = GatheringLimits(waiting_max=50, entry_commands_max=10, entry_bytes_max=1000, entries_in_flight_max=2)
+LIMITS = GatheringLimits(
+    waiting_max=50, entry_commands_max=10, entry_bytes_max=1000, entries_in_flight_max=2, entry_work_max=100
+)
 
 
 @pytest.fixture
@@ -43,9 +45,9 @@ def gathered(node: Harness, partition: PartitionLog) -> GatheredCommands[str, Co
 
 
 def submit(
-    commands: GatheredCommands[str, CommitOffset], name: str, offset: int, size: int = 1
+    commands: GatheredCommands[str, CommitOffset], name: str, offset: int, size: int = 1, work: int = 1
 ) -> asyncio.Future[object]:
-    return commands.submit(name, CommitOffset(name, "", 0, offset), size)
+    return commands.submit(name, CommitOffset(name, "", 0, offset), size, work)
 
 
 async def turns() -> None:
@@ -60,12 +62,12 @@ async def test_the_commands_of_one_turn_share_an_entry(node: Harness, partition:
     assert [partition.offsets.of(f"g{number}").offset for number in range(10)] == list(range(10))
 
 
-@pytest.mark.parametrize(("size", "entries"), [(1, 3), (600, 25)])
-async def test_an_entry_carries_a_bounded_number_of_commands_and_bytes(
-    node: Harness, partition: PartitionLog, size: int, entries: int
+@pytest.mark.parametrize(("size", "work", "entries"), [(1, 1, 3), (600, 1, 25), (1, 60, 25), (1, 50, 13)])
+async def test_an_entry_carries_a_bounded_number_of_commands_and_bytes_and_work(
+    node: Harness, partition: PartitionLog, size: int, work: int, entries: int
 ) -> None:
     index, commands = partition.replica.core.last_index, gathered(node, partition)
-    await asyncio.gather(*(submit(commands, f"g{number}", number, size) for number in range(25)))
+    await asyncio.gather(*(submit(commands, f"g{number}", number, size, work) for number in range(25)))
     assert partition.replica.core.last_index == index + entries
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 from raftmq.client.admin.admin import Admin
 from raftmq.client.consumer.consumer import Consumer
 from raftmq.client.producer.producer import Producer
+from raftmq.client.queue.queue import Queue
 from raftmq.client.transformer.transformer import Transformer
 from raftmq.client.worker.worker import Worker
 from raftmq.errors import ClosedClientError, WrongEventLoopError
@@ -89,13 +90,41 @@ ADMIN_CALLS: dict[str, Call] = {
     "reset_group_offsets": lambda admin: admin.reset_group_offsets("g", to="earliest"),
     "start": lambda admin: admin.start(),
 }
+QUEUE_CALLS: dict[str, Call] = {
+    "ack_many": lambda queue: queue.ack_many([]),
+    "browse": lambda queue: first_of(queue.browse()),
+    "cancel": lambda queue: queue.cancel("id"),
+    "clocks": lambda queue: queue.clocks(),
+    "close": lambda queue: queue.close(),
+    "get": lambda queue: queue.get(wait_ms=0),
+    "get_many": lambda queue: queue.get_many(wait_ms=0),
+    "messages": lambda queue: first_of(queue.messages()),
+    "move": lambda queue: queue.move("id", delay_ms=0),
+    "pause": lambda queue: queue.pause(),
+    "purge": lambda queue: queue.purge(),
+    "put": lambda queue: queue.put(b"x"),
+    "put_many": lambda queue: queue.put_many([b"x"]),
+    "redrive": lambda queue: queue.redrive("id"),
+    "resume": lambda queue: queue.resume(),
+    "settle": lambda queue: queue.settle("12-0-341-1"),
+    "start": lambda queue: queue.start(),
+    "stats": lambda queue: queue.stats(),
+    "step_clocks": lambda queue: queue.step_clocks(),
+    "wait": lambda queue: queue.wait("id", 0),
+    "aiter": lambda queue: first_of(aiter(queue)),
+}
+CALLS = {Producer: PRODUCER_CALLS, Consumer: CONSUMER_CALLS, Admin: ADMIN_CALLS, Queue: QUEUE_CALLS}
 CASES = [
     pytest.param(kind, call, id=f"{kind.__name__}.{name}")
-    for kind, calls in ((Producer, PRODUCER_CALLS), (Consumer, CONSUMER_CALLS), (Admin, ADMIN_CALLS))
+    for kind, calls in CALLS.items()
     for name, call in calls.items()
 ]
 HARMLESS = {"metrics", "client_id"}
 """Names that read counters and need no loop."""
+
+
+async def first_of(items: AsyncIterator[object]) -> object:
+    return await anext(items)
 
 
 def run_on(loop: asyncio.AbstractEventLoop, work: Callable[[], object]) -> object:
@@ -116,12 +145,18 @@ class OpenClients:
         self.loop = loop
         self.cluster = FakeCluster()
         self.cluster.create_topic("t")
+        self.cluster.create_queue("q")
         self.clients: dict[type, Any] = {}
 
     async def start(self) -> None:
         transport = MemoryTransport(self.cluster)
         settings: dict[str, Any] = {"bootstrap_servers": transport.addresses, "transport": transport}
-        self.clients = {Producer: Producer(**settings), Consumer: Consumer("t", **settings), Admin: Admin(**settings)}
+        self.clients = {
+            Producer: Producer(**settings),
+            Consumer: Consumer("t", **settings),
+            Admin: Admin(**settings),
+            Queue: Queue("q", **settings),
+        }
         for client in self.clients.values():
             await client.start()
 
@@ -159,11 +194,10 @@ def test_every_method_refuses_another_event_loop(
         assert run_on(opened.loop, lambda: client.send_and_wait("t", b"x")).offset == 0  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("kind", [Producer, Consumer, Admin])
+@pytest.mark.parametrize("kind", CALLS)
 def test_no_public_method_is_left_out(kind: type) -> None:
-    calls = {Producer: PRODUCER_CALLS, Consumer: CONSUMER_CALLS, Admin: ADMIN_CALLS}[kind]
     public = {name for name in vars(kind) if not name.startswith("_")}
-    assert public - HARMLESS == calls.keys() - {"aiter", "anext"}
+    assert public - HARMLESS == CALLS[kind].keys() - {"aiter", "anext"}
 
 
 def test_fetched_records_are_not_returned_on_another_loop(
@@ -225,7 +259,7 @@ def test_a_loop_that_is_closed_is_named(other_loop: asyncio.AbstractEventLoop) -
     opened = OpenClients(loop)
     loop.run_until_complete(opened.start())
     consumer = opened.clients[Consumer]
-    for client in (opened.clients[Producer], opened.clients[Admin]):
+    for client in (opened.clients[Producer], opened.clients[Admin], opened.clients[Queue]):
         run_on(loop, client.close)
     for task in asyncio.all_tasks(loop):
         task.cancel()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from datetime import UTC, datetime
 from zlib import crc32
 
@@ -285,6 +285,7 @@ async def test_a_message_that_nobody_asks_for_is_given_back_uncounted(queue: Que
     await queue.put(b"surplus")
     await cluster.wait_queue(lambda: bool(fake.releases))
     assert fake.releases[0].is_uncounted
+    assert not fake.releases[0].HasField("delay_ms"), "it keeps its place"
     message = await got(queue)
     assert (message.value, message.attempt) == (b"surplus", 1)
 
@@ -806,6 +807,7 @@ async def test_messages_of_a_partition_that_is_not_known_yet_are_given_back(queu
         async with asyncio.timeout(10):
             await cluster.wait_queue(lambda: bool(fake.releases))
         assert fake.releases[0].is_uncounted
+        assert not fake.releases[0].HasField("delay_ms"), "it keeps its place"
     message = await getting
     assert message is not None
     assert (message.value, message.attempt) == (b"in the new one", 1)
@@ -884,3 +886,30 @@ async def test_a_log_topic_is_refused(cluster: FakeCluster) -> None:
         await Queue("log", bootstrap_servers=cluster.bootstrap_servers).start()
     with pytest.raises(errors.UnknownTopicError):
         await Queue("none", bootstrap_servers=cluster.bootstrap_servers).start()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        pytest.param(lambda queue, message: message.ack(), id="ack"),
+        pytest.param(lambda queue, message: message.ack(put=[b"next"]), id="chain"),
+        pytest.param(lambda queue, message: message.release(), id="release"),
+        pytest.param(lambda queue, message: message.reject(), id="reject"),
+        pytest.param(lambda queue, message: message.renew(), id="renew"),
+        pytest.param(lambda queue, message: queue.ack_many([message]), id="ack_many"),
+    ],
+)
+async def test_a_message_refuses_another_event_loop_and_remains_held(
+    queue: Queue, call: Callable[[Queue, Message], Coroutine[object, object, object]]
+) -> None:
+    """It once counted as settled after such a call, and nobody could settle it any more."""
+    await queue.put(b"work")
+    message = await got(queue)
+
+    def elsewhere() -> None:
+        with pytest.raises(errors.WrongEventLoopError, match="this queue was started on an event loop that"):
+            asyncio.run(call(queue, message))
+
+    await asyncio.to_thread(elsewhere)
+    await message.ack()
+    assert await queue.get(wait_ms=0) is None

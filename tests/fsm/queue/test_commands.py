@@ -35,6 +35,7 @@ CHAIN = qc.Chain(1, 1, (5,), (1,), (1,))
         (qc.Settle(1, 1, (1,), (5,), (1,), (1,), (1,)), "arguments that are not there"),
         (qc.Settle(1, 1, (1,), (5,), (1,), (1,), (1,), (qc.SettleDetail(error="e" * 1025),)), "1024"),
         (qc.Settle(1, 1, (1,), (5,), (1,), (1,), (1,), (qc.SettleDetail(delay_ms=-2),)), "delay"),
+        (qc.Settle(1, 1, (1,), (5,), (1,), (1,), (1,), (qc.SettleDetail(),) * 3), "1 runs have 3 arguments"),
         (qc.Change((qc.ChangeItem(7, 1),)), "operation 7"),
         (qc.Change((qc.ChangeItem(1, 1, b"i" * 250),)), "249"),
         (qc.Change((qc.ChangeItem(1, 1, priority=2**31),)), "32-bit"),
@@ -43,6 +44,7 @@ CHAIN = qc.Chain(1, 1, (5,), (1,), (1,))
         (qc.PutSchedule("", b"", 1), "1 to 249"),
         (qc.PutSchedule("s", b"x" * 70_000, 1), "65536"),
         (qc.PutSchedule("s", b"", -3), "out of range"),
+        (qc.DeleteSchedule("s" * 250), "1 to 249"),
         (qc.SkipFirings("s", 1, 5, 5, 1), "later firing"),
         (qc.SkipFirings("s", 1, 5, 6, 0), "later firing"),
         (qc.Configure(QueueSettings(fairness="loud")), "fairness is 'loud'"),
@@ -53,6 +55,26 @@ CHAIN = qc.Chain(1, 1, (5,), (1,), (1,))
 )
 def test_what_would_break_a_bound_is_refused_before_it_is_proposed(item: qc.Item, reason: str) -> None:
     assert reason in (qc.validate_commands(qc.Commands((item,))) or "")
+
+
+LARGEST = (1 << 64) - 1
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        qc.Settle(LARGEST, LARGEST, (4,) * 500, (LARGEST,) * 500, (1,) * 500, (LARGEST,) * 500, (500,) * 500),
+        qc.Settle(1, 1, (2,) * 9, (1,) * 9, (1,) * 9, (1,) * 9, (9,) * 9, (qc.SettleDetail(error="\u20ac" * 300),) * 9),
+        qc.Lease(LARGEST, LARGEST, 500, LARGEST, bytes_max=LARGEST),
+        qc.Lease(1, 1, 500, 1, ("\u20ac" * 80,) * 16),
+        qc.PutSchedule("s" * 249, bytes(65_536), LARGEST, is_paused=True, version=LARGEST >> 1),
+        qc.Change((qc.ChangeItem(1, 1, b"i" * 249),) * 500),
+    ],
+    ids=lambda item: type(item).__name__,
+)
+def test_the_size_of_a_command_is_known_before_it_is_encoded(item: qc.Item) -> None:
+    encoded = len(qc.encode_commands(qc.Commands((item,)))) - len(qc.encode_commands(qc.Commands(())))
+    assert encoded <= qc.bytes_bound(item) <= 1.5 * encoded + qc.SETTLE_BYTES
 
 
 def test_one_entry_names_a_bounded_number_of_messages() -> None:

@@ -97,6 +97,28 @@ def test_messages_are_leased_by_priority_then_due_then_sequence(queue: Queue) ->
     assert lease(queue, 9) == [1, 4, 2, 3, 0]
 
 
+@pytest.mark.parametrize(
+    ("detail", "order"),
+    [
+        ({"is_counted": False}, [0, 1, 2, 3, 4]),
+        ({"delay_ms": 0, "is_counted": False}, [1, 2, 3, 4, 0]),
+        ({"delay_ms": 0}, [1, 2, 3, 4, 0]),
+        ({}, [0, 1, 2, 3, 4]),
+    ],
+    ids=["not begun", "not begun, due now", "due now", "no back-off"],
+)
+def test_a_release_keeps_its_place_unless_it_names_a_time(
+    queue: Queue, detail: dict[str, object], order: list[int]
+) -> None:
+    configure(queue, backoff_base_ms=0)
+    queue.put(5)
+    queue.wait(10)
+    assert lease(queue) == [0]
+    queue.host.write_back()
+    settle(queue, Operation.RELEASE, 0, **detail)
+    assert lease(queue, 9) == order
+
+
 def test_a_delayed_message_is_never_leased_before_it_is_due(queue: Queue) -> None:
     queue.put(delay=100)
     queue.put(due=queue.now + 50)
@@ -285,6 +307,23 @@ def test_a_lease_that_was_renewed_twice_for_the_same_time_ends_once(queue: Queue
     assert counts(queue) == {"ready": HOUSEKEEPING_MAX}
     message = rows(queue).messages[0]
     assert (message.attempts, message.version) == (1, 4)
+
+
+def test_a_machine_that_is_restored_forgets_what_it_had(queue: Queue) -> None:
+    source = Queue()
+    source.put(2, id=["a", "b"])
+    lease(source)
+    source.host.write_back()
+    queue.put(5, id=["a", "c", "d", "e", "f"], tenant="t")
+    lease(queue, 3)
+    machine, queue.host.disk = queue.host.machine, source.host.disk
+    resident = [row for one in machine.resident_ranges for row in source.host.disk.range(one)]
+    machine.restore(resident, source.host.machine.applied_index)
+    assert counts(queue) == {"ready": 1, "leased": 1}
+    assert machine.tenant("t") is None
+    assert machine.message_count == 2
+    assert accept(queue, 1) == (Code.LEASE_LOST,)
+    assert accept(queue, 0) == (Code.OK,)
 
 
 def test_leases_survive_a_restart(queue: Queue) -> None:
@@ -514,6 +553,23 @@ def test_a_delayed_message_joins_its_key_at_the_place_of_its_sequence(keyed: Que
     assert lease(keyed, 9) == [2]
 
 
+def test_a_delayed_message_waits_for_a_later_one_whose_work_has_begun(keyed: Queue) -> None:
+    """It displaced a message in back-off from its line, and the next message overtook that one."""
+    keyed.put(key="k", delay=100)
+    keyed.put(2, key="k")
+    assert lease(keyed) == [1]
+    settle(keyed, Operation.RELEASE, 1, delay_ms=300)
+    keyed.wait(100)
+    assert lease(keyed, 9) == []
+    keyed.wait(200)
+    assert lease(keyed, 9) == [1]
+    accept(keyed, 1, token=2)
+    assert lease(keyed, 9) == [0]
+    accept(keyed, 0)
+    assert lease(keyed, 9) == [2]
+    rows(keyed)
+
+
 def test_keys_of_two_tenants_are_two_keys(keyed: Queue) -> None:
     keyed.put(2, key="k", tenant=["a", "b"])
     assert sorted(lease(keyed, 9)) == [0, 1]
@@ -663,6 +719,16 @@ def test_retention_removes_the_oldest_dead_first(queue: Queue) -> None:
     kill(queue, 3)
     assert run_job(queue, JobKind.RETAIN, JobFilter(before_ms=queue.now, keep_count=2)) == 4
     assert sorted(rows(queue).messages) == [3, 4]
+
+
+def test_retention_removes_the_oldest_beyond_the_bytes_to_keep(queue: Queue) -> None:
+    kill(queue, 5)
+    size = rows(queue).scalars.dead_bytes // 5
+    assert size > 0
+    assert run_job(queue, JobKind.RETAIN, JobFilter(keep_bytes=3 * size)) == 2
+    assert rows(queue).scalars.dead_bytes == 3 * size
+    queue.do(qc.PurgeAll())
+    assert rows(queue).scalars.dead_bytes == 0
 
 
 def test_retention_spares_the_dead_that_are_not_copied_yet(queue: Queue) -> None:
@@ -1028,3 +1094,26 @@ def test_windows_are_filled_ahead() -> None:
         queue.host.prefetch()
         queue.host.hand_over()
     assert queue.host.reads == 0
+
+
+def test_the_bytes_of_all_schedules_are_bounded(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every replica keeps them in memory: ten thousand of the largest size are 640 MB."""
+    monkeypatch.setattr("raftmq.fsm.queue.limits.SCHEDULES_BYTES_MAX", 100)
+    for name, size, is_accepted in (
+        ("a", 60, True), ("b", 41, False), ("b", 40, True), ("a", 61, False), ("a", 60, True), ("a", 50, True), ("a", 61, False),
+    ):  # fmt: skip
+        result = queue.do(qc.PutSchedule(name, bytes(size), 5_000))
+        assert isinstance(result, ScheduleChanged) is is_accepted, (name, size)
+        assert isinstance(result, Refused) is not is_accepted
+    queue.host.restart()
+    assert queue.do(qc.PutSchedule("c", bytes(11), 5_000)) == Refused(Code.TOO_MANY_SCHEDULES)
+    assert isinstance(queue.do(qc.DeleteSchedule("b")), ScheduleChanged)
+    assert isinstance(queue.do(qc.PutSchedule("c", bytes(50), 5_000)), ScheduleChanged)
+    assert queue.do(qc.PutSchedule("d", bytes(1), 5_000)) == Refused(Code.TOO_MANY_SCHEDULES)
+
+
+def test_a_refused_schedule_takes_no_bytes(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raftmq.fsm.queue.limits.SCHEDULES_BYTES_MAX", 100)
+    assert queue.do(qc.PutSchedule("a", bytes(60), 5_000, version=7)) == Refused(Code.VERSION_CONFLICT)
+    assert queue.do(qc.PutSchedule("a", bytes(60), qc.KEEP_DUE)) == Refused(Code.NO_SUCH_SCHEDULE)
+    assert isinstance(queue.do(qc.PutSchedule("a", bytes(100), 5_000)), ScheduleChanged)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from raftmq.fsm.queue import commands as qc
-from raftmq.fsm.queue import tenants
+from raftmq.fsm.queue import limits, tenants
 from raftmq.fsm.queue.duplicates import Recalled
 from raftmq.fsm.queue.enqueued import read_entry
 from raftmq.fsm.queue.limits import MemoryBounds
@@ -82,6 +82,15 @@ def test_replicas_agree_while_a_purge_of_everything_goes_on(seed: int, reset_max
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tenants, "TENANTS_RESET_MAX", reset_max)
         check_replicas(history(rng, 80, purge_share=0.08), rng)
+
+
+@FEW
+@given(seed=st.integers(0, 2**32))
+def test_replicas_agree_while_schedules_are_refused_for_their_bytes(seed: int) -> None:
+    rng = random.Random(seed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(limits, "SCHEDULES_BYTES_MAX", 12)
+        check_replicas(history(rng, 60), rng)
 
 
 def check_replicas(told: History, rng: random.Random) -> None:

@@ -14,12 +14,14 @@ from raftmq.storage.log_store import ReplicaKey
 from raftmq.types import LogIndex, Offset
 
 from sim.cluster.batch import run_batch, run_isolated
+from sim.cluster.options import FAULTS
 from sim.cluster.queues.options import DRAWN_EVERY, FIRST_DRAWN_SEED, draw_queue_options, has_queues
 from sim.cluster.run import Build, Verdict
 from sim.cluster.world.disk import Disk, SimLogStore
 from tests.support.storage.log_builder import initial_state
 
 SEEDS = 8
+POWER_SEED = 1
 QUEUES = Build(has_queues=True)
 KEY = ReplicaKey(cast("Any", 7), cast("Any", 3))
 
@@ -58,6 +60,18 @@ def test_the_dead_are_copied_while_leaders_change() -> None:
 
     assert outcome.verdict is Verdict.OK, outcome.detail
     assert outcome.counts["dead_letters"] >= 20
+
+
+def test_power_cuts_of_every_machine_take_nothing_from_queues() -> None:
+    """Each machine loses what its disk did not confirm: entries, votes, and rows of messages."""
+    power = dict.fromkeys(FAULTS, 0) | {"power_cut": 2, "all_down": 2, "fault_every": 0.6}
+    outcome = run_isolated(POWER_SEED, Build(has_queues=True, option_overrides=power))
+
+    assert outcome.verdict is Verdict.OK, outcome.detail
+    assert outcome.faults["power_cut"] >= 2
+    assert outcome.faults["all_down"] >= 3
+    assert outcome.counts["queue Put ok"] >= 20
+    assert outcome.counts["queue Drained ok"] >= 2
 
 
 @pytest.mark.slow

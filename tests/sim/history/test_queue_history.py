@@ -67,8 +67,8 @@ def drained(*left: tuple[str, int]) -> Drained:
     return Drained("v", P, 90.0, 99.0, Outcome.OK, 0, left)
 
 
-def anomalies(*operations: Operation) -> list[str]:
-    return [found.anomaly for found in judge_queues(operations, {P})]
+def anomalies(*operations: Operation, backoff_ms: int = 0) -> list[str]:
+    return [found.anomaly for found in judge_queues(operations, {P}, {P: backoff_ms})]
 
 
 A = sent("a")
@@ -169,6 +169,31 @@ def test_a_moved_message_is_due_at_its_new_time() -> None:
     assert anomalies(*history, lease(4, "a")) == []
 
 
+def test_a_message_whose_attempt_failed_waits_for_the_delay_of_its_topic() -> None:
+    released = (put(1, A), lease(2, "a"), settle(2.5, Verb.RELEASE, is_backed_off=True))
+    assert anomalies(*released, lease(2.8, "a", number=2), backoff_ms=400) == ["early"]
+    assert anomalies(*released, lease(2.9, "a", number=2), backoff_ms=400) == []
+    expired = (put(1, A), lease(2, "a"))
+    assert anomalies(*expired, lease(3.3, "a", number=2), backoff_ms=400) == ["early"]
+    assert anomalies(*expired, lease(3.4, "a", number=2), backoff_ms=400) == []
+    assert anomalies(*expired, lease(3.3, "a", number=2)) == []
+
+
+@pytest.mark.parametrize(
+    "excuse",
+    [
+        settle(2.5, Verb.RELEASE),
+        settle(2.5, Verb.RELEASE, answer=None),
+        settle(2.5, Verb.RELEASE, is_backed_off=True, answer=None),
+        settle(2.2, Verb.RENEW, lease_ms=300),
+        change(2.8, Verb.MOVE, due_ms=2_900),
+        change(2.8, Verb.REDRIVE),
+    ],
+)
+def test_a_delay_that_the_topic_need_not_have_given_is_not_missed(excuse: Operation) -> None:
+    assert "early" not in anomalies(put(1, A), lease(2, "a"), excuse, lease(3, "a", number=2), backoff_ms=900)
+
+
 def test_a_lease_within_another_lease_is_the_second_one() -> None:
     assert anomalies(put(1, A), lease(2, "a"), lease(2.9, "a", number=2)) == ["leased_twice"]
     assert anomalies(put(1, A), lease(2, "a"), lease(3, "a", number=2)) == []
@@ -248,3 +273,20 @@ def test_messages_of_other_keys_and_delayed_ones_block_nobody() -> None:
 def test_a_partition_without_order_has_no_order_of_keys() -> None:
     history = (put(1, sent("a", key="k"), sent("b", key="k")), lease(3, "b", sequence=1))
     assert judge_queues(history) == []
+
+
+def test_a_lease_after_the_time_to_live_is_found() -> None:
+    mortal = put(1, sent("a", may_expire=True, expires_ms=500), append_ms=1_000)
+    assert anomalies(mortal, lease(1.4, "a")) == []
+    assert anomalies(mortal, lease(1.6, "a")) == ["expired"]
+    redriven = change(1.55, Verb.REDRIVE)
+    assert anomalies(mortal, redriven, lease(1.6, "a")) == [], "it has died, and a redriven message lives on"
+
+
+def test_a_lease_that_is_settled_after_a_change_began_after_it() -> None:
+    """The consumer asked for messages long before, so only the settlement tells the order: nobody changes a leased message."""
+    asked_before = lease(1.6, "a", began=1.0)
+    both = put(1, sent("a")), settle(2.0, Verb.ACCEPT)
+    assert anomalies(*both, change(1.5, Verb.CANCEL), asked_before) == ["resurrected"]
+    assert anomalies(*both, change(1.5, Verb.MOVE, delay_ms=400), asked_before) == ["early"]
+    assert anomalies(both[0], change(1.5, Verb.CANCEL), asked_before) == [], "the lease may have ended before"

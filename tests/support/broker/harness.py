@@ -167,7 +167,7 @@ class Harness:
         self.reads_in_thread = 0
         self._held: list[tuple[Replica[StateMachine], AppendWork]] = []
         self._change: asyncio.Future[None] | None = None
-        self._dirty: set[GroupId] = set()
+        self._dirty: set[Replica[StateMachine]] = set()
         self.uncommitted = 0
         self.forwarder = FakeForwarder()
         locator: Locator[Partition] = Locator(self, self.partitions)
@@ -274,12 +274,12 @@ class Harness:
     # ---------------------------------------------------------------------------------------------------- the pump
 
     def mark_dirty(self, replica: Replica[StateMachine]) -> None:
-        if replica.group_id not in self._dirty:
-            self._dirty.add(replica.group_id)
+        if replica not in self._dirty:
+            self._dirty.add(replica)
             self.loop.call_soon(self.pump, replica)
 
     def pump(self, replica: Replica[StateMachine]) -> None:
-        self._dirty.discard(replica.group_id)
+        self._dirty.discard(replica)
         core = replica.core
         for proposer in replica.proposers:
             proposer()

@@ -255,7 +255,8 @@ class FakeQueue:
             message.attempts -= detail.is_uncounted
             message.priority = detail.priority if detail.HasField("priority") else message.priority
             delay = detail.delay_ms if detail.HasField("delay_ms") else BACKOFF_MS
-            if not self._back(message, now + delay):
+            keeps_place = detail.is_uncounted and not detail.HasField("delay_ms")
+            if not self._back(message, message.due_ms if keeps_place else now + delay):
                 return pb.ATTEMPTS_EXHAUSTED
         return pb.OK
 

@@ -5,19 +5,19 @@ Where a time is not known exactly, its lower bound counts: a batch's queue time 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from sim.history.finding import Finding, finding
-from sim.history.queues.book import Book, Lease, Place, Sent
+from sim.history.queues.book import ENDING_VERBS, Book, Lease, Place, Sent
 from sim.history.queues.operations import Answer, Verb
 
 ANOMALY = "early"
 
 
-def find(book: Book) -> Iterator[Finding]:
+def find(book: Book, backoffs_ms: Mapping[int, int]) -> Iterator[Finding]:
     """Compare the beginning of each lease with the due time that its message had at least."""
     for place, lease in book.all_leases():
-        due, why = _due(book, place, lease)
+        due, why = _due(book, place, lease, backoffs_ms.get(place[0], 0))
         if lease.taken.leased_ms < due:
             early_ms = due - lease.taken.leased_ms
             yield finding(
@@ -25,7 +25,7 @@ def find(book: Book) -> Iterator[Finding]:
             )
 
 
-def _due(book: Book, place: Place, lease: Lease) -> tuple[int, str]:
+def _due(book: Book, place: Place, lease: Lease, backoff_ms: int) -> tuple[int, str]:
     """Return the lowest possible due time, and its origin."""
     if book.is_redriven(place, lease):
         return 0, ""
@@ -34,7 +34,7 @@ def _due(book: Book, place: Place, lease: Lease) -> tuple[int, str]:
     sent = book.sent.get(lease.message.value)
     if sent is not None and not moves:
         bounds.append((_sent_due(sent), "batch"))
-    if len(moves) == 1 and moves[0].is_done and moves[0].alteration.ended < lease.taken.began:
+    if len(moves) == 1 and moves[0].is_done and book.is_after(place, lease, moves[0].alteration.ended):
         (move,) = moves
         before = move.alteration.before_ms
         relative = before + move.message.delay_ms if before and move.message.delay_ms else 0
@@ -45,7 +45,21 @@ def _due(book: Book, place: Place, lease: Lease) -> tuple[int, str]:
             for one in book.settlements(place, lease.message.lease_number - 1, Verb.RELEASE)
             if one.message.answer is Answer.DONE and one.message.delay_ms and one.settlement.before_ms
         ]
+        if backoff_ms:
+            failures = _failures_ms(book, place, lease.message.lease_number - 1)
+            bounds += [(failed_ms + backoff_ms, "back-off") for failed_ms in failures]
     return max(bounds)
+
+
+def _failures_ms(book: Book, place: Place, lease_number: int) -> Iterator[int]:
+    """Yield the time, or an earlier one, at which an attempt failed: it was released without a delay, or its lease ended by time."""
+    for one in book.settlements(place, lease_number, Verb.RELEASE):
+        if one.message.answer is Answer.DONE and one.message.is_backed_off and one.settlement.before_ms:
+            yield one.settlement.before_ms
+    if not book.settlements(place, lease_number, *ENDING_VERBS, Verb.RENEW):  # a renewal may shorten a lease, too
+        for lease in book.leases.get(place, ()):
+            if lease.message.lease_number == lease_number:
+                yield lease.taken.deadline_ms
 
 
 def _sent_due(sent: Sent) -> int:

@@ -39,7 +39,7 @@ def _settled_before(book: Book, place: Place, lease: Lease) -> str:
 
 def _ended_before(book: Book, place: Place, lease: Lease) -> str:
     for cancel in book.changes(place, Verb.CANCEL):
-        if cancel.is_done and cancel.alteration.ended < lease.taken.began:
+        if cancel.is_done and book.is_after(place, lease, cancel.alteration.ended):
             return f"{cancel.alteration.process} cancelled it"
     sent = book.sent.get(lease.message.value)
     for purge in book.sweeps(place, Sweep.PURGE_ALL):

@@ -14,12 +14,13 @@ def test_each_setting_has_its_effect() -> None:
         {
             "attempts.max": "3", "lease.ms": "5000", "max.messages": "10", "max.bytes": "20", "tenant.max.messages": "30",
             "tenant.max.bytes": "40", "max.message.bytes": "1000", "max.batch.bytes": "2000", "dead.max.messages": "50",
+            "dead.max.bytes": "60",
             "dead.retention.ms": "-1",
         }
     )  # fmt: skip
     assert config == QueueConfig(
         machine=QueueSettings(attempts_max=3), batch_bytes_max=1000 + 4096, batch=BatchLimits(1000), lease_ms=5000,
-        messages_max=10, bytes_max=20, tenant_messages_max=30, tenant_bytes_max=40, dead_messages_max=50, dead_retention_ms=-1,
+        messages_max=10, bytes_max=20, tenant_messages_max=30, tenant_bytes_max=40, dead_messages_max=50, dead_bytes_max=60, dead_retention_ms=-1,
     )  # fmt: skip
 
 

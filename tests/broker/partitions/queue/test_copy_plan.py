@@ -108,9 +108,19 @@ def test_a_topic_that_was_created_again_is_another_target() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "code"), [(None, pb.UNKNOWN_TOPIC), (topic(kind="log"), pb.TOPIC_KIND_MISMATCH)], ids=["gone", "log"]
+    ("found", "code"),
+    [
+        (None, pb.UNKNOWN_TOPIC),
+        (topic(kind="log"), pb.TOPIC_KIND_MISMATCH),
+        (topic(**{"ordered.by.key": "true"}), pb.INVALID_CONFIG),
+    ],
+    ids=["gone", "log", "keys of several partitions"],
 )
 def test_without_a_queue_topic_there_is_no_target(found: TopicView | None, code: pb.ErrorCode) -> None:
     with pytest.raises(RequestError) as raised:
         target_of("letters", found, 0, QueueScalars())
     assert raised.value.code == code
+
+
+def test_a_target_with_one_partition_may_be_ordered_by_key() -> None:
+    assert target_of("letters", topic(partitions=1, **{"ordered.by.key": "true"}), 5, QueueScalars()).partition == 0

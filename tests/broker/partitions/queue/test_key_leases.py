@@ -28,11 +28,11 @@ class Waiting:
         self.sequences: list[int] = []
         self.refusals = 0
 
-    def reserve(self, messages_max: int) -> tuple[int, int]:
+    def reserve(self, leases: QueueLeases, messages_max: int) -> tuple[int, int]:
         reserved, self.credit = min(self.credit, messages_max), 0
         return reserved, 1_000 if reserved else 0
 
-    def on_refused(self, reserved: tuple[int, int]) -> None:
+    def on_refused(self, leases: QueueLeases, reserved: tuple[int, int]) -> None:
         raise AssertionError("every lease is proposed")
 
     def on_leased(self, leases: QueueLeases, reserved: tuple[int, int], leased: Leased | None) -> None:
@@ -61,7 +61,7 @@ class Door:
             wake_proposers=lambda: None,
         )
         self.enqueued = 0
-        self.leases = QueueLeases(loop, self.replica, self, lambda: self.enqueued, lambda: False)
+        self.leases = QueueLeases(loop, self.replica, self, lambda _subtrees: self.enqueued, lambda: False)
 
     def submit(self, item: qc.Item) -> asyncio.Future[ItemResult]:
         future: asyncio.Future[ItemResult] = self.loop.create_future()

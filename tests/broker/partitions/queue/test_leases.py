@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.partitions.queue.leases import Filter, QueueLeases
+from raftmq.fsm.queue.commands import Lease
 from raftmq.fsm.queue.results import Leased
 from raftmq.proto import queue_pb2 as pb
+
+from tests.support.broker.queue_node import queue_node
 
 
 class RefusingPartition:
@@ -45,10 +49,10 @@ class Waiting:
     def __init__(self) -> None:
         self.failures = 0
 
-    def reserve(self, messages_max: int) -> tuple[int, int]:
+    def reserve(self, leases: QueueLeases, messages_max: int) -> tuple[int, int]:
         return 1, 1_000
 
-    def on_refused(self, reserved: tuple[int, int]) -> None:
+    def on_refused(self, leases: QueueLeases, reserved: tuple[int, int]) -> None:
         raise AssertionError("a lease was proposed")
 
     def on_leased(self, leases: QueueLeases, reserved: tuple[int, int], leased: Leased | None) -> None:
@@ -62,7 +66,7 @@ async def test_a_consumer_whose_lease_fails_rests_before_it_tries_again() -> Non
         asyncio.get_running_loop(),
         cast("Any", partition),
         cast("Any", partition),
-        enqueued=lambda: 0,
+        enqueued=lambda _subtrees: 0,
         is_single_active=lambda: False,
     )
 
@@ -71,3 +75,16 @@ async def test_a_consumer_whose_lease_fails_rests_before_it_tries_again() -> Non
         await asyncio.sleep(0)
 
     assert partition.submitted == consumer.failures == 1
+
+
+async def test_messages_that_are_given_back_keep_their_place(tmp_path: Path) -> None:
+    """They once went behind all others, which may be a million, because they were due again now."""
+    async with queue_node(tmp_path) as node:
+        queue = await node.queue()
+        await queue.put(5)
+        node.offset_ms += 1_000
+        deadline = node.loop.time() + 5
+        leased = await queue.partition.commands.execute(Lease(0, 0, 2, 60_000), Leased, deadline)
+        assert isinstance(leased, Leased)
+        queue.partition.leases.give_back(leased)
+        assert await queue.lease(5) == [(0, 2), (1, 2), (2, 1), (3, 1), (4, 1)]

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from raftmq.broker.partitions.queue.upkeep import evacuate
-from raftmq.fsm.queue.commands import Operation
+from raftmq.fsm.queue.commands import Operation, Tick
+from raftmq.fsm.queue.results import Done
 from raftmq.queue_batch import MessageColumns
 from raftmq.raft.entry import Entry
 from raftmq.storage.log_store import ReplicaKey
@@ -31,6 +32,16 @@ async def test_what_is_due_by_time_alone_happens_without_a_request(queue: Queue)
     await queue.lease(2, 20)
     queue.node.pass_time(20_000)  # beyond the grace of the election
     await queue.progress_until(lambda: queue.partition.statistics.counts().leased == 0)
+
+
+async def test_leases_end_again_after_passes_that_found_none(queue: Queue) -> None:
+    await queue.put(2)
+    for number in (1, 2, 3):
+        assert [token[1] for token in await queue.lease(1, 60_000)] == [number]
+        await queue.partition.commands.execute(Tick(), Done, queue.node.loop.time() + 5)
+        assert queue.partition.statistics.totals.expired_leases == number - 1, "this pass finds nothing"
+        queue.node.pass_time(70_000)
+        await queue.progress_until(lambda number=number: queue.partition.statistics.totals.expired_leases == number)
 
 
 async def test_while_leases_are_spared_after_an_election_no_entries_are_proposed_for_them(queue: Queue) -> None:

@@ -14,6 +14,7 @@ from raftmq.fsm.queue.commands import JobKind, Operation, StartJob
 from raftmq.fsm.queue.limits import JOBS_MAX
 from raftmq.fsm.queue.results import JobStarted
 from raftmq.proto import queue_pb2 as pb
+from raftmq.queue_batch import MessageColumns
 from raftmq.types import NodeId
 
 from tests.support.broker.queue_node import Queue, queue_node
@@ -365,6 +366,18 @@ async def test_a_job_with_a_rate_takes_its_time_and_can_be_canceled(warm: Queue)
     assert refused.value.code == pb.UNKNOWN_JOB
 
 
+async def test_a_job_whose_leader_was_doubted_goes_on(warm: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    await warm.put(5)
+    await start_job(warm, pb.PURGE_JOB, states=[pb.READY], messages_per_second=20)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(warm.partition.replica.core), "is_confirmed_leader", property(lambda _: False))
+        await asyncio.sleep(0.25)
+    assert warm.machine.jobs.by_key
+    await warm.partition.maintain()
+    await job_ends(warm)
+    assert counts(warm)[0] == 0
+
+
 async def test_a_slow_job_does_not_hold_up_another_one(warm: Queue) -> None:
     await warm.put(600, tenant=["slow"] * 100 + ["fast"] * 500)
     slow = (await start_job(warm, pb.PURGE_JOB, tenants=["slow"], messages_per_second=1)).job
@@ -435,6 +448,22 @@ async def test_dead_messages_beyond_the_number_to_keep_are_removed(tmp_path: Pat
         assert not queue.machine.jobs.by_key
 
 
+async def test_dead_messages_beyond_the_bytes_to_keep_are_removed(tmp_path: Path) -> None:
+    """Their number and their age were bounded alone: 100,000 messages of 1 MiB are 100 GiB."""
+    async with queue_node(tmp_path) as node:
+        queue = await node.queue(dead_max_bytes="25")
+        await queue.put_columns(MessageColumns([b"x" * 10] * 5))
+        await bury(queue, 5)
+        assert queue.machine.state.scalars.dead_bytes == 50
+        await queue.partition.maintain()
+        await job_ends(queue)
+        assert counts(queue) == (0, 0, 0, 2, 0)
+        assert queue.machine.state.scalars.dead_bytes == 20
+        await queue.restart()
+        await queue.partition.maintain()
+        assert not queue.machine.jobs.by_key
+
+
 async def test_dead_messages_are_removed_after_their_time(tmp_path: Path) -> None:
     async with queue_node(tmp_path, COLD) as node:
         queue = await node.queue(dead_retention_ms="60000")
@@ -450,6 +479,11 @@ async def test_dead_messages_are_removed_after_their_time(tmp_path: Path) -> Non
         await queue.partition.maintain()
         await job_ends(queue)
         assert counts(queue) == (1, 0, 0, 1, 0)
+        assert dict(queue.partition.samples())["raftmq_queue_removed_dead_total"] == 1
+        await start_job(queue, pb.PURGE_JOB, states=[pb.DEAD])
+        await job_ends(queue)
+        assert counts(queue) == (1, 0, 0, 0, 0)
+        assert dict(queue.partition.samples())["raftmq_queue_removed_dead_total"] == 1, "a user removed the other one"
 
 
 # --------------------------------------------------------------------------------------------------------- pauses, clock

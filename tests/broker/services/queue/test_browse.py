@@ -305,6 +305,12 @@ async def stats(queue: Queue, **fields: object) -> pb.PartitionQueueStats:
     return found
 
 
+def metric(queue: Queue, name: str) -> float:
+    value = dict(queue.partition.samples())[name]
+    assert isinstance(value, float | int)
+    return value
+
+
 async def test_statistics_count_by_state_and_tenant(queue: Queue) -> None:
     await fill(queue)
     found = await stats(queue, tenants_max=2)
@@ -360,6 +366,68 @@ async def test_the_age_of_the_oldest_ready_message_is_shown(queue: Queue) -> Non
     assert (await stats(queue)).oldest_ready_age_ms == 0
 
 
+async def give_back(queue: Queue, token: tuple[int, int], how: str) -> None:
+    """End a lease of 60 s without a pause before the next attempt."""
+    if how == "release":
+        await queue.settle(Operation.RELEASE, token, delay_ms=0)
+    elif how == "release uncounted":
+        await queue.settle(Operation.RELEASE, token, is_counted=False)
+    else:
+        queue.node.pass_time(70_000)
+        await queue.progress_until(lambda: not queue.machine.leased_count)
+
+
+@pytest.mark.parametrize("how", ["release", "release uncounted", "expiry"])
+async def test_a_message_that_comes_back_is_ready_since_then(tmp_path: Path, how: str) -> None:
+    async with queue_node(tmp_path) as node:
+        queue = await node.queue(backoff_base_ms="0")
+        await queue.put(1)
+        node.pass_time(600_000)
+        (token,) = await queue.lease(1)
+        waited = queue.partition.statistics.dwell_seconds.total
+        assert 600 <= waited < 620
+        await give_back(queue, token, how)
+        assert 0 < (await stats(queue)).oldest_ready_age_ms < 20_000
+        node.pass_time(30_000)
+        assert 30_000 <= (await stats(queue)).oldest_ready_age_ms < 50_000
+        await queue.restart()
+        assert 30_000 <= (await stats(queue)).oldest_ready_age_ms < 50_000
+        await queue.lease(1)
+        assert 30 <= queue.partition.statistics.dwell_seconds.total < 50, "since the restart"
+
+
+async def test_a_message_is_not_ready_while_it_waits_for_its_key(queue: Queue) -> None:
+    await queue.put(2, key="k")
+    (token,) = await queue.lease(1)
+    queue.node.pass_time(50_000)
+    await queue.settle(Operation.ACCEPT, token)
+    assert 0 < (await stats(queue)).oldest_ready_age_ms < 20_000
+    queue.node.pass_time(20_000)
+    assert 20_000 <= (await stats(queue)).oldest_ready_age_ms < 40_000
+    await queue.lease(1)
+    assert queue.partition.statistics.dwell_seconds.total < 40
+
+
+async def test_a_message_that_was_dead_is_ready_since_its_redrive(queue: Queue) -> None:
+    await queue.put(1)
+    (token,) = await queue.lease(1)
+    await queue.settle(Operation.REJECT, token)
+    queue.node.pass_time(50_000)
+    redrive = Change((ChangeItem(ChangeOperation.REDRIVE, sequence=0),))
+    await queue.partition.commands.execute(redrive, Changed, queue.node.loop.time() + 5)
+    queue.node.pass_time(20_000)
+    assert 20_000 <= (await stats(queue)).oldest_ready_age_ms < 40_000
+
+
+async def test_a_message_that_comes_back_hides_none_that_waits(tmp_path: Path) -> None:
+    async with queue_node(tmp_path) as node:
+        queue = await node.queue(backoff_base_ms="0")
+        await queue.put(200)
+        node.pass_time(600_000)
+        await queue.settle(Operation.RELEASE, *await queue.lease(100), is_counted=False)
+        assert 600_000 <= (await stats(queue)).oldest_ready_age_ms < 620_000
+
+
 async def test_the_metric_of_the_age_knows_messages_on_disk_after_a_round_of_upkeep(queue: Queue) -> None:
     await queue.put(1)
     await queue.restart()
@@ -367,6 +435,33 @@ async def test_the_metric_of_the_age_knows_messages_on_disk_after_a_round_of_upk
     age = dict(queue.partition.samples())["raftmq_queue_oldest_ready_seconds"]
     assert isinstance(age, float)
     assert 0 < age < 20
+
+
+async def test_messages_whose_time_to_live_has_passed_are_counted(queue: Queue) -> None:
+    await queue.put(2, ttl=1_000)
+    await queue.put(1)
+    queue.node.pass_time(1_500)
+    await queue.progress_until(lambda: queue.machine.message_count == 1)
+    samples = dict(queue.partition.samples())
+    assert (samples["raftmq_queue_expired_total"], samples["raftmq_queue_dead_total"]) == (2, 0)
+
+
+async def test_messages_that_are_kept_after_their_time_to_live_are_dead_and_not_removed(tmp_path: Path) -> None:
+    async with queue_node(tmp_path) as node:
+        queue = await node.queue(expired_keep="true")
+        await queue.put(2, ttl=1_000)
+        queue.node.pass_time(1_500)
+        await queue.progress_until(lambda: queue.machine.ready_count == 0)
+        samples = dict(queue.partition.samples())
+        assert (samples["raftmq_queue_expired_total"], samples["raftmq_queue_dead_total"]) == (0, 2)
+
+
+async def test_the_step_of_the_clock_after_a_start_is_shown(queue: Queue) -> None:
+    await queue.put(1)
+    assert metric(queue, "raftmq_queue_clock_stepped_seconds_total") == 0, "a new partition has no time to step from"
+    queue.node.offset_ms += 7_200_000  # nothing is stamped from now on until the start
+    await queue.restart()
+    assert 7_200 <= metric(queue, "raftmq_queue_clock_stepped_seconds_total") < 7_260
 
 
 async def test_pauses_are_shown_with_the_time_that_is_left(queue: Queue) -> None:

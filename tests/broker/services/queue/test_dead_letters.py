@@ -11,6 +11,7 @@ from typing import NamedTuple
 import pytest
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.partitions.queue import copy_plan
+from raftmq.broker.partitions.queue.copies import RETRY_SECONDS_MIN
 from raftmq.broker.partitions.queue.views import Wanted
 from raftmq.fsm.queue.commands import Change, ChangeItem, ChangeOperation, Operation, PurgeAll
 from raftmq.fsm.queue.message import READY
@@ -304,6 +305,20 @@ async def test_while_the_target_is_full_the_dead_wait_and_are_kept(node: QueueNo
     await queue.progress_until(lambda: queue.machine.state.scalars.dead_count == 1)
 
 
+async def test_the_room_of_a_nearly_full_target_is_found_after_few_refusals(node: QueueNode) -> None:
+    """Batches were once halved from the largest that is allowed, and with growing pauses: 20 s passed until one of them was small enough."""
+    target = await node.queue("letters", max_messages="1")
+    queue = await node.queue(dead_letter_topic="letters")
+    dead = [b"%d" % number for number in range(5)]
+    await bury(queue, *dead)
+    copies = queue.partition.copies
+    for _ in range(3):
+        await copy_until_refused(queue)
+        assert copies.is_due(node.loop.time() + RETRY_SECONDS_MIN)
+    assert await values(target) == dead[:1]
+    assert copies.refused_total == 3, "batches of 5 and 2 were refused, that of 1 was not, and the next one was"
+
+
 async def test_a_deleted_target_is_waited_for_and_a_new_one_gets_the_rest(node: QueueNode) -> None:
     queue, target = await topics(node)
     await bury(queue, b"a")
@@ -430,11 +445,18 @@ async def test_a_batch_is_bounded_by_its_messages(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("target", "reason"),
-    [("jobs", "its own"), ("nowhere", "no such topic"), ("flights", "kind 'log'"), ("a/b", "the name of a topic")],
+    [
+        ("jobs", "its own"),
+        ("nowhere", "no such topic"),
+        ("flights", "kind 'log'"),
+        ("a/b", "the name of a topic"),
+        ("keyed", "with a single partition"),
+    ],
 )
 async def test_a_target_that_cannot_take_messages_is_refused(tmp_path: Path, target: str, reason: str) -> None:
     async with queue_node(tmp_path) as node:
         await node.topic("flights")
+        await node.queue("keyed", 2, ordered_by_key="true")
         with pytest.raises(RequestError, match=reason) as created:
             await node.queue(dead_letter_topic=target)
         assert created.value.code == pb.INVALID_CONFIG

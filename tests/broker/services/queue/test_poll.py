@@ -6,7 +6,10 @@ import asyncio
 
 import pytest
 from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.partitions.queue import gate as gate_module
 from raftmq.client.codec.queue_batch import TimeColumns
+from raftmq.fsm.queue.commands import Item, PauseTenant, ResumeTenant
+from raftmq.fsm.queue.results import Done
 from raftmq.proto import queue_pb2 as pb
 
 from tests.support.broker.harness import Harness, running
@@ -103,6 +106,21 @@ async def test_messages_of_a_poll_whose_caller_is_gone_are_given_back_uncounted(
         await settled(node)
         (again,) = await poll(node, topic)
         assert (again.lease_number, again.attempts) == (2, 1)
+
+
+async def test_each_partition_has_a_group_of_its_own():
+    async with running() as node:
+        topic = await queue_topic(node, partitions=3)
+        queues = [queue_of(node, topic, number) for number in range(3)]
+        assert len({queue.replica.group_id for queue in queues}) == 3
+        before = [queue.replica.core.last_index for queue in queues]
+        await put(node, topic, b"x", partition=1)
+        (message,) = await poll(node, topic)
+        assert await settle(node, ack_of(topic, message)) == [pb.LEASE_UNKNOWN], "partition 0 knows nothing of it"
+        grown = [queue.replica.core.last_index - index for queue, index in zip(queues, before, strict=True)]
+        assert grown[1] >= 2
+        assert grown[2] == 0
+        assert [queue.replica.state_machine.message_count for queue in queues] == [0, 1, 0]
 
 
 async def test_a_poll_takes_from_all_partitions_of_the_topic():
@@ -273,3 +291,64 @@ async def test_a_lowered_limit_binds_from_the_first_poll_on():
         await put(node, topic, *[b"x"] * 5)
         await node.admin.alter_topic(pb.AlterTopicRequest(name="jobs", set={"leased.max": "2"}), node.call())
         assert len(await poll(node, topic, 5, max_wait_ms=5000)) == 2
+
+
+async def entries_of_a_put(node: Harness, topic: pb.Topic, tenant: str) -> int:
+    """Return how many entries a message takes while consumers wait."""
+    core = queue_of(node, topic).replica.core
+    before = core.last_index
+    await put(node, topic, b"x", tenants=[tenant])
+    await settled(node)
+    return core.last_index - before
+
+
+async def execute(node: Harness, topic: pb.Topic, item: Item) -> None:
+    await queue_of(node, topic).commands.execute(item, Done, node.loop.time() + 5)
+
+
+@pytest.mark.parametrize("paused", ["", "acme"])
+async def test_no_lease_is_proposed_for_a_message_that_is_paused(paused: str):
+    """Each put of a paused topic once cost a second entry, which leased nothing."""
+    async with running() as node:
+        topic = await queue_topic(node)
+        await execute(node, topic, PauseTenant(paused))
+        polling = asyncio.ensure_future(poll(node, topic, max_wait_ms=5000))
+        await settled(node)
+        assert [await entries_of_a_put(node, topic, "acme.eu") for _ in range(3)] == [1, 1, 1]
+        await execute(node, topic, ResumeTenant(paused))
+        assert [message.tenant for message in await polling] == ["acme.eu"]
+
+
+@pytest.mark.parametrize("limit", ["leased_max", "tenant_leased_max"])
+async def test_no_lease_is_proposed_for_a_message_beyond_the_limit_of_leases(limit: str):
+    async with running() as node:
+        topic = await queue_topic(node, **{limit: "1"})
+        await put(node, topic, b"x", tenants=["a"])
+        (held,) = await poll(node, topic)
+        polling = asyncio.ensure_future(poll(node, topic, max_wait_ms=5000))
+        await settled(node)
+        assert [await entries_of_a_put(node, topic, "a") for _ in range(2)] == [1, 1]
+        await settle(node, ack_of(topic, held))
+        assert len(await polling) == 1
+
+
+async def test_a_consumer_of_another_tenant_takes_no_lease_from_the_right_one():
+    async with running() as node:
+        topic = await queue_topic(node)
+        wrong = asyncio.ensure_future(poll(node, topic, 5, tenants=["a"], max_wait_ms=200))
+        await settled(node)
+        right = asyncio.ensure_future(poll(node, topic, 5, tenants=["b"], max_wait_ms=5000))
+        await settled(node)
+        assert await entries_of_a_put(node, topic, "b.c") == 2, "the message, and one lease in the same commit"
+        assert [message.tenant for message in await right] == ["b.c"]
+        assert await wrong == []
+
+
+async def test_with_many_tenants_under_way_any_consumer_may_be_meant(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(gate_module, "TENANTS_EXAMINED_MAX", 2)
+    async with running() as node:
+        topic = await queue_topic(node)
+        polling = asyncio.ensure_future(poll(node, topic, 5, tenants=["d"], max_wait_ms=5000))
+        await settled(node)
+        await put(node, topic, b"1", b"2", b"3", b"4", tenants=["a", "b", "c", "d"])
+        assert [message.value for message in await polling] == [b"4"]

@@ -147,6 +147,7 @@ async def test_missed_firings_are_made_up_for_as_the_rule_says(
     await warm.progress_until(lambda: schedule_of(warm).next_due > warm.now_ms)
     assert warm.partition.statistics.counts().ready == ready
     assert (await listed(warm))[0].skipped == skipped
+    assert dict(warm.partition.samples())["raftmq_queue_skipped_firings_total"] == skipped
 
 
 async def test_a_schedule_that_is_put_again_keeps_its_times(queue: Queue) -> None:
@@ -201,6 +202,32 @@ async def test_a_paused_schedule_goes_on_with_the_next_due_time(queue: Queue) ->
     assert (await listed(queue))[0].skipped == 0
     with pytest.raises(RequestError, match="not both"):
         await change(queue, pause=True, resume=True)
+
+
+async def test_a_schedule_that_is_put_again_stays_paused(queue: Queue) -> None:
+    """A deploy puts all its schedules. It once resumed those that an operator had paused, and fired a thousand times."""
+    catching_up = pb.ScheduleRule(every_ms=DAY, catch_up=pb.FIRE_ALL)
+    first = await put(queue, rule=catching_up)
+    assert not first.is_paused
+    await change(queue, pause=True)
+    queue.node.pass_time(3 * DAY + 3_600_000)
+    for rule in (catching_up, pb.ScheduleRule(every_ms=DAY // 2, catch_up=pb.FIRE_ALL), catching_up):
+        assert (await put(queue, rule=rule)).is_paused
+        assert (await listed(queue))[0].is_paused
+    await queue.put(1, delay=DAY)
+    assert queue.partition.statistics.counts().ready == 0
+
+
+async def test_a_schedule_that_is_put_and_resumed_goes_on_with_the_next_due_time(queue: Queue) -> None:
+    catching_up = pb.ScheduleRule(every_ms=DAY, catch_up=pb.FIRE_ALL)
+    first = await put(queue, rule=catching_up, is_paused=True)
+    assert first.is_paused
+    queue.node.pass_time(3 * DAY + 3_600_000)
+    answer = await put(queue, rule=catching_up, is_paused=False)
+    assert (answer.is_paused, answer.next_due_ms) == (False, first.next_due_ms + 3 * DAY)
+    await queue.put(1, delay=DAY)
+    assert (queue.partition.statistics.counts().ready, schedule_of(queue).fired_count) == (0, 0)
+    assert (await put(queue, rule=catching_up)).next_due_ms == answer.next_due_ms
 
 
 async def test_a_schedule_runs_additionally_also_while_it_is_paused(queue: Queue) -> None:
@@ -370,3 +397,72 @@ async def test_a_put_that_races_with_another_one_begins_again(warm: Queue) -> No
     row = schedule_of(warm)
     assert (await listed(warm))[0].rule.every_ms == DAY
     assert row.next_due > warm.now_ms + DAY - 60_000, "the due time is that of the rule"
+
+
+async def test_a_full_tenant_holds_up_no_schedule_of_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All schedules of the partition once waited for the first one that was refused."""
+    monkeypatch.setattr(schedules_module, "FIRINGS_MAX", 2)
+    async with queue_node(tmp_path) as node:
+        queue = await node.queue(tenant_max_messages="1")
+        await queue.put(1, tenant="full")
+        due_ms = queue.now_ms + 60_000
+        for number in range(5):
+            message = encode_messages([b"v"], tenants=["full"]).seal()
+            await put(queue, f"full{number}", message=message, rule=pb.ScheduleRule(at_ms=due_ms))
+        message = encode_messages([b"v"], tenants=["other"]).seal()
+        await put(queue, "other", message=message, rule=pb.ScheduleRule(at_ms=due_ms + 1))
+        node.pass_time(60_001)
+        await fired(queue, 2)
+        assert schedule_of(queue, "other").fired_count == 1
+        assert schedule_of(queue, "full0").next_due == due_ms
+        monkeypatch.setattr(schedules_module, "TENANT_REFUSED_SECONDS", 0.01)
+        queue.partition.schedules._resting.clear()  # their rest has passed
+        await queue.settle(1, *await queue.lease(1, 60_000, "full"))
+        queue.partition.schedules.wake()
+        await queue.progress_until(lambda: sum(schedule_of(queue, f"full{n}").fired_count for n in range(5)) == 1)
+
+
+async def test_a_firing_is_on_time_after_the_queue_clock_jumped(warm: Queue) -> None:
+    """While a machine is suspended the queue clock goes on, and the timers of the loop stand still."""
+    await put(warm)
+    warm.node.offset_ms += DAY
+    await asyncio.sleep(0.02)
+    assert warm.machine.state.tallies.enqueued == 0, "no timer of the loop knows"
+    await warm.partition.maintain()
+    await fired(warm, 1)
+
+
+async def test_a_firing_whose_leader_was_doubted_is_made_up_for(warm: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    await put(warm, rule=pb.ScheduleRule(at_ms=warm.now_ms + 20))
+    with monkeypatch.context() as patch:
+        patch.setattr(type(warm.partition.replica.core), "is_confirmed_leader", property(lambda _: False))
+        await asyncio.sleep(0.1)
+    await warm.partition.maintain()
+    await fired(warm, 1)
+
+
+@pytest.mark.parametrize(
+    ("config", "partitions", "key", "is_refused"),
+    [
+        ({"ordered_by_key": "true"}, 2, b"k", True),
+        ({"ordered_by_key": "true"}, 2, None, False),
+        ({"ordered_by_key": "true"}, 1, b"k", False),
+        ({}, 2, b"k", False),
+    ],
+)
+async def test_a_key_is_refused_where_it_would_not_be_in_its_partition(
+    tmp_path: Path, config: dict[str, str], partitions: int, key: bytes | None, *, is_refused: bool
+) -> None:
+    """A put and a firing of the same key would be in two partitions, and leased together."""
+    async with queue_node(tmp_path) as node:
+        queue = await node.queue(partitions=partitions, **config)
+        putting = put(queue, message=encode_messages([b"v"], keys=[key]).seal())
+        if is_refused:
+            with pytest.raises(RequestError, match="leave out its key") as refused:
+                await putting
+            assert code(refused) == pb.INVALID_ARGUMENT
+        else:
+            await putting
+        assert len(await listed(queue)) == (not is_refused)

@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from raftmq.broker.services.queue import consumer as consumer_module
 from raftmq.broker.services.queue import stream as stream_module
+from raftmq.client.codec.queue_batch import ReceivedMessage
+from raftmq.fsm.queue.commands import Lease, decode_commands
 from raftmq.proto import queue_pb2 as pb
+from raftmq.raft.entry import Entry, EntryKind
 
-from tests.support.broker.harness import running
-from tests.support.broker.queues import Stream, ack_of, poll, put, queue_of, queue_topic, received
+from tests.support.broker.harness import Harness, running
+from tests.support.broker.queues import Stream, ack_of, poll, put, queue_of, queue_topic, received, settle
 
 
 async def turns() -> None:
@@ -41,6 +45,54 @@ async def _values(stream: Stream, first: pb.QueueStreamResponse, count: int):
         messages += received((await stream.next()).messages)
     for message in messages:
         yield message.value
+
+
+async def drained(stream: Stream, count: int) -> list[ReceivedMessage]:
+    found: list[ReceivedMessage] = []
+    while len(found) < count:
+        found += await stream.messages()
+    return found
+
+
+async def test_a_stream_holds_a_bounded_number_of_unsettled_messages_whatever_its_credit(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Leased messages stay in the memory of every replica, and a client may name any credit."""
+    monkeypatch.setattr(consumer_module, "UNSETTLED_MAX", 3)
+    async with running() as node:
+        topic = await queue_topic(node)
+        await put(node, topic, *[b"x"] * 9)
+        machine = queue_of(node, topic).replica.state_machine
+        stream = Stream(node, topic)
+        stream.credit(1_000_000_000)
+        first = await drained(stream, 3)
+        await turns()
+        assert machine.leased_count == 3
+        stream.credit(1_000_000_000, acks=[ack_of(topic, first[0], pb.RENEW)], correlation_id=1)
+        assert (await stream.next()).correlation_id == 1
+        await turns()
+        assert machine.leased_count == 3, "a renewed message is not settled"
+        stream.credit(1_000_000_000, acks=[ack_of(topic, first[0])], correlation_id=2)
+        answer = await stream.next()
+        assert answer.correlation_id == 2
+        (fourth,) = received(answer.messages) or await drained(stream, 1)  # it may come with the answer
+        assert machine.leased_count == 3
+        assert await settle(node, ack_of(topic, first[1])) == [pb.OK], "not on the stream"
+        assert await settle(node, ack_of(topic, fourth)) == [pb.OK]
+        await drained(stream, 2)
+        assert machine.leased_count == 3
+        await stream.close()
+
+
+async def test_messages_that_are_accepted_automatically_are_never_unsettled(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(consumer_module, "UNSETTLED_MAX", 3)
+    async with running() as node:
+        topic = await queue_topic(node)
+        await put(node, topic, *[b"x"] * 9)
+        stream = Stream(node, topic, auto_accept=True)
+        stream.credit(100)
+        assert len(await drained(stream, 9)) == 9
+        await stream.close()
 
 
 async def test_repeating_a_limit_grants_nothing_twice():
@@ -208,6 +260,40 @@ async def test_streams_take_turns():
         assert [len(answer.messages) for answer in answers] == [1, 1]
         for stream in streams:
             await stream.close()
+
+
+async def test_a_new_message_wakes_one_of_those_who_wait():
+    async with running() as node:
+        topic = await queue_topic(node)
+        streams = [Stream(node, topic) for _ in range(8)]
+        pending = []
+        for stream in streams:
+            stream.credit(1)
+            pending.append(asyncio.ensure_future(stream.next()))
+            await turns()
+        leases = counted_leases(node, topic)
+        for number in range(1, 4):
+            await put(node, topic, b"x")
+            await turns()
+            assert len(leases) == number
+            assert sum(one.done() for one in pending) == number
+        for one in pending:
+            one.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)
+        for stream in streams:
+            await stream.close()
+
+
+def counted_leases(node: Harness, topic: pb.Topic) -> list[Lease]:
+    """Return a list that grows with each lease in an entry."""
+    leases: list[Lease] = []
+
+    def on_applied(entry: Entry, _result: object) -> None:
+        commands = decode_commands(entry.payload) if entry.kind is EntryKind.COMMAND else None
+        leases.extend(item for item in (commands.items if commands else ()) if isinstance(item, Lease))
+
+    queue_of(node, topic).replica.applier.listeners.append(on_applied)
+    return leases
 
 
 async def test_settlements_of_a_stream_that_a_client_sends_without_reading_are_bounded(

@@ -196,7 +196,7 @@ class _Author:
         rng = self.rng
         chosen = qc.JobFilter(
             rng.choice([0b111110, 0b000110, 0b010000]), tuple(rng.sample(TENANTS, rng.choice([0, 0, 1]))),
-            rng.choice([0, self.log.time_ms - 30, self.log.time_ms + 30]), rng.choice([0, 0, 1]),
+            rng.choice([0, self.log.time_ms - 30, self.log.time_ms + 30]), rng.choice([0, 0, 1]), rng.choice([0, 0, 8]),
         )  # fmt: skip
         return qc.StartJob(rng.choice([1, 2, 3]), chosen)
 
@@ -211,7 +211,7 @@ class _Author:
         due = self.log.time_ms + rng.randint(0, 100)
         items: list[qc.Item] = [
             qc.PutSchedule(name, b"rule", due, rng.random() < 0.2, version),
-            qc.PutSchedule(name, b"rule", due),
+            qc.PutSchedule(name, bytes(rng.choice([0, 4, 9])), due),
             qc.PutSchedule(name, b"rule", qc.KEEP_DUE),
             qc.ChangeSchedule(name, qc.KEEP_DUE, rng.random() < 0.5, version),
             qc.ChangeSchedule(name, due, rng.random() < 0.5, version),

@@ -86,6 +86,7 @@ def recount(state: State) -> None:
     scalars = state.scalars
     assert scalars.delayed_count == sum(m.state == DELAYED for m in messages)
     assert scalars.dead_count == sum(m.state == DEAD for m in messages)
+    assert scalars.dead_bytes == sum(m.body_bytes for m in messages if m.state == DEAD)
     assert scalars.expiring_count == sum(m.expires_at > 0 for m in messages)
     assert state.table(keys.LOCATIONS) == {
         keys.location_key(generation, m.sequence): keys.location_value(keys.home_key(generation, m)) for m in messages

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from raftmq.fsm.queue import commands as qc
+from raftmq.fsm.queue import limits
 from raftmq.fsm.queue import results as qr
 from raftmq.fsm.queue import tenants as tenants_module
 from raftmq.fsm.queue.enqueued import ReadEntry, read_entry
@@ -258,6 +259,8 @@ class Twin:
         left -= len(expired)
         due = self._first(left, lambda m: (m.due, m.sequence), lambda m: m.state == DELAYED and m.due <= self.now)
         for m in due:
+            if m.line:
+                m.deadline = self.now
             self._admit(m)
         left -= len(due)
         ends = sorted((one.until, id_) for id_, one in self.ids.items() if one.is_finished and one.until <= self.now)
@@ -300,6 +303,8 @@ class Twin:
     # --------------------------------------------------------------------------------------------------- transitions
 
     def _leave(self, m: TwinMessage) -> None:
+        if m.state != READY:
+            m.deadline = self.now
         if m.state == LEASED:
             self._freed.append(m.tenant)
             if not self._are_frees_gathered:
@@ -324,11 +329,10 @@ class Twin:
         if holder is None or holder is m:
             self.holders[line] = m.sequence
             m.state = READY
-        elif m.sequence > holder.sequence or holder.state == LEASED:
+        elif m.sequence > holder.sequence or holder.state != READY:
             m.state = LINED
         else:
-            if holder.state == READY:
-                holder.state = LINED
+            holder.state = LINED
             self.holders[line] = m.sequence
             m.state = READY
 
@@ -342,6 +346,7 @@ class Twin:
             first = min(waiting, key=lambda one: one.sequence)
             self.holders[m.line] = first.sequence
             first.state = READY
+            first.deadline = self.now
 
     def _finish(self, m: TwinMessage) -> None:
         self._leave(m)
@@ -677,11 +682,13 @@ class Twin:
 
     def _redrive(self, m: TwinMessage) -> None:
         m.dead_number = m.dead_at = m.dead_reason = m.attempts = 0
-        m.due = self.now
+        m.due = m.deadline = self.now
         m.state = ""
         self._admit(m)
 
     def _move(self, m: TwinMessage, item: qc.ChangeItem) -> None:
+        if m.state != READY:
+            m.deadline = self.now
         if item.priority is not None:
             m.priority = item.priority
         if item.delay_ms >= 0 or item.due >= 0:
@@ -715,8 +722,9 @@ class Twin:
             if kind == qc.JobKind.RETAIN:
                 if self.settings.has_dead_letter_topic and m.dead_number > self.copied_dead:
                     break
-                dead = sum(one.state == DEAD for one in self.messages.values())
-                if m.dead_at >= chosen.before_ms and not 0 < chosen.keep_count < dead:
+                dead = [one.body_bytes for one in self.messages.values() if one.state == DEAD]
+                is_surplus = 0 < chosen.keep_count < len(dead) or 0 < chosen.keep_bytes < sum(dead)
+                if m.dead_at >= chosen.before_ms and not is_surplus:
                     break
             job.cursor = places[0] + 1
             looked += 1
@@ -751,6 +759,11 @@ class Twin:
         row = self.schedules.get(item.name)
         if row is None and not isinstance(item, qc.PutSchedule):
             return qr.Refused(Code.NO_SUCH_SCHEDULE)
+        if isinstance(item, qc.PutSchedule):
+            others = sum(len(one.definition) for name, one in self.schedules.items() if name != item.name)
+            is_larger = row is None or len(item.definition) > len(row.definition)
+            if is_larger and others + len(item.definition) > limits.SCHEDULES_BYTES_MAX:
+                return qr.Refused(Code.TOO_MANY_SCHEDULES)
         if item.version not in (-1, 0 if row is None else row.version):
             return qr.Refused(Code.VERSION_CONFLICT)
         if isinstance(item, qc.DeleteSchedule):
