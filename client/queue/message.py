@@ -90,8 +90,8 @@ class Message(msgspec.Struct, Generic[ValueT_co], eq=False, weakref=True):
         """Give the message back, to be delivered again.
 
         Args:
-            delay_ms: the time until it may be delivered, at most ten years. 0: it is due now, after the messages of its priority that are due already.
-                None: the topic's back-off for this attempt, and without a back-off it keeps its place.
+            delay_ms: the time until it may be delivered; at most ten years. 0: it is due now, after the messages of its priority that are due
+                already. None: the topic's back-off for this attempt, and without a back-off it keeps its place.
             priority: its new priority. None: unchanged.
             error: the reason, which is kept with the message; at most 1 KiB.
 
