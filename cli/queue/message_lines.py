@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -35,6 +34,7 @@ def message_parser(
     id_field: str | None = None,
 ) -> MessageParser:
     """Return the parser for one run. Every message has the fields of `common` that its line does not give."""
+    from msgspec.structs import replace
     from raftmq.cli.input_records import BadLineError, decode_document, field_of, split_record
     from raftmq.cli.queue.message_document import message_of_line
     from raftmq.client.queue.new_message import check_message
@@ -55,7 +55,7 @@ def message_parser(
             found = None if field is None else field_of(document, field, f"--{name}-field")
             if found is not None:
                 given[name] = found if name == "key" else found.decode()
-        return replace(common, value=line, **given)  # type: ignore[arg-type]  # by name: key is bytes, the others are texts
+        return replace(common, value=line, **given)  # by name: key is bytes, the others are texts
 
     def parse_message(line: bytes) -> NewMessage[bytes] | None:
         return message_of_line(line, common) if line.strip() else None

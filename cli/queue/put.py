@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -204,6 +204,7 @@ def check_options(
 
 def check_common(common: NewMessage[bytes], *, is_with_id: bool) -> None:
     """Check the options of every message before any is read. Raises `InvalidArgumentError` or `typer.BadParameter`."""
+    from msgspec.structs import replace
     from raftmq.client.queue.new_message import check_message
     from raftmq.message_checks import MESSAGE_BYTES_MAX
 

@@ -132,10 +132,10 @@ class Lease(msgspec.Struct, eq=False, weakref=True):
     ) -> None:
         self.check_held()
         self.is_settled = True
-        try:
+        try:  # it is renewed until the answer, which may come late, and a blocked loop has not even sent the settlement
             (verdict,) = await self.office.settle((self,), operation, detail, puts)
         finally:
-            self.office.drop((self,))  # renewed until here: the answer may come late, and a blocked loop has not sent it yet
+            self.office.drop((self,))
         self.end(verdict)
         if isinstance(verdict, QueueFullError | TenantFullError):
             self.office.hold((self,))  # the program still has the message, and can settle it in another way

@@ -49,7 +49,7 @@ async def test_the_error_gives_advice(address: str):
         with pytest.raises(TopicKindMismatchError) as refused:
             await admin.delete_records({PARTITION: -1})
         assert not refused.value.retriable
-        assert "raftmq topic describe shows the kind" in str(refused.value)
+        assert "the kind of a topic is shown by raftmq topic describe" in str(refused.value)
 
 
 @pytest.mark.parametrize("group_id", [None, "g"])

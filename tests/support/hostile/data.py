@@ -43,9 +43,10 @@ class DataTarget:
 
     def dial(self, *, receive_buffer: int = 0) -> socket.socket:
         """A connection that was welcomed."""
+        hello = self.hello()  # first, as a client does: the broker does not wait long for it
         sock = dial(self.address, receive_buffer=receive_buffer)
         try:
-            sock.sendall(self.hello())
+            sock.sendall(hello)
             assert read_frame(sock) == (FrameType.WELCOME, 0, b"")
         except BaseException:
             sock.close()
