@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 
-import pytest
-from raftmq.cli.queue.stats_text import Sample, format_bytes, format_rate, rates, text_of
+from raftmq.cli.queue.stats_text import Sample, format_rate, rates, text_of
 from raftmq.client.queue.views import MessageCounts, QueueStats
 
 EMPTY = QueueStats(**{field.name: 0 for field in fields(QueueStats) if field.name not in ("tenants", "paused")})
@@ -43,14 +42,6 @@ def test_the_busiest_tenants_come_first_and_paused_ones_are_marked() -> None:
 def test_a_tenant_cannot_write_to_the_terminal() -> None:
     stats = replace(EMPTY, tenants={"a\x1b[2J": MessageCounts(ready=1)})
     assert "\x1b" not in text_of("jobs", None, Sample(stats, 0.0), with_rates=False)
-
-
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [(0, "0 B"), (1023, "1023 B"), (1024, "1 KiB"), (1536, "1.5 KiB"), (5 << 30, "5 GiB"), (3 << 40, "3 TiB")],
-)
-def test_a_size_has_a_unit(count: int, text: str) -> None:
-    assert format_bytes(count) == text
 
 
 def test_a_rate_has_three_digits() -> None:
