@@ -7,14 +7,14 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from raftmq.cli.output import Json, counted
-from raftmq.cli.sizes import format_byte_rate, format_bytes
+from raftmq.cli.sizes import format_byte_rate
 
 if TYPE_CHECKING:
     from raftmq.client.admin.move_descriptions import BalancingSettings, BrokerDrain, MovesDescription, PartitionMove
     from raftmq.types import TopicPartition
 
 PLAN_COLUMNS: Final = ("partition", "from", "to", "reason", "bytes")
-MOVE_COLUMNS: Final = ("partition", "from", "to", "reason", "copied")
+MOVE_COLUMNS: Final = ("partition", "from", "to", "reason", "bytes", "copied")
 UNKNOWN: Final = "?"
 _NAMED_MAX: Final = 10
 """Maximum number of partitions named for people; JSON has more."""
@@ -23,12 +23,16 @@ _PERCENT: Final = 100
 
 def plan_rows(moves: Iterable[PartitionMove]) -> list[tuple[object, ...]]:
     """Return the rows of planned moves under `PLAN_COLUMNS`."""
-    return [(*_route(move), UNKNOWN if move.size_bytes is None else move.size_bytes) for move in moves]
+    return [(*_route(move), _size(move)) for move in moves]
 
 
 def move_rows(moves: Iterable[PartitionMove]) -> list[tuple[object, ...]]:
     """Return the rows of moves under way under `MOVE_COLUMNS`."""
-    return [(*_route(move), copied(move)) for move in moves]
+    return [(*_route(move), _size(move), copied([move]) or UNKNOWN) for move in moves]
+
+
+def _size(move: PartitionMove) -> object:
+    return UNKNOWN if move.size_bytes is None else move.size_bytes
 
 
 def _route(move: PartitionMove) -> tuple[str, ...]:
@@ -45,26 +49,19 @@ def brokers(broker_ids: Iterable[int]) -> str:
     return ", ".join(map(str, broker_ids))
 
 
-def copied(move: PartitionMove) -> str:
-    """Describe the progress of a move: ``45 % of 1.2 GiB``, or the copied bytes if the size is not known."""
-    if move.size_bytes is None:
-        return format_bytes(move.copied_bytes)
-    return f"{_percent(move.copied_bytes, move.size_bytes)} % of {format_bytes(move.size_bytes)}"
-
-
-def _percent(part: int, whole: int) -> int:
-    return min(_PERCENT, _PERCENT * part // whole)
+def copied(moves: Iterable[PartitionMove]) -> str:
+    """Describe how much of the moves is copied: ``45 %``. Empty if that is not known, or nothing was copied yet."""
+    known = [move for move in moves if move.size_bytes]
+    size, done = sum(move.size_bytes or 0 for move in known), sum(move.copied_bytes for move in known)
+    return f"{min(_PERCENT, _PERCENT * done // size)} %" if done else ""
 
 
 def activity_of(moves: MovesDescription) -> str:
     """Describe everything that moves now: ``2 partitions moving (45 % copied), 10 waiting``."""
     parts: list[str] = []
     if moves.moves:
-        size = sum(move.size_bytes or 0 for move in moves.moves)
-        part = _percent(sum(move.copied_bytes for move in moves.moves if move.size_bytes), size) if size else None
-        parts.append(
-            f"{counted(len(moves.moves), 'partition')} moving" + ("" if part is None else f" ({part} % copied)")
-        )
+        share = copied(moves.moves)
+        parts.append(f"{counted(len(moves.moves), 'partition')} moving{f' ({share} copied)' if share else ''}")
     if moves.waiting_count:
         parts.append(f"{moves.waiting_count} waiting")
     if moves.rebuilding_count:

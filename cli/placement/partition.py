@@ -118,7 +118,9 @@ def describe(
         return
     print_partitions([found], is_queue=described.kind == QUEUE_KIND)
     if move is not None:
-        print(f"\nmoving to {brokers(move.to_broker_ids)} ({move.reason.replace('_', ' ')}): {copied(move)} copied")
+        share = copied([move])
+        said = f"moving to {brokers(move.to_broker_ids)} ({move.reason.replace('_', ' ')})"
+        print(f"\n{said}{f', {share} copied' if share else ''}")
 
 
 @app.command(

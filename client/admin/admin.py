@@ -592,7 +592,7 @@ class Admin:
 
         Raises:
             UnknownBrokerError: there is no such broker. Nothing changed.
-            RaftMQError: a topic wants more replicas than there are other brokers. Nothing changed.
+            BrokerInUseError: a topic wants more replicas than there are other brokers. Nothing changed.
         """
         self._check_usable()
         return await placement_admin.drain_broker(self._resolver, broker_id, self._timeout_seconds, dry_run=dry_run)
@@ -631,7 +631,10 @@ class Admin:
             dry_run: change nothing, and return the move.
 
         Raises:
-            UnknownTopicError, UnknownPartitionError, UnknownBrokerError, InvalidArgumentError: nothing changed.
+            UnknownTopicError, UnknownPartitionError, UnknownBrokerError: nothing changed.
+            InvalidReplicationFactorError: the number of brokers is not the replication factor of the topic. Nothing changed.
+            InvalidArgumentError: a broker cannot take the partition, for example because it is being drained. Nothing changed.
+            ConflictError: the partition moves already, or has no healthy majority. Nothing changed.
         """
         self._check_usable()
         return await placement_admin.move_partition(
@@ -647,7 +650,9 @@ class Admin:
             broker_id: the new leader. By default the preferred leader.
 
         Raises:
-            UnknownTopicError, UnknownPartitionError, UnknownBrokerError, InvalidArgumentError: nothing changed.
+            UnknownTopicError, UnknownPartitionError, UnknownBrokerError: nothing changed.
+            InvalidArgumentError: the broker has no replica of the partition, or cannot lead now. Nothing changed.
+            NotReadyError, NoLeaderError: the replica is behind, or the partition has no leader. Nothing changed.
         """
         self._check_usable()
         return await placement_admin.transfer_leader(

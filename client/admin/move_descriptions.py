@@ -35,7 +35,7 @@ class PartitionMove:
     size_bytes: int | None = None
     """Bytes to copy to each broker that gets a replica. None: not known."""
     copied_bytes: int = 0
-    """Bytes that were copied so far. 0 for a planned move."""
+    """Bytes that were copied so far. 0: none, or their number is not known."""
 
 
 @dataclass(frozen=True, slots=True)

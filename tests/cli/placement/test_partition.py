@@ -33,7 +33,7 @@ def test_a_partition_is_described_with_its_move(commands: ClusterCommands) -> No
     head, row, _, move = commands.text("partition", "describe", "orders", "1").splitlines()
     assert head.split() == ["partition", "leader", "epoch", "replicas", "in", "sync", "start", "end", "bytes"]
     assert row.split()[:3] == ["1", "2", "1"]
-    assert move == "moving to 1, 2 (requested): 50 % of 4 KiB copied"
+    assert move == "moving to 1, 2 (requested), 50 % copied"
     assert commands.answer("partition", "describe", "orders", "1")["move"]["to_broker_ids"] == [1, 2]
     assert_refused(commands.run("partition", "describe", "orders", "3"), 4, "has partitions 0 to 2, not 3")
 
