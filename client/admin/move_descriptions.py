@@ -127,7 +127,7 @@ class MovesDescription:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no partition moves and none waits for its turn."""
+        """Return whether no partition moves and none waits for its turn."""
         return not self.moves and not self.waiting_count
 
 
