@@ -94,6 +94,8 @@ def plan_balance(
     if is_automatic and not leaders_only:
         layout.spread()
         layout.even_replicas()
+        while layout.spread():  # a broker that was full may have room now
+            layout.even_replicas()
     layout.choose_leaders(is_automatic=is_automatic)
     return layout.plan()
 
@@ -165,11 +167,13 @@ class _Layout:
                 )
                 self._remove(group_id, gone, Reason.SURPLUS)
 
-    def spread(self) -> None:
-        """Move replicas that share a host or rack although another broker would share less."""
+    def spread(self) -> bool:
+        """Move replicas that share a host or rack although another broker would share less. Return whether any was moved."""
+        has_moved = False
         for group_id, partition in self._partitions.items():
             while not partition.is_fixed and self._spread_one(group_id):
-                pass
+                has_moved = True
+        return has_moved
 
     def _spread_one(self, group_id: int) -> bool:
         places = self._places[group_id]

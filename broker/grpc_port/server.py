@@ -86,7 +86,7 @@ class GrpcServer:
         leader = MetadataLeader(host, self.forwarder)
         producer_ids = ProducerIds(host, leader)
         self.log = LogService(host, host.partitions, producer_ids, self.metrics)
-        calls = NodeCalls(host, self.forwarder)
+        self.calls = calls = NodeCalls(host, self.forwarder)
         self.health = HealthService(host, locator)
         self.admin = AdminService(host, locator, leader, ClusterHealth(host, calls, self.health))
         self.nodes = NodesService(host, leader)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from raftmq.fsm import codes
 from raftmq.fsm import metadata_commands as mc
 from raftmq.fsm.metadata import Metadata
-from raftmq.fsm.metadata_views import PartitionView, ReplicaView
+from raftmq.fsm.metadata_views import BalancingView, PartitionView, ReplicaView
 from raftmq.fsm.producer_ids import NAMED_PRODUCER_BIT
 from raftmq.fsm.producer_names import NAMED_PRODUCERS_MAX
 from raftmq.fsm.topic_kinds import TOPIC_KINDS
