@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from raftmq.client.admin.descriptions import BrokerDescription, BrokerRemoval, ClusterDescription
 
 app = typer.Typer(
-    help="Show the cluster, drain, balance and remove brokers, and finish an upgrade.",
+    help="Show the cluster, drain and remove brokers, balance, upgrade.",
     no_args_is_help=True,
     epilog=examples(
         "raftmq cluster status",
@@ -46,7 +46,7 @@ _NAMED_MAX = 10
 
 @app.callback()
 def group() -> None:
-    """Show the cluster, drain, balance and remove brokers, and finish an upgrade."""
+    """Show the cluster, drain and remove brokers, balance, upgrade."""
 
 
 @app.command(
@@ -144,7 +144,7 @@ app.command(
     epilog=examples(
         "raftmq cluster balancing",
         "raftmq cluster balancing --no-auto",
-        "raftmq cluster balancing --auto --moves 8 --rate 50MiB/s",
+        "raftmq cluster balancing --auto --moves 8",
     ),
 )(balancing.balancing)
 

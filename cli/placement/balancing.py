@@ -116,14 +116,15 @@ def balancing(
             "--rate",
             parser=parse_byte_rate,
             metavar="RATE",
-            help="Maximum rate of all moves to one broker, such as 50MiB/s, or unlimited.",
+            help="Maximum rate of all moves to one broker, such as 50MiB/s, or unlimited. Brokers of this version accept "
+            "only unlimited.",
         ),
     ] = None,
     bootstrap_servers: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout: TimeoutOption = DEFAULT_TIMEOUT,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Change how replicas are moved, or show the settings if no option is given. Moves under way follow the new settings.
+    """Change how replicas are moved, or show the settings if no option is given.
 
     Drains, moves of partitions and changes of the replication factor are made while automatic balancing is paused, too.
     """

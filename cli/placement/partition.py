@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from raftmq.client.admin.move_descriptions import PartitionMove
 
 app = typer.Typer(
-    help="Show partitions, move them and transfer their leaderships.",
+    help="Show and move partitions and their leaderships.",
     no_args_is_help=True,
     epilog=examples(
         "raftmq partition list orders",
@@ -47,7 +47,7 @@ TOPICS_DESCRIBED_MAX: Final = 16
 
 @app.callback()
 def group() -> None:
-    """Show partitions, move them and transfer their leaderships."""
+    """Show and move partitions and their leaderships."""
 
 
 @app.command(

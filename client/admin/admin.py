@@ -685,12 +685,13 @@ class Admin:
     async def set_balancing(
         self, auto_balance: bool | None = None, moves_max: int | None = None, bytes_per_second: int | None = None
     ) -> BalancingSettings:
-        """Change how replicas are moved. Moves under way follow the new settings. Return all settings.
+        """Change how replicas are moved. Return all settings.
 
         Args:
             auto_balance: whether the cluster moves replicas and leaderships by itself when brokers have unequal shares. None: unchanged.
             moves_max: the maximum number of partitions that move simultaneously. None: unchanged.
-            bytes_per_second: the maximum rate of all moves to one broker. 0: unlimited. None: unchanged.
+            bytes_per_second: the maximum rate of all moves to one broker. 0: unlimited, the only value that brokers of this version accept.
+                None: unchanged.
 
         Raises:
             InvalidArgumentError: a value is out of range, or no argument was given. Nothing changed.

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from raftmq import errors, sync
+from raftmq import sync
 from raftmq.testing import LocalCluster
 
 from tests.support.e2e.raftmq_command import answer, assert_one_sentence, raftmq, started
@@ -26,10 +26,6 @@ def cluster() -> Iterator[LocalCluster]:
     with LocalCluster(brokers=BROKERS) as running:
         with sync.Admin(bootstrap_servers=running.bootstrap_servers) as admin:
             admin.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=3)
-            try:
-                admin.describe_moves()
-            except errors.UnsupportedVersionError:
-                pytest.skip("the brokers do not answer DescribeMoves yet")
         with sync.Producer(bootstrap_servers=running.bootstrap_servers) as producer:
             producer.send_many(TOPIC, [(None, b"%d" % n) for n in range(RECORDS)]).result(30)
         yield running
@@ -123,25 +119,23 @@ def test_the_replication_factor_is_lowered_and_raised(cluster: LocalCluster) -> 
 
 def test_balancing_is_paused_limited_and_shown(cluster: LocalCluster) -> None:
     before = document(cluster, "cluster", "balancing")
-    limited = document(cluster, "cluster", "balancing", "--no-auto", "--moves", "2", "--rate", "50MiB/s")
-    assert limited == {"auto_balance": False, "moves_max": 2, "bytes_per_second": 50 << 20}
+    limited = document(cluster, "cluster", "balancing", "--no-auto", "--moves", "2", "--rate", "unlimited")
+    assert limited == {"auto_balance": False, "moves_max": 2, "bytes_per_second": 0}
     assert document(cluster, "cluster", "balancing") == limited
-    restored = document(
-        cluster,
-        "cluster",
-        "balancing",
-        "--auto",
-        "--moves",
-        str(before["moves_max"]),
-        "--rate",
-        f"{before['bytes_per_second']}B/s" if before["bytes_per_second"] else "unlimited",
-    )
-    assert restored == before
+    assert document(cluster, "cluster", "balancing", "--auto", "--moves", str(before["moves_max"])) == before
+    assert_one_sentence(raftmq(cluster, "cluster", "balancing", "--moves", "9999"), 2, "not 9999")
+    assert document(cluster, "cluster", "balancing") == before
+
+
+def test_a_rate_is_refused_by_this_version(cluster: LocalCluster) -> None:
+    refused = raftmq(cluster, "cluster", "balancing", "--rate", "50MiB/s")
+    assert_one_sentence(refused, 2, "cannot limit the bytes per second", "--moves")
 
 
 def test_a_drain_continues_after_ctrl_c(cluster: LocalCluster) -> None:
-    """The rate keeps the drain from ending before the signal."""
-    assert raftmq(cluster, "cluster", "balancing", "--moves", "1", "--rate", "1B/s").returncode == 0
+    """One partition moves after the other, so the drain does not end before the signal."""
+    before = document(cluster, "cluster", "balancing")
+    assert raftmq(cluster, "cluster", "balancing", "--moves", "1").returncode == 0
     try:
         with started(cluster, "cluster", "drain", "4") as process:
             assert process.stderr is not None
@@ -151,6 +145,25 @@ def test_a_drain_continues_after_ctrl_c(cluster: LocalCluster) -> None:
             assert b"the cluster continues the work: raftmq cluster moves" in process.stderr.read()
         assert brokers(cluster)[4]["state"] == "draining"
     finally:
-        assert raftmq(cluster, "cluster", "balancing", "--moves", "8", "--rate", "unlimited").returncode == 0
+        assert document(cluster, "cluster", "balancing", "--moves", str(before["moves_max"])) == before
     assert raftmq(cluster, "cluster", "drain", "4").returncode == 0
     assert raftmq(cluster, "cluster", "undrain", "4").returncode == 0
+
+
+def test_the_drained_metadata_voter_is_removed_and_the_other_broker_serves_everything() -> None:
+    """With two brokers only one votes on metadata. Its vote and its replicas go to the other one."""
+    with LocalCluster(brokers=2) as cluster:
+        with sync.Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+            admin.create_topic(TOPIC, partitions=4, replication_factor=1)
+        with sync.Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+            producer.send_many(TOPIC, [(None, b"%d" % n) for n in range(RECORDS)]).result(30)
+        (voter,) = [broker_id for broker_id, broker in brokers(cluster).items() if broker["is_metadata_voter"]]
+        held = raftmq(cluster, "cluster", "remove", str(voter), "--yes")
+        assert_one_sentence(held, 4, f"broker {voter} is the only metadata voter")
+        drained = raftmq(cluster, "cluster", "drain", str(voter))
+        assert drained.returncode == 0, drained.stderr
+        removed = raftmq(cluster, "cluster", "remove", str(voter), "--yes")
+        assert removed.returncode == 0, removed.stderr
+        assert [node["id"] for node in document(cluster, "cluster", "nodes")] == [3 - voter]
+        cluster.kill(voter)
+        assert count_records(cluster) == RECORDS
