@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from types import SimpleNamespace
 
 import pytest
 from raftmq.cli.placement import waiting
@@ -17,7 +18,7 @@ def test_a_pipe_gets_a_line_for_a_change_but_not_for_each_one(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 100.0
-    monkeypatch.setattr(waiting.time, "monotonic", lambda: now)
+    monkeypatch.setattr(waiting, "time", SimpleNamespace(monotonic=lambda: now))
     with shown("draining broker 3") as show:
         for sentence in ("a", "a", "b", "c"):
             show(progress(sentence))
