@@ -35,6 +35,13 @@ if TYPE_CHECKING:
     from raftmq.client.admin.group_admin import GroupMemberDescription as GroupMemberDescription
     from raftmq.client.admin.group_admin import GroupOffset as GroupOffset
     from raftmq.client.admin.group_admin import OffsetChange as OffsetChange
+    from raftmq.client.admin.move_descriptions import BalancingSettings as BalancingSettings
+    from raftmq.client.admin.move_descriptions import BrokerDrain as BrokerDrain
+    from raftmq.client.admin.move_descriptions import LeaderTransfer as LeaderTransfer
+    from raftmq.client.admin.move_descriptions import MovesDescription as MovesDescription
+    from raftmq.client.admin.move_descriptions import PartitionMove as PartitionMove
+    from raftmq.client.admin.move_descriptions import RebalancePlan as RebalancePlan
+    from raftmq.client.admin.move_descriptions import ReplicationChange as ReplicationChange
     from raftmq.client.admin.schedules import ScheduleDescription as ScheduleDescription
     from raftmq.client.base.metrics import ConsumerMetrics as ConsumerMetrics
     from raftmq.client.base.metrics import ProducerMetrics as ProducerMetrics
@@ -101,6 +108,13 @@ _HOMES = {
     "NewTopic": "raftmq.client.admin.descriptions",
     "BrokerDescription": "raftmq.client.admin.descriptions",
     "BrokerHealth": "raftmq.client.admin.cluster_health",
+    "BalancingSettings": "raftmq.client.admin.move_descriptions",
+    "BrokerDrain": "raftmq.client.admin.move_descriptions",
+    "LeaderTransfer": "raftmq.client.admin.move_descriptions",
+    "MovesDescription": "raftmq.client.admin.move_descriptions",
+    "PartitionMove": "raftmq.client.admin.move_descriptions",
+    "RebalancePlan": "raftmq.client.admin.move_descriptions",
+    "ReplicationChange": "raftmq.client.admin.move_descriptions",
     "OffsetAndTimestamp": "raftmq.client.connection.leader_calls",
     "OffsetChange": "raftmq.client.admin.group_admin",
     "Outcome": "raftmq.errors",
@@ -130,7 +144,9 @@ __all__ = [
     "Admin",
     "AppendedSpan",
     "Attempt",
+    "BalancingSettings",
     "BrokerDescription",
+    "BrokerDrain",
     "BrokerHealth",
     "BrokerRemoval",
     "BrowsedMessage",
@@ -147,8 +163,10 @@ __all__ = [
     "GroupMemberDescription",
     "GroupOffset",
     "HandlerFailure",
+    "LeaderTransfer",
     "Message",
     "MessageCounts",
+    "MovesDescription",
     "NewMessage",
     "NewTopic",
     "OffsetAndTimestamp",
@@ -156,6 +174,7 @@ __all__ = [
     "Outcome",
     "Output",
     "PartitionDescription",
+    "PartitionMove",
     "PartitionNames",
     "PartitionState",
     "Partitioner",
@@ -168,9 +187,11 @@ __all__ = [
     "QueueStats",
     "RaftMQError",
     "RebalanceListener",
+    "RebalancePlan",
     "Record",
     "RecordMetadata",
     "Reject",
+    "ReplicationChange",
     "Retry",
     "ScheduleDescription",
     "TopicDescription",

@@ -22,9 +22,11 @@ from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.base.supervisor import Supervisor, Work
 from raftmq.broker.cluster.bootstrap import ClusterBootstrap
 from raftmq.broker.cluster.clock_watch import ClockWatch
+from raftmq.broker.cluster.controller import Controller
 from raftmq.broker.cluster.disk_watch import DiskWatch
 from raftmq.broker.cluster.leadership_drain import drain_leadership
 from raftmq.broker.cluster.metadata_replica import MetadataReplica
+from raftmq.broker.cluster.node_readiness import NodeReadiness
 from raftmq.broker.cluster.peer_directory import PeerDirectory
 from raftmq.broker.cluster.peer_events import PeerEvents
 from raftmq.broker.cluster.reconciler import Reconciler
@@ -123,6 +125,7 @@ class Node:
         self.data_port = parts.data_port(self.view, self.grpc)
         reporter = DamageReporter(self.loop, self.grpc.forwarder, self.grpc.nodes)
         self.reconciler = Reconciler(self.view, reporter, config.metadata_voters)
+        self.controller = Controller(self.view, NodeReadiness(self.loop, self.grpc.calls))
         self.upkeep = Upkeep(
             self.engine,
             self.store,
@@ -231,6 +234,7 @@ class Node:
         self._metadata_changed.set()
         self.supervisor.spawn(Work.METADATA_FOLLOWER, self._follow_metadata)
         self.supervisor.spawn(Work.RECONCILER, self.reconciler.run)
+        self.supervisor.spawn(Work.CONTROLLER, self.controller.run)
         self.supervisor.spawn(Work.COORDINATOR, self.grpc.coordinator.run)
         self.supervisor.spawn(Work.DEAD_LETTERS, self.grpc.dead_letters.run)
         self.upkeep.start()

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
+from raftmq.cli.exit_codes import CommandError, exit_code_of, sentence_of
+from raftmq.errors import RaftMQError
+
 if TYPE_CHECKING:
     from raftmq.client.admin.admin import Admin
 
@@ -22,3 +25,14 @@ def run_admin(bootstrap_servers: str, timeout: float, question: Callable[[Admin]
             return await question(admin)
 
     return asyncio.run(run())
+
+
+def run_question(bootstrap_servers: str, timeout: float, question: Callable[[Admin], Awaitable[Answer]]) -> Answer:
+    """Run a call that changes nothing, in a command that otherwise changes something. Raises `CommandError`.
+
+    Its failures are reported as those of a question (`exit_codes.reported_question`).
+    """
+    try:
+        return run_admin(bootstrap_servers, timeout, question)
+    except RaftMQError as error:
+        raise CommandError(sentence_of(error, is_question=True), exit_code_of(error, is_question=True)) from None

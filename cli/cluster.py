@@ -1,4 +1,4 @@
-"""``raftmq cluster``: show the cluster, remove brokers from it, and permit the features of a new version."""
+"""``raftmq cluster``: show the cluster, empty and remove brokers, balance them, and permit the features of a new version."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from raftmq.cli.options import (
     confirm,
 )
 from raftmq.cli.output import Json, Output, OutputOption, counted, print_json, print_table
+from raftmq.cli.placement import balancing, drain
 from raftmq.cluster_addresses import DEFAULT_BOOTSTRAP
 from raftmq.errors import UnknownBrokerError
 
@@ -28,9 +29,15 @@ if TYPE_CHECKING:
     from raftmq.client.admin.descriptions import BrokerDescription, BrokerRemoval, ClusterDescription
 
 app = typer.Typer(
-    help="Show the cluster, remove brokers, and finish an upgrade.",
+    help="Show the cluster, drain and remove brokers, balance, upgrade.",
     no_args_is_help=True,
-    epilog=examples("raftmq cluster status", "raftmq cluster remove 3", "raftmq cluster raise-level"),
+    epilog=examples(
+        "raftmq cluster status",
+        "raftmq cluster drain 3",
+        "raftmq cluster remove 3",
+        "raftmq cluster rebalance --dry-run",
+        "raftmq cluster raise-level",
+    ),
 )
 
 _NAMED_MAX = 10
@@ -39,7 +46,7 @@ _NAMED_MAX = 10
 
 @app.callback()
 def group() -> None:
-    """Show the cluster, remove brokers, and finish an upgrade."""
+    """Show the cluster, drain and remove brokers, balance, upgrade."""
 
 
 @app.command(
@@ -63,11 +70,83 @@ def status(
     problems = problems_of(cluster)
     if output is Output.JSON:
         sentences: list[Json] = [{"problem": sentence, "is_outage": is_outage} for sentence, is_outage in problems]
-        print_json({**dataclasses.asdict(cluster), "problems": sentences})
+        brokers: list[Json] = [broker_json(broker) for broker in cluster.brokers]
+        print_json({**dataclasses.asdict(cluster), "brokers": brokers, "problems": sentences})
     else:
         print_cluster(cluster, problems)
     if problems:
         raise SystemExit(exit_code(problems))
+
+
+@app.command(
+    "nodes",
+    short_help="List the brokers with their addresses.",
+    epilog=examples("raftmq cluster nodes", "raftmq cluster nodes -o json | jq '.[].address'"),
+)
+@reported_question
+def nodes(
+    bootstrap_servers: BootstrapOption = DEFAULT_BOOTSTRAP,
+    timeout: TimeoutOption = DEFAULT_TIMEOUT,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """List the brokers with their addresses, hosts, versions and states, as one broker knows them.
+
+    Problems do not change the exit code: see raftmq cluster status.
+    """
+    cluster = run_admin(bootstrap_servers, timeout, lambda admin: admin.describe_cluster())
+    if output is Output.JSON:
+        print_json([broker_json(broker) for broker in cluster.brokers])
+        return
+    print_table(
+        ("broker", "address", "peers", "http", "host", "rack", "version", "level", "state"),
+        [
+            (
+                broker.broker_id,
+                broker.address,
+                broker.peer_address,
+                broker.http_address,
+                broker.host,
+                broker.rack or "-",
+                broker.version,
+                broker.feature_level_max,
+                broker.state if broker.is_connected else f"{broker.state}, not connected",
+            )
+            for broker in cluster.brokers
+        ],
+    )
+
+
+app.command(
+    "drain",
+    short_help="Empty a broker, so that it can be removed.",
+    epilog=examples(
+        "raftmq cluster drain 3 --dry-run", "raftmq cluster drain 3", "raftmq cluster drain 3 --no-wait -o json"
+    ),
+)(drain.drain)
+app.command("undrain", short_help="End the draining of a broker.", epilog=examples("raftmq cluster undrain 3"))(
+    drain.undrain
+)
+app.command(
+    "rebalance",
+    short_help="Give all brokers equal shares.",
+    epilog=examples(
+        "raftmq cluster rebalance --dry-run", "raftmq cluster rebalance", "raftmq cluster rebalance --leaders-only"
+    ),
+)(balancing.rebalance)
+app.command(
+    "moves",
+    short_help="Show the partitions that move now.",
+    epilog=examples("raftmq cluster moves", "raftmq cluster moves -o json | jq '.waiting_count'"),
+)(balancing.moves)
+app.command(
+    "balancing",
+    short_help="Change how replicas are moved, or pause it.",
+    epilog=examples(
+        "raftmq cluster balancing",
+        "raftmq cluster balancing --no-auto",
+        "raftmq cluster balancing --auto --moves 8",
+    ),
+)(balancing.balancing)
 
 
 @app.command(
@@ -94,8 +173,8 @@ def remove(
 ) -> None:
     """Remove a broker permanently. Its data directory is refused from then on.
 
-    The command shows the broker's replicas, then asks for confirmation. A dead broker that still holds replicas needs
-    --force.
+    The command shows the broker's replicas, then asks for confirmation. A running broker must be empty: see raftmq
+    cluster drain. A dead broker that still holds replicas needs --force.
     """
     given_up = " and give up the data on it" if force else ""
     if not yes:
@@ -154,6 +233,18 @@ def raise_level(
         print_json({"feature_level": reached})
     else:
         print(f"the cluster is at feature level {reached}")
+
+
+def broker_json(broker: BrokerDescription) -> dict[str, Json]:
+    """Return a broker for programs."""
+    fields = dataclasses.asdict(broker)
+    document: dict[str, Json] = {
+        "id": fields.pop("broker_id"),
+        "state": fields.pop("state"),
+        "replicas": fields.pop("replica_count"),
+        "leaders": fields.pop("leader_count"),
+    }
+    return document | fields
 
 
 def level_of(cluster: ClusterDescription) -> str:

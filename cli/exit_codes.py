@@ -55,7 +55,7 @@ class ExitCode(IntEnum):
     """The command may have been applied: check before trying again."""
     BAD_DATA = 6
     """A problem was found: by `doctor` or `cluster status`, a stored batch that cannot be read, an input line that is
-    not a record, or a record that a worker's handler gave up."""
+    not a record, a record that a worker's handler gave up, or moves of partitions that are stuck."""
     INTERRUPTED = 130
     """The command was ended by Ctrl-C, by a "no" to a confirmation, or by SIGTERM if it ends in order on that signal
     (`consume`)."""
@@ -84,8 +84,11 @@ PROGRAM_ADVICE_ERRORS = (BufferFullError, OffsetOutOfRangeError)
 
 
 OPTIONS_OF_PARAMETERS = {
+    "auto_balance": "--auto",
     "auto_offset_reset": "--auto-offset-reset",
     "bootstrap_servers": "--bootstrap-servers",
+    "broker_ids": "--to",
+    "bytes_per_second": "--rate",
     "create_dead_letter_topic": "--create-dead-letter-topic",
     "dead_letter_topic": "--dead-letter-topic",
     "delay_ms": "--delay",
@@ -101,7 +104,9 @@ OPTIONS_OF_PARAMETERS = {
     "handler_timeout_ms": "--handler-timeout",
     "lease_ms": "--lease",
     "max_messages": "--max-messages",
+    "moves_max": "--moves",
     "not_before": "--not-before",
+    "replication_factor": "--replication-factor",
     "request_timeout_ms": "--timeout",
     "retry_backoff_max_ms": "--retry-backoff-max",
     "retry_backoff_ms": "--retry-backoff",

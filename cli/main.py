@@ -15,6 +15,7 @@ import typer
 from raftmq.cli import broker, cluster, consume, dev, dlq, doctor, group, produce, schedule, topic, worker
 from raftmq.cli.examples import examples
 from raftmq.cli.exit_codes import reported_question
+from raftmq.cli.placement import partition
 from raftmq.cli.queue import app as queue
 from typer.core import TyperGroup
 
@@ -53,6 +54,7 @@ app = typer.Typer(
 app.add_typer(broker.app, name="broker")
 app.add_typer(broker.config_app, name="config")
 app.add_typer(topic.app, name="topic")
+app.add_typer(partition.app, name="partition")
 app.add_typer(group.app, name="group")
 app.add_typer(dlq.app, name="dlq")
 app.add_typer(queue.app, name="queue")

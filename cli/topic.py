@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,6 +25,9 @@ from raftmq.cli.options import (
     confirm,
 )
 from raftmq.cli.output import Json, Output, OutputOption, counted, print_json, print_table
+from raftmq.cli.placement.moves_text import brokers
+from raftmq.cli.placement.options import DryRunOption, WaitOption
+from raftmq.cli.placement.replication import change_replication
 from raftmq.cli.queue.calls import show_counts
 from raftmq.cli.topic_contents import LOG_KIND, QUEUE_KIND, check_is_log, contents_of, trimmed_rows
 from raftmq.cli.topic_settings import parse_settings
@@ -196,28 +200,7 @@ def print_topic(topic: TopicDescription) -> None:
         f"topic {topic.name}: {counted(len(topic.partitions), 'partition')}, replication factor {topic.replication_factor}, "
         f"kind {topic.kind}\n"
     )
-    is_queue = topic.kind == QUEUE_KIND
-    print_table(
-        (
-            "partition",
-            "leader",
-            "epoch",
-            "replicas",
-            "in sync",
-            *(("next",) if is_queue else ("start", "end")),
-            "bytes",
-        ),
-        [
-            (
-                p.partition,
-                p.leader_broker_id or "none",
-                p.leader_epoch or "",
-                _brokers(p.replica_brokers),
-                *_state_cells(p, is_queue=is_queue),
-            )
-            for p in topic.partitions
-        ],
-    )
+    print_partitions(topic.partitions, is_queue=topic.kind == QUEUE_KIND)
     if topic.effective_config:
         print()
         print_table(
@@ -229,8 +212,22 @@ def print_topic(topic: TopicDescription) -> None:
         )
 
 
-def _brokers(broker_ids: tuple[int, ...]) -> str:
-    return ", ".join(map(str, broker_ids))
+def print_partitions(partitions: Sequence[PartitionDescription], *, is_queue: bool) -> None:
+    """Print partitions as their leaders report them."""
+    offsets = ("next",) if is_queue else ("start", "end")
+    print_table(
+        ("partition", "leader", "epoch", "replicas", "in sync", *offsets, "bytes"),
+        [
+            (
+                p.partition,
+                p.leader_broker_id or "none",
+                p.leader_epoch or "",
+                brokers(p.replica_brokers),
+                *_state_cells(p, is_queue=is_queue),
+            )
+            for p in partitions
+        ],
+    )
 
 
 def _state_cells(partition: PartitionDescription, *, is_queue: bool) -> tuple[object, ...]:
@@ -238,7 +235,7 @@ def _state_cells(partition: PartitionDescription, *, is_queue: bool) -> tuple[ob
     if state is None:
         return ("?",) * (3 if is_queue else 4)
     offsets = (state.high_watermark,) if is_queue else (state.log_start_offset, state.high_watermark)
-    return (_brokers(state.in_sync_brokers), *offsets, state.size_bytes)
+    return (brokers(state.in_sync_brokers), *offsets, state.size_bytes)
 
 
 def show_config(config: dict[str, str]) -> str:
@@ -248,8 +245,11 @@ def show_config(config: dict[str, str]) -> str:
 
 @app.command(
     "alter",
+    short_help="Change a topic's settings or its replication factor.",
     epilog=examples(
-        "raftmq topic alter orders --config retention.ms=12h", "raftmq topic alter orders --unset retention.ms"
+        "raftmq topic alter orders --config retention.ms=12h",
+        "raftmq topic alter orders --unset retention.ms",
+        "raftmq topic alter orders --replication-factor 3 --dry-run",
     ),
 )
 @reported
@@ -260,14 +260,48 @@ def alter(
         list[str] | None,
         typer.Option("--unset", metavar="KEY", help="Reset a setting to its default. Repeat it for several settings."),
     ] = None,
+    replication_factor: Annotated[
+        int | None,
+        typer.Option(
+            "--replication-factor",
+            "-r",
+            parser=WholeNumber(1, COUNT_MAX),
+            metavar="N",
+            help="New number of copies of each record. Fewer copies need a confirmation.",
+        ),
+    ] = None,
+    dry_run: DryRunOption = False,
+    wait: WaitOption = True,
+    yes: YesOption = False,
     bootstrap_servers: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout: TimeoutOption = DEFAULT_TIMEOUT,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Change a topic's settings."""
+    """Change a topic's settings, or its replication factor.
+
+    Another replication factor adds or removes replicas while the topic is written and read. The command ends when all
+    replicas are in sync. The cluster does the work: interrupting the command does not stop it. --dry-run, --wait and
+    --yes belong to the replication factor.
+    """
     settings = parse_settings(config)
+    if replication_factor is not None:
+        if settings or unset:
+            raise typer.BadParameter("give it without --config and --unset", param_hint="--replication-factor")
+        change_replication(
+            name,
+            replication_factor,
+            dry_run=dry_run,
+            wait=wait,
+            yes=yes,
+            bootstrap_servers=bootstrap_servers,
+            timeout=timeout,
+            output=output,
+        )
+        return
     if not settings and not unset:
-        raise typer.BadParameter("give --config KEY=VALUE or --unset KEY")
+        raise typer.BadParameter("give --config KEY=VALUE, --unset KEY or --replication-factor N")
+    if dry_run:
+        raise typer.BadParameter("use it only with --replication-factor", param_hint="--dry-run")
     run_admin(bootstrap_servers, timeout, lambda admin: admin.alter_topic_config(name, settings, unset or ()))
     print_change(output, name, "altered")
 

@@ -42,6 +42,7 @@ METADATA_LEVELS: Final[Mapping[type[mc.MetadataCommand], int]] = {
     mc.SetNodeState: 3,
     mc.AdmitReplica: 3,
     mc.SetReplicationFactor: 3,
+    mc.SetBalancing: 3,
     mc.JoinConsumerGroup: 1,
     mc.LeaveConsumerGroup: 1,
     mc.SetTargetAssignment: 1,

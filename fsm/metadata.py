@@ -17,6 +17,7 @@ from raftmq.errors import invariant
 from raftmq.fsm import codes
 from raftmq.fsm.consumer_groups import ConsumerGroup
 from raftmq.fsm.feature_levels import metadata_level
+from raftmq.fsm.metadata_balancing import set_balancing
 from raftmq.fsm.metadata_commands import (
     AddPartitions,
     AdmitReplica,
@@ -39,6 +40,7 @@ from raftmq.fsm.metadata_commands import (
     RemoveNode,
     RemoveReplica,
     ReplaceReplica,
+    SetBalancing,
     SetMetadataMembership,
     SetNodeState,
     SetReplicas,
@@ -76,7 +78,7 @@ from raftmq.fsm.metadata_topics import (
     delete_topic,
     set_replication_factor,
 )
-from raftmq.fsm.metadata_views import NodeView, PartitionView, ReplicaView, TopicView
+from raftmq.fsm.metadata_views import BalancingView, NodeView, PartitionView, ReplicaView, TopicView
 from raftmq.fsm.state_machine import StateMachine, UnsupportedCommandError
 from raftmq.fsm.tables import all_rows
 from raftmq.raft.entry import GENESIS, Entry, EntryKind
@@ -133,6 +135,7 @@ class Metadata:
     def adopt(self, other: StateMachine) -> None:
         """Take over the state of `other`, a metadata machine that nobody uses afterwards."""
         assert isinstance(other, type(self))
+        other._tables.continue_versions(self._tables)
         vars(self).update(vars(other))
 
     def restore(self, rows: Iterable[tuple[bytes, bytes]], state_index: LogIndex) -> None:
@@ -249,6 +252,27 @@ class Metadata:
         """
         return self._tables.replica_node(group_id, replica_id)
 
+    def unsettled_partitions(self) -> tuple[PartitionView, ...]:
+        """Return the partitions with a retiring replica or a newcomer: those that move or are rebuilt."""
+        found = (self._tables.partition(group_id) for group_id in self._tables.unsettled_groups())
+        return tuple(partition for partition in found if partition is not None)
+
+    @property
+    def balancing(self) -> BalancingView:
+        """How the controller moves replicas."""
+        cluster = self._tables.cluster
+        return BalancingView(cluster.auto_balance, cluster.moves_max, cluster.rebalance)
+
+    @property
+    def layout_version(self) -> int:
+        """Number of changes of nodes, topics, partitions and the settings of balancing in this process. It may jump."""
+        return self._tables.layout_version
+
+    @property
+    def wishes_version(self) -> int:
+        """The same number without the changes of partitions."""
+        return self._tables.wishes_version
+
     @property
     def next_group_id(self) -> int:
         """The id that the next partition gets. Ids are assigned in order and never reused."""
@@ -342,6 +366,8 @@ def _execute(tables: MetadataTables, command: MetadataCommand, append_time_ms: i
             return admit_replica(tables, command)
         case SetReplicationFactor():
             return set_replication_factor(tables, command)
+        case SetBalancing():
+            return set_balancing(tables, command)
         case InitializeCluster():
             return initialize_cluster(tables, command)
         case JoinConsumerGroup():

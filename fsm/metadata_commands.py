@@ -221,6 +221,20 @@ class SetReplicationFactor(Command, frozen=True, tag="factor="):
     replication_factor: int
 
 
+class SetBalancing(Command, frozen=True, tag="balancing="):
+    """Change how the controller moves replicas. A field that is None keeps its value.
+
+    Result: `Done`, or `Rejected` with INVALID_ARGUMENT for a value outside its bounds.
+    """
+
+    auto_balance: bool | None = None
+    """Whether replicas and leaderships are spread and evened without an order."""
+    moves_max: int | None = None
+    """Partitions that move simultaneously."""
+    rebalance: str | None = None
+    """The wish for one rebalancing: a value of `metadata_balancing.REBALANCES`. The controller withdraws it when nothing is left to do."""
+
+
 class JoinConsumerGroup(Command, frozen=True, tag="member+"):
     """Add a member, or change its subscription or attributes. The same command again gives the same result,
     `MemberJoined`.
@@ -342,6 +356,7 @@ MetadataCommand = (
     | SetReplicas
     | AdmitReplica
     | SetReplicationFactor
+    | SetBalancing
     | JoinConsumerGroup
     | LeaveConsumerGroup
     | SetTargetAssignment

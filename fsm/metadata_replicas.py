@@ -63,31 +63,37 @@ def set_replicas(tables: MetadataTables, command: SetReplicas) -> Done | Rejecte
             return Rejected(
                 codes.CONFLICT, f"the partition's old replica on broker {node_id} has not left yet; try again"
             )
-    dropped = tuple(replica for replica in partition.replicas if replica.node_id not in command.node_ids)
-    newcomers = allocate_replicas(
-        (node_id for node_id in command.node_ids if node_id not in kept), tables.cluster.next_replica_id
+    cluster = tables.cluster
+    placed = with_replicas(
+        partition, command.node_ids, cluster.next_replica_id, marks_newcomers=cluster.feature_level >= NEWCOMER_LEVEL
     )
+    if placed.replicas == partition.replicas:
+        return Done(cluster.revision)
+    added = sum(1 for node_id in command.node_ids if node_id not in kept)
+    if added:
+        tables.update_cluster(next_replica_id=cluster.next_replica_id + added)
+    tables.put_partition(msgspec.structs.replace(placed, revision=tables.index))
+    return Done(tables.cluster.revision)
+
+
+def with_replicas(
+    partition: PartitionView, node_ids: tuple[int, ...], next_replica_id: int, *, marks_newcomers: bool = True
+) -> PartitionView:
+    """Return the partition with its desired replicas on these nodes. A plan uses it to look ahead."""
+    kept = {replica.node_id: replica for replica in partition.replicas}
+    dropped = tuple(replica for replica in partition.replicas if replica.node_id not in node_ids)
+    newcomers = allocate_replicas((node_id for node_id in node_ids if node_id not in kept), next_replica_id)
     vacant = _vacant_seats(partition, dropped)
     added = tuple(
-        msgspec.structs.replace(
-            newcomer,
-            inherited_seat=seat,
-            is_newcomer=is_unsettled and tables.cluster.feature_level >= NEWCOMER_LEVEL,
-        )
+        msgspec.structs.replace(newcomer, inherited_seat=seat, is_newcomer=is_unsettled and marks_newcomers)
         for newcomer, (seat, is_unsettled) in zip(newcomers, chain(vacant, repeat((0, True))), strict=False)
     )
     by_node = kept | {replica.node_id: replica for replica in added}
-    replicas = tuple(by_node[node_id] for node_id in command.node_ids)
-    if replicas == partition.replicas:
-        return Done(tables.cluster.revision)
-    if added:
-        tables.update_cluster(next_replica_id=tables.cluster.next_replica_id + len(added))
-    tables.put_partition(
-        msgspec.structs.replace(
-            partition, replicas=replicas, retiring=(*partition.retiring, *dropped), revision=tables.index
-        )
+    return msgspec.structs.replace(
+        partition,
+        replicas=tuple(by_node[node_id] for node_id in node_ids),
+        retiring=(*partition.retiring, *dropped),
     )
-    return Done(tables.cluster.revision)
 
 
 def _vacant_seats(partition: PartitionView, dropped: tuple[ReplicaView, ...]) -> list[tuple[int, bool]]:

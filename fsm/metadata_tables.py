@@ -9,6 +9,8 @@ topic ids, group ids and replica ids below their counters are never assigned aga
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 from raftmq.fsm.consumer_groups import ConsumerGroups
 from raftmq.fsm.expiry_clock import ExpiryClock
@@ -18,6 +20,8 @@ from raftmq.fsm.tables import DirtyRow, Row, RowSource, Table, load_rows, number
 
 METADATA_GROUP = 0
 BOOTSTRAP_METADATA_REPLICA_ID = 1
+MOVES_MAX_DEFAULT: Final = 4
+"""A few, because each move copies a partition over the network while clients use the same disks."""
 
 
 class ClusterRow(msgspec.Struct, frozen=True):
@@ -44,6 +48,12 @@ class ClusterRow(msgspec.Struct, frozen=True):
     """Smallest node id that may be free. Ids at and above it may have been assigned on explicit request."""
     next_producer_id: int = 1
     next_named_producer: int = 1
+    auto_balance: bool = True
+    """Whether the controller spreads and evens replicas and leaderships without an order. Level 3."""
+    moves_max: int = MOVES_MAX_DEFAULT
+    """Partitions that move simultaneously. Level 3."""
+    rebalance: str = ""
+    """The operator's wish for one rebalancing that is not carried out yet (`metadata_balancing.REBALANCES`). Level 3."""
 
 
 class RetiredUuid(msgspec.Struct, frozen=True):
@@ -77,6 +87,12 @@ class MetadataTables:
         """(group id, replica id) → node id, of replicas that are not lost, including group 0."""
         self._groups_by_node: dict[int, set[int]] = {}
         """Node id → groups with a desired or retiring replica (not lost) on the node."""
+        self._unsettled_groups: dict[int, None] = {}
+        """Groups with a retiring replica or a newcomer, in the order in which they became so."""
+        self.layout_version = 0
+        """Number of changes of nodes, topics and partitions in this process. A reader uses it to tell whether to look again."""
+        self.wishes_version = 0
+        """The same number without the changes of partitions."""
 
     # ------------------------------------------------------------------------------------------------------------ reading
 
@@ -124,6 +140,10 @@ class MetadataTables:
         """Return the groups with a desired or retiring replica on the node, ascending."""
         return tuple(sorted(self._groups_by_node.get(node_id, ())))
 
+    def unsettled_groups(self) -> tuple[int, ...]:
+        """Return the groups with a retiring replica or a newcomer: those that move or are rebuilt."""
+        return tuple(self._unsettled_groups)
+
     def replica_node(self, group_id: int, replica_id: int) -> int | None:
         """Return the node that holds a replica, unless the replica is lost."""
         return self._replica_nodes.get((group_id, replica_id))
@@ -145,6 +165,7 @@ class MetadataTables:
     def put_node(self, node: NodeView) -> None:
         """Insert or replace a node's row."""
         self._touch()
+        self.note_wish()
         old = self._nodes.get(node.node_id)
         if old is not None:
             self._drop_node_indexes(old)
@@ -159,12 +180,14 @@ class MetadataTables:
     def put_topic(self, topic: TopicView) -> None:
         """Insert or replace a topic's row."""
         self._touch()
+        self.note_wish()
         self._topics.put(topic.topic_id, topic)
         self._topic_by_name[topic.name] = topic
 
     def delete_topic(self, topic: TopicView) -> None:
         """Remove a topic with all its partitions."""
         self._touch()
+        self.note_wish()
         for group_id in topic.group_ids:
             partition = self._partitions.by_key[group_id]
             self._drop_partition_indexes(partition)
@@ -175,6 +198,7 @@ class MetadataTables:
     def put_partition(self, partition: PartitionView) -> None:
         """Insert or replace a partition's row."""
         self._touch()
+        self.layout_version += 1
         old = self._partitions.get(partition.group_id)
         if old is not None:
             self._drop_partition_indexes(old)
@@ -206,6 +230,8 @@ class MetadataTables:
         self._topic_by_name = {topic.name: topic for topic in self._topics.by_key.values()}
         self._replica_nodes.clear()
         self._groups_by_node.clear()
+        self._unsettled_groups.clear()
+        self.note_wish()
         for node in self._nodes.by_key.values():
             self._add_node_indexes(node)
         for partition in self._partitions.by_key.values():
@@ -216,6 +242,16 @@ class MetadataTables:
     def _touch(self) -> None:
         if self.cluster.revision != self.index:
             self.update_cluster()
+
+    def continue_versions(self, before: MetadataTables) -> None:
+        """Count on from the versions of the tables that these replace, so that no version repeats."""
+        self.layout_version += before.layout_version
+        self.wishes_version += before.wishes_version
+
+    def note_wish(self) -> None:
+        """Record that the wished layout may have changed."""
+        self.layout_version += 1
+        self.wishes_version += 1
 
     def _add_node_indexes(self, node: NodeView) -> None:
         if node.state != "removed":
@@ -228,6 +264,8 @@ class MetadataTables:
 
     def _add_partition_indexes(self, partition: PartitionView) -> None:
         group_id = partition.group_id
+        if partition.is_unsettled:
+            self._unsettled_groups[group_id] = None
         for replica in (*partition.replicas, *partition.retiring):
             if not replica.is_lost:
                 self._replica_nodes[group_id, replica.replica_id] = replica.node_id
@@ -235,6 +273,7 @@ class MetadataTables:
 
     def _drop_partition_indexes(self, partition: PartitionView) -> None:
         group_id = partition.group_id
+        self._unsettled_groups.pop(group_id, None)
         for replica in (*partition.replicas, *partition.retiring):
             if not replica.is_lost:
                 self._replica_nodes.pop((group_id, replica.replica_id), None)

@@ -66,6 +66,30 @@ class PartitionView(msgspec.Struct, frozen=True):
     """Replicas that are no longer desired and not yet reported as having left the group."""
     revision: int
 
+    @property
+    def is_unsettled(self) -> bool:
+        """Whether the group may not have the desired membership yet: a replica leaves, or a newcomer does not vote yet."""
+        return bool(self.retiring) or any(replica.is_newcomer for replica in self.replicas)
+
+
+class BalancingView(msgspec.Struct, frozen=True):
+    """How the controller moves replicas."""
+
+    auto_balance: bool
+    moves_max: int
+    rebalance: str
+    """The wish for one rebalancing: empty, "leaders" or "replicas"."""
+
+    @property
+    def may_move_replicas(self) -> bool:
+        """Whether replicas are spread and evened."""
+        return self.auto_balance or self.rebalance == "replicas"
+
+    @property
+    def may_move_leaders(self) -> bool:
+        """Whether leaderships are evened, and given to the preferred leaders."""
+        return self.auto_balance or self.rebalance != ""
+
 
 class TopicView(msgspec.Struct, frozen=True, omit_defaults=True):
     """A topic."""

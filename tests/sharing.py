@@ -15,6 +15,7 @@ SPREAD = ("tests/e2e", "tests/sim/cluster", "tests/sim/core/test_seeds.py", "tes
 """Files and folders with long tests that share nothing: each test goes to any free process."""
 TOGETHER = (
     "tests/e2e/test_cli.py",
+    "tests/e2e/test_cli_cluster.py",
     "tests/e2e/test_cli_dlq.py",
     "tests/e2e/test_cli_doctor.py",
     "tests/e2e/test_cli_errors.py",

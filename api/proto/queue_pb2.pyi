@@ -115,6 +115,15 @@ class CatchUp(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     SKIP_MISSED: _ClassVar[CatchUp]
     FIRE_ONCE: _ClassVar[CatchUp]
     FIRE_ALL: _ClassVar[CatchUp]
+
+class MoveReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    REQUESTED: _ClassVar[MoveReason]
+    DRAIN: _ClassVar[MoveReason]
+    REPLICATION_FACTOR: _ClassVar[MoveReason]
+    SPREAD: _ClassVar[MoveReason]
+    EVEN_REPLICAS: _ClassVar[MoveReason]
+    EVEN_LEADERS: _ClassVar[MoveReason]
 OK: ErrorCode
 INVALID_ARGUMENT: ErrorCode
 UNKNOWN_TOPIC: ErrorCode
@@ -203,6 +212,12 @@ REDRIVE_JOB: JobKind
 SKIP_MISSED: CatchUp
 FIRE_ONCE: CatchUp
 FIRE_ALL: CatchUp
+REQUESTED: MoveReason
+DRAIN: MoveReason
+REPLICATION_FACTOR: MoveReason
+SPREAD: MoveReason
+EVEN_REPLICAS: MoveReason
+EVEN_LEADERS: MoveReason
 
 class LeaderHint(_message.Message):
     __slots__ = ("broker_id", "address", "leader_epoch")
@@ -1959,6 +1974,190 @@ class PartitionName(_message.Message):
     topic: str
     partition: int
     def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ...) -> None: ...
+
+class PartitionMove(_message.Message):
+    __slots__ = ("topic", "partition", "from_broker_ids", "to_broker_ids", "reason", "bytes", "copied_bytes")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    FROM_BROKER_IDS_FIELD_NUMBER: _ClassVar[int]
+    TO_BROKER_IDS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    COPIED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    from_broker_ids: _containers.RepeatedScalarFieldContainer[int]
+    to_broker_ids: _containers.RepeatedScalarFieldContainer[int]
+    reason: MoveReason
+    bytes: int
+    copied_bytes: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., from_broker_ids: _Optional[_Iterable[int]] = ..., to_broker_ids: _Optional[_Iterable[int]] = ..., reason: _Optional[_Union[MoveReason, str]] = ..., bytes: _Optional[int] = ..., copied_bytes: _Optional[int] = ...) -> None: ...
+
+class DrainBrokerRequest(_message.Message):
+    __slots__ = ("broker_id", "is_ended", "dry_run")
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    IS_ENDED_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    broker_id: int
+    is_ended: bool
+    dry_run: bool
+    def __init__(self, broker_id: _Optional[int] = ..., is_ended: bool = ..., dry_run: bool = ...) -> None: ...
+
+class DrainBrokerResponse(_message.Message):
+    __slots__ = ("metadata_revision", "replica_count", "leader_count", "is_metadata_voter", "moves", "without_place_count", "without_place")
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_COUNT_FIELD_NUMBER: _ClassVar[int]
+    LEADER_COUNT_FIELD_NUMBER: _ClassVar[int]
+    IS_METADATA_VOTER_FIELD_NUMBER: _ClassVar[int]
+    MOVES_FIELD_NUMBER: _ClassVar[int]
+    WITHOUT_PLACE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    WITHOUT_PLACE_FIELD_NUMBER: _ClassVar[int]
+    metadata_revision: int
+    replica_count: int
+    leader_count: int
+    is_metadata_voter: bool
+    moves: _containers.RepeatedCompositeFieldContainer[PartitionMove]
+    without_place_count: int
+    without_place: _containers.RepeatedCompositeFieldContainer[PartitionName]
+    def __init__(self, metadata_revision: _Optional[int] = ..., replica_count: _Optional[int] = ..., leader_count: _Optional[int] = ..., is_metadata_voter: bool = ..., moves: _Optional[_Iterable[_Union[PartitionMove, _Mapping]]] = ..., without_place_count: _Optional[int] = ..., without_place: _Optional[_Iterable[_Union[PartitionName, _Mapping]]] = ...) -> None: ...
+
+class RebalanceRequest(_message.Message):
+    __slots__ = ("dry_run", "leaders_only")
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    LEADERS_ONLY_FIELD_NUMBER: _ClassVar[int]
+    dry_run: bool
+    leaders_only: bool
+    def __init__(self, dry_run: bool = ..., leaders_only: bool = ...) -> None: ...
+
+class RebalanceResponse(_message.Message):
+    __slots__ = ("metadata_revision", "replica_move_count", "leader_move_count", "moves", "without_place_count", "without_place")
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_MOVE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    LEADER_MOVE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    MOVES_FIELD_NUMBER: _ClassVar[int]
+    WITHOUT_PLACE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    WITHOUT_PLACE_FIELD_NUMBER: _ClassVar[int]
+    metadata_revision: int
+    replica_move_count: int
+    leader_move_count: int
+    moves: _containers.RepeatedCompositeFieldContainer[PartitionMove]
+    without_place_count: int
+    without_place: _containers.RepeatedCompositeFieldContainer[PartitionName]
+    def __init__(self, metadata_revision: _Optional[int] = ..., replica_move_count: _Optional[int] = ..., leader_move_count: _Optional[int] = ..., moves: _Optional[_Iterable[_Union[PartitionMove, _Mapping]]] = ..., without_place_count: _Optional[int] = ..., without_place: _Optional[_Iterable[_Union[PartitionName, _Mapping]]] = ...) -> None: ...
+
+class MovePartitionRequest(_message.Message):
+    __slots__ = ("topic", "partition", "broker_ids", "dry_run", "metadata_revision")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    BROKER_IDS_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    broker_ids: _containers.RepeatedScalarFieldContainer[int]
+    dry_run: bool
+    metadata_revision: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., broker_ids: _Optional[_Iterable[int]] = ..., dry_run: bool = ..., metadata_revision: _Optional[int] = ...) -> None: ...
+
+class MovePartitionResponse(_message.Message):
+    __slots__ = ("metadata_revision", "move")
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    MOVE_FIELD_NUMBER: _ClassVar[int]
+    metadata_revision: int
+    move: PartitionMove
+    def __init__(self, metadata_revision: _Optional[int] = ..., move: _Optional[_Union[PartitionMove, _Mapping]] = ...) -> None: ...
+
+class TransferLeaderRequest(_message.Message):
+    __slots__ = ("topic", "partition", "broker_id", "metadata_revision", "timeout_ms")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    broker_id: int
+    metadata_revision: int
+    timeout_ms: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., broker_id: _Optional[int] = ..., metadata_revision: _Optional[int] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
+
+class TransferLeaderResponse(_message.Message):
+    __slots__ = ("leader_broker_id", "leader_epoch")
+    LEADER_BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    leader_broker_id: int
+    leader_epoch: int
+    def __init__(self, leader_broker_id: _Optional[int] = ..., leader_epoch: _Optional[int] = ...) -> None: ...
+
+class SetReplicationFactorRequest(_message.Message):
+    __slots__ = ("topic", "replication_factor", "dry_run", "metadata_revision")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    REPLICATION_FACTOR_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    replication_factor: int
+    dry_run: bool
+    metadata_revision: int
+    def __init__(self, topic: _Optional[str] = ..., replication_factor: _Optional[int] = ..., dry_run: bool = ..., metadata_revision: _Optional[int] = ...) -> None: ...
+
+class SetReplicationFactorResponse(_message.Message):
+    __slots__ = ("metadata_revision", "moves", "move_count")
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    MOVES_FIELD_NUMBER: _ClassVar[int]
+    MOVE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    metadata_revision: int
+    moves: _containers.RepeatedCompositeFieldContainer[PartitionMove]
+    move_count: int
+    def __init__(self, metadata_revision: _Optional[int] = ..., moves: _Optional[_Iterable[_Union[PartitionMove, _Mapping]]] = ..., move_count: _Optional[int] = ...) -> None: ...
+
+class DescribeMovesRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DescribeMovesResponse(_message.Message):
+    __slots__ = ("metadata_revision", "auto_balance", "moves_max", "bytes_per_second", "moves", "waiting_count", "rebuilding_count", "without_place", "without_place_count")
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    AUTO_BALANCE_FIELD_NUMBER: _ClassVar[int]
+    MOVES_MAX_FIELD_NUMBER: _ClassVar[int]
+    BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    MOVES_FIELD_NUMBER: _ClassVar[int]
+    WAITING_COUNT_FIELD_NUMBER: _ClassVar[int]
+    REBUILDING_COUNT_FIELD_NUMBER: _ClassVar[int]
+    WITHOUT_PLACE_FIELD_NUMBER: _ClassVar[int]
+    WITHOUT_PLACE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    metadata_revision: int
+    auto_balance: bool
+    moves_max: int
+    bytes_per_second: int
+    moves: _containers.RepeatedCompositeFieldContainer[PartitionMove]
+    waiting_count: int
+    rebuilding_count: int
+    without_place: _containers.RepeatedCompositeFieldContainer[PartitionName]
+    without_place_count: int
+    def __init__(self, metadata_revision: _Optional[int] = ..., auto_balance: bool = ..., moves_max: _Optional[int] = ..., bytes_per_second: _Optional[int] = ..., moves: _Optional[_Iterable[_Union[PartitionMove, _Mapping]]] = ..., waiting_count: _Optional[int] = ..., rebuilding_count: _Optional[int] = ..., without_place: _Optional[_Iterable[_Union[PartitionName, _Mapping]]] = ..., without_place_count: _Optional[int] = ...) -> None: ...
+
+class SetBalancingRequest(_message.Message):
+    __slots__ = ("auto_balance", "moves_max", "bytes_per_second")
+    AUTO_BALANCE_FIELD_NUMBER: _ClassVar[int]
+    MOVES_MAX_FIELD_NUMBER: _ClassVar[int]
+    BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    auto_balance: bool
+    moves_max: int
+    bytes_per_second: int
+    def __init__(self, auto_balance: bool = ..., moves_max: _Optional[int] = ..., bytes_per_second: _Optional[int] = ...) -> None: ...
+
+class SetBalancingResponse(_message.Message):
+    __slots__ = ("metadata_revision", "auto_balance", "moves_max", "bytes_per_second")
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    AUTO_BALANCE_FIELD_NUMBER: _ClassVar[int]
+    MOVES_MAX_FIELD_NUMBER: _ClassVar[int]
+    BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    metadata_revision: int
+    auto_balance: bool
+    moves_max: int
+    bytes_per_second: int
+    def __init__(self, metadata_revision: _Optional[int] = ..., auto_balance: bool = ..., moves_max: _Optional[int] = ..., bytes_per_second: _Optional[int] = ...) -> None: ...
 
 class RegisterBrokerRequest(_message.Message):
     __slots__ = ("uuid", "broker_id", "client_address", "peer_address", "http_address", "host", "rack", "version", "feature_level_max", "cluster_id", "damaged_metadata_replica_id", "replaces_lost", "partitions_max", "boot", "lineage")

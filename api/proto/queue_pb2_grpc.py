@@ -1803,6 +1803,41 @@ class AdminStub(object):
                 request_serializer=raftmq_dot_proto_dot_queue__pb2.RaiseFeatureLevelRequest.SerializeToString,
                 response_deserializer=raftmq_dot_proto_dot_queue__pb2.RaiseFeatureLevelResponse.FromString,
                 _registered_method=True)
+        self.DrainBroker = channel.unary_unary(
+                '/raftmq.v1.Admin/DrainBroker',
+                request_serializer=raftmq_dot_proto_dot_queue__pb2.DrainBrokerRequest.SerializeToString,
+                response_deserializer=raftmq_dot_proto_dot_queue__pb2.DrainBrokerResponse.FromString,
+                _registered_method=True)
+        self.Rebalance = channel.unary_unary(
+                '/raftmq.v1.Admin/Rebalance',
+                request_serializer=raftmq_dot_proto_dot_queue__pb2.RebalanceRequest.SerializeToString,
+                response_deserializer=raftmq_dot_proto_dot_queue__pb2.RebalanceResponse.FromString,
+                _registered_method=True)
+        self.MovePartition = channel.unary_unary(
+                '/raftmq.v1.Admin/MovePartition',
+                request_serializer=raftmq_dot_proto_dot_queue__pb2.MovePartitionRequest.SerializeToString,
+                response_deserializer=raftmq_dot_proto_dot_queue__pb2.MovePartitionResponse.FromString,
+                _registered_method=True)
+        self.TransferLeader = channel.unary_unary(
+                '/raftmq.v1.Admin/TransferLeader',
+                request_serializer=raftmq_dot_proto_dot_queue__pb2.TransferLeaderRequest.SerializeToString,
+                response_deserializer=raftmq_dot_proto_dot_queue__pb2.TransferLeaderResponse.FromString,
+                _registered_method=True)
+        self.SetReplicationFactor = channel.unary_unary(
+                '/raftmq.v1.Admin/SetReplicationFactor',
+                request_serializer=raftmq_dot_proto_dot_queue__pb2.SetReplicationFactorRequest.SerializeToString,
+                response_deserializer=raftmq_dot_proto_dot_queue__pb2.SetReplicationFactorResponse.FromString,
+                _registered_method=True)
+        self.DescribeMoves = channel.unary_unary(
+                '/raftmq.v1.Admin/DescribeMoves',
+                request_serializer=raftmq_dot_proto_dot_queue__pb2.DescribeMovesRequest.SerializeToString,
+                response_deserializer=raftmq_dot_proto_dot_queue__pb2.DescribeMovesResponse.FromString,
+                _registered_method=True)
+        self.SetBalancing = channel.unary_unary(
+                '/raftmq.v1.Admin/SetBalancing',
+                request_serializer=raftmq_dot_proto_dot_queue__pb2.SetBalancingRequest.SerializeToString,
+                response_deserializer=raftmq_dot_proto_dot_queue__pb2.SetBalancingResponse.FromString,
+                _registered_method=True)
         self.RegisterBroker = channel.unary_unary(
                 '/raftmq.v1.Admin/RegisterBroker',
                 request_serializer=raftmq_dot_proto_dot_queue__pb2.RegisterBrokerRequest.SerializeToString,
@@ -1891,6 +1926,55 @@ class AdminServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DrainBroker(self, request, context):
+        """Drains a broker: its leaderships and replicas move to others. Or ends the draining.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Rebalance(self, request, context):
+        """Moves replicas and leaderships until the brokers have equal shares of them.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def MovePartition(self, request, context):
+        """Moves a partition to the given brokers.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TransferLeader(self, request, context):
+        """Transfers the leadership of a partition to one of its replicas.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetReplicationFactor(self, request, context):
+        """Sets the number of replicas of each partition of a topic.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DescribeMoves(self, request, context):
+        """Describes the moves of replicas: those under way, and how many wait.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetBalancing(self, request, context):
+        """Changes how replicas are moved: whether by themselves, how many, and how fast.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def RegisterBroker(self, request, context):
         """From a broker to any formed broker (which asks the metadata leader): it joins, or announces its addresses.
         """
@@ -1973,6 +2057,41 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.RaiseFeatureLevel,
                     request_deserializer=raftmq_dot_proto_dot_queue__pb2.RaiseFeatureLevelRequest.FromString,
                     response_serializer=raftmq_dot_proto_dot_queue__pb2.RaiseFeatureLevelResponse.SerializeToString,
+            ),
+            'DrainBroker': grpc.unary_unary_rpc_method_handler(
+                    servicer.DrainBroker,
+                    request_deserializer=raftmq_dot_proto_dot_queue__pb2.DrainBrokerRequest.FromString,
+                    response_serializer=raftmq_dot_proto_dot_queue__pb2.DrainBrokerResponse.SerializeToString,
+            ),
+            'Rebalance': grpc.unary_unary_rpc_method_handler(
+                    servicer.Rebalance,
+                    request_deserializer=raftmq_dot_proto_dot_queue__pb2.RebalanceRequest.FromString,
+                    response_serializer=raftmq_dot_proto_dot_queue__pb2.RebalanceResponse.SerializeToString,
+            ),
+            'MovePartition': grpc.unary_unary_rpc_method_handler(
+                    servicer.MovePartition,
+                    request_deserializer=raftmq_dot_proto_dot_queue__pb2.MovePartitionRequest.FromString,
+                    response_serializer=raftmq_dot_proto_dot_queue__pb2.MovePartitionResponse.SerializeToString,
+            ),
+            'TransferLeader': grpc.unary_unary_rpc_method_handler(
+                    servicer.TransferLeader,
+                    request_deserializer=raftmq_dot_proto_dot_queue__pb2.TransferLeaderRequest.FromString,
+                    response_serializer=raftmq_dot_proto_dot_queue__pb2.TransferLeaderResponse.SerializeToString,
+            ),
+            'SetReplicationFactor': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetReplicationFactor,
+                    request_deserializer=raftmq_dot_proto_dot_queue__pb2.SetReplicationFactorRequest.FromString,
+                    response_serializer=raftmq_dot_proto_dot_queue__pb2.SetReplicationFactorResponse.SerializeToString,
+            ),
+            'DescribeMoves': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeMoves,
+                    request_deserializer=raftmq_dot_proto_dot_queue__pb2.DescribeMovesRequest.FromString,
+                    response_serializer=raftmq_dot_proto_dot_queue__pb2.DescribeMovesResponse.SerializeToString,
+            ),
+            'SetBalancing': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetBalancing,
+                    request_deserializer=raftmq_dot_proto_dot_queue__pb2.SetBalancingRequest.FromString,
+                    response_serializer=raftmq_dot_proto_dot_queue__pb2.SetBalancingResponse.SerializeToString,
             ),
             'RegisterBroker': grpc.unary_unary_rpc_method_handler(
                     servicer.RegisterBroker,
@@ -2245,6 +2364,195 @@ class Admin(object):
             '/raftmq.v1.Admin/RaiseFeatureLevel',
             raftmq_dot_proto_dot_queue__pb2.RaiseFeatureLevelRequest.SerializeToString,
             raftmq_dot_proto_dot_queue__pb2.RaiseFeatureLevelResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DrainBroker(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/raftmq.v1.Admin/DrainBroker',
+            raftmq_dot_proto_dot_queue__pb2.DrainBrokerRequest.SerializeToString,
+            raftmq_dot_proto_dot_queue__pb2.DrainBrokerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Rebalance(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/raftmq.v1.Admin/Rebalance',
+            raftmq_dot_proto_dot_queue__pb2.RebalanceRequest.SerializeToString,
+            raftmq_dot_proto_dot_queue__pb2.RebalanceResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def MovePartition(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/raftmq.v1.Admin/MovePartition',
+            raftmq_dot_proto_dot_queue__pb2.MovePartitionRequest.SerializeToString,
+            raftmq_dot_proto_dot_queue__pb2.MovePartitionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TransferLeader(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/raftmq.v1.Admin/TransferLeader',
+            raftmq_dot_proto_dot_queue__pb2.TransferLeaderRequest.SerializeToString,
+            raftmq_dot_proto_dot_queue__pb2.TransferLeaderResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetReplicationFactor(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/raftmq.v1.Admin/SetReplicationFactor',
+            raftmq_dot_proto_dot_queue__pb2.SetReplicationFactorRequest.SerializeToString,
+            raftmq_dot_proto_dot_queue__pb2.SetReplicationFactorResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeMoves(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/raftmq.v1.Admin/DescribeMoves',
+            raftmq_dot_proto_dot_queue__pb2.DescribeMovesRequest.SerializeToString,
+            raftmq_dot_proto_dot_queue__pb2.DescribeMovesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetBalancing(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/raftmq.v1.Admin/SetBalancing',
+            raftmq_dot_proto_dot_queue__pb2.SetBalancingRequest.SerializeToString,
+            raftmq_dot_proto_dot_queue__pb2.SetBalancingResponse.FromString,
             options,
             channel_credentials,
             insecure,

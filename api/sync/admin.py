@@ -10,6 +10,15 @@ from typing import Literal, Self
 from raftmq.client.admin.admin import Admin as AsyncAdmin
 from raftmq.client.admin.descriptions import BrokerRemoval, ClusterDescription, NewTopic, TopicDescription
 from raftmq.client.admin.group_admin import GroupDescription, GroupListing, OffsetChange
+from raftmq.client.admin.move_descriptions import (
+    BalancingSettings,
+    BrokerDrain,
+    LeaderTransfer,
+    MovesDescription,
+    PartitionMove,
+    RebalancePlan,
+    ReplicationChange,
+)
 from raftmq.client.admin.schedules import CatchUp, ScheduleDescription
 from raftmq.client.connection.transport import Transport
 from raftmq.sync.client import SyncClient
@@ -223,3 +232,41 @@ class Admin(SyncClient):
     def raise_feature_level(self, level: int | None = None) -> int:
         """Permit the features of newer brokers. See `raftmq.Admin.raise_feature_level`."""
         return self._run(lambda: self._client.raise_feature_level(level))
+
+    def drain_broker(self, broker_id: int, *, dry_run: bool = False) -> BrokerDrain:
+        """Begin to drain a broker. See `raftmq.Admin.drain_broker`."""
+        return self._run(lambda: self._client.drain_broker(broker_id, dry_run=dry_run))
+
+    def undrain_broker(self, broker_id: int) -> BrokerDrain:
+        """End the draining of a broker. See `raftmq.Admin.undrain_broker`."""
+        return self._run(lambda: self._client.undrain_broker(broker_id))
+
+    def rebalance(self, *, dry_run: bool = False, leaders_only: bool = False) -> RebalancePlan:
+        """Give the brokers equal shares. See `raftmq.Admin.rebalance`."""
+        return self._run(lambda: self._client.rebalance(dry_run=dry_run, leaders_only=leaders_only))
+
+    def move_partition(
+        self, topic: str, partition: int, broker_ids: Sequence[int], *, dry_run: bool = False
+    ) -> PartitionMove:
+        """Move a partition to other brokers. See `raftmq.Admin.move_partition`."""
+        return self._run(lambda: self._client.move_partition(topic, partition, broker_ids, dry_run=dry_run))
+
+    def transfer_leader(self, topic: str, partition: int, broker_id: int | None = None) -> LeaderTransfer:
+        """Transfer the leadership of a partition. See `raftmq.Admin.transfer_leader`."""
+        return self._run(lambda: self._client.transfer_leader(topic, partition, broker_id))
+
+    def set_replication_factor(
+        self, topic: str, replication_factor: int, *, dry_run: bool = False
+    ) -> ReplicationChange:
+        """Set the number of replicas of a topic's partitions. See `raftmq.Admin.set_replication_factor`."""
+        return self._run(lambda: self._client.set_replication_factor(topic, replication_factor, dry_run=dry_run))
+
+    def describe_moves(self) -> MovesDescription:
+        """Describe the moves under way. See `raftmq.Admin.describe_moves`."""
+        return self._run(self._client.describe_moves)
+
+    def set_balancing(
+        self, auto_balance: bool | None = None, moves_max: int | None = None, bytes_per_second: int | None = None
+    ) -> BalancingSettings:
+        """Change how replicas are moved. See `raftmq.Admin.set_balancing`."""
+        return self._run(lambda: self._client.set_balancing(auto_balance, moves_max, bytes_per_second))

@@ -186,6 +186,9 @@ class BrokerConfig:
         "time for which offsets of a consumer group without members are kept",
     )
     controller_seconds: float = _time(_TIMING.controller_seconds, "interval of the controller")
+    stable_seconds: float = _time(
+        _TIMING.stable_seconds, "time for which a broker must run before it is given replicas and leaderships"
+    )
     shutdown_seconds: float = _time(_TIMING.shutdown_seconds, "time limit of an orderly shutdown as a whole")
 
     def limits(self) -> Limits:

@@ -164,6 +164,8 @@ class Limits:
     """Bytes of files and rows read back in the background per second: a terabyte in six days, for a few hundredths of a processor."""
     clock_transfers_max: int = 16
     """Leaderships that a broker with a wrong clock transfers in each check, because each causes the messages of an election."""
+    leader_transfers_max: int = 4
+    """Leaderships that a broker gives to preferred leaders in each round of its reconciler, because each causes the messages of an election."""
     rebuilding_max: int = 16
     """Partitions of the whole cluster that get new replicas simultaneously after a broker was removed: a few per broker, because a full
     copy of each crosses the network and is written by one broker."""
@@ -292,6 +294,9 @@ class Timing:
     """Interval at which housekeeping checks every replica. Retention may be late by as much."""
     controller_seconds: float = 0.5
     """Interval of each broker's reconciler. On the metadata leader it is the controller."""
+    stable_seconds: float = 10.0
+    """Time for which a broker must have been connected, and the same process, before it is given replicas and leaderships. A broker that
+    restarts repeatedly would otherwise attract them each time."""
     catch_up_seconds: float = 600.0
     """Time for which a learner that catches up delays the deletion of old records. After it the learner gets another snapshot."""
     connect_timeout_seconds: float = 1.0

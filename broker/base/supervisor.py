@@ -40,6 +40,8 @@ class Work(StrEnum):
     """Creates, opens and retires replicas."""
     RECONCILER = "reconciler"
     """Repairs groups and changes their members."""
+    CONTROLLER = "controller"
+    """Moves replicas and leaderships to the brokers where they should be."""
     COORDINATOR = "coordinator"
     """Keeps sessions and computes assignments of consumer groups."""
     DEAD_LETTERS = "dead_letters"

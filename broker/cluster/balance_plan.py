@@ -76,6 +76,7 @@ def plan_balance(
     is_available: Mapping[int, bool],
     *,
     is_automatic: bool = True,
+    leaders_only: bool = False,
 ) -> BalancePlan:
     """Plan the changes that bring a cluster nearer to the wishes.
 
@@ -85,13 +86,16 @@ def plan_balance(
         replicas_max: The number of replicas that a broker accepts, by broker id. A broker without an entry accepts any number.
         is_available: Whether a broker can be given replicas and leaderships now, by broker id. One that is unreachable or rebuilding cannot.
         is_automatic: Whether to seek spread and evenness. Otherwise only drained brokers are emptied and surplus replicas removed.
+        leaders_only: Whether to seek evenness of leaderships only.
     """
     layout = _Layout(nodes, partitions, replicas_max, is_available)
     layout.empty_draining()
     layout.remove_surplus()
-    if is_automatic:
+    if is_automatic and not leaders_only:
         layout.spread()
         layout.even_replicas()
+        while layout.spread():  # a broker that was full may have room now
+            layout.even_replicas()
     layout.choose_leaders(is_automatic=is_automatic)
     return layout.plan()
 
@@ -114,6 +118,7 @@ class _Layout:
         self._host_count = len({node.host for node in nodes})
         self._rack_count = len({node.rack for node in nodes})
         self._replicas_max = replicas_max
+        self._is_available = is_available
         self._partitions = {partition.group_id: partition for partition in sorted(partitions, key=_group_id)}
         self._places = {group_id: list(partition.node_ids) for group_id, partition in self._partitions.items()}
         self._held: dict[int, dict[int, None]] = {node.node_id: {} for node in nodes}
@@ -146,13 +151,14 @@ class _Layout:
                     self._move(group_id, giver, taker, Reason.DRAIN)
 
     def remove_surplus(self) -> None:
-        """Remove replicas that a topic no longer wants: the most crowded first, then those of the fullest broker."""
+        """Remove replicas that a topic no longer wants: those that are unavailable first, then the most crowded, then those of the fullest broker."""
         for group_id, partition in self._partitions.items():
             while not partition.is_fixed and len(self._places[group_id]) > max(1, partition.replication_factor):
                 places = self._places[group_id]
                 gone = min(
                     places,
                     key=lambda node_id: (
+                        self._is_available.get(node_id, False),
                         self._crowding([other for other in places if other != node_id]),
                         -len(self._held[node_id]),
                         node_id == places[0],
@@ -161,11 +167,13 @@ class _Layout:
                 )
                 self._remove(group_id, gone, Reason.SURPLUS)
 
-    def spread(self) -> None:
-        """Move replicas that share a host or rack although another broker would share less."""
+    def spread(self) -> bool:
+        """Move replicas that share a host or rack although another broker would share less. Return whether any was moved."""
+        has_moved = False
         for group_id, partition in self._partitions.items():
             while not partition.is_fixed and self._spread_one(group_id):
-                pass
+                has_moved = True
+        return has_moved
 
     def _spread_one(self, group_id: int) -> bool:
         places = self._places[group_id]

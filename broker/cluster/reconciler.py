@@ -85,7 +85,7 @@ class Reconciler:
         self.damage = DamageReports(host, reporter)
         self._without_node_throttle = LogThrottle()
         # a group that needs nothing until metadata or its membership changes is not checked again, so that a quiet node stays quiet
-        self._whole_at_revision = -1
+        self._whole_at_version = -1
         self._settled: dict[GroupId, tuple[int, Membership]] = {}
         self._seals: dict[GroupId, tuple[tuple[Term, Membership], asyncio.Future[list[object]]]] = {}
         """Led groups that replicas have left: the configuration without them, and the entry that proves it on disk."""
@@ -163,9 +163,9 @@ class Reconciler:
     async def _replace_missing(self, replica: Replica[Metadata]) -> None:
         """Give another replica to partitions that lost one with a removed node, a few at a time."""
         machine, limits = replica.state_machine, self._host.limits
-        if machine.revision == self._whole_at_revision:
+        if machine.layout_version == self._whole_at_version:
             return
-        revision, nodes = machine.revision, machine.nodes()
+        version, nodes = machine.layout_version, machine.nodes()
         partitions = (machine.partition(group_id) for topic in machine.topics() for group_id in topic.group_ids)
         plan = plan_replacements(
             (wanted_partition(machine, partition) for partition in partitions if partition is not None),
@@ -175,9 +175,10 @@ class Reconciler:
             lambda node_id: self._host.is_connected(NodeId(node_id)),
             self._leader_of,
             limits.rebuilding_max,
+            machine.balancing.moves_max,
         )
         if plan.is_whole:
-            self._whole_at_revision = revision
+            self._whole_at_version = version
         if not plan.without_node_count:
             self._without_node_throttle.forget()
         elif self._without_node_throttle.is_due():

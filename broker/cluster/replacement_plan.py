@@ -56,8 +56,9 @@ def plan_replacements(
     is_connected: Callable[[int], bool],
     leader_of: Callable[[int], int],
     rebuilding_max: int,
+    growing_max: int,
 ) -> ReplacementPlan:
-    """Plan new replicas, for partitions with the fewest replicas first, while at most `rebuilding_max` are being rebuilt.
+    """Plan new replicas: first for partitions that lost one, then for those whose topic wants more, with the fewest replicas first.
 
     A partition is skipped unless a reachable replica leads it. Without a leader a new replica would have no source to copy from, and a partition
     without any replica would come back empty. A partition whose new replica is unreachable does not count as being rebuilt: it causes no
@@ -70,29 +71,42 @@ def plan_replacements(
         replicas_max: The maximum number of replicas of each node.
         is_connected: Returns whether the metadata leader reaches a node now.
         leader_of: Returns the known leader of a group, by group id, or 0 if there is none.
-        rebuilding_max: The limit.
+        rebuilding_max: The most partitions that rebuild a lost replica.
+        growing_max: The most partitions that get a further replica. Those that rebuild one count too.
     """
-    wanted = [partition for partition in partitions if partition.missing_count or _has_lost(partition.view)]
+    wanted = [partition for partition in partitions if partition.missing_count or partition.view.is_unsettled]
     if not wanted:
         return ReplacementPlan(is_whole=True)
     led = [partition for partition in wanted if _is_led(partition.view, leader_of, is_connected)]
-    room = rebuilding_max - sum(1 for partition in led if _is_being_rebuilt(partition, is_connected))
+    rebuilding = sum(1 for partition in led if _has_lost(partition.view) and _is_under_way(partition, is_connected))
+    growing = sum(1 for partition in led if _has_newcomer(partition.view) and _is_under_way(partition, is_connected))
+    under_way = rebuilding
     candidates = [node for node in nodes if node.state == "active" and is_connected(node.node_id)]
     by_id = {node.node_id: node for node in nodes}
     counts = {node.node_id: replica_counts.get(node.node_id, 0) for node in nodes}
     commands: list[SetReplicas] = []
     without_node_count = 0
     short = [partition for partition in led if partition.missing_count]
-    for partition in sorted(short, key=lambda one: (len(one.view.replicas), one.view.group_id)):
+    for partition in sorted(short, key=_urgency):
         added = _choose(partition, candidates, by_id, counts, replicas_max)
         without_node_count += len(added) < partition.missing_count
-        if not added or len(commands) >= room:
+        has_room = under_way < rebuilding_max if _has_lost(partition.view) else under_way + growing < growing_max
+        if not added or not has_room:
             continue
+        under_way += 1
         for node_id in added:
             counts[node_id] += 1
         node_ids = (*(replica.node_id for replica in partition.view.replicas), *added)
         commands.append(SetReplicas(partition.view.group_id, node_ids, partition.view.revision))
     return ReplacementPlan(tuple(commands), without_node_count)
+
+
+def _urgency(partition: WantedPartition) -> tuple[bool, int, int]:
+    return not _has_lost(partition.view), len(partition.view.replicas), partition.view.group_id
+
+
+def _has_newcomer(partition: PartitionView) -> bool:
+    return not _has_lost(partition) and any(replica.is_newcomer for replica in partition.replicas)
 
 
 def _has_lost(partition: PartitionView) -> bool:
@@ -105,11 +119,8 @@ def _is_led(partition: PartitionView, leader_of: Callable[[int], int], is_connec
     return any(replica.node_id == leader for replica in partition.replicas) and is_connected(leader)
 
 
-def _is_being_rebuilt(partition: WantedPartition, is_connected: Callable[[int], bool]) -> bool:
-    view = partition.view
-    if partition.missing_count or not _has_lost(view):
-        return False
-    return all(is_connected(replica.node_id) for replica in view.replicas)
+def _is_under_way(partition: WantedPartition, is_connected: Callable[[int], bool]) -> bool:
+    return not partition.missing_count and all(is_connected(replica.node_id) for replica in partition.view.replicas)
 
 
 def _choose(

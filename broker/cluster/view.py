@@ -17,8 +17,10 @@ from raftmq.broker.cluster.metadata_replica import MetadataReplica
 from raftmq.broker.cluster.peer_directory import PeerDirectory
 from raftmq.broker.cluster.replica_manager import ReplicaManager
 from raftmq.broker.cluster.replication_health import ReplicationHealth
+from raftmq.broker.cluster.stability import Stability
 from raftmq.broker.cluster.standing import Standing
 from raftmq.broker.partitions.partition import Partition
+from raftmq.broker.peers.clocks import Agreement
 from raftmq.broker.replica.engine import Engine
 from raftmq.broker.replica.replica import Replica
 from raftmq.fsm.metadata import Metadata
@@ -26,13 +28,13 @@ from raftmq.fsm.node_lineage import Lineage
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.storage.log_store import ReplicaKey
 from raftmq.storage.registry import Registry
-from raftmq.types import NO_NODE, GroupId, NodeId
+from raftmq.types import NO_NODE, GroupId, NodeId, ReplicaId
 
 T = TypeVar("T")
 
 
 class ClusterView:
-    """The node and its cluster as the services see them. Implements `ServiceHost`, `GrpcHost`, `PartitionHost` and `ReconcilerHost`."""
+    """The node and its cluster as the services see them. Implements `ServiceHost`, `GrpcHost`, `PartitionHost`, `ReconcilerHost` and `ControllerHost`."""
 
     def __init__(
         self,
@@ -55,6 +57,7 @@ class ClusterView:
         self.standing = standing
         self.supervisor = supervisor
         self.reported_damage = ReportedDamage(engine.loop.time)
+        self.stability = Stability(engine.loop.time, engine.timing.stable_seconds)
         self.replication = ReplicationHealth(self, self.reported_damage)
         self._registry = registry
         self._engine = engine
@@ -117,6 +120,18 @@ class ClusterView:
     def refusal_of_directory(self, uuid: str, lineage: Lineage) -> RequestError | None:
         """Return why the directory of a node with this identity is refused, or None if it is accepted."""
         return self._peers.refusal_of_directory(uuid, lineage)
+
+    def transfer_leadership(self, replica: Replica[StateMachine], target: ReplicaId) -> None:
+        """Begin to transfer the leadership of a group that is led here."""
+        self._engine.guarded(replica, replica.core.transfer_leader, target)
+        self._engine.mark_dirty(replica)
+
+    def is_clock_right(self, node_id: NodeId) -> bool:
+        """Return whether another node's clock is in the majority, as far as this node can tell."""
+        standing = self._engine.clocks.look()
+        if standing.agreement is Agreement.UNHEARD:
+            return True
+        return standing.agreement is not Agreement.DISPUTED and node_id in standing.majority
 
     # ------------------------------------------------------------------------------------------------ time
 

@@ -16,6 +16,7 @@ from raftmq.broker.base.limits import Limits
 from raftmq.broker.consumer_groups.service import GroupsService
 from raftmq.broker.grpc_port.admission import Slots
 from raftmq.broker.services.admin import AdminService
+from raftmq.broker.services.balancing import BalancingService
 from raftmq.broker.services.call import Call, Right
 from raftmq.broker.services.committed_offsets import OffsetsService
 from raftmq.broker.services.data_tokens import DataTokens
@@ -28,6 +29,7 @@ from raftmq.broker.services.queue.admin import QueueAdminService
 from raftmq.broker.services.queue.browse import QueueBrowseService, browse_bytes_max
 from raftmq.broker.services.queue.schedules import QueueScheduleService
 from raftmq.broker.services.queue.service import QueueService
+from raftmq.broker.services.replica_placement import ReplicaPlacementService
 from raftmq.broker.services.topology import TopologyService
 from raftmq.methods import Method, RequestT, ResponseStreamMethod, ResponseT, StreamMethod, UnaryMethod
 from raftmq.proto import queue_pb2 as pb
@@ -39,6 +41,8 @@ class AnsweredBy(Enum):
     ANY_BROKER = "any broker"
     """The broker that receives the call answers it from its own knowledge."""
     METADATA_LEADER = "the metadata leader"
+    """Other brokers forward the call to it, by one hop."""
+    PARTITION_LEADER_FORWARDED = "the partition's leader"
     """Other brokers forward the call to it, by one hop."""
     PARTITION_LEADER = "the leader of the partitions"
     """Other brokers refuse the call: the caller knows the leaders."""
@@ -55,6 +59,8 @@ class Services:
     nodes: NodesService
     removal: NodeRemovalService
     feature_level: FeatureLevelService
+    balancing: BalancingService
+    placement: ReplicaPlacementService
     groups: GroupsService
     health: HealthService
     data_tokens: DataTokens
@@ -179,6 +185,18 @@ ROWS: Final[tuple[Row, ...]] = (
     _unary(methods.DESCRIBE_CLUSTER, _DESCRIBE, _ANY, lambda of: of.admin.describe_cluster),
     _unary(methods.REMOVE_BROKER, _ADMIN, _METADATA, lambda of: of.removal.remove_node),
     _unary(methods.RAISE_FEATURE_LEVEL, _ADMIN, _METADATA, lambda of: of.feature_level.raise_feature_level),
+    _unary(methods.DRAIN_BROKER, _ADMIN, _METADATA, lambda of: of.balancing.drain_node),
+    _unary(methods.REBALANCE, _ADMIN, _METADATA, lambda of: of.balancing.rebalance),
+    _unary(methods.SET_BALANCING, _ADMIN, _METADATA, lambda of: of.balancing.set_balancing),
+    _unary(methods.DESCRIBE_MOVES, _DESCRIBE, _METADATA, lambda of: of.balancing.describe_moves),
+    _unary(methods.MOVE_PARTITION, _ADMIN, _METADATA, lambda of: of.placement.move_partition),
+    _unary(methods.SET_REPLICATION_FACTOR, _ADMIN, _METADATA, lambda of: of.placement.set_replication_factor),
+    _unary(
+        methods.TRANSFER_LEADER,
+        _ADMIN,
+        AnsweredBy.PARTITION_LEADER_FORWARDED,
+        lambda of: of.placement.transfer_leader,
+    ),
     _unary(methods.REGISTER_BROKER, _ADMIN, _METADATA, lambda of: of.nodes.register_node),
     _unary(methods.REPORT_DAMAGE, _ADMIN, _PARTITION, lambda of: of.nodes.report_damage),
     _unary(methods.REPORT_REPLICAS, _ADMIN, _METADATA, lambda of: of.nodes.report_replicas),

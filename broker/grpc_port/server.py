@@ -31,6 +31,7 @@ from raftmq.broker.grpc_port.security import Authenticate, SecurityInterceptor, 
 from raftmq.broker.partitions.kinds import LOG
 from raftmq.broker.partitions.partition import Partition
 from raftmq.broker.services.admin import AdminService
+from raftmq.broker.services.balancing import BalancingService
 from raftmq.broker.services.cluster_health import ClusterHealth
 from raftmq.broker.services.committed_offsets import OffsetsService
 from raftmq.broker.services.data_tokens import DataTokens
@@ -51,6 +52,7 @@ from raftmq.broker.services.queue.dead_letters import DeadLetterCopier
 from raftmq.broker.services.queue.partitions import QueuePartitions
 from raftmq.broker.services.queue.schedules import QueueScheduleService
 from raftmq.broker.services.queue.service import QueueService
+from raftmq.broker.services.replica_placement import ReplicaPlacementService
 from raftmq.broker.services.request_metrics import RequestMetrics
 from raftmq.broker.services.topology import TopologyService
 from raftmq.proto import queue_pb2 as pb
@@ -86,12 +88,14 @@ class GrpcServer:
         leader = MetadataLeader(host, self.forwarder)
         producer_ids = ProducerIds(host, leader)
         self.log = LogService(host, host.partitions, producer_ids, self.metrics)
-        calls = NodeCalls(host, self.forwarder)
+        self.calls = calls = NodeCalls(host, self.forwarder)
         self.health = HealthService(host, locator)
         self.admin = AdminService(host, locator, leader, ClusterHealth(host, calls, self.health))
         self.nodes = NodesService(host, leader)
         self.removal = NodeRemovalService(host, leader)
         self.feature_level = FeatureLevelService(host, leader)
+        self.balancing = BalancingService(host, leader, calls, self.health)
+        self.placement = ReplicaPlacementService(host, locator, host.partitions, leader, calls)
         self.topology = TopologyService(host)
         self.offsets = OffsetsService(host, Locator(host, host.partitions, LOG))
         self.coordinator = GroupCoordinator(host, plans or ProcessPlanRunner(host.timing.assignor_seconds_max))
@@ -108,6 +112,8 @@ class GrpcServer:
             self.nodes,
             self.removal,
             self.feature_level,
+            self.balancing,
+            self.placement,
             self.groups,
             self.health,
             self.data_tokens,

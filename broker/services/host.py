@@ -16,7 +16,7 @@ from raftmq.broker.replica.replica import Replica
 from raftmq.fsm.node_lineage import Lineage
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.storage.log_store import ReplicaKey
-from raftmq.types import GroupId, NodeId
+from raftmq.types import GroupId, NodeId, ReplicaId
 
 
 class ServiceHost(PartitionHost, Protocol):
@@ -52,6 +52,10 @@ class ServiceHost(PartitionHost, Protocol):
 
     def is_connected(self, node_id: NodeId) -> bool:
         """Return whether this node's control channel to that node is up (True for itself)."""
+        ...
+
+    def transfer_leadership(self, replica: Replica[StateMachine], target: ReplicaId) -> None:
+        """Begin to transfer the leadership of a group that is led here."""
         ...
 
     def refusal_of_directory(self, uuid: str, lineage: Lineage) -> RequestError | None:

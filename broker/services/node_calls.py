@@ -10,7 +10,7 @@ from raftmq.broker.services.call import Call
 from raftmq.broker.services.forwarder import Forwarder
 from raftmq.broker.services.host import ServiceHost
 from raftmq.fsm.consumer_groups import PartitionId
-from raftmq.methods import RequestT, ResponseT, UnaryMethod, unary_method
+from raftmq.methods import DESCRIBE_BROKER, RequestT, ResponseT, UnaryMethod, unary_method
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import NO_NODE, GroupId, NodeId
 
@@ -71,6 +71,16 @@ class NodeCalls:
         timeout_seconds = max(0.001, call.deadline - self._host.loop.time())
         method: UnaryMethod[RequestT, ResponseT] = unary_method(type(request))
         return await self._forwarder.forward(node.client_address, method, request, timeout_seconds)
+
+    async def describe_node(self, node_id: NodeId) -> pb.DescribeBrokerResponse:
+        """Return another node's description of itself. Raises RequestError."""
+        node = self._host.metadata.state_machine.node(node_id)
+        if node is None or not node.client_address:
+            raise RequestError(pb.NO_LEADER, f"the address of broker {node_id} is not known", retry_after_ms=200)
+        timeout_seconds = self._host.timing.describe_seconds
+        return await self._forwarder.forward(
+            node.client_address, DESCRIBE_BROKER, pb.DescribeBrokerRequest(), timeout_seconds
+        )
 
 
 def failed_part(result: PartT, part: PartitionId, error: RequestError) -> PartT:

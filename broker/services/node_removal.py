@@ -14,6 +14,7 @@ from raftmq.broker.services.host import ServiceHost
 from raftmq.broker.services.metadata_leader import MetadataLeader, on_metadata_leader
 from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.metadata_commands import Done, RemoveNode
+from raftmq.fsm.metadata_nodes import DRAINING
 from raftmq.fsm.metadata_views import NodeView, PartitionView
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import NodeId
@@ -80,10 +81,19 @@ class NodeRemovalService:
             parts += ["votes on metadata"] if is_voter else []
             raise RequestError(
                 pb.BROKER_IN_USE,
-                f"broker {node_id} still {' and '.join(parts)}: if it is permanently lost, remove it with --force (force=True), "
-                "and the others rebuild its replicas",
+                f"broker {node_id} still {' and '.join(parts)}: {self._remedy(node)}",
             )
         return node
+
+    def _remedy(self, node: NodeView) -> str:
+        if not self._host.is_connected(NodeId(node.node_id)):
+            return (
+                "if it is permanently lost, remove it with --force (force=True), and the others rebuild its replicas; otherwise drain it first "
+                f"(raftmq cluster drain {node.node_id})"
+            )
+        if node.state == DRAINING:
+            return "it is being drained: wait until it is empty, then remove it"
+        return f"drain it first (raftmq cluster drain {node.node_id}), then remove it"
 
     def _check_gone(self, node: NodeView) -> None:
         """Refuse to remove a running node by force, which gives up its data: a typing error must not cost a replica."""

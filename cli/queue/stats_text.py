@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from raftmq.cli.durations import format_duration, signed
 from raftmq.cli.output import Json, print_table
+from raftmq.cli.sizes import format_bytes
 
 if TYPE_CHECKING:
     from raftmq.client.queue.views import MessageCounts, QueueStats
@@ -22,7 +23,6 @@ TOTALS: Final = {
     "expired leases": "expired_leases_total",
     "died": "dead_total",
 }
-KIB: Final = 1024
 
 
 @dataclass(frozen=True)
@@ -106,16 +106,6 @@ def _dwell_text(stats: QueueStats) -> str:
     if half is None or most is None:
         return f"ready until leased: none yet, {clock}"
     return f"ready until leased: p50 {format_duration(half)}, p99 {format_duration(most)}, {clock}"
-
-
-def format_bytes(count: int) -> str:
-    """Format a size: ``512 B``, ``1.5 KiB``, ``12 MiB``."""
-    size = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < KIB:
-            return f"{size:.4g} {unit}"
-        size /= KIB
-    return f"{size:.4g} TiB"
 
 
 def format_rate(rate: float | None) -> str:

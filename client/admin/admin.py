@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Final, Literal, Self
 
+from raftmq.client.admin import placement_admin
 from raftmq.client.admin.cluster_health import read_cluster_health
 from raftmq.client.admin.descriptions import (
     BrokerRemoval,
@@ -28,6 +29,15 @@ from raftmq.client.admin.group_admin import (
     list_groups,
     remove_group_member,
     reset_group_offsets,
+)
+from raftmq.client.admin.move_descriptions import (
+    BalancingSettings,
+    BrokerDrain,
+    LeaderTransfer,
+    MovesDescription,
+    PartitionMove,
+    RebalancePlan,
+    ReplicationChange,
 )
 from raftmq.client.admin.schedules import CatchUp, ScheduleDescription, ScheduleRule, Schedules
 from raftmq.client.base import settings
@@ -567,6 +577,133 @@ class Admin:
         response = await self._resolver.call_any(RAISE_FEATURE_LEVEL, request, self._timeout_seconds)
         self._resolver.record_revision(response.metadata_revision)
         return response.level
+
+    # --------------------------------------------------------------------------------------------------------- placement
+
+    async def drain_broker(self, broker_id: int, *, dry_run: bool = False) -> BrokerDrain:
+        """Begin to drain a broker: its leaderships, replicas and vote on metadata move to the other brokers in the background.
+
+        It gets no further replicas. When it holds nothing any more (`describe_cluster`), `remove_broker` accepts it. Repeating the call
+        is harmless.
+
+        Args:
+            broker_id: the broker to empty.
+            dry_run: change nothing, and return the moves that it would plan.
+
+        Raises:
+            UnknownBrokerError: there is no such broker. Nothing changed.
+            BrokerInUseError: a topic wants more replicas than there are other brokers. Nothing changed.
+        """
+        self._check_usable()
+        return await placement_admin.drain_broker(self._resolver, broker_id, self._timeout_seconds, dry_run=dry_run)
+
+    async def undrain_broker(self, broker_id: int) -> BrokerDrain:
+        """End the draining of a broker: it gets replicas again. Replicas that have moved do not return by themselves.
+
+        Repeating the call is harmless. Raises `UnknownBrokerError`.
+        """
+        self._check_usable()
+        return await placement_admin.drain_broker(self._resolver, broker_id, self._timeout_seconds, is_ended=True)
+
+    async def rebalance(self, *, dry_run: bool = False, leaders_only: bool = False) -> RebalancePlan:
+        """Give the brokers equal shares of replicas and leaderships, once, even while `auto_balance` is off.
+
+        The answer contains the plan. The cluster makes the moves in the background: see `describe_moves`.
+
+        Args:
+            dry_run: change nothing.
+            leaders_only: move leaderships between existing replicas, and no data.
+        """
+        self._check_usable()
+        return await placement_admin.rebalance(
+            self._resolver, self._timeout_seconds, dry_run=dry_run, leaders_only=leaders_only
+        )
+
+    async def move_partition(
+        self, topic: str, partition: int, broker_ids: Sequence[int], *, dry_run: bool = False
+    ) -> PartitionMove:
+        """Move a partition to the given brokers in the background. Brokers that hold it already copy nothing.
+
+        Args:
+            topic: the topic of the partition.
+            partition: the number of the partition.
+            broker_ids: all brokers that will hold it, as many as the replication factor. The first is its preferred leader.
+            dry_run: change nothing, and return the move.
+
+        Raises:
+            UnknownTopicError, UnknownPartitionError, UnknownBrokerError: nothing changed.
+            InvalidReplicationFactorError: the number of brokers is not the replication factor of the topic. Nothing changed.
+            InvalidArgumentError: a broker cannot take the partition, for example because it is being drained. Nothing changed.
+            ConflictError: the partition moves already, or has no healthy majority. Nothing changed.
+        """
+        self._check_usable()
+        return await placement_admin.move_partition(
+            self._resolver, topic, partition, broker_ids, self._timeout_seconds, dry_run=dry_run
+        )
+
+    async def transfer_leader(self, topic: str, partition: int, broker_id: int | None = None) -> LeaderTransfer:
+        """Transfer the leadership of a partition to one of its replicas, and wait until the new leader answers.
+
+        Args:
+            topic: the topic of the partition.
+            partition: the number of the partition.
+            broker_id: the new leader. By default the preferred leader.
+
+        Raises:
+            UnknownTopicError, UnknownPartitionError, UnknownBrokerError: nothing changed.
+            InvalidArgumentError: the broker has no replica of the partition, or cannot lead now. Nothing changed.
+            NotReadyError, NoLeaderError: the replica is behind, or the partition has no leader. Nothing changed.
+        """
+        self._check_usable()
+        return await placement_admin.transfer_leader(
+            self._resolver, topic, partition, broker_id, self._timeout_seconds, self._broker_timeout_ms()
+        )
+
+    async def set_replication_factor(
+        self, topic: str, replication_factor: int, *, dry_run: bool = False
+    ) -> ReplicationChange:
+        """Set the number of replicas of each partition of a topic. The cluster adds or removes replicas in the background.
+
+        Args:
+            topic: the name of the topic.
+            replication_factor: the new number of replicas, at most the number of brokers.
+            dry_run: change nothing, and return the moves that it would plan.
+
+        Raises:
+            UnknownTopicError, InvalidReplicationFactorError: nothing changed.
+        """
+        self._check_usable()
+        return await placement_admin.set_replication_factor(
+            self._resolver, topic, replication_factor, self._timeout_seconds, dry_run=dry_run
+        )
+
+    async def describe_moves(self) -> MovesDescription:
+        """Return the moves under way, the number of those that wait, and the settings for moves."""
+        self._check_usable()
+        return await placement_admin.describe_moves(self._resolver, self._timeout_seconds)
+
+    async def set_balancing(
+        self, auto_balance: bool | None = None, moves_max: int | None = None, bytes_per_second: int | None = None
+    ) -> BalancingSettings:
+        """Change how replicas are moved. Return all settings.
+
+        Args:
+            auto_balance: whether the cluster moves replicas and leaderships by itself when brokers have unequal shares. None: unchanged.
+            moves_max: the maximum number of partitions that move simultaneously. None: unchanged.
+            bytes_per_second: the maximum rate of all moves to one broker. 0: unlimited, the only value that brokers of this version accept.
+                None: unchanged.
+
+        Raises:
+            InvalidArgumentError: a value is out of range, or no argument was given. Nothing changed.
+        """
+        self._check_usable()
+        return await placement_admin.set_balancing(
+            self._resolver,
+            self._timeout_seconds,
+            auto_balance=auto_balance,
+            moves_max=moves_max,
+            bytes_per_second=bytes_per_second,
+        )
 
     async def _made(self, name: str, revision: int, made: pb.Topic, deadline: Deadline) -> TopicDescription:
         """Return a topic that was just created or changed, with its leaders if possible.

@@ -1,4 +1,4 @@
-"""Checks numeric arguments of a client, so that each error names its argument. Pure."""
+"""Checks numbers and flags among the arguments of a client, so that each error names its argument. Pure."""
 
 from __future__ import annotations
 
@@ -66,6 +66,14 @@ def check_whole(maximum: int = WHOLE_MAX, /, **arguments: int) -> None:
             raise TypeError(f"{name} must be a whole number, not {number!r}")
         if number > maximum:
             raise InvalidArgumentError(f"{name} must be at most {maximum}, not {number!r}")
+
+
+def check_flag(**arguments: bool) -> None:
+    """Check arguments that must be True or False. Raises `TypeError`: the text ``"false"`` must not count as true."""
+    for name, flag in arguments.items():
+        given: object = flag
+        if not isinstance(given, bool):
+            raise TypeError(f"{name} must be True or False, not {flag!r}")
 
 
 def _check_is_number(name: str, number: object) -> None:

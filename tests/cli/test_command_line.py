@@ -106,6 +106,20 @@ def test_the_version_comes_quickly_and_without_the_sdk() -> None:
         ("cluster", "remove", "0", "--yes"),
         ("cluster", "remove", "third", "--yes"),
         ("cluster", "raise-level", "--level", "0", "--yes"),
+        ("cluster", "drain"),
+        ("cluster", "drain", "0"),
+        ("cluster", "balancing", "--moves", "0"),
+        ("cluster", "balancing", "--rate", "50"),
+        ("cluster", "balancing", "--rate", "0MiB/s"),
+        ("partition", "describe", "t"),
+        ("partition", "move", "t", "0"),
+        ("partition", "move", "t", "0", "--to", "1,one"),
+        ("partition", "move", "t", "0", "--to", "1,2,1"),
+        ("partition", "transfer-leader", "t", "0", "--to", "0"),
+        ("topic", "alter", "t"),
+        ("topic", "alter", "t", "--replication-factor", "0"),
+        ("topic", "alter", "t", "--replication-factor", "3", "--config", "retention.ms=1d"),
+        ("topic", "alter", "t", "--unset", "retention.ms", "--dry-run"),
         ("topic", "delete-records", "t"),
         ("topic", "delete-records", "t", "--all", "--before", "3"),
         ("topic", "list", "--bootstrap-servers", "nonsense"),
@@ -284,7 +298,7 @@ def test_the_commands_of_the_guide_exist_with_their_options() -> None:
         while words and (found := getattr(command, "commands", {}).get(words[0])) is not None:
             command = found
             words.pop(0)
-        known = {name for parameter in command.params for name in parameter.opts}
+        known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
         assert not hasattr(command, "commands"), words
         assert {word for word in words if word.startswith("-")} <= known, words
 
@@ -324,6 +338,7 @@ def test_set_also_sets_a_key_that_has_a_flag_of_its_own(tmp_path: Path, monkeypa
         ("group", "reset-offsets", "g", "--to-latest"),
         ("cluster", "remove", "1"),
         ("cluster", "raise-level"),
+        ("topic", "alter", "t", "--replication-factor", "1"),
         ("dlq", "redrive", "t"),
         ("dlq", "purge", "t"),
     ],

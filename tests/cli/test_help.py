@@ -14,7 +14,7 @@ import pytest
 import typer
 from raftmq.cli import main
 
-PATHS = ["", "topic", "group", "dlq", "queue", "schedule", "cluster", "broker", "config", "worker"]
+PATHS = ["", "topic", "group", "dlq", "queue", "schedule", "cluster", "partition", "broker", "config", "worker"]
 
 
 def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -63,7 +63,7 @@ def test_the_examples_of_a_command_call_it_with_options_that_it_has(path: tuple[
     command = COMMANDS[path]
     lines = [line.strip() for line in command.epilog.splitlines() if line.startswith("  ")]
     assert lines
-    known = {name for parameter in command.params for name in parameter.opts}
+    known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
     for line in lines:
         (part,) = [part for part in re.split(r" \| ", line) if part.startswith("raftmq ")]
         words = shlex.split(part)[1:]

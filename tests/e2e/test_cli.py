@@ -47,7 +47,9 @@ def test_status_shows_three_voters_and_one_leader(cluster: LocalCluster) -> None
     status_until(cluster, 0)
     status = answer(cluster, "cluster", "status")
     assert isinstance(status, dict)
-    assert [broker["broker_id"] for broker in status["brokers"]] == [1, 2, 3]
+    assert [broker["id"] for broker in status["brokers"]] == [1, 2, 3]
+    assert {broker["state"] for broker in status["brokers"]} == {"active"}
+    assert all(broker["replicas"] >= broker["leaders"] >= 0 for broker in status["brokers"])
     assert all(broker["is_metadata_voter"] and broker["is_connected"] for broker in status["brokers"])
     assert len({broker["host"] for broker in status["brokers"]}) == 3
     assert status["metadata_leader_broker_id"] in (1, 2, 3)

@@ -43,7 +43,7 @@ class Dev:
 
     def identities(self) -> list[tuple[str, object]]:
         status = json.loads(self.run("cluster", "status", "--output", "json"))
-        return [(status["cluster_id"], broker["broker_id"]) for broker in status["brokers"]]
+        return [(status["cluster_id"], broker["id"]) for broker in status["brokers"]]
 
     def end(self, number: signal.Signals) -> int:
         self.process.send_signal(number)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from raftmq.fsm import codes
 from raftmq.fsm import metadata_commands as mc
 from raftmq.fsm.metadata import Metadata
-from raftmq.fsm.metadata_views import PartitionView, ReplicaView
+from raftmq.fsm.metadata_views import BalancingView, PartitionView, ReplicaView
 from raftmq.fsm.producer_ids import NAMED_PRODUCER_BIT
 from raftmq.fsm.producer_names import NAMED_PRODUCERS_MAX
 from raftmq.fsm.topic_kinds import TOPIC_KINDS
@@ -530,6 +530,31 @@ def test_a_topic_gets_another_replication_factor(cluster: Cluster) -> None:
     cluster.run(mc.SetReplicationFactor(topic_id, 1))
     cluster.run(mc.SetNodeState(3, "draining"))
     assert cluster.code(mc.SetReplicationFactor(topic_id, 3)) == codes.INVALID_REPLICATION_FACTOR
+
+
+def test_the_settings_of_balancing_keep_the_values_that_a_command_does_not_name(cluster: Cluster) -> None:
+    assert cluster.state.balancing == BalancingView(auto_balance=True, moves_max=4, rebalance="")
+    cluster.run(mc.SetBalancing(moves_max=2))
+    cluster.run(mc.SetBalancing(auto_balance=False, rebalance="leaders"))
+    assert cluster.state.balancing == BalancingView(auto_balance=False, moves_max=2, rebalance="leaders")
+    before = cluster.state.revision
+    for impossible in (mc.SetBalancing(moves_max=0), mc.SetBalancing(moves_max=1001), mc.SetBalancing(rebalance="all")):
+        assert cluster.code(impossible) == codes.INVALID_ARGUMENT
+    assert cluster.code(mc.SetBalancing(moves_max=2)) is None
+    assert cluster.state.revision == before, "a repeated command changes nothing"
+
+
+def test_a_partition_is_unsettled_until_its_old_replica_is_removed(cluster: Cluster) -> None:
+    cluster.create("t", (1, 2))
+    assert cluster.state.unsettled_partitions() == ()
+    wishes, layout = cluster.state.wishes_version, cluster.state.layout_version
+    cluster.run(mc.SetReplicas(1, (1, 3), cluster.state.revision))
+    assert [partition.group_id for partition in cluster.state.unsettled_partitions()] == [1]
+    assert cluster.state.wishes_version == wishes, "a move changes no wish"
+    assert cluster.state.layout_version > layout
+    (gone,) = cluster.partition().retiring
+    cluster.run(mc.RemoveReplica(1, gone.replica_id))
+    assert cluster.state.unsettled_partitions() == ()
 
 
 def newcomers(cluster: Cluster) -> list[bool]:

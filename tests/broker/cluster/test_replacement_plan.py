@@ -18,7 +18,7 @@ def wanted(group_id, node_ids, *, lost=(), leaving=(), factor=3):
     return WantedPartition(view, factor)
 
 
-def plan(partitions, nodes, *, counts=None, takes=None, down=(), leaders=None, most=10):
+def plan(partitions, nodes, *, counts=None, takes=None, down=(), leaders=None, most=10, growing=None):
     led_by = {p.view.group_id: p.view.replicas[0].node_id for p in partitions if p.view.replicas} | (leaders or {})
     return plan_replacements(
         partitions,
@@ -28,6 +28,7 @@ def plan(partitions, nodes, *, counts=None, takes=None, down=(), leaders=None, m
         lambda n: n not in down,
         lambda replica: led_by.get(replica, 0),
         most,
+        most if growing is None else growing,
     )
 
 

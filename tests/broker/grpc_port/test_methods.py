@@ -187,6 +187,8 @@ def _services(node: Harness) -> Services:
         node.nodes,
         node.removal,
         node.feature_levels,
+        node.balancing,
+        node.placement,
         node.groups_service,
         node.health,
         DataTokens(node.loop),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import MISSING, fields, replace
 
 import pytest
-from raftmq.cli.queue.stats_text import Sample, format_bytes, format_rate, json_of, rates, text_of
+from raftmq.cli.queue.stats_text import Sample, format_rate, json_of, rates, text_of
 from raftmq.client.queue.dwell_times import DwellTimes
 from raftmq.client.queue.views import MessageCounts, QueueStats
 
@@ -61,14 +61,6 @@ def test_the_dwell_time_and_the_clock_are_shown() -> None:
 def test_a_tenant_cannot_write_to_the_terminal() -> None:
     stats = replace(EMPTY, tenants={"a\x1b[2J": MessageCounts(ready=1)})
     assert "\x1b" not in text_of("jobs", None, Sample(stats, 0.0), with_rates=False)
-
-
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [(0, "0 B"), (1023, "1023 B"), (1024, "1 KiB"), (1536, "1.5 KiB"), (5 << 30, "5 GiB"), (3 << 40, "3 TiB")],
-)
-def test_a_size_has_a_unit(count: int, text: str) -> None:
-    assert format_bytes(count) == text
 
 
 def test_a_rate_has_three_digits() -> None:

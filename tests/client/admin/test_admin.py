@@ -180,6 +180,7 @@ async def test_ask_leaders_adds_the_state_of_partitions_whose_leader_answers(clu
     async def with_states(broker, request, context):
         answer = await describe(broker, request, context)
         if request.with_states:
+            del answer.states[:]
             answer.states.add(
                 partition=0, in_sync_brokers=[1, 2], log_start_offset=3, high_watermark=9, size_bytes=4096
             )

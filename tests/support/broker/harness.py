@@ -34,6 +34,7 @@ from raftmq.broker.replica.recent_entries import RecentEntriesBudget
 from raftmq.broker.replica.replica import Replica
 from raftmq.broker.replica.replica_log import ReplicaLog
 from raftmq.broker.services.admin import AdminService
+from raftmq.broker.services.balancing import BalancingService
 from raftmq.broker.services.call import Call
 from raftmq.broker.services.cluster_health import ClusterHealth
 from raftmq.broker.services.committed_offsets import OffsetsService
@@ -47,6 +48,7 @@ from raftmq.broker.services.node_removal import NodeRemovalService
 from raftmq.broker.services.nodes import NodesService
 from raftmq.broker.services.producer_ids import ProducerIds
 from raftmq.broker.services.queue.service import QueueService
+from raftmq.broker.services.replica_placement import ReplicaPlacementService
 from raftmq.broker.services.topology import TopologyService
 from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.metadata_commands import InitializeCluster, RegisterNode, encode_command
@@ -180,6 +182,10 @@ class Harness:
         self.nodes = NodesService(self, leader)
         self.removal = NodeRemovalService(self, leader)
         self.feature_levels = FeatureLevelService(self, leader)
+        self.balancing = BalancingService(self, leader, calls, self.health)
+        self.placement = ReplicaPlacementService(self, locator, self.partitions, leader, calls)
+        self.transfers: list[tuple[GroupId, ReplicaId]] = []
+        """Leaderships that were to be transferred."""
         self.connected: set[int] = set()
         self.topology = TopologyService(self)
         self.queues = QueueService(self, self.partitions)
@@ -395,6 +401,9 @@ class Harness:
 
     def is_connected(self, node_id: NodeId) -> bool:
         return node_id == NODE_ID or node_id in self.connected
+
+    def transfer_leadership(self, replica: Replica[StateMachine], target: ReplicaId) -> None:
+        self.transfers.append((replica.group_id, target))
 
     def quarantined(self) -> dict[ReplicaKey, str]:
         return self.damaged

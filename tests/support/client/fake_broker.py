@@ -26,6 +26,7 @@ from raftmq.proto import queue_pb2_grpc as rpc
 from raftmq.queue_batch import validate_queue
 
 from tests.support.client.fake_data_port import FakeDataPort
+from tests.support.client.fake_moves import FakeMoves, FakeMovesService
 from tests.support.client.fake_queue import AckHook, FakeQueue, FakeQueueService, FakeStream
 
 BATCH_BYTES_MAX = 3 << 20
@@ -98,6 +99,7 @@ class FakePartition:
     group_id: int
     leader: int
     leader_epoch: int = 1
+    followers: list[int] = field(default_factory=list)
     log_start: int = 0
     batches: list[tuple[int, int, bytes, int]] = field(default_factory=list)  # base offset, count, bytes, append time
     producers: dict[int, ProducerState] = field(default_factory=dict)
@@ -108,6 +110,16 @@ class FakePartition:
     """The messages of a queue topic's partition."""
     known: list[tuple[int, int, bool]] = field(default_factory=list)
     """The ids of the last batch that were known: position, sequence, and whether the message was replaced."""
+
+    @property
+    def replicas(self) -> list[int]:
+        """The brokers that hold the partition, the leader first."""
+        return [self.leader, *self.followers]
+
+    def move_to(self, brokers: list[int]) -> None:
+        """Move the partition to other brokers. The first one leads it."""
+        self.leader_epoch += self.leader != brokers[0]
+        self.leader, *self.followers = brokers
 
     def forget_producers(self) -> None:
         """Forget every producer, as after a long time without batches."""
@@ -199,6 +211,7 @@ class FakeCluster:
         self.fence_gate.set()
         self.fenced: dict[int, int] = {}  # by producer id: the lowest epoch whose batches are accepted
         self.names: dict[str, tuple[int, int, bytes]] = {}  # id, epoch and stamp of named producers
+        self.moves = FakeMoves()
         self._watchers: set[asyncio.Queue[None]] = set()
         self.queue_streams: dict[FakeStream, None] = {}
         self.queue_changed = asyncio.Condition()
@@ -267,14 +280,18 @@ class FakeCluster:
             await self.queue_changed.wait_for(is_true)
 
     def create_topic(self, name: str, partitions: int = 1, replication_factor: int = 1) -> FakeTopic:
-        broker_ids = list(self.brokers)
-        made = [FakePartition(self._next_group_id + n, broker_ids[n % len(broker_ids)]) for n in range(partitions)]
+        made = [self._make_partition(self._next_group_id + n, n, replication_factor) for n in range(partitions)]
         self._next_group_id += partitions
         topic = FakeTopic(self._next_topic_id, name, made, replication_factor=replication_factor)
         self._next_topic_id += 1
         self.topics[name] = topic
         self.changed()
         return topic
+
+    def _make_partition(self, group_id: int, number: int, replication_factor: int) -> FakePartition:
+        ids = list(self.brokers)
+        leader, *others = (ids[(number + n) % len(ids)] for n in range(len(ids)))
+        return FakePartition(group_id, leader, followers=others[: replication_factor - 1])
 
     def delete_topic(self, name: str) -> None:
         self.deleted_topics.append(self.topics.pop(name).topic_id)
@@ -289,6 +306,8 @@ class FakeCluster:
 
     def move_leader(self, topic: str, partition: int, broker: int, *, is_announced: bool = True) -> None:
         moved = self.topics[topic].partitions[partition]
+        if broker in moved.followers:
+            moved.followers[moved.followers.index(broker)] = moved.leader
         moved.leader = broker
         moved.leader_epoch += 1
         if is_announced:
@@ -346,14 +365,14 @@ def topic_message(topic: FakeTopic) -> pb.Topic:
         replication_factor=topic.replication_factor,
         config=topic.config,
         partitions=[
-            pb.Partition(partition=n, group_id=p.group_id, replica_brokers=[p.leader])
+            pb.Partition(partition=n, group_id=p.group_id, replica_brokers=p.replicas)
             for n, p in enumerate(topic.partitions)
         ],
         schedule_partitions=topic.schedule_partitions,
     )
 
 
-class FakeBroker(rpc.LogServicer, rpc.TopologyServicer, rpc.AdminServicer):
+class FakeBroker(FakeMovesService, rpc.LogServicer, rpc.TopologyServicer, rpc.AdminServicer):
     def __init__(self, cluster: FakeCluster, broker_id: int) -> None:
         self.cluster = cluster
         self.broker_id = broker_id
@@ -638,12 +657,27 @@ class FakeBroker(rpc.LogServicer, rpc.TopologyServicer, rpc.AdminServicer):
     async def DescribeTopic(self, request, context):
         topic = await self._known(request.name, context)
         groups = {p.group_id for p in topic.partitions}
+        states = self._states(topic) if request.with_states else []
         return pb.DescribeTopicResponse(
+            states=states,
             topic=topic_message(topic),
             leaders=[leader for leader in self.cluster.leaders() if leader.group_id in groups],
             effective_config={"retention_ms": "-1"} | topic.config,
             metadata_revision=self.cluster.revision,
         )
+
+    def _states(self, topic: FakeTopic) -> list[pb.PartitionState]:
+        moves = self.cluster.moves
+        is_behind, moves.behind = moves.behind > 0, max(0, moves.behind - 1)
+        return [
+            pb.PartitionState(
+                partition=n,
+                in_sync_brokers=[p.leader] if is_behind else p.replicas,
+                log_start_offset=p.log_start,
+                high_watermark=p.end,
+            )
+            for n, p in enumerate(topic.partitions)
+        ]
 
     async def AlterTopic(self, request, context):
         topic = await self._known(request.name, context)
@@ -661,24 +695,35 @@ class FakeBroker(rpc.LogServicer, rpc.TopologyServicer, rpc.AdminServicer):
         return pb.AddPartitionsResponse(metadata_revision=self.cluster.revision, topic=topic_message(topic))
 
     async def DescribeCluster(self, request, context):
-        brokers = [
-            pb.ClusterBroker(
-                broker=pb.Broker(broker_id=n.broker_id, address=n.address, state="up"),
-                is_metadata_voter=True,
-                is_connected=True,
-            )
-            for n in self.cluster.brokers.values()
-        ]
+        brokers = [self._described(n) for n in self.cluster.brokers.values()]
+        is_late = self.cluster.moves.late_brokers > 0
+        if is_late:
+            self.cluster.moves.late_brokers -= 1
+            for entry in brokers:
+                entry.broker.state = "active"
         return pb.DescribeClusterResponse(
             cluster_id=self.cluster.cluster_id,
             answering_broker_id=self.broker_id,
             metadata_leader_broker_id=1,
-            metadata_revision=self.cluster.revision,
+            metadata_revision=0 if is_late else self.cluster.revision,
             brokers=brokers,
             topic_count=len(self.cluster.topics),
             partition_count=sum(len(t.partitions) for t in self.cluster.topics.values()),
             feature_level=self.cluster.feature_level,
             feature_level_max=2,
+        )
+
+    def _described(self, broker: FakeBroker) -> pb.ClusterBroker:
+        partitions = [p for topic in self.cluster.topics.values() for p in topic.partitions]
+        held = [p for p in partitions if broker.broker_id in p.replicas]
+        is_draining = broker.broker_id in self.cluster.moves.draining
+        state = "draining" if is_draining else "active"
+        return pb.ClusterBroker(
+            broker=pb.Broker(broker_id=broker.broker_id, address=broker.address, state=state),
+            is_metadata_voter=not is_draining or bool(held),
+            is_connected=True,
+            replica_count=len(held),
+            leader_count=sum(p.leader == broker.broker_id for p in held),
         )
 
     async def RemoveBroker(self, request, context):

@@ -25,7 +25,9 @@ def raftmq(cluster: LocalCluster, *arguments: str, stdin: bytes = b"") -> subpro
     Commands that ask the cluster and end run in this process, which saves half a second each. Commands that read standard input, wait or get
     signals run in a process of their own.
     """
-    if arguments[0] in ("topic", "cluster", "group", "dlq", "schedule") or (arguments[0] == "queue" and not stdin):
+    if arguments[0] in ("topic", "cluster", "partition", "group", "dlq", "schedule") or (
+        arguments[0] == "queue" and not stdin
+    ):
         done = CliRunner().invoke(app, list(arguments), input=stdin, env=environment_of(cluster), prog_name="raftmq")
         if done.exception is not None and not isinstance(done.exception, SystemExit):
             raise done.exception

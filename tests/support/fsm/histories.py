@@ -132,6 +132,9 @@ def metadata_command(rng: random.Random, index: int) -> mc.MetadataCommand:
         lambda: mc.AdmitReplica(rng.randint(1, 8), rng.randint(1, 40)),
         lambda: mc.SetNodeState(rng.randint(1, 6), rng.choice(["active", "draining", "removed"])),
         lambda: mc.SetReplicationFactor(rng.randint(1, 5), rng.randint(0, 5)),
+        lambda: mc.SetBalancing(
+            rng.choice([None, True, False]), rng.choice([None, 0, 1, 7]), rng.choice([None, "", "leaders", "others"])
+        ),
         lambda: mc.InitializeCluster(rng.choice(["c1", "c2", ""]), 1),
     ]
     return rng.choice(makers)()

@@ -70,6 +70,13 @@ def admin_requests() -> dict[str, list[Message]]:
         ],
         "remove_node": [pb.RemoveBrokerRequest(broker_id=2, force=True, timeout_ms=10), pb.RemoveBrokerRequest(broker_id=1)],
         "raise_feature_level": [pb.RaiseFeatureLevelRequest(level=99), pb.RaiseFeatureLevelRequest()],
+        "drain_node": [pb.DrainBrokerRequest(broker_id=1, dry_run=True), pb.DrainBrokerRequest(broker_id=9, is_ended=True)],
+        "rebalance": [pb.RebalanceRequest(dry_run=True, leaders_only=True), pb.RebalanceRequest()],
+        "set_balancing": [pb.SetBalancingRequest(auto_balance=False, moves_max=3, bytes_per_second=7)],
+        "describe_moves": [pb.DescribeMovesRequest()],
+        "move_partition": [pb.MovePartitionRequest(topic="flights", partition=0, broker_ids=[1], dry_run=True)],
+        "set_replication_factor": [pb.SetReplicationFactorRequest(topic="flights", replication_factor=1)],
+        "transfer_leader": [pb.TransferLeaderRequest(topic="flights", partition=0, broker_id=1, timeout_ms=20)],
         "report_damage": [
             pb.ReportDamageRequest(
                 broker_id=1, uuid="uuid-1", replicas=[pb.ReplicaReport(group_id=1, replica_id=2, reason="crc")]

@@ -1,0 +1,238 @@
+"""Move replicas to the brokers where they should be. One node does it: the metadata leader.
+
+It plans (`balance_plan`) when brokers, topics, settings or the availability of brokers changed, and carries the plan out a few partitions at
+a time. It stores nothing: the desired replicas in metadata are the only trace of a plan, so the next metadata leader plans anew and goes on.
+
+Keep true:
+
+- A drain is carried out, and surplus replicas are removed, whether or not balancing is automatic.
+- A partition is moved only if it has a healthy majority throughout the move. It is not moved again before its old replicas are gone.
+- Nothing is planned while nothing changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+import structlog
+from raftmq.broker.base.limits import Limits, Timing
+from raftmq.broker.base.log_throttle import LogThrottle
+from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.base.supervisor import Supervisor, Work
+from raftmq.broker.cluster.balance_plan import BalancePlan, Change
+from raftmq.broker.cluster.layout import available_nodes, describe_layout, moving_partitions, refusal_of_move
+from raftmq.broker.cluster.leader_placement import LeaderPlacement, LeadersHost
+from raftmq.broker.cluster.node_readiness import NodeReadiness
+from raftmq.broker.cluster.stability import Stability
+from raftmq.broker.replica.leadership_table import LeadershipTable
+from raftmq.broker.replica.replica import Replica
+from raftmq.fsm.feature_levels import NEWCOMER_LEVEL
+from raftmq.fsm.metadata import Metadata
+from raftmq.fsm.metadata_commands import MetadataCommand, Rejected, SetBalancing, SetReplicas, encode_command
+from raftmq.fsm.metadata_views import PartitionView
+from raftmq.raft.entry import EntryKind, Proposal
+from raftmq.types import NO_NODE, GroupId, NodeId
+
+log = structlog.get_logger(__name__)
+
+LOOKS_MAX: Final = 200
+"""Planned changes looked at in a round, so that many that must wait cost little."""
+COMMANDS_MAX: Final = 50
+"""Changes proposed in a round."""
+
+
+class ControllerHost(LeadersHost, Protocol):
+    """The node as its controller sees it."""
+
+    limits: Limits
+    timing: Timing
+    supervisor: Supervisor
+    loop: asyncio.AbstractEventLoop
+    leadership: LeadershipTable
+    stability: Stability
+
+    @property
+    def metadata(self) -> Replica[Metadata]:
+        """Return this node's metadata replica. Raises RequestError NOT_FORMED or NOT_READY."""
+        ...
+
+    def is_led(self, group_id: GroupId) -> bool:
+        """Return whether the group has a leader, as far as this node can tell."""
+        ...
+
+
+@dataclass
+class Agenda:
+    """The part of a plan that is not carried out yet."""
+
+    wishes_version: int = -1
+    layout_version: int = -1
+    """The version of metadata for which it was planned."""
+    available: frozenset[int] = frozenset()
+    """The nodes that could be given replicas then."""
+    waiting: deque[tuple[Change, int]] = field(default_factory=deque[tuple[Change, int]])
+    """Changes with the revision that their partition had."""
+    without_place: tuple[int, ...] = ()
+    was_empty: bool = False
+    """Whether the plan wanted no change."""
+
+
+class Controller:
+    """Moves replicas while its node leads the metadata group, and leaderships of the groups that its node leads."""
+
+    def __init__(self, host: ControllerHost, readiness: NodeReadiness) -> None:
+        self._host = host
+        self._readiness = readiness
+        self.leaders = LeaderPlacement(host, readiness)
+        self._agenda = Agenda()
+        self._without_place_throttle = LogThrottle()
+
+    async def run(self) -> None:
+        """Do rounds until cancelled."""
+        while True:
+            await asyncio.sleep(self._host.timing.controller_seconds)
+            try:
+                await self.round()
+            except RequestError as error:  # leadership moved, or metadata is not ready: the next round checks again
+                log.debug("balancing_postponed", reason=str(error))
+
+    async def round(self) -> None:
+        """Do one round: look at the brokers, move replicas, then leaderships."""
+        metadata = self._host.metadata
+        machine = metadata.state_machine
+        self._host.stability.observe(machine.nodes(), self._host.is_connected)
+        if machine.feature_level < NEWCOMER_LEVEL:
+            return
+        with self._step():
+            await self.leaders.round(machine)
+        if not metadata.is_leader:
+            self._agenda = Agenda()
+            return
+        with self._step():
+            await self._move_replicas(metadata)
+
+    def _step(self) -> AbstractContextManager[None]:
+        return self._host.supervisor.step(Work.CONTROLLER)
+
+    # ------------------------------------------------------------------------------------------------ planning
+
+    async def _move_replicas(self, metadata: Replica[Metadata]) -> None:
+        machine = metadata.state_machine
+        available = available_nodes(machine, self._host.stability.is_stable)
+        if self._must_plan(machine, available):
+            await self._plan(machine, available)
+        commands = await self._next_commands(machine)
+        if commands:
+            await self._propose(metadata, commands)
+        elif machine.balancing.rebalance and self._is_rebalanced(machine):
+            await self._propose(metadata, [SetBalancing(rebalance="")])
+            log.info("rebalanced")
+
+    def _must_plan(self, machine: Metadata, available: frozenset[int]) -> bool:
+        agenda = self._agenda
+        if agenda.wishes_version != machine.wishes_version or agenda.available != available:
+            return True
+        return not agenda.waiting and agenda.layout_version != machine.layout_version
+
+    async def _plan(self, machine: Metadata, available: frozenset[int]) -> None:
+        """Plan in a thread, because a plan for many partitions takes a while. Metadata may change meanwhile: each change names a revision."""
+        balancing = machine.balancing
+        agenda = Agenda(machine.wishes_version, machine.layout_version, available)
+        layout = describe_layout(machine, self._host.limits.partitions_max, available)
+        revisions = {one.group_id: _revision(machine.partition(one.group_id)) for one in layout.partitions}
+
+        def plan() -> BalancePlan:
+            return layout.plan(
+                is_automatic=balancing.may_move_leaders, leaders_only=not balancing.may_move_replicas
+            )
+
+        made = await self._host.loop.run_in_executor(None, plan)
+        agenda.waiting.extend((change, revisions[change.group_id]) for change in made.changes)
+        agenda.without_place = made.without_place
+        agenda.was_empty = not made.changes
+        self._agenda = agenda
+        if made.changes:
+            log.info("moves_planned", partitions=len(made.changes))
+        if not made.without_place:
+            self._without_place_throttle.forget()
+        elif self._without_place_throttle.is_due():
+            log.warning("replicas_without_place", replicas=len(made.without_place))
+
+    # ------------------------------------------------------------------------------------------------ carrying out
+
+    async def _next_commands(self, machine: Metadata) -> list[SetReplicas]:
+        """Return the changes to propose now. Those that must wait stay on the agenda, and those that became stale leave it."""
+        waiting, commands = self._agenda.waiting, list[SetReplicas]()
+        if not waiting:
+            return commands
+        room = machine.balancing.moves_max - moving_partitions(machine, self._is_connected)
+        postponed: list[tuple[Change, int]] = []
+        for _ in range(min(len(waiting), LOOKS_MAX)):
+            if len(commands) >= COMMANDS_MAX:
+                break
+            change, revision = waiting.popleft()
+            partition = machine.partition(change.group_id)
+            if partition is None or partition.revision != revision:
+                continue
+            is_move = {replica.node_id for replica in partition.replicas} != set(change.node_ids)
+            if (is_move and room <= 0) or not await self._is_possible(machine, partition, change):
+                postponed.append((change, revision))
+                continue
+            room -= is_move
+            commands.append(SetReplicas(change.group_id, change.node_ids, revision))
+        waiting.extend(postponed)
+        return commands
+
+    async def _is_possible(self, machine: Metadata, partition: PartitionView, change: Change) -> bool:
+        leader = self._leader_of(partition.group_id)
+        if refusal_of_move(machine, partition, change.node_ids, leader, self._is_connected) is not None:
+            return False
+        for node_id in change.added(replica.node_id for replica in partition.replicas):
+            if node_id not in self._agenda.available or not self._is_connected(node_id):
+                return False
+            if not await self._readiness.is_ready(NodeId(node_id)):
+                self._host.stability.doubt(node_id)
+                return False
+        return True
+
+    async def _propose(self, metadata: Replica[Metadata], commands: list[SetReplicas] | list[SetBalancing]) -> None:
+        proposals = [Proposal(EntryKind.COMMAND, encode_command(_any(one))) for one in commands]
+        results = await metadata.propose(proposals)[1]
+        refused = [result.message for result in results if isinstance(result, Rejected)]
+        if refused:
+            log.info("moves_refused", partitions=len(refused), reason=refused[0])
+        if len(refused) < len(results):
+            log.info("moves_begun", partitions=len(results) - len(refused))
+
+    def _is_rebalanced(self, machine: Metadata) -> bool:
+        """Return whether the wish for one rebalancing is fulfilled: nothing is planned, nothing moves, and preferred leaders lead."""
+        agenda = self._agenda
+        if not agenda.was_empty or agenda.layout_version != machine.layout_version or machine.unsettled_partitions():
+            return False
+        return all(
+            self._leader_of(group_id) == partition.replicas[0].node_id
+            for topic in machine.topics()
+            for group_id in topic.group_ids
+            if (partition := machine.partition(group_id)) is not None
+            and partition.replicas
+            and partition.replicas[0].node_id in agenda.available
+        )
+
+    def _is_connected(self, node_id: int) -> bool:
+        return self._host.is_connected(NodeId(node_id))
+
+    def _leader_of(self, group_id: int) -> NodeId:
+        is_led = self._host.is_led(GroupId(group_id))
+        return self._host.leadership.get(GroupId(group_id)).node_id if is_led else NO_NODE
+
+
+def _revision(partition: PartitionView | None) -> int:
+    return partition.revision if partition is not None else 0
+
+
+def _any(command: MetadataCommand) -> MetadataCommand:
+    return command

@@ -1,0 +1,42 @@
+"""Tell which brokers have been connected long enough to be given replicas and leaderships.
+
+A broker that restarts is not connected for a while, or registers another boot. Both begin its time anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from raftmq.fsm.metadata_views import NodeView
+from raftmq.types import NodeId
+
+
+class Stability:
+    """The times since which one node sees the others run without a break."""
+
+    def __init__(self, now: Callable[[], float], seconds: float) -> None:
+        """Take `now`, which returns loop time, and the time after which a broker counts as stable."""
+        self._now = now
+        self._seconds = seconds
+        self._since: dict[int, tuple[int, float]] = {}
+        """Broker id → its boot, and the loop time since which it is seen to run."""
+
+    def observe(self, nodes: Iterable[NodeView], is_connected: Callable[[NodeId], bool]) -> None:
+        """Look at every broker once. It is called regularly."""
+        now, before = self._now(), self._since
+        self._since = {
+            node.node_id: known if (known := before.get(node.node_id, (0, now)))[0] == node.boot else (node.boot, now)
+            for node in nodes
+            if is_connected(NodeId(node.node_id))
+        }
+
+    def is_stable(self, node_id: int) -> bool:
+        """Return whether the broker has run for long enough."""
+        known = self._since.get(node_id)
+        return known is not None and self._now() - known[1] >= self._seconds
+
+    def doubt(self, node_id: int) -> None:
+        """Begin a broker's time anew, because it says that it is not ready."""
+        known = self._since.get(node_id)
+        if known is not None:
+            self._since[node_id] = (known[0], self._now())

@@ -1,0 +1,191 @@
+"""``raftmq cluster rebalance``, ``moves`` and ``balancing``: equal shares of replicas and leaderships for all brokers."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from raftmq.cli.ask import run_admin, run_question
+from raftmq.cli.exit_codes import reported, reported_question
+from raftmq.cli.numbers import WholeNumber
+from raftmq.cli.options import COUNT_MAX, DEFAULT_TIMEOUT, BootstrapOption, TimeoutOption
+from raftmq.cli.output import Output, OutputOption, counted, print_json, print_table
+from raftmq.cli.placement.moves_text import (
+    MOVE_COLUMNS,
+    PLAN_COLUMNS,
+    activity_of,
+    description_json,
+    more_than_shown,
+    move_rows,
+    moves_json,
+    partitions_json,
+    plan_rows,
+    settings_of,
+    without_place_of,
+)
+from raftmq.cli.placement.options import DryRunOption, WaitOption
+from raftmq.cli.placement.waiting import HINT, Look, Progress, wait_until_over
+from raftmq.cli.sizes import parse_byte_rate
+from raftmq.cluster_addresses import DEFAULT_BOOTSTRAP
+
+if TYPE_CHECKING:
+    from raftmq.client.admin.admin import Admin
+    from raftmq.client.admin.move_descriptions import BalancingSettings, RebalancePlan
+
+IDLE_LOOKS = 2
+"""Consecutive looks without a move after which a rebalance is over. A single one may precede the first move."""
+
+
+@reported
+def rebalance(
+    dry_run: DryRunOption = False,
+    leaders_only: Annotated[
+        bool, typer.Option("--leaders-only", help="Move leaderships between existing replicas, and copy no data.")
+    ] = False,
+    wait: WaitOption = True,
+    bootstrap_servers: BootstrapOption = DEFAULT_BOOTSTRAP,
+    timeout: TimeoutOption = DEFAULT_TIMEOUT,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Give all brokers equal shares of replicas and leaderships, with few moves.
+
+    It works once, also while automatic balancing is off. The command ends when no partition moves any more. The cluster
+    does the work: interrupting the command does not stop it.
+    """
+    if dry_run:
+        plan = run_question(
+            bootstrap_servers, timeout, lambda admin: admin.rebalance(dry_run=True, leaders_only=leaders_only)
+        )
+        _print_plan(plan, output, "planned")
+        return
+
+    async def balance(admin: Admin) -> RebalancePlan:
+        plan = await admin.rebalance(leaders_only=leaders_only)
+        if wait and _count_of(plan):
+            await wait_until_over("rebalancing", _look(admin, _count_of(plan)))
+        return plan
+
+    plan = run_admin(bootstrap_servers, timeout, balance)
+    _print_plan(plan, output, "moved" if wait else "moving")
+
+
+@reported_question
+def moves(
+    bootstrap_servers: BootstrapOption = DEFAULT_BOOTSTRAP,
+    timeout: TimeoutOption = DEFAULT_TIMEOUT,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Show the partitions that move now, the number of those that wait, and the settings for moves."""
+    found = run_admin(bootstrap_servers, timeout, lambda admin: admin.describe_moves())
+    if output is Output.JSON:
+        print_json(description_json(found))
+        return
+    if found.moves:
+        print_table(MOVE_COLUMNS, move_rows(found.moves))
+        print()
+    print(activity_of(found))
+    print(settings_of(found.settings))
+    if obstacle := without_place_of(found.without_place_count, found.without_place):
+        print(f"warning: {obstacle}")
+
+
+@reported
+def balancing(
+    auto: Annotated[
+        bool | None,
+        typer.Option(
+            "--auto/--no-auto",
+            help="Let the cluster move replicas and leaderships by itself when brokers have unequal shares, or pause that.",
+            show_default=False,
+        ),
+    ] = None,
+    moves_max: Annotated[
+        int | None,
+        typer.Option(
+            "--moves",
+            parser=WholeNumber(1, COUNT_MAX),
+            metavar="N",
+            help="Maximum number of partitions that move simultaneously.",
+        ),
+    ] = None,
+    rate: Annotated[
+        int | None,
+        typer.Option(
+            "--rate",
+            parser=parse_byte_rate,
+            metavar="RATE",
+            help="Maximum rate of all moves to one broker, such as 50MiB/s, or unlimited. Brokers of this version accept "
+            "only unlimited.",
+        ),
+    ] = None,
+    bootstrap_servers: BootstrapOption = DEFAULT_BOOTSTRAP,
+    timeout: TimeoutOption = DEFAULT_TIMEOUT,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Change how replicas are moved, or show the settings if no option is given.
+
+    Drains, moves of partitions and changes of the replication factor are made while automatic balancing is paused, too.
+    """
+    if auto is None and moves_max is None and rate is None:
+        settings = run_question(bootstrap_servers, timeout, _current)
+    else:
+        settings = run_admin(bootstrap_servers, timeout, lambda admin: admin.set_balancing(auto, moves_max, rate))
+    if output is Output.JSON:
+        print_json(dataclasses.asdict(settings))
+    else:
+        print(settings_of(settings))
+
+
+async def _current(admin: Admin) -> BalancingSettings:
+    return (await admin.describe_moves()).settings
+
+
+def _count_of(plan: RebalancePlan) -> int:
+    return plan.replica_move_count + plan.leader_move_count
+
+
+def _print_plan(plan: RebalancePlan, output: Output, result: str) -> None:
+    count = _count_of(plan)
+    if output is Output.JSON:
+        print_json(
+            {
+                "result": result,
+                "replica_move_count": plan.replica_move_count,
+                "leader_move_count": plan.leader_move_count,
+                "moves": moves_json(plan.moves),
+                "without_place_count": plan.without_place_count,
+                "without_place": partitions_json(plan.without_place),
+            }
+        )
+        return
+    if result == "planned" and plan.moves:
+        print_table(PLAN_COLUMNS, plan_rows(plan.moves))
+        print(more_than_shown(count, len(plan.moves)))
+    if count:
+        replicas, leaders = counted(plan.replica_move_count, "partition"), counted(plan.leader_move_count, "leadership")
+        hint = f": {HINT}" if result == "moving" else ""
+        print(f"replicas of {replicas} and {leaders} {result}{hint}")
+    else:
+        print("nothing to move: the brokers have equal shares, as far as hosts and racks permit")
+    if obstacle := without_place_of(plan.without_place_count, plan.without_place):
+        print(f"warning: {obstacle}", file=sys.stderr)
+
+
+def _look(admin: Admin, count: int) -> Look:
+    idle_looks = 0
+
+    async def look() -> Progress:
+        nonlocal idle_looks
+        moves = await admin.describe_moves()
+        idle_looks = idle_looks + 1 if moves.is_idle else 0
+        left = len(moves.moves) + moves.waiting_count
+        return Progress(
+            done=max(0, count - left),
+            total=max(count, left),
+            sentence=activity_of(moves),
+            is_over=idle_looks >= IDLE_LOOKS,
+        )
+
+    return look

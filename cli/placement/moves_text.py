@@ -1,0 +1,139 @@
+"""Moves of replicas as tables, sentences and JSON. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from raftmq.cli.output import Json, counted
+from raftmq.cli.sizes import format_byte_rate
+
+if TYPE_CHECKING:
+    from raftmq.client.admin.move_descriptions import BalancingSettings, BrokerDrain, MovesDescription, PartitionMove
+    from raftmq.types import TopicPartition
+
+PLAN_COLUMNS: Final = ("partition", "from", "to", "reason", "bytes")
+MOVE_COLUMNS: Final = ("partition", "from", "to", "reason", "bytes", "copied")
+UNKNOWN: Final = "?"
+_NAMED_MAX: Final = 10
+"""Maximum number of partitions named for people; JSON has more."""
+_PERCENT: Final = 100
+
+
+def plan_rows(moves: Iterable[PartitionMove]) -> list[tuple[object, ...]]:
+    """Return the rows of planned moves under `PLAN_COLUMNS`."""
+    return [(*_route(move), _size(move)) for move in moves]
+
+
+def move_rows(moves: Iterable[PartitionMove]) -> list[tuple[object, ...]]:
+    """Return the rows of moves under way under `MOVE_COLUMNS`."""
+    return [(*_route(move), _size(move), copied([move]) or UNKNOWN) for move in moves]
+
+
+def _size(move: PartitionMove) -> object:
+    return UNKNOWN if move.size_bytes is None else move.size_bytes
+
+
+def _route(move: PartitionMove) -> tuple[str, ...]:
+    return (
+        f"{move.topic}/{move.partition}",
+        brokers(move.from_broker_ids),
+        brokers(move.to_broker_ids),
+        move.reason.replace("_", " "),
+    )
+
+
+def brokers(broker_ids: Iterable[int]) -> str:
+    """Format broker ids: ``1, 2, 3``."""
+    return ", ".join(map(str, broker_ids))
+
+
+def copied(moves: Iterable[PartitionMove]) -> str:
+    """Describe how much of the moves is copied: ``45 %``. Empty if that is not known, or nothing was copied yet."""
+    known = [move for move in moves if move.size_bytes]
+    size, done = sum(move.size_bytes or 0 for move in known), sum(move.copied_bytes for move in known)
+    return f"{min(_PERCENT, _PERCENT * done // size)} %" if done else ""
+
+
+def activity_of(moves: MovesDescription) -> str:
+    """Describe everything that moves now: ``2 partitions moving (45 % copied), 10 waiting``."""
+    parts: list[str] = []
+    if moves.moves:
+        share = copied(moves.moves)
+        parts.append(f"{counted(len(moves.moves), 'partition')} moving{f' ({share} copied)' if share else ''}")
+    if moves.waiting_count:
+        parts.append(f"{moves.waiting_count} waiting")
+    if moves.rebuilding_count:
+        parts.append(f"{counted(moves.rebuilding_count, 'partition')} rebuilding a lost replica first")
+    return ", ".join(parts) or "no partition is moving"
+
+
+def without_place_of(count: int, partitions: Sequence[TopicPartition]) -> str:
+    """Describe replicas that no broker can take, or return an empty text."""
+    if not count:
+        return ""
+    names = ", ".join(f"{topic}/{number}" for topic, number in partitions[:_NAMED_MAX])
+    more = count - min(len(partitions), _NAMED_MAX)
+    have = "has" if count == 1 else "have"
+    named = f": {names}{f' and {more} more' if more else ''}" if names else ""
+    return (
+        f"{counted(count, 'replica')} {have} no other broker that can take {'it' if count == 1 else 'them'} now{named}"
+    )
+
+
+def held_by(replicas: int, leaders: int, *, is_metadata_voter: bool) -> str:
+    """Describe the things that a broker still holds: ``3 replicas, 1 leadership and a vote on metadata``."""
+    parts = [counted(replicas, "replica")] if replicas else []
+    parts += [counted(leaders, "leadership")] if leaders else []
+    parts += ["a vote on metadata"] if is_metadata_voter else []
+    if not parts:
+        return "nothing"
+    return " and ".join([", ".join(parts[:-1]), parts[-1]]) if len(parts) > 1 else parts[0]
+
+
+def more_than_shown(count: int, shown: int) -> str:
+    """Describe the moves of a plan that its answer does not contain, or return an empty text."""
+    return f"and {counted(count - shown, 'move')} more" if count > shown else ""
+
+
+def settings_of(settings: BalancingSettings) -> str:
+    """Describe the settings for moves."""
+    auto = "on" if settings.auto_balance else "off"
+    simultaneous = f"at most {counted(settings.moves_max, 'partition')} simultaneously"
+    return f"auto-balance {auto}, {simultaneous}, rate to one broker {format_byte_rate(settings.bytes_per_second)}"
+
+
+def moves_json(moves: Iterable[PartitionMove]) -> list[Json]:
+    """Return moves for programs."""
+    return [dataclasses.asdict(move) for move in moves]
+
+
+def partitions_json(partitions: Iterable[TopicPartition]) -> list[Json]:
+    """Return names of partitions for programs."""
+    return [{"topic": topic, "partition": number} for topic, number in partitions]
+
+
+def drain_json(drain: BrokerDrain, result: str) -> dict[str, Json]:
+    """Return a broker that is being drained, for programs."""
+    return {
+        "broker_id": drain.broker_id,
+        "result": result,
+        "replicas": drain.replica_count,
+        "leaders": drain.leader_count,
+        "is_metadata_voter": drain.is_metadata_voter,
+        "without_place_count": drain.without_place_count,
+        "without_place": partitions_json(drain.without_place),
+    }
+
+
+def description_json(moves: MovesDescription) -> dict[str, Json]:
+    """Return the moves of a cluster and their settings, for programs."""
+    return {
+        **dataclasses.asdict(moves.settings),
+        "moves": moves_json(moves.moves),
+        "waiting_count": moves.waiting_count,
+        "rebuilding_count": moves.rebuilding_count,
+        "without_place_count": moves.without_place_count,
+        "without_place": partitions_json(moves.without_place),
+    }

@@ -1,0 +1,76 @@
+"""Wait until partitions of a topic have the wanted replicas, each of them voting and in sync."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from raftmq.cli.output import counted
+from raftmq.cli.placement.moves_text import activity_of, brokers, without_place_of
+from raftmq.cli.placement.waiting import Look, Progress
+
+if TYPE_CHECKING:
+    from raftmq.client.admin.admin import Admin
+    from raftmq.client.admin.descriptions import PartitionDescription
+    from raftmq.client.admin.move_descriptions import MovesDescription
+
+
+def moved_look(admin: Admin, topic: str, number: int, wanted: Collection[int]) -> Look:
+    """Return the question whether a partition is on the wanted brokers."""
+
+    async def look() -> Progress:
+        moves = await admin.describe_moves()
+        described = await admin.describe_topic(topic, ask_leaders=True)
+        partition = described.partitions[number]
+        in_sync = _in_sync(partition)
+        is_moving = any((move.topic, move.partition) == (topic, number) for move in moves.moves)
+        is_there = set(partition.replica_brokers) == set(wanted) == set(in_sync)
+        return _progress(
+            moves,
+            done=len(set(in_sync) & set(wanted)),
+            total=len(wanted),
+            sentence=f"in sync on {brokers(in_sync) or 'no broker that answers'}",
+            is_over=is_there and not is_moving,
+        )
+
+    return look
+
+
+def replicated_look(admin: Admin, topic: str, replication_factor: int) -> Look:
+    """Return the question whether each partition of a topic has the wanted number of replicas."""
+
+    async def look() -> Progress:
+        moves = await admin.describe_moves()
+        described = await admin.describe_topic(topic, ask_leaders=True)
+        done = sum(
+            len(partition.replica_brokers) == len(_in_sync(partition)) == replication_factor
+            for partition in described.partitions
+        )
+        total = len(described.partitions)
+        is_moving = any(move.topic == topic for move in moves.moves)
+        return _progress(
+            moves,
+            done=done,
+            total=total,
+            sentence=f"{done} of {counted(total, 'partition')} with {counted(replication_factor, 'replica')} in sync",
+            is_over=done == total and not is_moving,
+        )
+
+    return look
+
+
+def _in_sync(partition: PartitionDescription) -> tuple[int, ...]:
+    return partition.state.in_sync_brokers if partition.state is not None else ()
+
+
+def _progress(moves: MovesDescription, *, done: int, total: int, sentence: str, is_over: bool) -> Progress:
+    obstacle = without_place_of(moves.without_place_count, moves.without_place)
+    return Progress(
+        done=done,
+        total=total,
+        sentence=sentence if is_over else f"{sentence}, {activity_of(moves)}",
+        is_over=is_over,
+        is_idle=moves.is_idle and not moves.rebuilding_count,
+        obstacle=obstacle
+        or "the cluster plans no further move: look for a broker that is down in raftmq cluster status",
+    )

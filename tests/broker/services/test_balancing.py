@@ -1,0 +1,260 @@
+"""Draining, balancing and moves: each refusal names the remedy and changes nothing, a dry run only plans."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+from raftmq.broker.base.request_error import RETRIABLE_CODES, RequestError
+from raftmq.fsm.feature_levels import FEATURE_LEVEL
+from raftmq.fsm.metadata_commands import (
+    CreateTopic,
+    PartitionPlan,
+    RaiseFeatureLevel,
+    RemoveNode,
+    ReplaceReplica,
+    SetReplicas,
+)
+from raftmq.fsm.metadata_views import BalancingView
+from raftmq.proto import queue_pb2 as pb
+from raftmq.types import GroupId, NodeId, Term
+
+from tests.support.broker.harness import Harness, running
+
+
+@contextlib.asynccontextmanager
+async def cluster() -> AsyncIterator[Harness]:
+    """Yield node 1 of four. Topic t has partitions on 1, 2, 3 and on 2, 3, 1. Node 4 is empty."""
+    async with running() as node:
+        for number in (1, 2, 3, 4):
+            await node.register(number, f"uuid-{number}", feature_level_max=FEATURE_LEVEL)
+        await node._metadata(RaiseFeatureLevel(FEATURE_LEVEL))
+        await node._metadata(CreateTopic("t", "log", 3, {}, (PartitionPlan((1, 2, 3)), PartitionPlan((2, 3, 1)))))
+        node.connected = {2, 3, 4}
+        for group_id in (1, 2):
+            node.leadership.claim(GroupId(group_id), Term(9), NodeId(group_id))
+        yield node
+
+
+async def refusal(node: Harness, method, request, *, is_retriable: bool = False) -> RequestError:
+    before = node.metadata.state_machine.revision
+    with pytest.raises(RequestError) as caught:
+        await method(request, node.call(1.0))
+    assert node.metadata.state_machine.revision == before, "refused before anything was proposed"
+    assert (caught.value.code in RETRIABLE_CODES) == is_retriable
+    return caught.value
+
+
+def replicas(node: Harness, group_id: int) -> list[int]:
+    return [replica.node_id for replica in node.metadata.state_machine.partition(group_id).replicas]
+
+
+# ---------------------------------------------------------------------------------------------------------- draining
+
+
+async def test_a_dry_run_of_a_drain_names_the_moves_and_changes_nothing():
+    async with cluster() as node:
+        revision = node.metadata.state_machine.revision
+        answer = await node.balancing.drain_node(pb.DrainBrokerRequest(broker_id=2, dry_run=True), node.call())
+        assert node.metadata.state_machine.revision == revision == answer.metadata_revision
+        assert (answer.replica_count, answer.leader_count, answer.is_metadata_voter) == (2, 1, False)
+        moves = [(move.partition, list(move.to_broker_ids), move.reason) for move in answer.moves]
+        assert moves == [(0, [1, 4, 3], pb.DRAIN), (1, [3, 4, 1], pb.DRAIN)]
+
+
+async def test_a_broker_is_drained_and_the_draining_ended():
+    async with cluster() as node:
+        await node.balancing.drain_node(pb.DrainBrokerRequest(broker_id=2), node.call())
+        assert node.metadata.state_machine.node(2).state == "draining"
+        await node.balancing.drain_node(pb.DrainBrokerRequest(broker_id=2), node.call())
+        await node.balancing.drain_node(pb.DrainBrokerRequest(broker_id=2, is_ended=True), node.call())
+        assert node.metadata.state_machine.node(2).state == "active"
+
+
+async def test_replicas_without_a_place_are_named():
+    async with cluster() as node:
+        node.connected = {2, 3}
+        answer = await node.balancing.drain_node(pb.DrainBrokerRequest(broker_id=2, dry_run=True), node.call())
+        assert answer.without_place_count == 2
+        assert [(name.topic, name.partition) for name in answer.without_place] == [("t", 0), ("t", 1)]
+
+
+async def test_a_drain_that_cannot_end_is_refused():
+    async with cluster() as node:
+        drain = node.balancing.drain_node
+        unknown = await refusal(node, drain, pb.DrainBrokerRequest(broker_id=9))
+        assert unknown.code == pb.UNKNOWN_BROKER
+        await node._metadata(RemoveNode(4))
+        removed = await refusal(node, drain, pb.DrainBrokerRequest(broker_id=4))
+        assert "was removed" in str(removed)
+        narrow = await refusal(node, drain, pb.DrainBrokerRequest(broker_id=3))
+        assert narrow.code == pb.BROKER_IN_USE
+        assert "add a broker first, or lower the replication factor" in str(narrow)
+
+
+async def test_a_cluster_of_an_older_feature_level_moves_nothing():
+    async with running() as node:
+        topic = await node.topic()
+        requests = (
+            (node.balancing.drain_node, pb.DrainBrokerRequest(broker_id=1)),
+            (node.balancing.rebalance, pb.RebalanceRequest()),
+            (node.balancing.set_balancing, pb.SetBalancingRequest(moves_max=3)),
+            (node.placement.move_partition, pb.MovePartitionRequest(topic=topic.name, broker_ids=[1])),
+            (
+                node.placement.set_replication_factor,
+                pb.SetReplicationFactorRequest(topic=topic.name, replication_factor=1),
+            ),
+        )
+        for method, request in requests:
+            refused = await refusal(node, method, request)
+            assert refused.code == pb.UNSUPPORTED_VERSION
+            assert "raftmq cluster raise-level" in str(refused)
+
+
+# ---------------------------------------------------------------------------------------------------------- balancing
+
+
+async def test_a_rebalancing_is_planned_and_the_wish_is_kept():
+    async with cluster() as node:
+        node.connected = {2, 3, 4}
+        planned = await node.balancing.rebalance(pb.RebalanceRequest(dry_run=True), node.call())
+        assert node.metadata.state_machine.balancing.rebalance == ""
+        assert planned.replica_move_count == len(planned.moves) == 1
+        assert planned.moves[0].reason == pb.EVEN_REPLICAS
+        await node.balancing.rebalance(pb.RebalanceRequest(), node.call())
+        await node.balancing.rebalance(pb.RebalanceRequest(leaders_only=True), node.call())
+        assert node.metadata.state_machine.balancing.rebalance == "replicas", "the larger wish stays"
+
+
+async def test_the_settings_of_balancing_change_and_impossible_ones_are_refused():
+    async with cluster() as node:
+        change = node.balancing.set_balancing
+        answer = await change(pb.SetBalancingRequest(auto_balance=False), node.call())
+        assert (answer.auto_balance, answer.moves_max) == (False, 4)
+        answer = await change(pb.SetBalancingRequest(moves_max=9, bytes_per_second=0), node.call())
+        assert node.metadata.state_machine.balancing == BalancingView(auto_balance=False, moves_max=9, rebalance="")
+        assert "moves_max" in str(await refusal(node, change, pb.SetBalancingRequest(bytes_per_second=5)))
+        assert "set auto_balance to false" in str(await refusal(node, change, pb.SetBalancingRequest(moves_max=0)))
+
+
+async def test_moves_under_way_waiting_and_rebuilding_are_described():
+    async with cluster() as node:
+        machine = node.metadata.state_machine
+        await node._metadata(SetReplicas(1, (1, 2, 4), machine.revision))
+        await node._metadata(ReplaceReplica(2, machine.partition(2).replicas[1].replica_id))
+        answer = await node.balancing.describe_moves(pb.DescribeMovesRequest(), node.call())
+        (move,) = answer.moves
+        assert (move.topic, move.partition, list(move.to_broker_ids)) == ("t", 0, [1, 2, 4])
+        assert sorted(move.from_broker_ids) == [1, 2, 3]
+        assert answer.rebuilding_count == 1
+        assert (answer.auto_balance, answer.moves_max, answer.waiting_count) == (True, 4, 0)
+
+
+# ---------------------------------------------------------------------------------------------------------- one partition
+
+
+async def test_a_partition_is_moved():
+    async with cluster() as node:
+        move = pb.MovePartitionRequest(topic="t", partition=0, broker_ids=[4, 1, 2], dry_run=True)
+        planned = await node.placement.move_partition(move, node.call())
+        assert replicas(node, 1) == [1, 2, 3]
+        assert list(planned.move.to_broker_ids) == [4, 1, 2]
+        move.dry_run = False
+        await node.placement.move_partition(move, node.call())
+        assert replicas(node, 1) == [4, 1, 2]
+        move.broker_ids[:] = [1, 2, 3]
+        again = await refusal(node, node.placement.move_partition, move, is_retriable=True)
+        assert "is being moved or rebuilt already" in str(again)
+
+
+@pytest.mark.parametrize(
+    ("broker_ids", "code", "remedy"),
+    [
+        ([1, 2, 2], pb.INVALID_ARGUMENT, "named twice"),
+        ([1, 2, 9], pb.UNKNOWN_BROKER, "no broker 9"),
+        ([1, 2], pb.INVALID_REPLICATION_FACTOR, "raftmq topic alter t --replication-factor 2"),
+        ([], pb.INVALID_REPLICATION_FACTOR, "name as many"),
+    ],
+)
+async def test_impossible_replicas_of_a_partition_are_refused(broker_ids, code, remedy):
+    async with cluster() as node:
+        request = pb.MovePartitionRequest(topic="t", partition=0, broker_ids=broker_ids)
+        refused = await refusal(node, node.placement.move_partition, request)
+        assert refused.code == code
+        assert remedy in str(refused)
+
+
+async def test_a_broker_that_cannot_take_a_replica_is_refused():
+    async with cluster() as node:
+        move, request = node.placement.move_partition, pb.MovePartitionRequest(topic="t", broker_ids=[1, 2, 4])
+        node.connected = {2, 3}
+        assert "start it first" in str(await refusal(node, move, request))
+        node.connected = {2, 3, 4}
+        await node.balancing.drain_node(pb.DrainBrokerRequest(broker_id=4), node.call())
+        assert "raftmq cluster undrain 4" in str(await refusal(node, move, request))
+        await node.balancing.drain_node(pb.DrainBrokerRequest(broker_id=4, is_ended=True), node.call())
+        await node._metadata(CreateTopic("u", "log", 1, {}, (PartitionPlan((4,)),)))
+        lost = node.metadata.state_machine.partition(3).replicas[0].replica_id
+        await node._metadata(ReplaceReplica(3, lost))
+        assert "rebuilds replicas" in str(await refusal(node, move, request))
+
+
+async def test_a_move_without_a_healthy_majority_throughout_is_refused():
+    async with cluster() as node:
+        node.connected = {4}
+        request = pb.MovePartitionRequest(topic="t", broker_ids=[1, 2, 4])
+        refused = await refusal(node, node.placement.move_partition, request, is_retriable=True)
+        assert "no healthy majority" in str(refused)
+        node.leaderless = {GroupId(1)}
+        refused = await refusal(node, node.placement.move_partition, request, is_retriable=True)
+        assert "no leader" in str(refused)
+
+
+async def test_another_replication_factor_names_the_changes():
+    async with cluster() as node:
+        change = node.placement.set_replication_factor
+        fewer = await change(
+            pb.SetReplicationFactorRequest(topic="t", replication_factor=1, dry_run=True), node.call()
+        )
+        assert fewer.move_count == len(fewer.moves) == 2
+        assert all(len(move.to_broker_ids) == 1 for move in fewer.moves)
+        assert {move.reason for move in fewer.moves} == {pb.REPLICATION_FACTOR}
+        assert node.metadata.state_machine.topic_by_name("t").replication_factor == 3
+        more = await change(pb.SetReplicationFactorRequest(topic="t", replication_factor=4), node.call())
+        assert [sorted(move.to_broker_ids) for move in more.moves] == [[1, 2, 3, 4]] * 2
+        assert node.metadata.state_machine.topic_by_name("t").replication_factor == 4
+        for impossible in (0, 5, 10):
+            request = pb.SetReplicationFactorRequest(topic="t", replication_factor=impossible)
+            assert (await refusal(node, change, request)).code == pb.INVALID_REPLICATION_FACTOR
+
+
+# ---------------------------------------------------------------------------------------------------------- leadership
+
+
+async def test_the_leadership_of_a_partition_is_asked_of_its_leader():
+    async with cluster() as node:
+        node.lose_leadership(GroupId(2), to=NodeId(2))
+        node.forwarder.answer = pb.TransferLeaderResponse(leader_broker_id=3, leader_epoch=10)
+        request = pb.TransferLeaderRequest(topic="t", partition=1, broker_id=3)
+        answer = await node.placement.transfer_leader(request, node.call())
+        assert answer.leader_broker_id == 3
+        assert node.forwarder.calls == [("node-2:9400", "/raftmq.v1.Admin/TransferLeader", request)]
+
+
+async def test_a_leadership_that_cannot_be_transferred_is_refused():
+    async with cluster() as node:
+        topic = await node.topic("single")
+        transfer = node.placement.transfer_leader
+        request = pb.TransferLeaderRequest(topic=topic.name, partition=0, broker_id=2)
+        assert "move it there first" in str(await refusal(node, transfer, request))
+        request.broker_id = 9
+        assert (await refusal(node, transfer, request)).code == pb.UNKNOWN_BROKER
+        request.partition = 5
+        assert (await refusal(node, transfer, request)).code == pb.UNKNOWN_PARTITION
+        request.partition, request.broker_id = 0, 1
+        assert (await transfer(request, node.call())).leader_broker_id == 1, "it leads already"
+        gone = pb.TransferLeaderRequest(topic="t", partition=1)
+        node.lose_leadership(GroupId(2))
+        node.leaderless = {GroupId(2)}
+        assert (await refusal(node, transfer, gone, is_retriable=True)).code == pb.NO_LEADER

@@ -1,0 +1,112 @@
+"""`raftmq cluster rebalance`, `moves` and `balancing` against fake brokers."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from raftmq.proto import queue_pb2 as pb
+
+from tests.support.cli.cluster_commands import ClusterCommands
+from tests.support.cli.queue_commands import assert_refused
+
+DATA = pb.PartitionMove(
+    topic="orders", partition=0, from_broker_ids=[1, 2], to_broker_ids=[1, 3], reason=pb.EVEN_REPLICAS, bytes=1000
+)
+ORDER = pb.PartitionMove(
+    topic="orders", partition=1, from_broker_ids=[2, 3], to_broker_ids=[3, 2], reason=pb.EVEN_LEADERS
+)
+
+
+@pytest.fixture(autouse=True)
+def plan(commands: ClusterCommands) -> None:
+    commands.moves.balance = [DATA, ORDER]
+
+
+def test_a_dry_run_shows_the_plan_and_changes_nothing(commands: ClusterCommands) -> None:
+    lines = commands.text("cluster", "rebalance", "--dry-run").splitlines()
+    assert lines == [
+        "partition  from  to    reason         bytes",
+        "orders/0   1, 2  1, 3  even replicas  1000",
+        "orders/1   2, 3  3, 2  even leaders   ?",
+        "",
+        "replicas of 1 partition and 1 leadership planned",
+    ]
+    planned = commands.answer("cluster", "rebalance", "--dry-run", "--leaders-only")
+    assert (planned["result"], planned["replica_move_count"], planned["leader_move_count"]) == ("planned", 0, 1)
+    assert planned["moves"][0]["size_bytes"] is None
+    assert commands.moves.planned == []
+
+
+def test_a_rebalance_ends_when_nothing_moves_any_more(commands: ClusterCommands) -> None:
+    done = commands.run("cluster", "rebalance")
+    assert (done.returncode, done.stdout) == (0, "replicas of 1 partition and 1 leadership moved\n")
+    assert done.stderr.splitlines()[0] == "rebalancing: 2 partitions moving (50 % copied)"
+    assert done.stderr.splitlines()[-1] == "rebalancing: no partition is moving"
+    assert commands.replicas() == [[1, 3], [3, 2], [3, 1]]
+    assert commands.text("cluster", "rebalance") == (
+        "nothing to move: the brokers have equal shares, as far as hosts and racks permit\n"
+    )
+
+
+def test_a_rebalance_whose_moves_begin_late_is_not_taken_for_finished(commands: ClusterCommands) -> None:
+    commands.moves.unplanned_first = 1
+    commands.text("cluster", "rebalance")
+    assert commands.replicas() == [[1, 3], [3, 2], [3, 1]]
+
+
+def test_only_leaderships_are_moved_on_request(commands: ClusterCommands) -> None:
+    answer = commands.answer("cluster", "rebalance", "--leaders-only")
+    assert (answer["result"], answer["replica_move_count"], answer["leader_move_count"]) == ("moved", 0, 1)
+    assert commands.replicas() == [[1, 2], [3, 2], [3, 1]]
+
+
+def test_without_waiting_the_plan_is_made_in_the_background(commands: ClusterCommands) -> None:
+    said = commands.text("cluster", "rebalance", "--no-wait")
+    assert said.startswith("replicas of 1 partition and 1 leadership moving: raftmq cluster moves shows")
+    assert commands.moves.planned == [DATA, ORDER]
+    assert commands.moves.descriptions == 0
+
+
+def test_an_interrupted_rebalance_continues(commands: ClusterCommands) -> None:
+    commands.moves.is_frozen = True
+    with commands.process("cluster", "rebalance") as process:
+        assert process.stderr is not None
+        assert process.stderr.readline().startswith(b"rebalancing: 2 partitions moving")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+        assert b"the cluster continues the work: raftmq cluster moves" in process.stderr.read()
+    assert commands.moves.planned == [DATA, ORDER]
+
+
+def test_moves_are_shown_with_their_progress_and_settings(commands: ClusterCommands) -> None:
+    commands.moves.is_frozen = True
+    commands.moves.moves_max = 1
+    commands.moves.rebuilding_count = 3
+    commands.moves.without_place = [pb.PartitionName(topic="orders", partition=2)]
+    commands.text("cluster", "rebalance", "--no-wait")
+    assert commands.text("cluster", "moves").splitlines() == [
+        "partition  from  to    reason         bytes  copied",
+        "orders/0   1, 2  1, 3  even replicas  1000   50 %",
+        "",
+        "1 partition moving (50 % copied), 1 waiting, 3 partitions rebuilding a lost replica first",
+        "auto-balance on, at most 1 partition simultaneously, rate to one broker unlimited",
+        "warning: 1 replica has no other broker that can take it now: orders/2",
+    ]
+    shown = commands.answer("cluster", "moves")
+    assert (shown["auto_balance"], shown["moves_max"], shown["bytes_per_second"]) == (True, 1, 0)
+    assert (len(shown["moves"]), shown["waiting_count"], shown["rebuilding_count"]) == (1, 1, 3)
+    assert (shown["without_place_count"], shown["without_place"]) == (1, [{"topic": "orders", "partition": 2}])
+
+
+def test_balancing_is_shown_paused_and_limited(commands: ClusterCommands) -> None:
+    before = "auto-balance on, at most 2 partitions simultaneously, rate to one broker unlimited\n"
+    assert commands.text("cluster", "balancing") == before
+    said = commands.text("cluster", "balancing", "--no-auto", "--moves", "8", "--rate", "50MiB/s")
+    assert said == "auto-balance off, at most 8 partitions simultaneously, rate to one broker 50 MiB/s\n"
+    changed = commands.answer("cluster", "balancing", "--auto", "--rate", "unlimited")
+    assert changed == {"auto_balance": True, "moves_max": 8, "bytes_per_second": 0}
+
+
+def test_a_wrong_rate_is_refused_with_an_example(commands: ClusterCommands) -> None:
+    assert_refused(commands.run("cluster", "balancing", "--rate", "fast"), 2, "'fast' is not a rate", "50MiB/s")

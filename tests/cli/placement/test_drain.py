@@ -1,0 +1,162 @@
+"""`raftmq cluster drain`, `undrain`, `nodes` and `status` against fake brokers."""
+
+from __future__ import annotations
+
+import json
+import signal
+
+import pytest
+from raftmq.cli.placement import waiting
+from raftmq.proto import queue_pb2 as pb
+
+from tests.support.cli.cluster_commands import ClusterCommands
+from tests.support.cli.queue_commands import assert_refused
+
+
+def test_a_drain_ends_when_the_broker_holds_nothing_and_names_the_next_command(commands: ClusterCommands) -> None:
+    done = commands.run("cluster", "drain", "3")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "broker 3 is empty: raftmq cluster remove 3 removes it from the cluster\n"
+    assert done.stderr.splitlines() == [
+        "draining broker 3: holds 1 replica, 1 leadership and a vote on metadata, 2 partitions moving (25 % copied)",
+        "draining broker 3: holds nothing, 1 partition moving (50 % copied)",
+        "draining broker 3: holds nothing",
+    ]
+    assert commands.replicas() == [[1, 2], [2, 1], [2, 1]]
+    status = json.loads(commands.run("cluster", "status", "--output", "json").stdout)
+    assert [(b["id"], b["state"], b["replicas"], b["leaders"]) for b in status["brokers"]] == [
+        (1, "active", 3, 1),
+        (2, "active", 3, 2),
+        (3, "draining", 0, 0),
+    ]
+
+
+def test_an_empty_broker_is_drained_again_without_a_wait(commands: ClusterCommands) -> None:
+    commands.text("cluster", "drain", "3")
+    assert commands.answer("cluster", "drain", "3") == {
+        "broker_id": 3,
+        "result": "empty",
+        "replicas": 0,
+        "leaders": 0,
+        "is_metadata_voter": False,
+        "without_place_count": 0,
+        "without_place": [],
+    }
+
+
+def test_a_dry_run_shows_the_moves_and_changes_nothing(commands: ClusterCommands) -> None:
+    lines = commands.text("cluster", "drain", "3", "--dry-run").splitlines()
+    assert [line.split("  ")[0] for line in lines] == ["partition", "orders/1", "orders/2", "", lines[-1]]
+    assert lines[1].split() == ["orders/1", "2,", "3", "2,", "1", "drain", "4096"]
+    assert lines[-1] == "broker 3 holds 2 replicas, 1 leadership and a vote on metadata"
+    planned = commands.answer("cluster", "drain", "3", "--dry-run")
+    assert (planned["result"], planned["replicas"], len(planned["moves"])) == ("planned", 2, 2)
+    assert planned["moves"][0] == {
+        "topic": "orders",
+        "partition": 1,
+        "from_broker_ids": [2, 3],
+        "to_broker_ids": [2, 1],
+        "reason": "drain",
+        "size_bytes": 4096,
+        "copied_bytes": 0,
+    }
+    assert commands.moves.draining == set()
+    assert commands.moves.planned == []
+
+
+def test_without_waiting_the_command_ends_when_the_drain_has_begun(commands: ClusterCommands) -> None:
+    commands.moves.is_frozen = True
+    said = commands.text("cluster", "drain", "3", "--no-wait")
+    assert said == (
+        "broker 3 is being drained and holds 2 replicas, 1 leadership and a vote on metadata: "
+        "raftmq cluster moves shows the progress\n"
+    )
+    assert commands.answer("cluster", "drain", "3", "--no-wait")["result"] == "draining"
+    assert commands.moves.draining == {3}
+    assert commands.moves.descriptions == 0
+
+
+def test_a_drain_that_lacks_a_broker_is_stuck_and_says_so(
+    commands: ClusterCommands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "STALLED_SECONDS", 0.01)
+    commands.text("topic", "alter", "orders", "--replication-factor", "3")
+    commands.moves.without_place = [pb.PartitionName(topic="orders", partition=n) for n in range(3)]
+    planned = commands.run("cluster", "drain", "3", "--dry-run")
+    assert planned.returncode == 0
+    assert "warning: 3 replicas have no other broker that can take them now" in planned.stderr
+    words = "3 replicas have no other broker that can take them now: orders/0, orders/1, orders/2. Add a broker"
+    assert_refused(commands.run("cluster", "drain", "3"), 6, "draining broker 3: holds 3 replicas", words)
+
+
+def test_work_that_waits_for_a_rebuilt_replica_is_not_stuck(
+    commands: ClusterCommands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replica in repair goes first, so nothing moves for as long as the repair takes."""
+    monkeypatch.setattr(waiting, "STALLED_SECONDS", 0.0)
+    commands.moves.rebuilding_first = 3
+    done = commands.run("cluster", "drain", "3")
+    assert done.returncode == 0, done.stderr
+    assert "1 partition rebuilding a lost replica first" in done.stderr
+
+
+def test_a_draining_that_another_command_ends_is_not_reported_as_finished(commands: ClusterCommands) -> None:
+    commands.moves.is_frozen = True
+    with commands.process("cluster", "drain", "3") as process:
+        commands.wait_described(1)
+        commands.text("cluster", "undrain", "3")
+        assert process.wait(60) == 5
+        assert process.stderr is not None
+        assert b"the draining of broker 3 was ended in the meantime" in process.stderr.read()
+
+
+def test_a_broker_that_has_not_learnt_of_the_drain_yet_does_not_end_it(commands: ClusterCommands) -> None:
+    """Any broker may describe the cluster, also one whose metadata are a moment old."""
+    commands.moves.late_brokers = 3
+    done = commands.run("cluster", "drain", "3")
+    assert done.returncode == 0, done.stderr
+    assert commands.moves.late_brokers == 0
+    assert commands.replicas() == [[1, 2], [2, 1], [2, 1]]
+
+
+def test_an_interrupted_drain_continues_and_says_how_to_see_it(commands: ClusterCommands) -> None:
+    commands.moves.is_frozen = True
+    with commands.process("cluster", "drain", "3") as process:
+        assert process.stderr is not None
+        assert process.stderr.readline().startswith(b"draining broker 3: holds 2 replicas")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+        said = process.stderr.read().splitlines()
+        assert said[-1] == b"the cluster continues the work: raftmq cluster moves shows the progress"
+    assert commands.moves.draining == {3}
+
+
+def test_a_state_that_cannot_be_asked_for_is_an_unknown_outcome(commands: ClusterCommands) -> None:
+    commands.moves.refusal = pb.NO_LEADER
+    done = commands.run("cluster", "drain", "3", "--timeout", "200ms")
+    assert_refused(done, 5, "the command was accepted and the cluster continues the work", "raftmq cluster moves")
+    assert commands.moves.draining == {3}
+
+
+def test_an_unknown_broker_is_refused(commands: ClusterCommands) -> None:
+    for arguments in (("drain", "9"), ("drain", "9", "--dry-run"), ("undrain", "9")):
+        assert_refused(commands.run("cluster", *arguments), 4, "raftmq: UNKNOWN_BROKER")
+
+
+def test_a_drained_broker_is_used_again(commands: ClusterCommands) -> None:
+    commands.text("cluster", "drain", "3")
+    said = commands.text("cluster", "undrain", "3")
+    assert said == "broker 3 gets replicas again: raftmq cluster rebalance gives it an equal share now\n"
+    assert commands.answer("cluster", "undrain", "3")["result"] == "active"
+    assert commands.moves.draining == set()
+
+
+def test_nodes_are_listed_with_their_states(commands: ClusterCommands) -> None:
+    commands.text("cluster", "drain", "3")
+    head, *rows = commands.text("cluster", "nodes").splitlines()
+    assert head.split() == ["broker", "address", "peers", "http", "host", "rack", "version", "level", "state"]
+    assert [(row.split()[0], row.split()[-1]) for row in rows] == [("1", "active"), ("2", "active"), ("3", "draining")]
+    nodes = commands.answer("cluster", "nodes")
+    assert [list(node)[:4] for node in nodes] == [["id", "state", "replicas", "leaders"]] * 3
+    assert nodes[2]["address"] == commands.cluster.brokers[3].address
+    assert "broker_id" not in nodes[0]

@@ -1,0 +1,117 @@
+"""`raftmq partition` and `raftmq topic alter --replication-factor` against fake brokers."""
+
+from __future__ import annotations
+
+import pytest
+from raftmq.cli.placement import waiting
+
+from tests.support.cli.cluster_commands import ClusterCommands
+from tests.support.cli.queue_commands import assert_refused
+
+
+def test_partitions_of_one_or_all_topics_are_listed(commands: ClusterCommands) -> None:
+    commands.cluster.create_topic("audit", partitions=1)
+    assert commands.text("partition", "list").splitlines() == [
+        "topic   partition  leader  epoch  replicas",
+        "audit   0          1       1      1",
+        "orders  0          1       1      1, 2",
+        "orders  1          2       1      2, 3",
+        "orders  2          3       1      3, 1",
+    ]
+    found = commands.answer("partition", "list", "audit")
+    assert [(one["topic"], one["partition"], one["leader_broker_id"], one["replica_brokers"]) for one in found] == [
+        ("audit", 0, 1, [1])
+    ]
+    assert_refused(commands.run("partition", "list", "none"), 4, "UNKNOWN_TOPIC")
+
+
+def test_a_partition_is_described_with_its_move(commands: ClusterCommands) -> None:
+    quiet = commands.answer("partition", "describe", "orders", "1")
+    assert (quiet["partition"], quiet["state"]["in_sync_brokers"], quiet["move"]) == (1, [2, 3], None)
+    commands.moves.is_frozen = True
+    commands.text("partition", "move", "orders", "1", "--to", "1,2", "--no-wait")
+    head, row, _, move = commands.text("partition", "describe", "orders", "1").splitlines()
+    assert head.split() == ["partition", "leader", "epoch", "replicas", "in", "sync", "start", "end", "bytes"]
+    assert row.split()[:3] == ["1", "2", "1"]
+    assert move == "moving to 1, 2 (requested), 50 % copied"
+    assert commands.answer("partition", "describe", "orders", "1")["move"]["to_broker_ids"] == [1, 2]
+    assert_refused(commands.run("partition", "describe", "orders", "3"), 4, "has partitions 0 to 2, not 3")
+
+
+def test_a_move_ends_when_the_partition_is_in_sync_on_its_new_brokers(commands: ClusterCommands) -> None:
+    done = commands.run("partition", "move", "orders", "0", "--to", "3,2")
+    assert (done.returncode, done.stdout) == (0, "partition orders/0 moved to 3, 2\n"), done.stderr
+    assert done.stderr.splitlines()[-1] == "moving orders/0: in sync on 3, 2"
+    assert commands.replicas()[0] == [3, 2]
+    commands.moves.behind = 4
+    answer = commands.answer("partition", "move", "orders", "0", "--to", "1, 2")
+    assert (answer["result"], answer["from_broker_ids"], answer["to_broker_ids"]) == ("moved", [3, 2], [1, 2])
+    assert commands.moves.behind == 0
+
+
+def test_a_planned_move_is_shown_and_a_refused_one_changes_nothing(commands: ClusterCommands) -> None:
+    assert commands.text("partition", "move", "orders", "0", "--to", "3,2", "--dry-run").splitlines() == [
+        "partition  from  to    reason     bytes",
+        "orders/0   1, 2  3, 2  requested  4096",
+    ]
+    assert_refused(commands.run("partition", "move", "orders", "0", "--to", "1,9"), 4, "UNKNOWN_BROKER")
+    assert_refused(commands.run("partition", "move", "orders", "5", "--to", "1,2"), 4, "UNKNOWN_PARTITION")
+    assert commands.moves.planned == []
+
+
+def test_a_move_that_never_arrives_is_stuck_and_says_so(
+    commands: ClusterCommands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "STALLED_SECONDS", 0.01)
+    commands.moves.is_losing = True
+    done = commands.run("partition", "move", "orders", "0", "--to", "3,2")
+    assert_refused(
+        done, 6, "moving orders/0: in sync on 1, 2, no partition is moving, but the cluster plans no further"
+    )
+
+
+def test_without_waiting_a_move_is_made_in_the_background(commands: ClusterCommands) -> None:
+    done = commands.run("partition", "move", "orders", "0", "--to", "3,2", "--no-wait")
+    assert done.stdout == "partition orders/0 moving to 3, 2: raftmq cluster moves shows the progress\n"
+    assert len(commands.moves.planned) == 1
+
+
+def test_a_leadership_is_transferred(commands: ClusterCommands) -> None:
+    said = commands.text("partition", "transfer-leader", "orders", "0", "--to", "2")
+    assert said == "partition orders/0: leader 2, epoch 2\n"
+    answer = commands.answer("partition", "transfer-leader", "orders", "0")
+    assert answer == {"topic": "orders", "partition": 0, "leader_broker_id": 2, "leader_epoch": 3}
+    assert_refused(commands.run("partition", "transfer-leader", "orders", "0", "--to", "3"), 2, "INVALID_ARGUMENT")
+
+
+def test_a_higher_replication_factor_needs_no_question(commands: ClusterCommands) -> None:
+    planned = commands.answer("topic", "alter", "orders", "--replication-factor", "3", "--dry-run")
+    assert (planned["result"], planned["move_count"], len(planned["moves"])) == ("planned", 3, 3)
+    assert commands.moves.planned == []
+    commands.moves.behind = 6
+    done = commands.run("topic", "alter", "orders", "--replication-factor", "3")
+    assert commands.moves.behind == 0
+    assert (done.returncode, done.stdout) == (
+        0,
+        "topic orders altered: replication factor 3, all replicas in sync\n",
+    ), done.stderr
+    assert done.stderr.splitlines()[-1].endswith("to 3: 3 of 3 partitions with 3 replicas in sync")
+    assert [len(replicas) for replicas in commands.replicas()] == [3, 3, 3]
+
+
+def test_a_lower_replication_factor_shows_its_effect_and_asks(commands: ClusterCommands) -> None:
+    arguments = ("topic", "alter", "orders", "--replication-factor", "1")
+    declined = commands.fed(*arguments, stdin=b"n\n")
+    assert declined.returncode == 130
+    preview = "topic orders: replication factor 2, 3 partitions to change\n"
+    assert declined.stderr.startswith(f"{preview}Keep only 1 replica of each partition of topic orders?")
+    assert_refused(commands.run(*arguments), 2, "pass --yes")
+    assert [len(replicas) for replicas in commands.replicas()] == [2, 2, 2]
+    answer = commands.answer(*arguments, "--yes", "--no-wait")
+    assert answer == {"topic": "orders", "result": "changing", "replication_factor": 1, "move_count": 3}
+
+
+def test_more_replicas_than_brokers_are_refused(commands: ClusterCommands) -> None:
+    for options in ((), ("--dry-run",), ("--yes",)):
+        done = commands.run("topic", "alter", "orders", "--replication-factor", "4", *options)
+        assert_refused(done, 2, "INVALID_REPLICATION_FACTOR")

@@ -1,0 +1,169 @@
+"""Commands that drain, balance and move, with real brokers."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from raftmq import sync
+from raftmq.testing import LocalCluster
+
+from tests.support.e2e.raftmq_command import answer, assert_one_sentence, raftmq, started
+
+pytestmark = [pytest.mark.e2e]
+
+TOPIC = "orders"
+PARTITIONS = 6
+BROKERS = 4
+RECORDS = 60
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(brokers=BROKERS) as running:
+        with sync.Admin(bootstrap_servers=running.bootstrap_servers) as admin:
+            admin.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=3)
+        with sync.Producer(bootstrap_servers=running.bootstrap_servers) as producer:
+            producer.send_many(TOPIC, [(None, b"%d" % n) for n in range(RECORDS)]).result(30)
+        yield running
+
+
+def document(cluster: LocalCluster, *arguments: str) -> Any:
+    return answer(cluster, *arguments)
+
+
+def brokers(cluster: LocalCluster) -> dict[int, dict[str, Any]]:
+    """Return the brokers of `cluster status`, whatever its exit code."""
+    done = raftmq(cluster, "cluster", "status", "--output", "json")
+    return {broker["id"]: broker for broker in json.loads(done.stdout)["brokers"]}
+
+
+def partitions(cluster: LocalCluster) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = document(cluster, "partition", "list", TOPIC)
+    return found
+
+
+def count_records(cluster: LocalCluster) -> int:
+    done = raftmq(cluster, "consume", TOPIC, "--from-beginning", "--exit-at-end")
+    assert done.returncode == 0, done.stderr
+    return len(done.stdout.splitlines())
+
+
+def test_a_broker_is_drained_removed_from_use_and_used_again(cluster: LocalCluster) -> None:
+    victim = 4
+    planned = document(cluster, "cluster", "drain", str(victim), "--dry-run")
+    held = sum(victim in partition["replica_brokers"] for partition in partitions(cluster))
+    assert planned["replicas"] == held
+    assert brokers(cluster)[victim]["state"] == "active"
+    done = raftmq(cluster, "cluster", "drain", str(victim))
+    assert done.returncode == 0, done.stderr
+    assert (
+        done.stdout.decode()
+        == f"broker {victim} is empty: raftmq cluster remove {victim} removes it from the cluster\n"
+    )
+    empty = brokers(cluster)[victim]
+    assert (empty["state"], empty["replicas"], empty["leaders"]) == ("draining", 0, 0)
+    assert not empty["is_metadata_voter"]
+    assert all(victim not in partition["replica_brokers"] for partition in partitions(cluster))
+    assert count_records(cluster) == RECORDS
+    assert raftmq(cluster, "cluster", "undrain", str(victim)).returncode == 0
+    assert brokers(cluster)[victim]["state"] == "active"
+
+
+def test_a_rebalance_fills_an_empty_broker(cluster: LocalCluster) -> None:
+    assert raftmq(cluster, "cluster", "balancing", "--no-auto").returncode == 0
+    assert raftmq(cluster, "cluster", "drain", "4").returncode == 0
+    assert raftmq(cluster, "cluster", "undrain", "4").returncode == 0
+    planned = document(cluster, "cluster", "rebalance", "--dry-run")
+    assert planned["replica_move_count"] > 0
+    assert brokers(cluster)[4]["replicas"] == 0
+    done = raftmq(cluster, "cluster", "rebalance")
+    assert done.returncode == 0, done.stderr
+    shares = [broker["replicas"] for broker in brokers(cluster).values()]
+    assert max(shares) - min(shares) <= 1, shares
+    assert count_records(cluster) == RECORDS
+    assert raftmq(cluster, "cluster", "balancing", "--auto").returncode == 0
+
+
+def test_a_partition_and_its_leadership_are_moved(cluster: LocalCluster) -> None:
+    assert raftmq(cluster, "cluster", "balancing", "--no-auto").returncode == 0
+    now = partitions(cluster)[0]["replica_brokers"]
+    outside = next(n for n in range(1, BROKERS + 1) if n not in now)
+    wanted = [outside, *now[:2]]
+    to = ",".join(map(str, wanted))
+    done = raftmq(cluster, "partition", "move", TOPIC, "0", "--to", to)
+    assert done.returncode == 0, done.stderr
+    described = document(cluster, "partition", "describe", TOPIC, "0")
+    assert sorted(described["replica_brokers"]) == sorted(described["state"]["in_sync_brokers"]) == sorted(wanted)
+    for leader in wanted:
+        moved = document(cluster, "partition", "transfer-leader", TOPIC, "0", "--to", str(leader))
+        assert moved["leader_broker_id"] == leader
+    assert count_records(cluster) == RECORDS
+    unknown = raftmq(cluster, "partition", "move", TOPIC, "0", "--to", f"{to[:-1]}9")
+    assert_one_sentence(unknown, 4, "broker 9")
+    assert raftmq(cluster, "cluster", "balancing", "--auto").returncode == 0
+
+
+def test_the_replication_factor_is_lowered_and_raised(cluster: LocalCluster) -> None:
+    for wanted in ("1", "3"):
+        done = raftmq(cluster, "topic", "alter", TOPIC, "--replication-factor", wanted, "--yes")
+        assert done.returncode == 0, done.stderr
+        assert {len(partition["replica_brokers"]) for partition in partitions(cluster)} == {int(wanted)}
+        assert count_records(cluster) == RECORDS
+    refused = raftmq(cluster, "topic", "alter", TOPIC, "--replication-factor", "5", "--yes")
+    assert_one_sentence(refused, 2, "replication factor 5")
+
+
+def test_balancing_is_paused_limited_and_shown(cluster: LocalCluster) -> None:
+    before = document(cluster, "cluster", "balancing")
+    limited = document(cluster, "cluster", "balancing", "--no-auto", "--moves", "2", "--rate", "unlimited")
+    assert limited == {"auto_balance": False, "moves_max": 2, "bytes_per_second": 0}
+    assert document(cluster, "cluster", "balancing") == limited
+    assert document(cluster, "cluster", "balancing", "--auto", "--moves", str(before["moves_max"])) == before
+    assert_one_sentence(raftmq(cluster, "cluster", "balancing", "--moves", "9999"), 2, "not 9999")
+    assert document(cluster, "cluster", "balancing") == before
+
+
+def test_a_rate_is_refused_by_this_version(cluster: LocalCluster) -> None:
+    refused = raftmq(cluster, "cluster", "balancing", "--rate", "50MiB/s")
+    assert_one_sentence(refused, 2, "cannot limit the bytes per second", "--moves")
+
+
+def test_a_drain_continues_after_ctrl_c(cluster: LocalCluster) -> None:
+    """One partition moves after the other, so the drain does not end before the signal."""
+    before = document(cluster, "cluster", "balancing")
+    assert raftmq(cluster, "cluster", "balancing", "--moves", "1").returncode == 0
+    try:
+        with started(cluster, "cluster", "drain", "4") as process:
+            assert process.stderr is not None
+            assert process.stderr.readline().startswith(b"draining broker 4: holds ")
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 130
+            assert b"the cluster continues the work: raftmq cluster moves" in process.stderr.read()
+        assert brokers(cluster)[4]["state"] == "draining"
+    finally:
+        assert document(cluster, "cluster", "balancing", "--moves", str(before["moves_max"])) == before
+    assert raftmq(cluster, "cluster", "drain", "4").returncode == 0
+    assert raftmq(cluster, "cluster", "undrain", "4").returncode == 0
+
+
+def test_the_drained_metadata_voter_is_removed_and_the_other_broker_serves_everything() -> None:
+    """With two brokers only one votes on metadata. Its vote and its replicas go to the other one."""
+    with LocalCluster(brokers=2) as cluster:
+        with sync.Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+            admin.create_topic(TOPIC, partitions=4, replication_factor=1)
+        with sync.Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+            producer.send_many(TOPIC, [(None, b"%d" % n) for n in range(RECORDS)]).result(30)
+        (voter,) = [broker_id for broker_id, broker in brokers(cluster).items() if broker["is_metadata_voter"]]
+        held = raftmq(cluster, "cluster", "remove", str(voter), "--yes")
+        assert_one_sentence(held, 4, f"broker {voter} is the only metadata voter")
+        drained = raftmq(cluster, "cluster", "drain", str(voter))
+        assert drained.returncode == 0, drained.stderr
+        removed = raftmq(cluster, "cluster", "remove", str(voter), "--yes")
+        assert removed.returncode == 0, removed.stderr
+        assert [node["id"] for node in document(cluster, "cluster", "nodes")] == [3 - voter]
+        cluster.kill(voter)
+        assert count_records(cluster) == RECORDS
