@@ -35,7 +35,7 @@ def move_forgets_joint() -> None:
 @mutant(
     "service",
     "a drain stops early: some replicas stay on the draining broker",
-    **{**_CALM, "operate": 9, "machines": 5, "replication_factor": 1},
+    **{**_CALM, "operate": 9, "machines": 5, "replication_factor": 3},
 )
 def drain_stops_early() -> None:
     from raftmq.broker.cluster.balance_plan import _Layout
