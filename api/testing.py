@@ -26,7 +26,15 @@ import grpc
 from raftmq.broker_process import BrokerProcess, LocalClusterError
 from raftmq.cluster_addresses import Addresses, HeldPorts, load_addresses, numbered, save_addresses
 from raftmq.extras import require
-from raftmq.methods import DESCRIBE_CLUSTER, DESCRIBE_TOPIC, DRAIN_BROKER, REMOVE_BROKER, RequestT, ResponseT, UnaryMethod
+from raftmq.methods import (
+    DESCRIBE_CLUSTER,
+    DESCRIBE_TOPIC,
+    DRAIN_BROKER,
+    REMOVE_BROKER,
+    RequestT,
+    ResponseT,
+    UnaryMethod,
+)
 from raftmq.proto import queue_pb2
 
 __all__ = ["LocalCluster", "LocalClusterError"]
@@ -140,7 +148,9 @@ class LocalCluster:
         first = ids[0]
         join = ("--join", self._seen_address(first, self._brokers[first].client_address))
         for broker_id, broker in self._brokers.items():
-            self._launch(broker, *(() if broker_id in known else join if known or broker_id > first else ("--bootstrap",)))
+            self._launch(
+                broker, *(() if broker_id in known else join if known or broker_id > first else ("--bootstrap",))
+            )
         for broker_id, broker in self._brokers.items():
             broker.wait_ready(self._timeout_seconds)
             known[broker_id] = broker.addresses
@@ -366,8 +376,7 @@ class LocalCluster:
         try:
             return self._ask(method, request)
         except grpc.RpcError as error:
-            reason = error.details() if isinstance(error, grpc.Call) else str(error)
-            raise LocalClusterError(f"{method.name} was refused: {reason}") from error
+            raise LocalClusterError(f"{method.name} was refused: {error}") from error
 
     def _save_addresses(self) -> None:
         if not self._is_temporary:

@@ -158,9 +158,7 @@ class Controller:
         revisions = {one.group_id: _revision(machine.partition(one.group_id)) for one in layout.partitions}
 
         def plan() -> BalancePlan:
-            return layout.plan(
-                is_automatic=balancing.may_move_leaders, leaders_only=not balancing.may_move_replicas
-            )
+            return layout.plan(is_automatic=balancing.may_move_leaders, leaders_only=not balancing.may_move_replicas)
 
         made = await self._host.loop.run_in_executor(None, plan)
         agenda.waiting.extend((change, revisions[change.group_id]) for change in made.changes)

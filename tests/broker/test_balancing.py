@@ -8,7 +8,14 @@ from collections.abc import Callable
 from raftmq.broker.node import Node
 from raftmq.broker.replica.commands import execute
 from raftmq.broker.services.call import Call
-from raftmq.fsm.metadata_commands import Done, MetadataCommand, SetBalancing, SetNodeState, SetReplicationFactor, encode_command
+from raftmq.fsm.metadata_commands import (
+    Done,
+    MetadataCommand,
+    SetBalancing,
+    SetNodeState,
+    SetReplicationFactor,
+    encode_command,
+)
 from raftmq.fsm.metadata_views import PartitionView
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import GroupId
@@ -117,8 +124,9 @@ async def test_a_topic_gets_more_and_fewer_replicas(nodes: Nodes) -> None:
     for replication_factor in (3, 1):
         await change(leader(running), SetReplicationFactor(topic.topic_id, replication_factor))
         await until(
-            lambda wanted=replication_factor: all(len(one.replicas) == wanted for one in partitions(running[0]))
-            and is_settled(running[0])
+            lambda wanted=replication_factor: (
+                all(len(one.replicas) == wanted for one in partitions(running[0])) and is_settled(running[0])
+            )
         )
 
 

@@ -18,7 +18,16 @@ _CALM = {
 @mutant(
     "service",
     "a move forgets the joint state: the old and the new voters decide alone",
-    **{**_CALM, "move_replicas": 9, "isolate": 6, "split": 6, "kill": 0, "operate": 0, "fault_every": 0.25, "machines": 5},
+    **{
+        **_CALM,
+        "move_replicas": 9,
+        "isolate": 6,
+        "split": 6,
+        "kill": 0,
+        "operate": 0,
+        "fault_every": 0.25,
+        "machines": 5,
+    },
 )
 def move_forgets_joint() -> None:
     from raftmq.raft import membership
