@@ -174,7 +174,7 @@ async def test_a_broker_is_asked_whether_it_is_ready_and_its_answer_remembered()
     def saying(*reasons):
         return pb.DescribeBrokerResponse(health=pb.BrokerHealth(not_ready=reasons))
 
-    readiness = NodeReadiness(asyncio.get_running_loop(), SimpleNamespace(describe_node=describe_node))  # type: ignore[arg-type]
+    readiness = NodeReadiness(asyncio.get_running_loop(), SimpleNamespace(describe_node=describe_node))
     answers = [
         RequestError(pb.NO_LEADER, "down"),
         saying("disk_reserve: full"),
