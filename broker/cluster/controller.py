@@ -142,7 +142,7 @@ class Controller:
             await self._propose(metadata, commands)
         elif machine.balancing.rebalance and self._is_rebalanced(machine):
             await self._propose(metadata, [SetBalancing(rebalance="")])
-            log.info("rebalanced")
+            log.info("rebalancing_done")
 
     def _must_plan(self, machine: Metadata, available: frozenset[int]) -> bool:
         agenda = self._agenda

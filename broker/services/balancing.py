@@ -75,8 +75,10 @@ class BalancingService:
         if not request.dry_run:
             state = ACTIVE if request.is_ended else DRAINING
             revision = (await self.leader.execute(SetNodeState(node.node_id, state), Done, call.deadline)).revision
-            if node.state != state:
-                log.info("broker_state_set", peer_id=node.node_id, state=state)
+            if node.state != state == DRAINING:
+                log.info("broker_draining", peer_id=node.node_id)
+            elif node.state != state:
+                log.info("broker_drain_ended", peer_id=node.node_id)
         held = metadata.partitions_of_node(node.node_id)
         leaders = (self._host.leadership.get(GroupId(partition.group_id)).node_id for partition in held)
         return pb.DrainBrokerResponse(
