@@ -16,6 +16,7 @@ from typing import Any
 from zlib import crc32
 
 from raftmq.broker.replica.disk import Idle
+from raftmq.fsm.feature_levels import NEWCOMER_LEVEL
 from raftmq.fsm.metadata import Metadata
 from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId
 
@@ -389,6 +390,8 @@ class Simulation:
     @staticmethod
     def _problem_of_layout(leader: SimNode, metadata: Metadata) -> str:
         """Return why the replicas are not where the operator's wishes want them."""
+        if metadata.feature_level < NEWCOMER_LEVEL:
+            return ""
         if not leader.controller.is_at_rest(metadata):
             return "the controller still moves replicas"
         for node in metadata.nodes():
