@@ -155,8 +155,7 @@ class BalancingService:
             self._layout(), is_automatic=balancing.may_move_leaders, leaders_only=not balancing.may_move_replicas
         )
         unsettled = metadata.unsettled_partitions()
-        rebuilding = [one for one in unsettled if any(gone.is_lost for gone in one.retiring)]
-        moving = [one for one in unsettled if one not in rebuilding]
+        moving = [one for one in unsettled if not any(gone.is_lost for gone in one.retiring)]
         sizes = await self._sizes(moving, call)
         moves = [running_move(metadata, partition) for partition in moving]
         for partition, move in zip(moving, moves, strict=True):
@@ -167,7 +166,7 @@ class BalancingService:
             moves_max=balancing.moves_max,
             moves=moves,
             waiting_count=len(made.changes) + self._growing_count(),
-            rebuilding_count=len(rebuilding),
+            rebuilding_count=len(unsettled) - len(moving),
             without_place=partition_names(metadata, made.without_place),
             without_place_count=len(made.without_place),
         )
