@@ -26,7 +26,15 @@ import grpc
 from raftmq.broker_process import BrokerProcess, LocalClusterError
 from raftmq.cluster_addresses import Addresses, HeldPorts, load_addresses, numbered, save_addresses
 from raftmq.extras import require
-from raftmq.methods import DESCRIBE_CLUSTER, DESCRIBE_TOPIC, RequestT, ResponseT, UnaryMethod
+from raftmq.methods import (
+    DESCRIBE_CLUSTER,
+    DESCRIBE_TOPIC,
+    DRAIN_BROKER,
+    REMOVE_BROKER,
+    RequestT,
+    ResponseT,
+    UnaryMethod,
+)
 from raftmq.proto import queue_pb2
 
 __all__ = ["LocalCluster", "LocalClusterError"]
@@ -91,6 +99,8 @@ class LocalCluster:
         """The broker ids of the metadata voters, as a broker last reported."""
         self._unawaited: set[int] = set()
         """Brokers that `restart` started without a majority, and that nothing has waited for since."""
+        self._last_id = 0
+        """The highest broker id that `add_broker` gave. Ids of removed brokers are not given again."""
 
     # ---------------------------------------------------------------------------------------------------- life cycle
 
@@ -124,8 +134,10 @@ class LocalCluster:
             stdin=subprocess.PIPE,
             start_new_session=True,
         )
-        self._brokers = {n: BrokerProcess(n, directory, self._command) for n in range(1, self._count + 1)}
         known = {} if self._is_temporary else load_addresses(directory)
+        more = [n for n in range(1, self._count + len(known) + 1) if n not in known]
+        ids = sorted([*known, *more[: max(0, self._count - len(known))]])
+        self._brokers = {n: BrokerProcess(n, directory, self._command) for n in ids}
         if len(known) > self._count:
             raise LocalClusterError(f"the cluster in {directory} has {len(known)} brokers, not {self._count}")
         for broker_id, broker in self._brokers.items():
@@ -133,9 +145,12 @@ class LocalCluster:
         self._check_can_meet(known)
         # All brokers start together. A member of the cluster serves when a majority of members runs, and a joining one asks until the first
         # one serves.
-        join = ("--join", self._seen_address(1, self._brokers[1].client_address))
+        first = ids[0]
+        join = ("--join", self._seen_address(first, self._brokers[first].client_address))
         for broker_id, broker in self._brokers.items():
-            self._launch(broker, *(() if broker_id in known else join if known or broker_id > 1 else ("--bootstrap",)))
+            self._launch(
+                broker, *(() if broker_id in known else join if known or broker_id > first else ("--bootstrap",))
+            )
         for broker_id, broker in self._brokers.items():
             broker.wait_ready(self._timeout_seconds)
             known[broker_id] = broker.addresses
@@ -305,6 +320,69 @@ class LocalCluster:
                 for waiting in sorted(n for n in self._unawaited if not self._brokers[n].is_paused):
                     self._unawaited.discard(waiting)
                     self._brokers[waiting].wait_ready(self._timeout_seconds)
+
+    # ------------------------------------------------------------------------------------------------------- members
+
+    def add_broker(self) -> int:
+        """Start another broker, which joins the cluster, and wait until it serves. Return its broker id.
+
+        The cluster then moves replicas to it by itself, as long as balancing is automatic.
+
+        Raises:
+            LocalClusterError: The broker ended, or did not serve in time.
+        """
+        directory = self.directory
+        self._last_id = broker_id = max(self._last_id, *self._brokers) + 1
+        broker = BrokerProcess(broker_id, directory, self._command)
+        broker.addresses = self._ports.hold(numbered(broker_id, self._first_port))
+        others = [other.client_address for other in self._brokers.values() if other.is_running]
+        self._brokers[broker_id] = broker
+        self._launch(broker, "--join", ",".join(others))
+        broker.wait_ready(self._timeout_seconds)
+        self._count = len(self._brokers)
+        self._save_addresses()
+        return broker_id
+
+    def remove_broker(self, broker_id: int) -> None:
+        """Drain the broker, remove it from the cluster when it is empty, and stop it. Its data are removed, too.
+
+        Raises:
+            LocalClusterError: The cluster refuses that, or the broker is not empty within the time limit.
+        """
+        broker = self._running(broker_id)
+        self._order(DRAIN_BROKER, queue_pb2.DrainBrokerRequest(broker_id=broker_id))
+        problem: LocalClusterError | None = None
+
+        def is_removed() -> bool:
+            nonlocal problem
+            try:
+                self._order(REMOVE_BROKER, queue_pb2.RemoveBrokerRequest(broker_id=broker_id))
+            except LocalClusterError as error:
+                problem = error
+                return "already removed" in str(error)  # an earlier answer was lost
+            return True
+
+        if not self._wait(is_removed):
+            raise LocalClusterError(f"broker {broker_id} is not empty after {self._timeout_seconds:.0f} s") from problem
+        if broker.is_running:
+            self.stop(broker_id)
+        del self._brokers[broker_id]
+        shutil.rmtree(broker.data_dir, ignore_errors=True)
+        self._count = len(self._brokers)
+        self._save_addresses()
+
+    def _order(self, method: UnaryMethod[RequestT, ResponseT], request: RequestT) -> ResponseT:
+        """Give an operator's order. Raises LocalClusterError if it is refused."""
+        try:
+            return self._ask(method, request)
+        except grpc.RpcError as error:
+            raise LocalClusterError(f"{method.name} was refused: {error}") from error
+
+    def _save_addresses(self) -> None:
+        if not self._is_temporary:
+            save_addresses(self.directory, {n: broker.addresses for n, broker in self._brokers.items()})
+
+    # ------------------------------------------------------------------------------------------------------- majorities
 
     def _record_voters(self) -> None:
         """Remember the metadata voters, if a running broker reports them: without a majority no broker can answer."""

@@ -63,6 +63,16 @@ EVENTS: Final[Mapping[str, str]] = {
     "counts the new replicas",
     "replicas_without_broker": "Partitions have fewer replicas than their topics want, and no reachable broker can accept another one. "
     "Add a broker, or start those that are down. `replicas` counts the partitions",
+    "moves_planned": "The controller planned to move replicas or preferred leaderships of this many partitions",
+    "moves_begun": "The controller changed the wanted replicas, or their order, of this many partitions",
+    "moves_refused": "Partitions had changed before the controller changed their wanted replicas. It plans again. `reason` is that of the first",
+    "replicas_without_place": "A broker is being drained, and no other broker can take all of its replicas. Add a broker, or start those that are "
+    "down. `replicas` counts those without a place",
+    "rebalancing_done": "The rebalancing that an operator asked for is done",
+    "leadership_offered": "This broker transfers the leadership of a partition to its preferred leader, or to another replica because it is "
+    "being drained",
+    "broker_draining": "An operator began to drain the broker `peer_id`: its replicas and leaderships move to others",
+    "broker_drain_ended": "An operator ended the draining of the broker `peer_id`: it gets replicas again",
     "replica_not_verified": "A file whose reading may have killed a process could not be verified in a child process, for the given reason. "
     "It is opened nevertheless, and every read checks its data",
     "last_exit_by_fault": "The previous process died of a memory fault, such as a page that the disk cannot read. `replicas` are those whose "
@@ -136,6 +146,7 @@ EVENTS: Final[Mapping[str, str]] = {
     "coordination_postponed": "A check of the groups' coordinator could not be done. The next one uses the new state",
     "assignment_postponed": "An assignment was computed but not stored: another broker coordinates, or the next check repeats it",
     "group_command_rejected": "A consumer group had changed before a command for it was applied",
+    "balancing_postponed": "A round of the controller that moves replicas could not be done. The next one uses the new state",
     "reconciliation_postponed": "A round of the controller could not be done. The next one uses the new state",
     "library_message": "A library logged a message at WARNING or above",
 }
@@ -168,6 +179,7 @@ FIELDS: Final[Mapping[str, str]] = {
     "method": "a method of the client protocol",
     "metric": "the name of a metric",
     "level": "a feature level",
+    "partitions": "a number of partitions",
     "reason": "the reason as a text",
     "error_code": "a code of the client protocol, or the class of an error",
     "error_id": "connects a client's error with this event",

@@ -118,11 +118,23 @@ class Controller:
     def _step(self) -> AbstractContextManager[None]:
         return self._host.supervisor.step(Work.CONTROLLER)
 
+    def is_at_rest(self, machine: Metadata) -> bool:
+        """Return whether the plan for the present metadata wants no change."""
+        agenda = self._agenda
+        return agenda.was_empty and agenda.layout_version == machine.layout_version
+
+    @property
+    def without_place(self) -> tuple[int, ...]:
+        """The groups with a replica on a draining broker that no other broker can take."""
+        return self._agenda.without_place
+
     # ------------------------------------------------------------------------------------------------ planning
 
     async def _move_replicas(self, metadata: Replica[Metadata]) -> None:
         machine = metadata.state_machine
         available = available_nodes(machine, self._host.stability.is_stable)
+        if not available:
+            return
         if self._must_plan(machine, available):
             await self._plan(machine, available)
         commands = await self._next_commands(machine)
@@ -130,7 +142,7 @@ class Controller:
             await self._propose(metadata, commands)
         elif machine.balancing.rebalance and self._is_rebalanced(machine):
             await self._propose(metadata, [SetBalancing(rebalance="")])
-            log.info("rebalanced")
+            log.info("rebalancing_done")
 
     def _must_plan(self, machine: Metadata, available: frozenset[int]) -> bool:
         agenda = self._agenda
@@ -146,9 +158,7 @@ class Controller:
         revisions = {one.group_id: _revision(machine.partition(one.group_id)) for one in layout.partitions}
 
         def plan() -> BalancePlan:
-            return layout.plan(
-                is_automatic=balancing.may_move_leaders, leaders_only=not balancing.may_move_replicas
-            )
+            return layout.plan(is_automatic=balancing.may_move_leaders, leaders_only=not balancing.may_move_replicas)
 
         made = await self._host.loop.run_in_executor(None, plan)
         agenda.waiting.extend((change, revisions[change.group_id]) for change in made.changes)
@@ -210,8 +220,8 @@ class Controller:
 
     def _is_rebalanced(self, machine: Metadata) -> bool:
         """Return whether the wish for one rebalancing is fulfilled: nothing is planned, nothing moves, and preferred leaders lead."""
-        agenda = self._agenda
-        if not agenda.was_empty or agenda.layout_version != machine.layout_version or machine.unsettled_partitions():
+        available = self._agenda.available
+        if not self.is_at_rest(machine) or machine.unsettled_partitions():
             return False
         return all(
             self._leader_of(group_id) == partition.replicas[0].node_id
@@ -219,7 +229,7 @@ class Controller:
             for group_id in topic.group_ids
             if (partition := machine.partition(group_id)) is not None
             and partition.replicas
-            and partition.replicas[0].node_id in agenda.available
+            and partition.replicas[0].node_id in available
         )
 
     def _is_connected(self, node_id: int) -> bool:

@@ -75,8 +75,10 @@ class BalancingService:
         if not request.dry_run:
             state = ACTIVE if request.is_ended else DRAINING
             revision = (await self.leader.execute(SetNodeState(node.node_id, state), Done, call.deadline)).revision
-            if node.state != state:
-                log.info("broker_state_set", peer_id=node.node_id, state=state)
+            if node.state != state == DRAINING:
+                log.info("broker_draining", peer_id=node.node_id)
+            elif node.state != state:
+                log.info("broker_drain_ended", peer_id=node.node_id)
         held = metadata.partitions_of_node(node.node_id)
         leaders = (self._host.leadership.get(GroupId(partition.group_id)).node_id for partition in held)
         return pb.DrainBrokerResponse(
@@ -153,8 +155,7 @@ class BalancingService:
             self._layout(), is_automatic=balancing.may_move_leaders, leaders_only=not balancing.may_move_replicas
         )
         unsettled = metadata.unsettled_partitions()
-        rebuilding = [one for one in unsettled if any(gone.is_lost for gone in one.retiring)]
-        moving = [one for one in unsettled if one not in rebuilding]
+        moving = [one for one in unsettled if not any(gone.is_lost for gone in one.retiring)]
         sizes = await self._sizes(moving, call)
         moves = [running_move(metadata, partition) for partition in moving]
         for partition, move in zip(moving, moves, strict=True):
@@ -165,7 +166,7 @@ class BalancingService:
             moves_max=balancing.moves_max,
             moves=moves,
             waiting_count=len(made.changes) + self._growing_count(),
-            rebuilding_count=len(rebuilding),
+            rebuilding_count=len(unsettled) - len(moving),
             without_place=partition_names(metadata, made.without_place),
             without_place_count=len(made.without_place),
         )

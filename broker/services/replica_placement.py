@@ -84,7 +84,9 @@ class ReplicaPlacementService:
     def _check_targets(self, topic: TopicView, partition: PartitionView, node_ids: tuple[int, ...]) -> None:
         metadata, name = self._metadata, f"{topic.name}/{partition.partition}"
         if len(set(node_ids)) != len(node_ids):
-            raise RequestError(pb.INVALID_ARGUMENT, "a broker is named twice: a partition has one replica on each broker")
+            raise RequestError(
+                pb.INVALID_ARGUMENT, "a broker is named twice: a partition has one replica on each broker"
+            )
         for node_id in node_ids:
             existing_node(metadata, node_id)
         if len(node_ids) != topic.replication_factor:
@@ -102,7 +104,9 @@ class ReplicaPlacementService:
         refusal = refusal_of_move(metadata, partition, node_ids, leader if is_led else NO_NODE, self._is_connected)
         if refusal is not None:
             raise RequestError(
-                pb.CONFLICT, f"partition {name} {refusal}: wait until it is whole, then repeat the call", retry_after_ms=1000
+                pb.CONFLICT,
+                f"partition {name} {refusal}: wait until it is whole, then repeat the call",
+                retry_after_ms=1000,
             )
 
     def _check_taker(self, node_id: int) -> None:

@@ -7,11 +7,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from raftmq.broker.base.request_error import RequestError
+from raftmq.fsm.feature_levels import NEWCOMER_LEVEL
 from raftmq.fsm.metadata_commands import (
     MetadataCommand,
     RemoveNode,
     ReplaceReplica,
+    SetBalancing,
+    SetNodeState,
     SetReplicas,
+    SetReplicationFactor,
     encode_command,
 )
 from raftmq.fsm.metadata_views import PartitionView
@@ -463,19 +467,45 @@ class Nemesis:
         metadata = process.node.view.metadata.state_machine
         partitions = self._partitions(process)
         nodes = [node.node_id for node in metadata.nodes() if node.state == "active"]
-        may_lose = (
-            self._options.flip
-            or self._options.wipe
-            or self._options.replace_replica
-            or self._options.remove_node
-            or self._options.stale_copy
-        )
-        count = 3 if may_lose else self._rng.randint(1, 3)
+        count = 3 if self._may_lose() else self._rng.randint(1, 3)
         if partitions and len(nodes) >= count:
             partition = self._rng.choice(partitions)
             wanted = tuple(self._rng.sample(nodes, count))
             if self._propose(process, SetReplicas(partition.group_id, wanted, metadata.revision)):
                 self._did("move_replicas", f"g{partition.group_id} to nodes {wanted}")
+
+    def _operate(self) -> None:
+        """Give an order as an operator does. Metadata refuses an impossible one when it is applied."""
+        process = self._metadata_leader()
+        if process is None or process.node is None:
+            return
+        metadata = process.node.view.metadata.state_machine
+        if metadata.feature_level < NEWCOMER_LEVEL:
+            return
+        nodes, topics = metadata.nodes(), metadata.topics()
+        order = self._rng.choice(("drain", "drain", "undrain", "rebalance", "settings", "factor"))
+        command: MetadataCommand
+        if order == "drain":
+            command = SetNodeState(self._rng.choice(nodes).node_id, "draining")
+        elif order == "undrain":
+            command = SetNodeState(self._rng.choice(nodes).node_id, "active")
+        elif order == "rebalance":
+            command = SetBalancing(rebalance=self._rng.choice(("leaders", "replicas")))
+        elif order == "settings":
+            command = SetBalancing(auto_balance=self._rng.random() < 0.6, moves_max=self._rng.choice((1, 2, 8)))
+        elif topics and not self._may_lose():
+            command = SetReplicationFactor(self._rng.choice(topics).topic_id, self._rng.randint(1, 3))
+        else:
+            return
+        if self._propose(process, command):
+            self._did("operate", f"{order}: {command}")
+
+    def _may_lose(self) -> bool:
+        """Return whether a machine of this run may lose data, so that each partition needs three replicas."""
+        options = self._options
+        return bool(
+            options.flip or options.wipe or options.replace_replica or options.remove_node or options.stale_copy
+        )
 
     def _add_machine(self) -> None:
         if len(self._cluster.machines) < MACHINES_MAX:

@@ -101,6 +101,8 @@ class Options:
     """Whether partitions forget active producers, as after years of wrong clocks."""
     stale_copy: int
     """The disk of the machine that may lose data is replaced by a copy from an earlier boot."""
+    operate: int = 0
+    """An operator drains a broker, ends that, asks for a rebalancing, pauses balancing or changes a replication factor."""
     all_down: int = 0
     """All machines are without power for hours. Only runs with queues draw it."""
 
@@ -120,7 +122,7 @@ class Options:
 FAULTS = (
     "kill", "power_cut", "kill_all", "stop", "freeze", "isolate", "one_way", "split", "clog", "break_streams", "slow_disk",
     "stall_disk", "full_disk", "full_map", "clock_jump", "wrong_clock", "sleep_all", "replace_replica", "move_replicas", "add_machine", "flip", "wipe",
-    "remove_node", "freeze_client", "defect", "stale_copy", "all_down",
+    "remove_node", "freeze_client", "defect", "stale_copy", "operate", "all_down",
 )  # fmt: skip
 """The names of all faults, which are also the names of their weights."""
 
@@ -202,4 +204,5 @@ def draw_options(rng: random.Random) -> Options:
         sleep_all=weight(0.15),
         is_forgetful=chance() < 0.2,
         stale_copy=weight(0.4) if may_lose else 0,
+        operate=weight(0.35),
     )

@@ -16,6 +16,7 @@ from typing import Any
 from zlib import crc32
 
 from raftmq.broker.replica.disk import Idle
+from raftmq.fsm.feature_levels import NEWCOMER_LEVEL
 from raftmq.fsm.metadata import Metadata
 from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId
 
@@ -200,6 +201,7 @@ class Simulation:
                 "retention_check_seconds": options.retention_seconds,
                 "leadership_publish_seconds": 1.0,
                 "controller_seconds": 0.3,
+                "stable_seconds": 0.8 if options.operate else 10.0,
                 "shutdown_seconds": 3.0,
             },
             limits={
@@ -375,7 +377,8 @@ class Simulation:
             return f"metadata has {len(leading)} leaders"
         metadata = leading[0].view.metadata.state_machine
         membership = leading[0].view.metadata.core.membership
-        voters = min(self.options.metadata_voters, (len(nodes) + 1) // 2 * 2 - 1)
+        active = sum(1 for node in metadata.nodes() if node.state == "active")
+        voters = min(self.options.metadata_voters, (active + 1) // 2 * 2 - 1)
         if len(membership.voters) != voters or membership.outgoing:
             return f"metadata has members {membership}"
         groups = [node.engine.replicas[METADATA_GROUP_ID] for node in nodes.values()]
@@ -386,8 +389,32 @@ class Simulation:
                 problem = self._problem_of_group(GroupId(group_id), nodes, metadata)
                 if problem:
                     return f"g{group_id} {problem}"
+        problem = self._problem_of_layout(leading[0], metadata) if self.options.operate else ""
+        if problem:
+            return problem
         applied = {group.core.applied_index for group in groups}
         return "" if len(applied) == 1 else f"metadata is applied up to {sorted(applied)}"
+
+    @staticmethod
+    def _problem_of_layout(leader: SimNode, metadata: Metadata) -> str:
+        """Return why the replicas are not where the operator's wishes want them."""
+        if metadata.feature_level < NEWCOMER_LEVEL:
+            return ""
+        if not leader.controller.is_at_rest(metadata):
+            return "the controller still moves replicas"
+        for node in metadata.nodes():
+            if node.state == "draining":
+                held = {partition.group_id for partition in metadata.partitions_of_node(node.node_id)}
+                if held - set(leader.controller.without_place):
+                    return f"node {node.node_id} is drained and holds replicas of {sorted(held)}"
+        active = sum(1 for node in metadata.nodes() if node.state == "active")
+        for topic in metadata.topics():
+            for group_id in topic.group_ids:
+                partition = metadata.partition(group_id)
+                wanted = min(topic.replication_factor, active)
+                if partition is not None and len(partition.replicas) != wanted:
+                    return f"g{group_id} has {len(partition.replicas)} replicas, and its topic wants {wanted}"
+        return ""
 
     @staticmethod
     def _problem_of_group(group_id: GroupId, nodes: dict[NodeId, SimNode], metadata: Metadata) -> str:

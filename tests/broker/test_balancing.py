@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 from raftmq.broker.node import Node
 from raftmq.broker.replica.commands import execute
 from raftmq.broker.services.call import Call
-from raftmq.fsm.metadata_commands import Done, MetadataCommand, SetBalancing, SetNodeState, SetReplicationFactor, encode_command
+from raftmq.fsm.metadata_commands import (
+    Done,
+    MetadataCommand,
+    SetBalancing,
+    SetNodeState,
+    SetReplicationFactor,
+    encode_command,
+)
 from raftmq.fsm.metadata_views import PartitionView
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import GroupId
@@ -64,6 +72,10 @@ def are_preferred(node: Node) -> bool:
     )
 
 
+def has_replicas(node: Node, count: int) -> bool:
+    return is_settled(node) and all(len(one.replicas) == count for one in partitions(node))
+
+
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(WAIT_SECONDS):
         while not condition():
@@ -116,10 +128,7 @@ async def test_a_topic_gets_more_and_fewer_replicas(nodes: Nodes) -> None:
     (topic,) = running[0].view.metadata.state_machine.topics()
     for replication_factor in (3, 1):
         await change(leader(running), SetReplicationFactor(topic.topic_id, replication_factor))
-        await until(
-            lambda wanted=replication_factor: all(len(one.replicas) == wanted for one in partitions(running[0]))
-            and is_settled(running[0])
-        )
+        await until(partial(has_replicas, running[0], replication_factor))
 
 
 async def test_leaderships_return_to_a_broker_that_was_restarted_and_no_replica_moves(nodes: Nodes) -> None:

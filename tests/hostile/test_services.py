@@ -50,7 +50,15 @@ def _tame(rng: Random, request: Any) -> None:
 async def test_a_hostile_request_is_answered_or_refused_by_name():
     async with running(Limits(partitions_max=20)) as node:
         topic = await node.topic(partitions=2)
-        services = (node.admin, node.nodes, node.removal, node.feature_levels, node.balancing, node.placement, node.health)
+        services = (
+            node.admin,
+            node.nodes,
+            node.removal,
+            node.feature_levels,
+            node.balancing,
+            node.placement,
+            node.health,
+        )
         by_name = {
             **{name: getattr(node.log, name) for name in queue_requests(topic.topic_id)},
             **{

@@ -1,6 +1,16 @@
 """Known bugs of whole nodes, one file for each part of the product. If one is not found, the net has a hole."""
 
-from sim.cluster.mutants import client, core, engine, machine, queue_machine, queue_partition, service, store
+from sim.cluster.mutants import (
+    client,
+    controller,
+    core,
+    engine,
+    machine,
+    queue_machine,
+    queue_partition,
+    service,
+    store,
+)
 from sim.cluster.mutants.registry import MUTANTS, SEEDS_MAX, Mutant
 
 __all__ = [
@@ -8,6 +18,7 @@ __all__ = [
     "SEEDS_MAX",
     "Mutant",
     "client",
+    "controller",
     "core",
     "engine",
     "machine",

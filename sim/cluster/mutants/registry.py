@@ -36,7 +36,8 @@ def mutant(part: str, what: str, **option_overrides: object) -> Callable[[Callab
 
     `option_overrides` are options under which the bug shows soon.
     """
-    return _registering(part, what, {"option_overrides": option_overrides, "has_queues": False})
+    overrides = {"operate": 0, **option_overrides}  # most bugs show without orders of an operator
+    return _registering(part, what, {"option_overrides": overrides, "has_queues": False})
 
 
 def queue_mutant(
@@ -44,7 +45,7 @@ def queue_mutant(
 ) -> Callable[[Callable[[], None]], Callable[[], None]]:
     """Register a function that plants a bug of queue topics. `queues` are their options under which the bug shows soon."""
     settings = {
-        "option_overrides": option_overrides,
+        "option_overrides": {"operate": 0, **option_overrides},
         "has_queues": True,
         "queue_overrides": {"has_dead_letters": False, "chain_share": 0.0, **(queues or {})},
     }

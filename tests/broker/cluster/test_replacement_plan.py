@@ -106,6 +106,14 @@ def test_rebuilding_is_bounded_and_starts_with_the_fewest_replicas():
     assert plan(partitions, FIVE, most=1).without_node_count == 0, "they wait for capacity, not for a node"
 
 
+def test_more_replicas_come_after_lost_ones_and_have_a_bound_of_their_own():
+    growing = [wanted(1, (1,)), wanted(2, (1,)), wanted(3, (2,))]
+    assert list(chosen(plan(growing, FIVE, growing=2))) == [1, 2]
+    lost = [wanted(4, (1, 2), lost=(5,)), wanted(5, (2, 3), lost=(5,))]
+    assert list(chosen(plan([*growing, *lost], FIVE, growing=3))) == [4, 5, 1]
+    assert list(chosen(plan([*growing, *lost], FIVE, growing=2))) == [4, 5]
+
+
 def test_a_partition_that_waits_for_a_node_does_not_delay_others():
     stuck = wanted(4, (1, 2, 3), lost=(5,))
     assert list(chosen(plan([wanted(1, (1, 2)), stuck], FIVE, down=(3,), most=1))) == [1]

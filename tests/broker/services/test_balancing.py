@@ -214,9 +214,7 @@ async def test_a_move_without_a_healthy_majority_throughout_is_refused():
 async def test_another_replication_factor_names_the_changes():
     async with cluster() as node:
         change = node.placement.set_replication_factor
-        fewer = await change(
-            pb.SetReplicationFactorRequest(topic="t", replication_factor=1, dry_run=True), node.call()
-        )
+        fewer = await change(pb.SetReplicationFactorRequest(topic="t", replication_factor=1, dry_run=True), node.call())
         assert fewer.move_count == len(fewer.moves) == 2
         assert all(len(move.to_broker_ids) == 1 for move in fewer.moves)
         assert {move.reason for move in fewer.moves} == {pb.REPLICATION_FACTOR}

@@ -1,0 +1,187 @@
+"""The controller's pure parts: which brokers may be given replicas, what moves, and what must not be moved."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.cluster.layout import available_nodes, describe_layout, moving_partitions, refusal_of_move
+from raftmq.broker.cluster.node_readiness import NodeReadiness
+from raftmq.broker.cluster.replacement_plan import wanted_partition
+from raftmq.broker.cluster.stability import Stability
+from raftmq.fsm import metadata_commands as mc
+from raftmq.fsm.feature_levels import FEATURE_LEVEL
+from raftmq.fsm.metadata_views import NodeView
+from raftmq.proto import queue_pb2 as pb
+from raftmq.types import NodeId
+
+from tests.support.fsm.harness import MetadataLog
+
+
+def everyone(node_id):
+    return True
+
+
+class Cluster:
+    """Real metadata of brokers 1 to 4, with a topic on 1, 2, 3."""
+
+    def __init__(self) -> None:
+        self._log = MetadataLog(0)
+        self.machine = self._log.state
+        self.run(mc.InitializeCluster("c", FEATURE_LEVEL))
+        for number in range(1, 5):
+            self.run(
+                mc.RegisterNode(f"u{number}", number, f"h{number}:1", f"h{number}:2", "", f"host-{number}", "", "1", 3)
+            )
+        self.run(mc.CreateTopic("t", "log", 3, {}, (mc.PartitionPlan((1, 2, 3)),)))
+
+    def run(self, command):
+        result = self._log.run(command)
+        assert not isinstance(result, mc.Rejected), result
+        return result
+
+    @property
+    def partition(self):
+        found = self.machine.partition(1)
+        assert found is not None
+        return found
+
+    def move(self, *node_ids):
+        self.run(mc.SetReplicas(1, node_ids, self.machine.revision))
+
+    def refusal(self, *node_ids, leader=1, down=()):
+        return refusal_of_move(self.machine, self.partition, node_ids, leader, lambda node_id: node_id not in down)
+
+
+# ---------------------------------------------------------------------------------------------------------- stability
+
+
+def broker(node_id, boot=1):
+    return NodeView(node_id, f"u{node_id}", "a:1", "a:2", "", "h", "", "1", 3, node_id, "active", boot=boot)
+
+
+def test_a_broker_is_stable_after_a_while_without_a_break():
+    now, down = [0.0], set[int]()
+    stability = Stability(lambda: now[0], 10.0)
+
+    def look(at, *nodes):
+        now[0] = at
+        stability.observe(nodes, lambda node_id: node_id not in down)
+        return [stability.is_stable(node.node_id) for node in nodes]
+
+    assert look(0.0, broker(1), broker(2)) == [False, False]
+    assert look(9.9, broker(1), broker(2)) == [False, False]
+    assert look(10.0, broker(1), broker(2)) == [True, True]
+    down.add(2)
+    assert look(11.0, broker(1), broker(2)) == [True, False]
+    down.clear()
+    assert look(12.0, broker(1), broker(2)) == [True, False]
+    assert look(22.0, broker(1), broker(2, boot=2)) == [True, False], "a restart that no look noticed begins anew"
+    assert look(32.0, broker(1), broker(2, boot=2)) == [True, True]
+    stability.doubt(1)
+    assert not stability.is_stable(1)
+
+
+# ---------------------------------------------------------------------------------------------------------- availability
+
+
+def test_a_draining_an_unstable_and_a_rebuilding_broker_are_given_nothing():
+    cluster = Cluster()
+    assert available_nodes(cluster.machine, everyone) == {1, 2, 3, 4}
+    assert available_nodes(cluster.machine, lambda node_id: node_id != 2) == {1, 3, 4}
+    cluster.run(mc.SetNodeState(4, "draining"))
+    assert available_nodes(cluster.machine, everyone) == {1, 2, 3}
+    cluster.run(mc.ReplaceReplica(1, cluster.partition.replicas[1].replica_id))
+    assert available_nodes(cluster.machine, everyone) == {1, 3}
+
+
+def test_a_partition_that_moves_or_lacks_a_replica_stays_as_it_is():
+    cluster = Cluster()
+    (placed,) = describe_layout(cluster.machine, 10, frozenset({1, 2, 3, 4})).partitions
+    assert (placed.node_ids, placed.replication_factor, placed.is_fixed) == ((1, 2, 3), 3, False)
+    cluster.move(1, 2, 4)
+    (placed,) = describe_layout(cluster.machine, 10, frozenset({1, 2, 3, 4})).partitions
+    assert (placed.node_ids, placed.is_fixed) == ((1, 2, 4), True)
+
+
+def test_a_move_to_a_broker_that_died_does_not_delay_the_others():
+    cluster = Cluster()
+    assert moving_partitions(cluster.machine, everyone) == 0
+    cluster.move(1, 2, 4)
+    assert moving_partitions(cluster.machine, everyone) == 1
+    assert moving_partitions(cluster.machine, lambda node_id: node_id != 4) == 0
+
+
+# ---------------------------------------------------------------------------------------------------------- moves
+
+
+@pytest.mark.parametrize(
+    ("node_ids", "down", "is_refused"),
+    [
+        ((1, 2, 4), (), False),
+        ((1, 2, 4), (3,), False),  # the majority of 1 and 2 is healthy
+        ((1, 2, 4), (2,), False),  # 1 and 3, then 1 and 4
+        ((1, 2, 4), (2, 3), True),
+        ((1, 4), (), False),
+        ((1,), (2,), True),  # 2 may not leave as long as it cannot say so
+        ((4,), (), False),
+        ((2, 1, 3), (), False),
+    ],
+)
+def test_a_partition_is_moved_only_with_a_healthy_majority_throughout(node_ids, down, is_refused):
+    assert (Cluster().refusal(*node_ids, down=down) is not None) == is_refused
+
+
+def test_a_partition_without_a_leader_or_in_a_move_is_not_moved():
+    cluster = Cluster()
+    assert cluster.refusal(1, 2, 4, leader=0) == "has no leader at the moment"
+    assert cluster.refusal(1, 2, 4, leader=4) == "has no leader at the moment", "the leader left the partition"
+    assert cluster.refusal(1, 2, 4, down=(1,)) == "has no leader at the moment"
+    cluster.move(1, 2, 4)
+    assert cluster.refusal(1, 2, 3) == "is being moved or rebuilt already"
+    other = Cluster()
+    other.run(mc.SetReplicationFactor(other.partition.topic_id, 4))
+    assert wanted_partition(other.machine, other.partition).missing_count == 1
+    assert other.refusal(1, 2, 4) == "lacks a replica, which is rebuilt first"
+
+
+def test_a_dry_run_of_a_drain_and_of_another_replication_factor():
+    cluster = Cluster()
+    layout = describe_layout(cluster.machine, 10, frozenset({1, 2, 3, 4}))
+    assert layout.plan(is_automatic=True).changes == ()
+    (change,) = layout.with_draining(2).plan(is_automatic=False).changes
+    assert set(change.node_ids) == {1, 3, 4}
+    (change,) = layout.with_replication_factor(frozenset({1}), 1).plan(is_automatic=False).changes
+    assert len(change.node_ids) == 1
+    assert msgspec.structs.asdict(layout.nodes[1])["state"] == "active", "the layout itself is unchanged"
+
+
+# ---------------------------------------------------------------------------------------------------------- readiness
+
+
+async def test_a_broker_is_asked_whether_it_is_ready_and_its_answer_remembered():
+    answers: list[pb.DescribeBrokerResponse | RequestError] = []
+
+    async def describe_node(node_id):
+        answer = answers.pop()
+        if isinstance(answer, RequestError):
+            raise answer
+        return answer
+
+    def saying(*reasons):
+        return pb.DescribeBrokerResponse(health=pb.BrokerHealth(not_ready=reasons))
+
+    readiness = NodeReadiness(asyncio.get_running_loop(), SimpleNamespace(describe_node=describe_node))
+    answers = [
+        RequestError(pb.NO_LEADER, "down"),
+        saying("disk_reserve: full"),
+        saying("loop_stalled: a moment ago"),
+    ]
+    assert await readiness.is_ready(NodeId(1))
+    assert await readiness.is_ready(NodeId(1)), "remembered"
+    assert not await readiness.is_ready(NodeId(2))
+    assert not await readiness.is_ready(NodeId(3))
+    assert answers == []
