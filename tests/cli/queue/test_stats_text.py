@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import MISSING, fields, replace
 
-import pytest
 from raftmq.cli.queue.stats_text import Sample, format_rate, json_of, rates, text_of
 from raftmq.client.queue.dwell_times import DwellTimes
 from raftmq.client.queue.views import MessageCounts, QueueStats
