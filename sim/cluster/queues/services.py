@@ -92,14 +92,14 @@ class WaitingConsumer:
         self.leased: asyncio.Future[Leased] = asyncio.get_running_loop().create_future()
         self._credit = messages_max
 
-    def reserve(self, messages_max: int) -> tuple[int, int]:
+    def reserve(self, leases: QueueLeases, messages_max: int) -> tuple[int, int]:
         """See `Consumer`. All credit goes to one lease."""
         if self.is_gone:
             return 0, 0
         reserved, self._credit = min(self._credit, messages_max), 0
         return (reserved, _LEASE_BYTES) if reserved else (0, 0)
 
-    def on_refused(self, reserved: tuple[int, int]) -> None:
+    def on_refused(self, leases: QueueLeases, reserved: tuple[int, int]) -> None:
         """See `Consumer`."""
         self._credit = reserved[0]
 
