@@ -327,6 +327,8 @@ _ENCODER = msgspec.msgpack.Encoder(order="deterministic")
 _DECODER = msgspec.msgpack.Decoder(Commands)
 SETTLE_BYTES = 160
 """Names of the fields, session and request of an encoded `Settle`, at most."""
+SPARE_DETAILS_MAX = 16
+"""Arguments of settlements beyond their runs: a client may send the same table each time, and the broker adds one for renewals."""
 RUN_BYTES = 25
 """One run of it, at most: an operation in 1 byte, a sequence and a lease number in 9, and a count and a place, which are small, in 3."""
 LEASE_BYTES = 128
@@ -451,7 +453,7 @@ def validate_settle(settle: Settle) -> str | None:
         return "a run must have at least one message"
     if not all(0 <= number <= len(settle.details) for number in settle.detail_numbers):
         return "a run names arguments that are not there"
-    if len(settle.details) > len(settle.operations) + 1:  # the broker adds one for renewals without a length
+    if len(settle.details) > len(settle.operations) + SPARE_DETAILS_MAX:
         return f"{len(settle.operations)} runs have {len(settle.details)} arguments, which is more than they can name"
     return next(filter(None, map(validate_detail, settle.details)), None)
 

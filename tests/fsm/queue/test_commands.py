@@ -35,7 +35,7 @@ CHAIN = qc.Chain(1, 1, (5,), (1,), (1,))
         (qc.Settle(1, 1, (1,), (5,), (1,), (1,), (1,)), "arguments that are not there"),
         (qc.Settle(1, 1, (1,), (5,), (1,), (1,), (1,), (qc.SettleDetail(error="e" * 1025),)), "1024"),
         (qc.Settle(1, 1, (1,), (5,), (1,), (1,), (1,), (qc.SettleDetail(delay_ms=-2),)), "delay"),
-        (qc.Settle(1, 1, (1,), (5,), (1,), (1,), (1,), (qc.SettleDetail(),) * 3), "1 runs have 3 arguments"),
+        (qc.Settle(1, 1, (1,), (5,), (1,), (1,), (1,), (qc.SettleDetail(),) * 18), "1 runs have 18 arguments"),
         (qc.Change((qc.ChangeItem(7, 1),)), "operation 7"),
         (qc.Change((qc.ChangeItem(1, 1, b"i" * 250),)), "249"),
         (qc.Change((qc.ChangeItem(1, 1, priority=2**31),)), "32-bit"),
