@@ -73,7 +73,7 @@ async def test_an_older_program_may_not_join(nodes: Nodes):
 
 
 async def test_queue_topics_wait_for_the_last_upgrade_and_the_raised_level(nodes: Nodes):
-    """A mixed cluster refuses them and says what to do. Afterwards they work, and an older program may not join any more."""
+    """A mixed cluster refuses them and names the remedy. Afterwards they work, and an older program may not join any more."""
     one = await nodes.serve("one", OlderProgram, bootstrap=True)
     two = await nodes.serve("two", join=[one.addresses.client])
     level = TOPIC_KINDS[QUEUE]

@@ -273,7 +273,8 @@ def trims_by_a_wrong_clock() -> None:
     "a leader stamps records by its own clock and ignores the other nodes' clocks",
     wrong_clock=8,
     fault_every=0.2,
-    isolate=4,
+    isolate=8,
+    kill=4,
     send_every=0.1,
 )
 def stamps_by_a_wrong_clock() -> None:

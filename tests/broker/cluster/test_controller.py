@@ -1,4 +1,4 @@
-"""The controller's pure parts: which brokers may be given replicas, what moves, and what must not be moved."""
+"""The controller's pure parts choose the brokers that may be given replicas, and the partitions that may move."""
 
 from __future__ import annotations
 

@@ -30,6 +30,7 @@ MARKS = {
     "remove_node": "snapshots_installed",
     "replace_replica": "snapshots_installed",
     "move_replicas": "snapshots_installed",
+    "operate": "snapshots_installed",
     "add_machine": "boots",
     "defect": "defects_noted",
 }
@@ -65,7 +66,7 @@ def test_an_older_copy_of_a_disk_is_refused() -> None:
 
 @pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault != "stale_copy"])
 def test_a_fault_happens_and_is_survived(calm: Outcome, fault: str) -> None:
-    machines = 4 if fault == "move_replicas" else 3
+    machines = 4 if fault in ("move_replicas", "operate") else 3
     options = calm_options(seconds=SECONDS, fault_every=0.4, machines=machines, **{fault: 1})
 
     outcome = run_isolated(1, options=options)

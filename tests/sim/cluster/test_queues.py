@@ -67,7 +67,7 @@ def test_the_dead_are_copied_while_leaders_change() -> None:
 
 
 def test_power_cuts_of_every_machine_take_nothing_from_queues() -> None:
-    """Each machine loses what its disk did not confirm: entries, votes, and rows of messages."""
+    """Each machine loses the writes that its disk did not confirm: entries, votes, and rows of messages."""
     power = dict.fromkeys(FAULTS, 0) | {"power_cut": 2, "all_down": 2, "fault_every": 0.6}
     outcome = run_isolated(POWER_SEED, Build(has_queues=True, option_overrides=power))
 

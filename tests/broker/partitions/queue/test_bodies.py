@@ -1,4 +1,4 @@
-"""Bodies of messages: what the reader keeps in memory, over real files."""
+"""The reader of bodies keeps some in memory, over real files."""
 
 from __future__ import annotations
 

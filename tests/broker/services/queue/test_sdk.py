@@ -92,7 +92,7 @@ async def test_the_sdk_leases_the_next_message_of_a_key(tmp_path: Path) -> None:
 
 
 async def test_a_dead_message_keeps_its_id_until_it_is_redriven_or_removed(tmp_path: Path) -> None:
-    """Nobody shall lose a dead message, and what it says, to the next put."""
+    """The next put must not lose a dead message and its error."""
     async with (
         served(tmp_path) as (_, address),
         raftmq.Queue("jobs", bootstrap_servers=address) as queue,
