@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import structlog
+from raftmq.broker.replica.log_marks import LogMarks
 from raftmq.broker.replica.recent_entries import RecentEntries, RecentEntriesBudget
 from raftmq.raft.entry import Entry, EntryHeader, fitting
 from raftmq.raft.log_view import LogView
@@ -43,6 +44,7 @@ class ReplicaLog(LogView):
         recent_budget: RecentEntriesBudget,
     ) -> None:
         self.recent = RecentEntries(recent_budget)
+        self.marks = LogMarks()
         self.on_fetched: Callable[[DamagedReplicaError | None], None] | None = None
         """Called when a fetch ended, with an error if a row is damaged. Set by the replica."""
         self._key = key
@@ -113,6 +115,7 @@ class ReplicaLog(LogView):
     def append(self, entries: tuple[Entry, ...]) -> None:
         """Replace the log's suffix, from the first of these entries on, by them."""
         self.recent.append(entries)
+        self.marks.append(entries)
         first, fetched = entries[0].index, self._fetched
         if self._fetching is not None and first <= self._fetching_through:
             self._generation += 1
@@ -129,6 +132,7 @@ class ReplicaLog(LogView):
     def clear(self) -> None:
         """Forget all entries, because the log was replaced or closed."""
         self.recent.clear()
+        self.marks.clear()
         self._forget_fetched()
 
     def _forget_fetched(self) -> None:

@@ -19,7 +19,7 @@ from raftmq.broker.cluster import damage_reports, unserved
 from raftmq.broker.node import Node
 from raftmq.broker.peers.codec import FrameType, Parts
 from raftmq.broker.peers.protocol import Channel
-from raftmq.broker.replica import log_tail, log_trimmer
+from raftmq.broker.replica import log_marks, log_tail, log_trimmer
 from raftmq.broker.replica.replica import Replica
 from raftmq.broker.services.request_metrics import RequestMetrics
 from raftmq.fsm.producer_ids import NAMED_PRODUCER_BIT
@@ -126,7 +126,10 @@ def scale(*, is_tight: bool, is_forgetful: bool) -> Callable[[], None]:
     if is_tight:
         modules += [
             (log_tail, "TAIL_ENTRIES", 4),
-            (log_tail, "LAGGING_ENTRIES_MAX", 40),
+            (log_tail, "TAIL_BYTES", 600),
+            (log_tail, "LAGGING_BYTES_MAX", 6_000),
+            (log_tail, "WORTH_BYTES", 600),
+            (log_marks, "MARK_BYTES", 150),
             (log_trimmer, "_ROWS_PER_SLICE", 3),
         ]
     kept = [getattr(module, name) for module, name, _ in modules]

@@ -12,7 +12,7 @@ from raftmq.broker.base.limits import Limits, Timing
 from raftmq.broker.cluster import bootstrap
 from raftmq.broker.partitions.kinds import KINDS, QUEUE
 from raftmq.broker.partitions.queue import commands, copies, leases
-from raftmq.broker.replica import log_tail
+from raftmq.broker.replica import log_marks, log_tail
 from raftmq.broker.services.queue import dead_letters
 from raftmq.fsm.metadata_commands import InitializeCluster
 from raftmq.fsm.queue import commands as queue_commands
@@ -60,6 +60,9 @@ def offer_queues(options: QueueOptions) -> Callable[[], None]:
         (BrokerConfig, "limits", small_limits),
         (bootstrap, "InitializeCluster", initialize),
         (log_tail, "TAIL_ENTRIES", options.tail_entries),
+        (log_tail, "TAIL_BYTES", 150 * options.tail_entries),
+        (log_tail, "WORTH_BYTES", 150 * options.tail_entries),
+        (log_marks, "MARK_BYTES", 150),
         (dead_letters, "BATCH_SECONDS", COPY_SECONDS),
         (copies, "RETRY_SECONDS_MAX", COPY_SECONDS),
     ]

@@ -9,7 +9,7 @@ import struct
 import pytest
 from raftmq.broker.base.limits import Limits
 from raftmq.broker.base.request_error import RequestError
-from raftmq.broker.replica import log_tail
+from raftmq.broker.replica import log_marks, log_tail
 from raftmq.fsm.log_commands import CommitOffset
 from raftmq.proto import queue_pb2 as pb
 from raftmq.queue_batch import MessageColumns, encode, seal_queue_batch
@@ -367,9 +367,18 @@ async def test_a_cold_reader_skips_commands_after_the_last_batch(monkeypatch):
         assert sum(read) < 50
 
 
+def keep_entries(monkeypatch, count):
+    """Let the tail have so many entries: each counts as a mebibyte, beside which its payload is nothing."""
+    monkeypatch.setattr(log_marks, "ENTRY_BYTES", 1 << 20)
+    monkeypatch.setattr(log_marks, "MARK_BYTES", 1)
+    monkeypatch.setattr(log_tail, "TAIL_BYTES", count << 20)
+    monkeypatch.setattr(log_tail, "WORTH_BYTES", 1 << 40)
+
+
 async def test_commands_before_the_first_record_are_truncated(monkeypatch):
     """A partition that gets only commits must not grow without bound."""
     monkeypatch.setattr(log_tail, "TAIL_ENTRIES", 10)
+    keep_entries(monkeypatch, 10)
     async with running() as node:
         topic = await node.topic()
         log = node.partition(topic)
