@@ -318,6 +318,8 @@ class Checker:
                 self.on_retention(group_id, command.before_offset)
 
     def _on_send(self, process: Process, replica: Replica[StateMachine], message: Message) -> None:
+        if process.machine.process is not process:
+            return  # it was killed in this instant: the message never leaves, and the machine may have another disk already
         check_quarantined_silent(process, replica, message)
         if isinstance(message, AppendResponse):
             meta = durable_meta(process.machine.disk, replica.key)
