@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Final, Protocol
@@ -151,7 +152,7 @@ class Controller:
         return not agenda.waiting and agenda.layout_version != machine.layout_version
 
     async def _plan(self, machine: Metadata, available: frozenset[int]) -> None:
-        """Plan in a thread, because a plan for many partitions takes a while. Metadata may change meanwhile: each change names a revision."""
+        """Plan in a thread, because a plan for many partitions takes a while. Metadata may change in that time, so each change names a revision."""
         balancing = machine.balancing
         agenda = Agenda(machine.wishes_version, machine.layout_version, available)
         layout = describe_layout(machine, self._host.limits.partitions_max, available)
@@ -209,8 +210,8 @@ class Controller:
                 return False
         return True
 
-    async def _propose(self, metadata: Replica[Metadata], commands: list[SetReplicas] | list[SetBalancing]) -> None:
-        proposals = [Proposal(EntryKind.COMMAND, encode_command(_any(one))) for one in commands]
+    async def _propose(self, metadata: Replica[Metadata], commands: Sequence[MetadataCommand]) -> None:
+        proposals = [Proposal(EntryKind.COMMAND, encode_command(one)) for one in commands]
         results = await metadata.propose(proposals)[1]
         refused = [result.message for result in results if isinstance(result, Rejected)]
         if refused:
@@ -242,7 +243,3 @@ class Controller:
 
 def _revision(partition: PartitionView | None) -> int:
     return partition.revision if partition is not None else 0
-
-
-def _any(command: MetadataCommand) -> MetadataCommand:
-    return command
