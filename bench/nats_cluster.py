@@ -95,7 +95,7 @@ class NatsClient(Client):
         self._jetstream: Any = None  # the same
         self._subjects: dict[str, Iterator[str]] = {}
         self._counts: dict[str, int] = {}
-        self._pulls: dict[str, Any] = {}  # of an optional import
+        self._idle_pulls: dict[str, list[Any]] = {}  # of an optional import
 
     async def __aenter__(self) -> Self:
         self._connection = await self._library.connect(
@@ -132,7 +132,7 @@ class NatsClient(Client):
         )
         self._counts[topic] = 1
         settings = self._api.ConsumerConfig(max_ack_pending=100_000)
-        self._pulls[topic] = await self._jetstream.pull_subscribe(f"{topic}.0", durable="workers", config=settings)
+        self._idle_pulls[topic] = [await self._jetstream.pull_subscribe(f"{topic}.0", durable="workers", config=settings)]
 
     async def put(self, topic: str, values: Sequence[bytes]) -> None:
         if len(values) == 1:
@@ -142,7 +142,13 @@ class NatsClient(Client):
             await asyncio.gather(*sent)
 
     async def take(self, topic: str, count: int) -> Sequence[Taken]:
-        found = await self._pulls[topic].fetch(count, timeout=TAKE_SECONDS)
+        """Fetch with a subscription that no other task uses: the answers of simultaneous fetches share its inbox, and one takes another's."""
+        idle = self._idle_pulls[topic]
+        pull = idle.pop() if idle else await self._jetstream.pull_subscribe_bind("workers", f"{topic}-0")
+        try:
+            found = await pull.fetch(count, timeout=TAKE_SECONDS)
+        finally:
+            idle.append(pull)
         return [Taken(message.data, message) for message in found]
 
     async def accept(self, topic: str, taken: Sequence[Taken]) -> None:
