@@ -132,7 +132,9 @@ class NatsClient(Client):
         )
         self._counts[topic] = 1
         settings = self._api.ConsumerConfig(max_ack_pending=100_000)
-        self._idle_pulls[topic] = [await self._jetstream.pull_subscribe(f"{topic}.0", durable="workers", config=settings)]
+        self._idle_pulls[topic] = [
+            await self._jetstream.pull_subscribe(f"{topic}.0", durable="workers", config=settings)
+        ]
 
     async def put(self, topic: str, values: Sequence[bytes]) -> None:
         if len(values) == 1:
