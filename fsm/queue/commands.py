@@ -321,6 +321,9 @@ class Commands(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
     """Leases with a deadline up to this time end. The leader keeps it behind now for a while after it was elected."""
     jitter_seed: int = 0
     """The leader's draw for the back-offs of this entry."""
+    spared_through: int = 0
+    """Only leases that were granted or last renewed up to this time are spared by `expire_before`. Later ones end at their deadline: their
+    consumers know the leader."""
 
 
 _ENCODER = msgspec.msgpack.Encoder(order="deterministic")
@@ -366,8 +369,9 @@ def validate_commands(commands: Commands) -> str | None:
         work += work_of(item)
     if work > ITEMS_WORK_MAX:
         return f"the items of one entry name {work} messages, but at most {ITEMS_WORK_MAX} are allowed: use several entries"
-    if not 0 <= commands.expire_before <= U64_MAX or not 0 <= commands.jitter_seed <= U64_MAX:
-        return "expire_before and jitter_seed must be unsigned 64-bit numbers"
+    numbers = (commands.expire_before, commands.jitter_seed, commands.spared_through)
+    if not all(0 <= number <= U64_MAX for number in numbers):
+        return "expire_before, jitter_seed and spared_through must be unsigned 64-bit numbers"
     return None
 
 

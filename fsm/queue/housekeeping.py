@@ -13,17 +13,19 @@ from raftmq.fsm.queue import key_lines
 from raftmq.fsm.queue.limits import HOUSEKEEPING_MAX
 from raftmq.fsm.queue.message import LEASED, DeadReason, Message
 from raftmq.fsm.queue.state import QueueState
-from raftmq.fsm.queue.store import Reading
+from raftmq.fsm.queue.store import NOTHING_SPARED, Reading
 
 IDS_SWEPT_MAX: Final = 100
 """Ids that one entry may forget, besides its messages."""
 
 
-def keep_house(state: QueueState, expire_before: int) -> Reading[int]:
+def keep_house(state: QueueState, expire_before: int, spared_through: int) -> Reading[int]:
     """Execute the three steps and return how many messages they touched. With `HOUSEKEEPING_MAX` of them, more may be due."""
     now, store, done = state.scalars.now, state.store, 0
     before = min(expire_before, now)
-    if store.leases and store.leases[0][0] <= before:
+    state.scalars.leases_ended_through = before
+    store.spare_leases(spared_through if before < now else NOTHING_SPARED)
+    if store.may_lease_have_ended(before, now):
         done = yield from _end_leases(state, before, HOUSEKEEPING_MAX)
     if store.expiry.may_be_due(now):
         done += yield from _expire(state, HOUSEKEEPING_MAX - done)
@@ -38,13 +40,12 @@ def keep_house(state: QueueState, expire_before: int) -> Reading[int]:
 
 
 def _end_leases(state: QueueState, expire_before: int, count_max: int) -> Reading[int]:
-    """End leases by (deadline, sequence)."""
-    found: dict[int, Message] = {}  # a lease may be in the heap twice
+    """End leases by (deadline, sequence): those that are spared up to `expire_before`, and the others up to now."""
+    found: dict[int, Message] = {}  # a lease may be in a heap twice
     while len(found) < count_max:
-        m = state.store.first_lease()
-        if m is None or m.deadline > expire_before:
+        m = state.store.take_ended_lease(expire_before, state.scalars.now)
+        if m is None:
             break
-        heappop(state.store.leases)
         found[m.sequence] = m
     ended = list(found.values())
     state.tallies.expired_leases += len(ended)

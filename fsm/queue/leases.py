@@ -172,6 +172,7 @@ def _take(state: QueueState, window: Window, count: int, deadline: int, session:
         following = sequence + 1
         m.state = LEASED
         m.deadline = deadline
+        m.leased_at = now
         m.session = session
         m.attempts += 1
         m.version += 1
@@ -217,6 +218,7 @@ def _take_one(state: QueueState, m: Message, deadline: int, session: int) -> Non
     """Lease one message. Its key in the window of its tenant is not valid any more."""
     m.state = LEASED
     m.deadline = deadline
+    m.leased_at = state.scalars.now
     m.session = session
     m.attempts += 1
     m.version += 1

@@ -78,6 +78,8 @@ class Message(msgspec.Struct, array_like=True, gc=False):
     """Its place among the dead, dense and rising; 0 while it is not dead."""
     dead_at: int = 0
     dead_reason: int = 0
+    leased_at: int = 0
+    """When its lease was granted or last renewed; 0 while it is not leased."""
 
     # ------------------------------------------------------------------------------------------- not in the row
     stored_key: bytes = b""
@@ -100,7 +102,7 @@ def encode_message(m: Message) -> bytes:
     return _ENCODER.encode((
         m.sequence, m.state, m.tenant, m.priority, m.due, m.enqueued_at, m.body_bytes, m.expires_at, m.attempts, m.lease_number,
         m.version, m.deadline, m.session, m.id, m.id_until, m.key, m.line, m.error, m.progress, m.dead_number, m.dead_at,
-        m.dead_reason,
+        m.dead_reason, m.leased_at,
     ))  # fmt: skip
 
 

@@ -220,21 +220,25 @@ class QueuePartition:
         known = self.sessions.answer(session, request)
         return known if isinstance(known, Settled) else None
 
-    def next_deadline(self, leases_end_from: int = 0) -> int | None:
+    def next_deadline(self, leases_end_from: int = 0, spared_through: int = 0) -> int | None:
         """Return the queue time at which a command entry next changes something by its time alone, or None.
 
         It may be too early if rows were not read yet, and is never too late. Schedules are not part of it: they are fired by DATA
         entries (`schedules`).
 
         Args:
-            leases_end_from: The time before which the proposer lets no lease end.
+            leases_end_from: The time before which the proposer ends no lease that it spares. 0: it spares none.
+            spared_through: It spares the leases that were granted or last renewed up to this time.
         """
         state = self.state
         if state.is_purging:
             return state.scalars.now
         times: list[int | None] = [state.ids.next_end(), state.tenants.next_deadline()]
-        first_lease = state.store.first_lease()
-        times.append(None if first_lease is None else max(first_lease.deadline, leases_end_from))
+        if leases_end_from:
+            state.store.spare_leases(spared_through)
+        first_lease, first_spared = state.store.first_lease(), state.store.first_spared_lease()
+        times.append(None if first_lease is None else first_lease.deadline)
+        times.append(None if first_spared is None else max(first_spared.deadline, leases_end_from))
         times += (state.store.delayed.next_time(), state.store.expiry.next_time())
         return min((time for time in times if time is not None), default=None)
 
@@ -296,7 +300,7 @@ class QueuePartition:
         self._expire_producers()
         self.sessions.expire(self.state.scalars.now)
         self.state.jitter_seed = commands.jitter_seed
-        done = yield from keep_house(self.state, commands.expire_before)
+        done = yield from keep_house(self.state, commands.expire_before, commands.spared_through)
         left, results = WORK_MAX - done, []
         for item in commands.items:
             result, used = yield from self._execute(item, left)

@@ -165,6 +165,7 @@ def _settle_one(state: QueueState, operation: int, m: Message, detail: SettleDet
         state.bury(m, DeadReason.REJECTED)
         return Code.OK
     m.deadline = state.later(min(detail.lease_ms, state.settings.lease_ms_max))
+    m.leased_at = state.scalars.now
     m.progress = detail.progress or m.progress
     state.store.dirty.add(m.sequence)
     heappush(state.store.leases, (m.deadline, m.sequence))

@@ -64,6 +64,9 @@ class QueueScalars(msgspec.Struct, array_like=True):
     """The tenants from this number on are younger than that purge. 0: none goes on."""
     dead_bytes: int = 0
     """The bytes of dead messages: their stored bodies."""
+    leases_ended_through: int = 0
+    """Leases with a deadline up to this time have ended, or were due to end: `expire_before` of the last entry of commands. The next leader
+    spares those that ended later, while it is not known to their consumers."""
 
 
 def restart_copies(scalars: QueueScalars) -> None:
@@ -153,6 +156,7 @@ class QueueState:
             self.scalars.dead_count -= 1
             self.scalars.dead_bytes -= m.body_bytes
         else:
+            m.leased_at = 0
             tenant.leased -= 1
             self.store.leased_count -= 1
             self.tenants.tree.free(m.tenant)

@@ -16,7 +16,7 @@ A message on disk at or below the fence of its window is in memory. Nothing that
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Sequence
-from heapq import heapify, heappop
+from heapq import heapify, heappop, heappush
 from typing import Final, TypeVar
 
 from raftmq.fsm.queue import rows as keys
@@ -31,6 +31,8 @@ T = TypeVar("T")
 Reading = Generator[RowsNeeded, RowsFound, T]
 """A computation that may need rows: it yields the reads and returns its result."""
 
+NOTHING_SPARED: Final = -1
+"""The time up to which leases are spared while none are."""
 LEASE_GARBAGE_MIN: Final = 1_024
 """Outdated keys that the heap of leases may always hold, so that small heaps are not rebuilt often."""
 
@@ -59,7 +61,11 @@ class MessageStore:
         self._visitors: list[int] = []
         """Messages that this entry read one by one."""
         self.leases: list[tuple[int, int]] = []
-        """A heap of (deadline, sequence) of all leased messages, with outdated keys."""
+        """A heap of (deadline, sequence) of all leased messages that are not in `_spared`, with outdated keys."""
+        self._spared: list[tuple[int, int]] = []
+        """The same for leases that are spared: those that came to the top of `leases` since leases are spared."""
+        self._spared_through = NOTHING_SPARED
+        """Leases that were granted or last renewed up to this time are spared."""
         self.ready: dict[int, Window] = {}
         """Windows of ready messages by tenant, the least recently used first."""
         self.lines: dict[bytes, Window] = {}
@@ -229,15 +235,55 @@ class MessageStore:
             self.absent.add(sequence)
 
     def first_lease(self) -> Message | None:
-        """Return the leased message with the earliest deadline."""
-        leases = self.leases
-        while leases:
-            deadline, sequence = leases[0]
+        """Return the leased message with the earliest deadline of those that are not spared."""
+        return self._first_of(self.leases)
+
+    def first_spared_lease(self) -> Message | None:
+        """Return the leased message with the earliest deadline of those that are spared."""
+        return self._first_of(self._spared)
+
+    def _first_of(self, heap: list[tuple[int, int]]) -> Message | None:
+        while heap:
+            deadline, sequence = heap[0]
             message = self.messages.get(sequence)
             if message is not None and message.state == LEASED and message.deadline == deadline:
                 return message
-            heappop(leases)
+            heappop(heap)
         return None
+
+    def spare_leases(self, spared_through: int) -> None:
+        """Spare the leases that were granted or last renewed up to this time, until another time is named.
+
+        Afterwards the first lease that is not spared is at the top of `leases`. Each lease moves once, however long it is spared.
+        """
+        if spared_through != self._spared_through:
+            self._spared_through = spared_through
+            for key in self._spared:
+                heappush(self.leases, key)
+            self._spared.clear()
+        if spared_through == NOTHING_SPARED:
+            return
+        while (first := self.first_lease()) is not None and first.leased_at <= spared_through:
+            heappush(self._spared, heappop(self.leases))
+
+    def may_lease_have_ended(self, spared_before: int, before: int) -> bool:
+        """Return whether there may be a lease with a deadline up to `before`, or up to `spared_before` if it is spared."""
+        leases, spared = self.leases, self._spared
+        return bool((leases and leases[0][0] <= before) or (spared and spared[0][0] <= spared_before))
+
+    def take_ended_lease(self, spared_before: int, before: int) -> Message | None:
+        """Take the first lease by (deadline, sequence) that has ended, as `may_lease_have_ended` says, out of its heap."""
+        self.spare_leases(self._spared_through)
+        ended = [
+            (m.deadline, m.sequence, heap)
+            for heap, end in ((self.leases, before), (self._spared, spared_before))
+            if (m := self._first_of(heap)) is not None and m.deadline <= end
+        ]
+        if not ended:
+            return None
+        _, sequence, heap = min(ended, key=lambda one: one[:2])
+        heappop(heap)
+        return self.messages[sequence]
 
     def purge(self) -> None:
         """Forget all messages of this generation and begin the next one."""
@@ -249,6 +295,7 @@ class MessageStore:
         self._visitors.clear()
         self._grown.clear()
         self.leases.clear()
+        self._spared.clear()
         self.leased_count = 0
         self.delayed = self._delayed_window(is_complete=True)
         self.expiry = self._expiry_window(is_complete=True)
@@ -319,7 +366,7 @@ class MessageStore:
             visitors, self._visitors = self._visitors, []
             for sequence in visitors:
                 self._evict_unless_needed(sequence)
-        if len(self.leases) > 2 * self.leased_count + LEASE_GARBAGE_MIN:
+        if len(self.leases) + len(self._spared) > 2 * self.leased_count + LEASE_GARBAGE_MIN:
             self._rebuild_leases()
         for window in self._grown:
             if len(window.heap) > self.heap_max:
@@ -384,6 +431,7 @@ class MessageStore:
     def _rebuild_leases(self) -> None:
         self.leases = [(m.deadline, m.sequence) for m in self.messages.values() if m.state == LEASED]
         heapify(self.leases)
+        self._spared.clear()
 
     # ----------------------------------------------------------------------------------------------------------- restoring
 

@@ -69,7 +69,10 @@ class QueueClock:
         self._stamped_ms = last_append_time_ms
         """The last append time, received or given here."""
         self._gap_start_ms: int | None = last_append_time_ms
-        """The last append time before nobody may have led. None while this replica leads without doubt and the grace is over."""
+        """Leases that ended later were not known to have ended when nobody may have led. None while this replica leads without doubt and the
+        grace is over."""
+        self._gap_end_ms = last_append_time_ms
+        """The last append time before this replica led without doubt."""
         self._grace_end_ms: int | None = None
         """The end of the grace for leases that ended in the gap. None before it began."""
 
@@ -103,7 +106,8 @@ class QueueClock:
         self.read_ms()
         self._raise_to(append_time_ms)
         self._stamped_ms = max(self._stamped_ms, append_time_ms)
-        self._gap_start_ms, self._grace_end_ms = self._stamped_ms, None
+        self._gap_start_ms = self._gap_end_ms = self._stamped_ms
+        self._grace_end_ms = None
 
     def step_to(self, target_ms: int) -> None:
         """Set the clock forward, on an operator's order. Messages that are due until then become due with the next entry.
@@ -168,26 +172,38 @@ class QueueClock:
         """Begin a gap: this replica does not lead any more, or does not know whether it does."""
         if self._gap_start_ms is None:
             self._gap_start_ms = self._stamped_ms
+        self._gap_end_ms = self._stamped_ms
         self._grace_end_ms = None
 
     @property
     def leases_end_from_ms(self) -> int:
-        """Return the time before which no lease that is valid now ends: the end of the grace, or 0 without one."""
+        """Return the time before which no spared lease ends: the end of the grace, or 0 without one."""
         return self._grace_end_ms or 0
 
-    def expire_before(self, lease_ms: int) -> int:
-        """Return the time up to which an entry expires leases. Only a confirmed leader calls it, before it proposes.
+    @property
+    def spared_through_ms(self) -> int:
+        """Return the time up to which leases were granted or last renewed that are spared during the grace, or 0 without one.
+
+        Those of later were granted by this replica while it led without doubt. They end on time.
+        """
+        return 0 if self._grace_end_ms is None else self._gap_end_ms
+
+    def expire_before(self, lease_ms: int, ended_through_ms: int) -> int:
+        """Return the time up to which an entry expires spared leases. Only a confirmed leader calls it, before it proposes.
 
         Leases that ended while nobody led could not be renewed or settled. They stay valid for min(`lease_ms`, `GRACE_MS_MAX`)
-        after the first call, so that a change of the leader does not hand out every message a second time.
+        after the first call, so that a change of the leader does not hand out every message a second time. That holds for those of an
+        earlier gap, too, if the leader before this one fell within its own grace.
 
         Args:
             lease_ms: the usual length of a lease of the topic.
+            ended_through_ms: the time up to which the applied entries expired leases.
         """
         now_ms = self.read_ms()
         if self._gap_start_ms is None:
             return now_ms
         if self._grace_end_ms is None:
+            self._gap_start_ms = min(self._gap_start_ms, ended_through_ms)
             self._grace_end_ms = now_ms + min(lease_ms, GRACE_MS_MAX)
         if now_ms < self._grace_end_ms:
             return self._gap_start_ms

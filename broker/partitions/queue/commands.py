@@ -106,8 +106,10 @@ class QueueCommands:
         return result
 
     def _encode(self, items: Sequence[Item]) -> bytes:
-        expire_before = self._clock.expire_before(self.lease_ms())
-        return encode_commands(Commands(tuple(items), expire_before, self._draw_seed()))
+        # while an entry is half applied this number may be its own or that of the entry before it, and both will do
+        ended_through = self._replica.state_machine.state.scalars.leases_ended_through
+        expire_before = self._clock.expire_before(self.lease_ms(), ended_through)
+        return encode_commands(Commands(tuple(items), expire_before, self._draw_seed(), self._clock.spared_through_ms))
 
     def _split(self, result: object, _count: int) -> Sequence[object]:
         assert isinstance(result, Results)

@@ -102,7 +102,8 @@ class QueueUpkeep:
             self._timer.cancel()
 
     def _next_deadline(self) -> int | None:
-        return self._partition.replica.state_machine.next_deadline(self._partition.clock.leases_end_from_ms)
+        clock = self._partition.clock
+        return self._partition.replica.state_machine.next_deadline(clock.leases_end_from_ms, clock.spared_through_ms)
 
     def _on_due(self) -> None:
         replica = self._partition.replica

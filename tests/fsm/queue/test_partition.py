@@ -138,7 +138,28 @@ def test_a_lease_that_may_not_end_yet_is_due_later(queue: Queue) -> None:
     lease(queue, 1, lease_ms=50)
     end = queue.now + 50
     assert queue.host.machine.next_deadline() == end
-    assert queue.host.machine.next_deadline(end + 7) == end + 7
+    assert queue.host.machine.next_deadline(end + 7, queue.now) == end + 7
+
+
+def test_a_lease_of_the_new_leader_ends_while_earlier_ones_are_spared(queue: Queue) -> None:
+    queue.put(4)
+    assert lease(queue, 2, lease_ms=50) == [0, 1]
+    gap_start = queue.now
+    queue.wait(100)  # nobody leads
+    elected = {"expire_before": gap_start, "spared_through": gap_start}
+    queue.run(qc.Lease(0, 0, 1, 30), **elected)
+    queue.run(qc.Settle(0, 0, (Operation.RENEW,), (1,), (1,), (1,), (1,), (qc.SettleDetail(lease_ms=40),)), **elected)
+    assert queue.host.machine.next_deadline(queue.now + 1_000, gap_start) == queue.now + 30
+    queue.wait(30)
+    queue.run(qc.Tick(), **elected)
+    assert counts(queue) == {"ready": 2, "leased": 2}, "the lease of 2 has ended, and that of 0 is spared"
+    queue.host.restart()
+    queue.wait(10)
+    queue.run(qc.Tick(), **elected)
+    assert counts(queue) == {"ready": 3, "leased": 1}, "the renewed lease of 1 has ended"
+    assert queue.host.machine.next_deadline(queue.now + 7, gap_start) == queue.now + 7
+    queue.run(qc.Tick())
+    assert counts(queue) == {"ready": 4}
 
 
 def test_a_message_that_is_due_in_the_past_is_found(queue: Queue) -> None:

@@ -242,7 +242,7 @@ def test_an_operator_sets_it_forward():
 def led(world):
     """A clock whose replica leads, with no grace left."""
     clock = world.clock()
-    clock.expire_before(0)
+    clock.expire_before(0, START_MS)
     clock.now_ms()
     return clock
 
@@ -255,13 +255,13 @@ def test_leases_that_ended_without_a_leader_stay_valid_for_a_while(lease_ms):
     clock.on_received(last_ms)  # another one leads
     world.boot_ns += 5000 * MS
     clock.now_ms()  # the no-op of this replica
-    assert clock.expire_before(lease_ms) == last_ms
+    assert clock.expire_before(lease_ms, 2 * START_MS) == last_ms
     grace_ms = min(lease_ms, GRACE_MS_MAX)
     assert clock.leases_end_from_ms == clock.read_ms() + grace_ms
     world.boot_ns += (grace_ms - 1) * MS
-    assert clock.expire_before(lease_ms) == last_ms
+    assert clock.expire_before(lease_ms, 2 * START_MS) == last_ms
     world.boot_ns += MS
-    assert clock.expire_before(lease_ms) == clock.read_ms()
+    assert clock.expire_before(lease_ms, 2 * START_MS) == clock.read_ms()
     assert clock.leases_end_from_ms == 0
 
 
@@ -272,20 +272,50 @@ def test_a_stall_is_a_gap_too_and_a_second_one_within_the_grace_extends_it():
     for _ in range(2):
         world.boot_ns += 4000 * MS
         clock.on_doubted()
-        assert clock.expire_before(30_000) == last_ms
+        assert clock.expire_before(30_000, 2 * START_MS) == last_ms
         clock.now_ms()  # it leads, and stamps entries
     world.boot_ns += GRACE_MS_MAX * MS
-    assert clock.expire_before(30_000) == clock.read_ms() == last_ms + 8000 + GRACE_MS_MAX
+    assert clock.expire_before(30_000, 2 * START_MS) == clock.read_ms() == last_ms + 8000 + GRACE_MS_MAX
 
 
 def test_after_a_start_the_gap_begins_at_the_last_entry():
     world = World()
     clock = world.clock(START_MS - HOUR_MS)
-    assert clock.expire_before(30_000) == START_MS - HOUR_MS
+    assert clock.expire_before(30_000, 2 * START_MS) == START_MS - HOUR_MS
 
 
 def test_a_leader_without_doubt_expires_leases_immediately():
     world = World()
     clock = led(world)
     world.boot_ns += 1234 * MS
-    assert clock.expire_before(30_000) == clock.read_ms()
+    assert clock.expire_before(30_000, 2 * START_MS) == clock.read_ms()
+
+
+def test_only_leases_of_before_the_gap_are_spared():
+    world = World()
+    clock = led(world)
+    assert clock.spared_through_ms == 0
+    for _ in range(2):
+        last_ms = clock.now_ms()
+        clock.on_doubted()
+        world.boot_ns += 4000 * MS
+        clock.expire_before(30_000, 2 * START_MS)
+        clock.now_ms()
+        assert clock.spared_through_ms == last_ms
+        world.boot_ns += 1000 * MS  # leases are granted, and end in the second gap
+    world.boot_ns += GRACE_MS_MAX * MS
+    clock.expire_before(30_000, 2 * START_MS)
+    assert clock.spared_through_ms == 0
+
+
+def test_a_leader_that_follows_one_within_its_grace_spares_the_same_leases():
+    """Two elections in a row: the consumers did not meet the first of the new leaders."""
+    world = World()
+    clock = led(world)
+    first_gap_ms = clock.now_ms()
+    world.boot_ns += 4000 * MS
+    clock.on_received(clock.read_ms())  # an entry of a leader that spares the leases that ended since `first_gap_ms`
+    second_gap_ms = clock.read_ms()
+    world.boot_ns += 4000 * MS
+    assert clock.expire_before(30_000, first_gap_ms) == first_gap_ms
+    assert clock.spared_through_ms == second_gap_ms

@@ -46,13 +46,26 @@ async def test_leases_end_again_after_passes_that_found_none(queue: Queue) -> No
 
 async def test_while_leases_are_spared_after_an_election_no_entries_are_proposed_for_them(queue: Queue) -> None:
     await queue.put(1)
-    await queue.lease(1, 5)
+    await queue.lease(1, 2_000)
     await queue.restart()
+    queue.node.pass_time(3_000)
     await asyncio.sleep(0.05)
     assert queue.partition.statistics.counts().leased == 1, "its consumer may still settle it"
     entries = queue.partition.replica.core.last_index
     await asyncio.sleep(0.1)
     assert queue.partition.replica.core.last_index == entries
+    queue.node.pass_time(11_000)
+    await queue.progress_until(lambda: queue.partition.statistics.counts().leased == 0)
+
+
+async def test_a_lease_of_the_new_leader_ends_on_time_while_earlier_ones_are_spared(queue: Queue) -> None:
+    await queue.put(2)
+    await queue.lease(1, 2_000)
+    await queue.restart()
+    await queue.lease(1, 2_000)
+    queue.node.pass_time(3_000)
+    await queue.progress_until(lambda: queue.partition.statistics.counts().leased == 1)
+    assert queue.partition.replica.state_machine.state.store.is_leased(0, 1), "only the lease of 1 has ended"
     queue.node.pass_time(11_000)
     await queue.progress_until(lambda: queue.partition.statistics.counts().leased == 0)
 

@@ -58,7 +58,9 @@ class _Author:
             return self.log.append(EntryKind.DATA, b"neither a batch nor anything else", rng.choice([2, 2, 40_000]))
         items = tuple(self.item() for _ in range(rng.choice([1, 1, 1, 2, 3])))
         before = rng.choice([self.log.time_ms, self.log.time_ms, 0])
-        return self.log.commands(*items, expire_before=before, jitter_seed=rng.choice([0, rng.getrandbits(64)]))
+        spared = self.log.time_ms - rng.choice([0, 0, 30, 200])
+        seed = rng.choice([0, rng.getrandbits(64)])
+        return self.log.commands(*items, expire_before=before, jitter_seed=seed, spared_through=spared)
 
     def columns(self, count: int) -> MessageColumns:
         rng = self.rng

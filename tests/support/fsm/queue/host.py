@@ -138,9 +138,16 @@ class QueueHost:
 class QueueLog(LogBuilder):
     """Builds the log of a queue partition."""
 
-    def commands(self, *items: Item, expire_before: int | None = None, jitter_seed: int = 0) -> Entry:
+    def commands(
+        self,
+        *items: Item,
+        expire_before: int | None = None,
+        jitter_seed: int = 0,
+        spared_through: int | None = None,
+    ) -> Entry:
         before = self.time_ms if expire_before is None else expire_before
-        return self.append(EntryKind.COMMAND, encode_commands(Commands(items, before, jitter_seed)))
+        spared = self.time_ms if spared_through is None else spared_through
+        return self.append(EntryKind.COMMAND, encode_commands(Commands(items, before, jitter_seed, spared)))
 
     def put(self, columns: MessageColumns) -> Entry:
         count = len(columns.bodies)

@@ -153,6 +153,7 @@ def compare(state: State, twin: Twin) -> None:
     )  # fmt: skip
     assert (scalars.copy_topic, scalars.copy_partition) == twin.copy_target
     assert scalars.next_dead == twin.next_dead
+    assert scalars.leases_ended_through == twin.leases_ended_through
     ids = {name: msgspec.msgpack.decode(value, type=IdRow) for name, value in state.named(keys.IDS).items()}
     assert {id_: (row.sequence, row.until, row.is_finished) for id_, row in ids.items()} == {
         id_: (one.sequence, one.until, one.is_finished) for id_, one in twin.ids.items()

@@ -51,6 +51,7 @@ class TwinMessage:
     dead_number: int = 0
     dead_at: int = 0
     dead_reason: int = 0
+    leased_at: int = 0
 
     @property
     def line(self) -> tuple[str, bytes] | None:
@@ -113,7 +114,7 @@ class Twin:
         self.copied_dead = self.copy_epoch = 0
         self.copy_first = 1
         self.copy_target = (0, 0)
-        self.jitter_seed = 0
+        self.jitter_seed = self.leases_ended_through = 0
         self.unpurged: dict[str, TwinVoid | None] = {}
         """While everything is purged: the tenants to be visited, by number. None: messages came in the meantime."""
         self.tree = FairnessTree()
@@ -208,7 +209,7 @@ class Twin:
             number: one for number, one in self.sessions.items() if one.active_at + SESSION_EXPIRY_MS > self.now
         }
         self.jitter_seed = commands.jitter_seed
-        done = self._housekeeping(commands.expire_before)
+        done = self._housekeeping(commands.expire_before, commands.spared_through)
         left, results = WORK_MAX - done, []
         for item in commands.items:
             result, used = self._execute(item, left)
@@ -241,12 +242,14 @@ class Twin:
 
     # -------------------------------------------------------------------------------------------------- housekeeping
 
-    def _housekeeping(self, expire_before: int) -> int:
+    def _housekeeping(self, expire_before: int, spared_through: int) -> int:
         left = HOUSEKEEPING_MAX
-        before = min(expire_before, self.now)
-        ended = self._first(
-            left, lambda m: (m.deadline, m.sequence), lambda m: m.state == LEASED and m.deadline <= before
-        )
+        self.leases_ended_through = before = min(expire_before, self.now)
+
+        def has_ended(m: TwinMessage) -> bool:
+            return m.state == LEASED and m.deadline <= (before if m.leased_at <= spared_through else self.now)
+
+        ended = self._first(left, lambda m: (m.deadline, m.sequence), has_ended)
         for m in ended:
             m.version += 1
             self._end_attempt(m)
@@ -306,6 +309,7 @@ class Twin:
         if m.state != READY:
             m.deadline = self.now
         if m.state == LEASED:
+            m.leased_at = 0
             self._freed.append(m.tenant)
             if not self._are_frees_gathered:
                 self._free()
@@ -551,7 +555,7 @@ class Twin:
         return not self._is_held(path) and self.tree.lease_room(self.numbers[path]) != 0
 
     def _take(self, m: TwinMessage, deadline: int, session: int) -> TwinMessage:
-        m.state, m.deadline, m.session = LEASED, deadline, session
+        m.state, m.deadline, m.session, m.leased_at = LEASED, deadline, session, self.now
         m.attempts += 1
         m.version += 1
         m.lease_number += 1
@@ -618,6 +622,7 @@ class Twin:
             self._bury(m, 1)
         elif operation == qc.Operation.RENEW:
             m.deadline = self.now + min(detail.lease_ms, self.settings.lease_ms_max)
+            m.leased_at = self.now
             m.progress = detail.progress or m.progress
         else:
             return self._release(m, detail)
