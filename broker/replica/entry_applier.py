@@ -2,12 +2,16 @@
 
 While the machine waits, the entry is half applied: later entries queue here, other groups continue, and nobody may read the machine or
 take rows from it (`is_suspended`). A machine whose rows are all in memory never waits.
+
+A machine that reads rows for every entry may be at rest for too short a time for anyone to look at it. `held` makes that time longer.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 
 from raftmq.broker.replica.pending_proposals import PendingProposals
 from raftmq.errors import violated
@@ -41,7 +45,11 @@ class EntryApplier:
         self.listeners: list[AppliedListener] = []
         """Called in order after each applied entry, with its result."""
         self._delayed: deque[Entry] = deque()
-        """The entry that is half applied, and those after it."""
+        """The entry that is half applied or waits for a holder, and those after it."""
+        self._is_suspended = False
+        self._is_held = False
+        self._holders: deque[asyncio.Future[None]] = deque()
+        """Those who wait for `held`, each a call with a deadline."""
         self._disk_backed = machine if isinstance(machine, DiskBackedMachine) else None
         self._is_prefetching = False
         self._missed: RowsNeeded | None = None
@@ -52,11 +60,11 @@ class EntryApplier:
     @property
     def is_suspended(self) -> bool:
         """Return whether an entry is half applied."""
-        return bool(self._delayed)
+        return self._is_suspended
 
     def apply(self, entries: Sequence[Entry]) -> None:
         """Apply committed entries, and answer their proposals. Called by the engine, in order."""
-        if self._delayed:
+        if self._delayed or self._is_held:
             self._delayed.extend(entries)
             return
         machine, listeners, proposals = self._machine, self.listeners, self._proposals
@@ -66,6 +74,7 @@ class EntryApplier:
             result = machine.apply(entry)
             if type(result) is RowsNeeded:
                 self._delayed.extend(entries[applied:])
+                self._is_suspended = True
                 self._wait_for(result)
                 break
             applied += 1
@@ -75,7 +84,7 @@ class EntryApplier:
                 proposals.on_applied(entry, result)
         if applied:
             self._record(entries[applied - 1])
-            if not self._delayed:  # otherwise the state is not that of any index
+            if not self._is_suspended:  # otherwise the state is not that of any index
                 self._progressed()
 
     def _wait_for(self, needed: RowsNeeded) -> None:
@@ -92,16 +101,22 @@ class EntryApplier:
         if type(result) is RowsNeeded:
             self._wait_for(result)
             return
-        entry, *rest = self._delayed
-        self._delayed.clear()
+        entry = self._delayed.popleft()
+        self._is_suspended = False
         for listener in self.listeners:
             listener(entry, result)
         if self._proposals.queue:
             self._proposals.on_applied(entry, result)
         self._record(entry)
         self._progressed()
-        if rest:
-            self.apply(rest)
+        self._continue()
+
+    def _continue(self) -> None:
+        """Apply the entries that waited."""
+        if self._delayed and not self._is_held:
+            entries = list(self._delayed)
+            self._delayed.clear()
+            self.apply(entries)
 
     def _record(self, last: Entry) -> None:
         core, machine = self._core, self._machine
@@ -115,6 +130,34 @@ class EntryApplier:
         self._on_progress()
         if self._disk_backed is not None and not self._is_prefetching:
             self._prefetch(self._disk_backed)
+        self._grant()
+
+    @asynccontextmanager
+    async def held(self) -> AsyncIterator[None]:
+        """Apply no entry inside the context. Entered when the machine is at rest. Waiting entries are applied before the next holder."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._holders.append(turn)
+        if not self._is_suspended and not self._delayed:
+            self._grant()
+        try:
+            await turn
+            yield
+        finally:
+            if turn in self._holders:
+                self._holders.remove(turn)
+            elif turn.done() and not turn.cancelled():
+                self._is_held = False
+                self._continue()
+                if not self._is_suspended:
+                    self._grant()
+
+    def _grant(self) -> None:
+        """Let the next one of those who wait hold the machine, which is at rest."""
+        while self._holders and not self._is_held:
+            turn = self._holders.popleft()
+            if not turn.done():
+                self._is_held = True
+                turn.set_result(None)
 
     def _prefetch(self, machine: DiskBackedMachine) -> None:
         """Read rows ahead, if the machine wants any. One read is under way."""
@@ -131,7 +174,7 @@ class EntryApplier:
         if epoch != self._epoch:
             return
         self._is_prefetching = False
-        if self._delayed:
+        if self._is_suspended:
             # nobody may touch the machine now, and rows that were kept until then would be outdated: they are read again
             self._missed = needed
         else:
@@ -140,6 +183,7 @@ class EntryApplier:
     def drop(self) -> None:
         """Forget the entries that are not applied: a snapshot replaces the state, or the replica is closed."""
         self._delayed.clear()
+        self._is_suspended = False
         self._is_prefetching = False
         self._missed = None
         self._epoch += 1

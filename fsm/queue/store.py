@@ -385,7 +385,9 @@ class MessageStore:
         excess -= self._drop_windows(self.ready, excess)
         excess -= self._drop_windows(self.lines, excess)
         if excess > 0:
-            self._shrink(self.delayed, 0)
+            self._shrink(
+                self.delayed, 1
+            )  # without its first due time the clock would tick until the window is read again
 
     def _drop_windows(self, windows: dict[T, Window], excess: int) -> int:
         """Empty windows while messages are in excess, and return how many left memory."""

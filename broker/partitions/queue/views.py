@@ -3,12 +3,15 @@
 Most messages are on disk alone. A read of their rows reaches the loop while the machine still knows everything that was written since the
 read began (`Replica.read_rows`). So the rows are combined with the messages in memory in the same call, and the result is the
 state of one moment. This module changes nothing, neither messages nor the content of the memory.
+
+A read is of no use if an entry is half applied when its rows arrive. Then no further entry is applied until the look has succeeded: a
+machine that reads for every entry would otherwise let it wait without end.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from copy import copy
 from functools import partial
 from heapq import nsmallest
@@ -90,6 +93,10 @@ class _Section(NamedTuple):
     end_key: bytes
 
 
+class _MissedError(Exception):
+    """The machine was not at rest when it was looked at."""
+
+
 class QueueViews:
     """The views of one partition, on its leader. A caller bounds the time: a read of a closed replica never ends."""
 
@@ -104,8 +111,11 @@ class QueueViews:
         Raises:
             RequestError: INVALID_ARGUMENT for a cursor that no page had. NOT_LEADER, NO_LEADER.
         """
+        return await self._look(partial(self._find_page, wanted, cursor, limit))
+
+    async def _find_page(self, wanted: Wanted, cursor: bytes, limit: int) -> Page:
         for _ in range(READS_MAX):
-            await self._at_rest()
+            self._at_rest()
             generation = self._replica.state_machine.state.scalars.generation
             sections = self._sections(wanted, generation, cursor)
             if not sections:
@@ -211,14 +221,17 @@ class QueueViews:
 
     async def by_id(self, id_: bytes) -> Message | None:
         """Return a copy of the unfinished message that has an id, or None. Raises as `page`."""
-        await self._at_rest()
+        return await self._look(partial(self._find_by_id, id_))
+
+    async def _find_by_id(self, id_: bytes) -> Message | None:
+        self._at_rest()
         ids = self._replica.state_machine.state.ids
         row = ids.look_up(id_)
         if row is Unread.UNREAD:
             generation = self._replica.state_machine.state.scalars.generation
             range_ = keys.point(keys.named_key(keys.IDS, generation, id_))
             row = await self._read([range_], lambda found: self._id_row(id_, found[0]))
-        return None if row is None or row.is_finished else await self.by_sequence(row.sequence)
+        return None if row is None or row.is_finished else await self._find_by_sequence(row.sequence)
 
     def _id_row(self, id_: bytes, rows: Sequence[Row]) -> IdRow | None:
         row = self._replica.state_machine.state.ids.look_up(id_)
@@ -228,8 +241,11 @@ class QueueViews:
 
     async def by_sequence(self, sequence: int) -> Message | None:
         """Return a copy of the unfinished message with this sequence, or None. Raises as `page`."""
+        return await self._look(partial(self._find_by_sequence, sequence))
+
+    async def _find_by_sequence(self, sequence: int) -> Message | None:
         for _ in range(LOOKUPS_MAX):
-            await self._at_rest()
+            self._at_rest()
             known = self._in_memory(sequence)
             if known is not Unread.UNREAD:
                 return known
@@ -270,7 +286,10 @@ class QueueViews:
 
     async def oldest_unread(self) -> int | None:
         """Return since when the oldest of the messages is ready that come next and are on disk alone, of up to `TENANTS_READ_MAX` tenants."""
-        await self._at_rest()
+        return await self._look(self._find_oldest_unread)
+
+    async def _find_oldest_unread(self) -> int | None:
+        self._at_rest()
         state = self._replica.state_machine.state
         unread = (one.number for one in state.tenants.living() if one.ready and self._is_unread(one.number))
         prefixes = [keys.ready_prefix(state.scalars.generation, number) for number in islice(unread, TENANTS_READ_MAX)]
@@ -290,31 +309,34 @@ class QueueViews:
 
     # -------------------------------------------------------------------------------------------------------------- reads
 
-    async def _at_rest(self) -> None:
-        """Wait until no entry is half applied: until then nobody may look at the machine."""
-        replica = self._replica
-        while True:
-            replica.require_leader()
-            if not replica.applier.is_suspended:
-                return
-            await asyncio.shield(replica.wait_progress())
+    async def _look(self, look: Callable[[], Awaitable[T]]) -> T:
+        """Return what a look at the machine finds. If entries disturb it, they wait for the second try."""
+        try:
+            return await look()
+        except _MissedError:
+            async with self._replica.applier.held():
+                return await look()
+
+    def _at_rest(self) -> None:
+        """Raise unless this replica leads and no entry is half applied."""
+        self._replica.require_leader()
+        if self._replica.applier.is_suspended:
+            raise _MissedError
 
     async def _read(self, ranges: Sequence[RowRange], take: Callable[[RowsFound], T]) -> T:
         """Read rows and return the result of `take`, which gets them between two entries."""
         replica = self._replica
-        while True:
-            await self._at_rest()
-            read: asyncio.Future[tuple[T] | None] = asyncio.get_running_loop().create_future()
+        read: asyncio.Future[tuple[T] | None] = asyncio.get_running_loop().create_future()
 
-            def on_found(found: RowsFound, read: asyncio.Future[tuple[T] | None] = read) -> None:
-                if read.done():
-                    return
+        def on_found(found: RowsFound) -> None:
+            if not read.done():
                 read.set_result(None if replica.applier.is_suspended else (take(found),))
 
-            replica.read_rows(RowsNeeded(tuple(ranges)), on_found)
-            result = await read
-            if result is not None:
-                return result[0]
+        replica.read_rows(RowsNeeded(tuple(ranges)), on_found)
+        result = await read
+        if result is None:
+            raise _MissedError
+        return result[0]
 
 
 def _key_of(listed: _Listed) -> bytes:

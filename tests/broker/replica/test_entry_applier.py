@@ -1,5 +1,6 @@
 """Entries are applied once and in order, also when the machine must wait for rows on disk."""
 
+import asyncio
 import random
 from types import SimpleNamespace
 
@@ -145,3 +146,78 @@ def test_any_order_of_arrivals_and_reads_applies_each_entry_once(seed):
             index = min(index + count, 40)
     assert replica.heard == replica.answered == results(*range(1, 40))
     assert replica.core.applied_index == 39
+
+
+async def hold(replica, taken, name):
+    async with replica.applier.held():
+        assert not replica.applier.is_suspended
+        taken.append((name, replica.machine.applied_index))
+        await asyncio.sleep(0)
+        assert taken[-1] == (name, replica.machine.applied_index)
+
+
+async def test_a_machine_that_reads_for_every_entry_is_held_between_two_of_them():
+    replica, taken = Replica({1: 1, 2: 1, 3: 1}), []
+    replica.applier.apply([entry(1), entry(2)])
+    async with asyncio.TaskGroup() as tasks:
+        for name in "ab":
+            tasks.create_task(hold(replica, taken, name))
+        await asyncio.sleep(0)
+        assert taken == []
+        replica.load()
+        assert not replica.loads, "the second entry waits for the holder"
+        replica.applier.apply([entry(3)])
+        await asyncio.sleep(0.01)
+        assert taken == [("a", 1)]
+        replica.load()
+        await asyncio.sleep(0.01)
+        assert taken == [("a", 1), ("b", 2)]
+        replica.load()
+    assert replica.heard == results(1, 2, 3)
+
+
+async def test_those_who_give_up_waiting_for_the_machine_hold_up_nobody():
+    replica, taken = Replica({1: 1}), []
+    replica.applier.apply([entry(1), entry(2)])
+    waiting = [asyncio.ensure_future(hold(replica, taken, name)) for name in "abc"]
+    await asyncio.sleep(0)
+    waiting[0].cancel()
+    await asyncio.sleep(0)
+    replica.load()
+    waiting[1].cancel()  # which had just been let in
+    await asyncio.wait(waiting)
+    assert taken == [("c", 2)]
+    assert replica.heard == results(1, 2)
+    assert not replica.applier._holders
+
+
+async def test_the_machine_is_held_at_once_when_it_is_at_rest():
+    replica = Replica()
+    async with replica.applier.held():
+        replica.applier.apply([entry(1)])
+        assert replica.heard == []
+    assert replica.heard == results(1)
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_holders_and_entries_take_turns_in_any_order(seed):
+    rng = random.Random(seed)
+    replica = Replica({index: rng.randrange(3) for index in range(1, 40) if rng.random() < 0.6})
+    taken, waiting, index = [], [], 1
+    while index < 40 or replica.applier.is_suspended or replica.applier._delayed:
+        choice = rng.random()
+        if replica.loads and choice < 0.4:
+            replica.load()
+        elif choice < 0.6:
+            waiting.append(asyncio.ensure_future(hold(replica, taken, len(waiting))))
+        elif choice < 0.7 and waiting:
+            rng.choice(waiting).cancel()
+        elif index < 40:
+            replica.applier.apply([entry(index)])
+            index += 1
+        if choice > 0.5:
+            await asyncio.sleep(0)
+    await asyncio.gather(*waiting, return_exceptions=True)
+    assert replica.heard == replica.answered == results(*range(1, 40))
+    done = {number for number, task in enumerate(waiting) if not task.cancelled()}
+    assert done <= {number for number, _ in taken}

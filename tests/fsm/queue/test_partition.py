@@ -132,6 +132,17 @@ def test_a_delayed_message_is_never_leased_before_it_is_due(queue: Queue) -> Non
     assert lease(queue, 9) == [1, 0]
 
 
+def test_the_first_due_time_stays_in_memory(queue: Queue) -> None:
+    """Otherwise the leader would propose one tick after the other until the message is due."""
+    queue.put(3, delay=100)
+    queue.host.restart()
+    for _ in range(3):
+        queue.do(qc.Tick())
+    assert queue.host.machine.next_deadline() == queue.now + 100
+    queue.wait(100)
+    assert lease(queue, 9) == [0, 1, 2]
+
+
 def test_a_lease_that_may_not_end_yet_is_due_later(queue: Queue) -> None:
     """Otherwise the leader would propose one tick after the other while leases are spared after an election."""
     queue.put(1)
