@@ -42,6 +42,10 @@ if TYPE_CHECKING:
     from raftmq.client.admin.move_descriptions import PartitionMove as PartitionMove
     from raftmq.client.admin.move_descriptions import RebalancePlan as RebalancePlan
     from raftmq.client.admin.move_descriptions import ReplicationChange as ReplicationChange
+    from raftmq.client.admin.recovery import LostPartition as LostPartition
+    from raftmq.client.admin.recovery import LostPartitions as LostPartitions
+    from raftmq.client.admin.recovery import PartitionRecovery as PartitionRecovery
+    from raftmq.client.admin.recovery import ReplicaKnowledge as ReplicaKnowledge
     from raftmq.client.admin.schedules import ScheduleDescription as ScheduleDescription
     from raftmq.client.base.metrics import ConsumerMetrics as ConsumerMetrics
     from raftmq.client.base.metrics import ProducerMetrics as ProducerMetrics
@@ -111,6 +115,10 @@ _HOMES = {
     "BalancingSettings": "raftmq.client.admin.move_descriptions",
     "BrokerDrain": "raftmq.client.admin.move_descriptions",
     "LeaderTransfer": "raftmq.client.admin.move_descriptions",
+    "LostPartition": "raftmq.client.admin.recovery",
+    "LostPartitions": "raftmq.client.admin.recovery",
+    "PartitionRecovery": "raftmq.client.admin.recovery",
+    "ReplicaKnowledge": "raftmq.client.admin.recovery",
     "MovesDescription": "raftmq.client.admin.move_descriptions",
     "PartitionMove": "raftmq.client.admin.move_descriptions",
     "RebalancePlan": "raftmq.client.admin.move_descriptions",
@@ -164,6 +172,8 @@ __all__ = [
     "GroupOffset",
     "HandlerFailure",
     "LeaderTransfer",
+    "LostPartition",
+    "LostPartitions",
     "Message",
     "MessageCounts",
     "MovesDescription",
@@ -176,6 +186,7 @@ __all__ = [
     "PartitionDescription",
     "PartitionMove",
     "PartitionNames",
+    "PartitionRecovery",
     "PartitionState",
     "Partitioner",
     "Producer",
@@ -191,6 +202,7 @@ __all__ = [
     "Record",
     "RecordMetadata",
     "Reject",
+    "ReplicaKnowledge",
     "ReplicationChange",
     "Retry",
     "ScheduleDescription",

@@ -21,7 +21,7 @@ from raftmq.cli.options import (
     confirm,
 )
 from raftmq.cli.output import Json, Output, OutputOption, counted, print_json, print_table
-from raftmq.cli.placement import balancing, drain
+from raftmq.cli.placement import balancing, drain, recovery
 from raftmq.cluster_addresses import DEFAULT_BOOTSTRAP
 from raftmq.errors import UnknownBrokerError
 
@@ -147,6 +147,11 @@ app.command(
         "raftmq cluster balancing --auto --moves 8",
     ),
 )(balancing.balancing)
+app.command(
+    "recover",
+    short_help="List partitions without a majority.",
+    epilog=examples("raftmq cluster recover", "raftmq cluster recover -o json | jq '.partitions[].replicas'"),
+)(recovery.lost)
 
 
 @app.command(

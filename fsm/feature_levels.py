@@ -21,7 +21,7 @@ from raftmq.fsm import log_commands as lc
 from raftmq.fsm import metadata_commands as mc
 from raftmq.fsm.topic_kinds import TOPIC_KINDS
 
-FEATURE_LEVEL: Final = 3
+FEATURE_LEVEL: Final = 4
 """The highest level that this program knows."""
 
 METADATA_LEVELS: Final[Mapping[type[mc.MetadataCommand], int]] = {
@@ -43,6 +43,7 @@ METADATA_LEVELS: Final[Mapping[type[mc.MetadataCommand], int]] = {
     mc.AdmitReplica: 3,
     mc.SetReplicationFactor: 3,
     mc.SetBalancing: 3,
+    mc.RecoverPartition: 4,
     mc.JoinConsumerGroup: 1,
     mc.LeaveConsumerGroup: 1,
     mc.SetTargetAssignment: 1,

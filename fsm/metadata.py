@@ -33,6 +33,7 @@ from raftmq.fsm.metadata_commands import (
     MetadataCommand,
     MetadataResult,
     RaiseFeatureLevel,
+    RecoverPartition,
     RegisterNode,
     RegrantPartitions,
     Rejected,
@@ -69,6 +70,7 @@ from raftmq.fsm.metadata_nodes import (
     set_node_state,
 )
 from raftmq.fsm.metadata_producers import allocate_producer_ids, init_named_producer
+from raftmq.fsm.metadata_recoveries import recover_partition
 from raftmq.fsm.metadata_replicas import admit_replica, remove_replica, replace_replica, set_replicas
 from raftmq.fsm.metadata_tables import METADATA_GROUP, MetadataTables
 from raftmq.fsm.metadata_topics import (
@@ -78,7 +80,7 @@ from raftmq.fsm.metadata_topics import (
     delete_topic,
     set_replication_factor,
 )
-from raftmq.fsm.metadata_views import BalancingView, NodeView, PartitionView, ReplicaView, TopicView
+from raftmq.fsm.metadata_views import BalancingView, NodeView, PartitionView, RecoveryView, ReplicaView, TopicView
 from raftmq.fsm.state_machine import StateMachine, UnsupportedCommandError
 from raftmq.fsm.tables import all_rows
 from raftmq.raft.entry import GENESIS, Entry, EntryKind
@@ -257,6 +259,19 @@ class Metadata:
         found = (self._tables.partition(group_id) for group_id in self._tables.unsettled_groups())
         return tuple(partition for partition in found if partition is not None)
 
+    def recovery(self, group_id: int) -> RecoveryView | None:
+        """Return the recovery by which a group replaced one without a majority, or None."""
+        return self._tables.recovery(group_id)
+
+    def recovery_from(self, group_id: int, replica_id: int) -> RecoveryView | None:
+        """Return the recovery that kept the data of this replica, or None."""
+        kept = (group_id, replica_id)
+        return next((one for one in self.recoveries() if (one.old_group_id, one.old_replica_id) == kept), None)
+
+    def recoveries(self) -> tuple[RecoveryView, ...]:
+        """Return the recoveries of all partitions, oldest first."""
+        return self._tables.recoveries()
+
     @property
     def balancing(self) -> BalancingView:
         """How the controller moves replicas."""
@@ -364,6 +379,8 @@ def _execute(tables: MetadataTables, command: MetadataCommand, append_time_ms: i
             return set_replicas(tables, command)
         case AdmitReplica():
             return admit_replica(tables, command)
+        case RecoverPartition():
+            return recover_partition(tables, command, append_time_ms)
         case SetReplicationFactor():
             return set_replication_factor(tables, command)
         case SetBalancing():

@@ -210,6 +210,27 @@ class AdmitReplica(Command, frozen=True, tag="replica-votes"):
     replica_id: int
 
 
+class RecoverPartition(Command, frozen=True, tag="partition-recover"):
+    """Replace a group that has lost its majority by a new group, whose only founder continues the data of one replica.
+
+    The founder is on the node of the kept replica. The old group id is never used again, so every replica of the old group is
+    retired. The other replicas of the new group follow by `SetReplicas`. Result: `Done`, also when the group was replaced
+    from this replica before, or `Rejected`: UNKNOWN_PARTITION, CONFLICT if the partition changed after `expected_revision`,
+    or INVALID_ARGUMENT if the group has no such replica. The proposer checks that no majority is left.
+    """
+
+    group_id: int
+    replica_id: int
+    """The replica to keep."""
+    term: int
+    """A term that no leader of the old group has reached, as far as is known."""
+    log_end_offset: int
+    """End of the kept replica's log."""
+    known_end_offset: int
+    """The highest end of any replica's log that is known."""
+    expected_revision: int
+
+
 class SetReplicationFactor(Command, frozen=True, tag="factor="):
     """Set the number of replicas that a topic wants. The controller adds and removes replicas afterwards.
 
@@ -355,6 +376,7 @@ MetadataCommand = (
     | ReplaceReplica
     | SetReplicas
     | AdmitReplica
+    | RecoverPartition
     | SetReplicationFactor
     | SetBalancing
     | JoinConsumerGroup

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 from raftmq.fsm.consumer_groups import ConsumerGroups
 from raftmq.fsm.expiry_clock import ExpiryClock
-from raftmq.fsm.metadata_views import NodeView, PartitionView, ReplicaView, TopicView
+from raftmq.fsm.metadata_views import NodeView, PartitionView, RecoveryView, ReplicaView, TopicView
 from raftmq.fsm.producer_names import ProducerNames
 from raftmq.fsm.tables import DirtyRow, Row, RowSource, Table, load_rows, number_table, take_dirty, text_table
 
@@ -80,6 +80,7 @@ class MetadataTables:
         self.consumer_groups = ConsumerGroups(7, 8)
         self.expiry = ExpiryClock(9)
         """The clock by which names of producers are forgotten."""
+        self._recoveries: Table[int, RecoveryView] = number_table(10, RecoveryView)
         self.cluster = ClusterRow()
         self._node_by_uuid: dict[str, NodeView] = {}
         self._topic_by_name: dict[str, TopicView] = {}
@@ -148,6 +149,14 @@ class MetadataTables:
         """Return the node that holds a replica, unless the replica is lost."""
         return self._replica_nodes.get((group_id, replica_id))
 
+    def recovery(self, group_id: int) -> RecoveryView | None:
+        """Return the recovery that created a group, or None."""
+        return self._recoveries.get(group_id)
+
+    def recoveries(self) -> tuple[RecoveryView, ...]:
+        """Return all recoveries by the group that they created, so oldest first."""
+        return tuple(recovery for _, recovery in self._recoveries.ordered())
+
     # ------------------------------------------------------------------------------------------------------------ writing
 
     def update_cluster(self, **changes: object) -> None:
@@ -192,6 +201,9 @@ class MetadataTables:
             partition = self._partitions.by_key[group_id]
             self._drop_partition_indexes(partition)
             self._partitions.delete(group_id)
+        for recovery in self.recoveries():
+            if recovery.topic_id == topic.topic_id:
+                self._recoveries.delete(recovery.group_id)
         self._topics.delete(topic.topic_id)
         del self._topic_by_name[topic.name]
 
@@ -204,6 +216,24 @@ class MetadataTables:
             self._drop_partition_indexes(old)
         self._partitions.put(partition.group_id, partition)
         self._add_partition_indexes(partition)
+
+    def replace_partition(self, topic: TopicView, old: PartitionView, new: PartitionView) -> None:
+        """Replace a partition's group by another one. The old group id then belongs to no partition."""
+        self._drop_partition_indexes(old)
+        self._partitions.delete(old.group_id)
+        self.put_partition(new)
+        group_ids = tuple(new.group_id if one == old.group_id else one for one in topic.group_ids)
+        self.put_topic(msgspec.structs.replace(topic, group_ids=group_ids, revision=self.index))
+
+    def put_recovery(self, recovery: RecoveryView) -> None:
+        """Insert a recovery's row."""
+        self._touch()
+        self._recoveries.put(recovery.group_id, recovery)
+
+    def delete_recovery(self, group_id: int) -> None:
+        """Delete a recovery's row."""
+        self._touch()
+        self._recoveries.delete(group_id)
 
     # --------------------------------------------------------------------------------------------------------------- rows
 
@@ -218,6 +248,7 @@ class MetadataTables:
             *(self._cluster, self._nodes, self._retired_uuids, self._topics, self._partitions, self.producer_names),
             *self.consumer_groups.sources,
             self.expiry,
+            self._recoveries,
         )
 
     def restore(self, rows: tuple[Row, ...]) -> None:

@@ -72,6 +72,31 @@ class PartitionView(msgspec.Struct, frozen=True):
         return bool(self.retiring) or any(replica.is_newcomer for replica in self.replicas)
 
 
+class RecoveryView(msgspec.Struct, frozen=True):
+    """An unsafe recovery: a partition lost its majority, and one replica founded a new group with the data that it had. Level 4."""
+
+    group_id: int
+    """The group that replaced the old one."""
+    topic_id: int
+    partition: int
+    old_group_id: int
+    """The group without a majority. It is never served again."""
+    old_replica_id: int
+    """The replica of the old group whose data was kept."""
+    node_id: int
+    """The node that held it."""
+    term: int
+    """The first leader of the new group has a later term."""
+    log_end_offset: int
+    """End of the kept log when the operator decided. Records from here on may be lost."""
+    known_end_offset: int
+    """The highest end of any replica's log that was known then, which is a lower bound of what was lost."""
+    other_node_ids: tuple[int, ...]
+    """The nodes of the old group's other replicas."""
+    recovered_at_ms: int
+    """Append time of the command."""
+
+
 class BalancingView(msgspec.Struct, frozen=True):
     """How the controller moves replicas."""
 

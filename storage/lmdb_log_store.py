@@ -17,11 +17,13 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from raftmq.errors import invariant
 from raftmq.raft.core import RestoredState
 from raftmq.raft.entry import Entry, EntryHeader, LogPosition
 from raftmq.raft.hard_state import HardState
+from raftmq.raft.membership import Membership
 from raftmq.raft.messages import SnapshotMeta
 from raftmq.storage.disk_space import COPY_SUFFIX, NEW_SUFFIX, remove_leftovers
 from raftmq.storage.durable_files import make_directory, replace_file, sync_file
@@ -65,7 +67,9 @@ from raftmq.storage.state_codec import StateMeta
 from raftmq.storage.state_copy import LmdbStateCopy, copying
 from raftmq.storage.state_store import BoundedRange, FilePart, LocatedBody, StagedState, StateCopy, StateWrite
 from raftmq.storage.trash import Trash
-from raftmq.types import GroupId, LogIndex, Offset, ReplicaId
+from raftmq.types import GroupId, LogIndex, Offset, ReplicaId, Term
+
+FileT = TypeVar("FileT", bound=LmdbFile)
 
 GIB = 1024**3
 MIB = 1024**2
@@ -107,6 +111,17 @@ def _closed_on_error(file: LmdbFile) -> Iterator[None]:
     except BaseException:
         file.detach()
         raise
+
+
+def _opened_as(old: ReplicaKey, key: ReplicaKey, open_as: Callable[[ReplicaKey], FileT]) -> FileT:
+    """Open a file that belongs to `old`, or already to `key` after a crash. Raises the error of the first attempt."""
+    try:
+        return open_as(old)
+    except DamagedReplicaError as error:
+        try:
+            return open_as(key)
+        except DamagedReplicaError:
+            raise error from None
 
 
 class LmdbLogStore:
@@ -299,6 +314,67 @@ class LmdbLogStore:
         del self._replicas[key]
         for part in FilePart:
             self._without_holes.pop((key, part), None)
+
+    def found(self, key: ReplicaKey, old: ReplicaKey, term: Term) -> None:
+        """Turn the files of the closed replica `old` into those of `key`, the only founder of a new group with the same data.
+
+        Log and state stay as they are: entries that were not committed will be, since the founder leads alone. It takes no space, and
+        after a crash at any point the call can be repeated.
+
+        Args:
+            key: The founder. It must not be open.
+            old: The replica of a group that has lost its majority.
+            term: The founder votes only in later terms.
+
+        Raises:
+            MissingReplicaError: There are no files of `old`.
+            DamagedReplicaError: They are damaged.
+        """
+        if self.exists(key):
+            self._rename(key, old)  # a crash ended an earlier attempt
+            return
+        if not self.exists(old):
+            raise MissingReplicaError(key, f"replica {old.replica_id} of group {old.group_id} has no file to continue")
+        membership = Membership((key.replica_id,))
+        replica = _opened_as(old, key, lambda owner: self._log_of(owner, old))
+        with _closed_on_error(replica):
+            state_index = replica.meta.state_index
+            if replica.has_state_file:
+                state_index = self._found_state(key, old, replica, membership)
+            hard_state = replica.meta.hard_state
+            hard_state = HardState(Term(max(term, hard_state.term)), ReplicaId(0), hard_state.commit_index)
+            replica.become(key, hard_state, membership, state_index)
+        replica.detach()
+        self._rename(key, old)
+
+    def _found_state(self, key: ReplicaKey, old: ReplicaKey, replica: LmdbReplica, membership: Membership) -> LogIndex:
+        state = _opened_as(old, key, lambda owner: self._state_of(owner, old, key))
+        with _closed_on_error(state):
+            self._match(replica, state.meta)
+            state.become(key, membership)
+        state.detach()
+        return state.meta.state_index
+
+    def _log_of(self, owner: ReplicaKey, old: ReplicaKey) -> LmdbReplica:
+        touch = self.board.touch if self.board is not None else None
+        return LmdbReplica(owner, self.path(old), self._map_bytes, self._verify, touch, self._undisturbed)
+
+    def _state_of(self, owner: ReplicaKey, old: ReplicaKey, key: ReplicaKey) -> LmdbStateFile:
+        path = next((path for path in (self.state_path(old), self.state_path(key)) if path.is_file()), None)
+        if path is None:
+            raise MissingReplicaError(key, "its state file is missing")
+        touch = self.board.touch if self.board is not None else None
+        return LmdbStateFile(owner, path, self._map_bytes, self._verify, touch, self._undisturbed)
+
+    def _rename(self, key: ReplicaKey, old: ReplicaKey) -> None:
+        """Rename the files. The log's comes last, since the replica exists from then on."""
+        for source, target in ((self.state_path(old), self.state_path(key)), (self.path(old), self.path(key))):
+            if source.is_file():
+                try:
+                    replace_file(source, target)
+                except OSError as error:
+                    raise CommitFailedError(key, f"its file could not be put in place: {error}") from error
+            lock_path(source).unlink(missing_ok=True)
 
     def retire(self, key: ReplicaKey) -> None:
         """See `LogStore.retire`. Does nothing if there is no file: it was moved before a crash."""

@@ -5,14 +5,17 @@ One thread at a time writes (the replica's writer). `meta` mirrors the durable m
 
 from __future__ import annotations
 
+import dataclasses
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from raftmq.errors import invariant
 from raftmq.raft.core import RestoredState
-from raftmq.raft.entry import Entry, EntryHeader
+from raftmq.raft.entry import Entry, EntryHeader, EntryKind
+from raftmq.raft.hard_state import HardState
+from raftmq.raft.membership import Membership
 from raftmq.storage.checksum import seal
 from raftmq.storage.entry_codec import (
     ROW_OVERHEAD_BYTES,
@@ -46,15 +49,18 @@ from raftmq.storage.page_warming import warm_opening
 from raftmq.storage.pending_state_write import plan_log_write
 from raftmq.storage.pending_write import PendingWrite, plan_write
 from raftmq.storage.replica_codec import (
+    FORMAT_VERSION,
     FORMAT_WITH_STATE_FILE,
     FORMATS,
     IDENTITY_KEY,
     META_KEY,
     CommitNote,
+    Identity,
     ReplicaMeta,
     check_identity,
     decode_meta,
     decode_note,
+    encode_identity,
     encode_meta,
     replica_transaction_id,
 )
@@ -65,6 +71,10 @@ from raftmq.types import LogIndex, Offset
 
 if TYPE_CHECKING:
     from lmdb import Transaction, _Database
+
+
+_SLICE_BYTES = 8 * 1024 * 1024
+"""Bytes of the log that are in memory together while a file gets another owner."""
 
 
 class LmdbReplica(LmdbFile):
@@ -227,6 +237,36 @@ class LmdbReplica(LmdbFile):
                 added=added,
                 rows=len(log_rows),
             )
+
+    def become(self, key: ReplicaKey, hard_state: HardState, membership: Membership, state_index: LogIndex) -> None:
+        """Give the file another owner, which founds a new group with this log and state. The caller closes the file afterwards.
+
+        Changes of membership after `state_index` name replicas of the old group, and would be applied in the new one. They become
+        empty entries, which take no offsets either.
+        """
+        meta = dataclasses.replace(self.meta, hard_state=hard_state, membership=membership)
+        emptied = [
+            dataclasses.replace(entry, kind=EntryKind.EMPTY, payload=b"")
+            for entry in self._entries_after(state_index)
+            if entry.kind is EntryKind.MEMBERSHIP
+        ]
+        if emptied:
+            self._unverify_from(emptied[0].index)
+        version = FORMAT_WITH_STATE_FILE if self.has_state_file else FORMAT_VERSION
+        identity = encode_identity(Identity(version, key.group_id, key.replica_id))
+        with committing(self.key), self.environment.begin(write=True) as transaction:
+            transaction.put(IDENTITY_KEY, identity, db=self._databases.meta)
+            for entry in emptied:
+                transaction.put(encode_key(entry.index), encode_entry(entry), db=self._databases.log)
+            self._put_meta(transaction, meta, meta.last_index)
+        self.meta = meta
+
+    def _entries_after(self, index: LogIndex) -> Iterator[Entry]:
+        first, last = LogIndex(max(index, self.meta.position.index) + 1), self.meta.last_index
+        while first <= last:
+            found = self.entries(first, last, _SLICE_BYTES)
+            yield from found
+            first = LogIndex(found[-1].index + 1)
 
     def delete_truncated(self, rows_max: int) -> bool:
         """Delete up to `rows_max` rows before the truncation point. Return True if more are left."""

@@ -6,6 +6,7 @@ memory and is replaced after each commit.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import threading
 import time
@@ -14,6 +15,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from raftmq.raft.membership import Membership
 from raftmq.storage.checksum import CHECKSUM_BYTES, is_intact, seal
 from raftmq.storage.entry_codec import CodecError
 from raftmq.storage.lmdb_env import (
@@ -37,7 +39,7 @@ from raftmq.storage.pending_state_write import (
     check_state_rows,
     plan_state_write,
 )
-from raftmq.storage.replica_codec import IDENTITY_KEY, check_identity
+from raftmq.storage.replica_codec import IDENTITY_KEY, Identity, check_identity, encode_identity
 from raftmq.storage.row_scrub import ScrubPlace, ScrubSlice, read_state_slice
 from raftmq.storage.row_stream import KeyRange, Row, RowStream
 from raftmq.storage.state_codec import (
@@ -139,6 +141,15 @@ class LmdbStateFile(LmdbFile):
                 self._change(transaction, write.rows)
                 self._put_meta(transaction, meta)
             self.meta = meta
+
+    def become(self, key: ReplicaKey, membership: Membership) -> None:
+        """Give the file another owner, as `LmdbReplica.become` does. The caller closes the file afterwards."""
+        meta = dataclasses.replace(self.meta, membership=membership)
+        identity = encode_identity(Identity(FORMAT_VERSION, key.group_id, key.replica_id))
+        with self._writing, committing(self.key), self.environment.begin(write=True) as transaction:
+            transaction.put(IDENTITY_KEY, identity, db=self._databases.meta)
+            self._put_meta(transaction, meta)
+        self.meta = meta
 
     def evacuate(self, bodies: Sequence[LocatedBody]) -> None:
         """Write the bodies of those messages that still have a location, and move `evacuated_through` to the last of all."""

@@ -116,6 +116,16 @@ class CatchUp(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FIRE_ONCE: _ClassVar[CatchUp]
     FIRE_ALL: _ClassVar[CatchUp]
 
+class ReplicaCondition(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    UNREACHABLE: _ClassVar[ReplicaCondition]
+    SERVED: _ClassVar[ReplicaCondition]
+    STARTING: _ClassVar[ReplicaCondition]
+    NOT_SERVED: _ClassVar[ReplicaCondition]
+    QUARANTINED: _ClassVar[ReplicaCondition]
+    REBUILDING: _ClassVar[ReplicaCondition]
+    LOST: _ClassVar[ReplicaCondition]
+
 class MoveReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     REQUESTED: _ClassVar[MoveReason]
@@ -212,6 +222,13 @@ REDRIVE_JOB: JobKind
 SKIP_MISSED: CatchUp
 FIRE_ONCE: CatchUp
 FIRE_ALL: CatchUp
+UNREACHABLE: ReplicaCondition
+SERVED: ReplicaCondition
+STARTING: ReplicaCondition
+NOT_SERVED: ReplicaCondition
+QUARANTINED: ReplicaCondition
+REBUILDING: ReplicaCondition
+LOST: ReplicaCondition
 REQUESTED: MoveReason
 DRAIN: MoveReason
 REPLICATION_FACTOR: MoveReason
@@ -1966,6 +1983,127 @@ class RaiseFeatureLevelResponse(_message.Message):
     metadata_revision: int
     level: int
     def __init__(self, metadata_revision: _Optional[int] = ..., level: _Optional[int] = ...) -> None: ...
+
+class ReplicaKnowledge(_message.Message):
+    __slots__ = ("broker_id", "replica_id", "condition", "reason", "term", "last_index", "commit_index", "log_start_offset", "log_end_offset", "high_watermark", "leader_broker_id", "unreachable_ms")
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
+    CONDITION_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    LAST_INDEX_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_INDEX_FIELD_NUMBER: _ClassVar[int]
+    LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LOG_END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    LEADER_BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    UNREACHABLE_MS_FIELD_NUMBER: _ClassVar[int]
+    broker_id: int
+    replica_id: int
+    condition: ReplicaCondition
+    reason: str
+    term: int
+    last_index: int
+    commit_index: int
+    log_start_offset: int
+    log_end_offset: int
+    high_watermark: int
+    leader_broker_id: int
+    unreachable_ms: int
+    def __init__(self, broker_id: _Optional[int] = ..., replica_id: _Optional[int] = ..., condition: _Optional[_Union[ReplicaCondition, str]] = ..., reason: _Optional[str] = ..., term: _Optional[int] = ..., last_index: _Optional[int] = ..., commit_index: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., leader_broker_id: _Optional[int] = ..., unreachable_ms: _Optional[int] = ...) -> None: ...
+
+class LostPartition(_message.Message):
+    __slots__ = ("topic", "partition", "group_id", "replicas")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    group_id: int
+    replicas: _containers.RepeatedCompositeFieldContainer[ReplicaKnowledge]
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., group_id: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaKnowledge, _Mapping]]] = ...) -> None: ...
+
+class PartitionRecovery(_message.Message):
+    __slots__ = ("topic", "partition", "kept_broker_id", "log_end_offset", "known_end_offset", "other_broker_ids", "recovered_at_ms", "leader_epoch")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    KEPT_BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    LOG_END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    OTHER_BROKER_IDS_FIELD_NUMBER: _ClassVar[int]
+    RECOVERED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    kept_broker_id: int
+    log_end_offset: int
+    known_end_offset: int
+    other_broker_ids: _containers.RepeatedScalarFieldContainer[int]
+    recovered_at_ms: int
+    leader_epoch: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., kept_broker_id: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., known_end_offset: _Optional[int] = ..., other_broker_ids: _Optional[_Iterable[int]] = ..., recovered_at_ms: _Optional[int] = ..., leader_epoch: _Optional[int] = ...) -> None: ...
+
+class ListLostPartitionsRequest(_message.Message):
+    __slots__ = ("topic",)
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    def __init__(self, topic: _Optional[str] = ...) -> None: ...
+
+class ListLostPartitionsResponse(_message.Message):
+    __slots__ = ("count", "partitions", "recoveries")
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    RECOVERIES_FIELD_NUMBER: _ClassVar[int]
+    count: int
+    partitions: _containers.RepeatedCompositeFieldContainer[LostPartition]
+    recoveries: _containers.RepeatedCompositeFieldContainer[PartitionRecovery]
+    def __init__(self, count: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[LostPartition, _Mapping]]] = ..., recoveries: _Optional[_Iterable[_Union[PartitionRecovery, _Mapping]]] = ...) -> None: ...
+
+class DescribeReplicasRequest(_message.Message):
+    __slots__ = ("group_ids",)
+    GROUP_IDS_FIELD_NUMBER: _ClassVar[int]
+    group_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, group_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class DescribeReplicasResponse(_message.Message):
+    __slots__ = ("replicas",)
+    class Replica(_message.Message):
+        __slots__ = ("group_id", "replica")
+        GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+        REPLICA_FIELD_NUMBER: _ClassVar[int]
+        group_id: int
+        replica: ReplicaKnowledge
+        def __init__(self, group_id: _Optional[int] = ..., replica: _Optional[_Union[ReplicaKnowledge, _Mapping]] = ...) -> None: ...
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    replicas: _containers.RepeatedCompositeFieldContainer[DescribeReplicasResponse.Replica]
+    def __init__(self, replicas: _Optional[_Iterable[_Union[DescribeReplicasResponse.Replica, _Mapping]]] = ...) -> None: ...
+
+class RecoverPartitionRequest(_message.Message):
+    __slots__ = ("topic", "partition", "keep_broker_id", "unsafe", "dry_run", "group_id", "metadata_revision")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    KEEP_BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    UNSAFE_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    keep_broker_id: int
+    unsafe: bool
+    dry_run: bool
+    group_id: int
+    metadata_revision: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., keep_broker_id: _Optional[int] = ..., unsafe: bool = ..., dry_run: bool = ..., group_id: _Optional[int] = ..., metadata_revision: _Optional[int] = ...) -> None: ...
+
+class RecoverPartitionResponse(_message.Message):
+    __slots__ = ("metadata_revision", "recovery")
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    RECOVERY_FIELD_NUMBER: _ClassVar[int]
+    metadata_revision: int
+    recovery: PartitionRecovery
+    def __init__(self, metadata_revision: _Optional[int] = ..., recovery: _Optional[_Union[PartitionRecovery, _Mapping]] = ...) -> None: ...
 
 class PartitionName(_message.Message):
     __slots__ = ("topic", "partition")

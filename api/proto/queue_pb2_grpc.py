@@ -1838,6 +1838,16 @@ class AdminStub(object):
                 request_serializer=raftmq_dot_proto_dot_queue__pb2.SetBalancingRequest.SerializeToString,
                 response_deserializer=raftmq_dot_proto_dot_queue__pb2.SetBalancingResponse.FromString,
                 _registered_method=True)
+        self.ListLostPartitions = channel.unary_unary(
+                '/raftmq.v1.Admin/ListLostPartitions',
+                request_serializer=raftmq_dot_proto_dot_queue__pb2.ListLostPartitionsRequest.SerializeToString,
+                response_deserializer=raftmq_dot_proto_dot_queue__pb2.ListLostPartitionsResponse.FromString,
+                _registered_method=True)
+        self.RecoverPartition = channel.unary_unary(
+                '/raftmq.v1.Admin/RecoverPartition',
+                request_serializer=raftmq_dot_proto_dot_queue__pb2.RecoverPartitionRequest.SerializeToString,
+                response_deserializer=raftmq_dot_proto_dot_queue__pb2.RecoverPartitionResponse.FromString,
+                _registered_method=True)
         self.RegisterBroker = channel.unary_unary(
                 '/raftmq.v1.Admin/RegisterBroker',
                 request_serializer=raftmq_dot_proto_dot_queue__pb2.RegisterBrokerRequest.SerializeToString,
@@ -1857,6 +1867,11 @@ class AdminStub(object):
                 '/raftmq.v1.Admin/DescribePartitions',
                 request_serializer=raftmq_dot_proto_dot_queue__pb2.DescribePartitionsRequest.SerializeToString,
                 response_deserializer=raftmq_dot_proto_dot_queue__pb2.DescribePartitionsResponse.FromString,
+                _registered_method=True)
+        self.DescribeReplicas = channel.unary_unary(
+                '/raftmq.v1.Admin/DescribeReplicas',
+                request_serializer=raftmq_dot_proto_dot_queue__pb2.DescribeReplicasRequest.SerializeToString,
+                response_deserializer=raftmq_dot_proto_dot_queue__pb2.DescribeReplicasResponse.FromString,
                 _registered_method=True)
         self.DescribeBroker = channel.unary_unary(
                 '/raftmq.v1.Admin/DescribeBroker',
@@ -1975,6 +1990,20 @@ class AdminServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListLostPartitions(self, request, context):
+        """Lists the partitions that have lost their majority, with what is known of their replicas, and the recoveries of earlier ones.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RecoverPartition(self, request, context):
+        """Revives a partition without a majority as a new group from one replica. Acknowledged records may be lost.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def RegisterBroker(self, request, context):
         """From a broker to any formed broker (which asks the metadata leader): it joins, or announces its addresses.
         """
@@ -1998,6 +2027,13 @@ class AdminServicer(object):
 
     def DescribePartitions(self, request, context):
         """From a broker to the leader of partitions, on behalf of DescribeTopic: the state of the partitions.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DescribeReplicas(self, request, context):
+        """From the metadata leader to another broker, on behalf of ListLostPartitions: what its replicas of these groups hold.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -2093,6 +2129,16 @@ def add_AdminServicer_to_server(servicer, server):
                     request_deserializer=raftmq_dot_proto_dot_queue__pb2.SetBalancingRequest.FromString,
                     response_serializer=raftmq_dot_proto_dot_queue__pb2.SetBalancingResponse.SerializeToString,
             ),
+            'ListLostPartitions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListLostPartitions,
+                    request_deserializer=raftmq_dot_proto_dot_queue__pb2.ListLostPartitionsRequest.FromString,
+                    response_serializer=raftmq_dot_proto_dot_queue__pb2.ListLostPartitionsResponse.SerializeToString,
+            ),
+            'RecoverPartition': grpc.unary_unary_rpc_method_handler(
+                    servicer.RecoverPartition,
+                    request_deserializer=raftmq_dot_proto_dot_queue__pb2.RecoverPartitionRequest.FromString,
+                    response_serializer=raftmq_dot_proto_dot_queue__pb2.RecoverPartitionResponse.SerializeToString,
+            ),
             'RegisterBroker': grpc.unary_unary_rpc_method_handler(
                     servicer.RegisterBroker,
                     request_deserializer=raftmq_dot_proto_dot_queue__pb2.RegisterBrokerRequest.FromString,
@@ -2112,6 +2158,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.DescribePartitions,
                     request_deserializer=raftmq_dot_proto_dot_queue__pb2.DescribePartitionsRequest.FromString,
                     response_serializer=raftmq_dot_proto_dot_queue__pb2.DescribePartitionsResponse.SerializeToString,
+            ),
+            'DescribeReplicas': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeReplicas,
+                    request_deserializer=raftmq_dot_proto_dot_queue__pb2.DescribeReplicasRequest.FromString,
+                    response_serializer=raftmq_dot_proto_dot_queue__pb2.DescribeReplicasResponse.SerializeToString,
             ),
             'DescribeBroker': grpc.unary_unary_rpc_method_handler(
                     servicer.DescribeBroker,
@@ -2564,6 +2615,60 @@ class Admin(object):
             _registered_method=True)
 
     @staticmethod
+    def ListLostPartitions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/raftmq.v1.Admin/ListLostPartitions',
+            raftmq_dot_proto_dot_queue__pb2.ListLostPartitionsRequest.SerializeToString,
+            raftmq_dot_proto_dot_queue__pb2.ListLostPartitionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RecoverPartition(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/raftmq.v1.Admin/RecoverPartition',
+            raftmq_dot_proto_dot_queue__pb2.RecoverPartitionRequest.SerializeToString,
+            raftmq_dot_proto_dot_queue__pb2.RecoverPartitionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def RegisterBroker(request,
             target,
             options=(),
@@ -2661,6 +2766,33 @@ class Admin(object):
             '/raftmq.v1.Admin/DescribePartitions',
             raftmq_dot_proto_dot_queue__pb2.DescribePartitionsRequest.SerializeToString,
             raftmq_dot_proto_dot_queue__pb2.DescribePartitionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeReplicas(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/raftmq.v1.Admin/DescribeReplicas',
+            raftmq_dot_proto_dot_queue__pb2.DescribeReplicasRequest.SerializeToString,
+            raftmq_dot_proto_dot_queue__pb2.DescribeReplicasResponse.FromString,
             options,
             channel_credentials,
             insecure,

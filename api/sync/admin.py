@@ -19,6 +19,7 @@ from raftmq.client.admin.move_descriptions import (
     RebalancePlan,
     ReplicationChange,
 )
+from raftmq.client.admin.recovery import LostPartitions, PartitionRecovery
 from raftmq.client.admin.schedules import CatchUp, ScheduleDescription
 from raftmq.client.connection.transport import Transport
 from raftmq.sync.client import SyncClient
@@ -254,6 +255,27 @@ class Admin(SyncClient):
     def transfer_leader(self, topic: str, partition: int, broker_id: int | None = None) -> LeaderTransfer:
         """Transfer the leadership of a partition. See `raftmq.Admin.transfer_leader`."""
         return self._run(lambda: self._client.transfer_leader(topic, partition, broker_id))
+
+    def list_lost_partitions(self, topic: str | None = None) -> LostPartitions:
+        """List the partitions without a majority. See `raftmq.Admin.list_lost_partitions`."""
+        return self._run(lambda: self._client.list_lost_partitions(topic))
+
+    def recover_partition(
+        self,
+        topic: str,
+        partition: int,
+        keep_broker_id: int,
+        *,
+        unsafe: bool,
+        dry_run: bool = False,
+        group_id: int | None = None,
+    ) -> PartitionRecovery:
+        """Revive a partition without a majority from one replica. See `raftmq.Admin.recover_partition`."""
+        return self._run(
+            lambda: self._client.recover_partition(
+                topic, partition, keep_broker_id, unsafe=unsafe, dry_run=dry_run, group_id=group_id
+            )
+        )
 
     def set_replication_factor(
         self, topic: str, replication_factor: int, *, dry_run: bool = False

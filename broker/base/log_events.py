@@ -77,6 +77,10 @@ EVENTS: Final[Mapping[str, str]] = {
     "It is opened nevertheless, and every read checks its data",
     "last_exit_by_fault": "The previous process died of a memory fault, such as a page that the disk cannot read. `replicas` are those whose "
     "files it read last (group-replica), `reason` its stacks. They are verified before they are opened. Check the disk",
+    "partition_recovered": "An operator revived a partition without a majority from the replica on the broker `peer_id`. Records from `offset` on that "
+    "only the other brokers had are lost",
+    "group_recovered": "On an operator's order a replica of a group without a majority founded a new group with its data. Records that only the "
+    "others had are lost",
     "replica_retired": "The file of a replica that metadata no longer wants was moved to the trash",
     "replica_postponed": "The replica's file is temporarily unreadable. The read is repeated",
     "replica_not_served": "A replica that metadata wants here cannot be served, for the `reason`, of the kind `error_code`. It is tried again "
@@ -157,6 +161,10 @@ FIELDS: Final[Mapping[str, str]] = {
     "peer_id": "another broker",
     "group_id": "a Raft group: 0 is the metadata, others are partitions (`raftmq topic describe` names them)",
     "replica_id": "a replica of a group, never used twice",
+    "old_group_id": "the group that `group_id` replaces",
+    "old_replica_id": "the replica whose data was kept",
+    "topic": "the topic's name",
+    "partition": "the partition's number",
     "replicas": "replica ids, or their number",
     "term": "the group's term",
     "index": "a Raft index",

@@ -22,6 +22,7 @@ from raftmq.storage.lmdb_log_store import LmdbLogStore
 from raftmq.storage.log_store import ReplicaKey
 from raftmq.storage.registry import LOST_NODE_ADVICE, STALE_DIRECTORY_ADVICE, Registry
 from raftmq.storage.row_stream import ClosableRows
+from raftmq.types import Term
 
 log = structlog.get_logger(__name__)
 
@@ -102,6 +103,20 @@ def create_replica(
         problem = _find_problem(store, key) or _difference(store, key, state)
         if problem is not None:
             raise DamagedReplicaError(key, f"the registry does not know its file: {problem}") from None
+    registry.add_replica(key)
+    registry.mark_open([key])
+
+
+def found_replica(store: LmdbLogStore, registry: Registry, key: ReplicaKey, old: ReplicaKey, term: Term) -> None:
+    """Have a replica found a new group with the files of one whose group has lost its majority. Only then may it speak.
+
+    A crash between the steps is harmless: the files say whose they are, and the registry row comes last.
+
+    Raises:
+        DamagedReplicaError, MissingReplicaError: The old replica cannot be continued.
+    """
+    store.close(old)
+    store.found(key, old, term)
     registry.add_replica(key)
     registry.mark_open([key])
 

@@ -16,7 +16,7 @@ from typing import TypeVar
 import structlog
 from raftmq.broker.base.log_throttle import LogThrottle
 from raftmq.broker.base.supervisor import Supervisor, Work, is_fatal
-from raftmq.broker.cluster.replica_files import create_replica, open_replica
+from raftmq.broker.cluster.replica_files import create_replica, found_replica, open_replica
 from raftmq.broker.cluster.unserved import NotServed, NotServedReason, Trouble, reason_of
 from raftmq.broker.partitions.kinds import TopicKind, kind_of
 from raftmq.broker.partitions.partition import Partition
@@ -26,7 +26,7 @@ from raftmq.broker.replica.replica import Replica
 from raftmq.broker.replica.writers import Writers
 from raftmq.errors import InvariantError
 from raftmq.fsm.metadata import Metadata
-from raftmq.fsm.metadata_views import PartitionView, ReplicaView
+from raftmq.fsm.metadata_views import PartitionView, RecoveryView, ReplicaView
 from raftmq.fsm.state_machine import DiskBackedMachine, StateMachine
 from raftmq.raft.core import RestoredState
 from raftmq.raft.membership import Membership
@@ -36,7 +36,7 @@ from raftmq.storage.log_store import ReplicaKey
 from raftmq.storage.registry import Registry
 from raftmq.storage.registry_codec import ReplicaState
 from raftmq.storage.state_store import FilePart
-from raftmq.types import METADATA_GROUP_ID, NO_NODE, GroupId, NodeId, ReplicaId
+from raftmq.types import METADATA_GROUP_ID, NO_NODE, GroupId, NodeId, ReplicaId, Term
 
 log = structlog.get_logger(__name__)
 
@@ -179,8 +179,24 @@ class ReplicaManager:
             and row is not None
             and row.state is not ReplicaState.RETIRED
             and self._metadata.is_replica_retired(*key)
+            and not self._is_to_be_continued(key)
             and key != self._engine.replicas[METADATA_GROUP_ID].key
         )
+
+    def _is_to_be_continued(self, key: ReplicaKey) -> bool:
+        """Return whether the founder of a new group still waits for this replica's files, or failed to continue them.
+
+        They may be the last copy of the data, and only the operator can give that up.
+        """
+        recovery = self._metadata.recovery_from(*key) if self._metadata is not None else None
+        if recovery is None:
+            return False
+        wanted = self._wanted_of(GroupId(recovery.group_id))
+        partition = self._partition_of(wanted) if wanted is not None else None
+        if wanted is None or partition is None or not _is_founder(wanted, partition):
+            return False
+        row = self._registry.replica(wanted)
+        return row is None or row.state is ReplicaState.QUARANTINED
 
     def _must_open(self, key: ReplicaKey) -> bool:
         return key not in self.broken and not self._is_served(key) and self._is_due(key)
@@ -252,7 +268,10 @@ class ReplicaManager:
             kind = kind_of(self._metadata, partition)
             machine = kind.new_state_machine()
             is_new = not self._registry.has_replica(key)
-            if is_new:
+            recovery = self._metadata.recovery(key.group_id)
+            if is_new and recovery is not None and _is_founder(key, partition):
+                await self._continue(key, recovery)
+            elif is_new:
                 await self._create(key, partition, has_state_file=isinstance(machine, DiskBackedMachine))
             else:
                 marking = self._marked.pop(key, None)
@@ -279,6 +298,25 @@ class ReplicaManager:
         create = partial(create_replica, self._store, self._registry, key, state, has_state_file=has_state_file)
         await self.on_writer(key, create)
 
+    async def _continue(self, key: ReplicaKey, recovery: RecoveryView) -> None:
+        """Have the founder of a group continue the data of a replica here, whose group has lost its majority."""
+        old = _kept_by(recovery)
+        if not self._registry.has_replica(old):
+            raise MissingReplicaError(key, f"this broker holds no replica {old.replica_id} of group {old.group_id}")
+        if self._is_served(old):
+            self._end_service(old)
+        await self.on_writer(old, lambda: self._store.close(old))
+        self._writers.forget(old)
+        term = Term(recovery.term)
+        await self.on_writer(key, lambda: found_replica(self._store, self._registry, key, old, term))
+        await self._loop.run_in_executor(None, self._registry.retire_replica, old)
+        self.broken.pop(old, None)
+        self._troubles.pop(old, None)
+        log.warning(
+            "group_recovered", group_id=key.group_id, replica_id=key.replica_id, old_group_id=old.group_id,
+            old_replica_id=old.replica_id,
+        )  # fmt: skip
+
     def _serve(self, replica: Replica[StateMachine], kind: TopicKind[Partition]) -> None:
         key = replica.key
         self._served.add(key)
@@ -291,15 +329,18 @@ class ReplicaManager:
     async def _retire(self, key: ReplicaKey) -> None:
         hosted = self._engine.replicas.get(key.group_id)
         if hosted is None or hosted.key == key:
-            self._engine.remove_group(key.group_id)
-            self._engine.leadership.forget(key.group_id)
-            self._on_changed(key.group_id)
+            self._end_service(key)
         await self.on_writer(key, lambda: self._store.retire(key))
         self._writers.forget(key)
         await self._loop.run_in_executor(None, self._registry.retire_replica, key)
         self.broken.pop(key, None)
         self._troubles.pop(key, None)
         log.info("replica_retired", group_id=key.group_id, replica_id=key.replica_id)
+
+    def _end_service(self, key: ReplicaKey) -> None:
+        self._engine.remove_group(key.group_id)
+        self._engine.leadership.forget(key.group_id)
+        self._on_changed(key.group_id)
 
     # ------------------------------------------------------------------------------------------------ unserved replicas
 
@@ -368,6 +409,14 @@ def _replica_on(partition: PartitionView, node_id: NodeId) -> ReplicaView | None
         if replica.node_id == node_id and not replica.is_lost:
             return replica
     return None
+
+
+def _is_founder(key: ReplicaKey, partition: PartitionView) -> bool:
+    return any(founder.replica_id == key.replica_id for founder in partition.creation_replicas)
+
+
+def _kept_by(recovery: RecoveryView) -> ReplicaKey:
+    return ReplicaKey(GroupId(recovery.old_group_id), ReplicaId(recovery.old_replica_id))
 
 
 def _node_lookup(metadata: Metadata, group_id: GroupId) -> Callable[[ReplicaId], NodeId]:

@@ -113,6 +113,10 @@ class ClusterView:
         """Return whether this node's control channel to that node is up (True for itself)."""
         return self._peers.is_connected(node_id)
 
+    def unreachable_seconds(self, node_id: NodeId) -> float:
+        """Return the time for which this node has not been connected to that node, 0 if it is."""
+        return 0.0 if self.is_connected(node_id) else self._engine.publisher.down_seconds(node_id)
+
     def is_led(self, group_id: GroupId) -> bool:
         """Return whether the group has a leader, as far as this node can tell."""
         return self._engine.publisher.is_led(group_id)

@@ -25,6 +25,7 @@ from raftmq.broker.services.health import HealthService
 from raftmq.broker.services.log import LogService
 from raftmq.broker.services.node_removal import NodeRemovalService
 from raftmq.broker.services.nodes import NodesService
+from raftmq.broker.services.partition_recovery import PartitionRecoveryService
 from raftmq.broker.services.queue.admin import QueueAdminService
 from raftmq.broker.services.queue.browse import QueueBrowseService, browse_bytes_max
 from raftmq.broker.services.queue.schedules import QueueScheduleService
@@ -61,6 +62,7 @@ class Services:
     feature_level: FeatureLevelService
     balancing: BalancingService
     placement: ReplicaPlacementService
+    recovery: PartitionRecoveryService
     groups: GroupsService
     health: HealthService
     data_tokens: DataTokens
@@ -197,9 +199,12 @@ ROWS: Final[tuple[Row, ...]] = (
         AnsweredBy.PARTITION_LEADER_FORWARDED,
         lambda of: of.placement.transfer_leader,
     ),
+    _unary(methods.LIST_LOST_PARTITIONS, _DESCRIBE, _METADATA, lambda of: of.recovery.list_lost_partitions),
+    _unary(methods.RECOVER_PARTITION, _ADMIN, _METADATA, lambda of: of.recovery.recover_partition),
     _unary(methods.REGISTER_BROKER, _ADMIN, _METADATA, lambda of: of.nodes.register_node),
     _unary(methods.REPORT_DAMAGE, _ADMIN, _PARTITION, lambda of: of.nodes.report_damage),
     _unary(methods.REPORT_REPLICAS, _ADMIN, _METADATA, lambda of: of.nodes.report_replicas),
     _unary(methods.DESCRIBE_PARTITIONS, _DESCRIBE, _PARTITION, lambda of: of.health.describe_partitions),
+    _unary(methods.DESCRIBE_REPLICAS, _DESCRIBE, _ANY, lambda of: of.recovery.describe_replicas),
     _unary(methods.DESCRIBE_BROKER, _DESCRIBE, _ANY, lambda of: of.health.describe_node),
 )

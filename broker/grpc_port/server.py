@@ -45,6 +45,7 @@ from raftmq.broker.services.metadata_leader import MetadataLeader
 from raftmq.broker.services.node_calls import NodeCalls
 from raftmq.broker.services.node_removal import NodeRemovalService
 from raftmq.broker.services.nodes import NodesService
+from raftmq.broker.services.partition_recovery import PartitionRecoveryService
 from raftmq.broker.services.producer_ids import ProducerIds
 from raftmq.broker.services.queue.admin import QueueAdminService
 from raftmq.broker.services.queue.browse import QueueBrowseService
@@ -90,12 +91,14 @@ class GrpcServer:
         self.log = LogService(host, host.partitions, producer_ids, self.metrics)
         self.calls = calls = NodeCalls(host, self.forwarder)
         self.health = HealthService(host, locator)
-        self.admin = AdminService(host, locator, leader, ClusterHealth(host, calls, self.health))
+        cluster_health = ClusterHealth(host, calls, self.health)
+        self.admin = AdminService(host, locator, leader, cluster_health)
         self.nodes = NodesService(host, leader)
         self.removal = NodeRemovalService(host, leader)
         self.feature_level = FeatureLevelService(host, leader)
         self.balancing = BalancingService(host, leader, calls, self.health)
         self.placement = ReplicaPlacementService(host, locator, host.partitions, leader, calls)
+        self.recovery = PartitionRecoveryService(host, locator, host.partitions, leader, calls, cluster_health)
         self.topology = TopologyService(host)
         self.offsets = OffsetsService(host, Locator(host, host.partitions, LOG))
         self.coordinator = GroupCoordinator(host, plans or ProcessPlanRunner(host.timing.assignor_seconds_max))
@@ -114,6 +117,7 @@ class GrpcServer:
             self.feature_level,
             self.balancing,
             self.placement,
+            self.recovery,
             self.groups,
             self.health,
             self.data_tokens,

@@ -99,6 +99,10 @@ class LeadershipPublisher:
         """Record that the connection to a peer was lost."""
         self._down_since[node_id] = self._loop.time()
 
+    def down_seconds(self, node_id: NodeId) -> float:
+        """Return the time since the connection to a peer was lost, or since this node's start if there was none."""
+        return self._loop.time() - self._down_since.get(node_id, self._began_at)
+
     def is_led(self, group_id: GroupId) -> bool:
         """Return whether the group has a leader, as far as this node can tell.
 

@@ -45,7 +45,7 @@ class ClusterHealth:
 
     async def partition_states(self, topic: TopicView, call: Call) -> list[pb.PartitionState]:
         """Return the state of each partition of a topic, in order. If a partition's leader does not answer, its state has an error."""
-        call = self._soon(call)
+        call = self.soon(call)
         by_node, leaderless = self._calls.by_leader((topic.topic_id, number) for number in range(len(topic.group_ids)))
         found = {part: failed_part(pb.PartitionState(), part, error) for part, error in leaderless}
 
@@ -72,7 +72,7 @@ class ClusterHealth:
 
     async def gather(self, call: Call) -> GatheredHealth:
         """Ask every connected node for its health."""
-        call = self._soon(call)
+        call = self.soon(call)
         nodes = [NodeId(node.node_id) for node in self._host.metadata.state_machine.nodes()]
         connected = [node_id for node_id in nodes if self._host.is_connected(node_id)]
         answers = await asyncio.gather(*(self._ask_node(node_id, call) for node_id in connected))
@@ -89,6 +89,16 @@ class ClusterHealth:
             ),
             {node_id: answer.health for node_id, answer in answered.items()},
         )
+
+    async def unled_groups(self, call: Call) -> list[GroupId]:
+        """Ask every connected node, and return the partitions that none of them leads."""
+        call = self.soon(call)
+        nodes = [NodeId(node.node_id) for node in self._host.metadata.state_machine.nodes()]
+        connected = [node_id for node_id in nodes if self._host.is_connected(node_id)]
+        answers = await asyncio.gather(*(self._ask_node(node_id, call) for node_id in connected))
+        led = {GroupId(group_id) for answer in answers if answer is not None for group_id in answer.led_group_ids}
+        leaderless, unknown = self._without_leader(led, set())
+        return sorted(leaderless + unknown)
 
     async def _ask_node(self, node_id: NodeId, call: Call) -> pb.DescribeBrokerResponse | None:
         here = self._health.describe_node
@@ -110,7 +120,7 @@ class ClusterHealth:
                     (unknown if is_unknown else leaderless).append(group_id)
         return leaderless, unknown
 
-    def _soon(self, call: Call) -> Call:
+    def soon(self, call: Call) -> Call:
         """Return the call with a deadline for asking others."""
         now = self._host.loop.time()
         return replace(

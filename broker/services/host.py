@@ -54,6 +54,10 @@ class ServiceHost(PartitionHost, Protocol):
         """Return whether this node's control channel to that node is up (True for itself)."""
         ...
 
+    def unreachable_seconds(self, node_id: NodeId) -> float:
+        """Return the time for which this node has not been connected to that node, 0 if it is."""
+        ...
+
     def transfer_leadership(self, replica: Replica[StateMachine], target: ReplicaId) -> None:
         """Begin to transfer the leadership of a group that is led here."""
         ...

@@ -13,6 +13,7 @@ from raftmq.cli.exit_codes import reported, reported_question
 from raftmq.cli.numbers import WholeNumber
 from raftmq.cli.options import COUNT_MAX, DEFAULT_TIMEOUT, BootstrapOption, TimeoutOption, TopicArgument
 from raftmq.cli.output import Json, Output, OutputOption, print_json, print_table
+from raftmq.cli.placement import recovery
 from raftmq.cli.placement.moves_text import PLAN_COLUMNS, brokers, copied, moves_json, plan_rows
 from raftmq.cli.placement.options import (
     BrokerIds,
@@ -201,6 +202,16 @@ def transfer_leader(
         print_json(dataclasses.asdict(done))
     else:
         print(f"partition {topic}/{partition}: leader {done.leader_broker_id}, epoch {done.leader_epoch}")
+
+
+app.command(
+    "recover",
+    short_help="Revive a partition without a majority from one replica.",
+    epilog=examples(
+        "raftmq partition recover orders 3 --unsafe --keep 2 --dry-run",
+        "raftmq partition recover orders 3 --unsafe --keep 2",
+    ),
+)(recovery.recover)
 
 
 def _print_move(move: PartitionMove, output: Output, result: str) -> None:

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Final, Literal, Self
 
-from raftmq.client.admin import placement_admin
+from raftmq.client.admin import placement_admin, recovery
 from raftmq.client.admin.cluster_health import read_cluster_health
 from raftmq.client.admin.descriptions import (
     BrokerRemoval,
@@ -39,6 +39,7 @@ from raftmq.client.admin.move_descriptions import (
     RebalancePlan,
     ReplicationChange,
 )
+from raftmq.client.admin.recovery import LostPartitions, PartitionRecovery
 from raftmq.client.admin.schedules import CatchUp, ScheduleDescription, ScheduleRule, Schedules
 from raftmq.client.base import settings
 from raftmq.client.base.affinity import ClientAffinity
@@ -658,6 +659,56 @@ class Admin:
         return await placement_admin.transfer_leader(
             self._resolver, topic, partition, broker_id, self._timeout_seconds, self._broker_timeout_ms()
         )
+
+    async def list_lost_partitions(self, topic: str | None = None) -> LostPartitions:
+        """List the partitions without a majority of running replicas, with what is known of each replica.
+
+        Such a partition is served again when enough of its brokers are back. The answer also contains the recoveries of earlier ones.
+
+        Args:
+            topic: only the partitions of this topic. By default those of all topics.
+
+        Raises:
+            UnknownTopicError: there is no such topic.
+        """
+        self._check_usable()
+        return await recovery.list_lost_partitions(self._resolver, topic, self._timeout_seconds)
+
+    async def recover_partition(
+        self,
+        topic: str,
+        partition: int,
+        keep_broker_id: int,
+        *,
+        unsafe: bool,
+        dry_run: bool = False,
+        group_id: int | None = None,
+    ) -> PartitionRecovery:
+        """Revive a partition that has lost its majority from one replica. Acknowledged records may be lost.
+
+        A new group continues the data of this replica and gets new replicas on other brokers. The old group is never served again.
+        Its other replicas are deleted when their brokers return. The call returns before the new group has a leader.
+
+        Args:
+            topic: the topic of the partition.
+            partition: the number of the partition.
+            keep_broker_id: the broker whose replica is kept.
+            unsafe: must be True: it says that the loss is accepted.
+            dry_run: change nothing, and return what would be kept and lost.
+            group_id: the group to replace, from `LostPartition.group_id`. By default the present one.
+
+        Raises:
+            UnknownTopicError, UnknownPartitionError: nothing changed.
+            InvalidArgumentError: `unsafe` is not set, the partition has a leader or another group than `group_id`, or the broker has no
+                replica that can be kept. Nothing changed.
+            ConflictError: a majority of the replicas runs and can elect a leader. Nothing changed.
+            UnsupportedVersionError: the feature level of the cluster is too low. Nothing changed.
+        """
+        self._check_usable()
+        return await recovery.recover_partition(
+            self._resolver, topic, partition, keep_broker_id, self._timeout_seconds,
+            unsafe=unsafe, dry_run=dry_run, group_id=group_id,
+        )  # fmt: skip
 
     async def set_replication_factor(
         self, topic: str, replication_factor: int, *, dry_run: bool = False

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from operator import gt
 from typing import Final, NamedTuple
 
 from raftmq.client.base import settings
@@ -448,6 +449,8 @@ class Resolver:
             return  # an older incarnation, or an older state of it: partitions are only ever added
         partitions = sorted(topic.partitions, key=lambda partition: partition.partition)
         group_ids = tuple(partition.group_id for partition in partitions)
+        if known is not None and known.topic_id == topic.topic_id and any(map(gt, known.group_ids, group_ids)):
+            return  # older than the recovery of a partition, which gives it a later group
         info = TopicInfo(
             topic.name,
             topic.topic_id,

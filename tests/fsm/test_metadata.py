@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from raftmq.fsm import codes
 from raftmq.fsm import metadata_commands as mc
 from raftmq.fsm.metadata import Metadata
-from raftmq.fsm.metadata_views import BalancingView, PartitionView, ReplicaView
+from raftmq.fsm.metadata_views import BalancingView, PartitionView, RecoveryView, ReplicaView
 from raftmq.fsm.producer_ids import NAMED_PRODUCER_BIT
 from raftmq.fsm.producer_names import NAMED_PRODUCERS_MAX
 from raftmq.fsm.topic_kinds import TOPIC_KINDS
@@ -789,3 +789,64 @@ def test_a_large_topic_is_applied_quickly() -> None:
     cluster.state.apply(entry)
     assert len(cluster.state.take_dirty_rows()) > 4000
     assert time.perf_counter() - started < 2
+
+
+# ----------------------------------------------------------------------------------------------------------- recoveries
+
+
+def recover(cluster: Cluster, replica_id: int = 6, **changes: object) -> mc.RecoverPartition:
+    fields = {
+        "group_id": 1,
+        "term": 20,
+        "log_end_offset": 7,
+        "known_end_offset": 9,
+        "expected_revision": cluster.state.applied_index,
+    }
+    return mc.RecoverPartition(replica_id=replica_id, **(fields | changes))
+
+
+def test_a_recovered_partition_has_a_new_group_founded_by_the_kept_replica(cluster: Cluster) -> None:
+    cluster.create("t", (1, 2, 3), (2, 3, 1))
+    old, kept = cluster.partition(1), cluster.partition(1).replicas[1]
+    command = recover(cluster, kept.replica_id)
+    done = cluster.run(command)
+    assert isinstance(done, mc.Done)
+    (topic,) = cluster.state.topics()
+    assert topic.group_ids == (3, 2), "the partition keeps its number and gets a group id that was never used"
+    assert cluster.state.partition(1) is None
+    new = cluster.partition(3)
+    (founder,) = new.replicas
+    assert new.creation_replicas == (founder,)
+    assert founder.node_id == kept.node_id
+    assert founder.replica_id > max(replica.replica_id for replica in cluster.partition(2).replicas)
+    assert cluster.state.recoveries() == (
+        RecoveryView(3, topic.topic_id, 0, 1, kept.replica_id, kept.node_id, 20, 7, 9, (1, 3), cluster.log.time_ms),
+    )
+    assert cluster.state.recovery(3) == cluster.state.recovery_from(1, kept.replica_id)
+    assert all(cluster.state.is_replica_retired(1, replica.replica_id) for replica in old.replicas)
+    assert cluster.run(command) == done, "its proposer may repeat it"
+    assert cluster.code(recover(cluster, old.replicas[0].replica_id)) == codes.UNKNOWN_PARTITION
+
+
+def test_a_recovery_is_refused_when_it_does_not_fit(cluster: Cluster) -> None:
+    cluster.create()
+    first = cluster.partition().replicas[1].replica_id
+    assert cluster.code(recover(cluster, 99)) == codes.INVALID_ARGUMENT
+    assert cluster.code(recover(cluster, first, term=0)) == codes.INVALID_ARGUMENT
+    assert cluster.code(recover(cluster, first, expected_revision=1)) == codes.CONFLICT
+    assert cluster.code(recover(cluster, first, group_id=9)) == codes.UNKNOWN_PARTITION
+    cluster.run(mc.RemoveNode(2, is_forced=True))
+    assert cluster.code(recover(cluster, first)) == codes.INVALID_ARGUMENT, "a lost replica has no data"
+    assert cluster.state.recoveries() == ()
+
+
+def test_the_latest_recoveries_of_a_partition_are_remembered_until_its_topic_is_deleted(cluster: Cluster) -> None:
+    topic_id = cluster.create("t", (1,), (2,))
+    cluster.create("other", (3,))
+    cluster.run(recover(cluster, cluster.partition(2).replicas[0].replica_id, group_id=2))
+    for _ in range(6):
+        group_id = cluster.state.topic(topic_id).group_ids[0]
+        cluster.run(recover(cluster, cluster.partition(group_id).replicas[0].replica_id, group_id=group_id))
+    assert [one.partition for one in cluster.state.recoveries()] == [1, 0, 0, 0, 0]
+    cluster.run(mc.DeleteTopic(topic_id))
+    assert cluster.state.recoveries() == ()

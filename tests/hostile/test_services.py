@@ -57,6 +57,7 @@ async def test_a_hostile_request_is_answered_or_refused_by_name():
             node.feature_levels,
             node.balancing,
             node.placement,
+            node.recovery,
             node.health,
         )
         by_name = {

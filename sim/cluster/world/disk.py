@@ -340,6 +340,21 @@ class SimLogStore(LmdbLogStore):
         """See `LmdbLogStore`. There are no pages here that can be damaged, only rows, which the opening checks."""
         return None
 
+    def _log_of(self, owner: ReplicaKey, old: ReplicaKey) -> LmdbReplica:
+        return SimReplica(owner, self.disk.files[old], self._map_bytes, self._verify)
+
+    def _state_of(self, owner: ReplicaKey, old: ReplicaKey, key: ReplicaKey) -> LmdbStateFile:
+        file = self.disk.state_files.get(old) or self.disk.state_files.get(key)
+        if file is None:
+            raise MissingReplicaError(key, "its state file is missing")
+        return SimStateFile(owner, file, self._map_bytes, self._verify)
+
+    def _rename(self, key: ReplicaKey, old: ReplicaKey) -> None:
+        """See `LmdbLogStore`."""
+        for files in (self.disk.state_files, self.disk.files):
+            if old in files:
+                files[key] = files.pop(old)
+
     def retire(self, key: ReplicaKey) -> None:
         """See `LogStore.retire`."""
         self.close(key)

@@ -189,6 +189,7 @@ def _services(node: Harness) -> Services:
         node.feature_levels,
         node.balancing,
         node.placement,
+        node.recovery,
         node.groups_service,
         node.health,
         DataTokens(node.loop),

@@ -87,6 +87,8 @@ ADMIN_CALLS: dict[str, Call] = {
     "set_balancing": lambda admin: admin.set_balancing(False),
     "set_replication_factor": lambda admin: admin.set_replication_factor("t", 1),
     "transfer_leader": lambda admin: admin.transfer_leader("t", 0),
+    "list_lost_partitions": lambda admin: admin.list_lost_partitions(),
+    "recover_partition": lambda admin: admin.recover_partition("t", 0, 1, unsafe=True),
     "undrain_broker": lambda admin: admin.undrain_broker(7),
     "describe_group": lambda admin: admin.describe_group("g"),
     "describe_topic": lambda admin: admin.describe_topic("t"),

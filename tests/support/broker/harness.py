@@ -46,6 +46,7 @@ from raftmq.broker.services.metadata_leader import MetadataLeader
 from raftmq.broker.services.node_calls import NodeCalls
 from raftmq.broker.services.node_removal import NodeRemovalService
 from raftmq.broker.services.nodes import NodesService
+from raftmq.broker.services.partition_recovery import PartitionRecoveryService
 from raftmq.broker.services.producer_ids import ProducerIds
 from raftmq.broker.services.queue.service import QueueService
 from raftmq.broker.services.replica_placement import ReplicaPlacementService
@@ -184,6 +185,9 @@ class Harness:
         self.feature_levels = FeatureLevelService(self, leader)
         self.balancing = BalancingService(self, leader, calls, self.health)
         self.placement = ReplicaPlacementService(self, locator, self.partitions, leader, calls)
+        self.recovery = PartitionRecoveryService(
+            self, locator, self.partitions, leader, calls, ClusterHealth(self, calls, self.health)
+        )
         self.transfers: list[tuple[GroupId, ReplicaId]] = []
         """Leaderships that were to be transferred."""
         self.connected: set[int] = set()
@@ -401,6 +405,9 @@ class Harness:
 
     def is_connected(self, node_id: NodeId) -> bool:
         return node_id == NODE_ID or node_id in self.connected
+
+    def unreachable_seconds(self, node_id: NodeId) -> float:
+        return 0.0 if self.is_connected(node_id) else 7.5
 
     def transfer_leadership(self, replica: Replica[StateMachine], target: ReplicaId) -> None:
         self.transfers.append((replica.group_id, target))

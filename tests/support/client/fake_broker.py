@@ -28,6 +28,7 @@ from raftmq.queue_batch import validate_queue
 from tests.support.client.fake_data_port import FakeDataPort
 from tests.support.client.fake_moves import FakeMoves, FakeMovesService
 from tests.support.client.fake_queue import AckHook, FakeQueue, FakeQueueService, FakeStream
+from tests.support.client.fake_recovery import FakeLosses, FakeRecoveryService
 
 BATCH_BYTES_MAX = 3 << 20
 QUEUE_LIMITS = BatchLimits(message_bytes_max=3 << 20)
@@ -212,6 +213,7 @@ class FakeCluster:
         self.fenced: dict[int, int] = {}  # by producer id: the lowest epoch whose batches are accepted
         self.names: dict[str, tuple[int, int, bytes]] = {}  # id, epoch and stamp of named producers
         self.moves = FakeMoves()
+        self.losses = FakeLosses()
         self._watchers: set[asyncio.Queue[None]] = set()
         self.queue_streams: dict[FakeStream, None] = {}
         self.queue_changed = asyncio.Condition()
@@ -372,7 +374,7 @@ def topic_message(topic: FakeTopic) -> pb.Topic:
     )
 
 
-class FakeBroker(FakeMovesService, rpc.LogServicer, rpc.TopologyServicer, rpc.AdminServicer):
+class FakeBroker(FakeMovesService, FakeRecoveryService, rpc.LogServicer, rpc.TopologyServicer, rpc.AdminServicer):
     def __init__(self, cluster: FakeCluster, broker_id: int) -> None:
         self.cluster = cluster
         self.broker_id = broker_id

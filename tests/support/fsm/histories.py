@@ -131,6 +131,9 @@ def metadata_command(rng: random.Random, index: int) -> mc.MetadataCommand:
         lambda: mc.SetReplicas(rng.randint(1, 8), tuple(rng.choices(range(1, 6), k=rng.randint(0, 4))), guard),
         lambda: mc.AdmitReplica(rng.randint(1, 8), rng.randint(1, 40)),
         lambda: mc.SetNodeState(rng.randint(1, 6), rng.choice(["active", "draining", "removed"])),
+        lambda: mc.RecoverPartition(
+            rng.randint(1, 8), rng.randint(1, 40), rng.choice([0, 7, 9]), rng.randint(0, 9), rng.randint(0, 9), guard
+        ),
         lambda: mc.SetReplicationFactor(rng.randint(1, 5), rng.randint(0, 5)),
         lambda: mc.SetBalancing(
             rng.choice([None, True, False]), rng.choice([None, 0, 1, 7]), rng.choice([None, "", "leaders", "others"])

@@ -77,6 +77,11 @@ def admin_requests() -> dict[str, list[Message]]:
         "move_partition": [pb.MovePartitionRequest(topic="flights", partition=0, broker_ids=[1], dry_run=True)],
         "set_replication_factor": [pb.SetReplicationFactorRequest(topic="flights", replication_factor=1)],
         "transfer_leader": [pb.TransferLeaderRequest(topic="flights", partition=0, broker_id=1, timeout_ms=20)],
+        "list_lost_partitions": [pb.ListLostPartitionsRequest(topic="flights"), pb.ListLostPartitionsRequest()],
+        "recover_partition": [
+            pb.RecoverPartitionRequest(topic="flights", partition=0, keep_broker_id=1, unsafe=True, dry_run=True, group_id=1)
+        ],
+        "describe_replicas": [pb.DescribeReplicasRequest(group_ids=[1, 7])],
         "report_damage": [
             pb.ReportDamageRequest(
                 broker_id=1, uuid="uuid-1", replicas=[pb.ReplicaReport(group_id=1, replica_id=2, reason="crc")]

@@ -1,0 +1,165 @@
+"""``raftmq cluster recover`` and ``raftmq partition recover``: partitions that have lost their majority."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+from raftmq.cli.ask import run_admin, run_question
+from raftmq.cli.exit_codes import CommandError, ExitCode, reported, reported_question
+from raftmq.cli.numbers import WholeNumber
+from raftmq.cli.options import (
+    COUNT_MAX,
+    DEFAULT_TIMEOUT,
+    BootstrapOption,
+    TimeoutOption,
+    TopicArgument,
+    YesOption,
+    confirm,
+)
+from raftmq.cli.output import Output, OutputOption, counted, print_json, print_table
+from raftmq.cli.placement.moves_text import brokers
+from raftmq.cli.placement.options import DryRunOption, PartitionArgument
+from raftmq.cli.times import format_time
+from raftmq.cluster_addresses import DEFAULT_BOOTSTRAP
+
+if TYPE_CHECKING:
+    from raftmq.client.admin.recovery import LostPartition, LostPartitions, PartitionRecovery, ReplicaKnowledge
+
+COLUMNS: Final = ("partition", "broker", "condition", "index", "committed", "start", "end", "watermark", "last seen")
+
+
+@reported_question
+def lost(
+    bootstrap_servers: BootstrapOption = DEFAULT_BOOTSTRAP,
+    timeout: TimeoutOption = DEFAULT_TIMEOUT,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """List the partitions without a majority of running replicas, with what each replica is known to hold.
+
+    Such a partition is served again as soon as enough of its brokers are back: start them if that is possible. Only if
+    they are gone for good, raftmq partition recover revives it from one replica. Exit code 3 means that there is such a
+    partition. Earlier recoveries are listed, too.
+    """
+    found = run_admin(bootstrap_servers, timeout, lambda admin: admin.list_lost_partitions())
+    if output is Output.JSON:
+        print_json(dataclasses.asdict(found))
+    else:
+        _print_lost(found)
+    if found.count:
+        raise SystemExit(ExitCode.UNAVAILABLE)
+
+
+@reported
+def recover(
+    topic: TopicArgument,
+    partition: PartitionArgument,
+    keep: Annotated[
+        int,
+        typer.Option(
+            "--keep",
+            parser=WholeNumber(1, COUNT_MAX),
+            metavar="BROKER_ID",
+            help="Broker whose replica is kept. The other replicas are abandoned.",
+            show_default=False,
+        ),
+    ],
+    unsafe: Annotated[
+        bool, typer.Option("--unsafe", help="Accept that acknowledged records may be lost. Required.")
+    ] = False,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    bootstrap_servers: BootstrapOption = DEFAULT_BOOTSTRAP,
+    timeout: TimeoutOption = DEFAULT_TIMEOUT,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Revive a partition that has lost its majority from one replica. Acknowledged records may be lost.
+
+    The partition gets a new group that continues the data of this replica, and then new replicas on other brokers. The
+    old group is never served again: its other replicas are deleted when their brokers return. Stop brokers that still
+    run but cannot be reached from the others before. The command shows what may be lost, then asks for confirmation.
+    """
+    if not unsafe:
+        raise CommandError(
+            "this may lose acknowledged records: see raftmq cluster recover, and pass --unsafe to accept the loss",
+            ExitCode.USAGE,
+        )
+    planned = run_question(
+        bootstrap_servers,
+        timeout,
+        lambda admin: admin.recover_partition(topic, partition, keep, unsafe=True, dry_run=True),
+    )
+    if dry_run:
+        _print_recovery(planned, output, "planned")
+        return
+    if not yes:
+        for line in loss_lines(planned):
+            print(line, file=sys.stderr)
+    confirm(f"Abandon the other replicas of {topic}/{partition} permanently?", is_agreed=yes)
+    done = run_admin(
+        bootstrap_servers, timeout, lambda admin: admin.recover_partition(topic, partition, keep, unsafe=True)
+    )
+    _print_recovery(done, output, "recovered")
+
+
+def loss_lines(recovery: PartitionRecovery) -> list[str]:
+    """Return sentences that say what a recovery may lose."""
+    others = brokers(recovery.other_broker_ids) or "none"
+    end = recovery.log_end_offset
+    lines = [
+        f"{recovery.topic}/{recovery.partition}: the replica on broker {recovery.kept_broker_id} is kept and ends at offset {end}",
+        f"the replicas on these brokers are abandoned: {others}",
+        f"records from offset {end} on that only they have are lost, even acknowledged ones",
+        "later offset commits, producer states, leases and settlements are lost with them",
+    ]
+    if recovery.known_loss > 0:
+        lines.append(
+            f"at least {counted(recovery.known_loss, 'record')} up to offset {recovery.known_end_offset} "
+            f"{'is' if recovery.known_loss == 1 else 'are'} known to be on another replica"
+        )
+    return lines
+
+
+def _print_recovery(recovery: PartitionRecovery, output: Output, result: str) -> None:
+    if output is Output.JSON:
+        print_json({"result": result, **dataclasses.asdict(recovery), "known_loss": recovery.known_loss})
+        return
+    print(f"partition {recovery.topic}/{recovery.partition} {result}")
+    for line in loss_lines(recovery):
+        print(line)
+
+
+def _print_lost(found: LostPartitions) -> None:
+    if found.partitions:
+        print_table(COLUMNS, [_row(partition, one) for partition in found.partitions for one in partition.replicas])
+        reasons = [
+            f"{partition.topic}/{partition.partition} on broker {one.broker_id}: {one.reason}"
+            for partition in found.partitions
+            for one in partition.replicas
+            if one.reason and one.condition not in ("unreachable", "lost")
+        ]
+        print()
+        for reason in reasons:
+            print(reason)
+        more = found.count - len(found.partitions)
+        print(f"{counted(found.count, 'partition')} without a majority{f', {more} of them not shown' if more else ''}")
+    else:
+        print("every partition has a majority of its replicas, or a leader")
+    for one in found.recoveries:
+        at = format_time(one.recovered_at_ms)
+        known = f", {counted(one.known_loss, 'record')} known to be lost" if one.known_loss else ""
+        print(
+            f"{one.topic}/{one.partition} was recovered from broker {one.kept_broker_id} at {at}: records from offset "
+            f"{one.log_end_offset} on may be missing{known}"
+        )
+
+
+def _row(partition: LostPartition, replica: ReplicaKnowledge) -> tuple[object, ...]:
+    name = f"{partition.topic}/{partition.partition}"
+    if replica.condition not in ("served", "rebuilding"):
+        unseen = f"{replica.unreachable_seconds:.0f} s ago" if replica.unreachable_seconds else "-"
+        return (name, replica.broker_id, replica.condition, "?", "?", "?", "?", "?", unseen)
+    positions = (replica.last_index, replica.commit_index, replica.log_start_offset, replica.log_end_offset)
+    return (name, replica.broker_id, replica.condition, *positions, replica.high_watermark, "now")

@@ -1,0 +1,86 @@
+"""The command that revives a partition without a majority: a new group continues the data of one replica.
+
+It is a pure function over `MetadataTables`. The node of the kept replica turns that replica's files into those of the new group's
+founder (`broker/cluster/replica_manager.py`). Every other replica of the old group is retired by the loss of its group.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from raftmq.fsm import codes
+from raftmq.fsm.metadata_commands import Done, RecoverPartition, Rejected
+from raftmq.fsm.metadata_tables import MetadataTables
+from raftmq.fsm.metadata_views import PartitionView, RecoveryView, ReplicaView
+
+RECOVERIES_PER_PARTITION_MAX: Final = 4
+"""Recoveries of a partition that are remembered. An operator reads them to learn what may be missing, and the latest matter."""
+TERM_MAX: Final = (1 << 62) - 1
+"""Terms are 64-bit numbers on disk. The later elections of the new group need some, too."""
+
+
+def recover_partition(tables: MetadataTables, command: RecoverPartition, append_time_ms: int) -> Done | Rejected:
+    """Replace the partition's group by a new one with a single founder on the kept replica's node."""
+    partition = tables.partition(command.group_id)
+    if partition is None:
+        return _repeated(tables, command)
+    kept = next(
+        (
+            replica
+            for replica in (*partition.replicas, *partition.retiring)
+            if replica.replica_id == command.replica_id and not replica.is_lost
+        ),
+        None,
+    )
+    topic = tables.topic(partition.topic_id)
+    if kept is None or topic is None:
+        return Rejected(codes.INVALID_ARGUMENT, f"group {command.group_id} has no replica {command.replica_id} to keep")
+    if partition.revision > command.expected_revision:
+        return Rejected(codes.CONFLICT, f"the partition changed at {partition.revision}")
+    if not 0 < command.term <= TERM_MAX:
+        return Rejected(codes.INVALID_ARGUMENT, f"{command.term} is no term of a new group")
+    cluster = tables.cluster
+    founder = ReplicaView(cluster.next_replica_id, kept.node_id)
+    created = PartitionView(
+        topic_id=partition.topic_id,
+        partition=partition.partition,
+        group_id=cluster.next_group_id,
+        creation_replicas=(founder,),
+        replicas=(founder,),
+        retiring=(),
+        revision=tables.index,
+    )
+    others = {replica.node_id for replica in (*partition.replicas, *partition.retiring)} - {kept.node_id}
+    tables.update_cluster(next_group_id=created.group_id + 1, next_replica_id=founder.replica_id + 1)
+    tables.replace_partition(topic, partition, created)
+    tables.put_recovery(
+        RecoveryView(
+            group_id=created.group_id,
+            topic_id=partition.topic_id,
+            partition=partition.partition,
+            old_group_id=partition.group_id,
+            old_replica_id=kept.replica_id,
+            node_id=kept.node_id,
+            term=command.term,
+            log_end_offset=command.log_end_offset,
+            known_end_offset=max(command.known_end_offset, command.log_end_offset),
+            other_node_ids=tuple(sorted(others)),
+            recovered_at_ms=append_time_ms,
+        )
+    )
+    _forget_oldest(tables, created)
+    return Done(tables.cluster.revision)
+
+
+def _repeated(tables: MetadataTables, command: RecoverPartition) -> Done | Rejected:
+    for recovery in tables.recoveries():
+        if (recovery.old_group_id, recovery.old_replica_id) == (command.group_id, command.replica_id):
+            return Done(tables.cluster.revision)
+    return Rejected(codes.UNKNOWN_PARTITION, f"there is no group {command.group_id}")
+
+
+def _forget_oldest(tables: MetadataTables, partition: PartitionView) -> None:
+    place = (partition.topic_id, partition.partition)
+    known = [one.group_id for one in tables.recoveries() if (one.topic_id, one.partition) == place]
+    for group_id in known[:-RECOVERIES_PER_PARTITION_MAX]:
+        tables.delete_recovery(group_id)

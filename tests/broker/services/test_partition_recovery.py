@@ -1,0 +1,67 @@
+"""The service for partitions without a majority, on one node."""
+
+from __future__ import annotations
+
+import pytest
+from raftmq.broker.base.request_error import RequestError
+from raftmq.fsm.feature_levels import FEATURE_LEVEL
+from raftmq.fsm.metadata_commands import RaiseFeatureLevel
+from raftmq.proto import queue_pb2 as pb
+
+from tests.support.broker.harness import Harness, running
+
+
+async def served_topic(node: Harness, *, level: int = FEATURE_LEVEL) -> None:
+    if level > 1:
+        await node.register(1, "uuid-1", feature_level_max=level)
+        await node._metadata(RaiseFeatureLevel(level))
+    await node.topic("flights")
+
+
+async def refusal(node: Harness, **fields: object) -> RequestError:
+    request = pb.RecoverPartitionRequest(**{"topic": "flights", "keep_broker_id": 1, "unsafe": True} | fields)
+    with pytest.raises(RequestError) as raised:
+        await node.recovery.recover_partition(request, node.call())
+    return raised.value
+
+
+async def test_a_recovery_needs_its_feature_level() -> None:
+    async with running() as node:
+        await served_topic(node, level=FEATURE_LEVEL - 1)
+        refused = await refusal(node)
+        assert refused.code == pb.UNSUPPORTED_VERSION
+        assert f"needs feature level {FEATURE_LEVEL}, and the cluster is at {FEATURE_LEVEL - 1}" in str(refused)
+
+
+async def test_a_recovery_must_be_meant_and_fit() -> None:
+    async with running() as node:
+        await served_topic(node)
+        cases: list[tuple[dict[str, object], int, str]] = [
+            ({"unsafe": False}, pb.INVALID_ARGUMENT, "may lose acknowledged records"),
+            (
+                {"keep_broker_id": 2},
+                pb.INVALID_ARGUMENT,
+                r"broker 2 has no replica of partition flights/0 that could be kept: name another one (broker 1)",
+            ),
+            ({"partition": 9}, pb.UNKNOWN_PARTITION, "none is 9"),
+            ({"topic": "none"}, pb.UNKNOWN_TOPIC, "none"),
+            ({"group_id": 99}, pb.INVALID_ARGUMENT, "no longer served by group 99"),
+            ({}, pb.INVALID_ARGUMENT, "partition flights/0 has a leader on broker 1"),
+        ]
+        for fields, code, words in cases:
+            refused = await refusal(node, **fields)
+            assert (refused.code, words in str(refused)) == (code, True), str(refused)
+        assert node.metadata.state_machine.recoveries() == ()
+
+
+async def test_replicas_say_what_they_hold() -> None:
+    async with running() as node:
+        await served_topic(node)
+        (topic,) = node.metadata.state_machine.topics()
+        request = pb.DescribeReplicasRequest(group_ids=[topic.group_ids[0], 77])
+        answer = await node.recovery.describe_replicas(request, node.call())
+        (one,) = answer.replicas
+        replica = node.partitions[topic.group_ids[0]].replica
+        assert (one.group_id, one.replica.replica_id) == tuple(replica.key)
+        assert (one.replica.condition, one.replica.last_index) == (pb.SERVED, replica.core.last_index)
+        assert (await node.recovery.list_lost_partitions(pb.ListLostPartitionsRequest(), node.call())).count == 0

@@ -1,0 +1,124 @@
+"""Whole nodes: a partition that has lost its majority is revived from one replica, and its old group is never served again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from raftmq import Admin, Consumer, PartitionRecovery, Producer, TopicPartition
+from raftmq.broker.node import Node
+from raftmq.errors import InvalidArgumentError, OffsetOutOfRangeError
+from raftmq.fsm.metadata_views import PartitionView
+from raftmq.types import GroupId
+
+from tests.support.broker.whole_nodes import WAIT_SECONDS, Nodes, three_voters
+
+TP = TopicPartition("flights", 0)
+
+
+async def cluster_of_three(nodes: Nodes) -> list[Node]:
+    first = await nodes.serve("one", bootstrap=True, stable_seconds=0.3)
+    join = (first.addresses.client,)
+    others = [await nodes.serve(name, join=join, stable_seconds=0.3) for name in ("two", "three")]
+    await three_voters(first)
+    return [first, *others]
+
+
+def partition_of(node: Node) -> PartitionView:
+    machine = node.view.metadata.state_machine
+    (topic,) = machine.topics()
+    found = machine.partition(topic.group_ids[0])
+    assert found is not None
+    return found
+
+
+@asynccontextmanager
+async def admin_of(node: Node) -> AsyncIterator[Admin]:
+    async with Admin(bootstrap_servers=node.addresses.client) as admin:
+        yield admin
+
+
+async def until(condition) -> None:
+    async with asyncio.timeout(WAIT_SECONDS):
+        while not condition():
+            await asyncio.sleep(0.02)
+
+
+async def test_a_partition_is_recovered_from_one_replica(nodes: Nodes) -> None:
+    running = await cluster_of_three(nodes)
+    by_id = {int(node.view.node_id): node for node in running}
+    async with admin_of(running[0]) as admin:
+        await admin.create_topic("flights", 1, 2)
+        async with Producer(bootstrap_servers=running[0].addresses.client) as producer:
+            for number in range(10):
+                await producer.send("flights", b"%d" % number)
+        old = partition_of(running[0])
+        kept_id, lost_id = (replica.node_id for replica in old.replicas)
+        with pytest.raises(InvalidArgumentError, match="needs no recovery"):
+            await admin.recover_partition("flights", 0, kept_id, unsafe=True)
+    kept, lost = by_id[kept_id], by_id[lost_id]
+    (third,) = (node for node in running if node not in (kept, lost))
+    group_id = GroupId(old.group_id)
+    await until(lambda: kept.partitions[group_id].high_watermark == 10)
+    term = kept.partitions[group_id].replica.term
+    await nodes.stop(lost)
+    async with admin_of(kept) as admin:
+        await until(lambda: not kept.partitions[group_id].replica.core.leader_id)
+        found = await admin.list_lost_partitions()
+        assert found.count == 1
+        (listed,) = found.partitions
+        assert (listed.topic, listed.partition, listed.group_id) == ("flights", 0, old.group_id)
+        held = {one.broker_id: one for one in listed.replicas}
+        assert (held[kept_id].condition, held[kept_id].log_end_offset) == ("served", 10)
+        assert held[lost_id].condition == "unreachable"
+        assert held[lost_id].unreachable_seconds > 0
+        with pytest.raises(InvalidArgumentError, match="does not answer: start it, or name another one"):
+            await admin.recover_partition("flights", 0, lost_id, unsafe=True)
+        with pytest.raises(InvalidArgumentError, match="has no replica"):
+            await admin.recover_partition("flights", 0, int(third.view.node_id), unsafe=True)
+        with pytest.raises(InvalidArgumentError, match="no longer served by group 99"):
+            await admin.recover_partition("flights", 0, kept_id, unsafe=True, group_id=99)
+        planned = await admin.recover_partition("flights", 0, kept_id, unsafe=True, dry_run=True)
+        assert partition_of(kept).group_id == old.group_id
+        done = await admin.recover_partition("flights", 0, kept_id, unsafe=True, group_id=old.group_id)
+        assert isinstance(done, PartitionRecovery)
+        assert (done.kept_broker_id, done.log_end_offset, done.known_loss) == (kept_id, 10, 0)
+        assert (planned.log_end_offset, planned.other_broker_ids) == (10, (lost_id,))
+        assert done.leader_epoch > term
+        await until(lambda: partition_of(kept).group_id != old.group_id)
+        new = GroupId(partition_of(kept).group_id)
+        assert new > group_id
+        await until(lambda: new in kept.partitions and kept.partitions[new].replica.is_leader)
+        assert group_id not in kept.partitions
+        async with Producer(bootstrap_servers=kept.addresses.client) as producer:
+            delivery = await producer.send("flights", b"10")
+            assert (await delivery).offset == 10
+        # the controller gives the partition another replica on the broker that is there
+        await until(lambda: len(partition_of(kept).replicas) == 2)
+        await until(lambda: new in third.partitions and third.partitions[new].high_watermark == 11)
+        found = await admin.list_lost_partitions("flights")
+        assert (found.count, found.recoveries) == (0, (done,))
+        await check_returned(nodes, lost, kept, old)
+        async with Consumer(bootstrap_servers=kept.addresses.client, auto_offset_reset="none") as consumer:
+            consumer.assign([TP])
+            await consumer.seek(TP, 0)
+            got: list[bytes | None] = []
+            while len(got) < 11:
+                for records in (await consumer.getmany(timeout_ms=1000)).values():
+                    got += [record.value for record in records]
+            assert got == [b"%d" % number for number in range(11)]
+            await consumer.seek(TP, 500)
+            with pytest.raises(OffsetOutOfRangeError):
+                await consumer.getmany(timeout_ms=1000)
+
+
+async def check_returned(nodes: Nodes, lost: Node, kept: Node, old: PartitionView) -> None:
+    """The broker of the abandoned replica comes back: its replica of the old group is retired, and never served."""
+    back = await nodes.serve(lost.config.data_dir.name, stable_seconds=0.3)
+    group_id = GroupId(old.group_id)
+    assert group_id not in back.partitions
+    await until(lambda: not any(key.group_id == group_id for key in back.replicas._registry.live_replicas()))
+    assert not list((back.config.data_dir / "groups").glob(f"{group_id}-*.mdb"))
+    assert partition_of(back) == partition_of(kept)
