@@ -11,8 +11,9 @@ from typing import Final
 
 from raftmq.fsm.queue.commands import Lease
 from raftmq.fsm.queue.fairness import ancestors
+from raftmq.fsm.queue.jobs import is_in_subtrees
 from raftmq.fsm.queue.key_lines import line_of
-from raftmq.fsm.queue.limits import FILTERS_MAX
+from raftmq.fsm.queue.limits import FILTERS_MAX, HOUSEKEEPING_MAX
 from raftmq.fsm.queue.message import LEASED, READY, Message
 from raftmq.fsm.queue.point_table import UNREAD
 from raftmq.fsm.queue.results import Leased
@@ -120,6 +121,55 @@ def is_open_to(state: QueueState, path: str) -> bool:
         return tenants.may_lease(tenant, now)
     known = filter(None, map(tenants.by_path.get, ancestors(path)))
     return not any(one.paused_until > now for one in known)
+
+
+def due_by(state: QueueState, time: int, subtrees: tuple[str, ...], key: bytes, count_max: int) -> int:
+    """Return how many messages an entry of this time would promote that a lease in the same entry could find, at most `count_max`.
+
+    Only messages in memory count, and at most `HOUSEKEEPING_MAX` are looked at. The answer decides what is proposed, and never the result.
+    """
+    window = state.store.delayed
+    if count_max <= 0 or not window.may_be_due(time) or is_full(state):
+        return 0
+    if state.settings.leased_max:
+        count_max = min(count_max, state.settings.leased_max - state.store.leased_count)
+    rooms: dict[int, int] = {}
+    lines: set[bytes] = set()
+    found = 0
+    for place in dict.fromkeys(window.keys_until(time, HOUSEKEEPING_MAX)):  # a key may be there twice
+        if found >= count_max:
+            break
+        if not window.is_valid(place):
+            continue
+        m = state.store.messages[place[1]]
+        if (key and m.key != key) or 0 < m.expires_at <= time:
+            continue
+        room = rooms.get(m.tenant)
+        if room is None:
+            room = _room_of_due(state, m.tenant, subtrees)
+        rooms[m.tenant] = room
+        if room > 0 and (not m.line or _may_be_head(state, m, lines)):
+            rooms[m.tenant] -= 1
+            found += 1
+    return found
+
+
+def _room_of_due(state: QueueState, number: int, subtrees: tuple[str, ...]) -> int:
+    """Return how many messages of a tenant a lease with this filter may take besides those that are ready."""
+    tenants, tenant = state.tenants, state.tenants.by_number[number]
+    if (subtrees and not is_in_subtrees(tenant.path, subtrees)) or not tenants.may_lease(tenant, state.scalars.now):
+        return 0
+    room = tenants.tree.lease_room(number)
+    return _NO_BOUND if room is None else room - tenant.ready
+
+
+def _may_be_head(state: QueueState, m: Message, lines: set[bytes]) -> bool:
+    """Return whether a message that is promoted may be ready, and not stand in line. Only one message of each line may."""
+    if m.line in lines:
+        return False
+    lines.add(m.line)
+    head = state.heads.get(m.line)
+    return head is None or head is UNREAD or head.holder == m.sequence
 
 
 def is_key_leasable(state: QueueState, path: str, key: bytes) -> bool | None:

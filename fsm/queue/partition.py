@@ -29,7 +29,7 @@ from raftmq.fsm.queue.enqueue import enqueue
 from raftmq.fsm.queue.enqueued import ReadEntry, read_entry
 from raftmq.fsm.queue.housekeeping import keep_house
 from raftmq.fsm.queue.jobs import JobRow, cancel_job, continue_job, start_job
-from raftmq.fsm.queue.leases import is_key_leasable, is_leasable, is_open_to, lease
+from raftmq.fsm.queue.leases import due_by, is_key_leasable, is_leasable, is_open_to, lease
 from raftmq.fsm.queue.levels import queue_level
 from raftmq.fsm.queue.limits import HOUSEKEEPING_MAX, NAME_BYTES_MAX, WORK_MAX, MemoryBounds
 from raftmq.fsm.queue.message import Message, decode_message
@@ -206,6 +206,19 @@ class QueuePartition:
     def is_open_to(self, tenant: str) -> bool:
         """Return whether a message of this tenant could be leased now if it became ready: neither limits nor pauses forbid it."""
         return is_open_to(self.state, tenant)
+
+    def due_by(self, time: int, subtrees: tuple[str, ...], key: bytes, count_max: int) -> int:
+        """Return how many messages an entry of this time would promote that a `Lease` in the same entry could find, at most `count_max`.
+
+        Only messages in memory count.
+        """
+        return due_by(self.state, time, subtrees, key, count_max)
+
+    def next_due_after(self, time: int) -> int | None:
+        """Return the earliest due time after `time` of a delayed message in memory. None: there is none, or one entry cannot promote
+        all messages that are due before it.
+        """
+        return self.state.store.delayed.next_time_after(time, HOUSEKEEPING_MAX)
 
     def is_key_leasable(self, tenant: str, key: bytes) -> bool | None:
         """Return whether a `Lease` of this key would find its head ready now, or None if only reading its rows can tell."""

@@ -114,6 +114,35 @@ class Window:
             return int(first[0])
         return None if self.fence == END else max(int(self.fence[0]), 0)
 
+    def keys_until(self, time: int, keys_max: int) -> list[Key]:
+        """Return keys in memory that are not after a time, in no order, at most `keys_max`. Some may not be valid any more.
+
+        It looks only at the top of the heap, so that its cost does not depend on the keys of later times.
+        """
+        heap, found, places = self.heap, list[Key](), [0]
+        while places and len(found) < keys_max:
+            place = places.pop()
+            if place < len(heap) and heap[place][0] <= time:
+                found.append(heap[place])
+                places += (2 * place + 1, 2 * place + 2)
+        return found
+
+    def next_time_after(self, time: int, keys_max: int) -> int | None:
+        """Return the earliest time in memory that is after `time`, or None if there is none or `keys_max` keys come before it."""
+        heap, found, places, passed = self.heap, list[int](), [0], 0
+        while places:
+            place = places.pop()
+            if place >= len(heap):
+                continue
+            if heap[place][0] > time:
+                found.append(heap[place][0])
+                continue
+            passed += 1
+            if passed == keys_max:
+                return None
+            places += (2 * place + 1, 2 * place + 2)
+        return min(found, default=None)
+
     def next_ranges(self, rows_max: int) -> tuple[RowRange, ...]:
         """Return about `rows_max` rows to read that follow the fence of an incomplete window."""
         first = self.prefix if self.fence == START else self.prefix + self.codec.encode(self.fence) + b"\0"

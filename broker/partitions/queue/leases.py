@@ -2,7 +2,8 @@
 
 Consumers wait here, and not in the state machine. A `Lease` is proposed only when a consumer has credit and either the machine has something
 leasable, or messages without a due time are being committed: then it travels in the same commit, and a message reaches its
-handler after one of them. Consumers take turns.
+handler after one of them. A message whose due time has come is leased by the entry that promotes it, for the same reason. Consumers take
+turns.
 
 A lease whose consumer is gone when it applies is given back, uncounted.
 
@@ -41,6 +42,10 @@ class Filter(NamedTuple):
     key: bytes = b""
 
 
+ALL: Final = Filter()
+"""The filter of a consumer that wants every message."""
+
+
 class Consumer(Protocol):
     """A consumer that waits for messages of one or more partitions of this broker."""
 
@@ -76,6 +81,7 @@ class QueueLeases:
         commands: QueueCommands,
         enqueued: Callable[[tuple[str, ...]], int],
         is_single_active: Callable[[], bool],
+        coming: Callable[[Filter, int], int],
     ) -> None:
         """Take functions that tell about the partition.
 
@@ -86,12 +92,15 @@ class QueueLeases:
             enqueued: Returns how many proposed messages of some subtrees of tenants (empty: of all) can be leased as soon as they are
                 applied.
             is_single_active: Returns whether only one consumer at a time may lease.
+            coming: Returns how many delayed messages the next entry makes leasable for a filter by its time alone, at most as many as its
+                second argument says. It is called only while the machine may be read.
         """
         self._replica = replica
         self._loop = loop
         self._commands = commands
         self._enqueued = enqueued
         self._is_single_active = is_single_active
+        self._coming = coming
         self._active: Consumer | None = None
         """The only consumer that may lease, if there is to be one. None: it is chosen when no message is leased."""
         self._waiting: deque[Consumer] = deque()
@@ -138,7 +147,7 @@ class QueueLeases:
             return False
         if self._enqueued(wanted.tenants) > 0 or replica.applier.is_suspended:
             return True
-        return replica.state_machine.is_leasable(wanted.tenants)
+        return replica.state_machine.is_leasable(wanted.tenants) or self._coming(wanted, 1) > 0
 
     def wake(self) -> None:
         """Look in the engine's next pass whether something may be leased: credit, messages or limits have changed."""
@@ -149,7 +158,9 @@ class QueueLeases:
         replica = self._replica
         if not replica.is_leader:
             return False
-        return self._enqueued(()) > 0 or (not replica.applier.is_suspended and replica.state_machine.is_leasable())
+        if self._enqueued(()) > 0:
+            return True
+        return not replica.applier.is_suspended and (replica.state_machine.is_leasable() or self._coming(ALL, 1) > 0)
 
     def _propose(self) -> None:
         """Propose a lease for each consumer with credit, as far as there may be messages for it."""
@@ -158,7 +169,8 @@ class QueueLeases:
         enqueued, machine = self._enqueued(()), self._replica.state_machine
         is_readable = not self._replica.applier.is_suspended
         ready = machine.ready_count if is_readable and machine.is_leasable() else 0
-        available = min(ready + enqueued - self._requested, ITEMS_WORK_MAX)
+        coming = self._coming(ALL, ITEMS_WORK_MAX) if is_readable and ready < ITEMS_WORK_MAX else 0
+        available = min(ready + enqueued + coming - self._requested, ITEMS_WORK_MAX)
         is_single = self._is_single_active()
         if not is_single:
             self._active = None
@@ -175,16 +187,17 @@ class QueueLeases:
                     return  # the others would be refused, too
 
     def _findable(self, consumer: Consumer, ready: int, *, is_readable: bool) -> int:
-        """Return how many messages a consumer with a filter may find: at most `ready` of those that are ready, and the proposed ones."""
+        """Return how many messages a consumer with a filter may find: at most `ready` of those that are ready, and those that come."""
         machine, wanted = self._replica.state_machine, consumer.filter
         enqueued = self._enqueued(wanted.tenants)
+        coming = self._coming(wanted, ITEMS_WORK_MAX) if is_readable else 0
         is_head_ready = machine.is_key_leasable(wanted.tenants[0], wanted.key) if wanted.key and is_readable else None
         if consumer in self._resting and not is_head_ready:
             return 0
-        if is_head_ready is False and not enqueued:
+        if is_head_ready is False and not enqueued and not coming:
             return 0
         is_ready = is_readable and machine.is_leasable(wanted.tenants)
-        return (ready if is_ready else 0) + enqueued
+        return (ready if is_ready else 0) + enqueued + coming
 
     def _turns(self) -> Iterator[Consumer]:
         """Iterate over all consumers, beginning with the one after the last that this returned."""

@@ -24,7 +24,7 @@ from raftmq.broker.partitions.queue.copies import QueueCopies
 from raftmq.broker.partitions.queue.finishes import FinishWatches
 from raftmq.broker.partitions.queue.gate import QueueGate
 from raftmq.broker.partitions.queue.jobs import QueueJobs
-from raftmq.broker.partitions.queue.leases import QueueLeases
+from raftmq.broker.partitions.queue.leases import Filter, QueueLeases
 from raftmq.broker.partitions.queue.schedules import QueueSchedules
 from raftmq.broker.partitions.queue.statistics import QueueStatistics
 from raftmq.broker.partitions.queue.upkeep import QueueUpkeep
@@ -75,7 +75,7 @@ class PartitionQueue:
         )
         self.chains = QueueChains(host.loop, replica, self.gate, self.appends, lambda: self.config().batch_bytes_max)
         self.leases = QueueLeases(
-            host.loop, replica, self.commands, self._enqueued, lambda: self.config().is_single_active
+            host.loop, replica, self.commands, self._enqueued, lambda: self.config().is_single_active, self._coming
         )
         self.jobs = QueueJobs(host.loop, replica, self.commands)
         self.schedules = QueueSchedules(host.loop, self)
@@ -88,6 +88,9 @@ class PartitionQueue:
 
     def _enqueued(self, subtrees: tuple[str, ...]) -> int:
         return self.gate.leasable(subtrees, is_readable=not self.replica.applier.is_suspended)
+
+    def _coming(self, wanted: Filter, count_max: int) -> int:
+        return self.replica.state_machine.due_by(self.clock.read_ms(), wanted.tenants, wanted.key, count_max)
 
     def _on_enqueued(self) -> None:
         self.leases.wake()

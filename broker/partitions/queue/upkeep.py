@@ -49,6 +49,8 @@ log = structlog.get_logger(__name__)
 _SCALARS_KEY: Final = number_key(SCALARS, 0)
 TICK_MARGIN_SECONDS: Final = 0.0005
 """The timer fires so much after the due time, because queue time counts whole milliseconds."""
+TICKS_IN_FLIGHT_MAX: Final = 2
+"""Entries that carry the time and are not applied yet. With one of them a message that comes due meanwhile would wait for two commits."""
 PURGED_ROWS_MAX: Final = 256
 """Rows of purged messages that are deleted in one transaction."""
 
@@ -78,7 +80,9 @@ class QueueUpkeep:
         self._host = host
         self._store = store
         self._timer = DeadlineTimer(host.loop, self._on_due)
-        self._is_tick_proposed = False
+        self._ticks_in_flight = 0
+        self._ticked_ms = 0
+        """The time before which the last tick was proposed: it promotes everything that was due then."""
         self._is_configuring = False
         replica = partition.replica
         replica.progress_listeners.append(self._on_progress)
@@ -89,7 +93,7 @@ class QueueUpkeep:
     def _on_progress(self) -> None:
         """Set the timer to the next due time, if this replica leads."""
         replica = self._partition.replica
-        if not replica.is_leader:
+        if not replica.is_leader or replica.applier.is_suspended:
             return
         self.configure()
         deadline = self._next_deadline()
@@ -102,32 +106,39 @@ class QueueUpkeep:
             self._timer.cancel()
 
     def _next_deadline(self) -> int | None:
-        clock = self._partition.clock
-        return self._partition.replica.state_machine.next_deadline(clock.leases_end_from_ms, clock.spared_through_ms)
+        """Return the queue time at which the next tick is due. While one is under way, only delayed messages that it does not promote count."""
+        machine, clock = self._partition.replica.state_machine, self._partition.clock
+        if not self._ticks_in_flight:
+            return machine.next_deadline(clock.leases_end_from_ms, clock.spared_through_ms)
+        return machine.next_due_after(self._ticked_ms) if self._ticks_in_flight < TICKS_IN_FLIGHT_MAX else None
 
     def _on_due(self) -> None:
         replica = self._partition.replica
         if not replica.is_leader or replica.applier.is_suspended:
             return  # progress sets the timer again
         deadline = self._next_deadline()
-        if deadline is not None and deadline <= self._partition.clock.read_ms():
-            self.tick()
-        else:
+        if deadline is None or deadline > self._partition.clock.read_ms() or self._propose_tick():
             self._on_progress()
 
     def tick(self) -> None:
-        """Propose an entry that carries the time. One is under way."""
-        if self._is_tick_proposed:
-            return
+        """Propose an entry that carries the time, unless one is under way."""
+        if not self._ticks_in_flight:
+            self._propose_tick()
+
+    def _propose_tick(self) -> bool:
+        """Propose an entry that carries the time. Return False if it was refused. The leases of messages that it promotes travel in it."""
+        ticked_ms = self._partition.clock.read_ms()
         try:
             future = self._partition.commands.submit(Tick())
         except RequestError:
-            return
-        self._is_tick_proposed = True
+            return False
+        self._ticks_in_flight += 1
+        self._ticked_ms = ticked_ms
         future.add_done_callback(lambda _: self._on_ticked())
+        return True
 
     def _on_ticked(self) -> None:
-        self._is_tick_proposed = False
+        self._ticks_in_flight -= 1
         self._on_progress()  # a timer that ended between the application of the tick and now proposed nothing
         self._partition.leases.wake()
 

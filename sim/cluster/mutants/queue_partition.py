@@ -17,7 +17,7 @@ DEAD_LETTERS = {"has_dead_letters": True, "attempts_max": 2}
 def tick_missing() -> None:
     from raftmq.broker.partitions.queue.upkeep import QueueUpkeep
 
-    QueueUpkeep.tick = lambda self: None  # type: ignore[method-assign]
+    QueueUpkeep._propose_tick = lambda self: False  # type: ignore[method-assign]
 
 
 @queue_mutant("the topic's settings never reach the machine", queues={"attempts_max": 0})

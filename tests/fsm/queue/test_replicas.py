@@ -159,6 +159,32 @@ def test_the_leader_sees_what_a_lease_would_find(seed: int) -> None:
 
 @FEW
 @given(seed=st.integers(0, 2**32), bounds=st.sampled_from([COLD, SMALL, MemoryBounds()]))
+def test_the_leader_knows_the_messages_in_memory_that_the_next_entry_promotes(seed: int, bounds: MemoryBounds) -> None:
+    rng = random.Random(seed)
+    asked = [
+        (later, *wanted) for later in (0, 50, 10_000) for wanted in (((), b""), (("a", "c.d"), b""), (("a",), b"k1"))
+    ]
+    seen: list[list[int]] = []
+
+    def see(twin: Twin) -> None:
+        seen.append([twin.due_by(twin.now + later, tenants, key) for later, tenants, key in asked])
+
+    told = history(rng, 60, see)
+    host, calm = QueueHost(bounds), QueueHost()
+    for entry, expected in zip(told.entries, seen, strict=True):
+        host.apply(entry)
+        calm.apply(entry)
+        if rng.random() < 0.3:
+            host.write_back()
+        now = calm.machine.state.scalars.now
+        for (later, subtrees, key), count in zip(asked, expected, strict=True):
+            assert calm.machine.due_by(now + later, subtrees, key, 1_000) == count
+            assert calm.machine.due_by(now + later, subtrees, key, 1) == min(count, 1)
+            assert host.machine.due_by(now + later, subtrees, key, 1_000) >= 0
+
+
+@FEW
+@given(seed=st.integers(0, 2**32), bounds=st.sampled_from([COLD, SMALL, MemoryBounds()]))
 def test_the_leader_knows_the_head_of_a_key_that_is_in_memory(seed: int, bounds: MemoryBounds) -> None:
     rng = random.Random(seed)
     names = [(tenant, key) for tenant in TENANTS for key in (b"k1", b"k2")]

@@ -108,6 +108,16 @@ class WindowMachine(RuleBasedStateMachine):
         else:
             assert first == min(self.live)
 
+    @rule(time=st.integers(0, 12), keys_max=st.integers(1, 5))
+    def look_at_what_is_due(self, time: int, keys_max: int) -> None:
+        heap = self.window.heap
+        due = [key for key in heap if key[0] <= time]
+        found = self.window.keys_until(time, keys_max)
+        assert len(found) == min(len(due), keys_max)
+        assert set(found) <= set(due)
+        later = min((key[0] for key in heap if key[0] > time), default=None)
+        assert self.window.next_time_after(time, keys_max) == (later if len(due) < keys_max else None)
+
     @invariant()
     def its_next_time_is_never_too_late(self) -> None:
         if self.live:

@@ -61,7 +61,12 @@ class Door:
             wake_proposers=lambda: None,
         )
         self.enqueued = 0
-        self.leases = QueueLeases(loop, self.replica, self, lambda _subtrees: self.enqueued, lambda: False)
+        self.leases = QueueLeases(
+            loop, self.replica, self, lambda _subtrees: self.enqueued, lambda: False, self._coming
+        )
+
+    def _coming(self, wanted: Filter, count_max: int) -> int:
+        return self.queue.host.machine.due_by(self.queue.now, wanted.tenants, wanted.key, count_max)
 
     def submit(self, item: qc.Item) -> asyncio.Future[ItemResult]:
         future: asyncio.Future[ItemResult] = self.loop.create_future()

@@ -68,6 +68,7 @@ async def test_a_consumer_whose_lease_fails_rests_before_it_tries_again() -> Non
         cast("Any", partition),
         enqueued=lambda _subtrees: 0,
         is_single_active=lambda: False,
+        coming=lambda _filter, _count_max: 0,
     )
 
     leases.add(consumer)
@@ -75,6 +76,46 @@ async def test_a_consumer_whose_lease_fails_rests_before_it_tries_again() -> Non
         await asyncio.sleep(0)
 
     assert partition.submitted == consumer.failures == 1
+
+
+class Taking(Waiting):
+    """A consumer that takes one message, and keeps its sequence."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sequences: list[int] = []
+
+    def reserve(self, leases: QueueLeases, messages_max: int) -> tuple[int, int]:
+        return (0, 0) if self.sequences else (1, 1_000)
+
+    def on_leased(self, leases: QueueLeases, reserved: tuple[int, int], leased: Leased | None) -> None:
+        self.sequences += () if leased is None else leased.first_sequences
+
+
+async def test_a_due_message_is_leased_by_the_entry_that_promotes_it(tmp_path: Path) -> None:
+    async with queue_node(tmp_path) as node:
+        queue, consumer = await node.queue(), Taking()
+        await queue.put(1, delay=1_000)
+        queue.partition.leases.add(consumer)
+        entries = queue.partition.replica.core.last_index
+        node.pass_time(1_000)
+        await queue.progress_until(lambda: bool(consumer.sequences))
+        assert queue.partition.replica.core.last_index == entries + 1
+
+
+async def test_nothing_is_leased_for_due_messages_that_no_consumer_may_get(tmp_path: Path) -> None:
+    async with queue_node(tmp_path) as node:
+        queue, consumer = await node.queue(**{"tenant.leased.max": "1"}), Taking()
+        await queue.put(1, tenant="a")
+        await queue.lease(1)
+        await queue.put(1, tenant="a", delay=1_000)
+        queue.partition.leases.add(consumer)
+        entries = queue.partition.replica.core.last_index
+        node.pass_time(1_000)
+        await queue.progress_until(lambda: queue.partition.statistics.counts().ready == 1)
+        await asyncio.sleep(0.05)
+        assert queue.partition.replica.core.last_index == entries + 1, "the tick alone"
+        assert not consumer.sequences
 
 
 async def test_messages_that_are_given_back_keep_their_place(tmp_path: Path) -> None:

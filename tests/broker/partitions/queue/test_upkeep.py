@@ -34,6 +34,26 @@ async def test_what_is_due_by_time_alone_happens_without_a_request(queue: Queue)
     await queue.progress_until(lambda: queue.partition.statistics.counts().leased == 0)
 
 
+@pytest.mark.parametrize("queue", [None], indirect=True)
+async def test_a_message_that_comes_due_during_a_tick_gets_a_tick_of_its_own(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would otherwise wait until the first one is applied. A third tick waits."""
+    for delay in (1_000, 2_000, 3_000):
+        await queue.put(1, delay=delay)
+    submitted: list[object] = []
+
+    def submit(item: object) -> asyncio.Future[object]:
+        submitted.append(item)
+        return queue.node.loop.create_future()
+
+    monkeypatch.setattr(queue.partition.commands, "submit", submit)
+    for ticks in (1, 2, 2):
+        queue.node.pass_time(1_000)
+        await asyncio.sleep(0.02)
+        assert submitted == [Tick()] * ticks
+
+
 async def test_leases_end_again_after_passes_that_found_none(queue: Queue) -> None:
     await queue.put(2)
     for number in (1, 2, 3):

@@ -492,6 +492,35 @@ class Twin:
     def is_leasable(self, subtrees: tuple[str, ...]) -> bool:
         return not self._is_full() and self._next(subtrees) is not None
 
+    def due_by(self, time: int, subtrees: tuple[str, ...], key: bytes) -> int:
+        """Return how many messages would be promoted by an entry of this time and could be leased by it, besides those that are ready."""
+        if self._is_full():
+            return 0
+        found: dict[str, int] = {}
+        lines = set()
+        for m in self.messages.values():
+            is_wanted = not subtrees or any(m.tenant == top or m.tenant.startswith(f"{top}.") for top in subtrees)
+            if (
+                m.state != DELAYED
+                or m.due > time
+                or not is_wanted
+                or (key and m.key != key)
+                or 0 < m.expires_at <= time
+            ):
+                continue
+            if m.line is not None and (m.line in lines or self.holders.get(m.line, m.sequence) != m.sequence):
+                continue
+            lines |= {m.line} - {None}
+            found[m.tenant] = found.get(m.tenant, 0) + 1
+        total = 0
+        for path, count in found.items():
+            room = self.tree.lease_room(self.numbers[path])
+            if self._may_lease(path):
+                total += count if room is None else max(0, min(count, room - len(self._ready(path))))
+        if self.settings.leased_max:
+            total = min(total, self.settings.leased_max - sum(m.state == LEASED for m in self.messages.values()))
+        return total
+
     def is_key_leasable(self, tenant: str, key: bytes) -> bool:
         return self._leasable_head(tenant, key) is not None
 
