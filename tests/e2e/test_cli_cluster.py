@@ -150,6 +150,7 @@ def test_a_drain_continues_after_ctrl_c(cluster: LocalCluster) -> None:
     assert raftmq(cluster, "cluster", "undrain", "4").returncode == 0
 
 
+@pytest.mark.long
 def test_the_drained_metadata_voter_is_removed_and_the_other_broker_serves_everything() -> None:
     """With two brokers only one votes on metadata. Its vote and its replicas go to the other one."""
     with LocalCluster(brokers=2) as cluster:

@@ -67,6 +67,7 @@ async def test_a_restarted_replica_catches_up_and_completes_the_majority(
     await workload.check()
 
 
+@pytest.mark.long
 async def test_nothing_is_lost_when_brokers_are_restarted_one_after_the_other(
     cluster: LocalCluster, workload: Workload
 ) -> None:

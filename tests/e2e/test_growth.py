@@ -76,6 +76,7 @@ async def test_a_broker_fills_up_and_another_is_drained_and_removed_under_load()
             assert workload.unsuccessful == []
 
 
+@pytest.mark.long
 async def test_a_topic_gets_more_and_fewer_replicas_under_load() -> None:
     async with (
         LocalCluster(brokers=3, broker_arguments=("--set", "stable_seconds=1s")) as cluster,
