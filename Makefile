@@ -12,7 +12,7 @@ SHARED = -n $(WORKERS) --dist loadscope --max-worker-restart=0
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.venv/pycache
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-long coverage spark-matrix check fix sim sim-core mutants chaos bench docs
+.PHONY: help setup demo test test-long coverage spark-matrix check mypy pyright fix sim sim-core mutants chaos bench docs
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## ?/  make \1	/' | expand -t 16
@@ -43,11 +43,16 @@ check: setup ## format, lint, types, import rules, generated files; changes noth
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/python -m scripts.check_generated
+	@$(MAKE) --no-print-directory -j2 mypy pyright
+
+mypy:
 	$(BIN)/mypy -p raftmq -p pyspark_raftmq
 	$(BIN)/mypy tests examples scripts sim bench
+
+pyright:
 	$(BIN)/pyright
 	$(BIN)/pyright --project tests/typing
-	$(BIN)/python -m scripts.check_generated
 
 fix: setup ## format, sort imports, regenerate protobuf modules and the reference pages
 	$(BIN)/ruff check --fix .
