@@ -1,8 +1,9 @@
 """Cut the byte stream of a data connection into frames, and make frames. Clients and brokers share this module. It does no I/O.
 
-A data connection carries the calls that come by the thousand, Append and Poll, beside gRPC (ADR 0012). The client asks a broker
-over gRPC for a port and a token (`OpenDataConnection`), connects, and says HELLO with the token. Each later frame of the client is a
-call or the cancellation of one. Each frame of the broker answers a call, in any order. A frame is a header of `HEADER_BYTES` and a body.
+A data connection carries the calls that come by the thousand, Append, Poll and Queue.PollStream, beside gRPC (ADR 0012). The client asks
+a broker over gRPC for a port and a token (`OpenDataConnection`), connects, and says HELLO with the token. Each later frame of the client
+is a call, the cancellation of one, or a further request of a call that is a stream. Each frame of the broker answers a call, in any order. A
+frame is a header of `HEADER_BYTES` and a body.
 
 Invariants: only a whole frame is handed on. The buffer is enlarged only for a frame of an allowed size.
 """
@@ -14,17 +15,26 @@ from enum import IntEnum
 from struct import Struct
 from typing import Any, Final
 
-from raftmq.methods import APPEND, POLL, UnaryMethod
+from raftmq.methods import APPEND, POLL, POLL_STREAM, Method
 
-DATA_VERSION: Final = 1
-"""Version of the data connection's frames. A broker refuses a HELLO of another version with UNSUPPORTED_VERSION."""
+DATA_VERSION_MIN: Final = 1
+"""The oldest version of the data connection's frames that is spoken: calls of `Append` and `Poll`."""
+DATA_VERSION: Final = 2
+"""The newest version: also streams. A broker names its newest one with the token, and the client says HELLO with the newest that both speak.
+
+A broker refuses a HELLO of a version that it does not speak with UNSUPPORTED_VERSION.
+"""
 _HEADER: Final = Struct("<IBBxxIQ")
 HEADER_BYTES: Final = _HEADER.size
 """Length of the body, frame type, method number, timeout in milliseconds, correlation id: little-endian."""
 BUFFER_BYTES: Final = 64 * 1024
 """Size of a connection's read buffer while no frame needs a larger one."""
-DATA_METHODS: Final[tuple[UnaryMethod[Any, Any], ...]] = (APPEND, POLL)  # each has messages of its own
+DATA_METHODS: Final[tuple[Method[Any, Any], ...]] = (APPEND, POLL, POLL_STREAM)  # each has messages of its own
 """Methods that a data connection carries. A method's number in a frame is its place here, from 0."""
+METHOD_VERSIONS: Final = (1, 1, 2)
+"""The version of the frames from which on each of these methods is carried."""
+STREAMS_MAX: Final = 512
+"""Streams of one connection. A client opens further ones over gRPC."""
 
 
 class FrameType(IntEnum):
@@ -37,13 +47,20 @@ class FrameType(IntEnum):
     CALL = 3
     """A request of the method, to be answered within the timeout."""
     CANCEL = 4
-    """The client does not want the answer any more. No body, and no answer if there was none yet."""
+    """The client does not want the answer any more. No body, and no answer if there was none yet. It ends a stream."""
     ANSWER = 5
-    """The response to a call."""
+    """The response to a call. The end of a stream: without a body."""
     ERROR = 6
     """A call failed as a whole: an `ErrorDetail`. With correlation id 0 it is about the connection, which ends with it."""
     GOODBYE = 7
-    """The broker accepts no more calls here. Calls after the correlation id were not looked at. Earlier calls will be answered."""
+    """The broker accepts no more calls here. Calls after the correlation id were not looked at. Earlier calls will be answered.
+
+    It also accepts no more requests of streams. It answers those that it has accepted, and ends the streams.
+    """
+    REQUEST = 8
+    """A further request of the stream with this correlation id, whose CALL has the first one. Ignored if the stream has ended."""
+    RESPONSE = 9
+    """A response of the stream with this correlation id. Others, or its end, follow."""
 
 
 FRAME_TYPES: Final = {frame_type.value: frame_type for frame_type in FrameType}

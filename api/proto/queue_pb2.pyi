@@ -275,12 +275,14 @@ class OpenDataConnectionRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class OpenDataConnectionResponse(_message.Message):
-    __slots__ = ("port", "token")
+    __slots__ = ("port", "token", "version")
     PORT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
     port: int
     token: bytes
-    def __init__(self, port: _Optional[int] = ..., token: _Optional[bytes] = ...) -> None: ...
+    version: int
+    def __init__(self, port: _Optional[int] = ..., token: _Optional[bytes] = ..., version: _Optional[int] = ...) -> None: ...
 
 class DataHello(_message.Message):
     __slots__ = ("version", "token")

@@ -1,1 +1,1 @@
-"""The data port: Append and Poll in frames over TCP, beside gRPC."""
+"""The data port: Append, Poll and Queue.PollStream in frames over TCP, beside gRPC."""

@@ -1,9 +1,9 @@
 """Serve one client's data connection: cut its bytes into frames, make calls of them, and send the answers back.
 
 It decides nothing about data. The connection's append session begins appends to a partition in the order of their frames. Polls are
-answered by callbacks. Any other call is a task, and so is an answer that must wait until the client has taken the ones before it.
-The memory that a client can occupy is bounded: its unanswered calls (`CALLS_MAX`), and the bytes of large requests and of unread answers
-(the budgets that gRPC's calls share). A connection that exceeds a bound is not read until it is below it. Requests that are not small need
+answered by callbacks, and so are streams (`stream.py`). Any other call is a task, and so is an answer that must wait until the client has
+taken the ones before it. The memory that a client can occupy is bounded: its streams (`STREAMS_MAX`), its unanswered calls and requests of
+streams (`CALLS_MAX`), and the bytes of large requests and of unread answers (the budgets that gRPC's calls share). A connection that exceeds a bound is not read until it is below it. Requests that are not small need
 budget until they are answered, and are refused if there is none.
 
 Invariants: nothing is done for a client before its HELLO has named a token; nothing is written after `_finish`.
@@ -13,28 +13,40 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any, Final, Protocol, cast
 
 from google.protobuf.message import DecodeError, Message
-from raftmq.broker.base.budget import Budget, Reservation
+from raftmq.broker.base.budget import RETRY_MS, Budget, Reservation
 from raftmq.broker.base.limits import Limits
 from raftmq.broker.base.request_error import RequestError, parsed
+from raftmq.broker.data_port.stream import DataStream
 from raftmq.broker.grpc_port.handlers import internal_error, observed
 from raftmq.broker.grpc_port.methods import Row
 from raftmq.broker.grpc_port.security import refusal_of
 from raftmq.broker.services.append_session import AppendSession
 from raftmq.broker.services.call import CALL_SECONDS_MAX, DEFAULT_CALL_SECONDS, Call, Principal
 from raftmq.broker.services.poll import OnPolled, Poll
+from raftmq.broker.services.queue.stream import ConsumerStream
 from raftmq.broker.services.request_metrics import CANCELLED, OK, RequestMetrics
-from raftmq.frames import BUFFER_BYTES, DATA_METHODS, DATA_VERSION, FrameError, FrameReader, FrameType, frame_header
-from raftmq.methods import APPEND, POLL
+from raftmq.frames import (
+    BUFFER_BYTES,
+    DATA_METHODS,
+    DATA_VERSION,
+    DATA_VERSION_MIN,
+    STREAMS_MAX,
+    FrameError,
+    FrameReader,
+    FrameType,
+    frame_header,
+)
+from raftmq.methods import APPEND, POLL, POLL_STREAM
 from raftmq.proto import queue_pb2 as pb
 from raftmq.sockets import tune
 
 CALLS_MAX: Final = 1024
-"""Calls of one connection without an answer. All producers, or all consumers, of an event loop share one."""
+"""Calls of one connection, and requests of its streams, without an answer. All producers, or all consumers, of an event loop share one."""
 SMALL_REQUEST_BYTES: Final = 4096
 """A request up to this size needs no budget: `CALLS_MAX` bounds them."""
 _PARTITION_BYTES: Final = 64
@@ -79,6 +91,10 @@ class DataPortOwner(Protocol):
 
     def begin_poll(self, request: pb.PollRequest, call: Call, on_outcome: OnPolled) -> Poll:
         """Begin a poll. Raises RequestError. `on_outcome` may be called before this returns."""
+        ...
+
+    def consumer_stream(self, principal: Principal, on_changed: Callable[[], None]) -> ConsumerStream:
+        """Return a stream of messages of queue topics."""
         ...
 
     def redeem(self, token: bytes) -> Principal | None:
@@ -131,6 +147,14 @@ class DataConnection(asyncio.BufferedProtocol):
         """Tasks of these calls. An append has none, and a poll only while it waits for memory."""
         self._polls: dict[int, tuple[Poll, float]] = {}
         """Unanswered polls without a task, by correlation id, and the time when each began."""
+        self._streams: dict[int, DataStream] = {}
+        """Streams that have not ended, by correlation id."""
+        self._stream_requests = 0
+        """Requests of streams without an answer."""
+        self._changed: dict[DataStream, None] = {}
+        """Streams that may have something to write."""
+        self._is_pumping = False
+        """They will be asked in the next turn of the event loop."""
         self._last_correlation_id = 0
         """Of the calls that were accepted: they ascend."""
         self._writable = asyncio.Event()
@@ -184,6 +208,7 @@ class DataConnection(asyncio.BufferedProtocol):
         """See `asyncio.BaseProtocol`."""
         self._release_unsent()
         self._writable.set()
+        self._pump_soon()
         self._go_on()
 
     def eof_received(self) -> None:
@@ -232,6 +257,8 @@ class DataConnection(asyncio.BufferedProtocol):
             return
         self._stop_receiving()
         self._write(frame_header(FrameType.GOODBYE, 0, self._last_correlation_id))
+        for stream in self._streams.values():
+            stream.leave()
         self._set_reading()
         self._go_on()
 
@@ -262,6 +289,8 @@ class DataConnection(asyncio.BufferedProtocol):
             self._cancel_poll(correlation_id)
         for correlation_id in list(self._calls):
             self._forget(correlation_id)
+        for stream in list(self._streams.values()):
+            self._forget_stream(stream)
 
     def _finish(self) -> None:
         """Say that nothing more will be sent: the client closes the connection."""
@@ -278,7 +307,7 @@ class DataConnection(asyncio.BufferedProtocol):
         if self._is_stopping:
             return True  # and drop it
         return (
-            len(self._calls) < CALLS_MAX
+            len(self._calls) + self._stream_requests < CALLS_MAX
             and self._waiting_for_memory is None
             and self._writable.is_set()
             and not self._is_deferred
@@ -347,7 +376,7 @@ class DataConnection(asyncio.BufferedProtocol):
     def _go_on(self) -> None:
         """Something was answered, or sent: read on, or close after the last answer."""
         if self._is_stopping:
-            if not self._calls:
+            if not self._calls and not self._streams:
                 self._finish()
         elif not self._is_reading and self._may_read:
             self._owner.loop.call_soon(self._read_on)
@@ -376,6 +405,8 @@ class DataConnection(asyncio.BufferedProtocol):
             self._greet(frame_type, body)
         elif frame_type is FrameType.CALL:
             self._call(method_number, timeout_ms, correlation_id, body)
+        elif frame_type is FrameType.REQUEST:
+            self._request(correlation_id, body)
         elif frame_type is FrameType.CANCEL:
             self._cancel(correlation_id)
         else:
@@ -391,10 +422,11 @@ class DataConnection(asyncio.BufferedProtocol):
             hello = pb.DataHello.FromString(bytes(body))
         except DecodeError as error:
             raise FrameError(f"malformed HELLO: {error}") from None
-        if hello.version != DATA_VERSION:
+        if not DATA_VERSION_MIN <= hello.version <= DATA_VERSION:
             self._end(
                 RequestError(
-                    pb.UNSUPPORTED_VERSION, f"frames of version {hello.version} are not known here, only {DATA_VERSION}"
+                    pb.UNSUPPORTED_VERSION,
+                    f"frames of version {hello.version} are not known here, only {DATA_VERSION_MIN} to {DATA_VERSION}",
                 )
             )
             return
@@ -428,14 +460,14 @@ class DataConnection(asyncio.BufferedProtocol):
         try:
             row = self._row(method_number)
             request = parsed(row.method.request_type.FromString, bytes(body))
-            size = len(body) + _PARTITION_BYTES * len(request.partitions)
-            self._calls[correlation_id] = (
-                self._owner.requests.acquire(self, size) if size > SMALL_REQUEST_BYTES else None
-            )
+            seconds = min(timeout_ms / 1000 or DEFAULT_CALL_SECONDS, CALL_SECONDS_MAX)
+            if row.method is POLL_STREAM:
+                self._begin_stream(request, self._reserve_request(body, len(request.acks)), seconds, correlation_id)
+                return
+            self._calls[correlation_id] = self._reserve_request(body, len(request.partitions))
         except RequestError as error:
             self._send_error(correlation_id, error)
             return
-        seconds = min(timeout_ms / 1000 or DEFAULT_CALL_SECONDS, CALL_SECONDS_MAX)
         if row.method is APPEND:
             assert self._session is not None
             self._session.submit(request, partial(self._on_appended, correlation_id), seconds)
@@ -446,6 +478,11 @@ class DataConnection(asyncio.BufferedProtocol):
             self._poll(request, call, correlation_id)
         else:
             self._begin_task(row, self._serve(row, request, call, correlation_id), correlation_id)
+
+    def _reserve_request(self, body: memoryview, partitions: int) -> Reservation | None:
+        """Reserve memory for a request until it is answered, unless it is small. Raises RequestError."""
+        size = len(body) + _PARTITION_BYTES * partitions
+        return self._owner.requests.acquire(self, size) if size > SMALL_REQUEST_BYTES else None
 
     def _may_answer(self, row: Row, request: Message) -> bool:
         """Return whether there is budget for an answer of any size to this request."""
@@ -482,7 +519,114 @@ class DataConnection(asyncio.BufferedProtocol):
             self._cancel_poll(correlation_id)
             self._forget(correlation_id)
             self._go_on()
+        elif correlation_id in self._streams:
+            self._forget_stream(self._streams[correlation_id])
+            self._go_on()
         # an append cannot be taken back
+
+    # ---------------------------------------------------------------------------------------------------- streams
+
+    def _begin_stream(
+        self, request: pb.QueueStreamRequest, reservation: Reservation | None, seconds: float, correlation_id: int
+    ) -> None:
+        owner = self._owner
+        assert self._principal is not None
+        if len(self._streams) >= STREAMS_MAX:
+            if reservation is not None:
+                owner.requests.release(reservation)
+            raise RequestError(
+                pb.THROTTLED,
+                f"a data connection has at most {STREAMS_MAX} streams: use another, or gRPC",
+                retry_after_ms=RETRY_MS,
+            )
+        stream = DataStream(self, owner.consumer_stream, self._principal, correlation_id)
+        self._streams[correlation_id] = stream
+        self._stream_requests += 1
+        owner.metrics.stream_started(POLL_STREAM.name)
+        stream.open(owner.loop, request, reservation, owner.loop.time() + seconds)
+
+    def _request(self, correlation_id: int, body: memoryview) -> None:
+        """Take a further request of a stream."""
+        if correlation_id > self._last_correlation_id:
+            raise FrameError(f"a request of stream {correlation_id}, which was not called")
+        stream = self._streams.get(correlation_id)
+        if stream is None:
+            return  # it has ended, and the client does not know that yet
+        if len(body) > BUFFER_BYTES:
+            self._large_at = self._owner.loop.time()
+        try:
+            request = parsed(pb.QueueStreamRequest.FromString, bytes(body))
+            reservation = self._reserve_request(body, len(request.acks))
+        except RequestError as error:
+            stream.fail(error)
+            return
+        self._stream_requests += 1
+        stream.request(request, reservation)
+
+    def _forget_stream(self, stream: DataStream) -> None:
+        del self._streams[stream.correlation_id]
+        self._changed.pop(stream, None)
+        stream.close()
+        self._owner.metrics.stream_ended(POLL_STREAM.name)
+
+    def _pump_soon(self) -> None:
+        """Have streams write in the next turn of the event loop, when this one's other callbacks have added theirs."""
+        if self._changed and not self._is_pumping and self._writable.is_set():
+            self._is_pumping = True
+            self._owner.loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._is_pumping = False
+        changed, self._changed = self._changed, {}
+        for stream in [stream for stream in changed if stream.correlation_id in self._streams]:
+            try:
+                stream.pump()
+            except Exception as error:  # noqa: BLE001 -- the root of a callback: a defect ends the stream
+                self.end_stream(stream, error)
+            if not self._writable.is_set() and stream.correlation_id in self._streams:
+                self._changed[stream] = None  # and asked again by `resume_writing`
+
+    @property
+    def is_writable(self) -> bool:
+        """See `StreamConnection`."""
+        return self._writable.is_set()
+
+    def on_stream_changed(self, stream: DataStream) -> None:
+        """See `StreamConnection`."""
+        self._changed[stream] = None
+        self._pump_soon()
+
+    def on_request_answered(self, reservation: Reservation | None) -> None:
+        """See `StreamConnection`."""
+        self._stream_requests -= 1
+        if reservation is not None:
+            self._owner.requests.release(reservation)
+        self._go_on()
+
+    def send_response(self, stream: DataStream, response: pb.QueueStreamResponse) -> None:
+        """See `StreamConnection`."""
+        data = response.SerializeToString()
+        header = frame_header(FrameType.RESPONSE, len(data), stream.correlation_id)
+        if len(data) <= WRITE_BUFFER_BYTES:
+            self._write(header + data)
+            return
+        reservation = self._owner.unsent.acquire(self, len(data))
+        reservation.is_sending = True
+        self._unsent.append(reservation)
+        self._write(header, data)
+        if self._writable.is_set():  # the kernel has taken it, or nearly
+            self._release_unsent()
+
+    def end_stream(self, stream: DataStream, failure: BaseException | None) -> None:
+        """See `StreamConnection`."""
+        if failure is None:
+            self._write(frame_header(FrameType.ANSWER, 0, stream.correlation_id))
+        else:
+            error = failure if isinstance(failure, RequestError) else internal_error(POLL_STREAM.name, failure)
+            self._owner.metrics.count(POLL_STREAM.name, pb.ErrorCode.Name(error.code))
+            self._send_error(stream.correlation_id, error)
+        self._forget_stream(stream)
+        self._go_on()
 
     # ---------------------------------------------------------------------------------------------------- answers
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from raftmq.broker.base.budget import Budget
@@ -20,6 +20,7 @@ from raftmq.broker.services.append_session import AppendSession
 from raftmq.broker.services.call import Call, Principal
 from raftmq.broker.services.host import ServiceHost
 from raftmq.broker.services.poll import OnPolled, Poll
+from raftmq.broker.services.queue.stream import ConsumerStream
 from raftmq.frames import DATA_METHODS
 from raftmq.methods import APPEND
 from raftmq.proto import queue_pb2 as pb
@@ -50,6 +51,7 @@ class DataPort:
         services = grpc.services
         self.answers: Mapping[str, Any] = {row.method.name: row.service(services) for row in self.rows}
         self._log = services.log
+        self._queue = services.queue
         self._tokens = grpc.data_tokens
         self._open: set[DataConnection] = set()
         self._greeting: dict[DataConnection, None] = {}
@@ -113,6 +115,10 @@ class DataPort:
     def begin_poll(self, request: pb.PollRequest, call: Call, on_outcome: OnPolled) -> Poll:
         """See `DataPortOwner`."""
         return self._log.begin_poll(request, call, on_outcome)
+
+    def consumer_stream(self, principal: Principal, on_changed: Callable[[], None]) -> ConsumerStream:
+        """See `DataPortOwner`."""
+        return self._queue.consumer_stream(principal, on_changed)
 
     def redeem(self, token: bytes) -> Principal | None:
         """See `DataPortOwner`."""

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from typing import Final
 
 from raftmq.broker.services.call import Call, Principal
+from raftmq.frames import DATA_VERSION
 from raftmq.proto import queue_pb2 as pb
 
 TOKEN_SECONDS: Final = 10.0
@@ -41,7 +42,7 @@ class DataTokens:
         self._principals[token] = (call.principal, self._loop.time() + TOKEN_SECONDS)
         while len(self._principals) > TOKENS_MAX:
             self._principals.popitem(last=False)
-        return pb.OpenDataConnectionResponse(port=self.port, token=token)
+        return pb.OpenDataConnectionResponse(port=self.port, token=token, version=DATA_VERSION)
 
     def redeem(self, token: bytes) -> Principal | None:
         """Return the principal of a token, once. None if the token is void."""

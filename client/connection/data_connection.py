@@ -25,10 +25,17 @@ _UNGATHERED_CALLS_MAX: Final = 4
 
 
 class CallHandler(Protocol):
-    """The owner of a call. Exactly one of its methods is called, once, unless the call is cancelled. None may raise but `DecodeError`."""
+    """The owner of a call. Exactly one of its methods but `on_response` is called, once, unless the call is cancelled.
+
+    None may raise but `DecodeError` and `FrameError`.
+    """
 
     def on_answer(self, correlation_id: int, body: memoryview) -> None:
         """Take the response, whose bytes are valid during this call only. `DecodeError` ends the connection."""
+        ...
+
+    def on_response(self, correlation_id: int, body: memoryview) -> None:
+        """Take one response of a stream, which goes on. May be called many times. `FrameError`, for a call that is none, ends the connection."""
         ...
 
     def on_refused(self, correlation_id: int, detail: pb.ErrorDetail) -> None:
@@ -88,6 +95,11 @@ class DataConnection(asyncio.BufferedProtocol):
         return self._error is None and not self._is_leaving
 
     @property
+    def user_count(self) -> int:
+        """Return the number of users."""
+        return len(self._users)
+
+    @property
     def is_closed(self) -> bool:
         """Return whether the socket is closed."""
         return self._closed.done()
@@ -105,20 +117,25 @@ class DataConnection(asyncio.BufferedProtocol):
         Raises:
             UnreachableError: The connection takes no more calls. Nothing was sent.
         """
-        transport = self._transport
-        if transport is None or not self.is_open:
+        if self._transport is None or not self.is_open:
             raise UnreachableError(f"{self._address}: the data connection is closed")
         self._last_correlation_id = correlation_id = self._last_correlation_id + 1
         self._calls[correlation_id] = handler
         timeout_ms = min(max(1, timeout_ms), _TIMEOUT_MS_MAX)
-        header = frame_header(FrameType.CALL, len(body), correlation_id, method_number, timeout_ms)
+        self._write_with_body(frame_header(FrameType.CALL, len(body), correlation_id, method_number, timeout_ms), body)
+        return correlation_id
+
+    def request(self, correlation_id: int, body: bytes) -> None:
+        """Send a further request of a stream. Only on a connection that takes calls. Does not wait, and calls nothing back."""
+        self._write_with_body(frame_header(FrameType.REQUEST, len(body), correlation_id), body)
+
+    def _write_with_body(self, header: bytes, body: bytes) -> None:
         if len(body) <= settings.DATA_JOIN_BYTES_MAX:
             self._write(header + body)
-        else:
+        elif self._transport is not None:
             self._write_gathered()
-            transport.write(header)
-            transport.write(body)
-        return correlation_id
+            self._transport.write(header)
+            self._transport.write(body)
 
     def _write(self, frame: bytes) -> None:
         """Write a small frame now, or with the others of this turn of the event loop: hundreds of producers share a connection.
@@ -208,14 +225,14 @@ class DataConnection(asyncio.BufferedProtocol):
 
     # --------------------------------------------------------------------------------------------------------- protocol
 
-    async def greet(self, token: bytes) -> None:
-        """Say HELLO and wait for WELCOME.
+    async def greet(self, token: bytes, version: int) -> None:
+        """Say HELLO for a version of the frames, and wait for WELCOME.
 
         Raises:
             RaftMQError: The broker refused, or the connection ended.
         """
         assert self._transport is not None
-        hello = pb.DataHello(version=DATA_VERSION, token=token).SerializeToString()
+        hello = pb.DataHello(version=version, token=token).SerializeToString()
         self._transport.write(frame_header(FrameType.HELLO, len(hello)) + hello)
         refusal = await self._welcomed
         if refusal is not None:
@@ -283,6 +300,10 @@ class DataConnection(asyncio.BufferedProtocol):
                 handler.on_answer(correlation_id, body)
                 self._calls.pop(correlation_id, None)  # only now: an answer that cannot be read loses the call
                 self._close_if_left()
+        elif frame_type is FrameType.RESPONSE:
+            handler = self._calls.get(correlation_id)
+            if handler is not None:
+                handler.on_response(correlation_id, body)
         elif frame_type is FrameType.ERROR:
             self._on_error(correlation_id, pb.ErrorDetail.FromString(bytes(body)))
         elif frame_type is FrameType.GOODBYE:
@@ -320,7 +341,7 @@ class DataConnection(asyncio.BufferedProtocol):
         self._close_if_left()
 
 
-async def open_data_connection(address: str, port: int, token: bytes) -> DataConnection:
+async def open_data_connection(address: str, port: int, token: bytes, version: int = DATA_VERSION) -> DataConnection:
     """Connect to `port` of the host of `address` (``host:port``), and be welcomed there.
 
     Cancelled, it leaves nothing open.
@@ -333,7 +354,7 @@ async def open_data_connection(address: str, port: int, token: bytes) -> DataCon
     loop = asyncio.get_running_loop()
     _, connection = await loop.create_connection(lambda: DataConnection(address), host, port)
     try:
-        await connection.greet(token)
+        await connection.greet(token, version)
     except BaseException:
         connection.close()
         raise

@@ -1,6 +1,6 @@
 """The data connections of one event loop to one broker: opened on first use, shared by all clients, one for each method.
 
-Appends and polls have connections of their own, so that a large poll answer does not hold up an acknowledgement. The first callers
+Appends, polls and streams of messages have connections of their own, so that a large poll answer does not hold up an acknowledgement. The first callers
 wait while a connection is opened. Where a broker has no data port, or it cannot be reached, callers use gRPC from then on, and do not
 wait for the later attempts, one each `settings.DATA_RETRY_SECONDS`. Must not know about calls.
 """
@@ -23,6 +23,7 @@ from raftmq.errors import (
     UnreachableError,
     UnsupportedVersionError,
 )
+from raftmq.frames import DATA_VERSION, DATA_VERSION_MIN, METHOD_VERSIONS
 from raftmq.proto import queue_pb2 as pb
 
 Opened = DataConnection | RaftMQError | None
@@ -48,6 +49,8 @@ class DataPort:
         """The last attempt ended without a connection."""
         self._retry_at = 0.0
         """Loop time of the next attempt, while gRPC is used."""
+        self._uncarried: dict[int, float] = {}
+        """Loop time of the next attempt for each method that the broker's version of the frames does not carry."""
 
     def connection(self, method_number: int) -> DataConnection | asyncio.Task[Opened] | None:
         """Return the method's connection, the attempt to open it that runs or begins now, or None: use gRPC. Does not wait.
@@ -59,6 +62,8 @@ class DataPort:
         connection = self._connections.get(method_number)
         if connection is not None and connection.is_open:
             return connection
+        if self._loop.time() < self._uncarried.get(method_number, 0.0):
+            return None
         opening = self._openings.get(method_number)
         if opening is None and not (self._uses_grpc and self._loop.time() < self._retry_at):
             opening = self._loop.create_task(self._open(method_number), name=f"raftmq-data-open-{self._address}")
@@ -69,6 +74,7 @@ class DataPort:
     def on_broker_lost(self) -> None:
         """Try again with the next call, as calls over gRPC have failed: the broker was restarted, and may have a data port by now."""
         self._retry_at = 0.0
+        self._uncarried.clear()
 
     async def close(self) -> None:
         """Close the connections. Waits until their sockets are closed."""
@@ -106,9 +112,13 @@ class DataPort:
         if not answer.port:
             self._use_grpc(NOT_OFFERED, is_usual=True)
             return None
+        version = min(DATA_VERSION, answer.version or DATA_VERSION_MIN)
+        if version < METHOD_VERSIONS[method_number]:
+            self._uncarried[method_number] = self._loop.time() + settings.DATA_RETRY_SECONDS
+            return None
         try:
             async with asyncio.timeout(settings.DATA_CONNECT_SECONDS):
-                connection = await open_data_connection(self._address, answer.port, answer.token)
+                connection = await open_data_connection(self._address, answer.port, answer.token, version)
         except Exception as error:  # noqa: BLE001 -- the root of a task; name resolution alone raises half a dozen kinds
             self._use_grpc(name_of(error), is_usual=False)
             return None

@@ -1,6 +1,6 @@
 """The SDK's access to brokers: a small seam (`Transport`, `Connection`, `AppendStream`) and its implementation.
 
-Calls go over gRPC. Polls and appends go over data connections where the broker has them (`data_port`).
+Calls go over gRPC. Polls, appends and streams of messages go over data connections where the broker has them (`data_port`).
 
 A simulator replaces `GrpcTransport` with one in memory. Every failure leaves this module as a `RaftMQError`: the broker's typed error,
 `UnreachableError` (nothing was sent), `BrokenConnectionError` or `RequestTimedOutError` (the request may have arrived). Must not retry or
@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from functools import partial
-from typing import Generic, Protocol, cast
+from typing import Any, Generic, Protocol, cast
 from weakref import WeakSet
 
 import grpc
@@ -24,9 +24,16 @@ from raftmq.client.base.error_details import detail_from_status, error_from_deta
 from raftmq.client.base.fork_guard import check_grpc_usable
 from raftmq.client.connection import grpc_fork as grpc_fork  # from now on each fork checks whether gRPC is in use
 from raftmq.client.connection.append_stream import AppendStream, OnEnd, OnResponse, SerializedAppend
-from raftmq.client.connection.data_calls import APPEND_NUMBER, POLL_NUMBER, DataAppendStream, DataPolls
 from raftmq.client.connection.data_connection import DataConnection
+from raftmq.client.connection.data_polls import POLL_NUMBER, DataPolls
 from raftmq.client.connection.data_port import DataPort
+from raftmq.client.connection.data_stream import (
+    APPEND_NUMBER,
+    POLL_STREAM_NUMBER,
+    DataAppendStream,
+    DataQueueStream,
+    DataStream,
+)
 from raftmq.client.connection.grpc_calls import GrpcCalls
 from raftmq.client.connection.pending_poll import OnPolled, PendingPoll, PollTask
 from raftmq.client.connection.queue_stream import OnQueueResponse, QueueStream
@@ -41,6 +48,7 @@ from raftmq.errors import (
     UnsupportedVersionError,
     WrongClusterError,
 )
+from raftmq.frames import STREAMS_MAX
 from raftmq.methods import (
     APPEND_STREAM,
     OPEN_DATA_CONNECTION,
@@ -239,7 +247,7 @@ class GrpcConnection:
         self._poll_tasks: set[asyncio.Task[pb.PollResponse]] = set()
         """Polls without a data connection, until they have ended."""
         self._data_polls = DataPolls(address)
-        self._data_streams: WeakSet[DataAppendStream] = WeakSet()
+        self._data_streams: WeakSet[DataStream[Any, Any]] = WeakSet()  # Any: of each kind
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when `close` was called."""
 
@@ -386,6 +394,18 @@ class GrpcConnection:
     def queue_stream(self, on_response: OnQueueResponse, on_end: OnEnd, on_writable: Callable[[], None]) -> QueueStream:
         """Open a stream of messages. Does not wait."""
         self._check_open()
+        open_over_grpc = partial(self._queue_stream_over_grpc, on_response, on_end, on_writable)
+        opened = self._data_port().connection(POLL_STREAM_NUMBER)
+        if opened is None or (isinstance(opened, DataConnection) and opened.user_count >= STREAMS_MAX):
+            return open_over_grpc()
+        stream = DataQueueStream(opened, open_over_grpc, self._address, on_response, on_end, on_writable)
+        self._data_streams.add(stream)
+        return stream
+
+    def _queue_stream_over_grpc(
+        self, on_response: OnQueueResponse, on_end: OnEnd, on_writable: Callable[[], None]
+    ) -> QueueStream:
+        self._check_open()
         open_call: grpc.aio.StreamStreamMultiCallable[bytes, pb.QueueStreamResponse] = (
             self._shared.channel.stream_stream(
                 POLL_STREAM.path, request_serializer=None, response_deserializer=pb.QueueStreamResponse.FromString
@@ -393,7 +413,15 @@ class GrpcConnection:
         )
         call = open_call(metadata=call_metadata(self.cluster_id))
         self._calls.add_stream(call)
-        stream = _GrpcStream(call, self._address, self._calls, pb.QueueStreamResponse, on_response, on_end, on_writable)
+        port = self._data_port()
+
+        def on_lost(error: RaftMQError) -> None:
+            port.on_broker_lost()
+            on_end(error)
+
+        stream = _GrpcStream(
+            call, self._address, self._calls, pb.QueueStreamResponse, on_response, on_lost, on_writable
+        )
         self._keep_reader(stream.reader)
         return _GrpcQueueStream(stream)
 

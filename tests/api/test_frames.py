@@ -14,6 +14,7 @@ from raftmq.frames import (
     BUFFER_BYTES,
     DATA_METHODS,
     HEADER_BYTES,
+    METHOD_VERSIONS,
     FrameError,
     FrameReader,
     FrameType,
@@ -130,8 +131,11 @@ def test_numbers_on_the_wire_equal_the_released_ones() -> None:
         "ANSWER": 5,
         "ERROR": 6,
         "GOODBYE": 7,
+        "REQUEST": 8,
+        "RESPONSE": 9,
     }
-    assert DATA_METHODS == (methods.APPEND, methods.POLL)
+    assert DATA_METHODS == (methods.APPEND, methods.POLL, methods.POLL_STREAM)
+    assert METHOD_VERSIONS == (1, 1, 2)
 
 
 # ---------------------------------------------------------------------------------------------------------- cuts and stops
@@ -295,7 +299,7 @@ def test_a_limit_raised_while_a_frame_is_delivered_applies_to_the_next_frame() -
     assert seen == [FrameType.HELLO, FrameType.CALL]
 
 
-@pytest.mark.parametrize("type_number", [0, 8, 99, 255])
+@pytest.mark.parametrize("type_number", [0, 10, 99, 255])
 def test_an_unknown_type_is_an_error_after_the_frames_before_it(type_number: int) -> None:
     good = numbered([b"good"])
     header = bytearray(frame_header(FrameType.CALL, 2**31, 1))

@@ -13,6 +13,7 @@ import pytest
 from raftmq import Admin, NewMessage, Queue
 from raftmq.broker.grpc_port.admission_interceptor import STREAM_REQUESTS_UNANSWERED_MAX
 from raftmq.broker.node import Node
+from raftmq.client.connection.data_port import DataPort
 from raftmq.errors import LeaseLostError, LeaseUnknownError, UnknownTopicError
 from raftmq.fsm.queue.partition import QueuePartition
 from raftmq.proto import queue_pb2 as pb
@@ -352,7 +353,13 @@ async def test_a_second_consumer_follows_the_single_active_one(nodes: Nodes):
             assert sorted(one.value for one in following if one is not None) == [b"4", b"5"]
 
 
-async def test_work_goes_on_when_the_leader_stops(nodes: Nodes):
+@pytest.mark.parametrize("is_over_grpc", [False, True], ids=["data", "grpc"])
+async def test_work_goes_on_when_the_leader_stops(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_over_grpc: bool
+):
+    if is_over_grpc:
+        monkeypatch.setattr(DataPort, "connection", lambda *_: None)
+    caplog.set_level("DEBUG", "raftmq")
     running = await started(nodes, "one", "two", "three")
     await three_voters(running[0])
     address = running[0].addresses.client
@@ -373,3 +380,4 @@ async def test_work_goes_on_when_the_leader_stops(nodes: Nodes):
                     with contextlib.suppress(LeaseLostError):  # delivered again
                         await message.ack()
         assert len(found) == 100
+    assert any("data_connection_opened" in record.getMessage() for record in caplog.records) != is_over_grpc

@@ -7,21 +7,34 @@ import contextlib
 import select
 import socket
 import struct
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from random import Random
 
+import grpc
 import pytest
+from raftmq import sync
 from raftmq.broker.data_port.connection import CALLS_MAX
-from raftmq.frames import FrameType, frame_header
+from raftmq.frames import DATA_METHODS, FrameType, frame_header
 from raftmq.proto import queue_pb2 as pb
+from raftmq.proto import queue_pb2_grpc as pb_grpc
 
 from tests.hostile.conftest import LIMITS
 from tests.support.hostile.attackers import MIB, closed_count, connections, dial, wait_closed
-from tests.support.hostile.data import APPEND_NUMBER, POLL_NUMBER, DataTarget, call, cancel, read_frame
+from tests.support.hostile.data import (
+    APPEND_NUMBER,
+    POLL_NUMBER,
+    STREAM_NUMBER,
+    DataTarget,
+    call,
+    cancel,
+    further,
+    read_frame,
+)
 from tests.support.hostile.fuzzing import FRAMES, SEED, hostile, is_whole_run, mutated
-from tests.support.hostile.requests import queue_requests
+from tests.support.hostile.requests import queue_requests, stream_requests
 from tests.support.hostile.samples import append_request, opaque_batch, poll_request
 
 pytestmark = pytest.mark.e2e
@@ -39,6 +52,18 @@ def target(victim) -> Iterator[DataTarget]:
     found = DataTarget(victim.client_address)
     yield found
     found.close()
+
+
+@pytest.fixture(scope="module")
+def queue_topic_id(victim) -> int:
+    """Return the id of a queue topic with a message."""
+    with sync.Admin(bootstrap_servers=victim.cluster.bootstrap_servers) as admin:
+        admin.create_topic("attacked-queue", kind="queue", partitions=1)
+    with sync.Queue("attacked-queue", bootstrap_servers=victim.cluster.bootstrap_servers) as queue:
+        queue.put(b"x")
+    with grpc.insecure_channel(victim.client_address) as channel:
+        stub = pb_grpc.AdminStub(channel)
+        return int(stub.DescribeTopic(pb.DescribeTopicRequest(name="attacked-queue"), timeout=10).topic.topic_id)
 
 
 def _writes_to(topic_id: int, data: bytes) -> bool:
@@ -71,7 +96,7 @@ async def test_each_hostile_request_gets_its_answer_on_its_connection(victim, ta
                 if _writes_to(victim.neighbour_topic_id, data):
                     continue
                 missing.add(number)
-                sock.sendall(call(rng.choice((method, method, method, 2, 255)), data, number, 300))
+                sock.sendall(call(rng.choice((method, method, method, len(DATA_METHODS), 255)), data, number, 300))
                 FRAMES["data port"] += 1
                 while len(missing) > 200:
                     take(sock, missing)
@@ -96,7 +121,7 @@ async def test_each_hostile_request_gets_its_answer_on_its_connection(victim, ta
         assert min(outcomes[name] for name in ("answered", "INVALID_ARGUMENT", "UNSUPPORTED_VERSION")) > 50, outcomes
 
 
-async def test_mutated_frames_end_a_connection_and_nothing_else(victim, target, siege):
+async def test_mutated_frames_end_a_connection_and_nothing_else(victim, target, siege, queue_topic_id):
     """Headers that claim anything, ids that go back, frames of brokers, another protocol: 1,000 connections."""
     number = 1
     calls = []
@@ -104,6 +129,8 @@ async def test_mutated_frames_end_a_connection_and_nothing_else(victim, target, 
         for request in queue_requests(victim.topic_id)[name]:
             calls.append(call(method, request, number, 300))
             number += 1
+    opening, *others = stream_requests(queue_topic_id)
+    calls += [call(STREAM_NUMBER, opening, number, 300), *(further(request, number) for request in others)]
     oddities = [
         frame_header(FrameType.CALL, 2**32 - 1, 50),
         frame_header(FrameType.CALL, LIMITS.grpc_message_bytes_max, 50),
@@ -112,6 +139,8 @@ async def test_mutated_frames_end_a_connection_and_nothing_else(victim, target, 
         frame_header(FrameType.ANSWER, 0, 1),
         cancel(1) * 1000,
         call(APPEND_NUMBER, b"", 2**64 - 1),
+        further(b"", 60),
+        frame_header(FrameType.RESPONSE, 0, 1),
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500),
         bytes(1000),
@@ -159,6 +188,52 @@ async def test_connections_are_reset_at_each_moment(victim, target, siege):
 
     async with siege("600 short connections", 64 * MIB):
         await asyncio.to_thread(attack)
+
+
+async def test_hostile_requests_of_streams_end_their_streams_alone(victim, target, siege, queue_topic_id):
+    """4,000 streams on one connection, with requests that are malformed, false, or too late. Each stream ends at most once."""
+    samples = [message.SerializeToString() for message in stream_requests(queue_topic_id)]
+    outcomes: Counter[str] = Counter()
+    last = 4_000
+
+    def attack() -> None:
+        with target.dial() as sock:
+            sock.settimeout(60)
+            reader = threading.Thread(target=read, args=(sock,))
+            reader.start()
+            for number in range(1, last):
+                rng = Random(SEED << 32 | number)
+                stream = call(STREAM_NUMBER, samples[0] if rng.random() < 0.5 else hostile(rng, samples), number, 300)
+                for _ in range(rng.randrange(4)):
+                    data = rng.choice(samples) if rng.random() < 0.5 else hostile(rng, samples)
+                    stream += further(data, rng.choice((number, number, number, max(1, number - 3))))
+                sock.sendall(stream + (cancel(number - 400) if number > 400 else b""))
+                FRAMES["data port"] += 3
+            sock.sendall(b"".join(cancel(number) for number in range(last - 400, last)))
+            sock.sendall(call(STREAM_NUMBER, samples[0], last) + further(samples[-1], last))
+            reader.join(60)
+            assert not reader.is_alive(), "the honest stream was not ended"
+
+    def read(sock: socket.socket) -> None:
+        ended = set()
+        while last not in ended:
+            frame = read_frame(sock)
+            assert frame is not None, f"the connection was closed (HOSTILE_SEED={SEED})"
+            frame_type, correlation_id, body = frame
+            assert correlation_id not in ended, f"stream {correlation_id} goes on after its end (HOSTILE_SEED={SEED})"
+            if frame_type is not FrameType.RESPONSE:
+                ended.add(correlation_id)
+            if frame_type is FrameType.ERROR:
+                detail = pb.ErrorDetail.FromString(body)
+                assert detail.code not in (pb.OK, pb.INTERNAL), f"case {correlation_id} (HOSTILE_SEED={SEED}): {detail}"
+                outcomes[pb.ErrorCode.Name(detail.code)] += 1
+            else:
+                outcomes[frame_type.name] += 1
+
+    async with siege("512 streams", 64 * MIB):
+        await asyncio.to_thread(attack)
+    if is_whole_run():
+        assert min(outcomes[name] for name in ("ANSWER", "RESPONSE", "INVALID_ARGUMENT")) > 50, outcomes
 
 
 # ----------------------------------------------------------------------------------------------------------------- floods
@@ -313,18 +388,20 @@ async def test_half_sent_requests_are_bounded_and_the_slowest_make_room(victim, 
     assert closed > 0
 
 
-async def test_requests_that_wait_for_what_never_comes_are_bounded_in_bytes(victim, target, siege):
+@pytest.mark.parametrize("is_stream", [False, True], ids=["appends", "stream"])
+async def test_requests_that_wait_for_what_never_comes_are_bounded_in_bytes(victim, target, siege, is_stream):
     """Each connection could have 1,024 requests of 4 MiB wait for a revision: with three of them the broker had been killed."""
     stuck = append_request(victim.topic_id, opaque_batch(body=bytes(3 * MIB)))
     stuck.metadata_revision, stuck.timeout_ms = NEVER, 2**32 - 1
-    body = stuck.SerializeToString()
+    frames = [call(APPEND_NUMBER, stuck, number, 60_000) for number in range(1, 100)]
+    if is_stream:
+        opening = pb.QueueStreamRequest(open=pb.QueueStreamOpen(topic_id=victim.topic_id, metadata_revision=NEVER))
+        chained = pb.QueueStreamRequest(acks=[pb.PartitionAck(topic_id=victim.topic_id, put=bytes(3 * MIB))])
+        frames = [call(STREAM_NUMBER, opening, 1, 60_000), *[further(chained, 1)] * 98]
 
     def attack() -> None:
         with target.connections(3) as socks:
-            streams = {
-                sock: memoryview(b"".join(call(APPEND_NUMBER, body, number, 60_000) for number in range(1, 100)))
-                for sock in socks
-            }
+            streams = {sock: memoryview(b"".join(frames)) for sock in socks}
             for sock in socks:
                 sock.setblocking(False)
             end = time.monotonic() + 20

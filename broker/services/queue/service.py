@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.partitions.kinds import QUEUE
 from raftmq.broker.partitions.partition import Partition
-from raftmq.broker.services.call import Call
+from raftmq.broker.services.call import Call, Principal
 from raftmq.broker.services.host import ServiceHost
 from raftmq.broker.services.locator import Locator, check_partitions
 from raftmq.broker.services.queue.deliveries import Deliveries
 from raftmq.broker.services.queue.poll import QueuePolls
 from raftmq.broker.services.queue.settlements import Settlements
-from raftmq.broker.services.queue.stream import ConsumerStream
+from raftmq.broker.services.queue.stream import ConsumerStream, GrpcConsumerStream
 from raftmq.broker.services.queue.topics import QueueTopics
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import GroupId
@@ -38,8 +38,8 @@ class QueueService:
     async def poll_stream(
         self, requests: AsyncIterator[pb.QueueStreamRequest], call: Call
     ) -> AsyncGenerator[pb.QueueStreamResponse, None]:
-        """Send messages within the client's credit, and settle them. See `ConsumerStream`."""
-        responses = ConsumerStream(self._host, self._topics, self._deliveries, self._settlements).run(requests, call)
+        """Send messages within the client's credit, and settle them. See `GrpcConsumerStream`."""
+        responses = GrpcConsumerStream(self.consumer_stream).run(requests, call)
         try:
             async for response in responses:
                 yield response
@@ -47,6 +47,10 @@ class QueueService:
             yield pb.QueueStreamResponse(error=error.detail)
         finally:
             await responses.aclose()
+
+    def consumer_stream(self, principal: Principal, on_changed: Callable[[], None]) -> ConsumerStream:
+        """Return a stream for any transport. See `ConsumerStream`."""
+        return ConsumerStream(self._host, self._topics, self._deliveries, self._settlements, principal, on_changed)
 
     async def ack(self, request: pb.AckRequest, call: Call) -> pb.AckResponse:
         """Settle messages of many partitions, each with its own result."""

@@ -1,19 +1,20 @@
 """Serve one `PollStream`: messages within the client's credit, and settlements by correlation id.
 
-A stream costs one task, which reads requests. Messages and results are added by callbacks, and written one response after the other.
-While a response waits for the client to read, the stream leases nothing more. A message that was leased and not written is given back.
+A stream has no task and knows no transport: messages and results are added by callbacks, and a transport passes requests on and takes one response
+after the other. While a response waits for the client to read, the stream leases nothing more. A message that was leased and not written is
+given back.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from functools import partial
 from typing import Final
 
 from raftmq.broker.base.request_error import RequestError
-from raftmq.broker.services.call import ANYONE, CALL_SECONDS_MAX, Call
+from raftmq.broker.services.call import CALL_SECONDS_MAX, Call, Principal
 from raftmq.broker.services.host import ServiceHost
 from raftmq.broker.services.locator import check_partitions
 from raftmq.broker.services.queue.consumer import QueueConsumer
@@ -25,31 +26,38 @@ from raftmq.broker.services.queue.topics import QueueTopics
 from raftmq.proto import queue_pb2 as pb
 
 ACKS_IN_FLIGHT_MAX: Final = 64
-"""Requests with settlements whose answers are not written. A client has one per partition, and further ones are not read."""
+"""Requests with settlements of one gRPC stream whose answers are not written. Further ones are not read. A client has five per partition."""
 UNSENT_BYTES_MAX: Final = 1 << 20
 """Blocks that wait for the client to read. Above it the stream leases nothing more."""
 _READY_MAX: Final = (1 << 32) - 1
 
 
+def _nothing() -> None:
+    pass
+
+
 class _Response:
     """A response that was not written yet."""
 
-    __slots__ = ("deliveries", "is_answer", "message")
+    __slots__ = ("deliveries", "message", "on_answered")
 
-    def __init__(self, message: pb.QueueStreamResponse, deliveries: list[Delivery], *, is_answer: bool = False) -> None:
+    def __init__(
+        self, message: pb.QueueStreamResponse, deliveries: list[Delivery], on_answered: Callable[[], None] = _nothing
+    ) -> None:
         self.message = message
         self.deliveries = deliveries
-        self.is_answer = is_answer
-        """Whether it answers a request with settlements."""
+        self.on_answered = on_answered
+        """Called when it is written."""
 
 
 class _Acks:
     """The settlements of one request, partition by partition."""
 
-    __slots__ = ("begun", "message", "undecided")
+    __slots__ = ("begun", "message", "on_answered", "undecided")
 
-    def __init__(self, message: pb.QueueStreamRequest) -> None:
+    def __init__(self, message: pb.QueueStreamRequest, on_answered: Callable[[], None]) -> None:
         self.message = message
+        self.on_answered = on_answered
         self.begun: list[asyncio.Future[object] | RequestError] = []
         self.undecided = 0
 
@@ -58,56 +66,90 @@ class ConsumerStream:
     """One stream."""
 
     def __init__(
-        self, host: ServiceHost, topics: QueueTopics, deliveries: Deliveries, settlements: Settlements
+        self,
+        host: ServiceHost,
+        topics: QueueTopics,
+        deliveries: Deliveries,
+        settlements: Settlements,
+        principal: Principal,
+        on_changed: Callable[[], None],
     ) -> None:
+        """Take the caller, and `on_changed`, which is called when there may be a response, or the stream may be over."""
         self._host = host
         self._topics = topics
         self._deliveries = deliveries
         self._settlements = settlements
-        self._principal = ANYONE
+        self._principal = principal
+        self._on_changed = on_changed
         self._credit = Credit()
         self._consumer: QueueConsumer | None = None
         self._outgoing: deque[_Response] = deque()
+        self._writing: _Response | None = None
+        """The response that the transport has taken, until it takes the next one."""
         self._unsent_bytes = 0
         self._unanswered = 0
         """Requests with settlements whose answers are not written."""
-        self._answered = asyncio.Event()
-        """Set when the answer to a request with settlements is written."""
         self._is_leaving = False
         """Whether the client takes no more messages."""
-        self._failure: BaseException | None = None
-        self._changed = asyncio.Event()
-        """Set when there is something to write, or to read."""
+        self.failure: BaseException | None = None
+        """Why the stream must end now."""
 
-    async def run(
-        self, requests: AsyncIterator[pb.QueueStreamRequest], call: Call
-    ) -> AsyncGenerator[pb.QueueStreamResponse, None]:
-        """Yield responses until the client has said goodbye, or cancels.
+    @property
+    def is_over(self) -> bool:
+        """Return whether the client has said goodbye, and every response was taken."""
+        return self._is_leaving and not (self._unanswered or self._outgoing or self._credit.is_reserved)
+
+    async def open(self, request: pb.QueueStreamRequest, deadline: float) -> None:
+        """Begin with the first request, which `on_request` gets as well. Waits for the topic until the deadline (loop time).
 
         Raises:
-            RequestError: The first request is wrong, or the topic is gone.
+            RequestError: The request is wrong, or there is no such topic.
         """
-        self._principal = call.principal
-        reader = self._host.loop.create_task(self._read(requests, call))
-        reader.add_done_callback(self._on_read_end)
-        try:
-            while True:
-                while self._outgoing:
-                    response = self._outgoing.popleft()
-                    response.message.ready = self._ready()
-                    yield response.message
-                    self._on_written(response)
-                if self._failure is not None:
-                    raise self._failure
-                if self._is_leaving and not self._unanswered and not self._credit.is_reserved:
-                    return
-                self._changed.clear()
-                await self._changed.wait()
-        finally:
-            reader.cancel()
-            self._close()
+        if not request.HasField("open"):
+            raise RequestError(pb.INVALID_ARGUMENT, "the first request of a stream must have the field open")
+        opening = request.open
+        wanted = wanted_messages(tuple(opening.tenants))
+        topic = await self._topics.topic(opening.topic_id, opening.metadata_revision, deadline)
+        self._consumer = QueueConsumer(
+            self._deliveries, wanted, opening.lease_ms, self._credit, self._on_delivery, self._on_changed,
+            auto_accept=opening.auto_accept,
+        )  # fmt: skip
+        self._topics.follow(self._consumer, topic, on_gone=self.fail)
 
-    def _close(self) -> None:
+    def on_request(self, request: pb.QueueStreamRequest, on_answered: Callable[[], None] = _nothing) -> None:
+        """Handle a request after `open`. `on_answered` is called when it needs no answer, or its answer is written.
+
+        Raises:
+            RequestError: The request is wrong. The stream must end.
+        """
+        consumer = self._consumer
+        assert consumer is not None
+        if request.acks:
+            self._begin_acks(request, on_answered)
+        else:
+            on_answered()
+        if request.goodbye:
+            self.leave()
+        elif not self._is_leaving:
+            self._credit.set_limits(request.messages_limit, request.bytes_limit)
+            consumer.wake()
+
+    def leave(self) -> None:
+        """Lease nothing more. Messages that are being leased are given back."""
+        self._is_leaving = True
+        if self._consumer is not None:
+            self._topics.forget(self._consumer)
+        self._on_changed()
+
+    def fail(self, error: BaseException) -> None:
+        """End the stream with an error."""
+        if self.failure is None:
+            self.failure = error
+        self._on_changed()
+
+    def close(self) -> None:
+        """Give back the messages that were not written. Nothing more is called back."""
+        self._on_changed = _nothing
         if self._consumer is not None:
             self._topics.forget(self._consumer)
         for response in self._outgoing:
@@ -115,63 +157,11 @@ class ConsumerStream:
                 delivery.give_back()
         self._outgoing.clear()
 
-    # ------------------------------------------------------------------------------------------------ reading
-
-    async def _read(self, requests: AsyncIterator[pb.QueueStreamRequest], call: Call) -> None:
-        async for request in requests:
-            if self._consumer is None:
-                await self._open(request, call)
-            self._on_request(request)
-            if self._unanswered >= ACKS_IN_FLIGHT_MAX:
-                self._answered.clear()
-                await self._answered.wait()
-
-    def _on_read_end(self, reader: asyncio.Task[None]) -> None:
-        """End the stream as after a goodbye, or with the reader's failure."""
-        if not reader.cancelled() and reader.exception() is not None:
-            self._failure = reader.exception()
-        self._leave()
-
-    async def _open(self, request: pb.QueueStreamRequest, call: Call) -> None:
-        if not request.HasField("open"):
-            raise RequestError(pb.INVALID_ARGUMENT, "the first request of a stream must have the field open")
-        opening = request.open
-        wanted = wanted_messages(tuple(opening.tenants))
-        deadline = min(call.deadline, self._host.loop.time() + CALL_SECONDS_MAX)
-        topic = await self._topics.topic(opening.topic_id, opening.metadata_revision, deadline)
-        self._consumer = QueueConsumer(
-            self._deliveries, wanted, opening.lease_ms, self._credit, self._on_delivery, self._tell_changed,
-            auto_accept=opening.auto_accept,
-        )  # fmt: skip
-        self._topics.follow(self._consumer, topic, on_gone=self._fail)
-
-    def _on_request(self, request: pb.QueueStreamRequest) -> None:
-        consumer = self._consumer
-        assert consumer is not None
-        if request.acks:
-            self._begin_acks(request)
-        if request.goodbye:
-            self._leave()
-        elif not self._is_leaving:
-            self._credit.set_limits(request.messages_limit, request.bytes_limit)
-            consumer.wake()
-
-    def _leave(self) -> None:
-        """Lease nothing more. Messages that are being leased are given back."""
-        self._is_leaving = True
-        if self._consumer is not None:
-            self._topics.forget(self._consumer)
-        self._tell_changed()
-
-    def _fail(self, error: RequestError) -> None:
-        self._failure = error
-        self._tell_changed()
-
     # ------------------------------------------------------------------------------------------------ settlements
 
-    def _begin_acks(self, request: pb.QueueStreamRequest) -> None:
+    def _begin_acks(self, request: pb.QueueStreamRequest, on_answered: Callable[[], None]) -> None:
         check_partitions(len(request.acks))
-        acks = _Acks(request)
+        acks = _Acks(request, on_answered)
         self._unanswered += 1
         for ack in request.acks:
             begun = self._settlements.begin(ack, self._principal)
@@ -194,12 +184,27 @@ class ConsumerStream:
             message.results.append(result)
             if self._consumer is not None and not result.HasField("error"):
                 self._consumer.on_settled(ack.partition, settled_messages(ack))
-        self._outgoing.append(_Response(message, [], is_answer=True))
-        self._tell_changed()
+        self._outgoing.append(_Response(message, [], partial(self._on_answered, acks)))
+        self._on_changed()
         if self._consumer is not None:
             self._consumer.wake()  # accepted messages may have made others leasable
 
+    def _on_answered(self, acks: _Acks) -> None:
+        self._unanswered -= 1
+        acks.on_answered()
+
     # ------------------------------------------------------------------------------------------------ writing
+
+    def next_response(self) -> pb.QueueStreamResponse | None:
+        """Return the next response to write, or None if there is none now. The one before it is written by then."""
+        written, self._writing = self._writing, None
+        if written is not None:
+            self._on_written(written)
+        if not self._outgoing:
+            return None
+        self._writing = self._outgoing.popleft()
+        self._writing.message.ready = self._ready()
+        return self._writing.message
 
     def _on_delivery(self, delivery: Delivery) -> None:
         block = block_message(delivery)
@@ -211,12 +216,16 @@ class ConsumerStream:
             self._outgoing.append(_Response(pb.QueueStreamResponse(messages=[block]), [delivery]))
         self._unsent_bytes += len(delivery.block)
         self._pause()
-        self._tell_changed()
+        self._on_changed()
+
+    def put_back(self) -> None:
+        """Take back the response that was returned last, because it cannot be written. Only before `close`."""
+        if self._writing is not None:
+            self._outgoing.appendleft(self._writing)
+            self._writing = None
 
     def _on_written(self, response: _Response) -> None:
-        if response.is_answer:
-            self._unanswered -= 1
-            self._answered.set()
+        response.on_answered()
         if response.deliveries:
             self._unsent_bytes -= sum(len(delivery.block) for delivery in response.deliveries)
             response.deliveries.clear()
@@ -228,9 +237,6 @@ class ConsumerStream:
         if self._consumer is not None:
             self._consumer.is_paused = self._unsent_bytes >= UNSENT_BYTES_MAX
 
-    def _tell_changed(self) -> None:
-        self._changed.set()
-
     def _ready(self) -> int:
         """Return the messages that wait here."""
         if self._consumer is None:
@@ -241,3 +247,67 @@ class ConsumerStream:
             if one.queue.replica.is_leader
         )
         return min(sum(counts), _READY_MAX)
+
+
+class GrpcConsumerStream:
+    """A stream over gRPC, which takes the next response when the client has room for it. One task reads requests."""
+
+    def __init__(self, make_stream: Callable[[Principal, Callable[[], None]], ConsumerStream]) -> None:
+        self._make_stream = make_stream
+        self._changed = asyncio.Event()
+        """Set when there is something to write, or to read."""
+        self._unanswered = 0
+        self._answered = asyncio.Event()
+        """Set when a request is answered."""
+
+    async def run(
+        self, requests: AsyncIterator[pb.QueueStreamRequest], call: Call
+    ) -> AsyncGenerator[pb.QueueStreamResponse, None]:
+        """Yield responses until the client has said goodbye, or cancels.
+
+        Raises:
+            RequestError: The first request is wrong, or the topic is gone.
+        """
+        stream = self._make_stream(call.principal, self._changed.set)
+        reader = asyncio.get_running_loop().create_task(self._read(stream, requests, call.deadline))
+        reader.add_done_callback(partial(_on_read_end, stream))
+        try:
+            while True:
+                while (response := stream.next_response()) is not None:
+                    yield response
+                if stream.failure is not None:
+                    raise stream.failure
+                if stream.is_over:
+                    return
+                self._changed.clear()
+                await self._changed.wait()
+        finally:
+            reader.cancel()
+            stream.close()
+
+    async def _read(
+        self, stream: ConsumerStream, requests: AsyncIterator[pb.QueueStreamRequest], deadline: float
+    ) -> None:
+        is_open = False
+        async for request in requests:
+            if not is_open:
+                loop = asyncio.get_running_loop()
+                await stream.open(request, min(deadline, loop.time() + CALL_SECONDS_MAX))
+                is_open = True
+            self._unanswered += 1
+            stream.on_request(request, self._on_answered)
+            if self._unanswered >= ACKS_IN_FLIGHT_MAX:
+                self._answered.clear()
+                await self._answered.wait()
+
+    def _on_answered(self) -> None:
+        self._unanswered -= 1
+        self._answered.set()
+
+
+def _on_read_end(stream: ConsumerStream, reader: asyncio.Task[None]) -> None:
+    """End the stream as after a goodbye, or with the reader's failure."""
+    failure = None if reader.cancelled() else reader.exception()
+    if failure is not None:
+        stream.fail(failure)
+    stream.leave()

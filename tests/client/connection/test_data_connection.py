@@ -23,6 +23,7 @@ class Calls:
 
     def __init__(self) -> None:
         self.answers: list[tuple[int, bytes]] = []
+        self.responses: list[tuple[int, bytes]] = []
         self.refusals: list[tuple[int, str]] = []
         self.lost: list[tuple[int, errors.RaftMQError]] = []
         self.closings: list[errors.RaftMQError] = []
@@ -32,6 +33,9 @@ class Calls:
     def on_answer(self, correlation_id: int, body: memoryview) -> None:
         self.answers.append((correlation_id, bytes(body)))
         self.changed.set()
+
+    def on_response(self, correlation_id: int, body: memoryview) -> None:
+        self.responses.append((correlation_id, bytes(body)))
 
     def on_refused(self, correlation_id: int, detail: pb.ErrorDetail) -> None:
         self.refusals.append((correlation_id, detail.message))

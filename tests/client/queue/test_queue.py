@@ -1,4 +1,4 @@
-"""Put, get and settle messages against fake brokers over real gRPC."""
+"""Put, get and settle messages against fake brokers, over real gRPC and over real data connections."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from tests.support.client.fake_broker import FakeCluster, detail
 from tests.support.client.fake_queue import FakeQueue
 
 
-@pytest.fixture
-async def cluster() -> AsyncIterator[FakeCluster]:
-    async with FakeCluster(brokers=3) as cluster:
+@pytest.fixture(params=[False, True], ids=["grpc", "data"])
+async def cluster(request: pytest.FixtureRequest) -> AsyncIterator[FakeCluster]:
+    async with FakeCluster(brokers=3, has_data_ports=request.param) as cluster:
         yield cluster
 
 

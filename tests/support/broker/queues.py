@@ -6,7 +6,11 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+from raftmq.broker.base.budget import Reservation
+from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.data_port.stream import DataStream
 from raftmq.broker.partitions.queue.partition import PartitionQueue
+from raftmq.broker.services.call import ANYONE
 from raftmq.client.codec.queue_batch import ReceivedMessage, decode_messages, encode_messages
 from raftmq.message_block import unpack_block
 from raftmq.proto import queue_pb2 as pb
@@ -87,7 +91,7 @@ async def settle(node: Harness, ack: pb.PartitionAck) -> list[int]:
 
 
 class Stream:
-    """The client's side of one `PollStream`."""
+    """The client's side of one `PollStream` over gRPC."""
 
     def __init__(self, node: Harness, topic: pb.Topic, **options: Any) -> None:
         self.requests: asyncio.Queue[pb.QueueStreamRequest | None] = asyncio.Queue()
@@ -107,11 +111,109 @@ class Stream:
             self._open = None
         self.requests.put_nowait(request)
 
+    def send_raw(self, request: pb.QueueStreamRequest) -> None:
+        """Send a first request as it is."""
+        self.requests.put_nowait(request)
+
     async def next(self, seconds: float = 5.0) -> pb.QueueStreamResponse:
-        return await asyncio.wait_for(anext(self.responses), seconds)
+        try:
+            return await asyncio.wait_for(anext(self.responses), seconds)
+        except StopAsyncIteration:
+            raise StreamEndedError from None
 
     async def messages(self) -> list[ReceivedMessage]:
         return received((await self.next()).messages)
 
     async def close(self) -> None:
         await self.responses.aclose()
+
+
+class DataStreamClient:
+    """The client's side of one stream over a data connection, without its frames. It takes a response only while a test waits for one."""
+
+    def __init__(self, node: Harness, topic: pb.Topic, **options: Any) -> None:
+        self._node = node
+        self._open: pb.QueueStreamOpen | None = pb.QueueStreamOpen(topic_id=topic.topic_id, **options)
+        self._wanted: asyncio.Future[pb.QueueStreamResponse] | None = None
+        self._failure: BaseException | None = None
+        self.is_ended = False
+        self.unanswered = 0
+        """Requests without an answer, as the connection counts them."""
+        self.stream = DataStream(self, node.queues.consumer_stream, ANYONE, 1)
+
+    def credit(self, messages: int, size: int = 1 << 20, **fields: Any) -> None:
+        self.send(pb.QueueStreamRequest(messages_limit=messages, bytes_limit=size, **fields))
+
+    def send(self, request: pb.QueueStreamRequest) -> None:
+        self.unanswered += 1
+        if self._open is None:
+            self.stream.request(request, None)
+            return
+        request.open.CopyFrom(self._open)
+        self._begin(request)
+
+    def send_raw(self, request: pb.QueueStreamRequest) -> None:
+        """Send a first request as it is."""
+        self.unanswered += 1
+        self._begin(request)
+
+    def _begin(self, request: pb.QueueStreamRequest) -> None:
+        self._open = None
+        self.stream.open(self._node.loop, request, None, self._node.loop.time() + 10)
+
+    async def next(self, seconds: float = 5.0) -> pb.QueueStreamResponse:
+        if self._wanted is None or self._wanted.done():
+            self._wanted = self._node.loop.create_future()
+            if not self.is_ended:
+                self.on_stream_changed(self.stream)
+        if self.is_ended and not self._wanted.done():
+            self._end()
+        return await asyncio.wait_for(self._wanted, seconds)
+
+    async def messages(self) -> list[ReceivedMessage]:
+        return received((await self.next()).messages)
+
+    async def close(self) -> None:
+        if not self.is_ended:
+            self.is_ended = True
+            self.stream.close()
+
+    def _end(self) -> None:
+        failure, self._failure = self._failure, None
+        assert self._wanted is not None
+        if isinstance(failure, RequestError):
+            self._wanted.set_result(pb.QueueStreamResponse(error=failure.detail))
+        else:
+            assert failure is None
+            self._wanted.set_exception(StreamEndedError)
+
+    # as the broker's stream sees its connection
+
+    @property
+    def is_writable(self) -> bool:
+        return self._wanted is not None and not self._wanted.done()
+
+    def on_stream_changed(self, stream: DataStream) -> None:
+        self._node.loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        if not self.is_ended:
+            self.stream.pump()
+
+    def on_request_answered(self, reservation: Reservation | None) -> None:
+        self.unanswered -= 1
+
+    def send_response(self, stream: DataStream, response: pb.QueueStreamResponse) -> None:
+        assert self._wanted is not None
+        self._wanted.set_result(response)
+
+    def end_stream(self, stream: DataStream, failure: BaseException | None) -> None:
+        self._failure = failure
+        self.is_ended = True
+        self.stream.close()
+        if self.is_writable:
+            self._end()
+
+
+class StreamEndedError(Exception):
+    """The broker has ended a stream."""

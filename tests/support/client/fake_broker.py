@@ -579,7 +579,11 @@ class FakeBroker(FakeMovesService, FakeRecoveryService, rpc.LogServicer, rpc.Top
     async def _open_data_connection(self, request, context):
         if not self.cluster.has_data_ports:
             await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not implemented!")
-        return pb.OpenDataConnectionResponse(port=self.data_port.port, token=self.data_port.token())
+        return pb.OpenDataConnectionResponse(
+            port=self.data_port.port,
+            token=self.data_port.token(),
+            version=0 if self.data_port.version == 1 else self.data_port.version,  # the first one did not say
+        )
 
     async def ListOffsets(self, request, context):
         response = pb.ListOffsetsResponse()

@@ -10,7 +10,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from raftmq.frames import DATA_METHODS, DATA_VERSION, FrameReader, FrameType, frame_header
+from raftmq.methods import POLL_STREAM
 from raftmq.proto import queue_pb2 as pb
+
+from tests.support.client.fake_queue import FakeStream
 
 if TYPE_CHECKING:
     from tests.support.client.fake_broker import FakeBroker
@@ -26,6 +29,8 @@ class FakeDataPort:
         """All connections so far, open or closed."""
         self.refusal: pb.ErrorDetail | None = None
         """The error that answers HELLO."""
+        self.version = DATA_VERSION
+        """The newest version of the frames that it speaks."""
         self.is_silent = False
         """Whether HELLO gets no answer."""
         self.changed = asyncio.Condition()
@@ -75,6 +80,8 @@ class FakeDataConnection(asyncio.BufferedProtocol):
         self._reader = FrameReader(8 << 20)
         self._transport: Any = None
         self._running: dict[int, asyncio.Task[None]] = {}
+        self.streams: dict[int, FakeStream] = {}
+        """Streams of messages, by correlation id."""
         self.is_open = False
         self.is_mute = False
         """Whether calls are recorded but not answered."""
@@ -130,17 +137,26 @@ class FakeDataConnection(asyncio.BufferedProtocol):
             task = self._running.pop(correlation_id, None)
             if task is not None:
                 task.cancel()
+        elif frame_type is FrameType.REQUEST:
+            if not self.is_mute and correlation_id in self.streams:
+                self.streams[correlation_id].on_request(pb.QueueStreamRequest.FromString(bytes(body)))
         else:
             assert frame_type is FrameType.CALL
             data = bytes(body)
             self.calls.append((method_number, correlation_id, data))
             self.timeouts_ms.append(timeout_ms)
-            if not self.is_mute:
+            if self.is_mute:
+                return
+            if DATA_METHODS[method_number] is POLL_STREAM:
+                stream = self.streams[correlation_id] = FakeStream(self._port.broker)
+                stream.on_request(pb.QueueStreamRequest.FromString(data))
+                self._running[correlation_id] = asyncio.ensure_future(self._stream(stream, correlation_id))
+            else:
                 self._running[correlation_id] = asyncio.ensure_future(self._answer(method_number, correlation_id, data))
 
     def _on_hello(self, hello: pb.DataHello) -> None:
         port = self._port
-        assert hello.version == DATA_VERSION
+        assert hello.version == min(DATA_VERSION, port.version)
         if port.is_silent:
             return
         if port.refusal is not None:
@@ -149,6 +165,18 @@ class FakeDataConnection(asyncio.BufferedProtocol):
             return
         port._tokens.remove(hello.token)
         self.say(FrameType.WELCOME)
+
+    async def _stream(self, stream: FakeStream, correlation_id: int) -> None:
+        try:
+            while (response := await stream.responses.get()) is not None:
+                if response.HasField("error"):
+                    self.say(FrameType.ERROR, correlation_id, response.error.SerializeToString())
+                    return
+                self.say(FrameType.RESPONSE, correlation_id, response.SerializeToString())
+            self.say(FrameType.ANSWER, correlation_id)
+        finally:
+            self._port.broker.cluster.queue_streams.pop(stream, None)
+            del self.streams[correlation_id]
 
     async def _answer(self, method_number: int, correlation_id: int, data: bytes) -> None:
         detail = self.error_of(data)

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 import grpc
 from google.protobuf.message import Message
 from raftmq.frames import DATA_METHODS, DATA_VERSION, HEADER_BYTES, FrameType, frame_header
-from raftmq.methods import APPEND, POLL
+from raftmq.methods import APPEND, POLL, POLL_STREAM
 from raftmq.proto import queue_pb2 as pb
 from raftmq.proto import queue_pb2_grpc as pb_grpc
 
 from tests.support.hostile.attackers import dial
 
-APPEND_NUMBER, POLL_NUMBER = DATA_METHODS.index(APPEND), DATA_METHODS.index(POLL)
+APPEND_NUMBER, POLL_NUMBER, STREAM_NUMBER = (DATA_METHODS.index(each) for each in (APPEND, POLL, POLL_STREAM))
 
 
 class DataTarget:
@@ -64,6 +64,12 @@ def call(number: int, request: Message | bytes, correlation_id: int, timeout_ms:
     """The frame CALL."""
     body = request if isinstance(request, bytes) else request.SerializeToString()
     return frame_header(FrameType.CALL, len(body), correlation_id, number, timeout_ms) + body
+
+
+def further(request: Message | bytes, correlation_id: int) -> bytes:
+    """The frame REQUEST, of a stream."""
+    body = request if isinstance(request, bytes) else request.SerializeToString()
+    return frame_header(FrameType.REQUEST, len(body), correlation_id) + body
 
 
 def cancel(correlation_id: int) -> bytes:

@@ -47,6 +47,25 @@ def queue_requests(topic_id: int) -> dict[str, list[Message]]:
     }
 
 
+def stream_requests(topic_id: int) -> list[Message]:
+    """Return requests of a stream of messages. The first ones open it."""
+    opening = pb.QueueStreamOpen(topic_id=topic_id, lease_ms=1000, tenants=["acme.eu", "other"])
+    settled = pb.PartitionAck(
+        topic_id=topic_id, operations=[pb.ACCEPT, pb.RENEW], first_sequences=[0, 5], counts=[3, 2], lease_numbers=[1, 1],
+        detail_numbers=[0, 1], details=[pb.AckDetail(delay_ms=7, priority=1, error="e", lease_ms=9, progress="p")],
+    )  # fmt: skip
+    chained = pb.PartitionAck(
+        topic_id=topic_id, operations=[pb.ACCEPT], first_sequences=[1], counts=[1], lease_numbers=[1], put=bytes(200),
+        put_counts=[1],
+    )  # fmt: skip
+    return [
+        pb.QueueStreamRequest(open=opening, messages_limit=5, bytes_limit=1 << 20),
+        pb.QueueStreamRequest(open=opening, acks=[settled, chained], correlation_id=1),
+        pb.QueueStreamRequest(messages_limit=9, bytes_limit=1 << 62, acks=[settled], correlation_id=2),
+        pb.QueueStreamRequest(goodbye=True),
+    ]
+
+
 def admin_requests() -> dict[str, list[Message]]:
     """Return the requests of the admin services by method. They change the cluster, so they are only for nodes in memory."""
     return {

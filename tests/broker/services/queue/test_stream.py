@@ -1,8 +1,9 @@
-"""A stream sends messages within its credit, answers settlements, and loses no message when it ends."""
+"""A stream sends messages within its credit, answers settlements, and loses no message when it ends: over gRPC and a data connection."""
 
 from __future__ import annotations
 
 import asyncio
+from typing import cast
 
 import pytest
 from raftmq.broker.services.queue import consumer as consumer_module
@@ -13,7 +14,25 @@ from raftmq.proto import queue_pb2 as pb
 from raftmq.raft.entry import Entry, EntryKind
 
 from tests.support.broker.harness import Harness, running
-from tests.support.broker.queues import Stream, ack_of, poll, put, queue_of, queue_topic, received, settle
+from tests.support.broker.queues import (
+    DataStreamClient,
+    Stream,
+    StreamEndedError,
+    ack_of,
+    poll,
+    put,
+    queue_of,
+    queue_topic,
+    received,
+    settle,
+)
+
+OpenStream = type[Stream] | type[DataStreamClient]
+
+
+@pytest.fixture(params=[Stream, DataStreamClient], ids=["grpc", "data"])
+def open_stream(request: pytest.FixtureRequest) -> OpenStream:
+    return cast("OpenStream", request.param)
 
 
 async def turns() -> None:
@@ -21,11 +40,11 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_stream_sends_messages_within_its_credit():
+async def test_a_stream_sends_messages_within_its_credit(open_stream: OpenStream):
     async with running() as node:
         topic = await queue_topic(node)
         await put(node, topic, b"0", b"1", b"2", b"3")
-        stream = Stream(node, topic, lease_ms=5000)
+        stream = open_stream(node, topic, lease_ms=5000)
         stream.credit(3)
         first = await stream.next()
         assert first.ready == 1
@@ -39,7 +58,7 @@ async def test_a_stream_sends_messages_within_its_credit():
         await stream.close()
 
 
-async def _values(stream: Stream, first: pb.QueueStreamResponse, count: int):
+async def _values(stream: Stream | DataStreamClient, first: pb.QueueStreamResponse, count: int):
     messages = received(first.messages)
     while len(messages) < count:
         messages += received((await stream.next()).messages)
@@ -47,7 +66,7 @@ async def _values(stream: Stream, first: pb.QueueStreamResponse, count: int):
         yield message.value
 
 
-async def drained(stream: Stream, count: int) -> list[ReceivedMessage]:
+async def drained(stream: Stream | DataStreamClient, count: int) -> list[ReceivedMessage]:
     found: list[ReceivedMessage] = []
     while len(found) < count:
         found += await stream.messages()
@@ -55,7 +74,7 @@ async def drained(stream: Stream, count: int) -> list[ReceivedMessage]:
 
 
 async def test_a_stream_holds_a_bounded_number_of_unsettled_messages_whatever_its_credit(
-    monkeypatch: pytest.MonkeyPatch,
+    open_stream: OpenStream, monkeypatch: pytest.MonkeyPatch
 ):
     """Leased messages stay in the memory of every replica, and a client may name any credit."""
     monkeypatch.setattr(consumer_module, "UNSETTLED_MAX", 3)
@@ -63,7 +82,7 @@ async def test_a_stream_holds_a_bounded_number_of_unsettled_messages_whatever_it
         topic = await queue_topic(node)
         await put(node, topic, *[b"x"] * 9)
         machine = queue_of(node, topic).replica.state_machine
-        stream = Stream(node, topic)
+        stream = open_stream(node, topic)
         stream.credit(1_000_000_000)
         first = await drained(stream, 3)
         await turns()
@@ -84,21 +103,23 @@ async def test_a_stream_holds_a_bounded_number_of_unsettled_messages_whatever_it
         await stream.close()
 
 
-async def test_messages_that_are_accepted_automatically_are_never_unsettled(monkeypatch: pytest.MonkeyPatch):
+async def test_messages_that_are_accepted_automatically_are_never_unsettled(
+    open_stream: OpenStream, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(consumer_module, "UNSETTLED_MAX", 3)
     async with running() as node:
         topic = await queue_topic(node)
         await put(node, topic, *[b"x"] * 9)
-        stream = Stream(node, topic, auto_accept=True)
+        stream = open_stream(node, topic, auto_accept=True)
         stream.credit(100)
         assert len(await drained(stream, 9)) == 9
         await stream.close()
 
 
-async def test_repeating_a_limit_grants_nothing_twice():
+async def test_repeating_a_limit_grants_nothing_twice(open_stream: OpenStream):
     async with running() as node:
         topic = await queue_topic(node)
-        stream = Stream(node, topic)
+        stream = open_stream(node, topic)
         for _ in range(3):
             stream.credit(2)
         await put(node, topic, *[b"x"] * 10)
@@ -111,10 +132,10 @@ async def test_repeating_a_limit_grants_nothing_twice():
         await stream.close()
 
 
-async def test_a_lower_limit_withdraws_credit():
+async def test_a_lower_limit_withdraws_credit(open_stream: OpenStream):
     async with running() as node:
         topic = await queue_topic(node)
-        stream = Stream(node, topic)
+        stream = open_stream(node, topic)
         stream.credit(5)
         pending = asyncio.ensure_future(stream.next())
         await turns()
@@ -127,11 +148,11 @@ async def test_a_lower_limit_withdraws_credit():
         pending.cancel()
 
 
-async def test_settlements_are_answered_by_their_correlation_id():
+async def test_settlements_are_answered_by_their_correlation_id(open_stream: OpenStream):
     async with running() as node:
         topic = await queue_topic(node)
         await put(node, topic, b"0", b"1")
-        stream = Stream(node, topic)
+        stream = open_stream(node, topic)
         stream.credit(2)
         messages = await stream.messages()
         while len(messages) < 2:
@@ -145,11 +166,11 @@ async def test_settlements_are_answered_by_their_correlation_id():
         await stream.close()
 
 
-async def test_goodbye_ends_the_stream_when_its_settlements_are_answered():
+async def test_goodbye_ends_the_stream_when_its_settlements_are_answered(open_stream: OpenStream):
     async with running() as node:
         topic = await queue_topic(node)
         await put(node, topic, b"0", b"1")
-        stream = Stream(node, topic)
+        stream = open_stream(node, topic)
         stream.credit(1)
         (message,) = await stream.messages()
         node.hold_commits = True
@@ -159,15 +180,15 @@ async def test_goodbye_ends_the_stream_when_its_settlements_are_answered():
         assert not ending.done()
         node.release_commits()
         assert (await ending).correlation_id == 1
-        with pytest.raises(StopAsyncIteration):
+        with pytest.raises(StreamEndedError):
             await stream.next()
         assert queue_of(node, topic).leases.consumers == 0
 
 
-async def test_messages_that_were_not_written_are_given_back_when_the_client_is_gone():
+async def test_messages_that_were_not_written_are_given_back_when_the_client_is_gone(open_stream: OpenStream):
     async with running() as node:
         topic = await queue_topic(node)
-        stream = Stream(node, topic)
+        stream = open_stream(node, topic)
         stream.credit(10)
         pending = asyncio.ensure_future(stream.next())
         await turns()
@@ -181,11 +202,11 @@ async def test_messages_that_were_not_written_are_given_back_when_the_client_is_
         assert [(one.value, one.attempts, one.lease_number) for one in again] == [(b"1", 1, 2), (b"2", 1, 2)]
 
 
-async def test_a_client_that_does_not_read_is_not_sent_more(monkeypatch: pytest.MonkeyPatch):
+async def test_a_client_that_does_not_read_is_not_sent_more(open_stream: OpenStream, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(stream_module, "UNSENT_BYTES_MAX", 3000)
     async with running() as node:
         topic = await queue_topic(node)
-        stream = Stream(node, topic)
+        stream = open_stream(node, topic)
         stream.credit(1000, 1 << 30)
         pending = asyncio.ensure_future(stream.next())
         await turns()
@@ -201,7 +222,7 @@ async def test_a_client_that_does_not_read_is_not_sent_more(monkeypatch: pytest.
         await stream.close()
 
 
-async def test_a_wrong_beginning_ends_the_stream_with_an_error():
+async def test_a_wrong_beginning_ends_the_stream_with_an_error(open_stream: OpenStream):
     async with running() as node:
         topic = await queue_topic(node)
         log = await node.topic("flights")
@@ -210,20 +231,20 @@ async def test_a_wrong_beginning_ends_the_stream_with_an_error():
             (topic, {"tenants": ["a..b"]}, pb.INVALID_ARGUMENT),
             (pb.Topic(topic_id=77), {}, pb.UNKNOWN_TOPIC),
         ):
-            stream = Stream(node, target, **options)
+            stream = open_stream(node, target, **options)
             stream.credit(1)
             assert (await stream.next()).error.code == code
-            with pytest.raises(StopAsyncIteration):
+            with pytest.raises(StreamEndedError):
                 await stream.next()
-        stream = Stream(node, topic)
-        stream.requests.put_nowait(pb.QueueStreamRequest(messages_limit=1))
+        stream = open_stream(node, topic)
+        stream.send_raw(pb.QueueStreamRequest(messages_limit=1))
         assert (await stream.next()).error.code == pb.INVALID_ARGUMENT
 
 
-async def test_a_stream_ends_with_its_topic():
+async def test_a_stream_ends_with_its_topic(open_stream: OpenStream):
     async with running() as node:
         topic = await queue_topic(node)
-        stream = Stream(node, topic)
+        stream = open_stream(node, topic)
         stream.credit(1)
         pending = asyncio.ensure_future(stream.next())
         await turns()
@@ -231,10 +252,10 @@ async def test_a_stream_ends_with_its_topic():
         assert (await asyncio.wait_for(pending, 5)).error.code == pb.UNKNOWN_TOPIC
 
 
-async def test_a_stream_takes_from_a_partition_that_was_added_later():
+async def test_a_stream_takes_from_a_partition_that_was_added_later(open_stream: OpenStream):
     async with running() as node:
         topic = await queue_topic(node)
-        stream = Stream(node, topic)
+        stream = open_stream(node, topic)
         stream.credit(5)
         pending = asyncio.ensure_future(stream.next())
         await turns()
@@ -245,10 +266,10 @@ async def test_a_stream_takes_from_a_partition_that_was_added_later():
         await stream.close()
 
 
-async def test_streams_take_turns():
+async def test_streams_take_turns(open_stream: OpenStream):
     async with running() as node:
         topic = await queue_topic(node)
-        streams = [Stream(node, topic) for _ in range(2)]
+        streams = [open_stream(node, topic) for _ in range(2)]
         pending = []
         for stream in streams:
             stream.credit(1)
@@ -262,10 +283,10 @@ async def test_streams_take_turns():
             await stream.close()
 
 
-async def test_a_new_message_wakes_one_of_those_who_wait():
+async def test_a_new_message_wakes_one_of_those_who_wait(open_stream: OpenStream):
     async with running() as node:
         topic = await queue_topic(node)
-        streams = [Stream(node, topic) for _ in range(8)]
+        streams = [open_stream(node, topic) for _ in range(8)]
         pending = []
         for stream in streams:
             stream.credit(1)
