@@ -394,6 +394,28 @@ class FairnessTree:
             node = self._next_child(node)
         return node.number
 
+    def upcoming(self, count: int, subtrees: Sequence[str] | None = None) -> list[int]:
+        """Return up to `count` different tenants that are chosen soon, the next one first. It changes nothing, and is for reading ahead.
+
+        Each level divides its part among its next children, so that the tenants after the first are an estimate.
+        """
+        found: list[int] = []
+        node = self._root if subtrees is None else self._start(subtrees)
+        if node is not None:
+            self._gather_upcoming(node, count, found)
+        return found
+
+    def _gather_upcoming(self, node: _Node, count: int, found: list[int]) -> None:
+        if not node.is_active or count <= 0:
+            return
+        if node.own is None:
+            found.append(node.number)
+            return
+        children = _first_children(node, count)
+        end = len(found) + count
+        for left, child in zip(range(len(children), 0, -1), children, strict=True):
+            self._gather_upcoming(child, -(-(end - len(found)) // left), found)
+
     def is_only_choice(self, number: int) -> bool:
         """Return whether no other tenant can be chosen. Then `charge` takes many turns together, without a choice between them."""
         node = self._tenants[number].leaf
@@ -540,6 +562,23 @@ class FairnessTree:
         while child is not None:
             child.leased += count
             child = child.parent
+
+
+def _first_children(node: _Node, count: int) -> list[_Node]:
+    """Return up to `count` active children with the smallest orders, in their order. Outdated entries cost part of a bounded search."""
+    heap = node.heap
+    found: dict[str, _Node] = {}
+    ahead = [(heap[0], 0)] if heap else []
+    for _ in range(2 * count + _STALE_MAX):
+        if not ahead or len(found) == count:
+            break
+        (order, name, child), place = heapq.heappop(ahead)
+        if child.is_active and child.order == order:
+            found[name] = child
+        for below in (2 * place + 1, 2 * place + 2):
+            if below < len(heap):
+                heapq.heappush(ahead, (heap[below], below))
+    return list(found.values())
 
 
 def ancestors(path: str) -> list[str]:

@@ -13,7 +13,7 @@ from raftmq.fsm.queue.commands import Lease
 from raftmq.fsm.queue.fairness import ancestors
 from raftmq.fsm.queue.jobs import is_in_subtrees
 from raftmq.fsm.queue.key_lines import line_of
-from raftmq.fsm.queue.limits import FILTERS_MAX, HOUSEKEEPING_MAX
+from raftmq.fsm.queue.limits import FILTERS_MAX, HOUSEKEEPING_MAX, WINDOWS_TOGETHER_MAX
 from raftmq.fsm.queue.message import LEASED, READY, Message
 from raftmq.fsm.queue.point_table import UNREAD
 from raftmq.fsm.queue.results import Leased
@@ -84,7 +84,7 @@ def lease(state: QueueState, command: Lease, work_max: int) -> Reading[Leased]:
         tenant = state.tenants.by_number[number]
         window = state.store.ready_window(number, tenant.ready)
         if window.is_unread():
-            yield from state.store.fill(window)
+            yield from state.tenants.fill_together(_unread_windows(state, number, subtrees))
             continue
         state.store.use_window(number, window)
         turns = _turns(state, tenant, wanted - runs.total)
@@ -94,6 +94,17 @@ def lease(state: QueueState, command: Lease, work_max: int) -> Reading[Leased]:
     state.dwells_ms += runs.dwells_ms
     has_more = runs.total == work_max < command.messages_max and is_leasable(state, command.tenants)
     return runs.result(deadline, has_more=has_more)
+
+
+def _unread_windows(state: QueueState, number: int, subtrees: tuple[str, ...] | None) -> list[Window]:
+    """Return the window of the chosen tenant, and those of the tenants after it that must be read, too.
+
+    With thousands of tenants each turn would otherwise cost a read of its own.
+    """
+    store, by_number = state.store, state.tenants.by_number
+    others = (other for other in state.tenants.tree.upcoming(WINDOWS_TOGETHER_MAX, subtrees) if other != number)
+    windows = [store.ready_window(other, by_number[other].ready) for other in (number, *others)]
+    return [window for window in windows if window.is_unread()]
 
 
 def is_full(state: QueueState) -> bool:

@@ -57,6 +57,11 @@ QUEUE_TIME_MAX: Final = (1 << 63) - 1
 DELAY_MS_MAX: Final = 10 * 366 * 24 * 60 * 60 * 1000
 
 
+WINDOWS_TOGETHER_MAX: Final = 128
+"""Windows of tenants that one read fills, each with a part of the read's rows. A read of one window costs a turn of a thread, and so does
+one of many."""
+
+
 @dataclass(frozen=True, slots=True)
 class MemoryBounds:
     """Bound the rows that one partition keeps in memory, besides leased and unwritten messages."""

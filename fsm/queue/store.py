@@ -163,6 +163,22 @@ class MessageStore:
         found = yield RowsNeeded(window.next_ranges(rows_max))
         self.admit(window, found, rows_max)
 
+    def rows_of_each(self, windows: int, tenants: int) -> int:
+        """Return how many rows to read for each of several windows: their part of one read, and of what memory holds of all tenants.
+
+        More rows would be evicted before the turn of their tenant comes again.
+        """
+        return max(1, min(self.bounds.read_rows // max(1, windows), self.bounds.clean_messages_max // max(1, tenants)))
+
+    def fill_together(self, windows: Sequence[Window], rows_max: int) -> Reading[None]:
+        """Read the next rows of several windows in one read, at most `rows_max` of each."""
+        wanted = [window.next_ranges(rows_max) for window in windows]
+        found = yield RowsNeeded(tuple(range_ for ranges in wanted for range_ in ranges))
+        first = 0
+        for window, ranges in zip(windows, wanted, strict=True):
+            self.admit(window, found[first : first + len(ranges)], rows_max)
+            first += len(ranges)
+
     def fill_expiry(self) -> Reading[None]:
         """Read the next rows of the expiry index."""
         rows_max = self.bounds.read_rows

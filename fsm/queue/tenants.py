@@ -10,7 +10,7 @@ after a while, when its turns and its rate allow it, by queue time alone.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from struct import Struct
 from typing import Final, NamedTuple
@@ -26,12 +26,13 @@ from raftmq.fsm.queue.fairness import (
     TenantTurns,
     ancestors,
 )
-from raftmq.fsm.queue.limits import TENANT_IDLE_MS, TENANTS_FORGOTTEN_MAX, TENANTS_RESET_MAX
+from raftmq.fsm.queue.limits import TENANT_IDLE_MS, TENANTS_FORGOTTEN_MAX, TENANTS_RESET_MAX, WINDOWS_TOGETHER_MAX
 from raftmq.fsm.queue.rates import BucketRow, Rate, TenantRates
 from raftmq.fsm.queue.rows import TENANTS
 from raftmq.fsm.queue.settings import QueueSettings
 from raftmq.fsm.queue.store import MessageStore, Reading
 from raftmq.fsm.queue.tenant_weights import TenantWeights
+from raftmq.fsm.queue.windows import Window
 from raftmq.fsm.tables import DirtyRow, Row, encode_value
 
 PAUSED_FOREVER: Final = 1 << 62
@@ -350,14 +351,19 @@ class TenantTable:
 
     def resolve_heads(self) -> Reading[None]:
         """Read the heads without which the strategy `none` cannot choose."""
-        while self._unheaded:
-            tenants = list(self._unheaded.values())
-            self._unheaded.clear()
-            for tenant in tenants:
-                window = self._store.ready_window(tenant.number, tenant.ready)
-                while window.is_unread():
-                    yield from self._store.fill(window)
+        tenants = list(self._unheaded.values())
+        self._unheaded.clear()
+        for first in range(0, len(tenants), WINDOWS_TOGETHER_MAX):
+            together = tenants[first : first + WINDOWS_TOGETHER_MAX]
+            windows = [self._store.ready_window(tenant.number, tenant.ready) for tenant in together]
+            while unread := [window for window in windows if window.is_unread()]:
+                yield from self.fill_together(unread)
+            for tenant, window in zip(together, windows, strict=True):
                 self.tree.set_leasable(tenant.number, is_leasable=True, head=window.first() or _UNKNOWN_HEAD)
+
+    def fill_together(self, windows: Sequence[Window]) -> Reading[None]:
+        """Read the next rows of some tenants' windows in one read."""
+        return self._store.fill_together(windows, self._store.rows_of_each(len(windows), len(self.by_number)))
 
     def _count(self, tenant: Tenant) -> None:
         """Bring a tenant's counters into those of the partition."""

@@ -166,6 +166,20 @@ class FairnessMachine(RuleBasedStateMachine):
             assert self.tree.is_only_choice(number) is (leasable == [path])
 
     @invariant()
+    def the_tenants_that_come_soon_are_those_that_may_be_chosen(self):
+        for subtrees in (None, ["a", "b.b"]):
+            assert self.tree.upcoming(0, subtrees) == []
+            soon, everyone = (self.tree.upcoming(count, subtrees) for count in (2, 1000))
+            first = self.tree.choose(subtrees)
+            assert soon[:1] == everyone[:1] == ([] if first is None else [first])
+            assert len(set(soon)) == len(soon) <= 2
+            assert len(set(everyone)) == len(everyone)
+            assert all(self.tree.has_leasable([self.path_of(number)]) for number in everyone)
+            if subtrees is None and first is not None:
+                assert first in everyone
+                assert set(soon) <= set(everyone)
+
+    @invariant()
     def no_active_child_is_behind_virtual_time(self):
         for child in getattr(self, "tree", FairnessTree())._by_path.values():
             for entry in child.heap:
@@ -508,6 +522,25 @@ def test_ten_thousand_active_tenants_take_few_megabytes():
     size = sum(sys.getsizeof(part) for node in nodes for part in (node, node.name, node.heap, node.order))
     size += sum(sys.getsizeof(entry) for entry in entries) + sys.getsizeof(tree._tenants) + sys.getsizeof(tree._by_path)
     assert size <= 10_000 * TENANT_BYTES
+
+
+@pytest.mark.parametrize("served", [0, 7, 50])
+def test_the_upcoming_tenants_of_one_level_are_the_next_turns(served):
+    tree = tree_of([f"t{number}" for number in range(50)])
+    serve(tree, served)
+    upcoming = tree.upcoming(20)
+    assert upcoming == serve(tree, 20)
+
+
+def test_the_upcoming_tenants_are_of_all_levels():
+    tree = tree_of(["a", "b"])
+    tree.set_leasable(2, False)
+    for number in range(50):
+        tree.add(number + 3, f"b.{number}")
+        tree.set_leasable(number + 3, True)
+    assert tree.upcoming(20)[0] == 1
+    assert len(tree.upcoming(20)) == 20, "`a` has one, and `b` the others"
+    assert len(tree.upcoming(1000)) == 51
 
 
 def test_the_ancestors_of_a_path_are_its_prefixes():
