@@ -300,6 +300,10 @@ class FairnessTree:
         limit = self.settings.leased_max
         return max(0, limit - self._tenants[number].leaf.leased) if limit else None
 
+    def has_children(self, number: int) -> bool:
+        """Return whether there are tenants below a tenant."""
+        return self._tenants[number].own is not None
+
     def leased(self, number: int) -> int:
         """Return the number of messages leased from a tenant, children not included."""
         return self._tenants[number].leaf.leased

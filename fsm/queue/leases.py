@@ -122,6 +122,17 @@ def is_leasable(state: QueueState, subtrees: tuple[str, ...]) -> bool:
     return not is_full(state) and state.tenants.tree.has_leasable(subtrees or None)
 
 
+def leasable_count(state: QueueState, subtrees: tuple[str, ...]) -> int:
+    """Return how many messages leases with this filter would find among those that are ready, at most, and 0 only if there are none."""
+    if not is_leasable(state, subtrees):
+        return 0
+    tenants, settings = state.tenants, state.settings
+    count = tenants.leasable_of(subtrees) if subtrees else tenants.leasable_count
+    if settings.leased_max:
+        count = min(count, settings.leased_max - state.store.leased_count)
+    return max(1, count)
+
+
 def is_open_to(state: QueueState, path: str) -> bool:
     """Return whether a message of this tenant could be leased now if it became ready. A tenant without messages may have paused ancestors."""
     if is_full(state):

@@ -29,7 +29,7 @@ from raftmq.fsm.queue.enqueue import enqueue
 from raftmq.fsm.queue.enqueued import ReadEntry, read_entry
 from raftmq.fsm.queue.housekeeping import keep_house
 from raftmq.fsm.queue.jobs import JobRow, cancel_job, continue_job, start_job
-from raftmq.fsm.queue.leases import due_by, is_key_leasable, is_leasable, is_open_to, lease
+from raftmq.fsm.queue.leases import due_by, is_key_leasable, is_leasable, is_open_to, leasable_count, lease
 from raftmq.fsm.queue.levels import queue_level
 from raftmq.fsm.queue.limits import HOUSEKEEPING_MAX, NAME_BYTES_MAX, WORK_MAX, MemoryBounds
 from raftmq.fsm.queue.message import Message, decode_message
@@ -202,6 +202,14 @@ class QueuePartition:
         Messages that an entry of a later time would first make ready do not count: see `next_deadline`.
         """
         return is_leasable(self.state, subtrees)
+
+    def leasable_count(self, subtrees: tuple[str, ...] = ()) -> int:
+        """Return how many messages leases with this filter may find among those that are ready now. It is 0 exactly if they find none.
+
+        Limits of leases and pauses count, and tenants that their rate blocks. It may be too high for subtrees with several tenants, and for
+        a rate that allows a few more.
+        """
+        return leasable_count(self.state, subtrees)
 
     def is_open_to(self, tenant: str) -> bool:
         """Return whether a message of this tenant could be leased now if it became ready: neither limits nor pauses forbid it."""

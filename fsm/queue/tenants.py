@@ -65,6 +65,8 @@ class Tenant(msgspec.Struct, gc=False):
     """`ready`, as the totals of the partition have it. Not in its row, as the next two."""
     seen_total: int = 0
     seen_bytes: int = 0
+    seen_leasable: int = 0
+    """Ready messages that its pauses, its rate and its limit let be leased, as the total of the partition has it. Not in its row."""
 
     @property
     def total(self) -> int:
@@ -124,10 +126,14 @@ class TenantTable:
         """Messages of all tenants, in any state, as of the last entry."""
         self.byte_count = 0
         """Their stored bodies."""
+        self.leasable_count = 0
+        """Ready messages that pauses, rates and limits of their tenants let be leased, as of the last entry. Rates count as open or blocked."""
         self._touched: dict[int, Tenant] = {}
         """Tenants to be reported to the tree."""
         self._uncounted: dict[int, Tenant] = {}
         """Tenants whose counters are not in those of the partition."""
+        self._unmeasured: dict[int, Tenant] = {}
+        """Tenants whose leasable messages must be counted although their counters are the same."""
         self._unheaded: dict[int, Tenant] = {}
         """Tenants whose next message must be read before anything is chosen. Only with the strategy `none`."""
         self._dirty: set[int] = set()
@@ -154,6 +160,7 @@ class TenantTable:
         if rate != self.rates.rate:
             for number in self.rates.configure(rate, now):
                 self.touch(self.by_number[number])
+        self._unmeasured.update(self.by_number)  # a limit may have changed
 
     # ------------------------------------------------------------------------------------------------------------ tenants
 
@@ -192,7 +199,9 @@ class TenantTable:
             heappush(self._pause_ends, (until, tenant.number))
         self.touch(tenant)
         prefix = f"{tenant.path}."
-        self._touched |= {one.number: one for path, one in self.by_path.items() if path.startswith(prefix)}
+        below = {one.number: one for path, one in self.by_path.items() if path.startswith(prefix)}
+        self._touched |= below
+        self._unmeasured |= below
 
     def is_paused(self, now: int) -> bool:
         """Return whether the whole partition is paused."""
@@ -258,6 +267,7 @@ class TenantTable:
         del self.by_number[number], self.by_path[tenant.path]
         self._touched.pop(number, None)
         self._uncounted.pop(number, None)
+        self._unmeasured.pop(number, None)
         self._unheaded.pop(number, None)
         self.tree.remove(number)
         self.rates.forget(number)
@@ -278,7 +288,7 @@ class TenantTable:
         for tenant in self._uncounted.values():
             self._count(tenant)
         count = self.message_count
-        self.ready_count = self.message_count = self.byte_count = 0
+        self.ready_count = self.message_count = self.byte_count = self.leasable_count = 0
         self._generation = generation
         self._unpurged = deque(self.by_number)  # numbers rise, so they are in their order
         return count
@@ -305,6 +315,7 @@ class TenantTable:
     def renew(self, tenant: Tenant) -> None:
         """Set the counters of a tenant that is void to zero. The totals of the partition do not contain them any more."""
         tenant.purged_in = self._generation
+        tenant.seen_leasable = 0
         if tenant.leased:
             self.tree.free(tenant.number, tenant.leased)
         if tenant.total or tenant.bytes:
@@ -337,8 +348,12 @@ class TenantTable:
         self.refresh(now)
         for tenant in self._uncounted.values():
             self._count(tenant)
+            self._count_leasable(tenant, now)
             self._follow_idleness(tenant, now)
         self._uncounted.clear()
+        for tenant in self._unmeasured.values():
+            self._count_leasable(tenant, now)
+        self._unmeasured.clear()
 
     def may_lease(self, tenant: Tenant, now: int) -> bool:
         """Return whether one more message of a tenant may be leased, if it has one."""
@@ -372,6 +387,27 @@ class TenantTable:
         self.message_count += total - tenant.seen_total
         self.byte_count += tenant.bytes - tenant.seen_bytes
         tenant.seen_ready, tenant.seen_total, tenant.seen_bytes = tenant.ready, total, tenant.bytes
+
+    def _count_leasable(self, tenant: Tenant, now: int) -> None:
+        """Bring the leasable messages of a tenant into those of the partition. Those of a purged tenant are not in it."""
+        if self.is_void(tenant):
+            return
+        count = 0
+        if tenant.ready and not self._is_held(tenant, now):
+            room = self.tree.lease_room(tenant.number)
+            count = tenant.ready if room is None else min(tenant.ready, room)
+        self.leasable_count += count - tenant.seen_leasable
+        tenant.seen_leasable = count
+
+    def leasable_of(self, subtrees: Sequence[str]) -> int:
+        """Return how many leasable messages are in subtrees, at most. It is exact where no tenant has children."""
+        found = 0
+        for path in dict.fromkeys(subtrees):
+            tenant = self.by_path.get(path)
+            if tenant is not None and self.tree.has_children(tenant.number):
+                return self.leasable_count
+            found += 0 if tenant is None or self.is_void(tenant) else tenant.seen_leasable
+        return found
 
     def _report(self, tenant: Tenant, now: int) -> bool:
         """Report a tenant to the tree if it has something leasable. Return whether it has."""
@@ -451,6 +487,8 @@ class TenantTable:
                 self._count(tenant)
             if tenant.paused_until:
                 heappush(self._pause_ends, (tenant.paused_until, number))
+        for tenant in self.by_number.values():
+            self._count_leasable(tenant, now)
         self._rebuild_idle()
         if self.tree.settings.strategy is Strategy.NONE:
             for tenant in self.by_number.values():

@@ -168,7 +168,7 @@ class QueueLeases:
             return
         enqueued, machine = self._enqueued(()), self._replica.state_machine
         is_readable = not self._replica.applier.is_suspended
-        ready = machine.ready_count if is_readable and machine.is_leasable() else 0
+        ready = machine.leasable_count() if is_readable else 0
         coming = self._coming(ALL, ITEMS_WORK_MAX) if is_readable and ready < ITEMS_WORK_MAX else 0
         available = min(ready + enqueued + coming - self._requested, ITEMS_WORK_MAX)
         is_single = self._is_single_active()
@@ -196,8 +196,8 @@ class QueueLeases:
             return 0
         if is_head_ready is False and not enqueued and not coming:
             return 0
-        is_ready = is_readable and machine.is_leasable(wanted.tenants)
-        return (ready if is_ready else 0) + enqueued + coming
+        leasable = min(ready, machine.leasable_count(wanted.tenants)) if is_readable else 0
+        return leasable + enqueued + coming
 
     def _turns(self) -> Iterator[Consumer]:
         """Iterate over all consumers, beginning with the one after the last that this returned."""

@@ -184,6 +184,33 @@ def test_the_leader_knows_the_messages_in_memory_that_the_next_entry_promotes(se
 
 
 @FEW
+@given(seed=st.integers(0, 2**32), reset_max=st.sampled_from([1, 500]))
+def test_the_leader_knows_how_many_messages_may_be_leased(seed: int, reset_max: int) -> None:
+    rng = random.Random(seed)
+    filters = ((), ("c.d",), ("a",), ("c", "b"))
+    seen: list[list[int]] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tenants, "TENANTS_RESET_MAX", reset_max)
+        told = history(
+            rng, 80, lambda twin: seen.append([twin.leasable_count(one) for one in filters]), purge_share=0.02
+        )
+        host = QueueHost(SMALL)
+        for entry, expected in zip(told.entries, seen, strict=True):
+            disturb(host, rng, restarts=True)
+            host.apply(entry)
+            found = [host.machine.leasable_count(one) for one in filters]
+            assert found[0] == expected[0]
+            by_path = host.machine.state.tenants
+            for subtrees, count, least in zip(filters[1:], found[1:], expected[1:], strict=True):
+                parents = [
+                    path
+                    for path in subtrees
+                    if path in by_path.by_path and by_path.tree.has_children(by_path.by_path[path].number)
+                ]
+                assert count >= least if parents else count == least
+
+
+@FEW
 @given(seed=st.integers(0, 2**32), bounds=st.sampled_from([COLD, SMALL, MemoryBounds()]))
 def test_the_leader_knows_the_head_of_a_key_that_is_in_memory(seed: int, bounds: MemoryBounds) -> None:
     rng = random.Random(seed)

@@ -8,9 +8,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.partitions.queue.leases import Filter, QueueLeases
-from raftmq.fsm.queue.commands import Lease
+from raftmq.fsm.queue.commands import Item, Lease, Operation
 from raftmq.fsm.queue.results import Leased
 from raftmq.proto import queue_pb2 as pb
 
@@ -23,7 +24,7 @@ class RefusingPartition:
     def __init__(self) -> None:
         self.is_leader = True
         self.applier = SimpleNamespace(is_suspended=False)
-        self.state_machine = SimpleNamespace(ready_count=1, is_leasable=lambda subtrees=(): True)
+        self.state_machine = SimpleNamespace(leasable_count=lambda subtrees=(): 1, is_leasable=lambda subtrees=(): True)
         self.proposers: list[Callable[[], None]] = []
         self.progress_listeners: list[Callable[[], None]] = []
         self.role_listeners: list[Callable[[object], None]] = []
@@ -116,6 +117,38 @@ async def test_nothing_is_leased_for_due_messages_that_no_consumer_may_get(tmp_p
         await asyncio.sleep(0.05)
         assert queue.partition.replica.core.last_index == entries + 1, "the tick alone"
         assert not consumer.sequences
+
+
+class Insatiable(Waiting):
+    """A consumer with credit for ten messages, again and again."""
+
+    def reserve(self, leases: QueueLeases, messages_max: int) -> tuple[int, int]:
+        return min(10, messages_max), 1_000_000
+
+    def on_leased(self, leases: QueueLeases, reserved: tuple[int, int], leased: Leased | None) -> None:
+        pass
+
+
+async def test_no_more_is_leased_than_limits_allow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While all credit was reserved for a tenant at its limit, a message of another tenant had to wait for it."""
+    async with queue_node(tmp_path) as node:
+        queue = await node.queue(**{"tenant.leased.max": "2"})
+        await queue.put(100, tenant="noisy")
+        tokens = await queue.lease(2)
+        proposed: list[int] = []
+        submit = queue.partition.commands.submit
+
+        def watch(item: Item) -> asyncio.Future[object]:
+            if isinstance(item, Lease):
+                proposed.append(item.messages_max)
+            return submit(item)
+
+        monkeypatch.setattr(queue.partition.commands, "submit", watch)
+        for _ in range(3):
+            queue.partition.leases.add(Insatiable())
+        await queue.settle(Operation.ACCEPT, tokens[0])
+        await queue.progress_until(lambda: queue.machine.leased_count == 2)
+        assert proposed == [1]
 
 
 async def test_messages_that_are_given_back_keep_their_place(tmp_path: Path) -> None:

@@ -521,6 +521,20 @@ class Twin:
             total = min(total, self.settings.leased_max - sum(m.state == LEASED for m in self.messages.values()))
         return total
 
+    def leasable_count(self, subtrees: tuple[str, ...]) -> int:
+        """Return how many ready messages could be leased as far as the limits and pauses of tenants and the partition say."""
+        if not self.is_leasable(subtrees):
+            return 0
+        total = 0
+        for path, number in self.numbers.items():
+            is_wanted = not subtrees or any(path == top or path.startswith(f"{top}.") for top in subtrees)
+            room = self.tree.lease_room(number)
+            if is_wanted and not self._is_held(path):
+                total += len(self._ready(path)) if room is None else min(len(self._ready(path)), room)
+        if self.settings.leased_max:
+            total = min(total, self.settings.leased_max - sum(m.state == LEASED for m in self.messages.values()))
+        return total
+
     def is_key_leasable(self, tenant: str, key: bytes) -> bool:
         return self._leasable_head(tenant, key) is not None
 
