@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from raftmq.broker.partitions.queue import bodies
 from raftmq.broker.partitions.queue.upkeep import evacuate
 from raftmq.fsm.queue.commands import Operation, Tick
 from raftmq.fsm.queue.results import Done
@@ -52,6 +53,22 @@ async def test_a_message_that_comes_due_during_a_tick_gets_a_tick_of_its_own(
         queue.node.pass_time(1_000)
         await asyncio.sleep(0.02)
         assert submitted == [Tick()] * ticks
+
+
+async def test_promoting_and_counting_messages_reads_no_body(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    await queue.put(20, delay=1_000)
+    await queue.write_back()
+
+    def refuse(*_arguments: object) -> None:
+        raise AssertionError("a body was read")
+
+    monkeypatch.setattr(bodies, "each_body", refuse)
+    monkeypatch.setattr(queue.partition.bodies, "in_memory", refuse)
+    queue.node.pass_time(1_000)
+    await queue.progress_until(lambda: queue.partition.statistics.counts().ready == 20)
+    await queue.partition.statistics.measure(queue.partition.views)
+    with pytest.raises(AssertionError, match="a body was read"):
+        await queue.partition.read_bodies([0])
 
 
 async def test_leases_end_again_after_passes_that_found_none(queue: Queue) -> None:
