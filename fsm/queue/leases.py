@@ -9,9 +9,11 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from typing import Final
 
+from raftmq.fsm.queue import key_lines
 from raftmq.fsm.queue.commands import Lease
 from raftmq.fsm.queue.fairness import ancestors
 from raftmq.fsm.queue.jobs import is_in_subtrees
+from raftmq.fsm.queue.housekeeping import expire
 from raftmq.fsm.queue.key_lines import line_of
 from raftmq.fsm.queue.limits import FILTERS_MAX, HOUSEKEEPING_MAX, WINDOWS_TOGETHER_MAX
 from raftmq.fsm.queue.message import LEASED, READY, Message
@@ -64,17 +66,23 @@ class LeaseRuns:
         return Leased(tuple(self.first_sequences), tuple(self.counts), tuple(self.lease_numbers), deadline, has_more)
 
 
-def lease(state: QueueState, command: Lease, work_max: int) -> Reading[Leased]:
-    """Lease messages for a consumer, at most `work_max`."""
+def lease(state: QueueState, command: Lease, work_max: int) -> Reading[tuple[Leased, int]]:
+    """Lease messages for a consumer. Return the result and the number of messages touched, at most `work_max`.
+
+    A message whose time to live has passed is never leased. Where it is next, it is removed instead, or buried.
+    """
     deadline = state.later(min(command.lease_ms, state.settings.lease_ms_max))
     runs = LeaseRuns(command.bytes_max)
     if command.key:
-        yield from _lease_head(state, command, deadline, runs, work_max)
+        expired = yield from _lease_head(state, command, deadline, runs, work_max)
         state.dwells_ms += runs.dwells_ms
-        return runs.result(deadline, has_more=False)
-    wanted = min(command.messages_max, work_max)
+        return runs.result(deadline, has_more=False), runs.total + expired
+    expired = 0
     subtrees = command.tenants[:FILTERS_MAX] or None
-    while runs.total < wanted and not runs.is_over and not is_full(state):
+    while not runs.is_over and not is_full(state):
+        wanted = min(command.messages_max - runs.total, work_max - runs.total - expired)
+        if wanted <= 0:
+            break
         state.tenants.refresh(state.scalars.now)
         if state.tenants.has_unread_heads:
             yield from state.tenants.resolve_heads()
@@ -87,13 +95,31 @@ def lease(state: QueueState, command: Lease, work_max: int) -> Reading[Leased]:
             yield from state.tenants.fill_together(_unread_windows(state, number, subtrees))
             continue
         state.store.use_window(number, window)
-        turns = _turns(state, tenant, wanted - runs.total)
-        taken = _take(state, window, turns, deadline, command.session, runs)
+        first = _first_in(state, window)
+        if first is not None and state.is_expired(first):
+            yield from _expire_one(state, first)
+            expired += 1
+            continue
+        taken = _take(state, window, _turns(state, tenant, wanted), deadline, command.session, runs)
         if taken:
             _charge(state, tenant, taken)
     state.dwells_ms += runs.dwells_ms
-    has_more = runs.total == work_max < command.messages_max and is_leasable(state, command.tenants)
-    return runs.result(deadline, has_more=has_more)
+    is_cut = runs.total + expired == work_max and runs.total < command.messages_max
+    has_more = is_cut and is_leasable(state, command.tenants)
+    return runs.result(deadline, has_more=has_more), runs.total + expired
+
+
+def _first_in(state: QueueState, window: Window) -> Message | None:
+    """Return the next message of a window that is in memory. `_take` leaves out keys that are not valid as well."""
+    key = window.first()
+    return None if key is None else state.store.messages[key[-1]]
+
+
+def _expire_one(state: QueueState, m: Message) -> Reading[None]:
+    """Remove a ready message whose time to live has passed, or bury it."""
+    yield from key_lines.prepare(state, [m])
+    expire(state, m)
+    yield from key_lines.advance(state)
 
 
 def _unread_windows(state: QueueState, number: int, subtrees: tuple[str, ...] | None) -> list[Window]:
@@ -117,7 +143,10 @@ def is_full(state: QueueState) -> bool:
 
 
 def is_leasable(state: QueueState, subtrees: tuple[str, ...]) -> bool:
-    """Return whether a lease with this filter would find a message among those that are ready."""
+    """Return whether a lease with this filter would find a message among those that are ready.
+
+    The message may have expired since then. The lease then removes it.
+    """
     state.tenants.refresh(state.scalars.now)
     return not is_full(state) and state.tenants.tree.has_leasable(subtrees or None)
 
@@ -221,7 +250,7 @@ def _turns(state: QueueState, tenant: Tenant, wanted: int) -> int:
 
 
 def _take(state: QueueState, window: Window, count: int, deadline: int, session: int, runs: LeaseRuns) -> int:
-    """Lease the next messages of a tenant that are in memory, and return how many there were. The first one is."""
+    """Lease the next messages of a tenant that are in memory, up to one that has expired. Return how many there were, at least one."""
     messages, leases, dirty = state.store.messages, state.store.leases, state.store.dirty
     heap, now = window.heap, state.scalars.now
     taken = 0
@@ -231,6 +260,9 @@ def _take(state: QueueState, window: Window, count: int, deadline: int, session:
         m = messages.get(sequence)
         if m is None or m.state != READY or m.due != due or m.priority != priority:
             continue
+        if 0 < m.expires_at <= now:
+            heappush(heap, (priority, due, sequence))
+            break
         if m.body_bytes > runs.bytes_left and (runs.total or taken):
             heappush(heap, (priority, due, sequence))
             runs.is_over = True
@@ -266,24 +298,33 @@ def _charge(state: QueueState, tenant: Tenant, count: int) -> None:
     state.tenants.rates.take(tenant.number, count, state.scalars.now)
 
 
-def _lease_head(state: QueueState, command: Lease, deadline: int, runs: LeaseRuns, work_max: int) -> Reading[None]:
-    """Lease the head of one key, if it is ready and its tenant may lease."""
+def _lease_head(state: QueueState, command: Lease, deadline: int, runs: LeaseRuns, work_max: int) -> Reading[int]:
+    """Lease the head of one key, if it is ready and its tenant may lease. Return how many expired heads were removed before."""
     tenant = state.tenants.by_path.get(command.tenants[0]) if command.tenants else None
-    if tenant is None or work_max < 1 or is_full(state):
-        return
+    expired = 0
+    if tenant is None:
+        return expired
     line = line_of(tenant.path, command.key)
-    yield from state.heads.fetch((line,))
-    head = state.heads.read(line)
-    if head is None:
-        return
-    yield from state.store.fetch((head.holder,))
-    m = state.store.find(head.holder)
-    state.tenants.refresh(state.scalars.now)  # a tenant that became ready in this entry enters before it is charged
-    if m is not None and m.state == READY and state.tenants.may_lease(tenant, state.scalars.now):
+    while expired < work_max and not is_full(state):
+        yield from state.heads.fetch((line,))
+        head = state.heads.read(line)
+        if head is None:
+            break
+        yield from state.store.fetch((head.holder,))
+        m = state.store.find(head.holder)
+        state.tenants.refresh(state.scalars.now)  # a tenant that became ready in this entry enters before it is charged
+        if m is None or m.state != READY or not state.tenants.may_lease(tenant, state.scalars.now):
+            break
+        if state.is_expired(m):
+            yield from _expire_one(state, m)
+            expired += 1
+            continue
         dwell_ms = state.scalars.now - m.ready_since
         _take_one(state, m, deadline, command.session)
         runs.add(m.sequence, 1, m.lease_number, dwell_ms)
         _charge(state, tenant, 1)
+        break
+    return expired
 
 
 def _take_one(state: QueueState, m: Message, deadline: int, session: int) -> None:

@@ -352,22 +352,21 @@ class QueuePartition:
                 return known, 0
         result: Leased | Settled
         if isinstance(item, qc.Lease):
-            result = yield from lease(self.state, item, work_max)
-            used = self._tally(result)
+            result, used = yield from lease(self.state, item, work_max)
+            self._tally(result)
         else:
             result, used = yield from settle(self.state, item, work_max)
         if item.session:
             self.sessions.remember(item.session, item.request, result, self.state.scalars.now)
         return result, used
 
-    def _tally(self, result: Leased) -> int:
-        """Count leased messages, and return how many there are."""
-        tallies, leased = self.state.tallies, sum(result.counts)
-        tallies.leased += leased
+    def _tally(self, result: Leased) -> None:
+        """Count leased messages."""
+        tallies = self.state.tallies
+        tallies.leased += sum(result.counts)
         tallies.redelivered += sum(
             count for count, number in zip(result.counts, result.lease_numbers, strict=True) if number > 1
         )
-        return leased
 
     def _execute_plain(self, item: qc.Item) -> ItemResult:
         """Execute a command that reads nothing."""

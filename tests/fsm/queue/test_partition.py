@@ -471,6 +471,42 @@ def test_a_message_expires_where_it_waits(queue: Queue, *, is_kept: bool) -> Non
     assert rows(queue).scalars.expiring_count == 0
 
 
+@pytest.mark.parametrize("is_kept", [False, True])
+@pytest.mark.parametrize("fairness", ["none", "round_robin"])
+def test_a_lease_never_hands_out_an_expired_message(queue: Queue, fairness: str, *, is_kept: bool) -> None:
+    """Also if more messages expired than one entry removes before it leases."""
+    configure(queue, is_expired_kept=is_kept, fairness=fairness)
+    queue.put(HOUSEKEEPING_MAX + 100, ttl=50, tenant=["a", "b"] * (HOUSEKEEPING_MAX // 2 + 50))
+    queue.put(2, tenant="a")
+    queue.wait(50)
+    result = queue.do(qc.Lease(0, 0, 9, LEASE_MS))
+    assert isinstance(result, Leased)
+    assert (result.first_sequences, result.counts) == ((HOUSEKEEPING_MAX + 100,), (2,))
+    assert rows(queue).scalars.dead_count == (HOUSEKEEPING_MAX + 100 if is_kept else 0)
+    assert queue.host.machine.message_count == 2 + (HOUSEKEEPING_MAX + 100 if is_kept else 0)
+
+
+def test_a_lease_removes_no_more_expired_messages_than_an_entry_may_touch(queue: Queue) -> None:
+    for _ in range(2):
+        queue.put(600, ttl=50)
+    queue.put(600)
+    queue.wait(50)
+    result = queue.do(qc.Lease(0, 0, 600, LEASE_MS))
+    assert isinstance(result, Leased)
+    assert (result.counts, result.has_more) == ((), True)
+    assert queue.host.machine.message_count == 1_800 - WORK_MAX
+    assert lease(queue, 600) == list(range(1_200, 1_800))
+
+
+def test_an_expired_head_makes_place_for_the_next_of_its_key(queue: Queue) -> None:
+    configure(queue, is_ordered_by_key=True)
+    queue.put(HOUSEKEEPING_MAX, ttl=40)
+    queue.put(2, ttl=50, key="k")
+    queue.put(1, key="k")
+    queue.wait(50)
+    assert lease(queue, 1, "", key="k") == [HOUSEKEEPING_MAX + 2]
+
+
 def test_a_leased_message_finishes_its_lease_before_it_expires(queue: Queue) -> None:
     queue.put(2, ttl=100)
     assert lease(queue, 2) == [0, 1]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from raftmq.fsm.queue import commands as qc
-from raftmq.fsm.queue import limits, tenants
+from raftmq.fsm.queue import housekeeping, limits, partition, tenants
 from raftmq.fsm.queue.duplicates import Recalled
 from raftmq.fsm.queue.enqueued import read_entry
 from raftmq.fsm.queue.limits import MemoryBounds
@@ -17,6 +17,7 @@ from raftmq.fsm.queue.settings import QueueSettings
 from raftmq.queue_batch import encode, parse_fields, seal_queue_batch
 from raftmq.raft.entry import Entry
 
+from tests.support.fsm.queue import twin
 from tests.support.fsm.queue.histories import TENANTS, History, first_difference, history
 from tests.support.fsm.queue.host import COLD, Queue, QueueHost, messages
 from tests.support.fsm.queue.recount import State, check_windows, compare, recount
@@ -82,6 +83,19 @@ def test_replicas_agree_while_a_purge_of_everything_goes_on(seed: int, reset_max
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tenants, "TENANTS_RESET_MAX", reset_max)
         check_replicas(history(rng, 80, purge_share=0.08), rng)
+
+
+@FEW
+@given(seed=st.integers(0, 2**32), work_max=st.integers(1, 6))
+def test_replicas_agree_while_more_is_due_than_an_entry_does(seed: int, work_max: int) -> None:
+    """Leases then find messages that have expired and are not removed yet."""
+    rng = random.Random(seed)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (housekeeping, partition, twin):
+            patch.setattr(module, "HOUSEKEEPING_MAX", 1 + work_max // 3)
+        for module in (partition, twin):
+            patch.setattr(module, "WORK_MAX", 1 + work_max)
+        check_replicas(history(rng, 100), rng)
 
 
 @FEW

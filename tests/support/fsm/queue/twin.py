@@ -393,8 +393,7 @@ class Twin:
             return known, 0
         result: qr.Leased | qr.Settled
         if isinstance(item, qc.Lease):
-            result = self._lease(item, work)
-            used = sum(result.counts)
+            result, used = self._lease(item, work)
         else:
             result, used = self._settle(item, work)
         if item.session:
@@ -471,23 +470,24 @@ class Twin:
 
     # -------------------------------------------------------------------------------------------------------- leasing
 
-    def _lease(self, item: qc.Lease, work: int) -> qr.Leased:
+    def _lease(self, item: qc.Lease, work: int) -> tuple[qr.Leased, int]:
         deadline = self.now + min(item.lease_ms, self.settings.lease_ms_max)
         chosen: list[TwinMessage] = []
-        if item.key:
+        expired = 0
+        wanted = 1 if item.key else item.messages_max
+        while len(chosen) < wanted and len(chosen) + expired < work and not self._is_full():
             self._report()
-            m = self._leasable_head(item.tenants[0], item.key)
-            if work and m is not None:
-                chosen.append(self._take(m, deadline, item.session))
-            return self._leased(chosen, deadline, has_more=False)
-        wanted = min(item.messages_max, work)
-        while len(chosen) < wanted and not self._is_full():
-            m = self._next(item.tenants)
+            m = self._leasable_head(item.tenants[0], item.key) if item.key else self._next(item.tenants)
+            if m is not None and self._is_expired(m):
+                self._expire(m)
+                expired += 1
+                continue
             if m is None or (chosen and 0 < item.bytes_max < m.body_bytes + sum(one.body_bytes for one in chosen)):
                 break
             chosen.append(self._take(m, deadline, item.session))
-        is_cut = len(chosen) == work < item.messages_max
-        return self._leased(chosen, deadline, has_more=is_cut and self.is_leasable(item.tenants))
+        touched = len(chosen) + expired
+        is_cut = not item.key and touched == work and len(chosen) < wanted
+        return self._leased(chosen, deadline, has_more=is_cut and self.is_leasable(item.tenants)), touched
 
     def is_leasable(self, subtrees: tuple[str, ...]) -> bool:
         return not self._is_full() and self._next(subtrees) is not None
