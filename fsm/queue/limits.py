@@ -51,6 +51,8 @@ SCHEDULES_BYTES_MAX: Final = 64 * 1024 * 1024
 """Definitions of all schedules of a partition, which every replica keeps in memory: 10,000 of 6 KiB, or 1,000 of the largest size."""
 NAME_BYTES_MAX: Final = 249
 JOBS_MAX: Final = 100
+LEASE_MS_MIN: Final = 1_000
+"""A shorter lease would end before its consumer could renew it, over a network and through a change of the leader."""
 LEASE_MS_MAX: Final = 12 * 60 * 60 * 1000
 QUEUE_TIME_MAX: Final = (1 << 63) - 1
 """Times in rows are clamped to it."""

@@ -10,7 +10,7 @@ from typing import Final
 
 from raftmq.fsm.config_keys import ConfigKey, choice_key, flag_key, number_key, topic_key, weights_key
 from raftmq.fsm.queue.fairness import Strategy
-from raftmq.fsm.queue.limits import DELAY_MS_MAX, LEASE_MS_MAX
+from raftmq.fsm.queue.limits import DELAY_MS_MAX, LEASE_MS_MAX, LEASE_MS_MIN
 from raftmq.fsm.queue.settings import (
     ATTEMPTS_MAX,
     BACKOFF_FACTOR_PERCENT_MAX,
@@ -50,10 +50,14 @@ BACKOFF_JITTER: Final = _number(
     "random part of a delay: with 20, a delay is 80 to 100 percent of its value",
 )  # fmt: skip
 LEASE_MS: Final = _number(
-    "lease.ms", 30_000, 1, LEASE_MS_MAX, "length of a lease for consumers that request none (milliseconds)"
+    "lease.ms", 30_000, LEASE_MS_MIN, LEASE_MS_MAX, "length of a lease for consumers that request none (milliseconds)"
 )
 LEASE_MAX_MS: Final = _number(
-    "lease.max.ms", _DEFAULTS.lease_ms_max, 1, LEASE_MS_MAX, "longest lease that a consumer gets (milliseconds)"
+    "lease.max.ms",
+    _DEFAULTS.lease_ms_max,
+    LEASE_MS_MIN,
+    LEASE_MS_MAX,
+    "longest lease that a consumer gets (milliseconds)",
 )
 MESSAGE_TTL_MS: Final = _number(
     "message.ttl.ms", _DEFAULTS.message_ttl_ms, 0, DELAY_MS_MAX,

@@ -15,6 +15,7 @@ from raftmq.broker.services.queue.credit import Credit
 from raftmq.broker.services.queue.deliveries import Deliveries, Delivery
 from raftmq.broker.services.queue.topics import QueueTopics
 from raftmq.fsm.queue.commands import Lease, validate_lease
+from raftmq.fsm.queue.limits import LEASE_MS_MIN
 from raftmq.fsm.queue.topic_config import ORDERED_BY_KEY
 from raftmq.proto import queue_pb2 as pb
 
@@ -29,10 +30,20 @@ _NO_WAIT_SECONDS: Final = 1.0
 
 def wanted_messages(tenants: tuple[str, ...], key: bytes = b"") -> Filter:
     """Return the filter of a request. Raises RequestError INVALID_ARGUMENT."""
-    reason = validate_lease(Lease(0, 0, 1, 1, tenants, key))
+    reason = validate_lease(Lease(0, 0, 1, LEASE_MS_MIN, tenants, key))
     if reason is not None:
         raise RequestError(pb.INVALID_ARGUMENT, reason)
     return Filter(tenants, key)
+
+
+def requested_lease_ms(lease_ms: int) -> int:
+    """Return the length of the leases that a request names. 0: the topic's. Raises RequestError INVALID_ARGUMENT if it is too short."""
+    if 0 < lease_ms < LEASE_MS_MIN:
+        raise RequestError(
+            pb.INVALID_ARGUMENT,
+            f"a lease of {lease_ms} ms is too short: name at least {LEASE_MS_MIN} ms, or 0 for the topic's lease.ms",
+        )
+    return lease_ms
 
 
 class _Answer:
@@ -69,7 +80,7 @@ class QueuePolls:
     async def poll(self, request: pb.QueuePollRequest, call: Call) -> pb.QueuePollResponse:
         """Lease messages. An empty answer is no error."""
         loop = self._host.loop
-        wanted = wanted_messages(tuple(request.tenants), request.key)
+        wanted, lease_ms = wanted_messages(tuple(request.tenants), request.key), requested_lease_ms(request.lease_ms)
         topic = await self._topics.topic(request.topic_id, request.metadata_revision, call.deadline)
         if wanted.key and not ORDERED_BY_KEY.value_in(topic.config):
             raise RequestError(
@@ -91,7 +102,7 @@ class QueuePolls:
         # whether the head of a key is ready is known only after a lease
         answer = _Answer(credit, lambda: bool(request.max_wait_ms) or (not wanted.key and may_lease()))
         consumer = QueueConsumer(
-            self._deliveries, wanted, request.lease_ms, credit, answer.on_delivery, answer.on_free,
+            self._deliveries, wanted, lease_ms, credit, answer.on_delivery, answer.on_free,
             auto_accept=request.auto_accept,
         )  # fmt: skip
         answer.consumer = consumer

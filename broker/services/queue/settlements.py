@@ -11,6 +11,7 @@ from raftmq.broker.partitions.queue.chains import ChainAnswer
 from raftmq.broker.partitions.queue.partition import PartitionQueue
 from raftmq.broker.services.call import Principal, Right
 from raftmq.broker.services.locator import Locator
+from raftmq.broker.services.queue.poll import requested_lease_ms
 from raftmq.fsm.queue.commands import Chain, OpenSession, Settle, SettleDetail
 from raftmq.fsm.queue.results import Code, Refused, SessionOpened, Settled
 from raftmq.proto import queue_pb2 as pb
@@ -41,11 +42,14 @@ _REFUSALS: Final[Mapping[int, tuple[pb.ErrorCode, str]]] = {
 
 
 def settle_command(ack: pb.PartitionAck, lease_ms: int) -> Settle:
-    """Return the command of settlements. It is checked when it is submitted.
+    """Return the command of settlements. The rest of it is checked when it is submitted.
 
     Args:
         ack: The settlements.
         lease_ms: The rest of a lease that is renewed without a time.
+
+    Raises:
+        RequestError: INVALID_ARGUMENT for a renewal that is too short.
     """
     details = [_detail(detail, lease_ms) for detail in ack.details]
     operations, numbers = tuple(ack.operations), list(ack.detail_numbers)
@@ -93,7 +97,7 @@ def _detail(detail: pb.AckDetail, lease_ms: int) -> SettleDetail:
         priority=detail.priority if detail.HasField("priority") else None,
         error=detail.error,
         is_counted=not detail.is_uncounted,
-        lease_ms=detail.lease_ms or lease_ms,
+        lease_ms=requested_lease_ms(detail.lease_ms) or lease_ms,
         progress=detail.progress,
     )
 

@@ -20,7 +20,7 @@ from raftmq.broker.services.locator import check_partitions
 from raftmq.broker.services.queue.consumer import QueueConsumer
 from raftmq.broker.services.queue.credit import Credit
 from raftmq.broker.services.queue.deliveries import Deliveries, Delivery
-from raftmq.broker.services.queue.poll import block_message, wanted_messages
+from raftmq.broker.services.queue.poll import block_message, requested_lease_ms, wanted_messages
 from raftmq.broker.services.queue.settlements import Settlements, settled_messages
 from raftmq.broker.services.queue.topics import QueueTopics
 from raftmq.proto import queue_pb2 as pb
@@ -108,10 +108,10 @@ class ConsumerStream:
         if not request.HasField("open"):
             raise RequestError(pb.INVALID_ARGUMENT, "the first request of a stream must have the field open")
         opening = request.open
-        wanted = wanted_messages(tuple(opening.tenants))
+        wanted, lease_ms = wanted_messages(tuple(opening.tenants)), requested_lease_ms(opening.lease_ms)
         topic = await self._topics.topic(opening.topic_id, opening.metadata_revision, deadline)
         self._consumer = QueueConsumer(
-            self._deliveries, wanted, opening.lease_ms, self._credit, self._on_delivery, self._on_changed,
+            self._deliveries, wanted, lease_ms, self._credit, self._on_delivery, self._on_changed,
             auto_accept=opening.auto_accept,
         )  # fmt: skip
         self._topics.follow(self._consumer, topic, on_gone=self.fail)

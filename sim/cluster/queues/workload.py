@@ -10,6 +10,7 @@ from typing import Any
 
 from raftmq.client.admin.admin import Admin
 from raftmq.errors import RaftMQError, UnsupportedVersionError
+from raftmq.fsm.queue.limits import LEASE_MS_MIN
 from raftmq.fsm.queue.topic_config import queue_settings
 
 from sim.cluster.cluster import Cluster
@@ -64,7 +65,7 @@ class QueueWorkload:
     async def _create_topics(self) -> None:
         options = self.options
         common = {
-            "lease.ms": str(options.lease_ms),
+            "lease.ms": str(max(options.lease_ms, LEASE_MS_MIN)),
             "fairness": options.fairness,
             "tenant.weights": "a=3,b=1",
             "dedupe.window.ms": str(options.dedupe_window_ms),

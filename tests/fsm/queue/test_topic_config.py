@@ -49,7 +49,8 @@ def test_each_setting_reaches_the_state_machine() -> None:
         ("tenant.weights", ",".join(f"t{n}=1" for n in range(PATTERNS_MAX + 1)), f"at most {PATTERNS_MAX} patterns"),
         ("tenant.weights", "x" * 2000 + "=1", "a list such as"),
         ("backoff.factor.percent", "99", "a number between 100 and 10000"),
-        ("lease.ms", "0", "a number between 1 and"),
+        ("lease.ms", "999", "a number between 1000 and"),
+        ("lease.max.ms", "999", "a number between 1000 and"),
     ],
 )
 def test_a_refusal_says_what_is_accepted(name: str, text: str, accepted: str) -> None:

@@ -13,7 +13,7 @@ from raftmq.fsm.queue.results import Done
 from raftmq.proto import queue_pb2 as pb
 
 from tests.support.broker.harness import Harness, running
-from tests.support.broker.queues import ack_of, poll, put, queue_of, queue_topic, received, settle
+from tests.support.broker.queues import Stream, ack_of, poll, put, queue_of, queue_topic, received, settle
 
 
 async def settled(node: Harness) -> None:
@@ -38,6 +38,23 @@ async def test_a_poll_returns_messages_with_their_fields():
         assert first.lease_remaining_ms == 30_000
         assert (second.value, second.key, second.tenant, second.id, second.headers) == (b"other", None, "", None, ())
         assert await poll(node, topic, 10) == [], "both are leased"
+
+
+async def test_a_lease_that_is_too_short_is_refused():
+    async with running() as node:
+        topic = await queue_topic(node)
+        await put(node, topic, b"x")
+        before = queue_of(node, topic).replica.core.last_index
+        with pytest.raises(RequestError, match="at least 1000 ms") as refused:
+            await poll(node, topic, lease_ms=999)
+        assert refused.value.code == pb.INVALID_ARGUMENT
+        stream = Stream(node, topic, lease_ms=999)
+        stream.credit(1)
+        assert (await stream.next()).error.code == pb.INVALID_ARGUMENT
+        assert queue_of(node, topic).replica.core.last_index == before
+        (message,) = await poll(node, topic, lease_ms=1000)
+        assert await settle(node, ack_of(topic, message, pb.RENEW, lease_ms=999)) == [pb.INVALID_ARGUMENT]
+        assert await settle(node, ack_of(topic, message, pb.RENEW, lease_ms=1000)) == [pb.OK]
 
 
 async def test_an_empty_queue_answers_a_poll_that_must_not_wait_without_an_entry():
