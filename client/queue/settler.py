@@ -25,6 +25,7 @@ from raftmq.client.queue.topic import QueuePartition
 from raftmq.errors import (
     BrokenConnectionError,
     ClosedClientError,
+    InvalidArgumentError,
     NotLeaderError,
     Outcome,
     ProtocolError,
@@ -326,8 +327,9 @@ class _PartitionSettlements:
         if self._session is None:
             self.open_session()
             return
-        if self._request is None:
+        while self._request is None:
             if not self._waiting:
+                self._continue()
                 return
             self._request = self._make_request()
         link = self._settler.link(self._partition)
@@ -338,13 +340,23 @@ class _PartitionSettlements:
         else:
             self._give_up(UnknownTopicError("the topic was deleted, and its messages with it"))
 
-    def _make_request(self) -> _Request:
+    def _make_request(self) -> _Request | None:
+        """Return the next request. None: the oldest settlements cannot be sent together, and the next request has fewer of them."""
         taken = self._take_waiting()
-        if taken[0].settlement.puts:
-            ack = build_chain(self._partition, [one.settlement for one in taken], self._settler.puts.codec)
-        else:
-            taken.sort(key=lambda waiting: waiting.settlement.lease.sequence)
-            ack = build_ack(self._partition, [one.settlement for one in taken])
+        try:
+            if taken[0].settlement.puts:
+                ack = build_chain(self._partition, [one.settlement for one in taken], self._settler.puts.codec)
+            else:
+                taken.sort(key=lambda waiting: waiting.settlement.lease.sequence)
+                ack = build_ack(self._partition, [one.settlement for one in taken])
+        except Exception as defect:  # noqa: BLE001 -- the callers of the other settlements must not wait without end
+            lease = taken[0].settlement.lease
+            error = InvalidArgumentError(
+                f"the settlement of message {lease.sequence} of partition {lease.partition.partition} cannot be sent: {defect}"
+            )
+            error.__cause__ = defect
+            self._refuse(taken, error)
+            return None
         request = _Request(self, ack, taken)
         self._renumber(request)
         return request
@@ -403,14 +415,21 @@ class _PartitionSettlements:
             self.repeat(error)
 
     def _end_refused(self, request: _Request, error: RaftMQError) -> None:
-        """End the settlements of a request that was refused. Those that put messages are first tried alone: the refusal may concern one."""
-        if len(request.waiting) > 1 and request.ack.put:
-            for waiting in request.waiting:
-                waiting.is_alone = True
-            self._waiting[:0] = [waiting for waiting in request.waiting if not waiting.is_ended]
+        """End the settlements of a request that was refused. They are first tried alone if the refusal may concern one of them."""
+        if request.ack.put or isinstance(error, InvalidArgumentError):
+            self._refuse(request.waiting, error)
             return
         for waiting in request.waiting:
             waiting.end(error)
+
+    def _refuse(self, refused: Sequence[_Waiting], error: RaftMQError) -> None:
+        """Try settlements alone that cannot be sent together, or end the one that cannot be sent alone."""
+        if len(refused) == 1:
+            refused[0].end(error)
+            return
+        for waiting in refused:
+            waiting.is_alone = True
+        self._waiting[:0] = [waiting for waiting in refused if not waiting.is_ended]
 
     def on_lost(self, error: RaftMQError) -> None:
         """Handle the end of a stream before the answer."""

@@ -11,6 +11,7 @@ from zlib import crc32
 import pytest
 from raftmq import errors
 from raftmq.client.base import settings
+from raftmq.client.queue import settler
 from raftmq.client.queue.intake import Intake
 from raftmq.client.queue.message import Message
 from raftmq.client.queue.new_message import NewMessage
@@ -652,6 +653,50 @@ async def test_a_chain_whose_lease_is_lost_puts_nothing(queue: Queue, cluster: F
     assert done is None
     assert len([ack for ack in cluster.acks if ack.put]) == 1, "both travel together"
     assert {one.body for one in cluster.topics["jobs"].partitions[0].queue.messages.values()} == {b"lost", b"yes"}
+
+
+@pytest.mark.parametrize("puts", [(), (b"next",)], ids=["acknowledged", "chained"])
+async def test_a_settlement_that_cannot_be_encoded_gets_a_verdict_and_the_others_are_settled(
+    queue: Queue, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, puts: tuple[bytes, ...]
+) -> None:
+    """They had no verdict, and their calls waited without end."""
+    await queue.put_many([b"a", b"b", b"c"])
+    first, bad, last = await queue.get_many(max_messages=3)
+
+    def broken(build: Callable[..., pb.PartitionAck]) -> Callable[..., pb.PartitionAck]:
+        def build_unless_bad(partition, settlements, *rest) -> pb.PartitionAck:
+            if any(one.lease.sequence == bad.sequence for one in settlements):
+                raise ValueError("cannot be encoded")
+            return build(partition, settlements, *rest)
+
+        return build_unless_bad
+
+    monkeypatch.setattr(settler, "build_ack", broken(settler.build_ack))
+    monkeypatch.setattr(settler, "build_chain", broken(settler.build_chain))
+    acks = [message.ack(put=puts) for message in (first, bad, last)]
+    async with asyncio.timeout(10):
+        outcomes = await asyncio.gather(*acks, return_exceptions=True)
+    assert outcomes[0] is None
+    assert outcomes[2] is None
+    assert isinstance(outcomes[1], errors.InvalidArgumentError)
+    assert isinstance(outcomes[1].__cause__, ValueError)
+
+
+async def test_a_settlement_that_the_broker_refuses_is_refused_alone(queue: Queue, cluster: FakeCluster) -> None:
+    await queue.put_many([b"a", b"b", b"c"])
+    first, bad, last = await queue.get_many(max_messages=3)
+
+    def refuse(ack: pb.PartitionAck) -> pb.ErrorDetail | None:
+        runs = zip(ack.first_sequences, ack.counts, strict=True)
+        if not any(start <= bad.sequence < start + count for start, count in runs):
+            return None
+        return detail(pb.INVALID_ARGUMENT, "a delay must be between 0 and 1 ms")
+
+    cluster.ack_hook = refuse
+    outcomes = await asyncio.gather(first.ack(), bad.release(5), last.ack(), return_exceptions=True)
+    assert outcomes[0] is None
+    assert outcomes[2] is None
+    assert isinstance(outcomes[1], errors.InvalidArgumentError)
 
 
 async def test_chains_travel_apart_from_other_settlements_and_within_the_work_of_an_entry(
