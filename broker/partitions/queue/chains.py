@@ -1,6 +1,6 @@
 """Propose the chains of one queue partition: messages that are accepted, with messages that are put in the same entry.
 
-A chain is a DATA entry, and is admitted like a put. The tokens make it idempotent: when it is repeated, its leases have ended. With a session
+A chain is a DATA entry, and is admitted by the growth of the partition that it causes. The tokens make it idempotent: when it is repeated, its leases have ended. With a session
 the repeat also gets the first answer.
 """
 
@@ -19,6 +19,7 @@ from raftmq.broker.partitions.queue.gate import QueueGate
 from raftmq.broker.replica.replica import Replica
 from raftmq.fsm.queue.commands import Chain, validate_chain
 from raftmq.fsm.queue.enqueued import encode_chain
+from raftmq.fsm.queue.message import Message
 from raftmq.fsm.queue.partition import QueuePartition
 from raftmq.fsm.queue.results import Chained, Refused, Settled
 from raftmq.proto import queue_pb2 as pb
@@ -67,7 +68,7 @@ class QueueChains:
         if known is not None:
             answered.set_result(ChainAnswer(known, -1))
             return answered
-        first_sequence, applied = self._propose(encode_chain(chain, batch), header, batch)
+        first_sequence, applied = self._propose(chain, encode_chain(chain, batch), header.record_count)
         applied.add_done_callback(lambda done: _answer(answered, first_sequence, done))
         return answered
 
@@ -90,12 +91,22 @@ class QueueChains:
             return None
         return self._replica.state_machine.settled_before(chain.session, chain.request)
 
-    def _propose(self, payload: bytes, header: BatchHeader, batch: bytes) -> tuple[int, Applied]:
-        refusal = self._gate.admit(header, batch)
+    def _accepted(self, chain: Chain) -> list[Message | None]:
+        """Return the messages that are leased under the tokens of a chain. None: one is not, or nobody can know now."""
+        if self._replica.applier.is_suspended:
+            return [None] * len(chain.sequences)
+        store = self._replica.state_machine.state.store
+        return [
+            store.find(sequence) if store.is_leased(sequence, number) else None
+            for sequence, number in zip(chain.sequences, chain.lease_numbers, strict=True)
+        ]
+
+    def _propose(self, chain: Chain, payload: bytes, record_count: int) -> tuple[int, Applied]:
+        refusal = self._gate.admit_chain(self._accepted(chain), chain.put_counts)
         if refusal is not None:
             raise refusal
         try:
-            appended, applied = self._replica.propose([Proposal(EntryKind.DATA, payload, header.record_count)])
+            appended, applied = self._replica.propose([Proposal(EntryKind.DATA, payload, record_count)])
         except RequestError:
             self._gate.on_refused()
             raise

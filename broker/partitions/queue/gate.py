@@ -6,7 +6,7 @@ Limits count the applied messages and those that are proposed. Applying refuses 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from raftmq.batch_header import BatchHeader
@@ -16,6 +16,7 @@ from raftmq.broker.partitions.queue.clock import QueueClock
 from raftmq.broker.partitions.queue.config import QueueConfig
 from raftmq.fsm.queue.jobs import is_in_subtrees
 from raftmq.fsm.queue.limits import TENANTS_MAX
+from raftmq.fsm.queue.message import Message
 from raftmq.fsm.queue.partition import QueuePartition
 from raftmq.fsm.queue.results import Enqueued
 from raftmq.message_checks import MESSAGE_BYTES_MAX, TIME_NONE, BatchLimits
@@ -32,15 +33,20 @@ _SETTINGS_RETRY_MS: Final = 10
 
 
 class _Load:
-    """Messages that were admitted together, and are not applied."""
+    """Messages that were admitted together, and are not applied.
 
-    __slots__ = ("bytes", "immediate", "messages", "tenant_bytes", "tenant_messages")
+    All counts but `immediate` and `puts` are the growth of the partition: a chain takes as many messages away as it accepts.
+    """
+
+    __slots__ = ("bytes", "immediate", "messages", "puts", "tenant_bytes", "tenant_messages")
 
     def __init__(self) -> None:
         self.messages = 0
         self.immediate = 0
         """Messages without a due time: a consumer may lease them as soon as they are applied."""
         self.bytes = 0
+        self.puts: Counter[bytes] = Counter()
+        """All messages, by tenant."""
         self.tenant_messages: Counter[bytes] = Counter()
         self.tenant_bytes: Counter[bytes] = Counter()
 
@@ -48,10 +54,13 @@ class _Load:
         self.messages += sign * other.messages
         self.immediate += sign * other.immediate
         self.bytes += sign * other.bytes
-        for name, count in other.tenant_messages.items():
-            _count(self.tenant_messages, name, sign * count)
-        for name, size in other.tenant_bytes.items():
-            _count(self.tenant_bytes, name, sign * size)
+        for mine, its in (
+            (self.puts, other.puts),
+            (self.tenant_messages, other.tenant_messages),
+            (self.tenant_bytes, other.tenant_bytes),
+        ):
+            for name, count in its.items():
+                _count(mine, name, sign * count)
 
 
 def _count(counter: Counter[bytes], name: bytes, change: int) -> None:
@@ -114,7 +123,7 @@ class QueueGate:
             is_readable: Whether the machine may be looked at, to leave out tenants that are paused or at their limit of leases.
         """
         self._forget_applied()
-        immediate, names = self._proposed.immediate, self._proposed.tenant_messages
+        immediate, names = self._proposed.immediate, self._proposed.puts
         if not immediate or len(names) > TENANTS_EXAMINED_MAX:
             return immediate
         found = 0
@@ -139,8 +148,26 @@ class QueueGate:
 
     def admit_messages(self, fields: QueueFields) -> RequestError | None:
         """Admit messages that were checked before, as `admit` does: those of a schedule."""
+        return self._admit(_load_of(fields))
+
+    def admit_chain(self, accepted: Sequence[Message | None], put_counts: Sequence[int]) -> RequestError | None:
+        """Admit the messages of a chain whose batch was checked last, as `admit` does.
+
+        A chain is judged by its growth: messages that it accepts leave the partition in the same entry, so that a full one can be worked off.
+        Those that belong to a message whose lease has ended by then are not put.
+
+        Args:
+            accepted: The messages that it accepts, None for one that is not known to be leased.
+            put_counts: The messages of the batch that belong to each.
+        """
+        fields = self._fields
+        assert fields is not None, "check comes first"
+        by_number = self._machine.state.tenants.by_number
+        freed = [None if m is None else (by_number[m.tenant].path.encode(), m.body_bytes) for m in accepted]
+        return self._admit(_load_of_chain(fields, freed, put_counts))
+
+    def _admit(self, load: _Load) -> RequestError | None:
         self._forget_applied()
-        load = _load_of(fields)
         refusal = self._unreadiness() or self._refusal(load)
         if refusal is None:
             self._admitted.add(load)
@@ -165,14 +192,15 @@ class QueueGate:
     def _refusal(self, load: _Load) -> RequestError | None:
         config, tenants = self._config(), self._machine.state.tenants
         there = self._totals()
-        if config.messages_max and there.messages + load.messages > config.messages_max:
+        if load.messages and config.messages_max and there.messages + load.messages > config.messages_max:
             return _full(
                 pb.QUEUE_FULL, f"the partition holds {there.messages} of at most {config.messages_max} messages"
             )
-        if config.bytes_max and there.bytes + load.bytes > config.bytes_max:
+        if load.bytes and config.bytes_max and there.bytes + load.bytes > config.bytes_max:
             return _full(pb.QUEUE_FULL, f"the partition holds {there.bytes} of at most {config.bytes_max} bytes")
         new: set[bytes] = set()
-        for name, count in load.tenant_messages.items():
+        for name in load.puts:
+            count, bytes_more = load.tenant_messages[name], load.tenant_bytes[name]
             path = name.decode()
             tenant = tenants.by_path.get(path)
             if tenant is None:
@@ -180,12 +208,12 @@ class QueueGate:
             elif tenants.is_void(tenant):
                 tenant = None
             messages = self._pending(name, bytes_too=False) + (tenant.total if tenant is not None else 0)
-            if config.tenant_messages_max and messages + count > config.tenant_messages_max:
+            if count and config.tenant_messages_max and messages + count > config.tenant_messages_max:
                 return _full(
                     pb.TENANT_FULL, f"tenant {path!r} has {messages} of at most {config.tenant_messages_max} messages"
                 )
             size = self._pending(name, bytes_too=True) + (tenant.bytes if tenant is not None else 0)
-            if config.tenant_bytes_max and size + load.tenant_bytes[name] > config.tenant_bytes_max:
+            if bytes_more and config.tenant_bytes_max and size + bytes_more > config.tenant_bytes_max:
                 return _full(pb.TENANT_FULL, f"tenant {path!r} has {size} of at most {config.tenant_bytes_max} bytes")
         if new and self._has_too_many_tenants(new):
             return RequestError(
@@ -196,7 +224,7 @@ class QueueGate:
     def _has_too_many_tenants(self, new: set[bytes]) -> bool:
         """Return whether these tenants are too many, together with those that are known and those that are under way."""
         by_path = self._machine.state.tenants.by_path
-        admitted, proposed = self._admitted.tenant_messages, self._proposed.tenant_messages
+        admitted, proposed = self._admitted.puts, self._proposed.puts
         if len(by_path) + len(admitted) + len(proposed) + len(new) <= TENANTS_MAX:
             return False  # the common case, without a look at each name
         coming = new | {name for name in (*admitted, *proposed) if name.decode() not in by_path}
@@ -217,7 +245,7 @@ class QueueGate:
     def on_proposed(self, applied: Applied) -> None:
         """See `AppendGate`."""
         load, self._admitted = self._admitted, _Load()
-        if load.messages:
+        if load.puts:
             self._in_flight.append((applied, load))
             self._proposed.add(load)
             if load.immediate:
@@ -278,12 +306,46 @@ def _load_of(fields: QueueFields) -> _Load:
     load.immediate = load.messages if fields.due is None else sum(kind == TIME_NONE for kind in fields.due.kinds)
     names, places = fields.tenants.names, fields.tenants.places
     if len(names) == 1:
-        load.tenant_messages[names[0]] = load.messages
+        load.puts[names[0]] = load.tenant_messages[names[0]] = load.messages
         load.tenant_bytes[names[0]] = load.bytes
         return load
     for place, size in zip(places, sizes, strict=True):
+        load.puts[names[place]] += 1
         load.tenant_messages[names[place]] += 1
         load.tenant_bytes[names[place]] += size
+    return load
+
+
+def _load_of_chain(fields: QueueFields, freed: Sequence[tuple[bytes, int] | None], put_counts: Sequence[int]) -> _Load:
+    """Return the growth by a chain.
+
+    Each acceptance is compared with its own messages only: if its lease is lost, neither happens.
+
+    Args:
+        fields: Those of the messages to put.
+        freed: The tenant and the size of each accepted message. None: it may free nothing.
+        put_counts: The messages that belong to each.
+    """
+    load = _load_of(fields)
+    load.messages = load.bytes = 0
+    load.tenant_messages.clear()
+    load.tenant_bytes.clear()
+    names, places, sizes = fields.tenants.names, fields.tenants.places, fields.sizes()
+    first = 0
+    for leaving, count in zip(freed, put_counts, strict=True):
+        messages: Counter[bytes] = Counter()
+        size: Counter[bytes] = Counter()
+        for place, one in zip(places[first : first + count], sizes[first : first + count], strict=True):
+            messages[names[place]] += 1
+            size[names[place]] += one
+        first += count
+        if leaving is not None:
+            messages[leaving[0]] -= 1
+            size[leaving[0]] -= leaving[1]
+        load.messages += max(0, messages.total())
+        load.bytes += max(0, size.total())
+        load.tenant_messages += messages  # leaves out what is not positive
+        load.tenant_bytes += size
     return load
 
 

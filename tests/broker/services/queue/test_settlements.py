@@ -229,14 +229,46 @@ async def test_messages_of_an_acceptance_are_judged_like_a_put():
         topic = await queue_topic(node, max_messages="2", tenant_max_messages="1", max_message_bytes="1024")
         message = await leased(node, topic)
         refused = [
-            (chain_of(ack_of(topic, message), b"a", b"b", tenants=["a", "b"]), pb.QUEUE_FULL),
-            (chain_of(ack_of(topic, message), b"a"), pb.TENANT_FULL),
+            (chain_of(ack_of(topic, message), b"a", b"b", b"c", tenants=["a", "b", "c"]), pb.QUEUE_FULL),
+            (chain_of(ack_of(topic, message), b"a", b"b", tenants=["a", "a"]), pb.TENANT_FULL),
             (chain_of(ack_of(topic, message), b"x" * 2000, tenants=["a"]), pb.RECORD_TOO_LARGE),
         ]
         for ack, code in refused:
             assert await settle(node, ack) == [code]
         good = chain_of(ack_of(topic, message), b"next", tenants=["a"])
         assert await settle(node, copy_of(good)) == [pb.OK]
+
+
+async def test_a_chain_is_judged_by_the_growth_of_the_partition():
+    """Otherwise a full partition whose messages each put the next one could never be worked off."""
+    async with running() as node:
+        limits = {"max_messages": "2", "max_bytes": "6", "tenant_max_messages": "1", "tenant_max_bytes": "4"}
+        topic = await queue_topic(node, **limits)
+        await put(node, topic, b"abc", b"def", tenants=["a", "b"])
+        first, second = await poll(node, topic, 2)
+        assert await settle(node, chain_of(ack_of(topic, first), b"abcd", tenants=["a"])) == [pb.QUEUE_FULL]
+        assert await settle(node, chain_of(ack_of(topic, first), b"next", tenants=["b"])) == [pb.QUEUE_FULL]
+        assert await settle(node, chain_of(ack_of(topic, first), b"abc", tenants=["b"])) == [pb.TENANT_FULL]
+        assert await settle(node, chain_of(ack_of(topic, first), b"abc", tenants=["a"])) == [pb.OK]
+        assert await settle(node, chain_of(ack_of(topic, second), b"x", tenants=["b"])) == [pb.OK]
+        machine = queue_of(node, topic).replica.state_machine
+        assert (machine.message_count, machine.byte_count) == (2, 4)
+        found = await poll(node, topic, 2, max_wait_ms=5000)
+        assert sorted(message.value for message in found) == [b"abc", b"x"]
+        assert (await put(node, topic, b"y", tenants=["c"])).error.code == pb.QUEUE_FULL
+
+
+async def test_an_acceptance_frees_nothing_for_the_messages_of_another():
+    """The lease of the first may have ended when the chain is applied, and the second would then exceed the limit."""
+    async with running() as node:
+        topic = await queue_topic(node, max_messages="2")
+        await put(node, topic, b"0", b"1")
+        first, second = await poll(node, topic, 2)
+        ack = chain_of(ack_of(topic, first), b"a", b"b")
+        ack.MergeFrom(ack_of(topic, second))
+        del ack.put_counts[:]
+        ack.put_counts.extend([0, 2])
+        assert await settle(node, ack) == [pb.QUEUE_FULL]
 
 
 async def test_a_repeated_chain_gets_its_answer_from_a_full_partition():
