@@ -117,7 +117,7 @@ def noisy_figures() -> tuple[Figure, ...]:
 async def measure_noisy(cluster: LocalCluster, scale: LoadScale, found: Found) -> None:
     """Measure the time from the put of a quiet tenant's message to its handler, alone and while a noisy tenant's messages are ready."""
     servers, value = cluster.bootstrap_servers, os.urandom(VALUE_BYTES)
-    config = {"fairness": "round_robin", "tenant.leased.max": str(WORKERS_OF_NOISE // 2)}
+    config = {"fairness": "round_robin", "partition.tenant.max.leased": str(WORKERS_OF_NOISE // 2)}
     (name,) = await create(servers, config)
     dwells: list[float] = []
 

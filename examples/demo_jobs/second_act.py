@@ -25,7 +25,7 @@ TOPIC_CONFIG: dict[str, str | int] = {
     "backoff.base.ms": 50,
     "lease.ms": LEASE_MS,
     "fairness": "quiet_first",
-    "tenant.leased.max": WORKERS * HANDLERS // 2,  # handlers stay free for the other carriers
+    "partition.tenant.max.leased": WORKERS * HANDLERS // 2,  # handlers stay free for the other carriers
 }
 QUIET_BATCH = 10
 QUIET_INTERVAL_SECONDS = 0.05

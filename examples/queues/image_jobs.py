@@ -53,7 +53,7 @@ def report(customers: list[str]) -> None:
 async def main() -> None:
     """Put the images of three customers, and shrink them with a few handlers."""
     # Turns go to the customers with the fewest images in work, and no customer occupies all handlers.
-    fairness: dict[str, str | int] = {"fairness": "quiet_first", "tenant.leased.max": HANDLERS // 2}
+    fairness: dict[str, str | int] = {"fairness": "quiet_first", "partition.tenant.max.leased": HANDLERS // 2}
     async with Admin(bootstrap_servers=SERVERS) as admin:
         await admin.create_topic(TOPIC, kind="queue", config=fairness)
 

@@ -82,39 +82,39 @@ TENANT_WEIGHTS: Final = weights_key(
     meaning="weights of tenants for the fairness weighted and quiet_first; the first pattern that matches counts, and without one the weight is 1",
 )  # fmt: skip
 LEASED: Final = _number(
-    "leased.max", _DEFAULTS.leased_max, 0, LEASED_MAX,
+    "partition.max.leased", _DEFAULTS.leased_max, 0, LEASED_MAX,
     "messages of a partition that are leased simultaneously; 0 means no limit",
 )  # fmt: skip
 TENANT_LEASED: Final = _number(
-    "tenant.leased.max", _DEFAULTS.leased_per_tenant_max, 0, LEASED_MAX,
+    "partition.tenant.max.leased", _DEFAULTS.leased_per_tenant_max, 0, LEASED_MAX,
     "messages of one tenant in a partition that are leased simultaneously; 0 means no limit",
 )  # fmt: skip
 TENANT_RATE: Final = _number(
-    "tenant.rate", _DEFAULTS.tenant_rate_per_second, 0, RATE_MAX,
+    "partition.tenant.rate", _DEFAULTS.tenant_rate_per_second, 0, RATE_MAX,
     "messages of one tenant in a partition that are leased per second; 0 means no limit",
 )  # fmt: skip
 TENANT_BURST: Final = _number(
-    "tenant.burst", _DEFAULTS.tenant_rate_burst, 0, RATE_MAX,
-    "messages of one tenant that are leased immediately after a pause, with tenant.rate; at least 1 is",
+    "partition.tenant.burst", _DEFAULTS.tenant_rate_burst, 0, RATE_MAX,
+    "messages of one tenant that are leased immediately after a pause, with partition.tenant.rate; at least 1 is",
 )  # fmt: skip
 SINGLE_ACTIVE_CONSUMER: Final = flag_key(
     "single.active.consumer", kinds=(QUEUE,),
     meaning="one consumer at a time leases the messages of a partition: the first one that asked, until it ends; the others stand by",
 )  # fmt: skip
 MAX_MESSAGES: Final = _number(
-    "max.messages", 0, 0, _COUNT_MAX,
+    "partition.max.messages", 0, 0, _COUNT_MAX,
     "messages that a partition holds, dead ones included; further ones are refused with QUEUE_FULL; 0 means no limit",
 )  # fmt: skip
 MAX_BYTES: Final = _number(
-    "max.bytes", 0, 0, _COUNT_MAX,
+    "partition.max.bytes", 0, 0, _COUNT_MAX,
     "stored bodies that a partition holds, in bytes; further ones are refused with QUEUE_FULL; 0 means no limit",
 )  # fmt: skip
 TENANT_MAX_MESSAGES: Final = _number(
-    "tenant.max.messages", 0, 0, _COUNT_MAX,
+    "partition.tenant.max.messages", 0, 0, _COUNT_MAX,
     "messages that a partition holds of one tenant; further ones are refused with TENANT_FULL; 0 means no limit",
 )  # fmt: skip
 TENANT_MAX_BYTES: Final = _number(
-    "tenant.max.bytes", 0, 0, _COUNT_MAX,
+    "partition.tenant.max.bytes", 0, 0, _COUNT_MAX,
     "stored bodies that a partition holds of one tenant, in bytes; further ones are refused with TENANT_FULL; 0 means no limit",
 )  # fmt: skip
 MAX_MESSAGE_BYTES: Final = _number(
@@ -122,11 +122,11 @@ MAX_MESSAGE_BYTES: Final = _number(
     "largest message that is accepted: its stored body and its headers, in bytes",
 )  # fmt: skip
 DEAD_MAX_MESSAGES: Final = _number(
-    "dead.max.messages", 100_000, 0, _COUNT_MAX,
+    "partition.dead.max.messages", 100_000, 0, _COUNT_MAX,
     "dead messages that a partition keeps; the oldest ones beyond are removed; 0 means no limit",
 )  # fmt: skip
 DEAD_MAX_BYTES: Final = _number(
-    "dead.max.bytes", 1 << 30, 0, _COUNT_MAX,
+    "partition.dead.max.bytes", 1 << 30, 0, _COUNT_MAX,
     "stored bodies of dead messages that a partition keeps, in bytes; the oldest ones beyond are removed; 0 means no limit",
 )  # fmt: skip
 DEAD_RETENTION_MS: Final = _number(

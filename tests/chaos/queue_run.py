@@ -46,7 +46,7 @@ MORTAL_CONFIG: Mapping[str, str] = {
     "fairness": "quiet_first",
     "attempts.max": "2",
     "expired.keep": "true",
-    "tenant.leased.max": "8",
+    "partition.tenant.max.leased": "8",
 }
 EVERY = timedelta(seconds=1)
 STEPS_PER_SECOND = 1

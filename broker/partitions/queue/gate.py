@@ -194,10 +194,14 @@ class QueueGate:
         there = self._totals()
         if load.messages and config.messages_max and there.messages + load.messages > config.messages_max:
             return _full(
-                pb.QUEUE_FULL, f"the partition holds {there.messages} of at most {config.messages_max} messages"
+                pb.QUEUE_FULL,
+                f"the partition holds {there.messages} of at most {config.messages_max} messages (partition.max.messages)",
             )
         if load.bytes and config.bytes_max and there.bytes + load.bytes > config.bytes_max:
-            return _full(pb.QUEUE_FULL, f"the partition holds {there.bytes} of at most {config.bytes_max} bytes")
+            return _full(
+                pb.QUEUE_FULL,
+                f"the partition holds {there.bytes} of at most {config.bytes_max} bytes (partition.max.bytes)",
+            )
         new: set[bytes] = set()
         for name in load.puts:
             count, bytes_more = load.tenant_messages[name], load.tenant_bytes[name]
@@ -210,11 +214,15 @@ class QueueGate:
             messages = self._pending(name, bytes_too=False) + (tenant.total if tenant is not None else 0)
             if count and config.tenant_messages_max and messages + count > config.tenant_messages_max:
                 return _full(
-                    pb.TENANT_FULL, f"tenant {path!r} has {messages} of at most {config.tenant_messages_max} messages"
+                    pb.TENANT_FULL,
+                    f"tenant {path!r} has {messages} of at most {config.tenant_messages_max} messages in the partition (partition.tenant.max.messages)",
                 )
             size = self._pending(name, bytes_too=True) + (tenant.bytes if tenant is not None else 0)
             if bytes_more and config.tenant_bytes_max and size + bytes_more > config.tenant_bytes_max:
-                return _full(pb.TENANT_FULL, f"tenant {path!r} has {size} of at most {config.tenant_bytes_max} bytes")
+                return _full(
+                    pb.TENANT_FULL,
+                    f"tenant {path!r} has {size} of at most {config.tenant_bytes_max} bytes in the partition (partition.tenant.max.bytes)",
+                )
         if new and self._has_too_many_tenants(new):
             return RequestError(
                 pb.TOO_MANY_TENANTS, f"the partition has {len(tenants.by_path)} of at most {TENANTS_MAX} tenants"

@@ -104,7 +104,9 @@ def draw_queue_options(rng: random.Random) -> QueueOptions:
         leased_per_tenant_max=choice((0, 0, 3)),
         body_bytes_max=choice((20, 300)),
         all_down=choice((0, 0, 1)),
-        config=choice(({}, {"backoff.base.ms": "100", "backoff.jitter.percent": "50"}, {"tenant.rate": "50"})),
+        config=choice(
+            ({}, {"backoff.base.ms": "100", "backoff.jitter.percent": "50"}, {"partition.tenant.rate": "50"})
+        ),
         torn_installs=choice((0, 0, 1, 3)),
         has_dead_letters=choice((True, True, False)),
         recent_entries_bytes_max=choice((1_000, 10_000, 16_000_000)),

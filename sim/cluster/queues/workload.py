@@ -76,7 +76,7 @@ class QueueWorkload:
             "attempts.max": str(options.attempts_max),
             "message.ttl.ms": str(options.message_ttl_ms),
             "expired.keep": str(self._rng.random() < 0.5).lower(),
-            "tenant.leased.max": str(options.leased_per_tenant_max),
+            "partition.tenant.max.leased": str(options.leased_per_tenant_max),
         }
         if options.has_dead_letters:
             await self._create(LETTERS_TOPIC, {})

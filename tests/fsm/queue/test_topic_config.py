@@ -25,7 +25,7 @@ def test_each_setting_reaches_the_state_machine() -> None:
         "attempts.max": "5", "backoff.base.ms": "1000", "backoff.factor.percent": "150", "backoff.max.ms": "60000",
         "backoff.jitter.percent": "20", "lease.max.ms": "90000", "message.ttl.ms": "3600000", "expired.keep": "true",
         "dedupe.window.ms": "300000", "ordered.by.key": "true", "fairness": "weighted", "tenant.weights": "acme=5,acme.*=2",
-        "leased.max": "100", "tenant.leased.max": "10", "tenant.rate": "50", "tenant.burst": "7",
+        "partition.max.leased": "100", "partition.tenant.max.leased": "10", "partition.tenant.rate": "50", "partition.tenant.burst": "7",
     }  # fmt: skip
     check_topic_config(config, QUEUE)
     assert queue_settings(config) == QueueSettings(

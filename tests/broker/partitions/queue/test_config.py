@@ -12,9 +12,9 @@ def test_defaults_are_the_same_with_and_without_a_configuration() -> None:
 def test_each_setting_has_its_effect() -> None:
     config = queue_config(
         {
-            "attempts.max": "3", "lease.ms": "5000", "max.messages": "10", "max.bytes": "20", "tenant.max.messages": "30",
-            "tenant.max.bytes": "40", "max.message.bytes": "1000", "max.batch.bytes": "2000", "dead.max.messages": "50",
-            "dead.max.bytes": "60",
+            "attempts.max": "3", "lease.ms": "5000", "partition.max.messages": "10", "partition.max.bytes": "20", "partition.tenant.max.messages": "30",
+            "partition.tenant.max.bytes": "40", "max.message.bytes": "1000", "max.batch.bytes": "2000", "partition.dead.max.messages": "50",
+            "partition.dead.max.bytes": "60",
             "dead.retention.ms": "-1",
         }
     )  # fmt: skip

@@ -16,7 +16,7 @@ from tests.support.broker.queues import ack_of, poll, put, queue_of, queue_topic
 
 async def test_a_full_partition_refuses_messages_until_some_are_finished():
     async with running() as node:
-        topic = await queue_topic(node, max_messages="2")
+        topic = await queue_topic(node, partition_max_messages="2")
         assert not (await put(node, topic, b"0", b"1")).HasField("error")
         refused = (await put(node, topic, b"2")).error
         assert (refused.code, refused.retriable) == (pb.QUEUE_FULL, True)
@@ -27,7 +27,7 @@ async def test_a_full_partition_refuses_messages_until_some_are_finished():
 
 async def test_messages_that_are_proposed_count_towards_the_limits():
     async with running() as node:
-        topic = await queue_topic(node, max_messages="2", tenant_max_bytes="4")
+        topic = await queue_topic(node, partition_max_messages="2", partition_tenant_max_bytes="4")
         node.hold_commits = True
         first = asyncio.ensure_future(put(node, topic, b"abc", tenants=["a"]))
         await asyncio.sleep(0.01)
@@ -79,7 +79,7 @@ async def test_new_tenants_of_one_request_count_together(monkeypatch: pytest.Mon
 
 async def test_limits_of_an_earlier_term_are_forgotten():
     async with running() as node:
-        topic = await queue_topic(node, max_messages="1")
+        topic = await queue_topic(node, partition_max_messages="1")
         group_id = queue_of(node, topic).replica.group_id
         node.hold_commits = True
         lost = asyncio.ensure_future(put(node, topic, b"0"))

@@ -437,7 +437,7 @@ async def test_a_wrong_job_is_refused(warm: Queue, fields: dict[str, object]) ->
 
 async def test_dead_messages_beyond_the_number_to_keep_are_removed(tmp_path: Path) -> None:
     async with queue_node(tmp_path) as node:
-        queue = await node.queue(dead_max_messages="2")
+        queue = await node.queue(partition_dead_max_messages="2")
         await queue.put(5)
         await bury(queue, 5)
         await queue.partition.maintain()
@@ -451,7 +451,7 @@ async def test_dead_messages_beyond_the_number_to_keep_are_removed(tmp_path: Pat
 async def test_dead_messages_beyond_the_bytes_to_keep_are_removed(tmp_path: Path) -> None:
     """Their number and their age were bounded alone: 100,000 messages of 1 MiB are 100 GiB."""
     async with queue_node(tmp_path) as node:
-        queue = await node.queue(dead_max_bytes="25")
+        queue = await node.queue(partition_dead_max_bytes="25")
         await queue.put_columns(MessageColumns([b"x" * 10] * 5))
         await bury(queue, 5)
         assert queue.machine.state.scalars.dead_bytes == 50

@@ -284,8 +284,8 @@ async def test_a_target_that_knows_a_later_epoch_gets_nothing_until_another_one_
 
 
 async def test_while_the_target_is_full_the_dead_wait_and_are_kept(node: QueueNode) -> None:
-    target = await node.queue("letters", max_messages="3")
-    queue = await node.queue(dead_letter_topic="letters", dead_max_messages="1")
+    target = await node.queue("letters", partition_max_messages="3")
+    queue = await node.queue(dead_letter_topic="letters", partition_dead_max_messages="1")
     dead = [b"%d" % number for number in range(5)]
     await bury(queue, *dead)
     async with asyncio.timeout(20):
@@ -307,7 +307,7 @@ async def test_while_the_target_is_full_the_dead_wait_and_are_kept(node: QueueNo
 
 async def test_the_room_of_a_nearly_full_target_is_found_after_few_refusals(node: QueueNode) -> None:
     """Batches were once halved from the largest that is allowed, and with growing pauses: 20 s passed until one of them was small enough."""
-    target = await node.queue("letters", max_messages="1")
+    target = await node.queue("letters", partition_max_messages="1")
     queue = await node.queue(dead_letter_topic="letters")
     dead = [b"%d" % number for number in range(5)]
     await bury(queue, *dead)

@@ -306,7 +306,7 @@ async def test_a_lowered_limit_binds_from_the_first_poll_on():
     async with running() as node:
         topic = await queue_topic(node)
         await put(node, topic, *[b"x"] * 5)
-        await node.admin.alter_topic(pb.AlterTopicRequest(name="jobs", set={"leased.max": "2"}), node.call())
+        await node.admin.alter_topic(pb.AlterTopicRequest(name="jobs", set={"partition.max.leased": "2"}), node.call())
         assert len(await poll(node, topic, 5, max_wait_ms=5000)) == 2
 
 

@@ -113,7 +113,7 @@ async def test_a_due_schedule_whose_firing_is_refused_proposes_nothing_over_and_
 
 async def test_a_firing_waits_while_the_partition_is_full(tmp_path: Path) -> None:
     async with queue_node(tmp_path) as node:
-        queue = await node.queue(max_messages="1")
+        queue = await node.queue(partition_max_messages="1")
         await queue.put(1)
         await put(queue, rule=pb.ScheduleRule(every_ms=DAY))
         node.pass_time(DAY)
@@ -248,7 +248,7 @@ async def test_a_schedule_runs_additionally_also_while_it_is_paused(queue: Queue
 
 async def test_a_run_is_refused_like_a_put_when_the_partition_is_full(tmp_path: Path) -> None:
     async with queue_node(tmp_path) as node:
-        queue = await node.queue(max_messages="1")
+        queue = await node.queue(partition_max_messages="1")
         await put(queue)
         await change(queue, run_now=True)
         with pytest.raises(RequestError) as refused:
@@ -405,7 +405,7 @@ async def test_a_full_tenant_holds_up_no_schedule_of_another_one(
     """All schedules of the partition once waited for the first one that was refused."""
     monkeypatch.setattr(schedules_module, "FIRINGS_MAX", 2)
     async with queue_node(tmp_path) as node:
-        queue = await node.queue(tenant_max_messages="1")
+        queue = await node.queue(partition_tenant_max_messages="1")
         await queue.put(1, tenant="full")
         due_ms = queue.now_ms + 60_000
         for number in range(5):

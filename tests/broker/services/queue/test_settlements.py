@@ -226,7 +226,9 @@ async def test_messages_of_an_acceptance_whose_lease_is_lost_are_not_put():
 
 async def test_messages_of_an_acceptance_are_judged_like_a_put():
     async with running() as node:
-        topic = await queue_topic(node, max_messages="2", tenant_max_messages="1", max_message_bytes="1024")
+        topic = await queue_topic(
+            node, partition_max_messages="2", partition_tenant_max_messages="1", max_message_bytes="1024"
+        )
         message = await leased(node, topic)
         refused = [
             (chain_of(ack_of(topic, message), b"a", b"b", b"c", tenants=["a", "b", "c"]), pb.QUEUE_FULL),
@@ -242,7 +244,12 @@ async def test_messages_of_an_acceptance_are_judged_like_a_put():
 async def test_a_chain_is_judged_by_the_growth_of_the_partition():
     """Otherwise a full partition whose messages each put the next one could never be worked off."""
     async with running() as node:
-        limits = {"max_messages": "2", "max_bytes": "6", "tenant_max_messages": "1", "tenant_max_bytes": "4"}
+        limits = {
+            "partition_max_messages": "2",
+            "partition_max_bytes": "6",
+            "partition_tenant_max_messages": "1",
+            "partition_tenant_max_bytes": "4",
+        }
         topic = await queue_topic(node, **limits)
         await put(node, topic, b"abc", b"def", tenants=["a", "b"])
         first, second = await poll(node, topic, 2)
@@ -261,7 +268,7 @@ async def test_a_chain_is_judged_by_the_growth_of_the_partition():
 async def test_an_acceptance_frees_nothing_for_the_messages_of_another():
     """The lease of the first may have ended when the chain is applied, and the second would then exceed the limit."""
     async with running() as node:
-        topic = await queue_topic(node, max_messages="2")
+        topic = await queue_topic(node, partition_max_messages="2")
         await put(node, topic, b"0", b"1")
         first, second = await poll(node, topic, 2)
         ack = chain_of(ack_of(topic, first), b"a", b"b")
@@ -273,7 +280,7 @@ async def test_an_acceptance_frees_nothing_for_the_messages_of_another():
 
 async def test_a_repeated_chain_gets_its_answer_from_a_full_partition():
     async with running() as node:
-        topic = await queue_topic(node, max_messages="2")
+        topic = await queue_topic(node, partition_max_messages="2")
         message = await leased(node, topic)
         number = await session(node, topic)
         ack = chain_of(ack_of(topic, message, session=number, request=1), b"next")
