@@ -111,6 +111,8 @@ EVENTS: Final[Mapping[str, str]] = {
     "rows_not_read": "Rows of a queue cannot be read now (no memory, no descriptors). They are read again, and the queue waits for them",
     "schedule_not_computed": "A schedule that is due cannot be computed by this broker: it does not know the time zone, or a newer version "
     "wrote the schedule. It waits for another leader. Install the time zone data of the other brokers (tzdata)",
+    "schedule_not_fired": "A schedule that is due puts no message, because its key belongs to another partition since the topic got more "
+    "partitions, and the order of the key would not hold. Delete the schedule, and put it under a name of that partition or without a key",
     "dead_letters_not_copied": "Dead messages of a queue cannot be copied to its dead letter topic now, for the given reason. They stay in "
     "their partition, and the copies go on when the reason has passed: give the dead letter topic room, create it again, or choose another",
     "dead_letters_restarted": "The dead letter topic cannot continue the copies of a partition: it forgot them, or messages were redriven "

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeVar
+from zlib import crc32
 
 from raftmq.broker.base.histogram import Histogram
 from raftmq.broker.partitions.appends import PartitionAppends
@@ -156,11 +157,20 @@ class PartitionQueue:
             self._config = queue_config(topic.config) if topic is not None else _DEFAULT_CONFIG
         return self._config
 
+    def home_of(self, key: bytes) -> int:
+        """Return the partition into which producers put the messages of a key, if the topic keeps their order. Otherwise this one.
+
+        It follows this node's metadata, and changes with the number of partitions.
+        """
+        if not self.config().machine.is_ordered_by_key or self._topic is None:
+            return self.number
+        return crc32(key) % len(self._topic.group_ids)
+
     @property
-    def partition_count(self) -> int:
-        """Return the number of the topic's partitions, according to this node's metadata."""
-        self.config()
-        return 1 if self._topic is None else len(self._topic.group_ids)
+    def number(self) -> int:
+        """Return the number of this partition in its topic."""
+        partition = self._host.metadata.state_machine.partition(self.replica.group_id)
+        return 0 if partition is None else partition.partition
 
     # ------------------------------------------------------------------------------------------------ messages
 

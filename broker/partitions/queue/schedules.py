@@ -82,8 +82,12 @@ class ScheduledPartition(Protocol):
     appends: PartitionAppends
 
     @property
-    def partition_count(self) -> int:
-        """Return the number of the topic's partitions."""
+    def number(self) -> int:
+        """Return the number of the partition in its topic."""
+        ...
+
+    def home_of(self, key: bytes) -> int:
+        """Return the partition into which producers put the messages of a key."""
         ...
 
     def config(self) -> QueueConfig:
@@ -164,7 +168,7 @@ class QueueSchedules:
             row = table.get(name)
             assert row is not None, "a due schedule exists"
             definition = self._readable(name, row)
-            if definition is None:
+            if definition is None or not self._is_home(name, definition):
                 continue
             step = plan(definition, row.next_due, now_ms)
             if isinstance(step, Skip):
@@ -199,6 +203,16 @@ class QueueSchedules:
         if self._throttle.is_due(name):
             log.warning("schedule_not_computed", group_id=self._partition.replica.group_id, reason=reason)
         return None
+
+    def _is_home(self, name: str, definition: ScheduleDefinition) -> bool:
+        """Return whether the message of a schedule belongs into this partition. The number of partitions may have changed since it was put."""
+        reason = self._reason_against(definition.message, 0)
+        if not reason:
+            return True
+        self._rest(name, UNREADABLE_SECONDS)
+        if self._throttle.is_due(name):
+            log.warning("schedule_not_fired", group_id=self._partition.replica.group_id, reason=reason)
+        return False
 
     def _rest(self, name: str, seconds: float) -> None:
         """Leave a schedule alone for a while."""
@@ -294,24 +308,29 @@ class QueueSchedules:
             raise RequestError(
                 pb.INVALID_ARGUMENT, "the message of a schedule is a batch of one message without a producer"
             )
-        self._require_place_of_key(batch)
+        self._require_home(batch, HEADER_BYTES)
         return batch[HEADER_BYTES:]
 
-    def _require_place_of_key(self, batch: bytes) -> None:
-        """Refuse a key whose order cannot be kept.
+    def _require_home(self, message: bytes, offset: int) -> None:
+        reason = self._reason_against(message, offset)
+        if reason:
+            raise RequestError(pb.INVALID_ARGUMENT, reason)
 
-        Puts go to the partition of their key, and a schedule is in the partition of its name, which it keeps when its key changes.
+    def _reason_against(self, message: bytes, offset: int) -> str:
+        """Return why the message of a schedule must not be put into this partition, or an empty text.
+
+        Puts go to the partition of their key, and a schedule is in the partition of its name, which it keeps when its key changes. The
+        order of a key holds within a partition only.
         """
+        keys = unpack_fields(message, offset, 1).keys
+        key = keys[0] if keys is not None else None
         partition = self._partition
-        if not partition.config().machine.is_ordered_by_key or partition.partition_count == 1:
-            return
-        keys = unpack_fields(batch, HEADER_BYTES, 1).keys
-        if keys is not None and keys[0] is not None:
-            raise RequestError(
-                pb.INVALID_ARGUMENT,
-                f"the topic has ordered.by.key and {partition.partition_count} partitions, and the message of a schedule is put into the "
-                "partition of the schedule's name: leave out its key, or use a topic with one partition",
-            )
+        if key is None or (home := partition.home_of(key)) == partition.number:
+            return ""
+        return (
+            f"the topic has ordered.by.key, and the key of the schedule's message belongs to partition {home}, but the schedule's name to "
+            f"partition {partition.number}: leave out its key, choose another name, or use a topic with one partition"
+        )
 
     async def change(self, request: pb.ChangeScheduleRequest, deadline: float) -> ScheduleState:
         """Pause or resume a schedule, and fire it now. Raises as `put`, and UNKNOWN_SCHEDULE."""
@@ -342,6 +361,7 @@ class QueueSchedules:
     async def _run_now(self, row: ScheduleRow, deadline: float) -> None:
         """Enqueue a schedule's message once more."""
         message = self._definition_of(row).message
+        self._require_home(message, 0)
         batch, gate = seal_queue_batch(message, message_count=1), self._partition.gate
         self._partition.appends.start_term()
         self._partition.commands.require_clock()
@@ -373,6 +393,7 @@ class QueueSchedules:
         result = await self._partition.commands.execute(command, ScheduleChanged, deadline)
         if isinstance(result, Refused):
             raise _REFUSALS.get(result.code, _invalid)(command.name)
+        self._resting.pop(command.name, None)  # the reason may be gone
         return ScheduleState(result.version, next_due_ms, not isinstance(command, DeleteSchedule) and command.is_paused)
 
     def _existing(self, name: str) -> ScheduleRow:

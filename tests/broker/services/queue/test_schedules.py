@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 from raftmq.broker.base.request_error import RequestError
@@ -443,13 +444,18 @@ async def test_a_firing_whose_leader_was_doubted_is_made_up_for(warm: Queue, mon
     await fired(warm, 1)
 
 
+KEY_OF_0, KEY_OF_1 = (next(b"%d" % n for n in range(99) if crc32(b"%d" % n) % 2 == number) for number in (0, 1))
+"""Keys of the first and of the second of two partitions."""
+
+
 @pytest.mark.parametrize(
     ("config", "partitions", "key", "is_refused"),
     [
-        ({"ordered_by_key": "true"}, 2, b"k", True),
+        ({"ordered_by_key": "true"}, 2, KEY_OF_1, True),
+        ({"ordered_by_key": "true"}, 2, KEY_OF_0, False),
         ({"ordered_by_key": "true"}, 2, None, False),
-        ({"ordered_by_key": "true"}, 1, b"k", False),
-        ({}, 2, b"k", False),
+        ({"ordered_by_key": "true"}, 1, KEY_OF_1, False),
+        ({}, 2, KEY_OF_1, False),
     ],
 )
 async def test_a_key_is_refused_where_it_would_not_be_in_its_partition(
@@ -466,3 +472,24 @@ async def test_a_key_is_refused_where_it_would_not_be_in_its_partition(
         else:
             await putting
         assert len(await listed(queue)) == (not is_refused)
+
+
+async def test_a_schedule_does_not_fire_where_its_key_no_longer_belongs(tmp_path: Path) -> None:
+    """Its messages and those that producers put with the key would be leased together."""
+    async with queue_node(tmp_path) as node:
+        queue = await node.queue(ordered_by_key="true")
+        for name, key in (("stays", KEY_OF_0), ("moves", KEY_OF_1)):
+            await put(queue, name, message=encode_messages([name.encode()], keys=[key]).seal())
+        await node.admin.add_partitions(pb.AddPartitionsRequest(name="jobs", total=2, rehash=True), node.call())
+        node.pass_time(DAY)
+        await fired(queue, 1)
+        await asyncio.sleep(0.1)
+        assert schedule_of(queue, "moves").fired_count == 0
+        assert schedule_of(queue, "stays").fired_count == 1
+        assert queue.partition.statistics.counts().ready == 1
+        with pytest.raises(RequestError, match="belongs to partition 1") as refused:
+            await change(queue, "moves", run_now=True)
+        assert code(refused) == pb.INVALID_ARGUMENT
+        await put(queue, "moves", message=encode_messages([b"v"], keys=[KEY_OF_0]).seal())
+        node.pass_time(DAY)
+        await queue.progress_until(lambda: schedule_of(queue, "moves").fired_count == 1)
