@@ -671,8 +671,8 @@ async def test_a_settlement_that_cannot_be_encoded_gets_a_verdict_and_the_others
 
         return build_unless_bad
 
-    monkeypatch.setattr(settler, "build_ack", broken(settler.build_ack))
-    monkeypatch.setattr(settler, "build_chain", broken(settler.build_chain))
+    for name in ("build_ack", "build_chain"):
+        monkeypatch.setattr(settler, name, broken(vars(settler)[name]))
     acks = [message.ack(put=puts) for message in (first, bad, last)]
     async with asyncio.timeout(10):
         outcomes = await asyncio.gather(*acks, return_exceptions=True)
