@@ -10,11 +10,13 @@ from typing import Any, cast
 import pytest
 from raftmq.broker.replica.disk import IDLE
 from raftmq.fsm.queue import commands as qc
-from raftmq.fsm.queue import housekeeping
+from raftmq.fsm.queue import housekeeping, key_lines, partition, settlements
 from raftmq.fsm.queue import rows as keys
 from raftmq.fsm.queue.fairness import FairnessTree
+from raftmq.fsm.queue.results import SessionOpened
 from raftmq.fsm.queue.schedules import ScheduleTable
 from raftmq.fsm.queue.settings import QueueSettings
+from raftmq.fsm.queue.state import QueueState
 from raftmq.fsm.tables import number_key
 from raftmq.queue_batch import MessageColumns, encode, encode_firing
 from raftmq.raft.entry import Entry, EntryKind
@@ -226,10 +228,9 @@ def test_bodies_stay(queue: Queue) -> None:
 
 @pytest.fixture
 def small_work(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    from raftmq.fsm.queue import partition
-
     monkeypatch.setattr(partition, "WORK_MAX", 4)
-    monkeypatch.setattr(partition, "HOUSEKEEPING_MAX", 2)
+    for module in (partition, housekeeping):
+        monkeypatch.setattr(module, "HOUSEKEEPING_MAX", 2)
     undo = watch_work(lambda check: check())
     yield
     undo()
@@ -241,12 +242,79 @@ def test_work_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     queue.put(9, delay=10)
     queue.put(9)
     queue.wait(20)
-    monkeypatch.setattr(housekeeping, "HOUSEKEEPING_MAX", 2)
     queue.do(qc.Lease(0, 0, 9, 1_000))
 
     monkeypatch.setattr(housekeeping, "HOUSEKEEPING_MAX", 9)
     with broken("WorkBounded"):
         queue.do(qc.Tick())
+
+
+def settlement(operation: qc.Operation, count: int, number: int = 1, **token: int) -> qc.Settle:
+    session, request = token.get("session", 0), token.get("request", 0)
+    details = (qc.SettleDetail(delay_ms=0, lease_ms=1_000),)
+    return qc.Settle(session, request, (operation,), (0,), (count,), (number,), (1,), details)
+
+
+@pytest.mark.usefixtures("small_work")
+@pytest.mark.parametrize("operation", list(qc.Operation))
+def test_work_bounded_counts_each_settlement_once(operation: qc.Operation) -> None:
+    queue = Queue()
+    queue.put(9)
+    queue.do(qc.Lease(0, 0, 4, 1_000))
+    queue.do(qc.Lease(0, 0, 4, 1_000))
+    queue.do(settlement(operation, 4))
+
+    queue = Queue()
+    queue.put(9)
+    for _ in range(2):
+        queue.do(qc.Lease(0, 0, 4, 1_000))
+    settle = partition.settle
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(partition, "settle", lambda state, item, _work_max: settle(state, item, 99))
+        with broken("WorkBounded"):
+            queue.do(settlement(operation, 5))
+
+
+@pytest.mark.usefixtures("small_work")
+def test_work_bounded_counts_no_repeated_answer() -> None:
+    queue = Queue()
+    queue.put(9)
+    opened = queue.do(qc.OpenSession())
+    assert isinstance(opened, SessionOpened)
+    leased = qc.Lease(opened.session, 1, 4, 1_000)
+    accepted = settlement(qc.Operation.ACCEPT, 3, session=opened.session, request=2)
+    queue.do(leased)
+    queue.do(accepted)
+    queue.run(leased, leased, accepted, accepted)
+
+
+@pytest.mark.usefixtures("small_work")
+def test_work_bounded_counts_no_neighbours_of_a_line() -> None:
+    queue = Queue()
+    queue.do(qc.Configure(QueueSettings(is_ordered_by_key=True)))
+    keys = ["a", "b", "c", "d"]
+    queue.put(4, delay=10, key=keys)
+    queue.put(4, key=keys)
+    moved = tuple(qc.ChangeItem(qc.ChangeOperation.MOVE, sequence, delay_ms=0) for sequence in range(4))
+    queue.do(qc.Change(moved))  # each displaces the holder of its line
+    assert queue.host.machine.ready_count == 4
+    cancelled = tuple(qc.ChangeItem(qc.ChangeOperation.CANCEL, sequence) for sequence in range(4))
+    queue.do(qc.Change(cancelled))  # each brings the next of its line
+    assert queue.host.machine.ready_count == 4
+
+
+@pytest.mark.usefixtures("small_work")
+def test_work_bounded_counts_leases_and_the_expired_that_they_meet() -> None:
+    queue = Queue()
+    queue.put(5, ttl=10)
+    queue.put(9)
+    queue.wait(10)
+    queue.do(qc.Lease(0, 0, 9, 1_000))
+    lease = vars(partition)["lease"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(partition, "lease", lambda state, item, _work_max: lease(state, item, 99))
+        with broken("WorkBounded"):
+            queue.do(qc.Lease(0, 0, 9, 1_000))
 
 
 # ------------------------------------------------------------------------------------------------------------- clock
@@ -272,18 +340,17 @@ def test_queue_clock_holds() -> None:
 
 
 def test_the_checks_of_work_leave_the_product_as_it_was() -> None:
-    from raftmq.fsm.queue.partition import QueuePartition
-    from raftmq.fsm.queue.state import QueueState
+    def observed() -> tuple[object, ...]:
+        machine = partition.QueuePartition
+        return (
+            QueueState.leave, QueueState.promote, key_lines.join, vars(settlements)["_settle_one"], vars(settlements)["accept_run"],
+            machine._tally, machine._advance, machine._finish_entry,
+        )  # fmt: skip
 
-    before = QueueState.leave, QueueState.promote, QueuePartition._advance, QueuePartition._finish_entry
+    before = observed()
     watch_work(lambda check: check())()
 
-    assert before == (
-        QueueState.leave,
-        QueueState.promote,
-        QueuePartition._advance,
-        QueuePartition._finish_entry,
-    )
+    assert observed() == before
 
 
 # ----------------------------------------------------------------------------------------------------------- firings
