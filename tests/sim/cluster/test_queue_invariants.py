@@ -268,7 +268,7 @@ def test_work_bounded_counts_each_settlement_once(operation: qc.Operation) -> No
     queue.put(9)
     for _ in range(2):
         queue.do(qc.Lease(0, 0, 4, 1_000))
-    settle = partition.settle
+    settle = vars(partition)["settle"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(partition, "settle", lambda state, item, _work_max: settle(state, item, 99))
         with broken("WorkBounded"):
