@@ -16,7 +16,14 @@ from raftmq.client.base.texts import check_text
 from raftmq.client.codec.queue_batch import TimeColumns, encode_messages
 from raftmq.client.connection.resolver import Resolver
 from raftmq.client.queue.leader_call import call_leader
-from raftmq.client.queue.new_message import CheckedMessage, NewMessage, check_message, check_schedule_name, time_ms
+from raftmq.client.queue.new_message import (
+    CheckedMessage,
+    NewMessage,
+    check_message,
+    check_schedule_name,
+    check_version,
+    time_ms,
+)
 from raftmq.client.queue.topic import QueuePartition, QueueTopic
 from raftmq.errors import InvalidArgumentError
 from raftmq.message_checks import MESSAGE_BYTES_MAX, BatchLimits
@@ -98,7 +105,7 @@ class Schedules:
             name=name,
             rule=wanted,
             message=_batch_of(checked),
-            version=version,
+            version=None if version is None else check_version(version),
         )
         if is_paused is not None:
             request.is_paused = is_paused

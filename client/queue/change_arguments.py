@@ -6,7 +6,14 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Final
 
-from raftmq.client.queue.new_message import check_duration, check_id, check_priority, check_tenant, time_ms
+from raftmq.client.queue.new_message import (
+    check_duration,
+    check_id,
+    check_priority,
+    check_tenant,
+    check_version,
+    time_ms,
+)
 from raftmq.client.queue.put_batch import PutResult
 from raftmq.client.queue.views import BrowsedMessage
 from raftmq.errors import InvalidArgumentError
@@ -22,7 +29,7 @@ def change_of(
     operation: pb.ChangeOperation, message: MessageReference, version: int | None
 ) -> tuple[pb.MessageChange, int | None]:
     """Return a change and its partition. None: the partition of the id must be looked for."""
-    change = pb.MessageChange(operation=operation, version=version)
+    change = pb.MessageChange(operation=operation, version=None if version is None else check_version(version))
     if isinstance(message, str):
         change.id = check_id(message)
         return change, None

@@ -31,6 +31,8 @@ from raftmq.message_headers import encode_headers
 from raftmq.types import ValueT_contra
 
 NO_HEADERS: Final[Headers] = ()
+VERSION_MAX: Final = (1 << 32) - 1
+"""The largest version that a request can name."""
 
 
 class NewMessage(msgspec.Struct, Generic[ValueT_contra], frozen=True):
@@ -167,6 +169,17 @@ def check_priority(priority: object) -> int:
         raise TypeError(f"priority must be a whole number, not {priority!r}") from None
     if not PRIORITY_MIN <= number <= PRIORITY_MAX:
         raise InvalidArgumentError(f"priority must be between {PRIORITY_MIN} and {PRIORITY_MAX}, not {number}")
+    return number
+
+
+def check_version(version: object) -> int:
+    """Return a version of a message or a schedule. Raises `TypeError`, or `InvalidArgumentError` if it exceeds 32 bits."""
+    try:
+        number = operator.index(cast("int", version))
+    except TypeError:
+        raise TypeError(f"version must be a whole number, not {version!r}") from None
+    if not 0 <= number <= VERSION_MAX:
+        raise InvalidArgumentError(f"version must be between 0 and {VERSION_MAX}, not {number}")
     return number
 
 

@@ -497,6 +497,8 @@ def validate_change(change: Change) -> str | None:
             return f"an id has at most {ID_BYTES_MAX} bytes"
         if not -1 <= item.delay_ms <= DELAY_MS_MAX or not -1 <= item.due < 1 << 63 or not 0 <= item.sequence < U64_MAX:
             return "a due time, a delay or a sequence is out of range"
+        if not ANY_VERSION <= item.version <= U32_MAX:
+            return f"a version is between 0 and {U32_MAX}, and not {item.version}"
         reason = validate_priority(item.priority)
         if reason is not None:
             return reason

@@ -289,3 +289,15 @@ def idle_time_gives_credit() -> None:
 
     original = FairnessTree._enter
     FairnessTree._enter = enter  # type: ignore[method-assign]
+
+
+@queue_mutant("a change is done in any version of the message, whatever version it names")
+def change_ignores_its_version() -> None:
+    import msgspec
+    from raftmq.fsm.queue import changes
+    from raftmq.fsm.queue.commands import ANY_VERSION
+
+    def in_any_version(original: Any) -> Any:
+        return lambda state, m, item: original(state, m, msgspec.structs.replace(item, version=ANY_VERSION))
+
+    replace_method(changes, "_change_one", in_any_version)

@@ -78,6 +78,8 @@ def changed_messages(items: Sequence[ChangeItem], changed: Changed | None) -> tu
             max(item.due, 0) if item.delay_ms < 0 else 0,
             max(item.delay_ms, 0),
             item.id.decode(),
+            item.version,
+            0 if changed is None else changed.versions[place],
         )
         for place, item in enumerate(items)
     )

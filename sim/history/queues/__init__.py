@@ -10,6 +10,7 @@
 | `leased_twice`: a lease begins while another one of the same message is valid | `anomalies/leased_twice.py` |
 | `settled_twice`: a settlement succeeds with a token that was settled, or whose lease was followed by another | `anomalies/settled_twice.py` |
 | `resurrected`: a finished message is leased again | `anomalies/resurrected.py` |
+| `lost_update`: a change overwrites another one that it has not seen | `anomalies/lost_update.py` |
 | `misordered`: a message of a key is leased before an earlier one of the key is finished | `anomalies/misordered.py` |
 | `stuck`: a message is left at the end that nobody can lease | `anomalies/stuck.py` |
 """

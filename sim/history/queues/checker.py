@@ -13,6 +13,7 @@ from sim.history.queues.anomalies import (
     invented,
     leased_twice,
     lost,
+    lost_update,
     misordered,
     resurrected,
     settled_twice,
@@ -39,7 +40,7 @@ def judge_queues(
     """
     book = Book(operations)
     found: list[Finding] = []
-    for anomaly in (invented, duplicated, leased_twice, settled_twice, resurrected, expired):
+    for anomaly in (invented, duplicated, leased_twice, settled_twice, resurrected, expired, lost_update):
         found += anomaly.find(book)
     found += early.find(book, backoffs_ms)
     found += misordered.find(book, ordered_partitions)

@@ -12,6 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+ANY_VERSION = -1
+"""The version that a change names which is done in any."""
+
 
 class Outcome(Enum):
     """A client's knowledge about an operation."""
@@ -161,6 +164,10 @@ class ChangedMessage:
     """Move: the new delay. 0: none."""
     id: str = ""
     """The id by which the message was named. Empty: it was named by its sequence."""
+    expected_version: int = ANY_VERSION
+    """The only version of the message in which the change is done."""
+    version: int = 0
+    """The version that the answer says the message has afterwards. 0: it does not say."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,6 +70,23 @@ async def test_a_message_is_moved_by_its_id_or_by_its_result(queue: Queue) -> No
     assert [found.state async for found in queue.browse()] == ["delayed"]
 
 
+@pytest.mark.parametrize(
+    ("version", "error"),
+    [(2**32, errors.InvalidArgumentError), (-1, errors.InvalidArgumentError), ("1", TypeError), (1.5, TypeError)],
+)
+async def test_a_version_that_no_message_has_is_refused(queue: Queue, version, error) -> None:
+    await queue.put(b"x", id="x")
+    for changing in (
+        queue.move("x", delay_ms=0, version=version),
+        queue.cancel("x", version=version),
+        queue.redrive("x", version=version),
+    ):
+        with pytest.raises(error, match="version must be"):
+            await changing
+    with pytest.raises(errors.VersionConflictError):
+        await queue.cancel("x", version=2**32 - 1)
+
+
 @pytest.mark.parametrize("arguments", [{}, {"delay_ms": 1, "not_before": datetime(2040, 1, 1, tzinfo=UTC)}])
 async def test_a_move_that_says_nothing_is_refused(queue: Queue, arguments) -> None:
     await queue.put(b"x", id="x")

@@ -39,6 +39,7 @@ CHAIN = qc.Chain(1, 1, (5,), (1,), (1,))
         (qc.Change((qc.ChangeItem(7, 1),)), "operation 7"),
         (qc.Change((qc.ChangeItem(1, 1, b"i" * 250),)), "249"),
         (qc.Change((qc.ChangeItem(1, 1, priority=2**31),)), "32-bit"),
+        (qc.Change((qc.ChangeItem(1, 1, version=2**32),)), "a version is between 0 and 4294967295"),
         (qc.StartJob(9), "kind of job 9"),
         (qc.ContinueJob(1, 0), "at least 1"),
         (qc.PutSchedule("", b"", 1), "1 to 249"),

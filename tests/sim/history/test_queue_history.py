@@ -346,3 +346,22 @@ def test_a_single_active_consumer_has_all_leases_until_they_end() -> None:
     assert shared(sweep(2.2, Sweep.PURGE_ALL), *later) == []
     both = replace(lease(2, "a"), messages=(LeasedMessage(0, 1, b"a"), LeasedMessage(1, 1, b"b")))
     assert [found.anomaly for found in judge_queues((put(1, A, sent("b")), both), single_partitions={P})] == []
+
+
+def test_a_change_that_overwrites_one_it_has_not_seen_is_a_lost_update() -> None:
+    message = (put(1, A), drained())
+
+    def moved(at: float, expected: int = -1, version: int = 0, **fields: object) -> Alteration:
+        return change(at, Verb.MOVE, due_ms=1, expected_version=expected, version=version, **fields)
+
+    def found(*moves: Alteration) -> list[str]:
+        return [one for one in anomalies(*message, *moves) if one == "lost_update"]
+
+    assert found(moved(2, 0, 1), moved(3, 1, 2), moved(4, -1, 3), moved(5, 3, 4)) == []
+    assert found(moved(2, 0), moved(2.05, 0)) == ["lost_update"], "both were done in the same version"
+    assert found(moved(2, 0), moved(2.05, 0, answer=Answer.OTHER)) == []
+    assert found(moved(2, 0), moved(2.05, 0, answer=None)) == [], "it may have been refused"
+    assert found(moved(2, version=1), moved(3, 0)) == ["lost_update"], "the first one was answered before"
+    assert found(moved(2, version=1), moved(2.05, 0)) == [], "the first one may have come second"
+    assert found(moved(2, 0, 2)) == ["lost_update"], "another change came between"
+    assert found(change(2, Verb.CANCEL, expected_version=0, version=3)) == ["lost_update"]
