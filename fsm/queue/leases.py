@@ -12,8 +12,8 @@ from typing import Final
 from raftmq.fsm.queue import key_lines
 from raftmq.fsm.queue.commands import Lease
 from raftmq.fsm.queue.fairness import ancestors
-from raftmq.fsm.queue.jobs import is_in_subtrees
 from raftmq.fsm.queue.housekeeping import expire
+from raftmq.fsm.queue.jobs import is_in_subtrees
 from raftmq.fsm.queue.key_lines import line_of
 from raftmq.fsm.queue.limits import FILTERS_MAX, HOUSEKEEPING_MAX, WINDOWS_TOGETHER_MAX
 from raftmq.fsm.queue.message import LEASED, READY, Message
