@@ -106,7 +106,7 @@ async def test_a_due_message_is_leased_by_the_entry_that_promotes_it(tmp_path: P
 
 async def test_nothing_is_leased_for_due_messages_that_no_consumer_may_get(tmp_path: Path) -> None:
     async with queue_node(tmp_path) as node:
-        queue, consumer = await node.queue(**{"tenant.leased.max": "1"}), Taking()
+        queue, consumer = await node.queue(**{"partition.tenant.max.leased": "1"}), Taking()
         await queue.put(1, tenant="a")
         await queue.lease(1)
         await queue.put(1, tenant="a", delay=1_000)

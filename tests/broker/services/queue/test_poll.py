@@ -336,7 +336,7 @@ async def test_no_lease_is_proposed_for_a_message_that_is_paused(paused: str):
         assert [message.tenant for message in await polling] == ["acme.eu"]
 
 
-@pytest.mark.parametrize("limit", ["leased_max", "tenant_leased_max"])
+@pytest.mark.parametrize("limit", ["partition_max_leased", "partition_tenant_max_leased"])
 async def test_no_lease_is_proposed_for_a_message_beyond_the_limit_of_leases(limit: str):
     async with running() as node:
         topic = await queue_topic(node, **{limit: "1"})
