@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from raftmq.cli import broker, cluster, consume, dev, dlq, doctor, group, produce, schedule, topic, worker
+from raftmq.cli import broker, cluster, consume, dev, dlq, doctor, group, produce, recover, schedule, topic, worker
 from raftmq.cli.examples import examples
 from raftmq.cli.exit_codes import reported_question
 from raftmq.cli.placement import partition
@@ -60,6 +60,7 @@ app.add_typer(dlq.app, name="dlq")
 app.add_typer(queue.app, name="queue")
 app.add_typer(schedule.app, name="schedule")
 app.add_typer(cluster.app, name="cluster")
+app.add_typer(recover.app, name="recover")
 app.add_typer(worker.app, name="worker")
 app.command(
     "produce",

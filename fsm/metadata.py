@@ -70,7 +70,7 @@ from raftmq.fsm.metadata_nodes import (
     set_node_state,
 )
 from raftmq.fsm.metadata_producers import allocate_producer_ids, init_named_producer
-from raftmq.fsm.metadata_recoveries import recover_partition
+from raftmq.fsm.metadata_recoveries import recover_metadata, recover_partition
 from raftmq.fsm.metadata_replicas import admit_replica, remove_replica, replace_replica, set_replicas
 from raftmq.fsm.metadata_tables import METADATA_GROUP, MetadataTables
 from raftmq.fsm.metadata_topics import (
@@ -146,6 +146,18 @@ class Metadata:
         """
         self._tables.restore(tuple(rows))
         self.applied_index = state_index
+
+    def found_again(self, cluster_id: str, node_id: int, index: LogIndex) -> int | None:
+        """Become the state at `index` of a new metadata group, as an operator's recovery of a lost one begins it.
+
+        Returns:
+            The replica id of the only voter, which is the one of `node_id`, or None if there is no such node. Then nothing changed.
+        """
+        invariant(index > self.applied_index, "recovery_goes_ahead", index=index, applied_index=self.applied_index)
+        if self.node(node_id) is None or self.node(node_id) not in self.nodes():
+            return None
+        self.applied_index = self._tables.index = index
+        return recover_metadata(self._tables, cluster_id, node_id)
 
     # ------------------------------------------------------------------------------------------------------------- cluster
 

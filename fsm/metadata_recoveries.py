@@ -1,6 +1,6 @@
-"""The command that revives a partition without a majority: a new group continues the data of one replica.
+"""The recoveries of lost majorities: of a partition by a command, and of the metadata itself by an operator at a stopped broker.
 
-It is a pure function over `MetadataTables`. The node of the kept replica turns that replica's files into those of the new group's
+Both are pure functions over `MetadataTables`. The node of the kept replica turns that replica's files into those of the new group's
 founder (`broker/cluster/replica_manager.py`). Every other replica of the old group is retired by the loss of its group.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
 from raftmq.fsm import codes
 from raftmq.fsm.metadata_commands import Done, RecoverPartition, Rejected
 from raftmq.fsm.metadata_tables import MetadataTables
@@ -15,6 +16,10 @@ from raftmq.fsm.metadata_views import PartitionView, RecoveryView, ReplicaView
 
 RECOVERIES_PER_PARTITION_MAX: Final = 4
 """Recoveries of a partition that are remembered. An operator reads them to learn what may be missing, and the latest matter."""
+ID_GAP: Final = 1_000_000
+"""Ids of each kind that lost voters of the metadata may have given out unknown to the kept one."""
+_IDS_PER_BLOCK: Final = 1000
+"""Producer ids are given out in blocks."""
 TERM_MAX: Final = (1 << 62) - 1
 """Terms are 64-bit numbers on disk. The later elections of the new group need some, too."""
 
@@ -84,3 +89,32 @@ def _forget_oldest(tables: MetadataTables, partition: PartitionView) -> None:
     known = [one.group_id for one in tables.recoveries() if (one.topic_id, one.partition) == place]
     for group_id in known[:-RECOVERIES_PER_PARTITION_MAX]:
         tables.delete_recovery(group_id)
+
+
+def recover_metadata(tables: MetadataTables, cluster_id: str, node_id: int) -> int:
+    """Begin a new metadata group under a new cluster id, whose only voter is on this node. Return its replica id.
+
+    Every node gets a new metadata replica, because the old ones belong to a group that must not be believed any more. Ids that the old
+    group may have given out after this state are skipped.
+    """
+    cluster = tables.cluster
+    next_replica_id = cluster.next_replica_id + ID_GAP
+    voter = next_replica_id
+    for node in tables.nodes():
+        if node.state == "removed":
+            continue
+        if node.node_id == node_id:
+            voter = next_replica_id
+        tables.put_node(msgspec.structs.replace(node, metadata_replica_id=next_replica_id, revision=tables.index))
+        next_replica_id += 1
+    tables.update_cluster(
+        cluster_id=cluster_id,
+        metadata_voters=(voter,),
+        metadata_retiring=(),
+        next_replica_id=next_replica_id,
+        next_group_id=cluster.next_group_id + ID_GAP,
+        next_topic_id=cluster.next_topic_id + ID_GAP,
+        next_producer_id=cluster.next_producer_id + ID_GAP * _IDS_PER_BLOCK,
+        next_named_producer=cluster.next_named_producer + ID_GAP,
+    )
+    return voter

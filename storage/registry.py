@@ -284,6 +284,18 @@ class Registry:
             invariant(known in ("", cluster_id), "cluster_id_is_permanent", known=known, new=cluster_id)
             self._write(replace(self._node, cluster_id=cluster_id), {})
 
+    def enter_cluster(self, cluster_id: str, *, created: ReplicaKey | None, retired: ReplicaKey) -> None:
+        """Replace the cluster, on an operator's order to recover its metadata. An empty id means that the node will join one.
+
+        The metadata replica of the old cluster is retired in the same transaction. `created` is the one of the new cluster, whose
+        file is durable.
+        """
+        with self._changing:
+            rows = {retired: ReplicaRow(ReplicaState.RETIRED)}
+            if created is not None:
+                rows[created] = ReplicaRow(ReplicaState.CREATED)
+            self._write(replace(self._node, cluster_id=cluster_id, seeds=()), rows)
+
     def peer_addresses(self) -> dict[NodeId, str]:
         """Return the last known address of each other node."""
         return {NodeId(node_id): address for node_id, address in self._node.peers}

@@ -1,0 +1,194 @@
+"""Revive a cluster that has lost the majority of its metadata, from the data directory of one stopped broker.
+
+The kept broker becomes the only voter of a new metadata group under a new cluster id. Every handshake compares cluster ids, so brokers of
+the old metadata group and the new one never talk to each other, and none is served by the other. Other surviving brokers leave the old
+cluster (`leave_cluster`) and join the new one with their uuid and their partitions' data.
+
+Ids and revisions that the lost voters may have given out after the kept metadata must never be given out again. So all counters and the
+index of the new group's first snapshot skip far ahead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from raftmq.errors import UnsupportedDataError
+from raftmq.fsm.metadata import Metadata
+from raftmq.raft.core import RestoredState
+from raftmq.raft.entry import LogPosition
+from raftmq.raft.hard_state import HardState
+from raftmq.raft.membership import Membership
+from raftmq.storage.errors import DamagedReplicaError, MissingReplicaError, RegistryError, StorageUnavailableError
+from raftmq.storage.lmdb_log_store import LmdbLogStore
+from raftmq.storage.log_store import ReplicaKey
+from raftmq.storage.registry import Registry
+from raftmq.types import METADATA_GROUP_ID, LogIndex, ReplicaId, Term
+
+REGISTRY_FILE: Final = "node.mdb"
+INDEX_GAP: Final = 1_000_000
+"""Entries that the lost voters may have committed after the kept log. Revisions and owner epochs of consumer groups are such indexes."""
+TERM_GAP: Final = 1000
+"""Terms that the lost voters may have used. Clients take a leader with a lower epoch for an older one."""
+_SLICE_BYTES: Final = 8 * 1024 * 1024
+
+
+class MetadataRecoveryError(Exception):
+    """A data directory cannot be used for a recovery. Nothing was changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMetadata:
+    """The metadata in the data directory of a stopped broker."""
+
+    data_dir: Path
+    cluster_id: str
+    broker_id: int
+    term: int
+    """The term of the last entry. Of several brokers, the one with the highest (term, last_index) has the newest metadata."""
+    last_index: int
+    voters: tuple[int, ...]
+    """The brokers that voted on metadata, as far as this one knows."""
+    other_brokers: tuple[int, ...]
+    """The other registered brokers."""
+    topic_count: int
+    partition_count: int
+
+
+def read_metadata(data_dir: Path) -> StoredMetadata:
+    """Read the metadata of a stopped broker. It counts as a start of the broker, and changes nothing else.
+
+    Raises:
+        MetadataRecoveryError: There is no usable metadata, the registry is damaged, or a broker is running on the directory.
+    """
+    with _opened(data_dir) as (registry, store):
+        key, restored, machine = _load(store, registry)
+        return _describe(data_dir, registry, key, restored, machine)
+
+
+def recover_metadata(data_dir: Path, new_uuid: Callable[[], str]) -> StoredMetadata:
+    """Make the broker the only voter of a new metadata group under a new cluster id. Return the new metadata.
+
+    A crash before the last step changes nothing, and after it everything is done.
+
+    Raises:
+        MetadataRecoveryError: As `read_metadata`.
+    """
+    with _opened(data_dir) as (registry, store):
+        old, restored, machine = _load(store, registry)
+        index = LogIndex(restored.last_index + INDEX_GAP)
+        replica_id = machine.found_again(new_uuid(), registry.node_id, index)
+        if replica_id is None:
+            raise MetadataRecoveryError(
+                f"the metadata in {data_dir} does not know broker {registry.node_id}: use the directory of another broker"
+            )
+        key = ReplicaKey(METADATA_GROUP_ID, ReplicaId(replica_id))
+        term = Term(restored.hard_state.term + TERM_GAP)
+        state = RestoredState(
+            hard_state=HardState(term, ReplicaId(0), index),
+            position=LogPosition(index, term, restored.last_next_offset, restored.last_append_time_ms),
+            last_index=index,
+            last_next_offset=restored.last_next_offset,
+            last_append_time_ms=restored.last_append_time_ms,
+            term_starts=(),
+            membership=Membership((key.replica_id,), revision=index),
+            state_index=index,
+        )
+        store.retire(key)  # the rest of an attempt that a crash ended
+        store.create(key, state, machine.rows())
+        registry.enter_cluster(machine.cluster_id, created=key, retired=old)
+        store.retire(old)
+        return _describe(data_dir, registry, key, state, machine)
+
+
+def leave_cluster(data_dir: Path) -> StoredMetadata:
+    """Have a broker forget its cluster, so that it can join the recovered one. Its identity and its partitions stay.
+
+    Return the metadata that it gave up, which stays in the trash for a grace period.
+
+    Raises:
+        MetadataRecoveryError: As `read_metadata`.
+    """
+    with _opened(data_dir) as (registry, store):
+        key, restored, machine = _load(store, registry)
+        described = _describe(data_dir, registry, key, restored, machine)
+        registry.enter_cluster("", created=None, retired=key)
+        store.retire(key)
+        return described
+
+
+@contextmanager
+def _opened(data_dir: Path) -> Iterator[tuple[Registry, LmdbLogStore]]:
+    if not (data_dir / REGISTRY_FILE).is_file():
+        raise MetadataRecoveryError(f"{data_dir} is not a data directory: it contains no {REGISTRY_FILE}")
+    try:
+        registry = Registry(data_dir / REGISTRY_FILE)
+    except RegistryError as error:
+        raise MetadataRecoveryError(
+            f"{error}: stop the broker first, or use the directory of another broker"
+        ) from error
+    try:
+        if not registry.cluster_id:
+            raise MetadataRecoveryError(
+                f"the broker in {data_dir} belongs to no cluster: start it with --join to join one"
+            )
+        store = LmdbLogStore(data_dir)
+        yield registry, store
+        for key in store.open_replicas():
+            store.close(key)
+    finally:
+        registry.close(is_clean=not registry.was_abnormal_exit)
+
+
+def _load(store: LmdbLogStore, registry: Registry) -> tuple[ReplicaKey, RestoredState, Metadata]:
+    """Open the metadata replica and apply its whole log: an entry that was not committed may have been acknowledged by the lost voters."""
+    quarantined = registry.quarantined()
+    live = [key for key in registry.live_replicas() if key.group_id == METADATA_GROUP_ID]
+    sound = [key for key in live if key not in quarantined]
+    if not sound:
+        raise MetadataRecoveryError(
+            "the metadata replica of this broker is damaged: use the directory of another broker"
+        )
+    key, machine = sound[-1], Metadata()
+    try:
+        restored = store.open(key)
+        machine.restore(store.state_rows(key), restored.state_index)
+        first = LogIndex(restored.state_index + 1)
+        while first <= restored.last_index:
+            for entry in store.entries(key, first, restored.last_index, _SLICE_BYTES):
+                machine.apply(entry)
+                first = LogIndex(entry.index + 1)
+    except (
+        DamagedReplicaError,
+        MissingReplicaError,
+        StorageUnavailableError,
+        UnsupportedDataError,
+        ValueError,
+    ) as error:
+        raise MetadataRecoveryError(f"the metadata replica of this broker cannot be used: {error}") from error
+    if not machine.cluster_id or restored.state_index > restored.last_index:
+        raise MetadataRecoveryError(
+            "the metadata replica of this broker never had all metadata: use the directory of another broker"
+        )
+    return key, restored, machine
+
+
+def _describe(
+    data_dir: Path, registry: Registry, key: ReplicaKey, restored: RestoredState, machine: Metadata
+) -> StoredMetadata:
+    voters = (machine.replica_node(METADATA_GROUP_ID, replica_id) for replica_id in restored.membership.voters)
+    last_term = restored.term_starts[-1][0] if restored.term_starts else restored.position.term
+    return StoredMetadata(
+        data_dir=data_dir,
+        cluster_id=machine.cluster_id,
+        broker_id=registry.node_id,
+        term=last_term,
+        last_index=restored.last_index,
+        voters=tuple(sorted(node_id for node_id in voters if node_id is not None)),
+        other_brokers=tuple(node.node_id for node in machine.nodes() if node.node_id != registry.node_id),
+        topic_count=machine.topic_count,
+        partition_count=machine.partition_count,
+    )

@@ -1,0 +1,160 @@
+"""``raftmq recover``: revive a cluster that has lost the majority of its metadata, at stopped brokers."""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from raftmq.cli.examples import examples
+from raftmq.cli.exit_codes import CommandError, ExitCode, reported
+from raftmq.cli.options import YesOption, confirm
+from raftmq.cli.output import Output, OutputOption, counted, print_json
+from raftmq.cli.placement.moves_text import brokers
+
+if TYPE_CHECKING:
+    from raftmq.broker.cluster.metadata_recovery import StoredMetadata
+
+app = typer.Typer(
+    help="Revive a cluster that has lost its metadata's majority.",
+    no_args_is_help=True,
+    epilog=examples(
+        "raftmq recover metadata /var/lib/raftmq",
+        "raftmq recover metadata /var/lib/raftmq --unsafe",
+        "raftmq recover rejoin /var/lib/raftmq --unsafe",
+    ),
+)
+
+DirectoryArgument = Annotated[
+    Path,
+    typer.Argument(
+        metavar="DIRECTORY", readable=False, help="The data directory of a stopped broker.", show_default=False
+    ),
+]
+UnsafeOption = Annotated[bool, typer.Option("--unsafe", help="Accept the loss. Without it, nothing is changed.")]
+
+
+@app.callback()
+def group() -> None:
+    """Revive a cluster that has lost its metadata's majority."""
+
+
+@app.command(
+    "metadata",
+    short_help="Make a stopped broker the only metadata voter.",
+    epilog=examples("raftmq recover metadata /var/lib/raftmq", "raftmq recover metadata /var/lib/raftmq --unsafe"),
+)
+@reported
+def metadata(
+    data_dir: DirectoryArgument,
+    unsafe: UnsafeOption = False,
+    yes: YesOption = False,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Make a stopped broker the only voter of a new metadata group, under a new cluster id.
+
+    Without --unsafe the command only shows what metadata the directory holds: of all surviving brokers, use the one
+    with the highest term, and among these the highest index. Changes of metadata that it lacks are lost: topics, moves,
+    consumer groups. Stop all brokers of the cluster first. See the guide to lost majorities.
+    """
+    found = _read(data_dir)
+    if not unsafe:
+        _print(found, output, "stored")
+        return
+    if not yes:
+        for line in _lines(found):
+            print(line, file=sys.stderr)
+        print("changes of metadata that this broker lacks are lost, even acknowledged ones", file=sys.stderr)
+        print("the cluster gets a new id, and its other brokers must be told: raftmq recover rejoin", file=sys.stderr)
+    confirm(f"Make broker {found.broker_id} the only metadata voter of a new cluster?", is_agreed=yes)
+
+    from raftmq.broker.cluster.metadata_recovery import MetadataRecoveryError, recover_metadata
+
+    try:
+        made = recover_metadata(data_dir, lambda: uuid.uuid4().hex)
+    except MetadataRecoveryError as error:
+        raise CommandError(str(error), ExitCode.REJECTED) from None
+    _print(made, output, "recovered")
+
+
+@app.command(
+    "rejoin",
+    short_help="Let a stopped broker join the recovered cluster.",
+    epilog=examples("raftmq recover rejoin /var/lib/raftmq --unsafe"),
+)
+@reported
+def rejoin(
+    data_dir: DirectoryArgument,
+    unsafe: UnsafeOption = False,
+    yes: YesOption = False,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Let a stopped broker leave its old cluster, so that it can join the recovered one with its partitions' data.
+
+    Start it afterwards with --join and an address of the recovered broker. Its own metadata is given up.
+    """
+    found = _read(data_dir)
+    if not unsafe:
+        _print(found, output, "stored")
+        return
+    if not yes:
+        for line in _lines(found):
+            print(line, file=sys.stderr)
+        print("its metadata is given up: never do this at the only broker that has it", file=sys.stderr)
+    confirm(f"Let broker {found.broker_id} leave cluster {found.cluster_id}?", is_agreed=yes)
+
+    from raftmq.broker.cluster.metadata_recovery import MetadataRecoveryError, leave_cluster
+
+    try:
+        left = leave_cluster(data_dir)
+    except MetadataRecoveryError as error:
+        raise CommandError(str(error), ExitCode.REJECTED) from None
+    _print(left, output, "left")
+
+
+def _read(data_dir: Path) -> StoredMetadata:
+    from raftmq.broker.cluster.metadata_recovery import MetadataRecoveryError, read_metadata
+
+    try:
+        return read_metadata(data_dir)
+    except MetadataRecoveryError as error:
+        raise CommandError(str(error), ExitCode.REJECTED) from None
+
+
+def _lines(found: StoredMetadata) -> list[str]:
+    topics, partitions = counted(found.topic_count, "topic"), counted(found.partition_count, "partition")
+    return [
+        f"{found.data_dir}: broker {found.broker_id} of cluster {found.cluster_id}",
+        f"its metadata ends at term {found.term}, index {found.last_index}, with {topics} and {partitions}",
+        f"metadata voters: {brokers(found.voters) or 'none'}; other brokers: {brokers(found.other_brokers) or 'none'}",
+    ]
+
+
+def _print(found: StoredMetadata, output: Output, result: str) -> None:
+    if output is Output.JSON:
+        print_json(
+            {
+                "result": result,
+                "data_dir": str(found.data_dir),
+                "cluster_id": found.cluster_id,
+                "broker_id": found.broker_id,
+                "term": found.term,
+                "last_index": found.last_index,
+                "voters": list(found.voters),
+                "other_brokers": list(found.other_brokers),
+                "topic_count": found.topic_count,
+                "partition_count": found.partition_count,
+            }
+        )
+        return
+    if result == "recovered":
+        print(f"broker {found.broker_id} is the only metadata voter of the new cluster {found.cluster_id}: start it")
+        others = brokers(found.other_brokers)
+        print(f"on the brokers that survive ({others or 'none'}): raftmq recover rejoin, then start with --join")
+    elif result == "left":
+        print(f"broker {found.broker_id} left cluster {found.cluster_id}: start it with --join")
+    else:
+        for line in _lines(found):
+            print(line)

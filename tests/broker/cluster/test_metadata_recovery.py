@@ -1,0 +1,130 @@
+"""Whole nodes: a cluster whose metadata has lost its majority is revived from the directory of one stopped broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from raftmq import Admin, Producer
+from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.cluster.metadata_recovery import (
+    INDEX_GAP,
+    MetadataRecoveryError,
+    leave_cluster,
+    read_metadata,
+    recover_metadata,
+)
+from raftmq.broker.node import Node
+from raftmq.proto import queue_pb2 as pb
+from raftmq.storage.lmdb_log_store import LmdbLogStore
+from raftmq.types import GroupId
+
+from tests.support.broker.whole_nodes import WAIT_SECONDS, Nodes, three_voters
+
+NEW_ID = "new-cluster"
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(WAIT_SECONDS):
+        while not condition():
+            await asyncio.sleep(0.02)
+
+
+async def stopped_cluster(nodes: Nodes) -> list[Path]:
+    """Run three brokers with a topic of ten records on each, stop all, and return their directories."""
+    first = await nodes.serve("one", bootstrap=True, stable_seconds=0.3)
+    join = (first.addresses.client,)
+    others = [await nodes.serve(name, join=join, stable_seconds=0.3) for name in ("two", "three")]
+    await three_voters(first)
+    async with Admin(bootstrap_servers=first.addresses.client) as admin:
+        await admin.create_topic("flights", 1, 3)
+        async with Producer(bootstrap_servers=first.addresses.client) as producer:
+            for number in range(10):
+                await producer.send("flights", b"%d" % number)
+    running = [first, *others]
+    await until(lambda: all(has_records(node, 10) for node in running))
+    for node in running:
+        await nodes.stop(node)
+    return [node.config.data_dir for node in running]
+
+
+def has_records(node: Node, count: int) -> bool:
+    (topic,) = node.view.metadata.state_machine.topics() or (None,)
+    if topic is None:
+        return False
+    partition = node.partitions.get(GroupId(topic.group_ids[0]))
+    return partition is not None and partition.high_watermark == count
+
+
+async def test_a_cluster_is_revived_from_one_broker(nodes: Nodes) -> None:
+    one, two, three = await stopped_cluster(nodes)
+    before = read_metadata(three)
+    assert (before.broker_id, before.voters, before.other_brokers) == (3, (1, 2, 3), (1, 2))
+    assert (before.topic_count, before.partition_count) == (1, 1)
+    made = recover_metadata(three, lambda: NEW_ID)
+    assert (made.cluster_id, made.broker_id, made.voters) == (NEW_ID, 3, (3,))
+    assert made.last_index == before.last_index + INDEX_GAP
+    assert made.term > before.term
+    recovered = await nodes.serve("three", stable_seconds=0.3)
+    machine = recovered.view.metadata.state_machine
+    assert recovered.view.metadata.is_leader
+    assert (machine.cluster_id, [node.node_id for node in machine.nodes()]) == (NEW_ID, [1, 2, 3])
+    # a broker of the old cluster is kept out
+    stray = nodes.begin("one", join=(recovered.addresses.client,))
+    refused = await nodes.failure(stray)
+    assert isinstance(refused, RequestError)
+    assert refused.code == pb.WRONG_CLUSTER
+    await nodes.stop(stray)
+    # a survivor joins with the data of its partitions
+    left = leave_cluster(two)
+    assert (left.broker_id, left.cluster_id) == (2, before.cluster_id)
+    back = await nodes.serve("two", join=(recovered.addresses.client,), stable_seconds=0.3)
+    assert (back.view.node_id, back.view.cluster_id) == (2, NEW_ID)
+    await until(lambda: has_records(recovered, 10) and has_records(back, 10))
+    async with Admin(bootstrap_servers=recovered.addresses.client) as admin:
+        await admin.create_topic("later", 1, 1)
+    (later,) = (topic for topic in recovered.view.metadata.state_machine.topics() if topic.name == "later")
+    assert later.group_ids[0] > 1_000_000, "the lost voters may have given the next ids out"
+    async with Producer(bootstrap_servers=recovered.addresses.client) as producer:
+        assert (await (await producer.send("flights", b"10"))).offset == 10
+    with pytest.raises(MetadataRecoveryError, match="in use by another process"):
+        read_metadata(three)
+    assert read_metadata(one).cluster_id == before.cluster_id
+    await three_voters_again(nodes, one, recovered)
+
+
+async def three_voters_again(nodes: Nodes, directory: Path, recovered: Node) -> None:
+    """The last broker joins, too, and votes again."""
+    leave_cluster(directory)
+    await nodes.serve(directory.name, join=(recovered.addresses.client,), stable_seconds=0.3)
+    await three_voters(recovered)
+    assert {recovered.view.metadata.node_of(one) for one in recovered.view.metadata.core.membership.voters} == {1, 2, 3}
+
+
+async def test_a_crash_of_the_recovery_can_be_repeated(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = await nodes.serve("one", bootstrap=True)
+    await nodes.stop(first)
+    directory = first.config.data_dir
+
+    class KilledError(BaseException):
+        pass
+
+    def kill(*arguments: object, **named: object) -> None:
+        raise KilledError
+
+    with monkeypatch.context() as patched:
+        patched.setattr("raftmq.storage.registry.Registry.enter_cluster", kill)
+        with pytest.raises(KilledError):
+            recover_metadata(directory, lambda: "never")
+    assert len(LmdbLogStore(directory).stored_replicas()) == 2
+    assert recover_metadata(directory, lambda: NEW_ID).cluster_id == NEW_ID
+    again = await nodes.serve("one")
+    assert again.view.metadata.state_machine.cluster_id == NEW_ID
+    assert len(LmdbLogStore(directory).stored_replicas()) == 1
+
+
+def test_directories_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(MetadataRecoveryError, match="is not a data directory"):
+        read_metadata(tmp_path)
