@@ -55,7 +55,7 @@ def metadata(
 ) -> None:
     """Make a stopped broker the only voter of a new metadata group, under a new cluster id.
 
-    Without --unsafe the command only shows what metadata the directory holds: of all surviving brokers, use the one
+    Without --unsafe the command only shows the metadata of the directory: of all surviving brokers, use the one
     with the highest term, and among these the highest index. Changes of metadata that it lacks are lost: topics, moves,
     consumer groups. Stop all brokers of the cluster first. See the guide to lost majorities.
     """
@@ -128,7 +128,7 @@ def _lines(found: StoredMetadata) -> list[str]:
     return [
         f"{found.data_dir}: broker {found.broker_id} of cluster {found.cluster_id}",
         f"its metadata ends at term {found.term}, index {found.last_index}, with {topics} and {partitions}",
-        f"metadata voters: {brokers(found.voters) or 'none'}; other brokers: {brokers(found.other_brokers) or 'none'}",
+        f"metadata voters: {brokers(found.voters) or 'none'}, other brokers: {brokers(found.other_brokers) or 'none'}",
     ]
 
 

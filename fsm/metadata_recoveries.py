@@ -15,7 +15,7 @@ from raftmq.fsm.metadata_tables import MetadataTables
 from raftmq.fsm.metadata_views import PartitionView, RecoveryView, ReplicaView
 
 RECOVERIES_PER_PARTITION_MAX: Final = 4
-"""Recoveries of a partition that are remembered. An operator reads them to learn what may be missing, and the latest matter."""
+"""Recoveries of a partition that are remembered. They tell an operator which records may be missing, and the latest matter."""
 ID_GAP: Final = 1_000_000
 """Ids of each kind that lost voters of the metadata may have given out unknown to the kept one."""
 _IDS_PER_BLOCK: Final = 1000

@@ -90,7 +90,7 @@ class RecoveryView(msgspec.Struct, frozen=True):
     log_end_offset: int
     """End of the kept log when the operator decided. Records from here on may be lost."""
     known_end_offset: int
-    """The highest end of any replica's log that was known then, which is a lower bound of what was lost."""
+    """The highest end of any replica's log that was known then, which is a lower bound of the loss."""
     other_node_ids: tuple[int, ...]
     """The nodes of the old group's other replicas."""
     recovered_at_ms: int

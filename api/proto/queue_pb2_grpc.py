@@ -1991,7 +1991,7 @@ class AdminServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListLostPartitions(self, request, context):
-        """Lists the partitions that have lost their majority, with what is known of their replicas, and the recoveries of earlier ones.
+        """Lists the partitions that have lost their majority, with the knowledge about their replicas, and the recoveries of earlier ones.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -2033,7 +2033,7 @@ class AdminServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def DescribeReplicas(self, request, context):
-        """From the metadata leader to another broker, on behalf of ListLostPartitions: what its replicas of these groups hold.
+        """From the metadata leader to another broker, on behalf of ListLostPartitions: the positions of its replicas of these groups.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

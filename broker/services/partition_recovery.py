@@ -42,7 +42,7 @@ _RECOVERY_LEVEL: Final = METADATA_LEVELS[RecoverPartition]
 _RUNNING: Final = (pb.SERVED, pb.STARTING)
 
 Knowledge = Mapping[int, pb.ReplicaKnowledge]
-"""What is known of a partition's replicas, by replica id."""
+"""The knowledge about a partition's replicas, by replica id."""
 
 
 class PartitionRecoveryService:
@@ -71,7 +71,7 @@ class PartitionRecoveryService:
     # ------------------------------------------------------------------------------------------------ replicas here
 
     async def describe_replicas(self, request: pb.DescribeReplicasRequest, call: Call) -> pb.DescribeReplicasResponse:
-        """Return what this node's replicas of the groups hold. A group without a replica here is left out."""
+        """Return the positions of this node's replicas of the groups. A group without a replica here is left out."""
         check_partitions(len(request.group_ids))
         response = pb.DescribeReplicasResponse()
         reasons = {one.key: one for one in self._host.standing.not_served()}
@@ -109,7 +109,7 @@ class PartitionRecoveryService:
     async def list_lost_partitions(
         self, request: pb.ListLostPartitionsRequest, call: Call
     ) -> pb.ListLostPartitionsResponse:
-        """Return the partitions without a majority, and what is known of their replicas.
+        """Return the partitions without a majority, and the knowledge about their replicas.
 
         Raises:
             RequestError: UNKNOWN_TOPIC, or any error of `MetadataLeader`.
@@ -133,7 +133,7 @@ class PartitionRecoveryService:
         return response
 
     async def _ask(self, partitions: Sequence[PartitionView], call: Call) -> dict[int, Knowledge]:
-        """Ask every connected broker for what its replicas of these partitions hold."""
+        """Ask every connected broker for the positions of its replicas of these partitions."""
         by_node: dict[NodeId, list[int]] = {}
         for partition in partitions:
             for replica in _replicas(partition):
@@ -165,7 +165,7 @@ class PartitionRecoveryService:
         }
 
     def _silent(self, replica: ReplicaView) -> pb.ReplicaKnowledge:
-        """Return what is known of a replica whose broker said nothing about it."""
+        """Return the knowledge about a replica whose broker did not describe it."""
         known = pb.ReplicaKnowledge(broker_id=replica.node_id, replica_id=replica.replica_id)
         if replica.is_lost:
             known.condition, known.reason = pb.LOST, "its broker was removed, or its disk was replaced"

@@ -37,7 +37,7 @@ def lost(
     timeout: TimeoutOption = DEFAULT_TIMEOUT,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """List the partitions without a majority of running replicas, with what each replica is known to hold.
+    """List the partitions without a majority of running replicas, with the known positions of each replica.
 
     Such a partition is served again as soon as enough of its brokers are back: start them if that is possible. Only if
     they are gone for good, raftmq partition recover revives it from one replica. Exit code 3 means that there is such a
@@ -79,7 +79,7 @@ def recover(
 
     The partition gets a new group that continues the data of this replica, and then new replicas on other brokers. The
     old group is never served again: its other replicas are deleted when their brokers return. Stop brokers that still
-    run but cannot be reached from the others before. The command shows what may be lost, then asks for confirmation.
+    run but cannot be reached from the others before. The command names the possible loss, then asks for confirmation.
     """
     if not unsafe:
         raise CommandError(
@@ -105,7 +105,7 @@ def recover(
 
 
 def loss_lines(recovery: PartitionRecovery) -> list[str]:
-    """Return sentences that say what a recovery may lose."""
+    """Return sentences about the possible loss of a recovery."""
     others = brokers(recovery.other_broker_ids) or "none"
     end = recovery.log_end_offset
     lines = [

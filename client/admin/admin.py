@@ -661,7 +661,7 @@ class Admin:
         )
 
     async def list_lost_partitions(self, topic: str | None = None) -> LostPartitions:
-        """List the partitions without a majority of running replicas, with what is known of each replica.
+        """List the partitions without a majority of running replicas, with the known positions of each replica.
 
         Such a partition is served again when enough of its brokers are back. The answer also contains the recoveries of earlier ones.
 
@@ -694,7 +694,7 @@ class Admin:
             partition: the number of the partition.
             keep_broker_id: the broker whose replica is kept.
             unsafe: must be True: it says that the loss is accepted.
-            dry_run: change nothing, and return what would be kept and lost.
+            dry_run: change nothing, and return the recovery that it would make.
             group_id: the group to replace, from `LostPartition.group_id`. By default the present one.
 
         Raises:

@@ -29,7 +29,7 @@ _CONDITIONS: Final[dict[int, ReplicaCondition]] = {
 
 @dataclass(frozen=True, slots=True)
 class ReplicaKnowledge:
-    """What is known of one replica of a partition. Without an answer of its broker all positions are 0."""
+    """The knowledge about one replica of a partition. Without an answer of its broker all positions are 0."""
 
     broker_id: int
     condition: ReplicaCondition
