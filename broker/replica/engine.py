@@ -642,6 +642,8 @@ class Engine:
     def _tick(self, replica: Replica[StateMachine], expire_before: float) -> None:
         core = replica.core
         core.tick()
+        if replica.is_doubted:
+            replica.end_doubt()
         if replica.reads.are_waiting:
             replica.reads.expire(expire_before)
         if core.campaign_due:

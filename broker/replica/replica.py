@@ -136,6 +136,8 @@ class Replica(Generic[MachineT]):
         self._host = host
         self.is_closed = False
         """Whether the replica is permanently silent: it is not stepped any more, and it neither sends nor answers."""
+        self.is_doubted = False
+        """Whether a quorum must confirm the leadership after a stall, and the end of that was not seen yet."""
         self.is_dirty = False
         """Whether the replica is in the engine's list for its next pass. Written by the engine, with that list."""
         self.disk: DiskState = IDLE
@@ -233,6 +235,16 @@ class Replica(Generic[MachineT]):
         """Doubt the own leadership after a stall of the process, until a quorum has confirmed it."""
         self.clock.on_doubted()
         self.core.require_confirmation()
+        self.is_doubted = True
+
+    def end_doubt(self) -> None:
+        """Let the leader go on as after progress, if its leadership was doubted and is confirmed.
+
+        During the doubt timers and waiting requests proposed nothing. Without new entries nothing would wake them.
+        """
+        if self.is_doubted and self.is_leader and not self.applier.is_suspended:
+            self.is_doubted = False
+            self._on_progress()
 
     def step(self, message: Message) -> None:
         """Pass a message from a peer to the core."""
@@ -377,6 +389,7 @@ class Replica(Generic[MachineT]):
         """Answer the calls that the change decides, and tell the listeners."""
         self.leaderless_since = None if change.leader_id else self._host.loop.time()
         if change.role is not Role.LEADER:
+            self.is_doubted = False
             self.clock.on_doubted()
             self.proposals.fail_all()
             if change.leader_id:

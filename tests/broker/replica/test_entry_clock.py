@@ -1,5 +1,6 @@
 """A replica with a clock of its own stamps every entry with it (`broker/replica/entry_clock.py`)."""
 
+import asyncio
 import itertools
 
 from raftmq.broker.replica.entry_clock import EntryClock
@@ -119,6 +120,23 @@ async def test_a_stall_and_a_lost_leadership_are_reported_as_doubts():
         cluster.nodes[leader.replica_id].engine.mark_dirty(leader)
         while clock.doubts == before + 1:
             await next_progress([leader])
+
+
+async def test_the_listeners_learn_that_a_doubted_leadership_was_confirmed():
+    """Timers that ended during the doubt proposed nothing. Without new entries nothing else would set them again."""
+    async with EngineCluster(timing=SLOW_TIMING) as cluster:
+        cluster.create_group(7)
+        leader = await cluster.leader(7)
+        await leader.propose([data(0)])[1]
+        seen: list[bool] = []
+        confirmed = asyncio.Event()
+        leader.progress_listeners += [lambda: seen.append(leader.is_leader), confirmed.set]
+        index = leader.core.last_index
+        cluster.nodes[leader.replica_id].engine._on_stall(100.0)
+        assert not leader.is_leader
+        async with asyncio.timeout(10):
+            await confirmed.wait()
+        assert (seen, leader.core.last_index) == ([True], index)
 
 
 async def test_without_a_clock_of_its_own_a_no_op_repeats_the_last_append_time():

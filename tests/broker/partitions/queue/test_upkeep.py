@@ -107,6 +107,25 @@ async def test_a_lease_of_the_new_leader_ends_on_time_while_earlier_ones_are_spa
     await queue.progress_until(lambda: queue.partition.statistics.counts().leased == 0)
 
 
+async def test_what_was_due_while_the_leadership_was_doubted_happens_when_it_is_confirmed(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replica = queue.partition.replica
+    await queue.put(1)
+    await queue.lease(1, 60_000)
+    await queue.put(1, delay=20)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(replica.core), "is_confirmed_leader", property(lambda _: False))
+        replica.require_confirmation()
+        await asyncio.sleep(0.1)
+        replica.end_doubt()
+        assert replica.is_doubted
+    await asyncio.sleep(0.05)
+    assert queue.partition.statistics.counts().ready == 0, "its timer ended during the doubt"
+    replica.end_doubt()
+    await queue.progress_until(lambda: queue.partition.statistics.counts().ready == 1)
+
+
 async def test_the_body_of_a_finished_message_goes_with_its_location(queue: Queue) -> None:
     """A write-back that named the body itself would be refused by the store, and the replica would break."""
     node, key = queue.node, queue.partition.replica.key
