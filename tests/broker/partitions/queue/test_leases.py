@@ -132,7 +132,7 @@ class Insatiable(Waiting):
 async def test_no_more_is_leased_than_limits_allow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While all credit was reserved for a tenant at its limit, a message of another tenant had to wait for it."""
     async with queue_node(tmp_path) as node:
-        queue = await node.queue(**{"tenant.leased.max": "2"})
+        queue = await node.queue(**{"partition.tenant.max.leased": "2"})
         await queue.put(100, tenant="noisy")
         tokens = await queue.lease(2)
         proposed: list[int] = []
