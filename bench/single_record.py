@@ -15,7 +15,8 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
@@ -110,20 +111,27 @@ async def measure_records(cluster: LocalCluster, count: int) -> None:
 
         await timed(send, WARM_UP)
         leader = (await admin.describe_topic("single", ask_leaders=True)).partitions[0].leader_broker_id
-        pids = {"client": os.getpid()} | {
-            f"broker {broker_id}{' (leader)' if broker_id == leader else ''}": cluster.pid(broker_id)
-            for broker_id in cluster.broker_ids
-        }
-        commits = [commits_of(cluster.http_address(broker_id)) for broker_id in cluster.broker_ids]
-        before = {name: usage_of(pid) for name, pid in pids.items()}
-        started = time.perf_counter()
-        times = await timed(send, count)
-        elapsed = time.perf_counter() - started
-        after = {name: usage_of(pid) for name, pid in pids.items()}
-        commits_after = [commits_of(cluster.http_address(broker_id)) for broker_id in cluster.broker_ids]
+        async with measure_processes(cluster, leader, count):
+            times = await timed(send, count)
+    print()
     print(row("", ["p50 ms", "p99 ms"]))
     print(row("one record", in_ms(times)))
-    print()
+
+
+@asynccontextmanager
+async def measure_processes(cluster: LocalCluster, leader: int, count: int) -> AsyncGenerator[None, None]:
+    """Print the table of the work of the client and the brokers within the block, for each of `count` records."""
+    pids = {"client": os.getpid()} | {
+        f"broker {broker_id}{' (leader)' if broker_id == leader else ''}": cluster.pid(broker_id)
+        for broker_id in cluster.broker_ids
+    }
+    commits = [commits_of(cluster.http_address(broker_id)) for broker_id in cluster.broker_ids]
+    before = {name: usage_of(pid) for name, pid in pids.items()}
+    started = time.perf_counter()
+    yield
+    elapsed = time.perf_counter() - started
+    after = {name: usage_of(pid) for name, pid in pids.items()}
+    commits_after = [commits_of(cluster.http_address(broker_id)) for broker_id in cluster.broker_ids]
     print(row("per record", ["cpu ms", "switches", "preempted", "commit ms", "on disk ms", "commits"]))
     total = 0.0
     for number, name in enumerate(pids):
@@ -137,10 +145,11 @@ async def measure_records(cluster: LocalCluster, count: int) -> None:
         if number:
             made, waited, disk = (b - a for a, b in zip(commits[number - 1], commits_after[number - 1], strict=True))
             values += (
-                [f"{waited / made * 1000:.3f}", f"{disk / made * 1000:.3f}", f"{made / count:.2f}"] if made else []
+                [f"{waited / made * 1000:.3f}", f"{disk / made * 1000:.3f}", f"{made / count:.3f}"] if made else []
             )
         print(row(name, values))
-    print(row("all", [f"{total:.3f}", "", "", "", "", f"busy {100 * total / 1000 / (elapsed / count):.0f} %"]))
+    busy = f"busy {100 * total / 1000 / (elapsed / count):.0f} %"
+    print(row("all", [f"{total:.3f}", "", "", f"{count / elapsed:.0f}/s", "", busy]))
 
 
 # ------------------------------------------------------------------------------------------------------------- echoes

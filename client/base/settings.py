@@ -231,6 +231,8 @@ MESSAGE_ERROR_BYTES_MAX: Final = KIB
 """Maximum bytes of the error or the progress that is kept with a message, as on the brokers. Longer texts are cut."""
 ACK_MESSAGES_MAX: Final = 500
 """Maximum number of messages settled by one request to a partition. It leaves half of an entry's work to the leases that travel with it."""
+ACKS_IN_FLIGHT_MAX: Final = 5
+"""Unanswered requests with settlements to one partition. A partition remembers the answers to so many requests of a session."""
 CHAIN_MESSAGES_MAX: Final = ACK_MESSAGES_MAX - 1
 """Maximum number of messages that the acceptance of one message puts: both count as work of one entry."""
 ACK_CHECK_SECONDS: Final = 0.5

@@ -166,14 +166,17 @@ class BrokerLink:
         try:
             if self._waiting or self._wanted != self._granted:
                 self._write()
+            while self._waiting and self._is_writable and self._stream is not None:
+                self._write()
         except Exception as error:  # noqa: BLE001 -- the root of a callback
             self._on_crash(error)
 
     def _write(self) -> None:
+        shipments = self._next_shipments()
         request = pb.QueueStreamRequest(
             messages_limit=self._received + self._wanted,
             bytes_limit=self._received_bytes + (settings.QUEUE_CREDIT_BYTES if self._wanted else 0),
-            goodbye=self._is_leaving,
+            goodbye=self._is_leaving and len(shipments) == len(self._waiting),
         )
         if self._stream is None:
             request.open.CopyFrom(self._make_open())
@@ -184,7 +187,10 @@ class BrokerLink:
                 self._on_end(error)
                 return
             log.debug("queue_stream_opened address=%s", self.address)
-        shipments, self._waiting = self._waiting, []
+        if len(shipments) == len(self._waiting):
+            self._waiting = []
+        else:
+            self._waiting = [shipment for shipment in self._waiting if shipment not in shipments]
         if shipments:
             self._last_correlation_id += 1
             request.correlation_id = self._last_correlation_id
@@ -192,6 +198,13 @@ class BrokerLink:
             self._sent[self._last_correlation_id] = _Sent(shipments, self._loop.time())
         self._granted = self._wanted
         self._is_writable = self._stream.write(request)
+
+    def _next_shipments(self) -> list[Shipment]:
+        """Return the shipments of the next request, at most one for each partition: the answer names partitions."""
+        first: dict[tuple[int, int], Shipment] = {}
+        for shipment in self._waiting:
+            first.setdefault((shipment.ack.topic_id, shipment.ack.partition), shipment)
+        return list(first.values())
 
     def _on_writable(self) -> None:
         self._is_writable = True

@@ -1,8 +1,11 @@
 """Sends settlements to the leaders of their partitions, and repeats them until each has a verdict or its time is over.
 
-Settlements of one turn of the event loop, and those that arrive while a request to their partition is unanswered, travel together. There is
-one request in flight for each partition, under the numbers of a session: a leader that has seen a repeated request returns the first answer.
-Must not know streams (the links do) or renew leases by itself.
+Settlements of one turn of the event loop, and those that arrive while a partition has `settings.ACKS_IN_FLIGHT_MAX` unanswered requests,
+travel together. Requests have the numbers of a session: a leader that has seen a repeated request returns the first answer. Must not know
+streams (the links do) or renew leases by itself.
+
+Invariants: the numbers of a session's unanswered requests are so close together that its partition remembers the answers to all of them, and
+requests go out, and are repeated, in the order of their numbers.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from raftmq.client.base.background import Backoff, cancel_and_wait, spawn
 from raftmq.client.base.error_details import error_from_detail, name_of
 from raftmq.client.base.logs import log
 from raftmq.client.connection.resolver import Resolver
-from raftmq.client.queue.broker_link import BrokerLink, Shipment
+from raftmq.client.queue.broker_link import BrokerLink
 from raftmq.client.queue.leader_call import call_leader, whole_ms
 from raftmq.client.queue.lease import Lease, Verdict
 from raftmq.client.queue.refusals import refusal
@@ -93,20 +96,25 @@ class _Waiting:
 
 
 class _Request:
-    """Settlements of a partition under one number. It is repeated unchanged until it is answered."""
+    """Settlements of a partition. They have one number until they are answered, or until its session is forgotten."""
 
     def __init__(self, owner: _PartitionSettlements, ack: pb.PartitionAck, waiting: list[_Waiting]) -> None:
         self.ack = ack
         self.waiting = waiting
+        self.is_numbered = False
+        self.is_sent = False
+        """Whether a link has it, and will report its answer or its loss."""
         self.may_be_applied = False
         """Whether an attempt was lost, so that a later refusal does not say that nothing was done."""
+        self.is_first_answer_forgotten = False
+        """Whether such an attempt was made under a number whose answer nobody remembers."""
         self._owner = owner
 
     def on_result(self, result: pb.PartitionAckResult) -> None:
         self._owner.on_result(self, result)
 
     def on_lost(self, error: RaftMQError) -> None:
-        self._owner.on_lost(error)
+        self._owner.on_lost(self, error)
 
 
 class ChainSettings(NamedTuple):
@@ -204,7 +212,7 @@ class Settler:
 
 
 class _PartitionSettlements:
-    """The settlements of one partition: those that wait, and the request in flight."""
+    """The settlements of one partition: those that wait, and the requests in flight."""
 
     def __init__(self, settler: Settler, partition: QueuePartition) -> None:
         self.opening: asyncio.Task[None] | None = None
@@ -214,9 +222,11 @@ class _PartitionSettlements:
         """None: it must be opened. `_NO_SESSION`: the partition has too many."""
         self._next_request = 1
         self._waiting: list[_Waiting] = []
-        self._request: _Request | None = None
-        """The request in flight, or the one to repeat."""
+        self._requests: list[_Request] = []
+        """The requests in flight, and those to repeat, in the order in which they were made."""
         self._flush_handle: asyncio.Handle | None = None
+        self._is_retry_scheduled = False
+        """Whether the flush is a repetition after a failure. Nothing is sent before it."""
         self._backoff = Backoff(
             settings.RETRY_BACKOFF_MIN_SECONDS, settings.RETRY_BACKOFF_MAX_SECONDS, settler.resolver.rng
         )
@@ -224,12 +234,12 @@ class _PartitionSettlements:
     @property
     def is_busy(self) -> bool:
         """Return whether a settlement has no verdict."""
-        return bool(self._waiting or self._request)
+        return bool(self._waiting or self._requests)
 
     def add(self, waiting: _Waiting) -> None:
-        """Add a settlement. It is sent at the end of this turn of the event loop, if no request is in flight."""
+        """Add a settlement. It is sent at the end of this turn of the event loop, unless too many requests are in flight."""
         self._waiting.append(waiting)
-        if self._request is None and self._flush_handle is None:
+        if self._flush_handle is None and self._has_room():
             self._flush_handle = self._settler.loop.call_soon(self._flush)
 
     def end_overdue(self, now: float) -> None:
@@ -237,23 +247,25 @@ class _PartitionSettlements:
         late = [waiting for waiting in self._waiting if waiting.deadline <= now]
         if late:
             self._waiting = [waiting for waiting in self._waiting if waiting.deadline > now]
-        if self._request is not None:
-            late += [waiting for waiting in self._request.waiting if waiting.deadline <= now]
+        late += [waiting for request in self._requests for waiting in request.waiting if waiting.deadline <= now]
         for waiting in late:
             waiting.end(
                 RequestTimedOutError(
                     f"no answer to the settlement of message {waiting.settlement.lease.sequence} in time"
                 )
             )
-        if self._request is not None and all(waiting.is_ended for waiting in self._request.waiting):
-            self._request = None  # nobody waits for it: a later answer is ignored
+        # nobody waits for the others: a later answer is ignored
+        self._requests = [
+            request for request in self._requests if not all(waiting.is_ended for waiting in request.waiting)
+        ]
         self._continue()
 
     def end(self, error: RaftMQError) -> None:
         """End everything."""
-        for waiting in (*self._waiting, *(self._request.waiting if self._request is not None else ())):
+        in_flight = [waiting for request in self._requests for waiting in request.waiting]
+        for waiting in (*in_flight, *self._waiting):
             waiting.end(error)
-        self._waiting, self._request = [], None
+        self._waiting, self._requests = [], []
         if self._flush_handle is not None:
             self._flush_handle.cancel()
 
@@ -276,8 +288,6 @@ class _PartitionSettlements:
         finally:
             self.opening = None
         self._next_request = 1
-        if self._request is not None and self._session is not None:
-            self._renumber(self._request)
         if self.is_busy:
             self._flush_after(0.0 if self._session is not None else self._backoff.next_seconds())
 
@@ -316,29 +326,64 @@ class _PartitionSettlements:
         loop = self._settler.loop
         self._flush_handle = loop.call_later(seconds, self._flush) if seconds else loop.call_soon(self._flush)
 
+    def _retry_after(self, seconds: float) -> None:
+        """Repeat lost and refused requests. All those of one broken stream are repeated together."""
+        self._is_retry_scheduled = True
+        self._flush_after(seconds)
+
     def _flush(self) -> None:
         self._flush_handle = None
+        self._is_retry_scheduled = False
         try:
             self._send()
         except Exception as error:  # noqa: BLE001 -- the root of a callback
             self._settler.on_crash(error)
 
     def _send(self) -> None:
-        if self._session is None:
-            self.open_session()
-            return
-        while self._request is None:
-            if not self._waiting:
-                self._continue()
+        """Send the requests that are not sent, and make others of the settlements that wait."""
+        for request in list(self._requests):
+            if not request.is_sent and not self._ship(request):
                 return
-            self._request = self._make_request()
+        while self._waiting and self._has_room():
+            if self._session is None:
+                self.open_session()
+                return
+            made = self._make_request()
+            if made is None:
+                continue
+            self._requests.append(made)
+            if not self._ship(made):
+                return
+        if not self.is_busy:
+            self._settler.record_idle()
+
+    def _has_room(self) -> bool:
+        """Return whether there may be one more request in flight."""
+        requests = self._requests
+        if not requests:
+            return True
+        if any(not request.is_numbered or request.ack.session != self._session for request in requests):
+            return False  # those of an earlier session get their numbers first
+        span = self._next_request - min(request.ack.request for request in requests) if self._session else 0
+        return max(len(requests), span) < settings.ACKS_IN_FLIGHT_MAX
+
+    def _ship(self, request: _Request) -> bool:
+        """Hand a request to the link to the leader. Return whether later ones may follow now."""
+        if not request.is_numbered:
+            if self._session is None:
+                self.open_session()
+                return False
+            self._number(request)
         link = self._settler.link(self._partition)
         if link is not None:
-            link.ship(self._request)
-        elif any(info.topic_id == self._partition.topic_id for info in self._settler.resolver.topics.values()):
-            self._flush_after(self._backoff.next_seconds())
+            request.is_sent = True
+            link.ship(request)
+            return True
+        if any(info.topic_id == self._partition.topic_id for info in self._settler.resolver.topics.values()):
+            self._retry_after(self._backoff.next_seconds())
         else:
             self._give_up(UnknownTopicError("the topic was deleted, and its messages with it"))
+        return False
 
     def _make_request(self) -> _Request | None:
         """Return the next request. None: the oldest settlements cannot be sent together, and the next request has fewer of them."""
@@ -357,9 +402,7 @@ class _PartitionSettlements:
             error.__cause__ = defect
             self._refuse(taken, error)
             return None
-        request = _Request(self, ack, taken)
-        self._renumber(request)
-        return request
+        return _Request(self, ack, taken)
 
     def _take_waiting(self) -> list[_Waiting]:
         """Remove and return the oldest settlements, as many as one request carries."""
@@ -371,48 +414,61 @@ class _PartitionSettlements:
         del self._waiting[:count]
         return taken
 
-    def _renumber(self, request: _Request) -> None:
+    def _number(self, request: _Request) -> None:
         """Put a request under the next number of the session."""
-        request.ack.session = self._session or _NO_SESSION
+        request.is_numbered = True
+        request.ack.session, request.ack.request = self._session or _NO_SESSION, 0
         if request.ack.session:
             request.ack.request = self._next_request
             self._next_request += 1
 
     # ----------------------------------------------------------------------------------------------------------- answers
 
-    def on_result(self, request: Shipment, result: pb.PartitionAckResult) -> None:
+    def on_result(self, request: _Request, result: pb.PartitionAckResult) -> None:
         """Handle the answer to a request."""
-        if request is not self._request or self._request is None:
+        if request not in self._requests:
             return
+        request.is_sent = False
         if result.HasField("error"):
-            self._on_refused(self._request, error_from_detail(result.error))
+            self._on_refused(request, error_from_detail(result.error))
             return
         self._backoff.reset()
-        ack, done, self._request = self._request.ack, self._request.waiting, None
+        self._requests.remove(request)
+        ack, done = request.ack, request.waiting
         codes, granted = codes_of(result, len(done)), granted_of(ack, result)
+        is_doubtful = request.may_be_applied and (request.is_first_answer_forgotten or not ack.session)
         for waiting, code, granted_ms in zip(done, codes, granted, strict=True):
-            lease = waiting.settlement.lease
-            lease.on_granted(granted_ms)
-            waiting.end(_verdict_of(code, lease))
+            settlement = waiting.settlement
+            settlement.lease.on_granted(granted_ms)
+            if is_doubtful and code == pb.LEASE_LOST and settlement.operation != pb.RENEW:
+                code = pb.LEASE_UNKNOWN  # the newer lease may follow from this settlement
+            waiting.end(_verdict_of(code, settlement.lease))
         self._continue()
 
     def _on_refused(self, request: _Request, error: RaftMQError) -> None:
         if isinstance(error, UnknownSessionError):
             # The tokens alone now decide: a settlement that was applied under the old session is reported as unknown.
-            self._session = None
-            self.open_session()
+            request.is_numbered = False
+            request.is_first_answer_forgotten |= request.may_be_applied
+            if request.ack.session == self._session:
+                self._session = None
+                self.open_session()
+            else:
+                self._continue()
         elif isinstance(error, NotLeaderError):
             has_better = self._settler.resolver.on_not_leader(self._partition.group_id, error)
-            self._flush_after(0.0 if has_better and not self._backoff.failures else self._backoff.next_seconds())
+            if not self._is_retry_scheduled:
+                is_first = has_better and not self._backoff.failures
+                self._retry_after(0.0 if is_first else self._backoff.next_seconds())
         elif error.outcome is Outcome.UNKNOWN:
             request.may_be_applied = True
-            self.repeat(error)
+            self._repeat(error)
         elif _is_final(request, error):
-            self._request = None
+            self._requests.remove(request)
             self._end_refused(request, error)
             self._continue()
         else:
-            self.repeat(error)
+            self._repeat(error)
 
     def _end_refused(self, request: _Request, error: RaftMQError) -> None:
         """End the settlements of a request that was refused. They are first tried alone if the refusal may concern one of them."""
@@ -431,29 +487,30 @@ class _PartitionSettlements:
             waiting.is_alone = True
         self._waiting[:0] = [waiting for waiting in refused if not waiting.is_ended]
 
-    def on_lost(self, error: RaftMQError) -> None:
-        """Handle the end of a stream before the answer."""
+    def on_lost(self, request: _Request, error: RaftMQError) -> None:
+        """Handle the end of a stream before the answer to a request."""
         if isinstance(error, UnknownTopicError):
             self._give_up(error)
-            return
-        if self._request is not None and error.outcome is Outcome.UNKNOWN:
-            self._request.may_be_applied = True
-        self.repeat(error)
+        elif request in self._requests:
+            request.is_sent = False
+            request.may_be_applied |= error.outcome is Outcome.UNKNOWN
+            self._repeat(error)
 
     def _give_up(self, error: UnknownTopicError) -> None:
         """End everything, because the topic was deleted."""
         self.end(error)
         self._settler.record_idle()
 
-    def repeat(self, error: RaftMQError) -> None:
-        """Send the request in flight again, under its number."""
-        if self._request is not None:
+    def _repeat(self, error: RaftMQError) -> None:
+        """Send the requests that were lost or refused again, under their numbers."""
+        if not self._is_retry_scheduled:
             log.debug("settlements_repeated partition=%d error_code=%s", self._partition.partition, name_of(error))
-            self._flush_after(max(self._backoff.next_seconds(), error.retry_after_ms / 1000))
+            self._retry_after(max(self._backoff.next_seconds(), error.retry_after_ms / 1000))
 
     def _continue(self) -> None:
-        if self._waiting and self._request is None:
-            if self._flush_handle is None:
+        is_unsent = any(not request.is_sent for request in self._requests)
+        if is_unsent or (self._waiting and self._has_room()):
+            if self._flush_handle is None and self.opening is None:
                 self._flush_handle = self._settler.loop.call_soon(self._flush)
         elif not self.is_busy:
             self._settler.record_idle()

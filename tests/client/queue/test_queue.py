@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from zlib import crc32
 
 import pytest
@@ -958,3 +959,116 @@ async def test_a_message_refuses_another_event_loop_and_remains_held(
     await asyncio.to_thread(elsewhere)
     await message.ack()
     assert await queue.get(wait_ms=0) is None
+
+
+# ------------------------------------------------------------------------------------------------- settlements in flight
+
+
+async def settled_one_by_one(cluster: FakeCluster, messages: list[Message], count: int) -> list[asyncio.Future[None]]:
+    """Accept messages while answers are held back, each in a request of its own as long as there may be one more. `count`: these."""
+    cluster.held_answers = cluster.held_answers or []
+    settling: list[asyncio.Future[None]] = []
+    for number, message in enumerate(messages, 1):
+        settling.append(asyncio.ensure_future(message.ack()))
+        wanted = len(cluster.acks) + 1
+        if number <= count:
+            await cluster.wait_queue(partial(_has_acks, cluster, wanted))
+    return settling
+
+
+def _has_acks(cluster: FakeCluster, count: int) -> bool:
+    return len(cluster.acks) >= count
+
+
+def numbers(cluster: FakeCluster) -> list[int]:
+    return [ack.request for ack in cluster.acks]
+
+
+async def test_five_requests_with_settlements_are_in_flight_and_further_settlements_travel_together(
+    queue: Queue, cluster: FakeCluster
+) -> None:
+    await queue.put_many(b"%d" % n for n in range(8))
+    messages = await queue.get_many(max_messages=8)
+    settling = await settled_one_by_one(cluster, messages, settings.ACKS_IN_FLIGHT_MAX)
+    await asyncio.sleep(0.05)
+    assert numbers(cluster) == [1, 2, 3, 4, 5]
+    cluster.release_answers(1)
+    await cluster.wait_queue(lambda: len(cluster.acks) == 6)
+    assert [done.done() for done in settling] == [True] + [False] * 7
+    cluster.release_answers()
+    await asyncio.gather(*settling)
+    assert numbers(cluster) == [1, 2, 3, 4, 5, 6]
+    assert sum(cluster.acks[5].counts) == 3
+
+
+async def test_no_request_is_sent_whose_number_makes_a_partition_forget_an_unanswered_one(
+    queue: Queue, cluster: FakeCluster
+) -> None:
+    await queue.put_many(b"%d" % n for n in range(6))
+    messages = await queue.get_many(max_messages=6)
+    settling = await settled_one_by_one(cluster, messages, settings.ACKS_IN_FLIGHT_MAX)
+    assert cluster.held_answers is not None
+    oldest = cluster.held_answers.pop(0)
+    cluster.release_answers(4)
+    await asyncio.gather(*settling[1:5])
+    await asyncio.sleep(0.05)
+    assert numbers(cluster) == [1, 2, 3, 4, 5]
+    cluster.held_answers.append(oldest)
+    cluster.release_answers()
+    await asyncio.gather(*settling)
+    assert numbers(cluster) == [1, 2, 3, 4, 5, 6]
+
+
+async def test_all_requests_whose_answers_are_lost_are_repeated_in_order_under_their_numbers(
+    queue: Queue, cluster: FakeCluster
+) -> None:
+    fake = cluster.topics["jobs"].partitions[0].queue
+    await queue.put_many(b"%d" % n for n in range(7))
+    messages = await queue.get_many(max_messages=7)
+    settling = await settled_one_by_one(cluster, messages, settings.ACKS_IN_FLIGHT_MAX)
+    cluster.lose_answers()
+    await asyncio.gather(*settling)
+    assert numbers(cluster) == [1, 2, 3, 4, 5, 1, 2, 3, 4, 5, 6]
+    assert [ack.first_sequences[0] for ack in cluster.acks[:5]] == [
+        ack.first_sequences[0] for ack in cluster.acks[5:10]
+    ]
+    assert fake.settled == [("ACCEPT", n) for n in range(7)]
+
+
+async def test_refused_requests_follow_a_new_leader_in_order(queue: Queue, cluster: FakeCluster) -> None:
+    fake = cluster.topics["jobs"].partitions[0].queue
+    await queue.put_many(b"%d" % n for n in range(4))
+    messages = await queue.get_many(max_messages=4)
+    settling = await settled_one_by_one(cluster, messages[:1], 1)
+    async with cluster.silence():
+        cluster.move_leader("jobs", 0, 3, is_announced=False)
+        settling += await settled_one_by_one(cluster, messages[1:], 3)
+        cluster.release_answers()
+        await asyncio.gather(*settling)
+    assert fake.settled == [("ACCEPT", n) for n in range(4)]
+
+
+async def test_requests_of_a_forgotten_session_are_renumbered_and_their_doubt_is_told(
+    queue: Queue, cluster: FakeCluster
+) -> None:
+    """A settlement that was applied, and whose answer was lost with its session, must not be called too late."""
+    fake = cluster.topics["jobs"].partitions[0].queue
+    await queue.put_many([b"accepted", b"released", b"not applied"])
+    accepted, released, other = await queue.get_many(max_messages=3)
+    cluster.held_answers = []
+    settling = [asyncio.ensure_future(accepted.ack()), asyncio.ensure_future(released.release(delay_ms=0))]
+    await cluster.wait_queue(lambda: len(fake.settled) == 2)
+    async with Queue("jobs", bootstrap_servers=cluster.bootstrap_servers) as second:
+        again = await got(second)
+        assert (again.value, again.attempt) == (b"released", 2)
+        fake.sessions.clear()
+        cluster.lose_answers()
+        settling.append(asyncio.ensure_future(other.ack()))
+        outcomes = await asyncio.gather(*settling, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [
+            errors.LeaseUnknownError,
+            errors.LeaseUnknownError,
+            type(None),
+        ]
+        await again.ack()
+    assert {ack.session for ack in cluster.acks} >= {1, 2}

@@ -216,6 +216,8 @@ class FakeCluster:
         self.losses = FakeLosses()
         self._watchers: set[asyncio.Queue[None]] = set()
         self.queue_streams: dict[FakeStream, None] = {}
+        self.held_answers: list[tuple[FakeStream, pb.QueueStreamResponse]] | None = None
+        """Answers to settlements, which were applied, until `release_answers`. None: they are not held back."""
         self.queue_changed = asyncio.Condition()
         self.stream_requests: list[tuple[int, pb.QueueStreamRequest]] = []
         self.queue_polls: list[tuple[int, pb.QueuePollRequest]] = []
@@ -275,6 +277,20 @@ class FakeCluster:
     async def _notify_queues(self) -> None:
         async with self.queue_changed:
             self.queue_changed.notify_all()
+
+    def release_answers(self, count: int | None = None) -> None:
+        """Send answers that are held back: so many, or all, and from then on every answer."""
+        held = self.held_answers or []
+        released = held[:count] if count is not None else held
+        self.held_answers = held[count:] if count is not None else None
+        for stream, response in released:
+            stream.responses.put_nowait(response)
+
+    def lose_answers(self) -> None:
+        """Break the streams whose answers are held back. Later answers are sent."""
+        held, self.held_answers = self.held_answers or [], None
+        for stream in dict.fromkeys(stream for stream, _ in held):
+            stream.break_off()
 
     async def wait_queue(self, is_true: Callable[[], bool]) -> None:
         """Wait until a queue has changed to some state."""

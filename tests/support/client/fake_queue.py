@@ -373,7 +373,11 @@ class FakeStream:
             if results is None:
                 self.break_off()
                 return
-            self.responses.put_nowait(pb.QueueStreamResponse(correlation_id=request.correlation_id, results=results))
+            answer = pb.QueueStreamResponse(correlation_id=request.correlation_id, results=results)
+            if self.broker.cluster.held_answers is None:
+                self.responses.put_nowait(answer)
+            else:
+                self.broker.cluster.held_answers.append((self, answer))
         self.broker.cluster.serve_queues()
         if request.goodbye:
             self.end()
