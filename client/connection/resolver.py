@@ -106,6 +106,8 @@ class Resolver:
         self._endings: dict[asyncio.Task[None], None] = {}
         """Connections that are being closed."""
         self._broker_addresses: dict[int, str] = {}
+        self._successors: dict[int, int] = {}
+        """Group that was replaced -> the group that serves its partition now."""
         self._leaders: dict[int, Leader] = {}
         self._refused: set[str] = set()
         """Addresses at which another cluster answered, until our cluster reports a broker there."""
@@ -169,7 +171,7 @@ class Resolver:
 
     def leader(self, group_id: int) -> Leader | None:
         """Return the leader of the group, or None if no leader with an address is known."""
-        leader = self._leaders.get(group_id)
+        leader = self._leaders.get(self._present(group_id))
         if leader is None or leader.broker_id not in self._broker_addresses:
             return None
         return leader
@@ -180,7 +182,11 @@ class Resolver:
         If it is, a broker that denies it is behind, or belongs to another cluster that reuses an old address.
         """
         info = self.topics.get(topic)
-        return info is not None and group_id in info.group_ids
+        return info is not None and self._present(group_id) in info.group_ids
+
+    def _present(self, group_id: int) -> int:
+        """Return the group that serves the partition now. After the recovery of a partition, callers still name the group that it had."""
+        return self._successors.get(group_id, group_id)
 
     def address(self, leader: Leader) -> str:
         """Return the address of the leader's broker."""
@@ -266,7 +272,7 @@ class Resolver:
             return False
         if error.leader_address and error.leader_broker_id not in self._broker_addresses:
             self._broker_addresses[error.leader_broker_id] = error.leader_address
-        changed = self._learn_leader(group_id, Leader(error.leader_broker_id, error.leader_epoch))
+        changed = self._learn_leader(self._present(group_id), Leader(error.leader_broker_id, error.leader_epoch))
         if changed:
             self._notify()
         return changed
@@ -409,12 +415,14 @@ class Resolver:
         if update.has_brokers or update.is_full:
             self._broker_addresses = {broker.broker_id: broker.address for broker in update.brokers if broker.address}
             self._refused.difference_update(self._broker_addresses.values())  # another cluster there may be gone again
+        before = self.topics
         if update.is_full:
             self.topics = {}
         deleted = set(update.deleted_topic_ids)
         if deleted:
             self.topics = {name: info for name, info in self.topics.items() if info.topic_id not in deleted}
         for topic in update.topics:
+            self._learn_successors(before.get(topic.name), topic)
             self._learn_topic(topic)
         for leader in update.leaders:
             self._learn_leader(leader.group_id, Leader(leader.broker_id, leader.leader_epoch))
@@ -443,8 +451,20 @@ class Resolver:
             ending.add_done_callback(self._endings.pop)
             log.debug("connection_dropped address=%s", address)
 
+    def _learn_successors(self, known: TopicInfo | None, topic: pb.Topic) -> None:
+        """Learn which groups of a topic were replaced, as the recovery of a partition without a majority does."""
+        if known is None or known.topic_id != topic.topic_id:
+            return
+        for partition in topic.partitions:
+            old = known.group_ids[partition.partition] if partition.partition < known.partition_count else 0
+            if 0 < old < partition.group_id:
+                successors = {one: partition.group_id if two == old else two for one, two in self._successors.items()}
+                successors[old] = partition.group_id
+                self._successors = dict(list(successors.items())[-settings.DELETED_LEADERS_MAX :])
+
     def _learn_topic(self, topic: pb.Topic) -> None:
         known = self.topics.get(topic.name)
+        self._learn_successors(known, topic)
         if known is not None and (known.topic_id, known.partition_count) > (topic.topic_id, len(topic.partitions)):
             return  # an older incarnation, or an older state of it: partitions are only ever added
         partitions = sorted(topic.partitions, key=lambda partition: partition.partition)

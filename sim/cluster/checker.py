@@ -19,6 +19,7 @@ from raftmq.broker.replica.replica import Replica
 from raftmq.errors import InvariantError
 from raftmq.fsm.log_commands import TrimLog, decode_command
 from raftmq.fsm.log_partition import LogPartition
+from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.metadata_commands import decode_command as decode_metadata_command
 from raftmq.fsm.queue.partition import QueuePartition
 from raftmq.fsm.state_machine import StateMachine
@@ -28,7 +29,7 @@ from raftmq.raft.messages import AppendRequest, AppendResponse, Message, VoteReq
 from raftmq.raft.ready import Appended, AppendWork, Role, RoleChange
 from raftmq.storage.errors import CommitFailedError, DamagedReplicaError, ReplicaStorageError
 from raftmq.storage.log_store import ReplicaKey
-from raftmq.types import GroupId
+from raftmq.types import METADATA_GROUP_ID, GroupId
 
 from sim.cluster.cluster import Cluster, Process
 from sim.cluster.invariants.acknowledged import Acknowledged
@@ -55,6 +56,7 @@ from sim.cluster.invariants.queue_rows import DurableQueue, check_bodies, living
 from sim.cluster.invariants.queue_state import QueueStates, check_gate
 from sim.cluster.invariants.queue_turns import FairTurns
 from sim.cluster.invariants.reads import CommittedReads
+from sim.cluster.invariants.recoveries import Recoveries
 from sim.cluster.invariants.replica_state import ReplicaStates
 from sim.cluster.invariants.retention import Retention, check_stamp
 from sim.cluster.invariants.served import (
@@ -107,6 +109,7 @@ class Checker:
         self.clocks_found_wrong = 0
         """Number of looks at which a broker knew that its clock was wrong."""
         self._stale_leaders = StaleLeaders()
+        self.recoveries = Recoveries()
         self._commands: dict[tuple[int, int], None] = {}
         """(group, index) of the commands that were checked."""
         self.on_retention: Callable[[int, int], None] = lambda group_id, before: None
@@ -245,6 +248,7 @@ class Checker:
         supervisor.record_failure = watched_failure
 
     def _watch_group(self, process: Process, replica: Replica[StateMachine]) -> None:
+        self._find_origin(process, replica.group_id)
         watched: Any = replica
         apply, propose = replica.apply, replica.propose
         applied = AppliedOnce(replica)
@@ -265,6 +269,21 @@ class Checker:
         watched.apply = watched_apply
         watched.propose = watched_propose
 
+    def _find_origin(self, process: Process, group_id: int) -> None:
+        """Learn which group this one replaces, if it does."""
+        metadata = process.node.engine.replicas.get(METADATA_GROUP_ID) if process.node is not None else None
+        machine = metadata.state_machine if metadata is not None else None
+        recovery = machine.recovery(group_id) if isinstance(machine, Metadata) else None
+        if recovery is not None:
+            self.recoveries.on_replaced(recovery.old_group_id, group_id)
+            self.committed.recovered[self.recoveries.origin(group_id)] = None
+
+    def origin(self, group_id: int) -> int:
+        """Return the first group of the partition that a group serves, whatever broker knows it."""
+        for process in self._cluster.running():
+            self._find_origin(process, group_id)
+        return self.recoveries.origin(group_id)
+
     def _watch_queue(self, process: Process, replica: Replica[StateMachine], machine: QueuePartition) -> None:
         group_id = replica.group_id
         vars(machine)["group_id"] = group_id  # for `watch_turns`
@@ -278,7 +297,7 @@ class Checker:
     def _on_proposed(self, replica: Replica[StateMachine], appended: Appended) -> None:
         now_ms = self._cluster.true_ms
         for entry in appended.entries:
-            self._proposed_ms[replica.group_id, entry.term, entry.index] = now_ms
+            self._proposed_ms[self.recoveries.origin(replica.group_id), entry.term, entry.index] = now_ms
             if isinstance(replica.state_machine, QueuePartition):
                 self._queue_clocks.on_proposed(replica.group_id, entry, now_ms)
             elif entry.kind is EntryKind.DATA:
@@ -291,19 +310,20 @@ class Checker:
                 self.committed.on_applied(replica.group_id, replica.replica_id, entry, has_records=False)
                 self._queue_clocks.on_applied(replica.group_id, entry)
             return
+        group_id = self.recoveries.origin(replica.group_id)
         for entry in entries:
-            if self.committed.on_applied(replica.group_id, replica.replica_id, entry):
-                batch = self.committed.batch_at(replica.group_id, entry.base_offset)
-                self.exactly_once.on_committed(replica.group_id, batch)
-                self.definite_failures.on_committed(replica.group_id, batch)
-                proposed_ms = self._proposed_ms.get((replica.group_id, entry.term, entry.index), self._cluster.true_ms)
-                self.retention.on_committed(replica.group_id, entry.next_offset, proposed_ms)
+            if self.committed.on_applied(group_id, replica.replica_id, entry):
+                batch = self.committed.batch_at(group_id, entry.base_offset)
+                self.exactly_once.on_committed(group_id, batch)
+                self.definite_failures.on_committed(group_id, batch)
+                proposed_ms = self._proposed_ms.get((group_id, entry.term, entry.index), self._cluster.true_ms)
+                self.retention.on_committed(group_id, entry.next_offset, proposed_ms)
             elif entry.kind is EntryKind.COMMAND:
                 self._on_command(replica, entry)
 
     def _on_command(self, replica: Replica[StateMachine], entry: Entry) -> None:
         """Check a committed command when the first replica applies it."""
-        group_id = replica.group_id
+        group_id = self.recoveries.origin(replica.group_id)
         if (group_id, entry.index) in self._commands:
             return
         self._commands[group_id, entry.index] = None
@@ -339,6 +359,7 @@ class Checker:
     def _on_leader(self, replica: Replica[StateMachine], change: RoleChange) -> None:
         self.leaders_elected += 1
         self._cluster.trace(f"r{replica.replica_id} leads g{replica.group_id} in term {change.term}")
+        self.recoveries.on_leader(replica.group_id, replica.replica_id)
         self._elections.setdefault(replica.group_id, ElectionSafety()).on_leader(replica.replica_id, change.term)
 
     def _on_broken(self, process: Process, replica: Replica[StateMachine], error: Exception) -> None:

@@ -7,9 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from raftmq.broker.base.request_error import RequestError
-from raftmq.fsm.feature_levels import NEWCOMER_LEVEL
+from raftmq.fsm.feature_levels import METADATA_LEVELS, NEWCOMER_LEVEL
+from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.metadata_commands import (
     MetadataCommand,
+    RecoverPartition,
     RemoveNode,
     ReplaceReplica,
     SetBalancing,
@@ -20,7 +22,7 @@ from raftmq.fsm.metadata_commands import (
 )
 from raftmq.fsm.metadata_views import PartitionView
 from raftmq.raft.entry import Entry, EntryKind, Proposal
-from raftmq.types import METADATA_GROUP_ID
+from raftmq.types import METADATA_GROUP_ID, GroupId
 
 from sim.cluster.checker import Checker
 from sim.cluster.cluster import HOUR_MS, Cluster, Machine, Process, SimNode
@@ -36,6 +38,9 @@ WRONG_CLOCKS_MS = (0, 5_000, 25 * HOUR_MS, 200 * HOUR_MS, 40 * 24 * HOUR_MS)
 """Possible errors of the one wrong clock, ahead or behind."""
 SLEEPS_MAX = 3
 """Maximum number of sleeps. Their sum stays below the time for which consumer groups are remembered."""
+RECOVERY_LEVEL = METADATA_LEVELS[RecoverPartition]
+RECOVERED_TERM = 10_000
+"""A term above all of a run."""
 _REPEAT_SECONDS = 0.4
 """Time after which an operator repeats a command."""
 _SLOW = 5.0
@@ -345,6 +350,92 @@ class Nemesis:
         if process is not None:
             self._propose(process, RemoveNode(node_id, is_forced=True))
         self._loop.after(_REPEAT_SECONDS, None, self._go_on_removing, machine, node_id)
+
+    def _recover(self) -> None:
+        """Let a partition lose its majority, and keep a replica that has all that was ever applied. So nothing acknowledged is lost."""
+        process = self._metadata_leader()
+        if process is None or process.node is None:
+            return
+        metadata = process.node.view.metadata.state_machine
+        if metadata.feature_level < RECOVERY_LEVEL:
+            return
+        partitions = self._partitions(process)
+        self._rng.shuffle(partitions)
+        for partition in partitions:
+            kept = self._keepable(process, partition)
+            if kept is not None:
+                others = [machine for machine in self._holders(partition) if machine is not kept[0]]
+                self._did("recover", f"g{partition.group_id} from r{kept[1]} on {kept[0].name}")
+                for machine in others:
+                    self._cluster.crash(machine, is_power_cut=self._rng.random() < 0.5)
+                    machine.is_barred = True
+                self._go_on_recovering(partition.group_id, kept[1], others)
+                return
+
+    def _holders(self, partition: PartitionView) -> list[Machine]:
+        node_ids = {replica.node_id for replica in partition.replicas + partition.retiring}
+        return [
+            machine
+            for machine in self._cluster.machines.values()
+            if machine.node is not None and int(machine.node.view.node_id) in node_ids
+        ]
+
+    def _keepable(self, process: Process, partition: PartitionView) -> tuple[Machine, int] | None:
+        """Return a machine whose replica can be kept, and the replica, if the metadata keeps its majority meanwhile."""
+        holders = self._holders(partition)
+        is_whole = len(holders) == len(partition.replicas) and not partition.is_unsettled
+        if not is_whole or len(holders) < 2 or any(machine.is_barred for machine in self._cluster.machines.values()):
+            return None
+        origin = self._checker.recoveries.origin(partition.group_id)
+        voters = process.node.view.metadata.core.membership.voters if process.node is not None else ()
+        for machine in holders:
+            node = machine.node
+            replica = node.engine.replicas.get(GroupId(partition.group_id)) if node is not None else None
+            if node is None or replica is None or not isinstance(replica.state_machine, LogPartition):
+                continue
+            down = {
+                int(other.node.view.metadata.replica_id)
+                for other in holders
+                if other is not machine and other.node is not None and other.node._metadata.replica is not None
+            }
+            staying = [
+                one
+                for one in self._running()
+                if one.node is not None
+                and one.node._metadata.replica is not None
+                and int(one.node._metadata.replica.replica_id) in voters
+                and int(one.node._metadata.replica.replica_id) not in down
+            ]
+            is_victim = machine is self._victim and self._may_lose()
+            has_all = replica.core.applied_index >= self._checker.committed.last_index(origin)
+            if has_all and not is_victim and not replica.is_closed and 2 * len(staying) > len(voters):
+                return machine, int(replica.replica_id)
+        return None
+
+    def _go_on_recovering(self, group_id: int, replica_id: int, others: list[Machine]) -> None:
+        """Repeat the command until metadata has the recovery or can have it no more. Then let the others return."""
+        process = self._metadata_leader()
+        node = process.node if process is not None else None
+        metadata = node.view.metadata.state_machine if node is not None else None
+        partition = metadata.partition(group_id) if metadata is not None else None
+        if process is not None and metadata is not None and partition is None:
+            recovery = metadata.recovery_from(group_id, replica_id)
+            if recovery is not None:
+                self._checker.recoveries.on_recovered(group_id, recovery.group_id)
+                self._trace(f"g{group_id} is replaced by g{recovery.group_id}")
+            self._let_return(others)
+            return
+        if process is not None and metadata is not None and partition is not None:
+            if not any(one.replica_id == replica_id and not one.is_lost for one in partition.replicas):
+                self._let_return(others)  # the replica was replaced in the meantime
+                return
+            self._propose(process, RecoverPartition(group_id, replica_id, RECOVERED_TERM, 0, 0, metadata.revision))
+        self._loop.after(_REPEAT_SECONDS, None, self._go_on_recovering, group_id, replica_id, others)
+
+    def _let_return(self, others: list[Machine]) -> None:
+        for machine in others:
+            machine.is_barred = False
+            self._loop.after(self._rng.uniform(0.1, 2.0), None, self._cluster.start, machine)
 
     def _stale_copy(self) -> None:
         """Copy the victim's disk, restart its broker, and later restore the copy, which lacks data acknowledged since then."""

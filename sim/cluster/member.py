@@ -131,12 +131,18 @@ class Member:
     def has_all(self, ends: Mapping[int, int]) -> bool:
         """Return whether the member holds every partition of its topics and has read each to its end in `ends`."""
         positions = self.positions
-        return all(positions.get(target.group_id, -1) >= ends[target.group_id] for target in self._targets.values())
+        return all(
+            positions.get(self._origin(target), -1) >= ends[self._origin(target)] for target in self._targets.values()
+        )
 
     @property
     def positions(self) -> dict[int, int]:
         """Map from the Raft group of each held partition to the next offset to read."""
-        return {self._targets[part].group_id: held.position for part, held in self._held.items()}
+        return {self._origin(self._targets[part]): held.position for part, held in self._held.items()}
+
+    def _origin(self, target: LeaderTarget) -> int:
+        """Return the group under which the checker knows a partition."""
+        return self._checker.origin(target.group_id)
 
     # ------------------------------------------------------------------------------------------------ heartbeats
 
@@ -262,7 +268,7 @@ class Member:
         for result in answer.partitions:
             _raise_error(result)
             for record in _records(self._targets[part], result, held.position):
-                self._checker.judge(self._checker.reads.on_read, self._targets[part].group_id, record)
+                self._checker.judge(self._checker.reads.on_read, self._origin(self._targets[part]), record)
                 held.position = record.offset + 1
 
     async def _commit(self, part: Part) -> None:

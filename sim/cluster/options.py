@@ -106,6 +106,9 @@ class Options:
     all_down: int = 0
     """All machines are without power for hours. Only runs with queues draw it."""
 
+    recover: int = 0
+    """A partition loses its majority, and an operator revives it from one replica. The others return afterwards."""
+
     def weights(self) -> dict[str, int]:
         """Return the present faults with their weights."""
         return {name: int(getattr(self, name)) for name in FAULTS if getattr(self, name)}
@@ -122,7 +125,7 @@ class Options:
 FAULTS = (
     "kill", "power_cut", "kill_all", "stop", "freeze", "isolate", "one_way", "split", "clog", "break_streams", "slow_disk",
     "stall_disk", "full_disk", "full_map", "clock_jump", "wrong_clock", "sleep_all", "replace_replica", "move_replicas", "add_machine", "flip", "wipe",
-    "remove_node", "freeze_client", "defect", "stale_copy", "operate", "all_down",
+    "remove_node", "freeze_client", "defect", "stale_copy", "operate", "all_down", "recover",
 )  # fmt: skip
 """The names of all faults, which are also the names of their weights."""
 

@@ -124,6 +124,16 @@ _KEPT: list[Simulation] = []
 """The runs of this process. They are kept because collecting one would run the `finally` blocks of its tasks."""
 
 
+RECOVERIES_SHARE = 0.15
+"""Share of the seeds in which partitions lose their majority."""
+
+
+def _draw_recoveries(seed: int) -> int:
+    """Draw the weight of recoveries from a stream of its own, so that the other runs do not depend on it."""
+    rng = random.Random(f"recoveries of {seed}")
+    return rng.randrange(1, 4) if rng.random() < RECOVERIES_SHARE else 0
+
+
 class Simulation:
     """One run with all its parts."""
 
@@ -141,6 +151,8 @@ class Simulation:
         self.queue_options = self._draw_queue_options(build)
         if self.queue_options is not None and options is None and "all_down" not in build.option_overrides:
             self.options = replace(self.options, all_down=self.queue_options.all_down)
+        if options is None and not build.option_overrides:
+            self.options = replace(self.options, recover=_draw_recoveries(seed))
         self._trace = trace
         self.digest = 0
         threads = self._child()

@@ -157,9 +157,10 @@ class Workload:
                 await admin.create_topic(topic, partitions, self._options.replication_factor, config)
                 described = await admin.describe_topic(topic)
                 for partition in described.partitions:
-                    self.groups[TopicPartition(topic, partition.partition)] = partition.group_id
+                    group_id = self._checker.origin(partition.group_id)
+                    self.groups[TopicPartition(topic, partition.partition)] = group_id
                     if kept_ms:
-                        self._checker.retention.kept_ms[partition.group_id] = kept_ms
+                        self._checker.retention.kept_ms[group_id] = kept_ms
 
     def _on_retention(self, group_id: int, before: int) -> None:
         for where, known in self.groups.items():

@@ -59,9 +59,18 @@ async def test_a_partition_is_recovered_from_one_replica(nodes: Nodes) -> None:
         with pytest.raises(InvalidArgumentError, match="needs no recovery"):
             await admin.recover_partition("flights", 0, kept_id, unsafe=True)
     kept, lost = by_id[kept_id], by_id[lost_id]
+    async with Producer(bootstrap_servers=kept.addresses.client) as running_producer:
+        await (await running_producer.send("flights", b"10", partition=0))
+        await lose_and_recover(nodes, running, kept, lost, old, running_producer)
+
+
+async def lose_and_recover(
+    nodes: Nodes, running: list[Node], kept: Node, lost: Node, old: PartitionView, running_producer: Producer
+) -> None:
+    kept_id, lost_id = int(kept.view.node_id), int(lost.view.node_id)
     (third,) = (node for node in running if node not in (kept, lost))
     group_id = GroupId(old.group_id)
-    await until(lambda: kept.partitions[group_id].high_watermark == 10)
+    await until(lambda: kept.partitions[group_id].high_watermark == 11)
     term = kept.partitions[group_id].replica.term
     await nodes.stop(lost)
     async with admin_of(kept) as admin:
@@ -71,7 +80,7 @@ async def test_a_partition_is_recovered_from_one_replica(nodes: Nodes) -> None:
         (listed,) = found.partitions
         assert (listed.topic, listed.partition, listed.group_id) == ("flights", 0, old.group_id)
         held = {one.broker_id: one for one in listed.replicas}
-        assert (held[kept_id].condition, held[kept_id].log_end_offset) == ("served", 10)
+        assert (held[kept_id].condition, held[kept_id].log_end_offset) == ("served", 11)
         assert held[lost_id].condition == "unreachable"
         assert held[lost_id].unreachable_seconds > 0
         with pytest.raises(InvalidArgumentError, match="does not answer: start it, or name another one"):
@@ -84,20 +93,20 @@ async def test_a_partition_is_recovered_from_one_replica(nodes: Nodes) -> None:
         assert partition_of(kept).group_id == old.group_id
         done = await admin.recover_partition("flights", 0, kept_id, unsafe=True, group_id=old.group_id)
         assert isinstance(done, PartitionRecovery)
-        assert (done.kept_broker_id, done.log_end_offset, done.known_loss) == (kept_id, 10, 0)
-        assert (planned.log_end_offset, planned.other_broker_ids) == (10, (lost_id,))
+        assert (done.kept_broker_id, done.log_end_offset, done.known_loss) == (kept_id, 11, 0)
+        assert (planned.log_end_offset, planned.other_broker_ids) == (11, (lost_id,))
         assert done.leader_epoch > term
         await until(lambda: partition_of(kept).group_id != old.group_id)
         new = GroupId(partition_of(kept).group_id)
         assert new > group_id
         await until(lambda: new in kept.partitions and kept.partitions[new].replica.is_leader)
         assert group_id not in kept.partitions
-        async with Producer(bootstrap_servers=kept.addresses.client) as producer:
-            delivery = await producer.send("flights", b"10")
-            assert (await delivery).offset == 10
+        # a producer that has run since before the loss finds the new group
+        delivery = await running_producer.send("flights", b"11", partition=0)
+        assert (await delivery).offset == 11
         # the controller gives the partition another replica on the broker that is there
         await until(lambda: len(partition_of(kept).replicas) == 2)
-        await until(lambda: new in third.partitions and third.partitions[new].high_watermark == 11)
+        await until(lambda: new in third.partitions and third.partitions[new].high_watermark == 12)
         found = await admin.list_lost_partitions("flights")
         assert (found.count, found.recoveries) == (0, (done,))
         await check_returned(nodes, lost, kept, old)
@@ -105,10 +114,10 @@ async def test_a_partition_is_recovered_from_one_replica(nodes: Nodes) -> None:
             consumer.assign([TP])
             await consumer.seek(TP, 0)
             got: list[bytes | None] = []
-            while len(got) < 11:
+            while len(got) < 12:
                 for records in (await consumer.getmany(timeout_ms=1000)).values():
                     got += [record.value for record in records]
-            assert got == [b"%d" % number for number in range(11)]
+            assert got == [b"%d" % number for number in range(12)]
             await consumer.seek(TP, 500)
             with pytest.raises(OffsetOutOfRangeError):
                 await consumer.getmany(timeout_ms=1000)

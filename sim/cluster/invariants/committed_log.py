@@ -36,6 +36,8 @@ class CommittedLog:
         """(group, offset) -> value of the record."""
         self.ends: dict[int, int] = {}
         """Group -> offset after its last known record."""
+        self.recovered: dict[int, None] = {}
+        """Groups that another one replaced after a lost majority, and whose log that one continues under their id here."""
         self._last_index: dict[int, int] = {}
         self._next_offset: dict[int, int] = {}
 
@@ -45,7 +47,7 @@ class CommittedLog:
         facts = (entry.term, int(entry.kind), entry.base_offset, entry.record_count, crc32c(entry.payload))
         known = self._entries.get(key)
         if known is not None:
-            if known != facts:
+            if known != facts and not (group_id in self.recovered and _is_emptied(known, facts)):
                 raise InvariantViolation(
                     "StateMachineSafety",
                     f"r{replica_id} of g{group_id} applies {facts} at {entry.index}, another applied {known}",
@@ -80,6 +82,18 @@ class CommittedLog:
         self.ends[group_id] = max(self.ends.get(group_id, 0), entry.base_offset + len(values))
         return True
 
+    def last_index(self, group_id: int) -> int:
+        """Return the last entry that any replica applied, or 0."""
+        return self._last_index.get(group_id, 0)
+
     def batch_at(self, group_id: int, base_offset: int) -> Batch:
         """Return a committed batch."""
         return self._batches[group_id, base_offset]
+
+
+def _is_emptied(known: tuple[int, ...], facts: tuple[int, ...]) -> bool:
+    """Return whether a change of membership became an empty entry, since it names replicas of the group that was replaced."""
+    return (known[1], facts[1]) == (EntryKind.MEMBERSHIP, EntryKind.EMPTY) and (known[0], *known[2:4]) == (
+        facts[0],
+        *facts[2:4],
+    )

@@ -8,6 +8,7 @@ from sim.cluster.mutants import (
     machine,
     queue_machine,
     queue_partition,
+    recovery,
     service,
     store,
 )
@@ -24,6 +25,7 @@ __all__ = [
     "machine",
     "queue_machine",
     "queue_partition",
+    "recovery",
     "service",
     "store",
 ]

@@ -339,3 +339,28 @@ async def test_a_connection_to_an_abandoned_address_is_closed(cluster: FakeClust
     assert resolver.connection(staying.address) is resolver.connection(staying.address)
     await resolver.close()
     cluster.brokers[leaving.broker_id] = leaving
+
+
+async def test_the_leader_of_a_recovered_partition_is_found_by_its_old_group(cluster: FakeCluster):
+    """Producers and consumers keep the group of a partition. After a recovery another group serves it, and an older table changes nothing."""
+    cluster.create_topic("t")
+    resolver = await started(cluster)
+    info = await resolver.topic("t", 5)
+    (old,) = info.group_ids
+    before = cluster.table()
+    after = pb.TopologyUpdate()
+    after.CopyFrom(before)
+    for group_id in (old + 7, old + 9):
+        (topic,) = after.topics
+        topic.partitions[0].group_id = group_id
+        after.metadata_revision += 1
+        after.leaders.add(group_id=group_id, broker_id=1, leader_epoch=1000 + group_id)
+        resolver._apply(after, "here:9400")
+        assert resolver.leader(old) == Leader(1, 1000 + group_id)
+        assert resolver.has_partition("t", old)
+    resolver._apply(pb.TopologyUpdate(cluster_id=cluster.cluster_id, topics=before.topics), "late:9400")
+    assert resolver.topics["t"].group_ids == (old + 9,)
+    hint = errors.NotLeaderError(leader_broker_id=1, leader_epoch=5000)
+    assert resolver.on_not_leader(old, hint)
+    assert resolver.leader(old + 9) == Leader(1, 5000)
+    await resolver.close()
