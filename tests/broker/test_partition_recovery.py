@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from raftmq import Admin, Consumer, PartitionRecovery, Producer, TopicPartition
+from raftmq import Admin, Consumer, PartitionRecovery, Producer, Queue, TopicPartition
 from raftmq.broker.node import Node
 from raftmq.errors import InvalidArgumentError, OffsetOutOfRangeError
 from raftmq.fsm.metadata_views import PartitionView
@@ -131,3 +131,76 @@ async def check_returned(nodes: Nodes, lost: Node, kept: Node, old: PartitionVie
     await until(lambda: not any(key.group_id == group_id for key in back.replicas._registry.live_replicas()))
     assert not list((back.config.data_dir / "groups").glob(f"{group_id}-*.mdb"))
     assert partition_of(back) == partition_of(kept)
+
+
+async def test_records_that_only_the_lost_replicas_had_are_lost_and_their_readers_and_writers_are_told(
+    nodes: Nodes,
+) -> None:
+    first = await nodes.serve("1", bootstrap=True, stable_seconds=30.0, metadata_voters=5)
+    join = (first.addresses.client,)
+    running = [first, *[await nodes.serve(n, join=join, stable_seconds=30.0, metadata_voters=5) for n in "2345"]]
+    await until(lambda: len(first.view.metadata.core.membership.voters) == 5)
+    by_id = {int(node.view.node_id): node for node in running}
+    async with admin_of(first) as admin:
+        await admin.create_topic("flights", 1, 3)
+    old = partition_of(first)
+    group_id = GroupId(old.group_id)
+    kept = by_id[old.replicas[2].node_id]
+    lost = [by_id[replica.node_id] for replica in old.replicas[:2]]
+    other = next(node for node in running if node is not kept and node not in lost)
+    async with (
+        Producer(bootstrap_servers=other.addresses.client, delivery_timeout_ms=20_000) as producer,
+        Consumer(bootstrap_servers=other.addresses.client, auto_offset_reset="none") as consumer,
+    ):
+        await (await producer.send("flights", b"0", partition=0))
+        await until(lambda: kept.partitions[group_id].high_watermark == 1)
+        await nodes.stop(kept)
+        for number in (1, 2, 3):
+            await (await producer.send("flights", b"%d" % number, partition=0))
+        consumer.assign([TP])
+        await consumer.seek(TP, 4)
+        for node in lost:
+            await nodes.stop(node)
+        kept = await nodes.serve(kept.config.data_dir.name, stable_seconds=30.0, metadata_voters=5)
+        await until(lambda: group_id in kept.partitions)
+        async with admin_of(other) as admin:
+            done = await admin.recover_partition("flights", 0, int(kept.view.node_id), unsafe=True)
+        assert done.log_end_offset == 1
+        assert len(done.other_broker_ids) == 2
+        with pytest.raises(OffsetOutOfRangeError):
+            while True:
+                await consumer.getmany(timeout_ms=200)
+        delivery = await producer.send("flights", b"4", partition=0)
+        assert (await delivery).offset == 1, "a lost offset is given again"
+
+
+async def test_messages_and_leases_of_a_queue_stay(nodes: Nodes) -> None:
+    running = await cluster_of_three(nodes)
+    by_id = {int(node.view.node_id): node for node in running}
+    async with admin_of(running[0]) as admin:
+        await admin.create_topic("jobs", 1, 2, kind="queue")
+    old = partition_of(running[0])
+    kept, lost = (by_id[replica.node_id] for replica in old.replicas)
+    group_id = GroupId(old.group_id)
+    async with Queue("jobs", bootstrap_servers=kept.addresses.client) as queue:
+        for number in range(3):
+            await queue.put(b"%d" % number)
+        done, leased = await queue.get(), await queue.get()
+        assert done is not None
+        assert leased is not None
+        await done.ack()
+        leader = next(node for node in (kept, lost) if node.partitions[group_id].replica.is_leader)
+        end = leader.partitions[group_id].replica.core.last_index
+        await until(lambda: kept.partitions[group_id].replica.core.applied_index >= end)
+        await nodes.stop(lost)
+        await until(lambda: not kept.partitions[group_id].replica.core.leader_id)
+        async with admin_of(kept) as admin:
+            await admin.recover_partition("jobs", 0, int(kept.view.node_id), unsafe=True)
+        await leased.ack()
+        remaining = await queue.get(wait_ms=10_000)
+        assert remaining is not None
+        assert {done.value, leased.value, remaining.value} == {b"0", b"1", b"2"}
+        await remaining.ack()
+        assert await queue.get(wait_ms=500) is None, "settled messages are not delivered again"
+    (new,) = (group for group in kept.partitions if group != group_id)
+    assert kept.partitions[new].replica.key.group_id > group_id
