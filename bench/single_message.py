@@ -1,7 +1,7 @@
 """Measure the way of single messages of a queue: put, leased and accepted. Usage: python -m bench.single_message [MESSAGES] [--workers N] [--grpc]
 
 Each worker puts a message, gets one and accepts it, and begins again. With one worker the time is that of a message which waits for nothing
-but its own steps. For the client and each broker the table shows what `bench.single_record` shows, for each message. `--grpc` keeps the streams
+but its own steps. For the client and each broker the table has the columns of `bench.single_record`, for each message. `--grpc` keeps the streams
 of messages on gRPC, for comparison. Puts use data connections in both cases.
 """
 

@@ -177,7 +177,7 @@ def is_open_to(state: QueueState, path: str) -> bool:
 def due_by(state: QueueState, time: int, subtrees: tuple[str, ...], key: bytes, count_max: int) -> int:
     """Return how many messages an entry of this time would promote that a lease in the same entry could find, at most `count_max`.
 
-    Only messages in memory count, and at most `HOUSEKEEPING_MAX` are looked at. The answer decides what is proposed, and never the result.
+    Only messages in memory count, and at most `HOUSEKEEPING_MAX` are looked at. The answer decides about proposals, and never about a result.
     """
     window = state.store.delayed
     if count_max <= 0 or not window.may_be_due(time) or is_full(state):

@@ -164,7 +164,7 @@ class MessageStore:
         self.admit(window, found, rows_max)
 
     def rows_of_each(self, windows: int, tenants: int) -> int:
-        """Return how many rows to read for each of several windows: their part of one read, and of what memory holds of all tenants.
+        """Return how many rows to read for each of several windows: their part of one read, and of the memory for all tenants.
 
         More rows would be evicted before the turn of their tenant comes again.
         """
