@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 from zlib import crc32
 
 from raftmq.broker.base.histogram import Histogram
+from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.partitions.appends import PartitionAppends
 from raftmq.broker.partitions.host import PartitionHost
 from raftmq.broker.partitions.producer_fence import ProducerFence
@@ -147,8 +148,17 @@ class PartitionQueue:
         return await read_in_thread(self.replica, self._on_damage, function, *arguments)
 
     def config(self) -> QueueConfig:
-        """Return the topic's settings in force, according to this node's metadata."""
-        metadata = self._host.metadata.state_machine
+        """Return the topic's settings in force, according to this node's metadata. While it is being replaced, they are the last known ones.
+
+        Raises:
+            RequestError: NOT_FORMED or NOT_READY: this node has no metadata yet.
+        """
+        try:
+            metadata = self._host.metadata.state_machine
+        except RequestError:
+            if self._topic is None:
+                raise
+            return self._config
         partition = metadata.partition(self.replica.group_id)
         topic = metadata.topic(partition.topic_id) if partition is not None else None
         if topic is not self._topic:

@@ -95,7 +95,7 @@ def test_replicas_agree_while_more_is_due_than_an_entry_does(seed: int, work_max
             patch.setattr(module, "HOUSEKEEPING_MAX", 1 + work_max // 3)
         for module in (partition, twin):
             patch.setattr(module, "WORK_MAX", 1 + work_max)
-        check_replicas(history(rng, 100), rng)
+        check_replicas(history(rng, 60), rng)
 
 
 @FEW

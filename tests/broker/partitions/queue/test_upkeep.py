@@ -7,10 +7,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.partitions.queue import bodies
 from raftmq.broker.partitions.queue.upkeep import evacuate
 from raftmq.fsm.queue.commands import Operation, Tick
 from raftmq.fsm.queue.results import Done
+from raftmq.proto import queue_pb2 as pb
 from raftmq.queue_batch import MessageColumns
 from raftmq.raft.entry import Entry
 from raftmq.storage.log_store import ReplicaKey
@@ -124,6 +126,21 @@ async def test_what_was_due_while_the_leadership_was_doubted_happens_when_it_is_
     assert queue.partition.statistics.counts().ready == 0, "its timer ended during the doubt"
     replica.end_doubt()
     await queue.progress_until(lambda: queue.partition.statistics.counts().ready == 1)
+
+
+async def test_the_settings_stay_known_while_the_metadata_of_the_broker_is_replaced(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that lost its disk gets the metadata from the others. Its partitions broke when they looked for their settings."""
+    known = queue.partition.config()
+
+    def missing(_node: object) -> None:
+        raise RequestError(pb.NOT_READY, "this broker has not received the cluster's metadata yet")
+
+    monkeypatch.setattr(type(queue.node), "metadata", property(missing))
+    assert queue.partition.config() == known
+    queue.partition.upkeep.configure()
+    queue.partition.leases.wake()
 
 
 async def test_the_body_of_a_finished_message_goes_with_its_location(queue: Queue) -> None:
