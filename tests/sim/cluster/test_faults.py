@@ -37,8 +37,9 @@ MARKS = {
 """Fault -> the count that it increases."""
 HINDRANCES = ("stall_disk", "full_disk", "freeze_client")
 """Faults under which clearly fewer records are acknowledged."""
-OWN_TESTS = ("flip", "stale_copy")
-"""A flipped byte is found when its file is read again, and a copy is stale after another boot. These other faults cause that."""
+OWN_TESTS = ("flip", "stale_copy", "recover")
+"""A flipped byte is found when its file is read again, and a copy is stale after another boot. These other faults cause that. A partition
+can lose its majority only where the metadata keeps its own."""
 SECONDS = 4.0
 
 
@@ -50,6 +51,16 @@ def calm() -> Outcome:
 
 def test_every_fault_has_a_counted_effect() -> None:
     assert sorted([*MARKS, *HINDRANCES, *OWN_TESTS]) == sorted(FAULTS)
+
+
+def test_partitions_that_lose_their_majority_are_recovered() -> None:
+    options = calm_options(
+        seconds=SECONDS, fault_every=0.8, recover=1, machines=5, metadata_voters=5, replication_factor=3
+    )
+    outcome = run_isolated(1, options=options)
+    assert outcome.verdict is Verdict.OK, outcome.detail
+    assert outcome.faults["recover"]
+    assert outcome.counts["boots"] > 5
 
 
 def test_an_older_copy_of_a_disk_is_refused() -> None:

@@ -50,6 +50,7 @@ from sim.cluster.invariants.high_watermark import HighWatermark
 from sim.cluster.invariants.memory import Memory
 from sim.cluster.invariants.quarantine import check_quarantined_silent, check_serves_none_quarantined
 from sim.cluster.invariants.reads import CommittedReads
+from sim.cluster.invariants.recoveries import Recoveries
 from sim.cluster.invariants.replica_state import ReplicaStates
 from sim.cluster.invariants.retention import Retention, check_stamp
 from sim.cluster.invariants.served import (
@@ -710,3 +711,15 @@ def test_every_invariant_fails_in_some_test() -> None:
 
     tests = "".join(path.read_text() for path in sorted(Path(__file__).parent.glob("test_*invariants.py")))
     assert named == set(re.findall(r'with broken\("(\w+)"\)', tests))
+
+
+def test_a_group_that_was_replaced_must_not_lead_again() -> None:
+    recoveries = Recoveries()
+    recoveries.on_replaced(1, 4)
+    recoveries.on_leader(1, 3)  # nobody knows yet whether metadata has the recovery
+    recoveries.on_recovered(1, 4)
+    recoveries.on_replaced(4, 9)
+    assert (recoveries.origin(9), recoveries.origin(2)) == (1, 2)
+    recoveries.on_leader(4, 7)
+    with pytest.raises(InvariantViolation, match="r3 leads g1, which g4 has replaced"):
+        recoveries.on_leader(1, 3)
