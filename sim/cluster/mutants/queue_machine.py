@@ -158,7 +158,7 @@ def freed_line_stays_blocked() -> None:
 def leases_never_end() -> None:
     from raftmq.fsm.queue import housekeeping
 
-    replace_method(housekeeping, "_end_leases", lambda original: lambda state, before, count_max: original(state, 0, 1))
+    replace_method(housekeeping, "_end_leases", lambda original: lambda state, before, count_max: original(state, 0, 0))
 
 
 @queue_mutant("a dead message that is redriven stays counted as dead", queues={"attempts_max": 2})
