@@ -173,7 +173,9 @@ class LocalCluster:
             )
 
     def _launch(self, broker: BrokerProcess, *formation: str) -> None:
-        pid = broker.start((*formation, *self._arguments))
+        # Whoever creates a topic before all have joined waits for them, and is not given fewer replicas silently.
+        expected = ("--set", f"brokers_expected={self._count}")
+        pid = broker.start((*formation, *expected, *self._arguments))
         self._tell_guard(f"+{pid}")
 
     def _tell_guard(self, line: str) -> None:

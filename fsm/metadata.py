@@ -187,6 +187,11 @@ class Metadata:
         """Return the nodes by id, without removed ones."""
         return tuple(node for node in self._tables.nodes() if node.state != "removed")
 
+    @property
+    def registered_count(self) -> int:
+        """Return the number of nodes that have ever registered, including removed ones."""
+        return len(self._tables.nodes())
+
     def node(self, node_id: int) -> NodeView | None:
         """Return a node. A removed node is returned too, and its state says so."""
         return self._tables.node(node_id)

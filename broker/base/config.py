@@ -126,6 +126,12 @@ class BrokerConfig:
         optional_bytes_between(0, 1 << 60),
         "free disk space below which appends are refused. Default: min(max(2 GiB, 3 %), 20 % of the volume)",
     )
+    brokers_expected: int = _key(
+        _LIMITS.brokers_expected,
+        integer_between(1, 1000),
+        "number of brokers with which the cluster begins. Until so many have joined (or 3), a topic that is created without a "
+        "replication factor waits for them",
+    )
     metadata_voters: int = _key(3, parse_voters, "number of voters of the metadata group: 1, 3 or 5")
     writer_threads: int = _key(4, integer_between(1, 64), "number of threads that commit to disk")
     partitions_max: int = _key(

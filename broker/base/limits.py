@@ -144,6 +144,8 @@ class Limits:
     """Partition replicas in one process, enforced when a topic is created. The process's limit of open files may lower it."""
     partitions_max_reason: str = "its setting partitions_max"
     """The origin of `partitions_max`, for the error message of a refusal."""
+    brokers_expected: int = 1
+    """Brokers that the cluster is meant to begin with. Until they have registered, a topic is not given fewer replicas silently."""
     connection_files_max: int = 1024
     """File descriptors that replicas leave to connections, logs and the registry (at most half of all descriptors)."""
     catching_up_max: int = 8

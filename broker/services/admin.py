@@ -47,6 +47,8 @@ from raftmq.types import METADATA_GROUP_ID, NO_NODE, GroupId, NodeId
 
 DEFAULT_PARTITIONS = 1
 DEFAULT_REPLICATION_FACTOR = 3
+_BROKERS_WAIT_SECONDS = 10.0
+"""Time for which the creation of a topic waits for the expected brokers."""
 _NAMED_MAX = 5
 """Nodes named in a refusal."""
 _CONFIRM_SECONDS = 1.0
@@ -83,6 +85,8 @@ class AdminService:
         if self._metadata.topic_by_name(request.name) is not None:
             raise RequestError(pb.TOPIC_ALREADY_EXISTS, f"topic {request.name} exists")
         await self._check_dead_letter_topic(request.name, config, deadline)
+        if not request.replication_factor:
+            await self._wait_for_brokers(request.name, deadline)
         async with self._planning:
             replication_factor = request.replication_factor or min(
                 DEFAULT_REPLICATION_FACTOR, max(1, host_count(self._metadata.nodes()))
@@ -198,6 +202,26 @@ class AdminService:
                 if partition is not None and partition.replicas:
                     counts[partition.replicas[0].node_id] += 1
         return counts
+
+    async def _wait_for_brokers(self, name: str, deadline: float) -> None:
+        """Wait until the cluster has begun with the brokers that it expects, as far as they decide the default replication factor.
+
+        Raises:
+            RequestError: INVALID_REPLICATION_FACTOR if they do not register in time.
+        """
+        wanted = min(DEFAULT_REPLICATION_FACTOR, self._host.limits.brokers_expected)
+        now = self._host.loop.time()
+        try:
+            # so early that the answer is the reason, and not that the deadline has passed
+            async with asyncio.timeout_at(min(now + _BROKERS_WAIT_SECONDS, now + (deadline - now) / 2)):
+                while self._metadata.registered_count < wanted:
+                    await self._host.next_topology_change()
+        except TimeoutError:
+            raise RequestError(
+                pb.INVALID_REPLICATION_FACTOR,
+                f"topic {name} would have fewer replicas than it is meant to have: {self._metadata.registered_count} of "
+                f"{self._host.limits.brokers_expected} expected brokers have joined. Start the others, or give a replication factor",
+            ) from None
 
     async def _wait_leaders(self, topic_id: int, deadline: float) -> None:
         """Return when every partition has a leader, or at the deadline. The topic exists in any case."""

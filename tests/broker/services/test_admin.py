@@ -38,6 +38,33 @@ async def test_a_topic_is_created_with_leaders_and_the_default_replication_facto
         assert described.effective_config["retention.bytes"] == "-1"
 
 
+async def test_a_topic_without_a_replication_factor_waits_for_the_expected_brokers():
+    async with running(Limits(brokers_expected=5)) as node:
+        creating = asyncio.create_task(
+            node.admin.create_topic(pb.CreateTopicRequest(name="flights", partitions=1), node.call())
+        )
+        for node_id in (2, 3):
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert node.metadata.state_machine.topics() == ()
+            await node.register(node_id, f"uuid-{node_id}")
+        while not (topics := node.metadata.state_machine.topics()):
+            await asyncio.sleep(0)
+        assert topics[0].replication_factor == 3
+        creating.cancel()  # the two other brokers elect no leader here
+
+
+async def test_a_topic_is_refused_when_expected_brokers_do_not_join():
+    async with running(Limits(brokers_expected=2)) as node:
+        request = pb.CreateTopicRequest(name="flights", partitions=1, timeout_ms=WAIT_MS)
+        error = await _refused(node.admin.create_topic(request, node.call()))
+        assert error.code == pb.INVALID_REPLICATION_FACTOR
+        assert "1 of 2 expected brokers have joined" in str(error)
+        assert node.metadata.state_machine.topics() == ()
+        request.replication_factor = 1
+        assert (await node.admin.create_topic(request, node.call())).topic.replication_factor == 1
+
+
 async def test_creating_waits_for_leaders_until_its_deadline():
     async with running() as node:
         node.hold_leadership = True
