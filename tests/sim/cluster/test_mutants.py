@@ -14,12 +14,13 @@ KNOWN_SEEDS = known_seeds(PAGE.read_text())
 
 
 QUICK_QUEUE_MUTANTS = (
-    "applies_local_time", "bytes_leak", "firings_not_compared", "freed_line_stays_blocked", "ids_leak", "write_back_loses_a_row",
+    "applies_local_time", "bytes_leak", "firings_not_compared", "ids_leak", "write_back_loses_a_row",
 )  # fmt: skip
 """Mutants of queues that every run replays. `make test-long` replays the others."""
 SLOW_MUTANTS = (
-    "balance_flaps", "drain_stops_early", "gap_called_failure", "move_forgets_joint", "quarantine_forgotten", "removal_forgets_replicas",
-    "removed_leader_stays", "space_asked_for_too_early", "stale_leadership_table", "stopped_replica_stays_stopped", "truncated_rows_left",
+    "balance_flaps", "drain_stops_early", "gap_called_failure", "kept_replica_is_retired", "move_forgets_joint", "quarantine_forgotten",
+    "recovered_group_keeps_its_id", "removal_forgets_replicas", "removed_leader_stays", "space_asked_for_too_early",
+    "stale_leadership_table", "stopped_replica_stays_stopped", "truncated_rows_left",
 )  # fmt: skip
 """Mutants of logs and clusters whose run takes three times as long as that of most: `make test-long` replays them."""
 
