@@ -109,6 +109,7 @@ def check_refused(data_dir: Path, file_count: int, *arguments: str) -> None:
     assert_one_sentence(refused, 6, *words)
 
 
+@pytest.mark.long
 def test_replicas_missing_from_an_older_copy_of_the_registry_are_kept(tmp_path: Path) -> None:
     """They have voted and acknowledged records, which an empty replica with the same id would deny.
 

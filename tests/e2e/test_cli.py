@@ -246,6 +246,7 @@ def test_the_shell_completes_names_of_topics(cluster: LocalCluster, topic: str) 
     assert done.stderr == ""
 
 
+@pytest.mark.long
 def test_a_partition_without_a_leader_is_reported_within_the_timeout(cluster: LocalCluster) -> None:
     """The broker of its only replica is dead. The rest of the cluster is healthy."""
     raftmq(cluster, "topic", "create", "fragile", "--partitions", "1", "--replication-factor", "1")

@@ -73,6 +73,7 @@ def test_a_broker_is_drained_removed_from_use_and_used_again(cluster: LocalClust
     assert brokers(cluster)[victim]["state"] == "active"
 
 
+@pytest.mark.long
 def test_a_rebalance_fills_an_empty_broker(cluster: LocalCluster) -> None:
     assert raftmq(cluster, "cluster", "balancing", "--no-auto").returncode == 0
     assert raftmq(cluster, "cluster", "drain", "4").returncode == 0

@@ -175,6 +175,7 @@ def is_refused_by_stranger(cluster: LocalCluster, broker_id: int) -> bool:
     return "this broker belongs to cluster" in cluster.logs(broker_id)
 
 
+@pytest.mark.long
 async def test_a_broker_of_another_cluster_is_refused_by_both_other_brokers(
     cluster: LocalCluster, workload: Workload
 ) -> None:

@@ -79,6 +79,7 @@ async def test_nothing_is_lost_when_brokers_are_restarted_one_after_the_other(
     await workload.check()
 
 
+@pytest.mark.long
 async def test_a_leader_frozen_for_ten_seconds_is_replaced_and_nothing_is_lost(
     cluster: LocalCluster, workload: Workload
 ) -> None:
@@ -96,6 +97,7 @@ async def test_a_leader_frozen_for_ten_seconds_is_replaced_and_nothing_is_lost(
     await workload.check()
 
 
+@pytest.mark.long
 async def test_acknowledged_records_survive_a_restart_of_the_whole_cluster(
     cluster: LocalCluster, workload: Workload
 ) -> None:

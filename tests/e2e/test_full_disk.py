@@ -131,6 +131,7 @@ async def wait_until_small(volume: Path, bytes_max: int) -> None:
             await asyncio.sleep(0.1)
 
 
+@pytest.mark.long
 async def test_a_disk_full_of_deleted_data_recovers_by_itself(volume: Path) -> None:
     """Nobody else frees space: deleted records, a deleted topic and retention must suffice while appends are refused."""
     arguments = ("--set", f"disk_reserve_bytes={RESERVE_BYTES}", "--set", "retention_check_seconds=1")

@@ -16,6 +16,7 @@ LARGEST = BATCH_BYTES_MAX - settings.TOPIC_BATCH_OVERHEAD_BYTES - settings.RECOR
 T0 = TopicPartition("large", 0)
 
 
+@pytest.mark.long
 async def test_a_topic_with_the_largest_batch_limit_accepts_records_as_large_as_fit_one_message() -> None:
     source = random.Random(5)
     values = [source.randbytes(LARGEST - number) for number in range(3)]

@@ -13,25 +13,20 @@ from sim.mutant_table import BEGIN, END, NOTHING, PAGE, Row, StaleMutantError, h
 KNOWN_SEEDS = known_seeds(PAGE.read_text())
 
 
-QUICK_QUEUE_MUTANTS = (
-    "applies_local_time", "bytes_leak", "firings_not_compared", "ids_leak", "write_back_loses_a_row",
+QUICK_MUTANTS = (
+    "acknowledged_by_the_leader_alone", "answers_before_durable", "applied_index_without_rows", "applies_local_state",
+    "asks_before_durable", "budget_leaks", "bytes_leak", "commits_earlier_terms", "damaged_replica_goes_on", "defect_ends_the_process",
+    "expiry_leaps", "forgets_producers", "fsync_skipped", "half_is_a_majority", "ids_leak", "old_group_stays", "reads_uncommitted",
+    "retention_too_early", "same_producer_ids", "starts_empty_after_loss", "takeover_ends_sessions", "votes_twice",
+    "waiter_takes_any_entry", "write_back_loses_a_row",
 )  # fmt: skip
-"""Mutants of queues that every run replays. `make test-long` replays the others."""
-SLOW_MUTANTS = (
-    "balance_flaps", "drain_stops_early", "gap_called_failure", "kept_replica_is_retired", "move_forgets_joint", "quarantine_forgotten",
-    "recovered_group_keeps_its_id", "removal_forgets_replicas", "removed_leader_stays", "space_asked_for_too_early",
-    "stale_leadership_table", "stopped_replica_stays_stopped", "truncated_rows_left",
-)  # fmt: skip
-"""Mutants of logs and clusters whose run takes three times as long as that of most: `make test-long` replays them."""
-
-
-def _is_long(name: str) -> bool:
-    return name in SLOW_MUTANTS or (MUTANTS[name].part == "queue" and name not in QUICK_QUEUE_MUTANTS)
+"""The mutants that every run replays: their runs end early. `make test-long` replays the others."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.long) if _is_long(name) else name for name in sorted(MUTANTS)]
+    "name",
+    [name if name in QUICK_MUTANTS else pytest.param(name, marks=pytest.mark.long) for name in sorted(MUTANTS)],
 )
 def test_a_mutant_is_found(name: str) -> None:
     assert hunt(MUTANTS[name], KNOWN_SEEDS[name]) is not None
