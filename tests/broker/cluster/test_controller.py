@@ -34,7 +34,9 @@ class Cluster:
         self.run(mc.InitializeCluster("c", FEATURE_LEVEL))
         for number in range(1, 5):
             self.run(
-                mc.RegisterNode(f"u{number}", number, f"h{number}:1", f"h{number}:2", "", f"host-{number}", "", "1", 3)
+                mc.RegisterNode(
+                    f"u{number}", number, f"h{number}:1", f"h{number}:2", "", f"host-{number}", "", "1", FEATURE_LEVEL
+                )
             )
         self.run(mc.CreateTopic("t", "log", 3, {}, (mc.PartitionPlan((1, 2, 3)),)))
 
