@@ -187,6 +187,7 @@ async def test_a_broker_whose_disk_was_wiped_gets_all_its_replicas_again(
     await check_with_the_repaired_in_the_quorum(cluster, workload, victim)
 
 
+@pytest.mark.long
 async def test_the_bootstrapping_broker_may_lose_its_disk_like_any_other(
     cluster: LocalCluster, workload: Workload
 ) -> None:
@@ -208,6 +209,7 @@ async def test_a_damaged_metadata_replica_is_replaced_and_the_partitions_stay(
     await check_with_the_repaired_in_the_quorum(cluster, workload, victim)
 
 
+@pytest.mark.long
 async def test_a_missing_partition_file_is_rebuilt_and_the_others_stay(
     cluster: LocalCluster, workload: Workload
 ) -> None:
@@ -259,6 +261,7 @@ async def test_a_flipped_bit_of_a_meta_page_reverts_no_commit(cluster: LocalClus
     await check_with_the_repaired_in_the_quorum(cluster, workload, victim)
 
 
+@pytest.mark.long
 async def test_a_replica_missing_from_the_registry_is_rebuilt_and_the_others_stay(
     cluster: LocalCluster, workload: Workload
 ) -> None:
@@ -324,6 +327,7 @@ async def test_without_a_healthy_majority_no_replica_is_replaced(cluster: LocalC
     assert [gauge(cluster, broker_id, "raftmq_quarantined_replicas") for broker_id in (1, 2, 3)] == [0, 3, 3]
 
 
+@pytest.mark.long
 async def test_directories_in_place_of_files_do_not_end_the_broker(cluster: LocalCluster, workload: Workload) -> None:
     """A directory in the trash is ignored. One in place of a replica's file does not keep other files from being opened."""
     victim = 2

@@ -28,7 +28,7 @@ def set_clock(cluster: LocalCluster, broker_id: int, hours: int) -> None:
     broker_with_clock.clock_file(cluster.data_dir(broker_id)).write_text(str(hours))
 
 
-@pytest.mark.parametrize("hours", [200, 25])
+@pytest.mark.parametrize("hours", [200, pytest.param(25, marks=pytest.mark.long)])
 async def test_a_leader_whose_clock_is_days_ahead_causes_no_loss_and_no_duplicate(
     cluster: LocalCluster, workload: Workload, hours: int
 ) -> None:
