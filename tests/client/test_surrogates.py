@@ -71,6 +71,8 @@ ADMIN_CALLS: Mapping[str, Callable[[Admin], Awaitable[object]]] = {
     "delete_schedule.name": lambda admin: admin.delete_schedule("q", BAD),
     "move_partition.topic": lambda admin: admin.move_partition(BAD, 0, [1]),
     "transfer_leader.topic": lambda admin: admin.transfer_leader(BAD, 0),
+    "list_lost_partitions.topic": lambda admin: admin.list_lost_partitions(BAD),
+    "recover_partition.topic": lambda admin: admin.recover_partition(BAD, 0, 1, unsafe=True),
     "set_replication_factor.topic": lambda admin: admin.set_replication_factor(BAD, 3),
     "list_schedules.topic": lambda admin: admin.list_schedules(BAD),
     "put_schedule.topic": lambda admin: admin.put_schedule(BAD, "s", b"", cron=CRON),
