@@ -79,7 +79,8 @@ def remove(cluster: LocalCluster, *arguments: str) -> object:
     return answer(cluster, "cluster", "remove", *arguments, "--yes")
 
 
-@pytest.mark.parametrize("victim", [1, pytest.param(3, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("victim", [1, 3])
 async def test_a_dead_broker_is_removed_and_its_replicas_are_rebuilt_on_the_others(victim: int) -> None:
     """Broker 1 bootstrapped the cluster. Broker 3 is an ordinary one."""
     async with cluster_with_topic(TOPIC, PARTITIONS, brokers=4) as cluster:

@@ -77,6 +77,7 @@ def files_in(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.glob("*.mdb")}
 
 
+@pytest.mark.long
 def test_a_broker_whose_registry_is_lost_refuses_to_start_and_keeps_its_replicas(tmp_path: Path) -> None:
     """The replicas of a new cluster would have the same ids as the existing ones and overwrite their files.
 

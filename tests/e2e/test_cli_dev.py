@@ -139,6 +139,7 @@ def test_a_restart_with_data_dir_keeps_data_identities_and_ports_that_are_still_
     assert refused.stderr == f"raftmq: the cluster in {data} has 3 brokers, not 2\n"
 
 
+@pytest.mark.long
 def test_a_kept_cluster_can_grow(tmp_path: Path) -> None:
     data = ("--data-dir", str(tmp_path / "data"), "--port", "0")
     with dev(tmp_path, "--brokers", "1", *data) as first:

@@ -178,7 +178,9 @@ def test_an_interrupted_redrive_continues_and_sends_nothing_twice(
     assert waiting(cluster, source) == 0
 
 
-@pytest.mark.parametrize("step", range(1, 7))
+@pytest.mark.parametrize(
+    "step", [step if step % 2 else pytest.param(step, marks=pytest.mark.long) for step in range(1, 7)]
+)
 def test_a_crash_at_each_step_of_the_ledger_sends_nothing_twice(
     cluster: LocalCluster, source: str, step: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -99,6 +99,7 @@ async def test_the_busiest_leader_frozen_for_thirty_seconds_rejoins_and_nothing_
     await workload.check()
 
 
+@pytest.mark.long
 async def test_a_topic_created_again_under_load_while_a_broker_is_down_starts_empty(cluster: LocalCluster) -> None:
     """Producers and consumers of the old topic learn of its deletion. The new one is empty, also on the broker that was down."""
     servers = cluster.bootstrap_servers

@@ -33,6 +33,7 @@ async def test_nothing_is_lost_when_a_leader_is_killed(cluster: LocalCluster, wo
     await workload.check()
 
 
+@pytest.mark.long
 async def test_nothing_is_lost_when_a_follower_is_killed(cluster: LocalCluster, workload: Workload) -> None:
     victim = leader_of_nothing_or_least(cluster)
     cluster.kill(victim)

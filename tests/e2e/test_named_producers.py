@@ -121,7 +121,7 @@ async def test_a_second_producer_of_the_name_fences_the_first(
     assert set(told["acknowledged"]) <= set(old), "acknowledged records of the first are present"
 
 
-@pytest.mark.parametrize("is_frozen", [True, False], ids=["frozen", "running"])
+@pytest.mark.parametrize("is_frozen", [True, pytest.param(False, marks=pytest.mark.long)], ids=["frozen", "running"])
 async def test_a_zombie_writes_nothing_to_a_partition_without_records_of_its_successor(
     cluster: LocalCluster, is_frozen: bool
 ) -> None:

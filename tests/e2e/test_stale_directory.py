@@ -17,6 +17,7 @@ from tests.support.e2e.workload import Workload
 pytestmark = [pytest.mark.e2e]
 
 
+@pytest.mark.long
 async def test_an_older_copy_and_a_lagging_broker_do_not_form_a_majority(
     cluster: LocalCluster, workload: Workload
 ) -> None:

@@ -182,6 +182,7 @@ async def judge(fleet: Fleet) -> tuple[Counter[str], int]:
     return wrong, misordered
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["plain", pytest.param("async", marks=pytest.mark.long)])
 async def test_outputs_exist_once_and_in_order_despite_kills(cluster: LocalCluster, tmp_path: Path, kind: str) -> None:

@@ -61,6 +61,7 @@ def test_flights_are_produced_in_the_order_of_their_departure():
     assert (times[0].month, times[0].day, times[-1].month) == (1, 1, 2)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not HAS_ADMISSION_CONTROL, reason="the pipeline reads in batches, which needs Spark 4.2")
 def test_the_pipeline_writes_each_days_delays_once_and_draws_them(
     spark: Any,

@@ -135,6 +135,7 @@ def test_an_audit_finds_violations_and_continues_after_the_last_audit(
     assert report(capsys.readouterr().out)["violations"] == {"missing_offsets": 2}
 
 
+@pytest.mark.long
 def test_a_mirror_copies_everything_once(
     spark: Spark, servers: str, topic: Callable[..., str], producer: sync.Producer, admin: sync.Admin, checkpoint: str
 ):

@@ -37,6 +37,7 @@ def test_killed_workers_leave_no_duplicate_and_no_gap(servers: str, topic: Calla
     assert value_counts(servers, name) == EXPECTED
 
 
+@pytest.mark.long
 def test_killed_workers_enqueue_no_message_twice_and_leave_none_out(servers: str, queue: str, folder: Path):
     write_with_killed_workers(servers, queue, folder)
     assert Counter(message.value for message in take_all(servers, queue)) == EXPECTED

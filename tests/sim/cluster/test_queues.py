@@ -144,6 +144,7 @@ EVERY_COMMAND = (
 BUSY = {"meddlers": 4, "purges": 4, "schedules": 20, "lost_share": 0.25, "pause_seconds": 0.05}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_operators_use_every_command_and_repeat_it_after_a_lost_answer() -> None:
     outcomes = list(run_batch(0, 3, jobs=2, build=Build(has_queues=True, queue_overrides=BUSY)))

@@ -13,7 +13,7 @@ from sim.cluster.batch import run_batch, run_isolated
 from sim.cluster.options import SECONDS_MIN
 from sim.cluster.run import OPERATIONS_MIN, Verdict
 
-SEEDS = 10
+SEEDS = 6
 
 
 def run_command(*arguments: str, hash_seed: int = 0) -> subprocess.CompletedProcess[str]:
@@ -22,7 +22,9 @@ def run_command(*arguments: str, hash_seed: int = 0) -> subprocess.CompletedProc
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=environment)
 
 
-@pytest.mark.parametrize(("seed", "hash_seeds"), [(4, (1, 2)), (1, (1, 3)), (3, (1, 1))])
+@pytest.mark.parametrize(
+    ("seed", "hash_seeds"), [(4, (1, 2)), (1, (1, 3)), pytest.param(3, (1, 1), marks=pytest.mark.long)]
+)
 def test_a_seed_has_one_trace_under_every_hash_seed(seed: int, hash_seeds: tuple[int, int]) -> None:
     """A set of tasks is in the order of their addresses, which follow the hashes of strings: seed 1 had two traces by that."""
     first, second = (run_command("--seed", str(seed), hash_seed=hash_seed) for hash_seed in hash_seeds)
