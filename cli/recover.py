@@ -63,12 +63,13 @@ def metadata(
     if not unsafe:
         _print(found, output, "stored")
         return
-    if not yes:
-        for line in _lines(found):
-            print(line, file=sys.stderr)
-        print("changes of metadata that this broker lacks are lost, even acknowledged ones", file=sys.stderr)
-        print("the cluster gets a new id, and its other brokers must be told: raftmq recover rejoin", file=sys.stderr)
-    confirm(f"Make broker {found.broker_id} the only metadata voter of a new cluster?", is_agreed=yes)
+    _agree(
+        found,
+        "changes of metadata that this broker lacks are lost, even acknowledged ones",
+        "the cluster gets a new id, and its other brokers must be told: raftmq recover rejoin",
+        question=f"Make broker {found.broker_id} the only metadata voter of a new cluster?",
+        is_agreed=yes,
+    )
 
     from raftmq.broker.cluster.metadata_recovery import MetadataRecoveryError, recover_metadata
 
@@ -99,11 +100,12 @@ def rejoin(
     if not unsafe:
         _print(found, output, "stored")
         return
-    if not yes:
-        for line in _lines(found):
-            print(line, file=sys.stderr)
-        print("its metadata is given up: never do this at the only broker that has it", file=sys.stderr)
-    confirm(f"Let broker {found.broker_id} leave cluster {found.cluster_id}?", is_agreed=yes)
+    _agree(
+        found,
+        "its metadata is given up: never do this at the only broker that has it",
+        question=f"Let broker {found.broker_id} leave cluster {found.cluster_id}?",
+        is_agreed=yes,
+    )
 
     from raftmq.broker.cluster.metadata_recovery import MetadataRecoveryError, leave_cluster
 
@@ -121,6 +123,14 @@ def _read(data_dir: Path) -> StoredMetadata:
         return read_metadata(data_dir)
     except MetadataRecoveryError as error:
         raise CommandError(str(error), ExitCode.REJECTED) from None
+
+
+def _agree(found: StoredMetadata, *warnings: str, question: str, is_agreed: bool) -> None:
+    """Show the metadata and the warnings, and ask, unless the user agreed by an option."""
+    if not is_agreed:
+        for line in (*_lines(found), *warnings):
+            print(line, file=sys.stderr)
+    confirm(question, is_agreed=is_agreed)
 
 
 def _lines(found: StoredMetadata) -> list[str]:

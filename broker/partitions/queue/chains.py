@@ -1,7 +1,7 @@
 """Propose the chains of one queue partition: messages that are accepted, with messages that are put in the same entry.
 
-A chain is a DATA entry, and is admitted by the growth of the partition that it causes. The tokens make it idempotent: when it is repeated, its leases have ended. With a session
-the repeat also gets the first answer.
+A chain is a DATA entry. It is admitted if the partition has room for its growth. The tokens make it idempotent: when it is repeated, its
+leases have ended. With a session the repeat also gets the first answer.
 """
 
 from __future__ import annotations
