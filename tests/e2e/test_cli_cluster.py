@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -44,6 +45,16 @@ def brokers(cluster: LocalCluster) -> dict[int, dict[str, Any]]:
 def partitions(cluster: LocalCluster) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = document(cluster, "partition", "list", TOPIC)
     return found
+
+
+def with_state(cluster: LocalCluster) -> dict[str, Any]:
+    """Describe the first partition. Repeat it while there is no leader that answers: a move may end with an election."""
+    for _ in range(100):
+        described: dict[str, Any] = document(cluster, "partition", "describe", TOPIC, "0")
+        if described["state"] is not None:
+            return described
+        time.sleep(0.1)
+    raise AssertionError(described)
 
 
 def count_records(cluster: LocalCluster) -> int:
@@ -97,7 +108,7 @@ def test_a_partition_and_its_leadership_are_moved(cluster: LocalCluster) -> None
     to = ",".join(map(str, wanted))
     done = raftmq(cluster, "partition", "move", TOPIC, "0", "--to", to)
     assert done.returncode == 0, done.stderr
-    described = document(cluster, "partition", "describe", TOPIC, "0")
+    described = with_state(cluster)
     assert sorted(described["replica_brokers"]) == sorted(described["state"]["in_sync_brokers"]) == sorted(wanted)
     for leader in wanted:
         moved = document(cluster, "partition", "transfer-leader", TOPIC, "0", "--to", str(leader))

@@ -253,9 +253,8 @@ class Queue:
 
     async def restart(self) -> None:
         await self.write_back()
-        partition = self.node.restart_queue(self.partition.replica.group_id)
-        while not partition.replica.is_leader:
-            await asyncio.shield(partition.replica.wait_progress())
+        replica = self.node.restart_queue(self.partition.replica.group_id).replica
+        await self.progress_until(lambda: replica.is_leader and replica.core.log.applied == replica.core.log.last_index)
 
     async def progress_until(self, is_reached: Callable[[], bool]) -> None:
         """Wait for entries until something is so."""
