@@ -21,7 +21,7 @@ from raftmq.fsm import log_commands as lc
 from raftmq.fsm import metadata_commands as mc
 from raftmq.fsm.topic_kinds import TOPIC_KINDS
 
-FEATURE_LEVEL: Final = 4
+FEATURE_LEVEL: Final = 5
 """The highest level that this program knows."""
 
 METADATA_LEVELS: Final[Mapping[type[mc.MetadataCommand], int]] = {
@@ -68,7 +68,7 @@ LOG_LEVELS: Final[Mapping[type[lc.LogPartitionCommand], int]] = {
 }
 """Every command of a log partition."""
 
-FIELD_LEVELS: Final[Mapping[type, Mapping[str, int]]] = {}
+FIELD_LEVELS: Final[Mapping[type, Mapping[str, int]]] = {mc.SetBalancing: {"bytes_per_second": 5}}
 """Fields that were added at a later level than their command, by command. A field at its default value is not written.
 """
 

@@ -293,7 +293,7 @@ class Metadata:
     def balancing(self) -> BalancingView:
         """How the controller moves replicas."""
         cluster = self._tables.cluster
-        return BalancingView(cluster.auto_balance, cluster.moves_max, cluster.rebalance)
+        return BalancingView(cluster.auto_balance, cluster.moves_max, cluster.rebalance, cluster.bytes_per_second)
 
     @property
     def layout_version(self) -> int:

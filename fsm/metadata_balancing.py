@@ -18,6 +18,10 @@ REBALANCES: Final = ("", REBALANCE_LEADERS, REBALANCE_REPLICAS)
 """The wishes for one rebalancing: none, only of leaderships, or of replicas too."""
 MOVES_LIMIT: Final = 1000
 """The most partitions that may move simultaneously. A larger number would be a typing error."""
+BYTES_PER_SECOND_MIN: Final = 64 * 1024
+"""The lowest rate of moves. Below it a single large entry would take minutes, and the end of a move would not be foreseeable."""
+BYTES_PER_SECOND_LIMIT: Final = 1 << 40
+"""The highest rate of moves. A larger number would be a typing error."""
 
 
 def set_balancing(tables: MetadataTables, command: SetBalancing) -> Done | Rejected:
@@ -25,7 +29,12 @@ def set_balancing(tables: MetadataTables, command: SetBalancing) -> Done | Rejec
     refusal = balancing_refusal(command)
     if refusal is not None:
         return refusal
-    named = {"auto_balance": command.auto_balance, "moves_max": command.moves_max, "rebalance": command.rebalance}
+    named = {
+        "auto_balance": command.auto_balance,
+        "moves_max": command.moves_max,
+        "rebalance": command.rebalance,
+        "bytes_per_second": command.bytes_per_second,
+    }
     changes = {
         name: value for name, value in named.items() if value is not None and value != getattr(tables.cluster, name)
     }
@@ -42,6 +51,13 @@ def balancing_refusal(command: SetBalancing) -> Rejected | None:
             codes.INVALID_ARGUMENT,
             f"between 1 and {MOVES_LIMIT} partitions may move simultaneously, not {command.moves_max}: to move none, set "
             "auto_balance to false",
+        )
+    rate = command.bytes_per_second
+    if rate and not BYTES_PER_SECOND_MIN <= rate <= BYTES_PER_SECOND_LIMIT:
+        return Rejected(
+            codes.INVALID_ARGUMENT,
+            f"the rate of moves is 0 (unlimited), or between {BYTES_PER_SECOND_MIN} and {BYTES_PER_SECOND_LIMIT} bytes per second, not "
+            f"{rate}: to move none, set auto_balance to false",
         )
     if command.rebalance is not None and command.rebalance not in REBALANCES:
         return Rejected(codes.INVALID_ARGUMENT, f"there is no rebalancing {command.rebalance[:20]!r}")

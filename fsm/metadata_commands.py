@@ -254,6 +254,8 @@ class SetBalancing(Command, frozen=True, tag="balancing="):
     """Partitions that move simultaneously."""
     rebalance: str | None = None
     """The wish for one rebalancing: a value of `metadata_balancing.REBALANCES`. The controller withdraws it when nothing is left to do."""
+    bytes_per_second: int | None = None
+    """Bytes that each node may send to new replicas of planned moves; 0 is unlimited. Level 5."""
 
 
 class JoinConsumerGroup(Command, frozen=True, tag="member+"):

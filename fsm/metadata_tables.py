@@ -54,6 +54,8 @@ class ClusterRow(msgspec.Struct, frozen=True):
     """Partitions that move simultaneously. Level 3."""
     rebalance: str = ""
     """The operator's wish for one rebalancing that is not carried out yet (`metadata_balancing.REBALANCES`). Level 3."""
+    bytes_per_second: int = 0
+    """Bytes that each node may send to new replicas of planned moves; 0 is unlimited. Level 5."""
 
 
 class RetiredUuid(msgspec.Struct, frozen=True):

@@ -104,6 +104,8 @@ class BalancingView(msgspec.Struct, frozen=True):
     moves_max: int
     rebalance: str
     """The wish for one rebalancing: empty, "leaders" or "replicas"."""
+    bytes_per_second: int = 0
+    """Bytes that each node may send to new replicas of planned moves; 0 is unlimited."""
 
     @property
     def may_move_replicas(self) -> bool:

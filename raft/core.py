@@ -50,7 +50,7 @@ class RaftCore(Election):
       room for another campaign.
     - `heartbeat_due`: a leader owes its peers a heartbeat (timer, or a read to confirm). The shell calls `take_heartbeats()`.
 
-    The shell sets `snapshot_meta` and `now_ms`, and adds the state rows to an `InstallSnapshot` itself.
+    The shell sets `snapshot_meta`, `now_ms`, `copy_pace` and `urgent_learners`, and adds the state rows to an `InstallSnapshot` itself.
     """
 
     __slots__ = ()
@@ -297,6 +297,11 @@ class RaftCore(Election):
             for progress in leadership.progress.values():
                 progress.on_fetched()
             leadership.flush_due = True
+
+    def resume_copies(self) -> None:
+        """Try again to send entries to learners that `copy_pace` held back."""
+        if self.leadership is not None:
+            self.leadership.flush_due = True
 
     def report_unreachable(self, peer: ReplicaId) -> None:
         """Probe the peer instead of pipelining, as messages to it were dropped."""

@@ -27,6 +27,29 @@ class LogView(Protocol):
         ...
 
 
+class CopyPace(Protocol):
+    """Bound the entries that are sent to learners whose copies are not urgent, over all groups of a process."""
+
+    def may_send(self) -> bool:
+        """Return whether entries may be sent to such a learner now. After a False the shell calls `RaftCore.resume_copies()` later."""
+        ...
+
+    def spend(self, payload_bytes: int) -> None:
+        """Count entries that were sent to such a learner."""
+        ...
+
+
+class Unlimited:
+    """Hold nothing back."""
+
+    def may_send(self) -> bool:
+        """Return True."""
+        return True
+
+    def spend(self, payload_bytes: int) -> None:
+        """Count nothing."""
+
+
 class Random(Protocol):
     """Draw random numbers (`random.Random` fits). This is the only source of chance in the core."""
 

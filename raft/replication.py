@@ -158,7 +158,9 @@ class Replication(ReadIndexing):
         entries: tuple[Entry, ...] = ()
         # A full window still lets an empty request pass. Scenario: every request of the window is lost. No answer would ever
         # free the window, but the member rejects the empty request, which restarts the stream from its match.
-        if not progress.inflights.is_full:
+        is_paced = self.is_paced(peer)
+        # A learner that must wait for the pace still gets empty requests, so that it is found where its log meets.
+        if not progress.inflights.is_full and not (is_paced and not self.copy_pace.may_send()):
             found = log.entries_from(progress.next_index, self.settings.append_bytes_max)
             if found is None:
                 progress.on_fetch_started()
@@ -177,8 +179,15 @@ class Replication(ReadIndexing):
                 LogIndex(log.commit),
             )
         )
-        progress.on_sent(len(entries), sum([len(entry.payload) for entry in entries]), log.commit)
+        payload_bytes = sum([len(entry.payload) for entry in entries])
+        if is_paced:
+            self.copy_pace.spend(payload_bytes)
+        progress.on_sent(len(entries), payload_bytes, log.commit)
         return True
+
+    def is_paced(self, peer: ReplicaId) -> bool:
+        """Return whether the entries for this member wait for `copy_pace`: it is a learner whose copy is not urgent."""
+        return peer in self.membership.learners and peer not in self.urgent_learners
 
     def _send_snapshot(self, peer: ReplicaId, progress: Progress) -> bool:
         """Send a snapshot if the peer is active and the shell has one that reconnects with the log. Return whether it was sent."""

@@ -18,7 +18,7 @@ from raftmq.raft.entry import EntryKind, LogPosition
 from raftmq.raft.hard_state import HardState
 from raftmq.raft.leadership import Leadership
 from raftmq.raft.log import RaftLog
-from raftmq.raft.log_view import LogView, Random
+from raftmq.raft.log_view import CopyPace, LogView, Random, Unlimited
 from raftmq.raft.membership import Membership, check_membership
 from raftmq.raft.messages import AppendResponse, Message, SnapshotMeta, VoteRequest
 from raftmq.raft.progress import Progress
@@ -89,6 +89,7 @@ class CoreState:
         "_timeout_ticks",
         "_votes",
         "campaign_due",
+        "copy_pace",
         "heartbeat_due",
         "leader_id",
         "leadership",
@@ -101,6 +102,7 @@ class CoreState:
         "snapshot_meta",
         "state_floor",
         "term",
+        "urgent_learners",
         "vote",
     )
 
@@ -120,6 +122,10 @@ class CoreState:
         self._random = random
         self.snapshot_meta: Callable[[], SnapshotMeta | None] = _no_snapshot
         """Returns the snapshot that may be sent now, or None. Set by the shell."""
+        self.copy_pace: CopyPace = Unlimited()
+        """Bounds the entries that a leader sends to learners. Set by the shell. Voters and `urgent_learners` never wait for it."""
+        self.urgent_learners: frozenset[ReplicaId] = frozenset()
+        """Learners that are not held back by `copy_pace`, because their group has lost a replica or wants more. Set by the shell."""
         self.now_ms: Callable[[], int] = _no_time
         """Returns the time for the entries that the core proposes itself: the no-op, and the end of a joint configuration. Set by
         the shell where these must carry the time, too. By default they repeat the append time of the entry before them."""

@@ -168,6 +168,8 @@ class Limits:
     """Leaderships that a broker with a wrong clock transfers in each check, because each causes the messages of an election."""
     leader_transfers_max: int = 4
     """Leaderships that a broker gives to preferred leaders in each round of its reconciler, because each causes the messages of an election."""
+    copy_burst_seconds: float = 0.1
+    """The share of a second whose bytes of planned moves may leave together, so that a limited rate stays even."""
     rebuilding_max: int = 16
     """Partitions of the whole cluster that get new replicas simultaneously after a broker was removed: a few per broker, because a full
     copy of each crosses the network and is written by one broker."""

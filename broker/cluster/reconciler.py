@@ -29,7 +29,7 @@ from raftmq.broker.cluster.membership_plan import (
     partition_target,
     plan_change,
 )
-from raftmq.broker.cluster.replacement_plan import WantedPartition, plan_replacements, wanted_partition
+from raftmq.broker.cluster.replacement_plan import WantedPartition, moved_replicas, plan_replacements, wanted_partition
 from raftmq.broker.replica.replica import Replica
 from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.metadata_commands import MetadataCommand, RemoveReplica, SetMetadataMembership, encode_command
@@ -65,6 +65,10 @@ class ReconcilerHost(DamageHost, Protocol):
         """Return whether the group has a leader, as far as this node can tell."""
         ...
 
+    def pace_moves(self, bytes_per_second: int) -> None:
+        """Bound the bytes that this node sends to new replicas of planned moves. 0: unlimited."""
+        ...
+
 
 @dataclass
 class _CatchUp:
@@ -73,6 +77,25 @@ class _CatchUp:
     began_at: float
     noted_at: float
     noted_commit_index: LogIndex
+
+
+@dataclass
+class _Slots:
+    """The groups led here that bring up new replicas. Moves must not delay a repair, so only other repairs count for it."""
+
+    count_max: int
+    moving: int = 0
+    repairing: int = 0
+
+    def count(self, replica: Replica[StateMachine]) -> None:
+        """Count a group that has learners."""
+        learners = replica.core.membership.learners
+        self.repairing += bool(replica.core.urgent_learners.intersection(learners))
+        self.moving += bool(learners)
+
+    def has_room(self, *, is_repair: bool) -> bool:
+        """Return whether another group may be given learners."""
+        return (self.repairing if is_repair else self.moving) < self.count_max
 
 
 class Reconciler:
@@ -201,14 +224,14 @@ class Reconciler:
         """Advance every led partition whose membership differs from the target. Return replicas that have left or joined their groups."""
         moved = Moved()
         led = {replica.group_id: replica for replica in self._host.partition_replicas() if replica.is_leader}
-        catching_up = sum(1 for replica in led.values() if replica.core.membership.learners)
+        self._host.pace_moves(metadata.balancing.bytes_per_second)
+        slots = _Slots(self._host.limits.catching_up_max)
+        for replica in led.values():
+            slots.count(replica)
         settled: dict[GroupId, tuple[int, Membership]] = {}
         for replica in led.values():
             with self._step():
-                had_learners = bool(replica.core.membership.learners)
-                may_add = had_learners or catching_up < self._host.limits.catching_up_max
-                has_added = self._maintain_partition(metadata, replica, settled, moved, may_add=may_add)
-                catching_up += has_added and not had_learners
+                self._maintain_partition(metadata, replica, settled, moved, slots)
         self._settled = settled
         self._seals = {
             group_id: seal for group_id, seal in self._seals.items() if group_id in led.keys() - settled.keys()
@@ -226,19 +249,25 @@ class Reconciler:
         replica: Replica[StateMachine],
         settled: dict[GroupId, tuple[int, Membership]],
         moved: Moved,
-        *,
-        may_add: bool,
-    ) -> bool:
-        """Advance one partition. Add its replicas that have left or joined to `moved`. Return whether it was given learners."""
+        slots: _Slots,
+    ) -> None:
+        """Advance one partition. Add its replicas that have left or joined to `moved`, and its new learners to `slots`."""
         state = (metadata.revision, replica.core.membership)
         if self._settled.get(replica.group_id) == state:
             settled[replica.group_id] = state
-            return False
+            return
         partition = metadata.partition(replica.group_id)
         if partition is None:
-            return False
+            return
         target = partition_target(partition)
-        has_added = self._advance(replica, target, may_add=may_add)
+        # known before the learners are, so that not one byte of a repair waits
+        replica.core.urgent_learners = target.voters - moved_replicas(partition)
+        is_repair = not replica.core.urgent_learners.issubset(replica.core.membership.voters)
+        had_learners = bool(replica.core.membership.learners)
+        may_add = had_learners or slots.has_room(is_repair=is_repair)
+        if self._advance(replica, target, may_add=may_add) and not had_learners:
+            slots.moving += 1
+            slots.repairing += is_repair
         left, joined = self._left(replica, wanted_partition(metadata, partition)), _joined(replica, partition)
         if (left or joined) and self._is_closed_to_older(replica, partition.revision) and self._is_sealed(replica):
             moved.left += left
@@ -246,7 +275,6 @@ class Reconciler:
         is_settled = not partition.retiring and not any(member.is_newcomer for member in partition.replicas)
         if is_settled and is_reached(replica.core.membership, target):
             settled[replica.group_id] = state
-        return has_added
 
     @staticmethod
     def _left(replica: Replica[StateMachine], wanted: WantedPartition) -> list[ReplicaKey]:

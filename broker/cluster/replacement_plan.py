@@ -16,6 +16,7 @@ from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.metadata_commands import SetReplicas
 from raftmq.fsm.metadata_views import NodeView, PartitionView
 from raftmq.fsm.placement import place_another
+from raftmq.types import ReplicaId
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,20 @@ def wanted_partition(metadata: Metadata, partition: PartitionView) -> WantedPart
     """Return the partition with the number of replicas that its topic wants."""
     topic = metadata.topic(partition.topic_id)
     return WantedPartition(partition, topic.replication_factor if topic is not None else len(partition.replicas))
+
+
+def moved_replicas(partition: PartitionView) -> frozenset[ReplicaId]:
+    """Return the replicas that are new because the partition moves: each takes the seat of a replica that still votes until then.
+
+    Every other new replica is in repair: it replaces a lost one, or the partition has fewer than its topic wants.
+    """
+    leaving = {gone.seat for gone in partition.retiring if not gone.is_lost}
+    lost = {gone.seat for gone in partition.retiring if gone.is_lost}
+    return frozenset(
+        ReplicaId(replica.replica_id)
+        for replica in partition.replicas
+        if replica.seat in leaving - lost and not replica.is_newcomer
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,6 +130,10 @@ class ClusterView:
         self._engine.guarded(replica, replica.core.transfer_leader, target)
         self._engine.mark_dirty(replica)
 
+    def pace_moves(self, bytes_per_second: int) -> None:
+        """Bound the bytes that this node sends to new replicas of planned moves. 0: unlimited."""
+        self._engine.copy_pace.set_rate(bytes_per_second)
+
     def is_clock_right(self, node_id: NodeId) -> bool:
         """Return whether another node's clock is in the majority, as far as this node can tell."""
         standing = self._engine.clocks.look()

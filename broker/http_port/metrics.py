@@ -231,6 +231,7 @@ def _engine_values(host: MetricsHost) -> dict[str, Value]:
         "raftmq_snapshots_resumed_total": float(engine.receiver.resumed_total),
         "raftmq_snapshot_copies_made_total": float(engine.snapshots.copies.made_total),
         "raftmq_snapshot_copy_bytes": float(engine.snapshots.copies.disk_bytes),
+        "raftmq_moved_bytes_total": float(engine.copy_pace.sent_bytes),
         "raftmq_snapshots_installed_total": float(engine.snapshots.installed_total),
         "raftmq_dropped_messages_total": float(counted.dropped_messages_total),
     }

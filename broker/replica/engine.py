@@ -36,6 +36,7 @@ from raftmq.broker.peers.codec import (
 from raftmq.broker.peers.protocol import Channel, Transport
 from raftmq.broker.replica.campaigns import Campaigns
 from raftmq.broker.replica.commits import Commits
+from raftmq.broker.replica.copy_pace import CopyPace, GroupPace
 from raftmq.broker.replica.disk import Idle, Installing
 from raftmq.broker.replica.engine_counters import EngineCounters
 from raftmq.broker.replica.heartbeats import Heartbeats
@@ -138,6 +139,8 @@ class Engine:
         self.replicas: dict[GroupId, Replica[StateMachine]] = {}
         self.recent_budget = RecentEntriesBudget(limits.recent_entries_bytes_max)
         self.counters = EngineCounters()
+        self.copy_pace = CopyPace(loop, limits.copy_burst_seconds)
+        """Bounds the bytes that this node sends to new replicas of planned moves. The reconciler sets its rate."""
         self.write_refusal: RequestError | None = None
         """The error for appends. Set by the disk watch while free space is below the reserve."""
         self.refuses_entries = False
@@ -192,6 +195,7 @@ class Engine:
             self.write_backs,
             spools,
             self.now_ms,
+            self.copy_pace,
         )
         self._heartbeats = Heartbeats(self, self.replicas, transport)
         self._timers = StallAwareTimers(loop, timing.stall_seconds, self._on_stall)
@@ -213,6 +217,7 @@ class Engine:
         self.receiver.drop_parked()
         for replica in list(self.replicas.values()):
             self.remove_group(replica.group_id)
+        self.copy_pace.close()
 
     # ------------------------------------------------------------------------------------------------ groups
 
@@ -238,12 +243,20 @@ class Engine:
         )
         replica.role_listeners.append(partial(self.publisher.on_role_change, replica))
         core.snapshot_meta = lambda: self.snapshots.meta(replica)
+        if key.group_id != METADATA_GROUP_ID:
+            core.copy_pace = GroupPace(self.copy_pace, key.group_id, partial(self._resume_copies, replica))
         self.replicas[key.group_id] = replica
         self.write_backs.add(replica)
         if replica.is_disk_backed:
             replica.progress_listeners.append(partial(self._shrink_recent_entries, replica))
         self.mark_dirty(replica)
         return replica
+
+    def _resume_copies(self, replica: Replica[StateMachine]) -> None:
+        """Let a leader send entries to its learners again, because it is its turn."""
+        if not replica.is_closed:
+            replica.core.resume_copies()
+            self.mark_dirty(replica)
 
     def _shrink_recent_entries(self, replica: Replica[StateMachine]) -> None:
         """Keep few applied entries of a queue in memory: nobody reads them in order, as consumers of a log do."""
@@ -259,6 +272,7 @@ class Engine:
             self.snapshots.copies.forget(replica.key)
             self.receiver.forget_group(group_id)
             self._led.discard(group_id)
+            self.copy_pace.forget(group_id)
             self.campaigns.leave_gate(group_id)
             self._inbound.forget(group_id)
         return replica

@@ -10,6 +10,7 @@ import asyncio
 import dataclasses
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
+from functools import partial
 from itertools import count
 
 import structlog
@@ -24,6 +25,7 @@ from raftmq.broker.peers.codec import (
     encode_snapshot_rows,
 )
 from raftmq.broker.peers.protocol import Channel, Transport
+from raftmq.broker.replica.copy_pace import CopyPace
 from raftmq.broker.replica.replica import Replica
 from raftmq.broker.replica.snapshot_copies import SharedCopy, SnapshotCopies
 from raftmq.fsm.state_machine import StateMachine
@@ -37,7 +39,7 @@ from raftmq.storage.errors import (
 )
 from raftmq.storage.log_store import LogStore
 from raftmq.storage.row_stream import ClosableRows
-from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId, ReplicaId
+from raftmq.types import METADATA_GROUP_ID, NodeId, ReplicaId
 
 log = structlog.get_logger(__name__)
 
@@ -47,12 +49,19 @@ Row = tuple[bytes, bytes]
 class _Outgoing:
     """A stream that is being sent."""
 
-    __slots__ = ("copy", "ends_at", "meta", "node_id", "resume_from", "rows", "sent")
+    __slots__ = ("copy", "ends_at", "meta", "node_id", "resume_from", "rows", "sent", "target")
 
     def __init__(
-        self, node_id: NodeId, meta: SnapshotMeta, rows: ClosableRows, ends_at: float, copy: SharedCopy | None
+        self,
+        node_id: NodeId,
+        target: ReplicaId,
+        meta: SnapshotMeta,
+        rows: ClosableRows,
+        ends_at: float,
+        copy: SharedCopy | None,
     ) -> None:
         self.node_id = node_id
+        self.target = target
         self.meta = meta
         self.rows = rows
         self.ends_at = ends_at
@@ -76,6 +85,7 @@ class SnapshotSender:
         limits: Limits,
         timing: Timing,
         copies: SnapshotCopies,
+        pace: CopyPace,
         on_streamed: Callable[[Replica[StateMachine], ReplicaId, bool], None],
         on_damage: Callable[[Replica[StateMachine], Exception], None],
     ) -> None:
@@ -86,10 +96,13 @@ class SnapshotSender:
         self._limits = limits
         self._timing = timing
         self._copies = copies
+        self._pace = pace
         self._on_streamed = on_streamed
         self._on_damage = on_damage
         self._ids = count(1)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._paced_tasks: set[asyncio.Task[None]] = set()
+        """Those that began for planned moves."""
         self._outgoing: dict[int, _Outgoing] = {}
         """The streams by their ids."""
 
@@ -98,15 +111,32 @@ class SnapshotSender:
         """Return the number of snapshots that are being sent."""
         return len(self._tasks)
 
-    def is_full(self, group_id: GroupId) -> bool:
-        """Return whether a new stream would have to wait (metadata never does)."""
-        return group_id != METADATA_GROUP_ID and len(self._tasks) >= self._limits.snapshot_streams_max
+    def is_full(self, replica: Replica[StateMachine]) -> bool:
+        """Return whether a new stream would have to wait. Metadata never does.
+
+        Streams for planned moves use at most half of all slots, because at a low rate they last long, and repair comes first.
+        """
+        slots = self._limits.snapshot_streams_max
+        learners = replica.core.membership.learners
+        is_paced = bool(learners) and all(self._is_paced(replica, learner) for learner in learners)
+        if is_paced and len(self._paced_tasks) >= max(1, slots // 2):
+            return True
+        return replica.group_id != METADATA_GROUP_ID and len(self._tasks) >= slots
+
+    def _is_paced(self, replica: Replica[StateMachine], target: ReplicaId) -> bool:
+        """Return whether the rows for this replica wait for the pace of planned moves."""
+        return (
+            self._pace.bytes_per_second > 0 and replica.group_id != METADATA_GROUP_ID and replica.core.is_paced(target)
+        )
 
     def start(self, replica: Replica[StateMachine], node_id: NodeId, message: InstallSnapshot) -> None:
         """Stream the group's durable state to a replica on `node_id`. `on_streamed` reports how it ended."""
         task = self._loop.create_task(self._run(replica, node_id, message))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        if self._is_paced(replica, message.target):
+            self._paced_tasks.add(task)
+            task.add_done_callback(self._paced_tasks.discard)
 
     def on_resume(self, node_id: NodeId, resume: SnapshotResume) -> None:
         """Have a stream go on after the rows that its receiver has from an earlier one. Ignored if it has sent more than that."""
@@ -135,7 +165,7 @@ class SnapshotSender:
         meta = SnapshotMeta(copy.position, copy.state_index, copy.membership)
         try:
             rows = await self._loop.run_in_executor(self._readers, copy.rows_from, b"")
-            outgoing = _Outgoing(node_id, meta, rows, float("inf"), shared)
+            outgoing = _Outgoing(node_id, message.target, meta, rows, float("inf"), shared)
             return await self._stream_rows(replica, message, outgoing)
         except DamagedReplicaError as error:
             self._copies.distrust(shared)
@@ -148,7 +178,8 @@ class SnapshotSender:
         stored = await self._loop.run_in_executor(self._readers, self._store.snapshot, replica.key)
         meta = SnapshotMeta(stored.position, stored.state_index, stored.membership)
         ends_at = self._loop.time() + self._timing.snapshot_read_seconds
-        return await self._stream_rows(replica, message, _Outgoing(node_id, meta, stored.rows, ends_at, None))
+        outgoing = _Outgoing(node_id, message.target, meta, stored.rows, ends_at, None)
+        return await self._stream_rows(replica, message, outgoing)
 
     async def _stream_rows(self, replica: Replica[StateMachine], message: InstallSnapshot, outgoing: _Outgoing) -> bool:
         stream_id = next(self._ids)
@@ -185,6 +216,7 @@ class SnapshotSender:
                 raise ReplicaClosedError(replica.key, "closed while its snapshot was sent")
             if not chunk:
                 break
+            await self._await_turn(replica, outgoing, sum(len(key) + len(value) for key, value in chunk))
             outgoing.sent += len(chunk)
             if not await self._send(outgoing, FrameType.SNAPSHOT_ROWS, encode_snapshot_rows(stream_id, chunk)):
                 return False
@@ -193,6 +225,22 @@ class SnapshotSender:
             state_index=outgoing.meta.state_index, rows=outgoing.sent,
         )  # fmt: skip
         return await self._send(outgoing, FrameType.SNAPSHOT_END, encode_snapshot_end(stream_id, outgoing.sent))
+
+    async def _await_turn(self, replica: Replica[StateMachine], outgoing: _Outgoing, size: int) -> None:
+        """Wait until the pace of planned moves permits these bytes. The wait does not count as time of the stream."""
+        began_at = self._loop.time()
+        while self._is_paced(replica, outgoing.target) and not self._pace.may_send():
+            turn: asyncio.Future[None] = self._loop.create_future()
+            self._pace.wait(outgoing, partial(_give, turn))
+            try:
+                await turn
+            finally:
+                self._pace.forget(outgoing)
+            if replica.is_closed:
+                raise ReplicaClosedError(replica.key, "closed while its snapshot was sent")
+        outgoing.ends_at += self._loop.time() - began_at
+        if replica.group_id != METADATA_GROUP_ID and replica.core.is_paced(outgoing.target):
+            self._pace.spend(size)
 
     async def _skip(self, outgoing: _Outgoing, row_count: int, last_key: bytes) -> None:
         """Go on with the last row that the receiver has, which it counts once."""
@@ -222,6 +270,11 @@ class SnapshotSender:
             raise TimeoutError
         async with asyncio.timeout_at(min(outgoing.ends_at, now + self._timing.snapshot_stalled_seconds)):
             return await self._transport.drained(outgoing.node_id, Channel.SNAPSHOT)
+
+
+def _give(turn: asyncio.Future[None]) -> None:
+    if not turn.done():
+        turn.set_result(None)
 
 
 def _take(rows: Iterator[Row], bytes_max: int) -> list[Row]:

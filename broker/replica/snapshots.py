@@ -18,6 +18,7 @@ from raftmq.broker.base.log_throttle import LogThrottle
 from raftmq.broker.peers.codec import decode_snapshot_resume
 from raftmq.broker.peers.protocol import Transport
 from raftmq.broker.replica.commits import Commits
+from raftmq.broker.replica.copy_pace import CopyPace
 from raftmq.broker.replica.disk import SPACE_RETRY_SECONDS
 from raftmq.broker.replica.engine_host import EngineHost
 from raftmq.broker.replica.outgoing_snapshots import PAUSE_SECONDS
@@ -63,6 +64,7 @@ class Snapshots:
         write_backs: WriteBacks,
         space: SnapshotSpools,
         now_ms: Callable[[], int],
+        pace: CopyPace,
     ) -> None:
         self._write_backs = write_backs
         self._loop = loop
@@ -86,6 +88,7 @@ class Snapshots:
             limits,
             timing,
             self.copies,
+            pace,
             self._on_streamed,
             host.break_replica,
         )
@@ -99,7 +102,7 @@ class Snapshots:
 
     def meta(self, replica: Replica[StateMachine]) -> SnapshotMeta | None:
         """Return the description of a snapshot that would be taken now. The stream replaces it by that of its transaction."""
-        if self._sender.is_full(replica.group_id):
+        if self._sender.is_full(replica):
             return None
         if replica.durable_membership != replica.core.membership:
             # a snapshot must name its receiver as a member, so first make the change that added it durable. Not now: the

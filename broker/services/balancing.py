@@ -126,15 +126,10 @@ class BalancingService:
             RequestError: INVALID_ARGUMENT or UNSUPPORTED_VERSION (nothing changed), or any error of `MetadataLeader`.
         """
         require_level(self._metadata, "changing how replicas are moved")
-        if request.bytes_per_second:
-            raise RequestError(
-                pb.INVALID_ARGUMENT,
-                "this version cannot limit the bytes per second of moves: limit the partitions that move simultaneously instead "
-                "(moves_max)",
-            )
         command = SetBalancing(
             auto_balance=request.auto_balance if request.HasField("auto_balance") else None,
             moves_max=request.moves_max if request.HasField("moves_max") else None,
+            bytes_per_second=request.bytes_per_second if request.HasField("bytes_per_second") else None,
         )
         refusal = balancing_refusal(command)
         if refusal is not None:
@@ -142,7 +137,10 @@ class BalancingService:
         done = await self.leader.execute(command, Done, call.deadline)
         balancing = self._metadata.balancing
         return pb.SetBalancingResponse(
-            metadata_revision=done.revision, auto_balance=balancing.auto_balance, moves_max=balancing.moves_max
+            metadata_revision=done.revision,
+            auto_balance=balancing.auto_balance,
+            moves_max=balancing.moves_max,
+            bytes_per_second=balancing.bytes_per_second,
         )
 
     # ------------------------------------------------------------------------------------------------ description
@@ -164,6 +162,7 @@ class BalancingService:
             metadata_revision=metadata.revision,
             auto_balance=balancing.auto_balance,
             moves_max=balancing.moves_max,
+            bytes_per_second=balancing.bytes_per_second,
             moves=moves,
             waiting_count=len(made.changes) + self._growing_count(),
             rebuilding_count=len(unsettled) - len(moving),

@@ -116,8 +116,8 @@ def balancing(
             "--rate",
             parser=parse_byte_rate,
             metavar="RATE",
-            help="Maximum rate of all moves to one broker, such as 50MiB/s, or unlimited. Brokers of this version accept "
-            "only unlimited.",
+            help="Maximum rate at which each broker sends the data of moves, such as 50MiB/s, or unlimited. Repair is "
+            "never slowed.",
         ),
     ] = None,
     bootstrap_servers: BootstrapOption = DEFAULT_BOOTSTRAP,

@@ -101,7 +101,7 @@ def settings_of(settings: BalancingSettings) -> str:
     """Describe the settings for moves."""
     auto = "on" if settings.auto_balance else "off"
     simultaneous = f"at most {counted(settings.moves_max, 'partition')} simultaneously"
-    return f"auto-balance {auto}, {simultaneous}, rate to one broker {format_byte_rate(settings.bytes_per_second)}"
+    return f"auto-balance {auto}, {simultaneous}, rate of each broker {format_byte_rate(settings.bytes_per_second)}"
 
 
 def moves_json(moves: Iterable[PartitionMove]) -> list[Json]:

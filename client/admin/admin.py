@@ -741,8 +741,8 @@ class Admin:
         Args:
             auto_balance: whether the cluster moves replicas and leaderships by itself when brokers have unequal shares. None: unchanged.
             moves_max: the maximum number of partitions that move simultaneously. None: unchanged.
-            bytes_per_second: the maximum rate of all moves to one broker. 0: unlimited, the only value that brokers of this version accept.
-                None: unchanged.
+            bytes_per_second: the maximum rate at which each broker sends the data of moves, at least 65,536. 0: unlimited. Repair is never
+                slowed. None: unchanged.
 
         Raises:
             InvalidArgumentError: a value is out of range, or no argument was given. Nothing changed.

@@ -104,7 +104,7 @@ class BalancingSettings:
     moves_max: int
     """The maximum number of partitions that move simultaneously."""
     bytes_per_second: int
-    """The maximum rate of all moves to one broker. 0: unlimited."""
+    """The maximum rate at which each broker sends the data of moves. 0: unlimited."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,10 +131,13 @@ def test_the_replication_factor_is_lowered_and_raised(cluster: LocalCluster) -> 
 
 def test_balancing_is_paused_limited_and_shown(cluster: LocalCluster) -> None:
     before = document(cluster, "cluster", "balancing")
-    limited = document(cluster, "cluster", "balancing", "--no-auto", "--moves", "2", "--rate", "unlimited")
-    assert limited == {"auto_balance": False, "moves_max": 2, "bytes_per_second": 0}
+    limited = document(cluster, "cluster", "balancing", "--no-auto", "--moves", "2", "--rate", "50MiB/s")
+    assert limited == {"auto_balance": False, "moves_max": 2, "bytes_per_second": 50 << 20}
     assert document(cluster, "cluster", "balancing") == limited
-    assert document(cluster, "cluster", "balancing", "--auto", "--moves", str(before["moves_max"])) == before
+    assert (
+        document(cluster, "cluster", "balancing", "--auto", "--moves", str(before["moves_max"]), "--rate", "unlimited")
+        == before
+    )
     assert_one_sentence(raftmq(cluster, "cluster", "balancing", "--moves", "9999"), 2, "not 9999")
     assert document(cluster, "cluster", "balancing") == before
 

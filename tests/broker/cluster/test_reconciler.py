@@ -13,7 +13,7 @@ from raftmq.broker.cluster.damage_reports import ReportedDamage
 from raftmq.broker.cluster.reconciler import Reconciler
 from raftmq.broker.cluster.replication_health import ReplicationHealth
 from raftmq.broker.replica.leadership_table import LeadershipTable
-from raftmq.fsm.metadata_views import PartitionView, ReplicaView
+from raftmq.fsm.metadata_views import BalancingView, PartitionView, ReplicaView
 from raftmq.proto import queue_pb2 as pb
 from raftmq.storage.log_store import ReplicaKey
 
@@ -37,6 +37,10 @@ class Desired:
         self.partition_view = PartitionView(
             1, 0, GROUP, (), tuple(ReplicaView(r, r) for r in replicas), retiring, revision=before.revision + 1
         )
+
+    @property
+    def balancing(self):
+        return BalancingView(auto_balance=True, moves_max=4, rebalance="")
 
     @property
     def revision(self):
@@ -70,6 +74,9 @@ class Host:
         self.reported_damage = ReportedDamage(cluster.loop.time)
         self.replication = ReplicationHealth(self, self.reported_damage)
         self._cluster = cluster
+
+    def pace_moves(self, bytes_per_second):
+        assert not bytes_per_second
 
     def partition_replicas(self):
         return list(self._cluster.nodes[self.node_id].engine.replicas.values())
@@ -312,6 +319,7 @@ async def test_an_unreachable_leader_does_not_prevent_damage_reports_to_others()
         desired = SimpleNamespace(
             partition=lambda group_id: None,
             replica_node=lambda group_id, replica_id: replica_id,
+            balancing=Desired().balancing,
         )
         node = Node(cluster, 1, desired)
         node.leadership = LeadershipTable(lambda group_id: None, {2: "dead", 3: "alive"}.__getitem__)

@@ -132,9 +132,12 @@ async def test_the_settings_of_balancing_change_and_impossible_ones_are_refused(
         change = node.balancing.set_balancing
         answer = await change(pb.SetBalancingRequest(auto_balance=False), node.call())
         assert (answer.auto_balance, answer.moves_max) == (False, 4)
-        answer = await change(pb.SetBalancingRequest(moves_max=9, bytes_per_second=0), node.call())
-        assert node.metadata.state_machine.balancing == BalancingView(auto_balance=False, moves_max=9, rebalance="")
-        assert "moves_max" in str(await refusal(node, change, pb.SetBalancingRequest(bytes_per_second=5)))
+        answer = await change(pb.SetBalancingRequest(moves_max=9, bytes_per_second=1 << 20), node.call())
+        assert (answer.moves_max, answer.bytes_per_second) == (9, 1 << 20)
+        assert node.metadata.state_machine.balancing == BalancingView(False, 9, "", 1 << 20)
+        answer = await change(pb.SetBalancingRequest(bytes_per_second=0), node.call())
+        assert answer.bytes_per_second == 0, "unlimited"
+        assert "0 (unlimited)" in str(await refusal(node, change, pb.SetBalancingRequest(bytes_per_second=5)))
         assert "set auto_balance to false" in str(await refusal(node, change, pb.SetBalancingRequest(moves_max=0)))
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from raftmq.broker.base.request_error import RequestError
-from raftmq.fsm.feature_levels import FEATURE_LEVEL
-from raftmq.fsm.metadata_commands import RaiseFeatureLevel
+from raftmq.fsm.feature_levels import FEATURE_LEVEL, METADATA_LEVELS
+from raftmq.fsm.metadata_commands import RaiseFeatureLevel, RecoverPartition
 from raftmq.proto import queue_pb2 as pb
 
 from tests.support.broker.harness import Harness, running
@@ -26,11 +26,12 @@ async def refusal(node: Harness, **fields: object) -> RequestError:
 
 
 async def test_a_recovery_needs_its_feature_level() -> None:
+    needed = METADATA_LEVELS[RecoverPartition]
     async with running() as node:
-        await served_topic(node, level=FEATURE_LEVEL - 1)
+        await served_topic(node, level=needed - 1)
         refused = await refusal(node)
         assert refused.code == pb.UNSUPPORTED_VERSION
-        assert f"needs feature level {FEATURE_LEVEL}, and the cluster is at {FEATURE_LEVEL - 1}" in str(refused)
+        assert f"needs feature level {needed}, and the cluster is at {needed - 1}" in str(refused)
 
 
 async def test_a_recovery_must_be_meant_and_fit() -> None:

@@ -90,7 +90,7 @@ def test_moves_are_shown_with_their_progress_and_settings(commands: ClusterComma
         "orders/0   1, 2  1, 3  even replicas  1000   50 %",
         "",
         "1 partition moving (50 % copied), 1 waiting, 3 partitions rebuilding a lost replica first",
-        "auto-balance on, at most 1 partition simultaneously, rate to one broker unlimited",
+        "auto-balance on, at most 1 partition simultaneously, rate of each broker unlimited",
         "warning: 1 replica has no other broker that can take it now: orders/2",
     ]
     shown = commands.answer("cluster", "moves")
@@ -100,10 +100,10 @@ def test_moves_are_shown_with_their_progress_and_settings(commands: ClusterComma
 
 
 def test_balancing_is_shown_paused_and_limited(commands: ClusterCommands) -> None:
-    before = "auto-balance on, at most 2 partitions simultaneously, rate to one broker unlimited\n"
+    before = "auto-balance on, at most 2 partitions simultaneously, rate of each broker unlimited\n"
     assert commands.text("cluster", "balancing") == before
     said = commands.text("cluster", "balancing", "--no-auto", "--moves", "8", "--rate", "50MiB/s")
-    assert said == "auto-balance off, at most 8 partitions simultaneously, rate to one broker 50 MiB/s\n"
+    assert said == "auto-balance off, at most 8 partitions simultaneously, rate of each broker 50 MiB/s\n"
     changed = commands.answer("cluster", "balancing", "--auto", "--rate", "unlimited")
     assert changed == {"auto_balance": True, "moves_max": 8, "bytes_per_second": 0}
 
