@@ -12,8 +12,10 @@ GIB = 1024 * MIB
 
 FILES_PER_REPLICA = 3
 """File descriptors of an open LMDB file: the data, once more for synchronous writes, and the lock file."""
-FILES_PER_PEER = 7
-"""File descriptors of one peer: three channels in each direction, and one connection to its client port."""
+CHANNELS_PER_PEER = 4
+"""Connections to one peer, and as many from it: control, appends, snapshots, requests."""
+FILES_PER_PEER = 2 * CHANNELS_PER_PEER
+"""File descriptors of one peer: its channels in each direction."""
 OPEN_FILES_MIN = 512
 """The fewest file descriptors that a broker starts with: half for replicas, half for the engine and connections."""
 ENGINE_FILES = 96
@@ -48,7 +50,7 @@ class Limits:
     peer_handshakes_max: int = 128
     """Inbound peer connections that have not identified themselves. Beyond it the oldest of them is closed."""
     peer_connections_max: int = 1024
-    """Identified inbound peer connections, three per peer. Beyond it the one that has been silent longest is closed."""
+    """Identified inbound peer connections, four per peer. Beyond it the one that has been silent longest is closed."""
     peer_strangers_max: int = 64
     """Peers that are not in this broker's metadata but connected to it, so that it connects to them too."""
     known_boots_max: int = 1024
@@ -57,6 +59,18 @@ class Limits:
     """Replicas of one group whose broker is learned from their messages, before metadata names it: more than one group has."""
     groups_ahead_max: int = 10_000
     """Partitions newer than this broker's copy of metadata whose leaders are remembered: as many as one change of topics may create."""
+    peer_requests_max: int = 1024
+    """Unanswered requests between two brokers, in each direction. Beyond it further ones are answered with `THROTTLED`."""
+    peer_request_bytes_max: int = 6 * MIB
+    """One request between brokers. A client's request, which another broker may have to answer, has at most 4 MiB."""
+    peer_requests_bytes_max: int = 32 * MIB
+    """Unanswered requests between two brokers, in each direction: eight of the largest that clients send."""
+    inbound_requests_bytes_max: int = 128 * MIB
+    """Unanswered requests of all other brokers together."""
+    peer_response_bytes_max: int = 32 * MIB
+    """One response between brokers. The description of a group with 100,000 partitions takes a fifth of it."""
+    peer_visit_bytes_max: int = 16 * 1024
+    """One request of a broker that belongs to no cluster yet: its registration, whose texts have at most 8 KiB together."""
     peer_read_buffer_bytes_max: int = 192 * MIB
     """Read buffers of all inbound peer connections together: enough for a dozen peers that send the largest frames on two channels."""
     snapshot_chunk_bytes: int = 512 * 1024
@@ -199,7 +213,7 @@ def _within_connection_files(limits: Limits, files: int) -> Limits:
         + limits.http_connections_max
         + limits.peer_handshakes_max
     )
-    peers = limits.peer_connections_max // 3
+    peers = limits.peer_connections_max // CHANNELS_PER_PEER
     if wanted + peers * FILES_PER_PEER <= connections:
         return limits
     http = min(limits.http_connections_max, max(1, connections // 8))
@@ -212,7 +226,7 @@ def _within_connection_files(limits: Limits, files: int) -> Limits:
         limits,
         http_connections_max=http,
         peer_handshakes_max=handshakes,
-        peer_connections_max=3 * peers,
+        peer_connections_max=CHANNELS_PER_PEER * peers,
         peer_strangers_max=min(limits.peer_strangers_max, peers),
         data_connections_max=data,
         data_handshakes_max=data_handshakes,
@@ -316,6 +330,8 @@ class Timing:
     """A connection that is silent for this long after a later boot of its broker appeared counts as dead, even if the kernel keeps it."""
     handshake_timeout_seconds: float = 3.0
     """A new connection that has not identified itself within this time is closed."""
+    visit_seconds: float = 10.0
+    """A connection of a broker that is no member yet, or looks for its cluster, is closed after this time."""
     unacked_data_timeout_seconds: float = 3.0
     """TCP gives up a peer link when sent data is not acknowledged for this long. Without it a restored link would wait for the kernel's
     exponential retransmission."""

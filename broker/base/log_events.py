@@ -48,6 +48,7 @@ EVENTS: Final[Mapping[str, str]] = {
     "peer_refused_connection": "A broker refuses this one for the given reason: another cluster, a changed identity, or a broker that has no "
     "cluster yet (which passes)",
     "peer_frame_refused": "The peer port received bytes of another protocol or another version. The connection was closed",
+    "peer_responses_unread": "The broker `peer_id` does not read the responses to its requests. The connection was closed",
     "peer_frame_unexpected": "A peer sent a frame that is not expected here, because versions differ",
     # leadership and replicas
     "leader_elected": "A replica here leads its group",

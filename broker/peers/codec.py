@@ -61,6 +61,9 @@ class FrameType(IntEnum):
     CLOCK_QUESTION = 17
     CLOCK = 18
     SNAPSHOT_RESUME = 19
+    REQUEST = 20
+    RESPONSE = 21
+    CANCEL = 22
 
 
 FRAME_TYPES = {int(one): one for one in FrameType}

@@ -22,11 +22,15 @@ _HANDSHAKE_BUFFER_BYTES = FRAME_HEADER.size + _HELLO_BYTES_MAX
 
 
 class Channel(IntEnum):
-    """A class of traffic with a connection of its own, so that it never queues behind another. Values are on the wire."""
+    """A class of traffic with a connection of its own, so that it never queues behind another. Values are on the wire.
+
+    Frames travel from the node that opened the connection. Only on `REQUESTS` do others come back: the responses.
+    """
 
     CONTROL = 0
     APPEND = 1
     SNAPSHOT = 2
+    REQUESTS = 3
 
 
 class Hello(msgspec.Struct, frozen=True):
@@ -37,6 +41,7 @@ class Hello(msgspec.Struct, frozen=True):
     node_id: int
     uuid: str
     target_node_id: int
+    """The node that the sender wants to reach. 0: any node at the address, for a visit (`visits.py`)."""
     channel: int
     boot: int = 0
     address: str = ""
@@ -60,6 +65,10 @@ OTHER_CLUSTER: Final = "this broker belongs to cluster"
 
 class OtherClusterError(FrameError):
     """Raised when a node of another cluster is at the peer's address."""
+
+
+class ForeignProtocolError(FrameError):
+    """Raised when the other side of a new connection does not speak this protocol, such as the port for clients."""
 
 
 class StaleDirectoryError(FrameError):
@@ -143,6 +152,23 @@ class Transport(Protocol):
 
     async def drained(self, node_id: NodeId, channel: Channel) -> bool:
         """Wait until the channel can accept more. Return False if it is down."""
+        ...
+
+    async def ask(self, node_id: NodeId, method: str, principal: str, body: bytes, deadline: float) -> bytes:
+        """Send a request to a peer and return the response message. Cancelling the call cancels the request.
+
+        Args:
+            node_id: The peer.
+            method: Name of the method.
+            principal: Name of the client for which this node asks. Empty: for itself, or for a client without a name.
+            body: The request message.
+            deadline: Loop time. The peer gets the remaining time.
+
+        Raises:
+            RequestError: The peer's error. NO_LEADER if it cannot be reached (nothing was done). THROTTLED if too many requests wait
+                for it (nothing was done). UNSUPPORTED_VERSION if it does not know the method. REQUEST_TIMED_OUT if there was no answer
+                before the deadline or the end of the connection.
+        """
         ...
 
     def hold_snapshots(self, node_id: NodeId, is_held: bool) -> None:

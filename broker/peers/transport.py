@@ -1,4 +1,4 @@
-"""Connect nodes: three one-way TCP channels to each peer (control, append, snapshot), with frames.
+"""Connect nodes: four TCP channels to each peer (control, append, snapshot, requests), with frames.
 
 This is a length-prefixed protocol over asyncio instead of gRPC (ADR 0004). The kernel's "connection refused" reaches the node, which
 distinguishes a dead process from a slow one, and a frame costs a tenth. Sending never waits: a frame that does not fit into the outbox
@@ -26,9 +26,11 @@ from raftmq.broker.peers.protocol import (
     PeerHandler,
     decode_hello,
 )
+from raftmq.broker.peers.requests import InboundRequests, RequestServer, unreachable
+from raftmq.broker.peers.visits import Visit
 from raftmq.fsm.node_lineage import NO_BOOT, Boot
 from raftmq.sockets import tune
-from raftmq.types import NodeId
+from raftmq.types import NO_NODE, NodeId
 
 log = structlog.get_logger(__name__)
 
@@ -56,6 +58,8 @@ class _Inbound(FrameProtocol):
         """Whether HELLO has arrived. Answering it may take a write to disk."""
         self.hello: Hello | None = None
         """The node's description of itself. None before it arrived."""
+        self.requests: InboundRequests | None = None
+        """The requests of the other node. None on other channels."""
         self._reserved = 0
         self.heard_at = 0.0
         """Loop time of the last received bytes."""
@@ -72,6 +76,9 @@ class _Inbound(FrameProtocol):
         super().buffer_updated(nbytes)
 
     def on_frame(self, frame_type: FrameType, body: memoryview) -> None:
+        if self.requests is not None:
+            self.requests.on_frame(frame_type, body)
+            return
         if self._node_id is not None:
             self._server.handler.on_frame(self._node_id, frame_type, body)
             return
@@ -81,6 +88,9 @@ class _Inbound(FrameProtocol):
             raise FrameError("a peer must wait for WELCOME before it sends anything else")
         self._is_greeted = True
         hello = decode_hello(body)
+        if hello.target_node_id == NO_NODE and hello.channel == Channel.REQUESTS:
+            self._accept_visit(hello)
+            return
         reason = self._refusal(hello)
         if reason is not None:
             self._refuse(reason)
@@ -120,13 +130,46 @@ class _Inbound(FrameProtocol):
         self._buffer_bytes_wanted = _READ_BUFFER_BYTES
         channel = self._channel = Channel(hello.channel)
         self.hello = hello
+        if channel is Channel.REQUESTS:
+            self.requests = InboundRequests(self._server.requests, self._node_id, self)
         self._server.promote(self, self._node_id, channel)
-        answer = self._server.handler.hello(self._node_id, channel)
-        self.transport.writelines(frame(FrameType.WELCOME, [msgspec.msgpack.encode(answer)]))
+        self.transport.writelines(frame(FrameType.WELCOME, [self._server.own_hello(hello)]))
+
+    def _accept_visit(self, hello: Hello) -> None:
+        """Accept the connection of a node that does not know this one, and may belong to no cluster. It may ask for little.
+
+        It still counts as unidentified, so it can be closed in favour of a newer one.
+        """
+        assert self.transport is not None
+        reason = _wire_refusal(hello)
+        if reason is not None:
+            self._refuse(reason)
+            return
+        if self._timeout is not None:
+            self._timeout.cancel()
+        self._timeout = self._server.loop.call_later(self._server.timing.visit_seconds, self.close)
+        self._frame_bytes_max = self._server.limits.peer_visit_bytes_max
+        self._channel = Channel.REQUESTS
+        self.requests = InboundRequests(self._server.requests, NO_NODE, self)
+        self.transport.writelines(frame(FrameType.WELCOME, [self._server.own_hello(hello)]))
+
+    def write_response(self, body: Parts) -> None:
+        """Send a RESPONSE frame. A connection that does not read its responses is closed."""
+        transport = self.transport
+        if transport is None or transport.is_closing():
+            return
+        if transport.get_write_buffer_size() > self._server.limits.peer_outbox_bytes_max:
+            log.warning("peer_responses_unread", peer_id=self._node_id or NO_NODE)
+            self.close()
+            return
+        parts = frame(FrameType.RESPONSE, body)
+        self._server.sent_bytes[Channel.REQUESTS] += sum(map(len, parts))
+        transport.writelines(parts)
 
     def _refusal(self, hello: Hello) -> str | None:
-        if hello.wire_version != WIRE_VERSION:
-            return f"wire version {hello.wire_version} is not supported, only {WIRE_VERSION}"
+        reason = _wire_refusal(hello)
+        if reason is not None:
+            return reason
         if hello.channel not in tuple(Channel):
             return f"there is no channel {hello.channel}"
         if hello.address:
@@ -150,9 +193,18 @@ class _Inbound(FrameProtocol):
         self._is_closed = True
         if self._timeout is not None:
             self._timeout.cancel()
+        if self.requests is not None:
+            self.requests.close()
         self._server.release(self._reserved)
         self._reserved = 0
         self._server.dismiss(self)
+
+
+def _wire_refusal(hello: Hello) -> str | None:
+    """Return why a node's wire version is refused, or None if it is spoken here."""
+    if hello.wire_version == WIRE_VERSION:
+        return None
+    return f"wire version {hello.wire_version} is not supported, only {WIRE_VERSION}"
 
 
 class PeerTransport:
@@ -184,6 +236,8 @@ class PeerTransport:
         """Bytes passed to the connections since the start."""
         self.received_bytes = dict.fromkeys(Channel, 0)
         """Bytes received from identified peers since the start."""
+        self.requests = RequestServer(loop, limits, self._record_failure)
+        """Answers the requests of other nodes. Its `answerer` is set before `listen`."""
         self.evicted_total = 0
         """Inbound connections closed since the start because there were too many."""
         self._refused_frames_unsaid = 0
@@ -196,6 +250,13 @@ class PeerTransport:
     def attach(self, handler: PeerHandler) -> None:
         """Give everything that peers send to this handler. Call it once, before `listen` and `set_peers`."""
         self.handler = handler
+
+    def _record_failure(self, work: Work, error: BaseException) -> None:
+        self.handler.record_failure(work, error)
+
+    def own_hello(self, hello: Hello) -> bytes:
+        """Return the body of the WELCOME to another node's HELLO."""
+        return msgspec.msgpack.encode(self.handler.hello(NodeId(hello.node_id), Channel(hello.channel)))
 
     async def listen(self, host: str, port: int) -> int:
         """Accept peers. Return the bound port."""
@@ -402,6 +463,17 @@ class PeerTransport:
         """Return whether the control channel to the peer is up."""
         link = self._links.get((node_id, Channel.CONTROL))
         return link is not None and link.open_transport is not None
+
+    async def ask(self, node_id: NodeId, method: str, principal: str, body: bytes, deadline: float) -> bytes:
+        """Send a request to a peer and return the response message. See `Transport.ask`."""
+        link = self._links.get((node_id, Channel.REQUESTS))
+        if link is None:
+            raise unreachable(f"broker {node_id}")
+        return await link.ask(method, principal, body, deadline)
+
+    def visit(self, address: str, deadline: float) -> Visit:
+        """Return a visit to the node at an address, which need not be a peer. Loop time `deadline` ends it."""
+        return Visit(self, address, self.handler.hello(NO_NODE, Channel.REQUESTS), deadline)
 
     def hold_snapshots(self, node_id: NodeId, is_held: bool) -> None:
         """Pause or resume reading the snapshots that the peer sends. A new connection of the peer is read."""

@@ -21,6 +21,7 @@ from raftmq import batch_header, columns, message_block, message_checks, message
 from raftmq.broker.grpc_port.methods import ROWS
 from raftmq.broker.partitions.queue.schedule_plan import ScheduleDefinition
 from raftmq.broker.peers import codec as peer_codec
+from raftmq.broker.peers import request_frames
 from raftmq.broker.peers.codec import FrameType
 from raftmq.broker.peers.protocol import Channel, Hello
 from raftmq.client.codec import batch as batch_codec
@@ -547,6 +548,25 @@ def test_the_frame() -> None:
 
 def test_frame_types() -> None:
     assert numbers("protocol.md", "Frame", ("frame", "number", "body")) == {kind.name: kind.value for kind in FrameType}
+
+
+def test_requests_between_brokers() -> None:
+    name, principal = "/raftmq.v1.Admin/CreateTopic", "alice"
+    data = b"".join(map(bytes, request_frames.encode_request(301, 302, name, principal, b"message")))
+    values = {
+        "correlation_id": 301,
+        "remaining_ms": 302,
+        "method_bytes": len(name),
+        "principal_bytes": len(principal),
+    }
+    check_layout("protocol.md", "Requests between brokers", data, values, request_frames.REQUEST_HEAD)
+    assert data[request_frames.REQUEST_HEAD.size :] == f"{name}{principal}message".encode()
+    data = b"".join(map(bytes, request_frames.encode_response(301, request_frames.ResponseStatus.ERROR, b"detail")))
+    assert data == struct.pack("<QB", 301, 1) + b"detail"
+    rows = table("protocol.md", "Requests between brokers", "status", "number", "the message is")
+    assert {row["status"]: int(row["number"]) for row in rows} == {
+        status.name: status.value for status in request_frames.ResponseStatus
+    }
 
 
 def test_the_handshake() -> None:

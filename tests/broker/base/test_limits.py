@@ -6,6 +6,7 @@ import resource
 import pytest
 from raftmq.broker.base.limits import (
     ACCEPT_FILES,
+    CHANNELS_PER_PEER,
     ENGINE_FILES,
     ENTRY_BYTES_MAX,
     FILES_PER_PEER,
@@ -53,12 +54,12 @@ def test_all_limits_together_fit_into_the_open_files(open_files_max: int, replic
         + limits.data_handshakes_max
         + limits.http_connections_max
         + limits.peer_handshakes_max
-        + limits.peer_connections_max // 3 * FILES_PER_PEER
+        + limits.peer_connections_max // CHANNELS_PER_PEER * FILES_PER_PEER
     )
     files = max(limits.partitions_max, replicas) * FILES_PER_REPLICA
     assert connections + files + ENGINE_FILES + ACCEPT_FILES <= open_files_max
     assert min(limits.client_connections_max, limits.http_connections_max, limits.peer_handshakes_max) >= 8
-    assert limits.peer_connections_max >= 3 * 4, "a cluster of five"
+    assert limits.peer_connections_max >= CHANNELS_PER_PEER * 4, "a cluster of five"
 
 
 def test_limits_that_fit_stay_as_they_are() -> None:

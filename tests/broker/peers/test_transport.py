@@ -10,82 +10,16 @@ import socket
 import msgspec
 import pytest
 import structlog
-from raftmq.broker.base.limits import Limits, Timing
+from raftmq.broker.base.limits import Limits
 from raftmq.broker.base.supervisor import Work
+from raftmq.broker.peers import outbound
 from raftmq.broker.peers.codec import FRAME_HEADER, WIRE_VERSION, FrameType, frame
-from raftmq.broker.peers.link import NOT_FORMED_REASON, Link, verdict
+from raftmq.broker.peers.link import NOT_FORMED_REASON
+from raftmq.broker.peers.outbound import verdict
 from raftmq.broker.peers.protocol import Channel, Hello
 from raftmq.broker.peers.transport import PeerTransport
 
-PASSES_OF_AN_ACCEPT = 6
-TIMING = Timing(reconnect_min_seconds=0.01, reconnect_max_seconds=0.05, handshake_timeout_seconds=0.3)
-
-
-class Recorder:
-    """A PeerHandler that records its calls."""
-
-    def __init__(self, node_id, cluster_id="c"):
-        self.node_id = node_id
-        self.cluster_id = cluster_id
-        self.address = ""
-        self.frames = asyncio.Queue()
-        self.events = asyncio.Queue()
-        self.lost_snapshots = asyncio.Queue()
-        self.stale = {}
-        self.remembering = {}
-        self.stale_said = asyncio.Queue()
-        self.others_met = asyncio.Queue()
-        self.boot, self.marks = 1, b"mark"
-
-    def hello(self, target, channel):
-        uuid = f"uuid-{self.node_id}"
-        return Hello(
-            WIRE_VERSION, self.cluster_id, self.node_id, uuid, target, channel, self.boot, self.address, self.marks
-        )
-
-    def contradiction(self, hello):
-        return self.stale.get(hello.uuid)
-
-    def remember(self, hello):
-        return self.remembering.get(hello.uuid)
-
-    def on_other_cluster(self, address, said):
-        self.others_met.put_nowait((address, said))
-
-    def on_stale(self, node_id, reason):
-        self.stale_said.put_nowait((node_id, reason))
-
-    def refusal(self, hello):
-        return None if hello.cluster_id == self.cluster_id else "another cluster"
-
-    def on_frame(self, node_id, frame_type, body):
-        self.frames.put_nowait((node_id, frame_type, bytes(body)))
-
-    def on_peer_up(self, node_id):
-        self.events.put_nowait(("up", node_id))
-
-    def on_peer_down(self, node_id):
-        self.events.put_nowait(("down", node_id))
-
-    def on_peer_refused(self, node_id):
-        self.events.put_nowait(("refused", node_id))
-
-    def on_snapshots_lost(self, node_id):
-        self.lost_snapshots.put_nowait(node_id)
-
-
-@contextlib.asynccontextmanager
-async def transport(node_id, cluster_id="c", limits=None, timing=TIMING):
-    recorder = Recorder(node_id, cluster_id)
-    peer = PeerTransport(asyncio.get_running_loop(), limits or Limits(), timing, lambda: 0.5)
-    peer.attach(recorder)
-    port = await peer.listen("127.0.0.1", 0)
-    try:
-        yield peer, recorder, f"127.0.0.1:{port}"
-    finally:
-        await peer.close()
-        for _ in range(PASSES_OF_AN_ACCEPT):  # a peer's connection is accepted before the peer is closed in turn
-            await asyncio.sleep(0)
+from tests.support.broker.peer_transports import PASSES_OF_AN_ACCEPT, TIMING, transport
 
 
 async def test_frames_arrive_in_order_on_each_channel():
@@ -311,11 +245,11 @@ async def test_a_link_closed_while_it_is_refused_ends(monkeypatch):
         one.set_peers({2: "127.0.0.1:1"})
         link = one._links[2, Channel.CONTROL]
 
-        async def refused(self, host, port):
+        async def refused(*_):
             link.close()  # in the same pass of the loop
             raise ConnectionRefusedError
 
-        monkeypatch.setattr(Link, "_open", refused)
+        monkeypatch.setattr(outbound, "_open", refused)
         with pytest.raises(asyncio.CancelledError):
             await asyncio.wait_for(link._task, 5)
 
