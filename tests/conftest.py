@@ -47,4 +47,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Run long tests first when several processes share the run, so that all processes end at about the same time."""
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: not _is_long_lasting(item))  # stable: the order is random otherwise
+        from tests.sharing import SPARK
+
+        # stable: the order is random otherwise
+        items.sort(key=lambda item: (not item.nodeid.startswith(SPARK), not _is_long_lasting(item)))

@@ -9,8 +9,10 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-FOLDERS = ("tests/hostile",)
-"""Folders whose tests share a broker and add up counts: each stays in one process."""
+SPARK = "tests/spark"
+"""Its tests share a Java machine, which takes a long time to start. They begin first."""
+FOLDERS = ("tests/hostile", SPARK)
+"""Folders whose tests share a process: each stays in one."""
 SPREAD = ("tests/e2e", "tests/sim/cluster", "tests/sim/core/test_seeds.py", "tests/api/test_testing.py")
 """Files and folders with long tests that share nothing: each test goes to any free process."""
 TOGETHER = (

@@ -21,8 +21,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 SEED = 11
 """With this seed the first cut links are those between brokers, and the first damage is in the newest rows."""
 SECONDS = 4.0
-LONG_FAMILIES = frozenset({"copies", "files", "limits", "wipe"})
-"""Families that take longer than the others: `make test-long` runs them."""
+LONG_FAMILIES = frozenset(families()) - {"kill", "power", "damage", "links"}
+"""Families that `make test-long` runs."""
 
 
 @pytest.mark.parametrize(

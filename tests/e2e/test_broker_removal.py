@@ -186,6 +186,7 @@ async def test_rebuilding_continues_after_the_metadata_leader_is_killed() -> Non
         await workload.check()
 
 
+@pytest.mark.long
 async def test_a_partition_without_a_majority_is_named_and_the_others_accept_records() -> None:
     async with LocalCluster(brokers=3) as cluster, Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
         await admin.create_topic("single", partitions=3, replication_factor=1)

@@ -108,6 +108,7 @@ def test_ctrl_c_during_the_start_leaves_no_files(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_a_restart_with_data_dir_keeps_data_identities_and_ports_that_are_still_free(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with dev(tmp_path, "--data-dir", str(data), "--port", "0") as first:

@@ -120,6 +120,7 @@ def test_the_sdk_without_extras_writes_and_reads(environment: Path) -> None:
         ((), "raftmq", "cli"),
     ],
 )
+@pytest.mark.long
 def test_a_command_names_the_extra_that_it_needs(
     environment: Path, arguments: tuple[str, ...], name: str, extra: str
 ) -> None:

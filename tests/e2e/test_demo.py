@@ -41,6 +41,7 @@ def test_the_demo_verifies_every_flight_and_job_and_leaves_nothing_behind(tmp_pa
     [pytest.param(300_000, "producing", marks=pytest.mark.long), (2_000, "  EV puts")],
     ids=["flights", "jobs"],
 )
+@pytest.mark.long
 def test_ctrl_c_in_the_demo_leaves_nothing_behind(tmp_path: Path, flights: int, begin: str) -> None:
     """The workers have the same standard error, so its end is also theirs."""
     with demo(tmp_path, flights) as running:

@@ -50,6 +50,7 @@ async def test_a_failed_commit_ends_the_process_and_nothing_is_lost(cluster: Loc
     await workload.check()
 
 
+@pytest.mark.long
 async def test_damage_found_while_reading_is_never_delivered(cluster: LocalCluster, workload: Workload) -> None:
     """The oldest rows of a leader are damaged while it runs, after its start found them intact."""
     await workload.finish()
@@ -151,6 +152,7 @@ async def read_until_refused(consumer: Consumer) -> RaftMQError:
             return error
 
 
+@pytest.mark.long
 async def test_a_broker_with_stale_metadata_is_not_ready_before_it_has_caught_up(cluster: LocalCluster) -> None:
     """It was down while topics were created and deleted, and it starts while the up-to-date brokers are frozen."""
     stale, others = 3, (1, 2)

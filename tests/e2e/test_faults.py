@@ -23,6 +23,7 @@ def leader_of_nothing_or_least(cluster: LocalCluster) -> int:
     return led.most_common()[-1][0]
 
 
+@pytest.mark.long
 async def test_nothing_is_lost_when_a_leader_is_killed(cluster: LocalCluster, workload: Workload) -> None:
     victim = busiest_leader(cluster)
     cluster.kill(victim)
@@ -53,6 +54,7 @@ async def test_nothing_acknowledged_is_lost_when_all_brokers_are_killed_simultan
     await workload.check()
 
 
+@pytest.mark.long
 async def test_a_restarted_replica_catches_up_and_completes_the_majority(
     cluster: LocalCluster, workload: Workload
 ) -> None:

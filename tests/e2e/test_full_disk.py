@@ -160,6 +160,7 @@ async def test_a_disk_full_of_deleted_data_recovers_by_itself(volume: Path) -> N
         await wait_until_small(volume, 20 * MIB)
 
 
+@pytest.mark.long
 def test_a_start_on_a_full_volume_is_refused_and_the_doctor_names_the_reason(volume: Path) -> None:
     with LocalCluster(
         brokers=1, directory=volume / "cluster", broker_arguments=("--set", "disk_reserve_bytes=0")

@@ -40,6 +40,7 @@ def start(members: list[ProtocolMember]) -> list[ProtocolMember]:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 async def test_a_killed_coordinator_expires_no_member_and_moves_no_partition(
     cluster: LocalCluster, brokers: Brokers
 ) -> None:
@@ -64,6 +65,7 @@ async def test_a_killed_coordinator_expires_no_member_and_moves_no_partition(
         member.kill()
 
 
+@pytest.mark.long
 async def test_unmoved_partitions_keep_their_owner_epochs_and_those_of_a_leaver_are_reassigned(
     cluster: LocalCluster, brokers: Brokers
 ) -> None:
@@ -88,6 +90,7 @@ async def test_unmoved_partitions_keep_their_owner_epochs_and_those_of_a_leaver_
         member.kill()
 
 
+@pytest.mark.long
 async def test_a_frozen_consumer_is_fenced(cluster: LocalCluster, brokers: Brokers) -> None:
     """Its session expires and another member takes over. Its late commit is refused, and the other member's commit stays."""
     async with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:

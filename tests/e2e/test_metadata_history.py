@@ -43,6 +43,7 @@ async def administer(admin: RecordingAdmin, random: Random, operations: int) -> 
 
 
 @pytest.mark.parametrize("is_a_broker_killed", [False, True])
+@pytest.mark.long
 async def test_changes_and_descriptions_by_several_administrators_are_linearizable(
     cluster: LocalCluster, is_a_broker_killed: bool
 ) -> None:

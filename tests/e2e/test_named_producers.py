@@ -122,6 +122,7 @@ async def test_a_second_producer_of_the_name_fences_the_first(
 
 
 @pytest.mark.parametrize("is_frozen", [True, pytest.param(False, marks=pytest.mark.long)], ids=["frozen", "running"])
+@pytest.mark.long
 async def test_a_zombie_writes_nothing_to_a_partition_without_records_of_its_successor(
     cluster: LocalCluster, is_frozen: bool
 ) -> None:

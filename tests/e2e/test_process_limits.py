@@ -81,6 +81,7 @@ def peer_address(cluster: LocalCluster, broker_id: int) -> str:
     return next(str(one.broker.peer_address) for one in answer.brokers if one.broker.broker_id == broker_id)
 
 
+@pytest.mark.long
 def test_idle_connections_to_each_port_leave_descriptors_for_everything_else():
     with three_small_brokers() as cluster, sync.Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
         admin.create_topic("before", partitions=20, replication_factor=3)

@@ -173,6 +173,7 @@ def test_a_web_service_tells_whether_an_order_may_have_been_written_when_no_brok
             assert json.loads(answer.read())["written"] in ("no", "maybe")
 
 
+@pytest.mark.long
 def test_an_idempotent_handler_counts_each_order_once_however_often_it_is_killed(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:

@@ -139,6 +139,7 @@ async def check_with_the_repaired_in_the_quorum(cluster: LocalCluster, workload:
     await workload.check()
 
 
+@pytest.mark.long
 async def test_the_next_broker_may_be_stopped_as_soon_as_status_reports_no_problem(
     cluster: LocalCluster, workload: Workload
 ) -> None:
@@ -202,6 +203,7 @@ async def test_the_bootstrapping_broker_may_lose_its_disk_like_any_other(
     await check_with_the_repaired_in_the_quorum(cluster, workload, victim)
 
 
+@pytest.mark.long
 async def test_a_damaged_metadata_replica_is_replaced_and_the_partitions_stay(
     cluster: LocalCluster, workload: Workload
 ) -> None:
@@ -246,6 +248,7 @@ async def test_a_file_missing_after_deaths_by_a_memory_fault_is_rebuilt(
     await check_with_the_repaired_in_the_quorum(cluster, workload, 2)
 
 
+@pytest.mark.long
 async def test_a_flipped_bit_of_a_meta_page_reverts_no_commit(cluster: LocalCluster, workload: Workload) -> None:
     """LMDB would present the commit before the last one with intact rows, without an entry that was acknowledged."""
 
@@ -271,6 +274,7 @@ async def test_a_replica_missing_from_the_registry_is_rebuilt_and_the_others_sta
     await check_with_the_repaired_in_the_quorum(cluster, workload, victim)
 
 
+@pytest.mark.long
 async def test_a_missing_metadata_file_is_rebuilt_and_the_partitions_stay(
     cluster: LocalCluster, workload: Workload
 ) -> None:
@@ -305,6 +309,7 @@ async def test_a_repair_completes_although_another_broker_is_killed_repeatedly(
     await check_with_the_repaired_in_the_quorum(cluster, workload, victim)
 
 
+@pytest.mark.long
 async def test_without_a_healthy_majority_no_replica_is_replaced(cluster: LocalCluster) -> None:
     """Two of three replicas are damaged. The third may hold the only copy, so no replica is replaced."""
     async with Workload(cluster.bootstrap_servers, TOPIC, PARTITIONS) as workload:

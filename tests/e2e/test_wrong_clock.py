@@ -29,6 +29,7 @@ def set_clock(cluster: LocalCluster, broker_id: int, hours: int) -> None:
 
 
 @pytest.mark.parametrize("hours", [200, pytest.param(25, marks=pytest.mark.long)])
+@pytest.mark.long
 async def test_a_leader_whose_clock_is_days_ahead_causes_no_loss_and_no_duplicate(
     cluster: LocalCluster, workload: Workload, hours: int
 ) -> None:

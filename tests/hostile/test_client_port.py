@@ -522,6 +522,7 @@ async def test_unread_watches_are_bounded_and_a_new_one_is_served(victim, siege)
             stream.cancel()
 
 
+@pytest.mark.long
 async def test_silent_connections_are_closed_and_idle_ones_take_little_memory(victim, siege):
     """The attack opens 2,000 connections that send nothing and 500 that stop after the HTTP/2 preface."""
     async with siege("2,500 connections of 64 KiB", 2500 * 64 * 1024):

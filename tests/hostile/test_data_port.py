@@ -263,6 +263,7 @@ async def test_thousands_of_connections_without_a_hello_cost_little_and_are_clos
             assert closed == len(silent)
 
 
+@pytest.mark.long
 async def test_a_token_more_than_there_are_voids_the_oldest(victim, target, siege):
     first = target.token()
 
@@ -326,6 +327,7 @@ async def test_calls_whose_answers_are_not_read_are_bounded(victim, target, sieg
         await asyncio.to_thread(attack)
 
 
+@pytest.mark.long
 async def test_cheap_requests_that_cost_much_do_not_hold_up_others(victim, target, siege):
     """12 KiB are refused in 2,000 words. One read brought two MiB of them, and the loop stood still for five seconds."""
     part = pb.PartitionAppend(topic_id=victim.topic_id, partition=0, batches=[b""])
@@ -421,6 +423,7 @@ async def test_requests_that_wait_for_what_never_comes_are_bounded_in_bytes(vict
         await asyncio.to_thread(attack)
 
 
+@pytest.mark.long
 async def test_answers_that_nobody_reads_are_bounded_and_their_connections_are_cut(victim, target, siege):
     """200 connections with 50 polls of 3 MiB each, which may come from disk. Whoever reads gets as large answers meanwhile."""
     request = poll_request(victim.topic_id, 0)

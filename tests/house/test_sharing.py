@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
     [
         ("tests/hostile/test_totals.py::test_a", "tests/hostile"),
         ("tests/hostile/test_http_port.py::test_b[1]", "tests/hostile"),
+        ("tests/spark/test_sink.py::test_b", "tests/spark"),
         ("tests/raft/test_log.py::test_a[x::y]", "tests/raft/test_log.py"),
         ("tests/sim/core/test_seeds.py::test_a[1]", "tests/sim/core/test_seeds.py::test_a[1]"),
         ("tests/e2e/test_cli.py::test_a", "tests/e2e/test_cli.py"),
@@ -40,6 +41,7 @@ def test_the_lists_name_existing_files_and_every_module_with_a_shared_fixture() 
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_process_that_crashes_ends_the_run_with_the_name_of_its_test(tmp_path: Path) -> None:
     """Without a limit pytest-xdist ran the test again in new processes, and a run of CI hung."""
     (options,) = re.findall(r"^SHARED = (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)

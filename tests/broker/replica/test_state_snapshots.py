@@ -192,6 +192,7 @@ async def test_a_damaged_copy_quarantines_nobody(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 async def test_a_snapshot_of_many_messages_is_never_in_memory(tmp_path, monkeypatch):
     """Counts bytes of chunks and rows that are held at the same time, on both sides, and the rows that the machine reads."""
     limits = dataclasses.replace(LIMITS, snapshot_chunk_bytes=64 * 1024, snapshot_unwritten_bytes_max=512 * 1024)
