@@ -180,7 +180,7 @@ class Replication(ReadIndexing):
             )
         )
         payload_bytes = sum([len(entry.payload) for entry in entries])
-        if is_paced:
+        if is_paced and entries:
             self.copy_pace.spend(payload_bytes)
         progress.on_sent(len(entries), payload_bytes, log.commit)
         return True

@@ -1770,7 +1770,7 @@ class DescribeTopicResponse(_message.Message):
     def __init__(self, topic: _Optional[_Union[Topic, _Mapping]] = ..., leaders: _Optional[_Iterable[_Union[PartitionLeader, _Mapping]]] = ..., effective_config: _Optional[_Mapping[str, str]] = ..., metadata_revision: _Optional[int] = ..., states: _Optional[_Iterable[_Union[PartitionState, _Mapping]]] = ...) -> None: ...
 
 class PartitionState(_message.Message):
-    __slots__ = ("topic_id", "partition", "error", "leader_epoch", "in_sync_brokers", "log_start_offset", "high_watermark", "size_bytes")
+    __slots__ = ("topic_id", "partition", "error", "leader_epoch", "in_sync_brokers", "log_start_offset", "high_watermark", "size_bytes", "copied_bytes")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
@@ -1779,6 +1779,7 @@ class PartitionState(_message.Message):
     LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
     HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    COPIED_BYTES_FIELD_NUMBER: _ClassVar[int]
     topic_id: int
     partition: int
     error: ErrorDetail
@@ -1787,7 +1788,8 @@ class PartitionState(_message.Message):
     log_start_offset: int
     high_watermark: int
     size_bytes: int
-    def __init__(self, topic_id: _Optional[int] = ..., partition: _Optional[int] = ..., error: _Optional[_Union[ErrorDetail, _Mapping]] = ..., leader_epoch: _Optional[int] = ..., in_sync_brokers: _Optional[_Iterable[int]] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., size_bytes: _Optional[int] = ...) -> None: ...
+    copied_bytes: int
+    def __init__(self, topic_id: _Optional[int] = ..., partition: _Optional[int] = ..., error: _Optional[_Union[ErrorDetail, _Mapping]] = ..., leader_epoch: _Optional[int] = ..., in_sync_brokers: _Optional[_Iterable[int]] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., size_bytes: _Optional[int] = ..., copied_bytes: _Optional[int] = ...) -> None: ...
 
 class DescribePartitionsRequest(_message.Message):
     __slots__ = ("metadata_revision", "partitions")

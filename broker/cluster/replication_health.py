@@ -13,6 +13,7 @@ from raftmq.broker.cluster.damage_reports import ReportedDamage
 from raftmq.broker.cluster.replacement_plan import wanted_partition
 from raftmq.broker.replica.replica import Replica
 from raftmq.fsm.metadata import Metadata
+from raftmq.fsm.metadata_views import PartitionView
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.raft.ready import Role
 from raftmq.storage.log_store import ReplicaKey
@@ -94,3 +95,28 @@ class ReplicationHealth:
             return []
         wanted = {*replica.core.membership.voters, *map(ReplicaId, replica.state_machine.metadata_voters)}
         return sorted(replica.node_of(voter) for voter in wanted - self.in_sync(replica))
+
+
+def copied_bytes(replica: Replica[StateMachine], wanted: PartitionView, size_bytes: int) -> int:
+    """Return how many bytes of a led group its new replicas have, on average of them, as its leader knows. 0 if there are none.
+
+    Entries count by their number, as if all had the same size. A state that is being streamed counts by the bytes that were sent. So the answer is
+    an estimate, which survives a change of leaders.
+    """
+    leaving_seats = {gone.seat for gone in wanted.retiring}
+    new = [
+        ReplicaId(one.replica_id) for one in wanted.replicas if one.is_newcomer or one.seat in leaving_seats
+    ]  # fmt: skip
+    return sum(_copied(replica, one, size_bytes) for one in new) // len(new) if new else 0
+
+
+def _copied(replica: Replica[StateMachine], target: ReplicaId, size_bytes: int) -> int:
+    core = replica.core
+    if target in core.membership.voters:
+        return size_bytes
+    if target not in core.membership.learners:
+        return 0
+    first, last = core.first_index, core.last_index
+    entries = max(0, core.match_index(target) + 1 - first)
+    in_log = size_bytes * entries // (last + 1 - first) if last >= first else 0
+    return min(size_bytes, max(in_log, replica.outgoing_snapshots.streamed_bytes(target)))

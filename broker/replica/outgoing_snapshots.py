@@ -14,6 +14,8 @@ class OutgoingSnapshots:
     def __init__(self) -> None:
         self._count = 0
         self._sent_at: dict[ReplicaId, float] = {}
+        self._streamed: dict[ReplicaId, int] = {}
+        """Bytes of rows that were sent to a peer in the stream that runs, or in the last one."""
         self._interrupted_at: dict[ReplicaId, float] = {}
         """Loop time of the first interruption since a peer was sent a whole snapshot."""
 
@@ -40,6 +42,14 @@ class OutgoingSnapshots:
     def end(self) -> None:
         """Count one less, however it ended."""
         self._count -= 1
+
+    def record_bytes(self, target: ReplicaId, streamed: int) -> None:
+        """Record the bytes of rows that a stream has sent so far."""
+        self._streamed[target] = streamed
+
+    def streamed_bytes(self, target: ReplicaId) -> int:
+        """Return the bytes of rows that the last stream to a peer has sent so far."""
+        return self._streamed.get(target, 0)
 
     def take_turn(self, target: ReplicaId, now: float) -> bool:
         """Return whether a peer may be sent a snapshot now. If so, its pause begins."""

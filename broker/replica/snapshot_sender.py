@@ -206,6 +206,7 @@ class SnapshotSender:
         return await self._send(outgoing, FrameType.SNAPSHOT_BEGIN, body)
 
     async def _send_rows(self, replica: Replica[StateMachine], outgoing: _Outgoing, stream_id: int) -> bool:
+        streamed = 0
         while True:
             if outgoing.resume_from is not None:
                 await self._skip(outgoing, *outgoing.resume_from)
@@ -216,7 +217,10 @@ class SnapshotSender:
                 raise ReplicaClosedError(replica.key, "closed while its snapshot was sent")
             if not chunk:
                 break
-            await self._await_turn(replica, outgoing, sum(len(key) + len(value) for key, value in chunk))
+            size = sum(len(key) + len(value) for key, value in chunk)
+            await self._await_turn(replica, outgoing, size)
+            streamed += size
+            replica.outgoing_snapshots.record_bytes(outgoing.target, streamed)
             outgoing.sent += len(chunk)
             if not await self._send(outgoing, FrameType.SNAPSHOT_ROWS, encode_snapshot_rows(stream_id, chunk)):
                 return False

@@ -147,7 +147,7 @@ class BalancingService:
 
     @on_metadata_leader
     async def describe_moves(self, request: pb.DescribeMovesRequest, call: Call) -> pb.DescribeMovesResponse:
-        """Return the moves under way with the sizes of their partitions, and the number of those that wait."""
+        """Return the moves under way with the sizes of their partitions and the copied bytes, and the number of those that wait."""
         metadata, balancing = self._metadata, self._metadata.balancing
         made = await self._made(
             self._layout(), is_automatic=balancing.may_move_leaders, leaders_only=not balancing.may_move_replicas
@@ -157,7 +157,7 @@ class BalancingService:
         sizes = await self._sizes(moving, call)
         moves = [running_move(metadata, partition) for partition in moving]
         for partition, move in zip(moving, moves, strict=True):
-            move.bytes = sizes.get((partition.topic_id, partition.partition), 0)
+            move.bytes, move.copied_bytes = sizes.get((partition.topic_id, partition.partition), (0, 0))
         return pb.DescribeMovesResponse(
             metadata_revision=metadata.revision,
             auto_balance=balancing.auto_balance,
@@ -176,11 +176,11 @@ class BalancingService:
         partitions = (metadata.partition(group_id) for topic in metadata.topics() for group_id in topic.group_ids)
         return sum(1 for one in partitions if one is not None and wanted_partition(metadata, one).missing_count)
 
-    async def _sizes(self, partitions: list[PartitionView], call: Call) -> dict[PartitionId, int]:
-        """Return the size of each partition whose leader answers."""
+    async def _sizes(self, partitions: list[PartitionView], call: Call) -> dict[PartitionId, tuple[int, int]]:
+        """Return the size of each partition whose leader answers, and the bytes that are copied."""
         parts = [(one.topic_id, one.partition) for one in partitions[:PARTITIONS_PER_REQUEST_MAX]]
         by_node, _ = self._calls.by_leader(parts)
-        sizes: dict[PartitionId, int] = {}
+        sizes: dict[PartitionId, tuple[int, int]] = {}
 
         async def ask(node_id: NodeId, led: list[PartitionId]) -> None:
             request = pb.DescribePartitionsRequest()
@@ -189,7 +189,9 @@ class BalancingService:
                 answer = await self._calls.ask(node_id, request, self._health.describe_partitions, call)
             except RequestError:
                 return
-            sizes.update(((one.topic_id, one.partition), one.size_bytes) for one in answer.partitions)
+            sizes.update(
+                ((one.topic_id, one.partition), (one.size_bytes, one.copied_bytes)) for one in answer.partitions
+            )
 
         await asyncio.gather(*(ask(node_id, led) for node_id, led in by_node.items()))
         return sizes

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.cluster.replication_health import copied_bytes
 from raftmq.broker.partitions.partition import Partition
 from raftmq.broker.replica.replica import Replica
 from raftmq.broker.services.call import Call
@@ -59,6 +60,8 @@ class HealthService:
         )
         state.log_start_offset, state.high_watermark = partition.log_start_offset, partition.high_watermark
         state.size_bytes = size_bytes
+        wanted = self._host.metadata.state_machine.partition(replica.group_id)
+        state.copied_bytes = 0 if wanted is None else copied_bytes(replica, wanted, size_bytes)
 
     # ------------------------------------------------------------------------------------------------ the node
 

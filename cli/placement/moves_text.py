@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from raftmq.types import TopicPartition
 
 PLAN_COLUMNS: Final = ("partition", "from", "to", "reason", "bytes")
-MOVE_COLUMNS: Final = ("partition", "from", "to", "reason", "bytes", "copied")
+MOVE_COLUMNS: Final = ("partition", "from", "to", "reason", "bytes", "copied bytes", "copied")
 UNKNOWN: Final = "?"
 _NAMED_MAX: Final = 10
 """Maximum number of partitions named for people; JSON has more."""
@@ -28,7 +28,7 @@ def plan_rows(moves: Iterable[PartitionMove]) -> list[tuple[object, ...]]:
 
 def move_rows(moves: Iterable[PartitionMove]) -> list[tuple[object, ...]]:
     """Return the rows of moves under way under `MOVE_COLUMNS`."""
-    return [(*_route(move), _size(move), copied([move]) or UNKNOWN) for move in moves]
+    return [(*_route(move), _size(move), move.copied_bytes or UNKNOWN, copied([move]) or UNKNOWN) for move in moves]
 
 
 def _size(move: PartitionMove) -> object:

@@ -49,6 +49,7 @@ from sim.cluster.invariants.exactly_once import ExactlyOnce
 from sim.cluster.invariants.group_ownership import SESSION_SECONDS, GroupOwnership
 from sim.cluster.invariants.high_watermark import HighWatermark
 from sim.cluster.invariants.memory import Memory
+from sim.cluster.invariants.pace import watch_pace
 from sim.cluster.invariants.quarantine import check_quarantined_silent, check_serves_none_quarantined
 from sim.cluster.invariants.queue_clock import QueueClocks
 from sim.cluster.invariants.queue_firings import Firings
@@ -156,6 +157,8 @@ class Checker:
         assert process.node is not None
         self._watch_consensus(process, process.node.engine)
         self._watch_budgets(process.node.engine, Budgets(process.node), process.machine.name)
+        engine = process.node.engine
+        watch_pace(engine.copy_pace, engine.limits.copy_burst_seconds, self.judge)
         self._watch_storage(process, process.node.store, process.node.registry)
         self._watch_failures(process, process.node.supervisor)
 

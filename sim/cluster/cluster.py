@@ -22,6 +22,7 @@ from raftmq.broker.peers.protocol import Channel
 from raftmq.broker.replica import log_marks, log_tail, log_trimmer
 from raftmq.broker.replica.replica import Replica
 from raftmq.broker.services.request_metrics import RequestMetrics
+from raftmq.fsm import metadata_balancing
 from raftmq.fsm.producer_ids import NAMED_PRODUCER_BIT
 from raftmq.fsm.producer_table import CACHED_BATCHES, ProducerTable
 from raftmq.fsm.state_machine import StateMachine
@@ -120,6 +121,7 @@ def scale(*, is_tight: bool, is_forgetful: bool) -> Callable[[], None]:
         (unserved, "RETRY_SECONDS_MIN", 0.3),
         (unserved, "RETRY_SECONDS_MAX", 1.5),
         (unserved, "ROOM_SECONDS_MAX", 1.0),
+        (metadata_balancing, "BYTES_PER_SECOND_MIN", 1_000),
     ]
     if is_forgetful:
         modules.append((ProducerTable, "record", forgetful(ProducerTable.record)))

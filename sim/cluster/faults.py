@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from raftmq.broker.base.request_error import RequestError
-from raftmq.fsm.feature_levels import METADATA_LEVELS, NEWCOMER_LEVEL
+from raftmq.fsm.feature_levels import FIELD_LEVELS, METADATA_LEVELS, NEWCOMER_LEVEL
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.metadata_commands import (
     MetadataCommand,
@@ -41,6 +41,8 @@ SLEEPS_MAX = 3
 RECOVERY_LEVEL = METADATA_LEVELS[RecoverPartition]
 RECOVERED_TERM = 10_000
 """A term above all of a run."""
+RATES = (0, 20_000, 60_000)
+"""Bytes per second of moves. 0: unlimited."""
 _REPEAT_SECONDS = 0.4
 """Time after which an operator repeats a command."""
 _SLOW = 5.0
@@ -583,7 +585,14 @@ class Nemesis:
         elif order == "rebalance":
             command = SetBalancing(rebalance=self._rng.choice(("leaders", "replicas")))
         elif order == "settings":
-            command = SetBalancing(auto_balance=self._rng.random() < 0.6, moves_max=self._rng.choice((1, 2, 8)))
+            rate = (
+                self._rng.choice(RATES)
+                if metadata.feature_level >= FIELD_LEVELS[SetBalancing]["bytes_per_second"]
+                else None
+            )
+            command = SetBalancing(
+                auto_balance=self._rng.random() < 0.6, moves_max=self._rng.choice((1, 2, 8)), bytes_per_second=rate
+            )
         elif topics and not self._may_lose():
             command = SetReplicationFactor(self._rng.choice(topics).topic_id, self._rng.randint(1, 3))
         else:

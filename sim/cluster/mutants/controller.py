@@ -43,6 +43,25 @@ def move_forgets_joint() -> None:
 
 @mutant(
     "service",
+    "the rate of moves is ignored: copies are sent as fast as the network takes them",
+    **{
+        **_CALM,
+        "operate": 9,
+        "move_replicas": 9,
+        "fault_every": 0.25,
+        "machines": 5,
+        "replication_factor": 3,
+        "value_bytes_max": 2_000,
+    },
+)
+def moves_ignore_their_rate() -> None:
+    from raftmq.broker.replica.copy_pace import GroupPace
+
+    replace_method(GroupPace, "may_send", lambda may_send: lambda self: True)
+
+
+@mutant(
+    "service",
     "a drain stops early: some replicas stay on the draining broker",
     **{**_CALM, "operate": 9, "machines": 5, "replication_factor": 3},
 )

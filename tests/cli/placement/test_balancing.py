@@ -86,8 +86,8 @@ def test_moves_are_shown_with_their_progress_and_settings(commands: ClusterComma
     commands.moves.without_place = [pb.PartitionName(topic="orders", partition=2)]
     commands.text("cluster", "rebalance", "--no-wait")
     assert commands.text("cluster", "moves").splitlines() == [
-        "partition  from  to    reason         bytes  copied",
-        "orders/0   1, 2  1, 3  even replicas  1000   50 %",
+        "partition  from  to    reason         bytes  copied bytes  copied",
+        "orders/0   1, 2  1, 3  even replicas  1000   500           50 %",
         "",
         "1 partition moving (50 % copied), 1 waiting, 3 partitions rebuilding a lost replica first",
         "auto-balance on, at most 1 partition simultaneously, rate of each broker unlimited",

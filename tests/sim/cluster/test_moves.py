@@ -88,3 +88,17 @@ def test_replication_to_voters_is_not_slowed_by_the_rate() -> None:
         began_at = cluster.now
         cluster.fill(group_id, ENTRIES, ENTRY_BYTES)
         assert cluster.now - began_at < 2.0
+
+
+def test_the_copied_bytes_of_a_move_are_described_as_they_grow() -> None:
+    with CalmCluster(3) as cluster:
+        group_id = filled(cluster)
+        cluster.change(SetBalancing(auto_balance=False, bytes_per_second=RATE))
+        move(cluster, group_id, 1, 3)
+        shares = []
+        for _ in range(3):
+            cluster.run(COPY_SECONDS / 4)
+            (described,) = cluster.describe_moves().moves
+            assert described.bytes >= ENTRIES * ENTRY_BYTES
+            shares.append(described.copied_bytes / described.bytes)
+        assert shares == pytest.approx([0.25, 0.5, 0.75], abs=0.15)

@@ -9,9 +9,11 @@ from typing import Any, Self, TypeVar
 
 from raftmq.batch_header import seal
 from raftmq.broker.replica.commands import execute
+from raftmq.broker.services.call import Call
 from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.metadata_commands import CreateTopic, Done, MetadataCommand, PartitionPlan, encode_command
 from raftmq.fsm.metadata_views import PartitionView
+from raftmq.proto import queue_pb2 as pb
 from raftmq.raft.entry import EntryKind, Proposal
 from raftmq.types import GroupId
 
@@ -137,6 +139,15 @@ class CalmCluster:
             if replica is not None and replica.is_leader:
                 return machine.number
         return 0
+
+    def describe_moves(self) -> pb.DescribeMovesResponse:
+        """Return the moves under way."""
+
+        async def ask() -> pb.DescribeMovesResponse:
+            node = self.node(1)
+            return await node.grpc.balancing.describe_moves(pb.DescribeMovesRequest(), Call(node.loop.time() + 10))
+
+        return self.do(1, ask())
 
     def fill(self, group_id: GroupId, count: int, size: int) -> None:
         """Append so many entries of so many bytes."""
