@@ -7,7 +7,5 @@ from typing import Final
 CLUSTER_KEY: Final = "raftmq-cluster-id"
 """Sent with a call: the cluster that it is for. A broker of another cluster refuses it with WRONG_CLUSTER, because addresses are reused, and
 topic ids are small numbers that occur in every cluster."""
-FORWARDED_KEY: Final = "raftmq-forwarded"
-"""Sent with a call that a broker forwarded: it must not be forwarded again."""
 STATUS_DETAILS_KEY: Final = "grpc-status-details-bin"
 """Sent with an answer: a `google.rpc.Status` with an `ErrorDetail`."""

@@ -52,7 +52,8 @@ class StreamMethod(Method[RequestT, ResponseT]):
     __slots__ = ()
 
 
-def _described(descriptor: MethodDescriptor) -> Method[Any, Any]:
+def described(descriptor: MethodDescriptor) -> Method[Any, Any]:
+    """Return the method of a descriptor."""
     kinds: dict[tuple[bool, bool], type[Method[Any, Any]]] = {
         (False, False): UnaryMethod,
         (False, True): ResponseStreamMethod,
@@ -67,7 +68,7 @@ def _described(descriptor: MethodDescriptor) -> Method[Any, Any]:
 
 
 METHODS: Final[tuple[Method[Any, Any], ...]] = tuple(  # Any: each method has its own message types
-    _described(method) for service in pb.DESCRIPTOR.services_by_name.values() for method in service.methods
+    described(method) for service in pb.DESCRIPTOR.services_by_name.values() for method in service.methods
 )
 """Every method of the protocol, in the order of `queue.proto`."""
 _UNARY: Final[Mapping[type[Message], UnaryMethod[Any, Any]]] = {
@@ -101,7 +102,6 @@ DELETE_RECORDS: Final = _unary(pb.DeleteRecordsRequest, pb.DeleteRecordsResponse
 OPEN_PARTITIONS: Final = _unary(pb.OpenPartitionsRequest, pb.OpenPartitionsResponse)
 COMMIT_OFFSETS: Final = _unary(pb.CommitOffsetsRequest, pb.CommitOffsetsResponse)
 FETCH_OFFSETS: Final = _unary(pb.FetchOffsetsRequest, pb.FetchOffsetsResponse)
-WRITE_OFFSETS: Final = _unary(pb.WriteOffsetsRequest, pb.WriteOffsetsResponse)
 
 QUEUE_POLL: Final = _unary(pb.QueuePollRequest, pb.QueuePollResponse)
 POLL_STREAM: Final[StreamMethod[pb.QueueStreamRequest, pb.QueueStreamResponse]] = next(
@@ -153,8 +153,3 @@ SET_BALANCING: Final = _unary(pb.SetBalancingRequest, pb.SetBalancingResponse)
 LIST_LOST_PARTITIONS: Final = _unary(pb.ListLostPartitionsRequest, pb.ListLostPartitionsResponse)
 RECOVER_PARTITION: Final = _unary(pb.RecoverPartitionRequest, pb.RecoverPartitionResponse)
 REGISTER_BROKER: Final = _unary(pb.RegisterBrokerRequest, pb.RegisterBrokerResponse)
-REPORT_DAMAGE: Final = _unary(pb.ReportDamageRequest, pb.ReportDamageResponse)
-REPORT_REPLICAS: Final = _unary(pb.ReportReplicasRequest, pb.ReportReplicasResponse)
-DESCRIBE_PARTITIONS: Final = _unary(pb.DescribePartitionsRequest, pb.DescribePartitionsResponse)
-DESCRIBE_REPLICAS: Final = _unary(pb.DescribeReplicasRequest, pb.DescribeReplicasResponse)
-DESCRIBE_BROKER: Final = _unary(pb.DescribeBrokerRequest, pb.DescribeBrokerResponse)

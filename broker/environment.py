@@ -25,6 +25,7 @@ from raftmq.broker.grpc_port.server import GrpcHost, GrpcServer
 from raftmq.broker.http_port.metrics import MetricsHost
 from raftmq.broker.http_port.server import HttpServer
 from raftmq.broker.replica.thread_pools import ThreadPools
+from raftmq.broker.services.forwarder import Forwarder
 from raftmq.broker.services.host import ServiceHost
 from raftmq.fsm.feature_levels import FEATURE_LEVEL
 from raftmq.storage.disk_space import DiskReserve
@@ -107,9 +108,9 @@ class NodeEnvironment:
         """Create the watchdog of the event loop."""
         return Watchdog(loop, stall_seconds)
 
-    def grpc_server(self, host: GrpcHost) -> GrpcServer:
+    def grpc_server(self, host: GrpcHost, forwarder: Forwarder) -> GrpcServer:
         """Create the port for clients."""
-        return GrpcServer(host)
+        return GrpcServer(host, forwarder)
 
     def data_port(self, host: ServiceHost, grpc_server: GrpcServer) -> DataPort:
         """Return the port of data connections."""

@@ -39,11 +39,13 @@ from raftmq.broker.environment import NodeEnvironment
 from raftmq.broker.node_storage import NodeStorage
 from raftmq.broker.partitions.kinds import TopicKind
 from raftmq.broker.partitions.partition import Partition
+from raftmq.broker.peer_port.answers import PeerAnswers
 from raftmq.broker.peers.transport import PeerTransport
 from raftmq.broker.ports import NodePorts
 from raftmq.broker.replica.engine import Engine
 from raftmq.broker.replica.replica import Replica
 from raftmq.broker.services.damage_reporter import DamageReporter
+from raftmq.broker.services.forwarder import PeerForwarder
 from raftmq.broker.shutdown import Shutdown
 from raftmq.errors import InvariantError, UnsupportedDataError
 from raftmq.fsm.state_machine import StateMachine
@@ -121,9 +123,11 @@ class Node:
             self.standing,
             self.supervisor,
         )
-        self.grpc = parts.grpc_server(self.view)
+        forwarder = PeerForwarder(self.transport)
+        self.grpc = parts.grpc_server(self.view, forwarder)
+        self.transport.requests.answerer = PeerAnswers(self.loop, self.grpc.services, self.grpc.metrics)
         self.data_port = parts.data_port(self.view, self.grpc)
-        reporter = DamageReporter(self.loop, self.grpc.forwarder, self.grpc.nodes)
+        reporter = DamageReporter(self.view, forwarder, self.grpc.nodes)
         self.reconciler = Reconciler(self.view, reporter, config.metadata_voters)
         self.controller = Controller(self.view, NodeReadiness(self.loop, self.grpc.calls))
         self.upkeep = Upkeep(

@@ -69,7 +69,10 @@ class NodePorts:
         await self._stop_client_ports(0.0)
 
     async def _stop_client_ports(self, grace_seconds: float) -> None:
-        await asyncio.gather(self._data_port.stop(grace_seconds), self._grpc.stop(grace_seconds))
+        requests = self._transport.requests
+        await asyncio.gather(
+            self._data_port.stop(grace_seconds), self._grpc.stop(grace_seconds), requests.finish(grace_seconds)
+        )
 
     async def close(self, end: Shutdown) -> None:
         """Answer the calls under way, and close every port."""

@@ -9,4 +9,5 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 "$python" -m grpc_tools.protoc -Iraftmq/proto=. \
     --python_out="$work" --pyi_out="$work" --grpc_python_out="$work" raftmq/proto/queue.proto
-cp "$work"/raftmq/proto/queue_pb2*.py* "${out:-api/proto}/"
+"$python" -m grpc_tools.protoc -Iraftmq/proto=. --python_out="$work" --pyi_out="$work" raftmq/proto/peer.proto
+cp "$work"/raftmq/proto/*_pb2*.py* "${out:-api/proto}/"

@@ -670,48 +670,6 @@ class CommittedOffset(_message.Message):
     finished_records: int
     def __init__(self, topic_id: _Optional[int] = ..., partition: _Optional[int] = ..., error: _Optional[_Union[ErrorDetail, _Mapping]] = ..., offset: _Optional[int] = ..., note: _Optional[str] = ..., member_id: _Optional[str] = ..., owner_epoch: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., lag_records: _Optional[int] = ..., lag_ms: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., finished_records: _Optional[int] = ...) -> None: ...
 
-class WriteOffsetsRequest(_message.Message):
-    __slots__ = ("metadata_revision", "group", "owner_epoch", "resets", "forget")
-    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
-    GROUP_FIELD_NUMBER: _ClassVar[int]
-    OWNER_EPOCH_FIELD_NUMBER: _ClassVar[int]
-    RESETS_FIELD_NUMBER: _ClassVar[int]
-    FORGET_FIELD_NUMBER: _ClassVar[int]
-    metadata_revision: int
-    group: str
-    owner_epoch: int
-    resets: _containers.RepeatedCompositeFieldContainer[PartitionOffsetReset]
-    forget: bool
-    def __init__(self, metadata_revision: _Optional[int] = ..., group: _Optional[str] = ..., owner_epoch: _Optional[int] = ..., resets: _Optional[_Iterable[_Union[PartitionOffsetReset, _Mapping]]] = ..., forget: bool = ...) -> None: ...
-
-class PartitionOffsetReset(_message.Message):
-    __slots__ = ("topic_id", "partition", "offset")
-    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
-    PARTITION_FIELD_NUMBER: _ClassVar[int]
-    OFFSET_FIELD_NUMBER: _ClassVar[int]
-    topic_id: int
-    partition: int
-    offset: int
-    def __init__(self, topic_id: _Optional[int] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
-
-class WriteOffsetsResponse(_message.Message):
-    __slots__ = ("partitions", "forgotten")
-    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
-    FORGOTTEN_FIELD_NUMBER: _ClassVar[int]
-    partitions: _containers.RepeatedCompositeFieldContainer[PartitionResetResult]
-    forgotten: int
-    def __init__(self, partitions: _Optional[_Iterable[_Union[PartitionResetResult, _Mapping]]] = ..., forgotten: _Optional[int] = ...) -> None: ...
-
-class PartitionResetResult(_message.Message):
-    __slots__ = ("topic_id", "partition", "error")
-    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
-    PARTITION_FIELD_NUMBER: _ClassVar[int]
-    ERROR_FIELD_NUMBER: _ClassVar[int]
-    topic_id: int
-    partition: int
-    error: ErrorDetail
-    def __init__(self, topic_id: _Optional[int] = ..., partition: _Optional[int] = ..., error: _Optional[_Union[ErrorDetail, _Mapping]] = ...) -> None: ...
-
 class HeartbeatRequest(_message.Message):
     __slots__ = ("group", "member_id", "member_epoch", "instance_id", "client_id", "rack", "session_timeout_ms", "rebalance_timeout_ms", "subscription", "owned")
     GROUP_FIELD_NUMBER: _ClassVar[int]
@@ -873,6 +831,26 @@ class GroupMember(_message.Message):
     target: _containers.RepeatedCompositeFieldContainer[TopicPartitions]
     session_left_ms: int
     def __init__(self, member_id: _Optional[str] = ..., instance_id: _Optional[str] = ..., client_id: _Optional[str] = ..., rack: _Optional[str] = ..., member_epoch: _Optional[int] = ..., subscription: _Optional[_Union[Subscription, _Mapping]] = ..., session_timeout_ms: _Optional[int] = ..., rebalance_timeout_ms: _Optional[int] = ..., owned: _Optional[_Iterable[_Union[TopicAssignment, _Mapping]]] = ..., target: _Optional[_Iterable[_Union[TopicPartitions, _Mapping]]] = ..., session_left_ms: _Optional[int] = ...) -> None: ...
+
+class PartitionOffsetReset(_message.Message):
+    __slots__ = ("topic_id", "partition", "offset")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    topic_id: int
+    partition: int
+    offset: int
+    def __init__(self, topic_id: _Optional[int] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class PartitionResetResult(_message.Message):
+    __slots__ = ("topic_id", "partition", "error")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    topic_id: int
+    partition: int
+    error: ErrorDetail
+    def __init__(self, topic_id: _Optional[int] = ..., partition: _Optional[int] = ..., error: _Optional[_Union[ErrorDetail, _Mapping]] = ...) -> None: ...
 
 class ResetOffsetsRequest(_message.Message):
     __slots__ = ("group", "partitions", "fence_members")
@@ -1791,20 +1769,6 @@ class PartitionState(_message.Message):
     copied_bytes: int
     def __init__(self, topic_id: _Optional[int] = ..., partition: _Optional[int] = ..., error: _Optional[_Union[ErrorDetail, _Mapping]] = ..., leader_epoch: _Optional[int] = ..., in_sync_brokers: _Optional[_Iterable[int]] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., size_bytes: _Optional[int] = ..., copied_bytes: _Optional[int] = ...) -> None: ...
 
-class DescribePartitionsRequest(_message.Message):
-    __slots__ = ("metadata_revision", "partitions")
-    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
-    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
-    metadata_revision: int
-    partitions: _containers.RepeatedCompositeFieldContainer[PartitionId]
-    def __init__(self, metadata_revision: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionId, _Mapping]]] = ...) -> None: ...
-
-class DescribePartitionsResponse(_message.Message):
-    __slots__ = ("partitions",)
-    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
-    partitions: _containers.RepeatedCompositeFieldContainer[PartitionState]
-    def __init__(self, partitions: _Optional[_Iterable[_Union[PartitionState, _Mapping]]] = ...) -> None: ...
-
 class AlterTopicRequest(_message.Message):
     __slots__ = ("name", "set", "unset", "metadata_revision")
     class SetEntry(_message.Message):
@@ -1938,20 +1902,6 @@ class BrokerHealth(_message.Message):
     warnings: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, not_ready: _Optional[_Iterable[str]] = ..., under_replicated: _Optional[_Union[PartitionNames, _Mapping]] = ..., not_served: _Optional[_Union[PartitionNames, _Mapping]] = ..., quarantined: _Optional[_Union[PartitionNames, _Mapping]] = ..., warnings: _Optional[_Iterable[str]] = ...) -> None: ...
 
-class DescribeBrokerRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
-
-class DescribeBrokerResponse(_message.Message):
-    __slots__ = ("health", "led_group_ids", "metadata_voters_behind")
-    HEALTH_FIELD_NUMBER: _ClassVar[int]
-    LED_GROUP_IDS_FIELD_NUMBER: _ClassVar[int]
-    METADATA_VOTERS_BEHIND_FIELD_NUMBER: _ClassVar[int]
-    health: BrokerHealth
-    led_group_ids: _containers.RepeatedScalarFieldContainer[int]
-    metadata_voters_behind: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, health: _Optional[_Union[BrokerHealth, _Mapping]] = ..., led_group_ids: _Optional[_Iterable[int]] = ..., metadata_voters_behind: _Optional[_Iterable[int]] = ...) -> None: ...
-
 class RemoveBrokerRequest(_message.Message):
     __slots__ = ("broker_id", "force", "timeout_ms")
     BROKER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -2063,25 +2013,6 @@ class ListLostPartitionsResponse(_message.Message):
     partitions: _containers.RepeatedCompositeFieldContainer[LostPartition]
     recoveries: _containers.RepeatedCompositeFieldContainer[PartitionRecovery]
     def __init__(self, count: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[LostPartition, _Mapping]]] = ..., recoveries: _Optional[_Iterable[_Union[PartitionRecovery, _Mapping]]] = ...) -> None: ...
-
-class DescribeReplicasRequest(_message.Message):
-    __slots__ = ("group_ids",)
-    GROUP_IDS_FIELD_NUMBER: _ClassVar[int]
-    group_ids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, group_ids: _Optional[_Iterable[int]] = ...) -> None: ...
-
-class DescribeReplicasResponse(_message.Message):
-    __slots__ = ("replicas",)
-    class Replica(_message.Message):
-        __slots__ = ("group_id", "replica")
-        GROUP_ID_FIELD_NUMBER: _ClassVar[int]
-        REPLICA_FIELD_NUMBER: _ClassVar[int]
-        group_id: int
-        replica: ReplicaKnowledge
-        def __init__(self, group_id: _Optional[int] = ..., replica: _Optional[_Union[ReplicaKnowledge, _Mapping]] = ...) -> None: ...
-    REPLICAS_FIELD_NUMBER: _ClassVar[int]
-    replicas: _containers.RepeatedCompositeFieldContainer[DescribeReplicasResponse.Replica]
-    def __init__(self, replicas: _Optional[_Iterable[_Union[DescribeReplicasResponse.Replica, _Mapping]]] = ...) -> None: ...
 
 class RecoverPartitionRequest(_message.Message):
     __slots__ = ("topic", "partition", "keep_broker_id", "unsafe", "dry_run", "group_id", "metadata_revision")
@@ -2358,47 +2289,3 @@ class MetadataReplica(_message.Message):
     replica_id: int
     broker_id: int
     def __init__(self, replica_id: _Optional[int] = ..., broker_id: _Optional[int] = ...) -> None: ...
-
-class ReportDamageRequest(_message.Message):
-    __slots__ = ("broker_id", "uuid", "replicas")
-    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
-    UUID_FIELD_NUMBER: _ClassVar[int]
-    REPLICAS_FIELD_NUMBER: _ClassVar[int]
-    broker_id: int
-    uuid: str
-    replicas: _containers.RepeatedCompositeFieldContainer[ReplicaReport]
-    def __init__(self, broker_id: _Optional[int] = ..., uuid: _Optional[str] = ..., replicas: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ...) -> None: ...
-
-class ReportDamageResponse(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
-
-class ReportReplicasRequest(_message.Message):
-    __slots__ = ("broker_id", "uuid", "damaged", "left", "joined")
-    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
-    UUID_FIELD_NUMBER: _ClassVar[int]
-    DAMAGED_FIELD_NUMBER: _ClassVar[int]
-    LEFT_FIELD_NUMBER: _ClassVar[int]
-    JOINED_FIELD_NUMBER: _ClassVar[int]
-    broker_id: int
-    uuid: str
-    damaged: _containers.RepeatedCompositeFieldContainer[ReplicaReport]
-    left: _containers.RepeatedCompositeFieldContainer[ReplicaReport]
-    joined: _containers.RepeatedCompositeFieldContainer[ReplicaReport]
-    def __init__(self, broker_id: _Optional[int] = ..., uuid: _Optional[str] = ..., damaged: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ..., left: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ..., joined: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ...) -> None: ...
-
-class ReplicaReport(_message.Message):
-    __slots__ = ("group_id", "replica_id", "reason")
-    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
-    REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
-    REASON_FIELD_NUMBER: _ClassVar[int]
-    group_id: int
-    replica_id: int
-    reason: str
-    def __init__(self, group_id: _Optional[int] = ..., replica_id: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
-
-class ReportReplicasResponse(_message.Message):
-    __slots__ = ("metadata_revision",)
-    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
-    metadata_revision: int
-    def __init__(self, metadata_revision: _Optional[int] = ...) -> None: ...

@@ -91,11 +91,6 @@ class LogStub(object):
                 request_serializer=raftmq_dot_proto_dot_queue__pb2.FetchOffsetsRequest.SerializeToString,
                 response_deserializer=raftmq_dot_proto_dot_queue__pb2.FetchOffsetsResponse.FromString,
                 _registered_method=True)
-        self.WriteOffsets = channel.unary_unary(
-                '/raftmq.v1.Log/WriteOffsets',
-                request_serializer=raftmq_dot_proto_dot_queue__pb2.WriteOffsetsRequest.SerializeToString,
-                response_deserializer=raftmq_dot_proto_dot_queue__pb2.WriteOffsetsResponse.FromString,
-                _registered_method=True)
 
 
 class LogServicer(object):
@@ -180,13 +175,6 @@ class LogServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def WriteOffsets(self, request, context):
-        """From a broker to the leader of partitions, on behalf of Groups.ResetOffsets and Groups.Delete.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
 
 def add_LogServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -244,11 +232,6 @@ def add_LogServicer_to_server(servicer, server):
                     servicer.FetchOffsets,
                     request_deserializer=raftmq_dot_proto_dot_queue__pb2.FetchOffsetsRequest.FromString,
                     response_serializer=raftmq_dot_proto_dot_queue__pb2.FetchOffsetsResponse.SerializeToString,
-            ),
-            'WriteOffsets': grpc.unary_unary_rpc_method_handler(
-                    servicer.WriteOffsets,
-                    request_deserializer=raftmq_dot_proto_dot_queue__pb2.WriteOffsetsRequest.FromString,
-                    response_serializer=raftmq_dot_proto_dot_queue__pb2.WriteOffsetsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -550,33 +533,6 @@ class Log(object):
             '/raftmq.v1.Log/FetchOffsets',
             raftmq_dot_proto_dot_queue__pb2.FetchOffsetsRequest.SerializeToString,
             raftmq_dot_proto_dot_queue__pb2.FetchOffsetsResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def WriteOffsets(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/raftmq.v1.Log/WriteOffsets',
-            raftmq_dot_proto_dot_queue__pb2.WriteOffsetsRequest.SerializeToString,
-            raftmq_dot_proto_dot_queue__pb2.WriteOffsetsResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -1853,31 +1809,6 @@ class AdminStub(object):
                 request_serializer=raftmq_dot_proto_dot_queue__pb2.RegisterBrokerRequest.SerializeToString,
                 response_deserializer=raftmq_dot_proto_dot_queue__pb2.RegisterBrokerResponse.FromString,
                 _registered_method=True)
-        self.ReportDamage = channel.unary_unary(
-                '/raftmq.v1.Admin/ReportDamage',
-                request_serializer=raftmq_dot_proto_dot_queue__pb2.ReportDamageRequest.SerializeToString,
-                response_deserializer=raftmq_dot_proto_dot_queue__pb2.ReportDamageResponse.FromString,
-                _registered_method=True)
-        self.ReportReplicas = channel.unary_unary(
-                '/raftmq.v1.Admin/ReportReplicas',
-                request_serializer=raftmq_dot_proto_dot_queue__pb2.ReportReplicasRequest.SerializeToString,
-                response_deserializer=raftmq_dot_proto_dot_queue__pb2.ReportReplicasResponse.FromString,
-                _registered_method=True)
-        self.DescribePartitions = channel.unary_unary(
-                '/raftmq.v1.Admin/DescribePartitions',
-                request_serializer=raftmq_dot_proto_dot_queue__pb2.DescribePartitionsRequest.SerializeToString,
-                response_deserializer=raftmq_dot_proto_dot_queue__pb2.DescribePartitionsResponse.FromString,
-                _registered_method=True)
-        self.DescribeReplicas = channel.unary_unary(
-                '/raftmq.v1.Admin/DescribeReplicas',
-                request_serializer=raftmq_dot_proto_dot_queue__pb2.DescribeReplicasRequest.SerializeToString,
-                response_deserializer=raftmq_dot_proto_dot_queue__pb2.DescribeReplicasResponse.FromString,
-                _registered_method=True)
-        self.DescribeBroker = channel.unary_unary(
-                '/raftmq.v1.Admin/DescribeBroker',
-                request_serializer=raftmq_dot_proto_dot_queue__pb2.DescribeBrokerRequest.SerializeToString,
-                response_deserializer=raftmq_dot_proto_dot_queue__pb2.DescribeBrokerResponse.FromString,
-                _registered_method=True)
 
 
 class AdminServicer(object):
@@ -2011,41 +1942,6 @@ class AdminServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def ReportDamage(self, request, context):
-        """From a broker to the leader of a partition: its replica is damaged. The leader checks whether a majority exists without it.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def ReportReplicas(self, request, context):
-        """From the leader of partitions to the metadata leader: changes of their replicas. Both kinds are repeated until metadata contains them.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def DescribePartitions(self, request, context):
-        """From a broker to the leader of partitions, on behalf of DescribeTopic: the state of the partitions.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def DescribeReplicas(self, request, context):
-        """From the metadata leader to another broker, on behalf of ListLostPartitions: the positions of its replicas of these groups.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def DescribeBroker(self, request, context):
-        """From a broker to another, on behalf of DescribeCluster: the health of that broker, and the groups that it leads.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -2143,31 +2039,6 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.RegisterBroker,
                     request_deserializer=raftmq_dot_proto_dot_queue__pb2.RegisterBrokerRequest.FromString,
                     response_serializer=raftmq_dot_proto_dot_queue__pb2.RegisterBrokerResponse.SerializeToString,
-            ),
-            'ReportDamage': grpc.unary_unary_rpc_method_handler(
-                    servicer.ReportDamage,
-                    request_deserializer=raftmq_dot_proto_dot_queue__pb2.ReportDamageRequest.FromString,
-                    response_serializer=raftmq_dot_proto_dot_queue__pb2.ReportDamageResponse.SerializeToString,
-            ),
-            'ReportReplicas': grpc.unary_unary_rpc_method_handler(
-                    servicer.ReportReplicas,
-                    request_deserializer=raftmq_dot_proto_dot_queue__pb2.ReportReplicasRequest.FromString,
-                    response_serializer=raftmq_dot_proto_dot_queue__pb2.ReportReplicasResponse.SerializeToString,
-            ),
-            'DescribePartitions': grpc.unary_unary_rpc_method_handler(
-                    servicer.DescribePartitions,
-                    request_deserializer=raftmq_dot_proto_dot_queue__pb2.DescribePartitionsRequest.FromString,
-                    response_serializer=raftmq_dot_proto_dot_queue__pb2.DescribePartitionsResponse.SerializeToString,
-            ),
-            'DescribeReplicas': grpc.unary_unary_rpc_method_handler(
-                    servicer.DescribeReplicas,
-                    request_deserializer=raftmq_dot_proto_dot_queue__pb2.DescribeReplicasRequest.FromString,
-                    response_serializer=raftmq_dot_proto_dot_queue__pb2.DescribeReplicasResponse.SerializeToString,
-            ),
-            'DescribeBroker': grpc.unary_unary_rpc_method_handler(
-                    servicer.DescribeBroker,
-                    request_deserializer=raftmq_dot_proto_dot_queue__pb2.DescribeBrokerRequest.FromString,
-                    response_serializer=raftmq_dot_proto_dot_queue__pb2.DescribeBrokerResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -2685,141 +2556,6 @@ class Admin(object):
             '/raftmq.v1.Admin/RegisterBroker',
             raftmq_dot_proto_dot_queue__pb2.RegisterBrokerRequest.SerializeToString,
             raftmq_dot_proto_dot_queue__pb2.RegisterBrokerResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def ReportDamage(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/raftmq.v1.Admin/ReportDamage',
-            raftmq_dot_proto_dot_queue__pb2.ReportDamageRequest.SerializeToString,
-            raftmq_dot_proto_dot_queue__pb2.ReportDamageResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def ReportReplicas(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/raftmq.v1.Admin/ReportReplicas',
-            raftmq_dot_proto_dot_queue__pb2.ReportReplicasRequest.SerializeToString,
-            raftmq_dot_proto_dot_queue__pb2.ReportReplicasResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def DescribePartitions(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/raftmq.v1.Admin/DescribePartitions',
-            raftmq_dot_proto_dot_queue__pb2.DescribePartitionsRequest.SerializeToString,
-            raftmq_dot_proto_dot_queue__pb2.DescribePartitionsResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def DescribeReplicas(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/raftmq.v1.Admin/DescribeReplicas',
-            raftmq_dot_proto_dot_queue__pb2.DescribeReplicasRequest.SerializeToString,
-            raftmq_dot_proto_dot_queue__pb2.DescribeReplicasResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def DescribeBroker(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/raftmq.v1.Admin/DescribeBroker',
-            raftmq_dot_proto_dot_queue__pb2.DescribeBrokerRequest.SerializeToString,
-            raftmq_dot_proto_dot_queue__pb2.DescribeBrokerResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -17,7 +17,7 @@ from raftmq.broker.replica.leadership_table import LeadershipTable
 from raftmq.broker.replica.replica import Replica
 from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.state_machine import StateMachine
-from raftmq.proto import queue_pb2 as pb
+from raftmq.proto import peer_pb2 as peer_pb
 from raftmq.storage.log_store import ReplicaKey
 from raftmq.types import METADATA_GROUP_ID, NO_NODE, NodeId
 
@@ -60,11 +60,11 @@ class DamageHost(Protocol):
 class Reporter(Protocol):
     """Sends reports to other nodes."""
 
-    async def report_damage(self, address: str, request: pb.ReportDamageRequest) -> None:
+    async def report_damage(self, leader: NodeId, request: peer_pb.ReportDamageRequest) -> None:
         """Tell the leader of damaged replicas' groups. Raises RequestError."""
         ...
 
-    async def report_replicas(self, request: pb.ReportReplicasRequest) -> None:
+    async def report_replicas(self, request: peer_pb.ReportReplicasRequest) -> None:
         """Tell the metadata leader. Raises RequestError."""
         ...
 
@@ -154,27 +154,27 @@ class DamageReports:
             for key, reason in self._host.quarantined().items()
             if key.group_id != METADATA_GROUP_ID and metadata.replica_node(*key) == self._host.node_id
         }
-        by_leader: dict[str, list[ReplicaKey]] = {}
+        by_leader: dict[NodeId, list[ReplicaKey]] = {}
         for key in damaged:
-            leader, address, _ = self._host.leadership.leader_hint(key.group_id)
+            leader = self._host.leadership.get(key.group_id).node_id
             if leader not in (NO_NODE, self._host.node_id):
-                by_leader.setdefault(address, []).append(key)
-        pairs = [(address, key) for address, keys in by_leader.items() for key in keys]
+                by_leader.setdefault(leader, []).append(key)
+        pairs = [(leader, key) for leader, keys in by_leader.items() for key in keys]
         if not self._to_leaders.is_due(pairs, self._host.loop.time()):
             return
         log.warning("replica_damage_reported", replicas=len(pairs))
         await asyncio.gather(
             *(
-                self._tell_leader(address, [_report(key, damaged[key]) for key in keys[:_REPORTED_MAX]])
-                for address, keys in by_leader.items()
+                self._tell_leader(leader, [_report(key, damaged[key]) for key in keys[:_REPORTED_MAX]])
+                for leader, keys in by_leader.items()
             )
         )
 
-    async def _tell_leader(self, address: str, reports: list[pb.ReplicaReport]) -> None:
+    async def _tell_leader(self, leader: NodeId, reports: list[peer_pb.ReplicaReport]) -> None:
         """Tell one leader. A failure must not prevent reports to other leaders: the last known one may have been dead for long."""
-        request = pb.ReportDamageRequest(broker_id=self._host.node_id, uuid=self._host.node_uuid, replicas=reports)
+        request = peer_pb.ReportDamageRequest(broker_id=self._host.node_id, uuid=self._host.node_uuid, replicas=reports)
         try:
-            await self._reporter.report_damage(address, request)
+            await self._reporter.report_damage(leader, request)
         except RequestError as error:
             log.debug("reconciliation_postponed", reason=str(error))
 
@@ -185,7 +185,7 @@ class DamageReports:
         if not self._to_metadata_leader.is_due(content, self._host.loop.time()):
             return
         await self._reporter.report_replicas(
-            pb.ReportReplicasRequest(
+            peer_pb.ReportReplicasRequest(
                 broker_id=self._host.node_id,
                 uuid=self._host.node_uuid,
                 damaged=[_report(key) for key in damaged[:_REPORTED_MAX]],
@@ -196,5 +196,5 @@ class DamageReports:
         log.info("replicas_reported", damaged=len(damaged), left=len(moved.left), joined=len(moved.joined))
 
 
-def _report(key: ReplicaKey, reason: str = "") -> pb.ReplicaReport:
-    return pb.ReplicaReport(group_id=key.group_id, replica_id=key.replica_id, reason=reason[:300])
+def _report(key: ReplicaKey, reason: str = "") -> peer_pb.ReplicaReport:
+    return peer_pb.ReplicaReport(group_id=key.group_id, replica_id=key.replica_id, reason=reason[:300])

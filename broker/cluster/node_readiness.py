@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 from raftmq.broker.base.readiness import Reason
 from raftmq.broker.base.request_error import RequestError
-from raftmq.proto import queue_pb2 as pb
+from raftmq.proto import peer_pb2 as peer_pb
 from raftmq.types import NodeId
 
 _REMEMBERED_SECONDS: Final = 5.0
@@ -16,7 +16,7 @@ _REMEMBERED_SECONDS: Final = 5.0
 class NodeAsker(Protocol):
     """Calls other nodes."""
 
-    async def describe_node(self, node_id: NodeId) -> pb.DescribeBrokerResponse:
+    async def describe_node(self, node_id: NodeId) -> peer_pb.DescribeBrokerResponse:
         """Return a node's description of itself. Raises RequestError."""
         ...
 

@@ -14,6 +14,7 @@ from raftmq.broker.services.committed_offsets import OffsetsService
 from raftmq.broker.services.host import ServiceHost
 from raftmq.broker.services.node_calls import NodeCalls, failed_part
 from raftmq.fsm.consumer_groups import PartitionId
+from raftmq.proto import peer_pb2 as peer_pb
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import NodeId
 
@@ -62,7 +63,7 @@ class PartitionLeaders:
         found = {part: failed_part(pb.PartitionResetResult(), part, error) for part, error in leaderless}
 
         async def ask(node_id: NodeId, parts: list[PartitionId]) -> None:
-            request = pb.WriteOffsetsRequest(
+            request = peer_pb.WriteOffsetsRequest(
                 metadata_revision=self._revision,
                 group=group,
                 owner_epoch=owner_epoch,
@@ -84,7 +85,7 @@ class PartitionLeaders:
         Raises:
             RequestError: The error of a node that failed, after all nodes were asked. The call may be repeated.
         """
-        request = pb.WriteOffsetsRequest(metadata_revision=self._revision, group=group, forget=True)
+        request = peer_pb.WriteOffsetsRequest(metadata_revision=self._revision, group=group, forget=True)
         answers = await asyncio.gather(
             *(
                 self._calls.ask(NodeId(node.node_id), request, self._offsets.write_offsets, call)

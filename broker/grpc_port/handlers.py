@@ -22,7 +22,7 @@ from raftmq.broker.grpc_port.security import Context, current_principal
 from raftmq.broker.services.call import CALL_SECONDS_MAX, DEFAULT_CALL_SECONDS, Call
 from raftmq.broker.services.host import ServiceHost
 from raftmq.broker.services.request_metrics import CANCELLED, OK, RequestMetrics
-from raftmq.call_metadata import CLUSTER_KEY, FORWARDED_KEY
+from raftmq.call_metadata import CLUSTER_KEY
 from raftmq.methods import RequestT, ResponseStreamMethod, ResponseT, UnaryMethod
 from raftmq.proto import queue_pb2 as pb
 
@@ -91,13 +91,10 @@ class _Adapter:
         seconds = DEFAULT_CALL_SECONDS if remaining is None else min(remaining, CALL_SECONDS_MAX)
         # the stubs declare Metadata, but gRPC returns a tuple of pairs, or None
         pairs = cast("Iterable[tuple[str, str | bytes]] | None", context.invocation_metadata())
-        is_forwarded = False
         for key, value in pairs or ():
             if key == CLUSTER_KEY:
                 check_cluster(self._host.cluster_id, str(value))
-            elif key == FORWARDED_KEY:
-                is_forwarded = True
-        return Call(self._host.loop.time() + seconds, current_principal.get(), is_forwarded)
+        return Call(self._host.loop.time() + seconds, current_principal.get())
 
     def _unary(
         self, method: str, answer: Callable[[RequestT, Call], Awaitable[ResponseT]]

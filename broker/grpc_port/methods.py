@@ -146,7 +146,6 @@ ROWS: Final[tuple[Row, ...]] = (
     _unary(methods.OPEN_PARTITIONS, _CONSUME, _PARTITION, lambda of: of.offsets.open_partitions),
     _unary(methods.COMMIT_OFFSETS, _CONSUME, _PARTITION, lambda of: of.offsets.commit_offsets),
     _unary(methods.FETCH_OFFSETS, _CONSUME, _PARTITION, lambda of: of.offsets.fetch_offsets),
-    _unary(methods.WRITE_OFFSETS, _ADMIN, _PARTITION, lambda of: of.offsets.write_offsets),
     _unary(methods.HEARTBEAT, _CONSUME, _METADATA, lambda of: of.groups.heartbeat),
     _unary(methods.LEAVE, _CONSUME, _METADATA, lambda of: of.groups.leave),
     _unary(methods.LIST_GROUPS, _DESCRIBE, _METADATA, lambda of: of.groups.list_groups),
@@ -202,9 +201,4 @@ ROWS: Final[tuple[Row, ...]] = (
     _unary(methods.LIST_LOST_PARTITIONS, _DESCRIBE, _METADATA, lambda of: of.recovery.list_lost_partitions),
     _unary(methods.RECOVER_PARTITION, _ADMIN, _METADATA, lambda of: of.recovery.recover_partition),
     _unary(methods.REGISTER_BROKER, _ADMIN, _METADATA, lambda of: of.nodes.register_node),
-    _unary(methods.REPORT_DAMAGE, _ADMIN, _PARTITION, lambda of: of.nodes.report_damage),
-    _unary(methods.REPORT_REPLICAS, _ADMIN, _METADATA, lambda of: of.nodes.report_replicas),
-    _unary(methods.DESCRIBE_PARTITIONS, _DESCRIBE, _PARTITION, lambda of: of.health.describe_partitions),
-    _unary(methods.DESCRIBE_REPLICAS, _DESCRIBE, _ANY, lambda of: of.recovery.describe_replicas),
-    _unary(methods.DESCRIBE_BROKER, _DESCRIBE, _ANY, lambda of: of.health.describe_node),
 )

@@ -36,7 +36,7 @@ from raftmq.broker.services.cluster_health import ClusterHealth
 from raftmq.broker.services.committed_offsets import OffsetsService
 from raftmq.broker.services.data_tokens import DataTokens
 from raftmq.broker.services.feature_level import FeatureLevelService
-from raftmq.broker.services.forwarder import Forwarder, GrpcForwarder
+from raftmq.broker.services.forwarder import Forwarder
 from raftmq.broker.services.health import HealthService
 from raftmq.broker.services.host import ServiceHost
 from raftmq.broker.services.locator import Locator
@@ -76,20 +76,19 @@ class GrpcServer:
     def __init__(
         self,
         host: GrpcHost,
+        forwarder: Forwarder,
         metrics: RequestMetrics | None = None,
         *,
         authenticate: Authenticate = anyone,
-        forwarder: Forwarder | None = None,
         plans: PlanRunner | None = None,
     ) -> None:
         self._host = host
         self.metrics = metrics or RequestMetrics()
-        self.forwarder = forwarder or GrpcForwarder(lambda: host.cluster_id, host.limits.peer_connections_max // 3)
         locator: Locator[Partition] = Locator(host, host.partitions)
-        leader = MetadataLeader(host, self.forwarder)
+        leader = MetadataLeader(host, forwarder)
         producer_ids = ProducerIds(host, leader)
         self.log = LogService(host, host.partitions, producer_ids, self.metrics)
-        self.calls = calls = NodeCalls(host, self.forwarder)
+        self.calls = calls = NodeCalls(host, forwarder)
         self.health = HealthService(host, locator)
         cluster_health = ClusterHealth(host, calls, self.health)
         self.admin = AdminService(host, locator, leader, cluster_health)
@@ -182,7 +181,6 @@ class GrpcServer:
         if self._server is not None:
             await self._health.enter_graceful_shutdown()
             await self._server.stop(grace_seconds)
-        await self.forwarder.close()
 
     def _observe_refused(self, path: str, error: RequestError) -> None:
         """Count a call that ended with an error, unless its handler did."""

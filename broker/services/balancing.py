@@ -34,6 +34,7 @@ from raftmq.fsm.metadata_balancing import REBALANCE_LEADERS, REBALANCE_REPLICAS,
 from raftmq.fsm.metadata_commands import Done, SetBalancing, SetNodeState
 from raftmq.fsm.metadata_nodes import ACTIVE, DRAINING, drain_refusal
 from raftmq.fsm.metadata_views import PartitionView
+from raftmq.proto import peer_pb2 as peer_pb
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import GroupId, NodeId
 
@@ -183,7 +184,7 @@ class BalancingService:
         sizes: dict[PartitionId, tuple[int, int]] = {}
 
         async def ask(node_id: NodeId, led: list[PartitionId]) -> None:
-            request = pb.DescribePartitionsRequest()
+            request = peer_pb.DescribePartitionsRequest()
             request.partitions.extend(pb.PartitionId(topic_id=part[0], partition=part[1]) for part in led)
             try:
                 answer = await self._calls.ask(node_id, request, self._health.describe_partitions, call)

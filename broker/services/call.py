@@ -22,9 +22,23 @@ class Principal:
     name: str
     rights: frozenset[Right]
 
+    @property
+    def name_for_peers(self) -> str:
+        """Return the name that requests to other brokers carry. It is empty as long as clients have no names."""
+        return "" if self is ANYONE else self.name
+
 
 ANYONE = Principal("anyone", frozenset(Right))
 """The only principal as long as brokers have no credentials."""
+
+
+def principal_of_peers(name: str) -> Principal:
+    """Return the principal for whom another broker asks, by the name in its request.
+
+    A name can only come from a newer version, in which clients have names. Its rights are not known here, so it has none.
+    """
+    return Principal(name, frozenset()) if name else ANYONE
+
 
 DEFAULT_CALL_SECONDS = 30.0
 """Deadline of calls without one, so that nothing waits without end for a client that may be gone."""
@@ -40,7 +54,7 @@ class Call:
     """Loop time. After it nothing more is started for the call."""
     principal: Principal = ANYONE
     is_forwarded: bool = False
-    """Whether it came from another broker that believed this one to be the metadata leader. It must not be forwarded again."""
+    """Whether it came from another broker, which believed that this one can answer it. It must not be forwarded again."""
 
     def within(self, timeout_ms: int, now: float) -> float:
         """Return the earlier of the call's deadline and `timeout_ms` after `now` (loop time). 0 means that the request has no timeout."""

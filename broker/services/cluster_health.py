@@ -17,6 +17,7 @@ from raftmq.broker.services.locator import PARTITIONS_PER_REQUEST_MAX
 from raftmq.broker.services.node_calls import NodeCalls, failed_part
 from raftmq.fsm.consumer_groups import PartitionId
 from raftmq.fsm.metadata_views import TopicView
+from raftmq.proto import peer_pb2 as peer_pb
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId
 
@@ -50,7 +51,7 @@ class ClusterHealth:
         found = {part: failed_part(pb.PartitionState(), part, error) for part, error in leaderless}
 
         async def ask(node_id: NodeId, parts: list[PartitionId]) -> None:
-            request = pb.DescribePartitionsRequest(metadata_revision=self._host.metadata.state_machine.revision)
+            request = peer_pb.DescribePartitionsRequest(metadata_revision=self._host.metadata.state_machine.revision)
             request.partitions.extend(pb.PartitionId(topic_id=part[0], partition=part[1]) for part in parts)
             here = self._health.describe_partitions
             try:
@@ -100,10 +101,10 @@ class ClusterHealth:
         leaderless, unknown = self._without_leader(led, set())
         return sorted(leaderless + unknown)
 
-    async def _ask_node(self, node_id: NodeId, call: Call) -> pb.DescribeBrokerResponse | None:
+    async def _ask_node(self, node_id: NodeId, call: Call) -> peer_pb.DescribeBrokerResponse | None:
         here = self._health.describe_node
         try:
-            return await self._calls.ask(node_id, pb.DescribeBrokerRequest(), here, call)
+            return await self._calls.ask(node_id, peer_pb.DescribeBrokerRequest(), here, call)
         except RequestError:
             return None
 

@@ -18,6 +18,7 @@ from raftmq.fsm.consumer_groups import PartitionId, is_group_text
 from raftmq.fsm.group_offsets import NO_OFFSET, GroupOffset
 from raftmq.fsm.log_commands import CommitOffset, OpenPartition, ResetOffset
 from raftmq.fsm.tables import KEY_TEXT_BYTES_MAX
+from raftmq.proto import peer_pb2 as peer_pb
 from raftmq.proto import queue_pb2 as pb
 
 
@@ -165,11 +166,11 @@ class OffsetsService:
 
     # ------------------------------------------------------------------------------------------------ administration
 
-    async def write_offsets(self, request: pb.WriteOffsetsRequest, call: Call) -> pb.WriteOffsetsResponse:
+    async def write_offsets(self, request: peer_pb.WriteOffsetsRequest, call: Call) -> peer_pb.WriteOffsetsResponse:
         """Reset offsets under the coordinator's epoch, or forget the group in every partition that is led here."""
         check_group_name(request.group)
         await self._locator.wait_revision(request.metadata_revision, call.deadline)
-        response = pb.WriteOffsetsResponse()
+        response = peer_pb.WriteOffsetsResponse()
         if request.forget:
             response.forgotten = await self._forget(request.group, call.deadline)
             return response
@@ -179,7 +180,7 @@ class OffsetsService:
         return response
 
     async def _reset(
-        self, request: pb.WriteOffsetsRequest, part: pb.PartitionOffsetReset, deadline: float
+        self, request: peer_pb.WriteOffsetsRequest, part: pb.PartitionOffsetReset, deadline: float
     ) -> pb.PartitionResetResult:
         result = pb.PartitionResetResult(topic_id=part.topic_id, partition=part.partition)
         try:

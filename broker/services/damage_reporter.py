@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Final
 
+from raftmq.broker.base.peer_methods import REPORT_DAMAGE, REPORT_REPLICAS
 from raftmq.broker.services.call import Call
 from raftmq.broker.services.forwarder import Forwarder
+from raftmq.broker.services.host import ServiceHost
 from raftmq.broker.services.nodes import NodesService
-from raftmq.methods import REPORT_DAMAGE
-from raftmq.proto import queue_pb2 as pb
+from raftmq.proto import peer_pb2 as peer_pb
+from raftmq.types import METADATA_GROUP_ID, NodeId
 
 _TIMEOUT_SECONDS: Final = 10.0
 
 
 class DamageReporter:
-    """Implements `Reporter`: it calls a group's leader directly, and the metadata leader through this node's own service."""
+    """Implements `Reporter`: it asks the leaders, or records a report here if this node leads the metadata group."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, forwarder: Forwarder, nodes: NodesService) -> None:
-        self._loop = loop
+    def __init__(self, host: ServiceHost, forwarder: Forwarder, nodes: NodesService) -> None:
+        self._host = host
         self._forwarder = forwarder
         self._nodes = nodes
 
-    async def report_damage(self, address: str, request: pb.ReportDamageRequest) -> None:
+    async def report_damage(self, leader: NodeId, request: peer_pb.ReportDamageRequest) -> None:
         """Send the report. See `Reporter`."""
-        await self._forwarder.forward(address, REPORT_DAMAGE, request, _TIMEOUT_SECONDS)
+        await self._forwarder.forward(leader, REPORT_DAMAGE, request, self._own_call())
 
-    async def report_replicas(self, request: pb.ReportReplicasRequest) -> None:
-        """Send the report. See `Reporter`."""
-        await self._nodes.report_replicas(request, Call(self._loop.time() + _TIMEOUT_SECONDS))
+    async def report_replicas(self, request: peer_pb.ReportReplicasRequest) -> None:
+        """Send or record the report. See `Reporter`."""
+        call = self._own_call()
+        if self._host.metadata.is_leader:
+            await self._nodes.record_replicas(request, call.deadline)
+            return
+        leader = self._host.leadership.get(METADATA_GROUP_ID).node_id
+        await self._forwarder.forward(leader, REPORT_REPLICAS, request, call)
+
+    def _own_call(self) -> Call:
+        return Call(self._host.loop.time() + _TIMEOUT_SECONDS)

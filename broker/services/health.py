@@ -15,6 +15,7 @@ from raftmq.broker.services.call import Call
 from raftmq.broker.services.host import ServiceHost
 from raftmq.broker.services.locator import Locator, check_partitions
 from raftmq.fsm.state_machine import StateMachine
+from raftmq.proto import peer_pb2 as peer_pb
 from raftmq.proto import queue_pb2 as pb
 from raftmq.raft.ready import Role
 from raftmq.types import METADATA_GROUP_ID, GroupId
@@ -33,8 +34,8 @@ class HealthService:
     # ------------------------------------------------------------------------------------------------ partitions
 
     async def describe_partitions(
-        self, request: pb.DescribePartitionsRequest, call: Call
-    ) -> pb.DescribePartitionsResponse:
+        self, request: peer_pb.DescribePartitionsRequest, call: Call
+    ) -> peer_pb.DescribePartitionsResponse:
         """Return the state of each partition led here. Every other one has an error."""
         check_partitions(len(request.partitions))
         await self._locator.wait_revision(request.metadata_revision, call.deadline)
@@ -50,7 +51,7 @@ class HealthService:
             except RequestError as error:
                 state.error.CopyFrom(error.detail)
             states.append(state)
-        return pb.DescribePartitionsResponse(partitions=states)
+        return peer_pb.DescribePartitionsResponse(partitions=states)
 
     def _describe(self, state: pb.PartitionState, partition: Partition, size_bytes: int) -> None:
         replica = partition.replica
@@ -65,12 +66,12 @@ class HealthService:
 
     # ------------------------------------------------------------------------------------------------ the node
 
-    async def describe_node(self, request: pb.DescribeBrokerRequest, call: Call) -> pb.DescribeBrokerResponse:
+    async def describe_node(self, request: peer_pb.DescribeBrokerRequest, call: Call) -> peer_pb.DescribeBrokerResponse:
         """Return the problems of this node, and the groups that it leads."""
         host = self._host
         replicas: list[Replica[StateMachine]] = [host.metadata, *host.partition_replicas()]
         quarantined = (key.group_id for key in host.quarantined() if key.group_id != METADATA_GROUP_ID)
-        return pb.DescribeBrokerResponse(
+        return peer_pb.DescribeBrokerResponse(
             health=pb.BrokerHealth(
                 not_ready=[f"{one.reason}: {one.message}" for one in host.standing.not_ready_reasons()],
                 under_replicated=self.names(host.replication.under_replicated()),

@@ -6,13 +6,14 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial, wraps
 from typing import Any, Protocol, TypeVar
 
+from raftmq.broker.base.peer_methods import unary_method
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.replica.commands import execute
 from raftmq.broker.services.call import Call
 from raftmq.broker.services.forwarder import Forwarder
 from raftmq.broker.services.host import ServiceHost
 from raftmq.fsm.metadata_commands import MetadataCommand, encode_command
-from raftmq.methods import RequestT, ResponseT, UnaryMethod, unary_method
+from raftmq.methods import RequestT, ResponseT, UnaryMethod
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import METADATA_GROUP_ID, NO_NODE
 
@@ -42,14 +43,13 @@ class MetadataLeader:
             return await here(request, call)
         if call.is_forwarded:
             raise replica.not_leader()
-        node_id, address, _ = self._host.leadership.leader_hint(METADATA_GROUP_ID)
-        if node_id in (NO_NODE, self._host.node_id) or not address:
+        node_id = self._host.leadership.get(METADATA_GROUP_ID).node_id
+        if node_id in (NO_NODE, self._host.node_id):
             raise RequestError(
                 pb.NO_LEADER, "the metadata group has no leader at the moment", retry_after_ms=_NO_LEADER_RETRY_MS
             )
-        timeout_seconds = max(0.001, call.deadline - self._host.loop.time())
         method: UnaryMethod[RequestT, ResponseT] = unary_method(type(request))
-        return await self._forwarder.forward(address, method, request, timeout_seconds)
+        return await self._forwarder.forward(node_id, method, request, call)
 
     async def execute(self, command: MetadataCommand, result_type: type[ResultT], deadline: float) -> ResultT:
         """Change metadata here and wait until the change is applied. Raises as `commands.execute`."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
+from raftmq.broker.base.peer_methods import DESCRIBE_BROKER, unary_method
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.services.call import Call
 from raftmq.broker.services.forwarder import Forwarder
 from raftmq.broker.services.host import ServiceHost
 from raftmq.fsm.consumer_groups import PartitionId
-from raftmq.methods import DESCRIBE_BROKER, RequestT, ResponseT, UnaryMethod, unary_method
+from raftmq.methods import RequestT, ResponseT, UnaryMethod
+from raftmq.proto import peer_pb2 as peer_pb
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import NO_NODE, GroupId, NodeId
 
@@ -61,26 +63,17 @@ class NodeCalls:
             call: The call on behalf of which the node is asked.
 
         Raises:
-            RequestError: The node's error, or NO_LEADER if its address is not known.
+            RequestError: The node's error, or one for a failed hop.
         """
         if node_id == self._host.node_id:
             return await here(request, call)
-        node = self._host.metadata.state_machine.node(node_id)
-        if node is None or not node.client_address:
-            raise RequestError(pb.NO_LEADER, f"the address of broker {node_id} is not known", retry_after_ms=200)
-        timeout_seconds = max(0.001, call.deadline - self._host.loop.time())
         method: UnaryMethod[RequestT, ResponseT] = unary_method(type(request))
-        return await self._forwarder.forward(node.client_address, method, request, timeout_seconds)
+        return await self._forwarder.forward(node_id, method, request, call)
 
-    async def describe_node(self, node_id: NodeId) -> pb.DescribeBrokerResponse:
+    async def describe_node(self, node_id: NodeId) -> peer_pb.DescribeBrokerResponse:
         """Return another node's description of itself. Raises RequestError."""
-        node = self._host.metadata.state_machine.node(node_id)
-        if node is None or not node.client_address:
-            raise RequestError(pb.NO_LEADER, f"the address of broker {node_id} is not known", retry_after_ms=200)
-        timeout_seconds = self._host.timing.describe_seconds
-        return await self._forwarder.forward(
-            node.client_address, DESCRIBE_BROKER, pb.DescribeBrokerRequest(), timeout_seconds
-        )
+        call = Call(self._host.loop.time() + self._host.timing.describe_seconds)
+        return await self._forwarder.forward(node_id, DESCRIBE_BROKER, peer_pb.DescribeBrokerRequest(), call)
 
 
 def failed_part(result: PartT, part: PartitionId, error: RequestError) -> PartT:

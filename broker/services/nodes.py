@@ -23,6 +23,7 @@ from raftmq.fsm.metadata_commands import (
 )
 from raftmq.fsm.metadata_views import NodeView, PartitionView
 from raftmq.fsm.node_lineage import Lineage
+from raftmq.proto import peer_pb2 as peer_pb
 from raftmq.proto import queue_pb2 as pb
 from raftmq.storage.log_store import ReplicaKey
 from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId, ReplicaId
@@ -184,30 +185,37 @@ class NodesService:
 
     # ------------------------------------------------------------------------------------------------ reports
 
-    async def report_damage(self, request: pb.ReportDamageRequest, call: Call) -> pb.ReportDamageResponse:
+    async def report_damage(self, request: peer_pb.ReportDamageRequest, call: Call) -> peer_pb.ReportDamageResponse:
         """Record damaged replicas of groups that are led here. The reconciler handles them."""
         node = self._reporter(request.uuid, request.broker_id, len(request.replicas))
         for report in request.replicas:
             if self._metadata.replica_node(report.group_id, report.replica_id) == node.node_id:  # only its own replicas
                 self._host.reported_damage.record(ReplicaKey(GroupId(report.group_id), ReplicaId(report.replica_id)))
-        return pb.ReportDamageResponse()
+        return peer_pb.ReportDamageResponse()
 
-    @on_metadata_leader
-    async def report_replicas(self, request: pb.ReportReplicasRequest, call: Call) -> pb.ReportReplicasResponse:
+    async def report_replicas(
+        self, request: peer_pb.ReportReplicasRequest, call: Call
+    ) -> peer_pb.ReportReplicasResponse:
+        """Act on another node's report, if this node leads the metadata group."""
+        if not self._host.metadata.is_leader:
+            raise self._host.metadata.not_leader()
+        await self.record_replicas(request, call.deadline)
+        return peer_pb.ReportReplicasResponse(metadata_revision=self._metadata.revision)
+
+    async def record_replicas(self, request: peer_pb.ReportReplicasRequest, deadline: float) -> None:
         """Replace damaged replicas, forget retiring ones that have left their groups, and count newcomers that vote."""
         count = len(request.damaged) + len(request.left) + len(request.joined)
         node = self._reporter(request.uuid, request.broker_id, count)
         for report in request.damaged:
             if self._may_speak_for(node, report) and self._metadata.replica_node(report.group_id, report.replica_id):
                 command = ReplaceReplica(report.group_id, report.replica_id)
-                await self.leader.execute(command, Done, call.deadline)
+                await self.leader.execute(command, Done, deadline)
         for report in request.left:
             if self._may_speak_for(node, report) and self._is_retiring(report):
-                await self.leader.execute(RemoveReplica(report.group_id, report.replica_id), Done, call.deadline)
+                await self.leader.execute(RemoveReplica(report.group_id, report.replica_id), Done, deadline)
         for report in request.joined:
             if self._may_speak_for(node, report) and self._is_newcomer(report):
-                await self.leader.execute(AdmitReplica(report.group_id, report.replica_id), Done, call.deadline)
-        return pb.ReportReplicasResponse(metadata_revision=self._metadata.revision)
+                await self.leader.execute(AdmitReplica(report.group_id, report.replica_id), Done, deadline)
 
     def _reporter(self, uuid: str, node_id: int, count: int) -> NodeView:
         node = self._metadata.node_by_uuid(uuid)
@@ -217,18 +225,18 @@ class NodesService:
             raise RequestError(pb.INVALID_ARGUMENT, f"a report may name at most {REPORTED_REPLICAS_MAX} replicas")
         return node
 
-    def _may_speak_for(self, node: NodeView, report: pb.ReplicaReport) -> bool:
+    def _may_speak_for(self, node: NodeView, report: peer_pb.ReplicaReport) -> bool:
         """Return whether a node may report for a group. A late report is accepted if its sender still has a replica of the group."""
         partition = self._metadata.partition(report.group_id)
         return partition is not None and any(
             replica.node_id == node.node_id for replica in (*partition.replicas, *partition.retiring)
         )
 
-    def _is_retiring(self, report: pb.ReplicaReport) -> bool:
+    def _is_retiring(self, report: peer_pb.ReplicaReport) -> bool:
         partition = self._metadata.partition(report.group_id)
         return partition is not None and any(r.replica_id == report.replica_id for r in partition.retiring)
 
-    def _is_newcomer(self, report: pb.ReplicaReport) -> bool:
+    def _is_newcomer(self, report: peer_pb.ReplicaReport) -> bool:
         partition = self._metadata.partition(report.group_id)
         return partition is not None and any(
             replica.replica_id == report.replica_id and replica.is_newcomer for replica in partition.replicas

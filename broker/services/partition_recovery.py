@@ -26,6 +26,7 @@ from raftmq.fsm.feature_levels import METADATA_LEVELS
 from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.metadata_commands import Done, RecoverPartition
 from raftmq.fsm.metadata_views import PartitionView, RecoveryView, ReplicaView, TopicView
+from raftmq.proto import peer_pb2 as peer_pb
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import GroupId, NodeId
 
@@ -70,10 +71,12 @@ class PartitionRecoveryService:
 
     # ------------------------------------------------------------------------------------------------ replicas here
 
-    async def describe_replicas(self, request: pb.DescribeReplicasRequest, call: Call) -> pb.DescribeReplicasResponse:
+    async def describe_replicas(
+        self, request: peer_pb.DescribeReplicasRequest, call: Call
+    ) -> peer_pb.DescribeReplicasResponse:
         """Return the positions of this node's replicas of the groups. A group without a replica here is left out."""
         check_partitions(len(request.group_ids))
-        response = pb.DescribeReplicasResponse()
+        response = peer_pb.DescribeReplicasResponse()
         reasons = {one.key: one for one in self._host.standing.not_served()}
         for group_id in map(GroupId, request.group_ids):
             known = response.replicas.add(group_id=group_id).replica
@@ -143,7 +146,7 @@ class PartitionRecoveryService:
         answers: dict[tuple[int, int], pb.ReplicaKnowledge] = {}
 
         async def ask(node_id: NodeId, group_ids: list[int]) -> None:
-            request = pb.DescribeReplicasRequest(group_ids=group_ids)
+            request = peer_pb.DescribeReplicasRequest(group_ids=group_ids)
             try:
                 answer = await self._calls.ask(node_id, request, self.describe_replicas, self._health.soon(call))
             except RequestError:

@@ -20,7 +20,7 @@ from raftmq.broker.grpc_port.server import GrpcHost, GrpcServer
 from raftmq.broker.http_port.metrics import MetricsHost
 from raftmq.broker.http_port.server import HttpServer
 from raftmq.broker.replica.thread_pools import ThreadPools
-from raftmq.broker.services.forwarder import GrpcForwarder
+from raftmq.broker.services.forwarder import Forwarder
 from raftmq.broker.services.host import ServiceHost
 from raftmq.broker.services.request_metrics import RequestMetrics
 from raftmq.storage.disk_space import DiskReserve
@@ -77,30 +77,19 @@ class WallTime:
         return int(self._loop.now * 1_000_000_000) + self._slept_ms * 1_000_000
 
 
-class _Forwarder(GrpcForwarder):
-    """The production forwarder over simulated channels."""
-
-    def __init__(self, cluster_id: Callable[[], str], channels_max: int, loop: VirtualLoop, network: Network) -> None:
-        super().__init__(cluster_id, channels_max)
-        self._loop = loop
-        self._network = network
-
-    def _open(self, address: str) -> grpc.aio.Channel:
-        return cast("grpc.aio.Channel", RpcChannel(self._loop, self._network, address))
-
-
 class _GrpcServer(GrpcServer):
     """The production server on a simulated port."""
 
     def __init__(
-        self, host: GrpcHost, loop: VirtualLoop, network: Network, address: str, metrics: RequestMetrics
+        self,
+        host: GrpcHost,
+        forwarder: Forwarder,
+        loop: VirtualLoop,
+        network: Network,
+        address: str,
+        metrics: RequestMetrics,
     ) -> None:
-        super().__init__(
-            host,
-            metrics,
-            forwarder=_Forwarder(lambda: host.cluster_id, host.limits.peer_connections_max // 3, loop, network),
-            plans=InlinePlanRunner(),
-        )
+        super().__init__(host, forwarder, metrics, plans=InlinePlanRunner())
         self._loop = loop
         self._network = network
         self._address = address
@@ -234,9 +223,9 @@ class SimParts(NodeEnvironment):
         """See `NodeEnvironment`."""
         return cast("Watchdog", _Watchdog())
 
-    def grpc_server(self, host: GrpcHost) -> GrpcServer:
+    def grpc_server(self, host: GrpcHost, forwarder: Forwarder) -> GrpcServer:
         """See `NodeEnvironment`."""
-        return _GrpcServer(host, self._loop, self._network, self.config.listen, self._metrics)
+        return _GrpcServer(host, forwarder, self._loop, self._network, self.config.listen, self._metrics)
 
     def data_port(self, host: ServiceHost, grpc_server: GrpcServer) -> DataPort:
         """See `NodeEnvironment`: clients of a simulation call over gRPC's stand-in."""

@@ -15,6 +15,7 @@ from raftmq.broker.cluster.stability import Stability
 from raftmq.fsm import metadata_commands as mc
 from raftmq.fsm.feature_levels import FEATURE_LEVEL
 from raftmq.fsm.metadata_views import NodeView
+from raftmq.proto import peer_pb2 as peer_pb
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import NodeId
 
@@ -165,7 +166,7 @@ def test_a_dry_run_of_a_drain_and_of_another_replication_factor():
 
 
 async def test_a_broker_is_asked_whether_it_is_ready_and_its_answer_remembered():
-    answers: list[pb.DescribeBrokerResponse | RequestError] = []
+    answers: list[peer_pb.DescribeBrokerResponse | RequestError] = []
 
     async def describe_node(node_id):
         answer = answers.pop()
@@ -174,7 +175,7 @@ async def test_a_broker_is_asked_whether_it_is_ready_and_its_answer_remembered()
         return answer
 
     def saying(*reasons):
-        return pb.DescribeBrokerResponse(health=pb.BrokerHealth(not_ready=reasons))
+        return peer_pb.DescribeBrokerResponse(health=pb.BrokerHealth(not_ready=reasons))
 
     readiness = NodeReadiness(asyncio.get_running_loop(), SimpleNamespace(describe_node=describe_node))
     answers = [

@@ -14,6 +14,7 @@ from raftmq.broker.cluster.reconciler import Reconciler
 from raftmq.broker.cluster.replication_health import ReplicationHealth
 from raftmq.broker.replica.leadership_table import LeadershipTable
 from raftmq.fsm.metadata_views import BalancingView, PartitionView, ReplicaView
+from raftmq.proto import peer_pb2 as peer_pb
 from raftmq.proto import queue_pb2 as pb
 from raftmq.storage.log_store import ReplicaKey
 
@@ -67,8 +68,8 @@ class Host:
         self.timing = TIMING
         self.metadata = SimpleNamespace(is_leader=False, state_machine=desired)
         self.damaged: dict[tuple[int, int], str] = {}
-        self.told: list[tuple[str, pb.ReportDamageRequest]] = []
-        self.reports: list[pb.ReportReplicasRequest] = []
+        self.told: list[tuple[int, peer_pb.ReportDamageRequest]] = []
+        self.reports: list[peer_pb.ReportReplicasRequest] = []
         self.leadership = cluster.nodes[node_id].engine.leadership
         self.supervisor = StrictSupervisor()
         self.reported_damage = ReportedDamage(cluster.loop.time)
@@ -87,8 +88,8 @@ class Host:
     def quarantined(self):
         return self.damaged
 
-    async def report_damage(self, address, request):
-        self.told.append((address, request))
+    async def report_damage(self, leader, request):
+        self.told.append((leader, request))
 
     async def report_replicas(self, request):
         self.reports.append(request)
@@ -289,8 +290,8 @@ async def test_a_leader_reports_damage_only_with_a_majority():
             await next_progress([cluster.replica(GROUP, sick)])
         cluster.isolate(sick)
         await reconciler_of(teller).round()
-        ((address, request),) = teller.told
-        assert address == f"node-{led_by}"
+        ((leader, request),) = teller.told
+        assert leader == led_by
         assert [(r.group_id, r.replica_id, r.reason) for r in request.replicas] == [(GROUP, sick, "a checksum")]
 
         host = Host(cluster, led_by, desired)
@@ -310,9 +311,9 @@ async def test_an_unreachable_leader_does_not_prevent_damage_reports_to_others()
     """The last known leader of a group without a majority is dead. It was asked first, so no other leader was told of any damage."""
 
     class Node(Host):
-        async def report_damage(self, address, request):
-            self.told.append((address, request))
-            if address == "dead":
+        async def report_damage(self, leader, request):
+            self.told.append((leader, request))
+            if leader == 2:
                 raise RequestError(pb.NO_LEADER, "cannot be reached")
 
     async with EngineCluster() as cluster:
@@ -322,12 +323,12 @@ async def test_an_unreachable_leader_does_not_prevent_damage_reports_to_others()
             balancing=Desired().balancing,
         )
         node = Node(cluster, 1, desired)
-        node.leadership = LeadershipTable(lambda group_id: None, {2: "dead", 3: "alive"}.__getitem__)
+        node.leadership = LeadershipTable(lambda group_id: None, str)
         node.leadership.claim(1, 1, 2)
         node.leadership.claim(2, 1, 3)
         node.damaged = {ReplicaKey(1, 1): "a checksum", ReplicaKey(2, 1): "a checksum"}
         await reconciler_of(node).round()
-        assert sorted(address for address, _ in node.told) == ["alive", "dead"]
+        assert sorted(leader for leader, _ in node.told) == [2, 3]
 
 
 def key_of(replica_id):

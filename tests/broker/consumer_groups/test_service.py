@@ -240,7 +240,7 @@ async def test_other_nodes_forward_heartbeats_to_the_coordinator(node: Harness) 
     node.forwarder.answer = pb.HeartbeatResponse(member_epoch=7)
     member = Member(node, "m1")
     assert (await member.heartbeat()).member_epoch == 7
-    assert [call[:2] for call in node.forwarder.calls] == [("node-2:9400", "/raftmq.v1.Groups/Heartbeat")]
+    assert [call[:2] for call in node.forwarder.calls] == [(2, "/raftmq.v1.Groups/Heartbeat")]
 
 
 # -------------------------------------------------------------------------------------------------------------- limits

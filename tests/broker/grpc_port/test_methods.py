@@ -160,7 +160,7 @@ async def test_a_broker_does_not_serve_a_method_without_a_row(monkeypatch):
     rows = tuple(row for row in ROWS if row.method is not methods.LIST_TOPICS)
     monkeypatch.setattr("raftmq.broker.grpc_port.handlers.ROWS", rows)
     async with running() as node:
-        server = GrpcServer(node)
+        server = GrpcServer(node, node.forwarder)
         port = await server.start("127.0.0.1:0")
         try:
             async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:

@@ -13,24 +13,22 @@ import pytest
 from google.rpc import status_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from raftmq import methods
 from raftmq.broker.base.readiness import NotReady, Reason
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.base.statuses import STATUS_OF_CODE, status_details
 from raftmq.broker.grpc_port.server import GrpcServer
 from raftmq.broker.services.call import Principal, Right
-from raftmq.broker.services.forwarder import GrpcForwarder
 from raftmq.call_metadata import CLUSTER_KEY, STATUS_DETAILS_KEY
 from raftmq.proto import queue_pb2 as pb
 from raftmq.proto import queue_pb2_grpc as pb_grpc
 
-from tests.support.broker.harness import Harness, append_request, batch, poll_request, running
+from tests.support.broker.harness import append_request, batch, poll_request, running
 
 
 @contextlib.asynccontextmanager
 async def serving(**options):
     async with running() as node:
-        server = GrpcServer(node, **options)
+        server = GrpcServer(node, node.forwarder, **options)
         port = await server.start("127.0.0.1:0")
         try:
             async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
@@ -207,7 +205,7 @@ async def test_a_principal_without_the_right_is_refused_on_calls_and_streams():
 
 async def test_only_loopback_is_served_unless_allowed():
     async with running() as node:
-        server = GrpcServer(node)
+        server = GrpcServer(node, node.forwarder)
         with pytest.raises(RequestError) as raised:
             await server.start("0.0.0.0:0")
         assert raised.value.code == pb.INVALID_ARGUMENT
@@ -218,7 +216,7 @@ async def test_only_loopback_is_served_unless_allowed():
 
 async def test_a_port_in_use_is_an_os_error():
     async with serving() as (node, _server, _channel, address):
-        second = GrpcServer(node)
+        second = GrpcServer(node, node.forwarder)
         with pytest.raises(OSError, match="cannot listen"):
             await second.start(address)
         await second.stop(0)
@@ -289,34 +287,6 @@ async def _poll(channel, topic):
     return await pb_grpc.LogStub(channel).Poll(poll_request(topic, 0, max_wait_ms=60_000), timeout=60)
 
 
-async def test_forwarding_over_the_wire_brings_back_answer_and_error():
-    async with serving() as (node, _server, _channel, address):
-        forwarder, stranger = GrpcForwarder(lambda: node.cluster_id, 16), GrpcForwarder(lambda: "another", 16)
-        try:
-            answer = await forwarder.forward(address, methods.CREATE_TOPIC, pb.CreateTopicRequest(name="t"), 5)
-            assert answer.topic.name == "t"
-            with pytest.raises(RequestError) as raised:
-                await forwarder.forward(address, methods.CREATE_TOPIC, pb.CreateTopicRequest(name="t"), 5)
-            assert raised.value.code == pb.TOPIC_ALREADY_EXISTS
-            # a node that receives a forwarded call must not forward it again
-            other: Harness = node
-            other.lose_leadership(0)
-            with pytest.raises(RequestError) as raised:
-                await forwarder.forward(address, methods.CREATE_TOPIC, pb.CreateTopicRequest(name="u"), 5)
-            assert raised.value.code in (pb.NOT_LEADER, pb.NO_LEADER)
-            assert other.forwarder.calls == []
-            with pytest.raises(RequestError) as raised:
-                await forwarder.forward("127.0.0.1:1", methods.CREATE_TOPIC, pb.CreateTopicRequest(), 5)
-            assert raised.value.code == pb.NO_LEADER
-            assert raised.value.detail.outcome == pb.NOT_APPLIED
-            with pytest.raises(RequestError, match="another cluster") as raised:
-                await stranger.forward(address, methods.CREATE_TOPIC, pb.CreateTopicRequest(name="v"), 5)
-            assert (raised.value.code, raised.value.detail.outcome) == (pb.NO_LEADER, pb.NOT_APPLIED)
-        finally:
-            await stranger.close()
-            await forwarder.close()
-
-
 async def test_a_server_whose_start_was_cancelled_is_stopped():
     """Otherwise it accepts calls until the process ends, and writes them to memory that was freed with grpcio's cancelled requests."""
     started = asyncio.Event()
@@ -330,7 +300,7 @@ async def test_a_server_whose_start_was_cancelled_is_stopped():
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     async with running() as node:
-        server = Starting(node)
+        server = Starting(node, node.forwarder)
         start = asyncio.ensure_future(server.start(f"127.0.0.1:{port}"))
         await started.wait()
         (await asyncio.open_connection("127.0.0.1", port))[1].close()

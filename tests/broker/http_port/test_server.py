@@ -59,7 +59,7 @@ async def serving():
         node.other_clusters = OtherClusters(node.loop.time)
         node.quarantined = dict
         node.supervisor = Supervisor(node.loop, cast("Any", None))
-        node.grpc = GrpcServer(node)
+        node.grpc = GrpcServer(node, node.forwarder)
         node.data_port = DataPort(node, node.grpc)
         server = HttpServer(node)
         port = await server.start("127.0.0.1", 0)

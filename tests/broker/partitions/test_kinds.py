@@ -14,6 +14,7 @@ from raftmq.broker.partitions.partition import Partition
 from raftmq.broker.services.locator import Locator
 from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.topic_kinds import TOPIC_KINDS
+from raftmq.proto import peer_pb2 as peer_pb
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import GroupId
 
@@ -163,7 +164,7 @@ async def test_a_group_forgets_and_finds_its_offsets_beside_topics_of_other_kind
         await node.offsets.commit_offsets(pb.CommitOffsetsRequest(group="g", partitions=[part]), node.call())
         found = await node.offsets.fetch_offsets(pb.FetchOffsetsRequest(group="g"), node.call())
         assert [one.topic_id for one in found.partitions] == [part.topic_id]
-        forgotten = await node.offsets.write_offsets(pb.WriteOffsetsRequest(group="g", forget=True), node.call())
+        forgotten = await node.offsets.write_offsets(peer_pb.WriteOffsetsRequest(group="g", forget=True), node.call())
         assert forgotten.forgotten == 1
 
 

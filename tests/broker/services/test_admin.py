@@ -236,7 +236,7 @@ async def test_a_change_requested_from_another_node_is_forwarded_once():
         node.forwarder.answer = pb.CreateTopicResponse(topic_id=5)
         request = pb.CreateTopicRequest(name="flights")
         assert (await node.admin.create_topic(request, node.call())).topic_id == 5
-        assert node.forwarder.calls == [("node-2:9400", "/raftmq.v1.Admin/CreateTopic", request)]
+        assert node.forwarder.calls == [(2, "/raftmq.v1.Admin/CreateTopic", request)]
         error = await _refused(node.admin.create_topic(request, node.call(is_forwarded=True)))
         assert error.code == pb.NOT_LEADER
         assert error.detail.leader.address == "node-2:9400"

@@ -240,7 +240,7 @@ async def test_the_leadership_of_a_partition_is_asked_of_its_leader():
         request = pb.TransferLeaderRequest(topic="t", partition=1, broker_id=3)
         answer = await node.placement.transfer_leader(request, node.call())
         assert answer.leader_broker_id == 3
-        assert node.forwarder.calls == [("node-2:9400", "/raftmq.v1.Admin/TransferLeader", request)]
+        assert node.forwarder.calls == [(2, "/raftmq.v1.Admin/TransferLeader", request)]
 
 
 async def test_a_leadership_that_cannot_be_transferred_is_refused():

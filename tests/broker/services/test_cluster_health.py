@@ -7,6 +7,7 @@ from typing import Any, cast
 import pytest
 from raftmq.broker.base.readiness import NotReady, Reason
 from raftmq.broker.base.request_error import RequestError
+from raftmq.proto import peer_pb2 as peer_pb
 from raftmq.proto import queue_pb2 as pb
 from raftmq.storage.log_store import ReplicaKey
 from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId, ReplicaId
@@ -45,8 +46,8 @@ async def test_a_partition_whose_leader_does_not_answer_is_unknown_and_the_other
         states = (await node.admin.describe_topic(request, node.call())).states
         assert [state.partition for state in states] == [0, 1, 2]
         assert [state.HasField("error") for state in states] == [True, True, False]
-        ((address, path, asked),) = node.forwarder.calls
-        assert (address, path) == ("node-2:9400", "/raftmq.v1.Admin/DescribePartitions")
+        ((node_id, path, asked),) = node.forwarder.calls
+        assert (node_id, path) == (2, "/raftmq.peer.v1.Peers/DescribePartitions")
         assert [part.partition for part in cast("Any", asked).partitions] == [0]
 
 
@@ -56,8 +57,8 @@ async def test_the_deadline_for_other_brokers_is_before_the_clients(monkeypatch)
         node.connected.add(OTHER)
         asked: list[float] = []
 
-        async def forward(address, method, request, timeout_seconds):
-            asked.append(timeout_seconds)
+        async def forward(node_id, method, request, call):
+            asked.append(call.deadline - node.loop.time())
             raise RequestError(pb.REQUEST_TIMED_OUT, "it hangs")
 
         monkeypatch.setattr(node.forwarder, "forward", forward)
@@ -97,7 +98,7 @@ async def test_a_partition_is_led_if_an_answering_broker_leads_it():
         for group_id in (claimed, denied):
             node.lose_leadership(group_id, OTHER)
         node.connected.add(OTHER)
-        node.forwarder.answer = pb.DescribeBrokerResponse(
+        node.forwarder.answer = peer_pb.DescribeBrokerResponse(
             health=pb.BrokerHealth(not_ready=["joining: x"]), led_group_ids=[claimed], metadata_voters_behind=[2]
         )
         answer = await described(node)

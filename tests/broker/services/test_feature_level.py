@@ -94,5 +94,5 @@ async def test_another_node_forwards_the_request():
         node.lose_leadership(METADATA_GROUP_ID, NodeId(2))
         node.forwarder.answer = pb.RaiseFeatureLevelResponse(level=2)
         assert (await raise_level(node)).level == 2
-        ((address, path, _),) = node.forwarder.calls
-        assert (address, path) == ("node-2:9400", "/raftmq.v1.Admin/RaiseFeatureLevel")
+        ((node_id, path, _),) = node.forwarder.calls
+        assert (node_id, path) == (2, "/raftmq.v1.Admin/RaiseFeatureLevel")

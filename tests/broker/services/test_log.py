@@ -279,8 +279,8 @@ async def test_a_node_that_does_not_lead_asks_the_metadata_leader_for_producer_i
         node.lose_leadership(METADATA_GROUP_ID, NodeId(2))
         node.forwarder.answer = pb.InitProducerResponse(producer_id=77)
         assert (await node.log.init_producer(pb.InitProducerRequest(), node.call())).producer_id == 77
-        ((address, path, _),) = node.forwarder.calls
-        assert (address, path) == ("node-2:9400", "/raftmq.v1.Log/InitProducer")
+        ((node_id, path, _),) = node.forwarder.calls
+        assert (node_id, path) == (2, "/raftmq.v1.Log/InitProducer")
         with pytest.raises(RequestError) as raised:
             await node.log.init_producer(pb.InitProducerRequest(), node.call(is_forwarded=True))
         assert raised.value.code == pb.NOT_LEADER

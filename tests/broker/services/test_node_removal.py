@@ -119,6 +119,6 @@ async def test_another_node_forwards_the_request():
         node.lose_leadership(METADATA_GROUP_ID, NodeId(2))
         node.forwarder.answer = pb.RemoveBrokerResponse(replica_count=5)
         assert (await remove(node, 3, force=True)).replica_count == 5
-        ((address, path, request),) = node.forwarder.calls
-        assert (address, path) == ("node-2:9400", "/raftmq.v1.Admin/RemoveBroker")
+        ((node_id, path, request),) = node.forwarder.calls
+        assert (node_id, path) == (2, "/raftmq.v1.Admin/RemoveBroker")
         assert request == pb.RemoveBrokerRequest(broker_id=3, force=True)

@@ -8,6 +8,7 @@ from raftmq.broker.services.nodes import REPORTED_REPLICAS_MAX
 from raftmq.fsm.feature_levels import FEATURE_LEVEL
 from raftmq.fsm.metadata_commands import CreateTopic, PartitionPlan, RaiseFeatureLevel, SetReplicas
 from raftmq.fsm.metadata_views import PartitionView
+from raftmq.proto import peer_pb2 as peer_pb
 from raftmq.proto import queue_pb2 as pb
 
 from tests.support.broker.harness import CLUSTER_ID, Harness, running
@@ -137,29 +138,31 @@ async def test_a_node_gets_another_metadata_replica_for_a_damaged_one():
 async def test_damage_reports_are_accepted_only_from_the_damaged_node():
     async with running() as node:
         own, other = (replica.replica_id for replica in (await three_nodes(node)).replicas[1:])
-        report = pb.ReplicaReport(group_id=1, replica_id=own, reason="a checksum")
-        wrong = pb.ReplicaReport(group_id=1, replica_id=other)
-        request = pb.ReportDamageRequest(broker_id=2, uuid="uuid-2", replicas=[wrong, report])
+        report = peer_pb.ReplicaReport(group_id=1, replica_id=own, reason="a checksum")
+        wrong = peer_pb.ReplicaReport(group_id=1, replica_id=other)
+        request = peer_pb.ReportDamageRequest(broker_id=2, uuid="uuid-2", replicas=[wrong, report])
         await node.nodes.report_damage(request, node.call())
         assert node.reported_damage.current(node.metadata.state_machine) == [(1, own)]
         for who in ("uuid-3", "nobody"):
-            request = pb.ReportDamageRequest(broker_id=2, uuid=who, replicas=[report])
+            request = peer_pb.ReportDamageRequest(broker_id=2, uuid=who, replicas=[report])
             assert (await _refused(node.nodes.report_damage(request, node.call()))).code == pb.INVALID_ARGUMENT
-        request = pb.ReportDamageRequest(broker_id=2, uuid="uuid-2", replicas=[report] * (REPORTED_REPLICAS_MAX + 1))
+        request = peer_pb.ReportDamageRequest(
+            broker_id=2, uuid="uuid-2", replicas=[report] * (REPORTED_REPLICAS_MAX + 1)
+        )
         assert (await _refused(node.nodes.report_damage(request, node.call()))).code == pb.INVALID_ARGUMENT
 
 
 async def test_reports_of_a_leader_replace_and_forget_replicas_and_are_idempotent():
     async with running() as node:
         before = await three_nodes(node)
-        damaged = pb.ReplicaReport(group_id=1, replica_id=before.replicas[2].replica_id)
-        request = pb.ReportReplicasRequest(broker_id=1, uuid="uuid-1", damaged=[damaged])
+        damaged = peer_pb.ReplicaReport(group_id=1, replica_id=before.replicas[2].replica_id)
+        request = peer_pb.ReportReplicasRequest(broker_id=1, uuid="uuid-1", damaged=[damaged])
         for _ in range(2):
             await node.nodes.report_replicas(request, node.call())
         after = node.metadata.state_machine.partition(1)
         assert after.replicas[2].node_id == 3
         assert [(r.replica_id, r.is_lost) for r in after.retiring] == [(damaged.replica_id, True)]
-        request = pb.ReportReplicasRequest(broker_id=1, uuid="uuid-1", left=[damaged])
+        request = peer_pb.ReportReplicasRequest(broker_id=1, uuid="uuid-1", left=[damaged])
         for _ in range(2):
             await node.nodes.report_replicas(request, node.call())
         assert node.metadata.state_machine.partition(1).retiring == ()
@@ -175,8 +178,8 @@ async def test_a_newcomer_counts_when_the_leader_of_its_group_reports_that_it_vo
         await node._metadata(SetReplicas(1, (1, 2, 3), node.metadata.state_machine.revision))
         first, second, third = node.metadata.state_machine.partition(1).replicas
         assert [one.is_newcomer for one in (first, second, third)] == [False, True, True]
-        votes = pb.ReplicaReport(group_id=1, replica_id=second.replica_id)
-        request = pb.ReportReplicasRequest(broker_id=1, uuid="uuid-1", joined=[votes])
+        votes = peer_pb.ReplicaReport(group_id=1, replica_id=second.replica_id)
+        request = peer_pb.ReportReplicasRequest(broker_id=1, uuid="uuid-1", joined=[votes])
         for _ in range(2):
             await node.nodes.report_replicas(request, node.call())
         assert [one.is_newcomer for one in node.metadata.state_machine.partition(1).replicas] == [False, False, True]
@@ -187,13 +190,13 @@ async def test_reports_about_replicas_that_are_wanted_or_unknown_or_elsewhere_ch
         before = await three_nodes(node)
         await node.register(4, "uuid-4")
         reports = [
-            pb.ReplicaReport(group_id=1, replica_id=before.replicas[2].replica_id),
-            pb.ReplicaReport(group_id=1, replica_id=99),
-            pb.ReplicaReport(group_id=77, replica_id=1),
+            peer_pb.ReplicaReport(group_id=1, replica_id=before.replicas[2].replica_id),
+            peer_pb.ReplicaReport(group_id=1, replica_id=99),
+            peer_pb.ReplicaReport(group_id=77, replica_id=1),
         ]
-        left = pb.ReportReplicasRequest(broker_id=1, uuid="uuid-1", left=reports)
+        left = peer_pb.ReportReplicasRequest(broker_id=1, uuid="uuid-1", left=reports)
         await node.nodes.report_replicas(left, node.call())
-        stranger = pb.ReportReplicasRequest(broker_id=4, uuid="uuid-4", damaged=reports, left=reports)
+        stranger = peer_pb.ReportReplicasRequest(broker_id=4, uuid="uuid-4", damaged=reports, left=reports)
         await node.nodes.report_replicas(stranger, node.call())
         assert node.metadata.state_machine.partition(1) == before
         await node._metadata(SetReplicas(1, (1, 2), node.metadata.state_machine.revision))

@@ -6,6 +6,7 @@ import pytest
 from raftmq.broker.base.request_error import RequestError
 from raftmq.fsm.feature_levels import FEATURE_LEVEL, METADATA_LEVELS
 from raftmq.fsm.metadata_commands import RaiseFeatureLevel, RecoverPartition
+from raftmq.proto import peer_pb2 as peer_pb
 from raftmq.proto import queue_pb2 as pb
 
 from tests.support.broker.harness import Harness, running
@@ -59,7 +60,7 @@ async def test_replicas_say_what_they_hold() -> None:
     async with running() as node:
         await served_topic(node)
         (topic,) = node.metadata.state_machine.topics()
-        request = pb.DescribeReplicasRequest(group_ids=[topic.group_ids[0], 77])
+        request = peer_pb.DescribeReplicasRequest(group_ids=[topic.group_ids[0], 77])
         answer = await node.recovery.describe_replicas(request, node.call())
         (one,) = answer.replicas
         replica = node.partitions[topic.group_ids[0]].replica

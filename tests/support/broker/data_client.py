@@ -94,7 +94,7 @@ async def serving(limits: Limits | None = None) -> AsyncIterator[Serving]:
     async with running() as node:
         if limits is not None:
             node.limits = limits
-        grpc_server = GrpcServer(node)
+        grpc_server = GrpcServer(node, node.forwarder)
         port = DataPort(node, grpc_server)
         await port.start("127.0.0.1", 0)
         broker = Serving(node, grpc_server, port)

@@ -92,17 +92,14 @@ class FakeForwarder:
     """Stands for another node: records requests and returns the answers that a test sets."""
 
     def __init__(self) -> None:
-        self.calls: list[tuple[str, str, object]] = []
+        self.calls: list[tuple[int, str, object]] = []
         self.answer: object = RequestError(pb.NO_LEADER, "there is no other node")
 
-    async def forward(self, address, method, request, timeout_seconds):
-        self.calls.append((address, method.path, request))
+    async def forward(self, node_id, method, request, call):
+        self.calls.append((int(node_id), method.path, request))
         if isinstance(self.answer, RequestError):
             raise self.answer
         return self.answer
-
-    async def close(self) -> None:
-        return
 
 
 class _Standing:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from google.protobuf.message import Message
+from raftmq.proto import peer_pb2 as peer_pb
 from raftmq.proto import queue_pb2 as pb
 
 from tests.support.hostile.samples import append_request, opaque_batch, poll_request
@@ -77,9 +78,9 @@ def admin_requests() -> dict[str, list[Message]]:
         "describe_topic": [pb.DescribeTopicRequest(name="flights", with_states=True)],
         "list_topics": [pb.ListTopicsRequest()],
         "describe_cluster": [pb.DescribeClusterRequest(with_health=True)],
-        "describe_node": [pb.DescribeBrokerRequest()],
+        "describe_node": [peer_pb.DescribeBrokerRequest()],
         "describe_partitions": [
-            pb.DescribePartitionsRequest(partitions=[pb.PartitionId(topic_id=1, partition=n) for n in (0, 7)])
+            peer_pb.DescribePartitionsRequest(partitions=[pb.PartitionId(topic_id=1, partition=n) for n in (0, 7)])
         ],
         "register_node": [
             pb.RegisterBrokerRequest(
@@ -100,16 +101,16 @@ def admin_requests() -> dict[str, list[Message]]:
         "recover_partition": [
             pb.RecoverPartitionRequest(topic="flights", partition=0, keep_broker_id=1, unsafe=True, dry_run=True, group_id=1)
         ],
-        "describe_replicas": [pb.DescribeReplicasRequest(group_ids=[1, 7])],
+        "describe_replicas": [peer_pb.DescribeReplicasRequest(group_ids=[1, 7])],
         "report_damage": [
-            pb.ReportDamageRequest(
-                broker_id=1, uuid="uuid-1", replicas=[pb.ReplicaReport(group_id=1, replica_id=2, reason="crc")]
+            peer_pb.ReportDamageRequest(
+                broker_id=1, uuid="uuid-1", replicas=[peer_pb.ReplicaReport(group_id=1, replica_id=2, reason="crc")]
             )
         ],
         "report_replicas": [
-            pb.ReportReplicasRequest(
-                broker_id=1, uuid="uuid-1", damaged=[pb.ReplicaReport(group_id=1, replica_id=99)],
-                left=[pb.ReplicaReport(group_id=1, replica_id=98)],
+            peer_pb.ReportReplicasRequest(
+                broker_id=1, uuid="uuid-1", damaged=[peer_pb.ReplicaReport(group_id=1, replica_id=99)],
+                left=[peer_pb.ReplicaReport(group_id=1, replica_id=98)],
             )
         ],
     }  # fmt: skip

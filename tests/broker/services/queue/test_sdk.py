@@ -29,7 +29,7 @@ async def served(directory: Path, **config: str) -> AsyncIterator[tuple[Queue, s
     """Serve a queue topic, and yield it with the address."""
     async with queue_node(directory) as node:
         topic = await node.queue(**config)
-        server = GrpcServer(node)
+        server = GrpcServer(node, node.forwarder)
         address = f"127.0.0.1:{await server.start('127.0.0.1:0')}"
         await node._metadata(
             RegisterNode("uuid-1", 1, address, "node-1:9401", "", "host-1", "", "1", feature_level_max=2)

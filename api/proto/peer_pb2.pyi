@@ -1,0 +1,121 @@
+from raftmq.proto import queue_pb2 as _queue_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class ReportDamageRequest(_message.Message):
+    __slots__ = ("broker_id", "uuid", "replicas")
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    UUID_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    broker_id: int
+    uuid: str
+    replicas: _containers.RepeatedCompositeFieldContainer[ReplicaReport]
+    def __init__(self, broker_id: _Optional[int] = ..., uuid: _Optional[str] = ..., replicas: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ...) -> None: ...
+
+class ReportDamageResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ReportReplicasRequest(_message.Message):
+    __slots__ = ("broker_id", "uuid", "damaged", "left", "joined")
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    UUID_FIELD_NUMBER: _ClassVar[int]
+    DAMAGED_FIELD_NUMBER: _ClassVar[int]
+    LEFT_FIELD_NUMBER: _ClassVar[int]
+    JOINED_FIELD_NUMBER: _ClassVar[int]
+    broker_id: int
+    uuid: str
+    damaged: _containers.RepeatedCompositeFieldContainer[ReplicaReport]
+    left: _containers.RepeatedCompositeFieldContainer[ReplicaReport]
+    joined: _containers.RepeatedCompositeFieldContainer[ReplicaReport]
+    def __init__(self, broker_id: _Optional[int] = ..., uuid: _Optional[str] = ..., damaged: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ..., left: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ..., joined: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ...) -> None: ...
+
+class ReplicaReport(_message.Message):
+    __slots__ = ("group_id", "replica_id", "reason")
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    group_id: int
+    replica_id: int
+    reason: str
+    def __init__(self, group_id: _Optional[int] = ..., replica_id: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class ReportReplicasResponse(_message.Message):
+    __slots__ = ("metadata_revision",)
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    metadata_revision: int
+    def __init__(self, metadata_revision: _Optional[int] = ...) -> None: ...
+
+class DescribePartitionsRequest(_message.Message):
+    __slots__ = ("metadata_revision", "partitions")
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    metadata_revision: int
+    partitions: _containers.RepeatedCompositeFieldContainer[_queue_pb2.PartitionId]
+    def __init__(self, metadata_revision: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[_queue_pb2.PartitionId, _Mapping]]] = ...) -> None: ...
+
+class DescribePartitionsResponse(_message.Message):
+    __slots__ = ("partitions",)
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    partitions: _containers.RepeatedCompositeFieldContainer[_queue_pb2.PartitionState]
+    def __init__(self, partitions: _Optional[_Iterable[_Union[_queue_pb2.PartitionState, _Mapping]]] = ...) -> None: ...
+
+class DescribeReplicasRequest(_message.Message):
+    __slots__ = ("group_ids",)
+    GROUP_IDS_FIELD_NUMBER: _ClassVar[int]
+    group_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, group_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class DescribeReplicasResponse(_message.Message):
+    __slots__ = ("replicas",)
+    class Replica(_message.Message):
+        __slots__ = ("group_id", "replica")
+        GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+        REPLICA_FIELD_NUMBER: _ClassVar[int]
+        group_id: int
+        replica: _queue_pb2.ReplicaKnowledge
+        def __init__(self, group_id: _Optional[int] = ..., replica: _Optional[_Union[_queue_pb2.ReplicaKnowledge, _Mapping]] = ...) -> None: ...
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    replicas: _containers.RepeatedCompositeFieldContainer[DescribeReplicasResponse.Replica]
+    def __init__(self, replicas: _Optional[_Iterable[_Union[DescribeReplicasResponse.Replica, _Mapping]]] = ...) -> None: ...
+
+class DescribeBrokerRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DescribeBrokerResponse(_message.Message):
+    __slots__ = ("health", "led_group_ids", "metadata_voters_behind")
+    HEALTH_FIELD_NUMBER: _ClassVar[int]
+    LED_GROUP_IDS_FIELD_NUMBER: _ClassVar[int]
+    METADATA_VOTERS_BEHIND_FIELD_NUMBER: _ClassVar[int]
+    health: _queue_pb2.BrokerHealth
+    led_group_ids: _containers.RepeatedScalarFieldContainer[int]
+    metadata_voters_behind: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, health: _Optional[_Union[_queue_pb2.BrokerHealth, _Mapping]] = ..., led_group_ids: _Optional[_Iterable[int]] = ..., metadata_voters_behind: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class WriteOffsetsRequest(_message.Message):
+    __slots__ = ("metadata_revision", "group", "owner_epoch", "resets", "forget")
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    OWNER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    RESETS_FIELD_NUMBER: _ClassVar[int]
+    FORGET_FIELD_NUMBER: _ClassVar[int]
+    metadata_revision: int
+    group: str
+    owner_epoch: int
+    resets: _containers.RepeatedCompositeFieldContainer[_queue_pb2.PartitionOffsetReset]
+    forget: bool
+    def __init__(self, metadata_revision: _Optional[int] = ..., group: _Optional[str] = ..., owner_epoch: _Optional[int] = ..., resets: _Optional[_Iterable[_Union[_queue_pb2.PartitionOffsetReset, _Mapping]]] = ..., forget: bool = ...) -> None: ...
+
+class WriteOffsetsResponse(_message.Message):
+    __slots__ = ("partitions", "forgotten")
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    FORGOTTEN_FIELD_NUMBER: _ClassVar[int]
+    partitions: _containers.RepeatedCompositeFieldContainer[_queue_pb2.PartitionResetResult]
+    forgotten: int
+    def __init__(self, partitions: _Optional[_Iterable[_Union[_queue_pb2.PartitionResetResult, _Mapping]]] = ..., forgotten: _Optional[int] = ...) -> None: ...

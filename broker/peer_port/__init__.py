@@ -1,0 +1,1 @@
+"""The requests of other brokers, on the port for peers."""
