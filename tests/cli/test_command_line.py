@@ -26,7 +26,8 @@ from raftmq.client.admin.descriptions import BrokerRemoval
 from raftmq.fsm.metadata_topics import PARTITIONS_PER_TOPIC_MAX
 from raftmq.testing import LocalCluster
 from raftmq.types import Record, TopicPartition
-from typer.testing import CliRunner
+
+from tests.support.cli.runner import invoke
 
 
 def raftmq(
@@ -140,7 +141,7 @@ def test_a_wrong_command_line_exits_with_2_and_writes_nothing(
     arguments: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(app, list(arguments), prog_name="raftmq")
+    done = invoke(*arguments)
     assert done.exit_code == 2
     assert done.stdout == ""
     assert "Usage: raftmq" in done.stderr or done.stderr.startswith("raftmq: ")
@@ -320,9 +321,7 @@ def test_config_show_names_the_source_of_each_value(tmp_path: Path, monkeypatch:
 def test_set_also_sets_a_key_that_has_a_flag_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The absent flag once hid the key: the broker silently started on its default address."""
     monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(
-        app, ["broker", "start", "--bootstrap", "--set", "listen=192.0.2.1:0"], prog_name="raftmq"
-    )
+    done = invoke("broker", "start", "--bootstrap", "--set", "listen=192.0.2.1:0")
     assert done.exit_code == 2
     assert "--set listen" in done.stderr
     assert "192.0.2.1:0" in done.stderr
@@ -344,7 +343,7 @@ def test_set_also_sets_a_key_that_has_a_flag_of_its_own(tmp_path: Path, monkeypa
     ],
 )
 def test_no_confirmation_is_asked_when_the_preview_fails(arguments: tuple[str, ...], nobody: str) -> None:
-    done = CliRunner().invoke(app, [*arguments, "-b", nobody, "--timeout", "200ms"], input="y\n", prog_name="raftmq")
+    done = invoke(*arguments, "-b", nobody, "--timeout", "200ms", input="y\n")
     assert done.exit_code == 3
     assert "[y/N]" not in done.stderr
 
@@ -362,7 +361,7 @@ def test_no_confirmation_is_asked_when_the_preview_fails(arguments: tuple[str, .
     ],
 )
 def test_an_error_is_phrased_in_options_and_not_in_python(arguments: tuple[str, ...], words: str) -> None:
-    done = CliRunner().invoke(app, list(arguments), prog_name="raftmq")
+    done = invoke(*arguments)
     assert done.exit_code == 2
     assert words in done.stderr
     assert "Input should" not in done.stderr

@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 from raftmq.cli.exit_codes import CommandError, ExitCode
-from raftmq.cli.main import app
 from raftmq.cli.worker import load_handler
-from typer.testing import CliRunner
 
 from tests.support.cli.queue_commands import QueueCommands, assert_refused
+from tests.support.cli.runner import invoke
 
 MODULES = {
     "good.py": "class Group:\n    @staticmethod\n    def handle(record): pass\ndef handle(record): pass\nasync def later(record): pass\nNUMBER = 3\n",
@@ -112,12 +111,12 @@ OPTIONS = ("--topic", "t", "--group", "g")
     ],
 )
 def test_wrong_options_exit_with_2_without_a_connection(modules: Path, arguments: tuple[str, ...]) -> None:
-    done = CliRunner().invoke(app, ["worker", "run", "--app-dir", str(modules), *arguments])
+    done = invoke("worker", "run", "--app-dir", str(modules), *arguments)
     assert done.exit_code == ExitCode.USAGE, done.output
 
 
 def test_worker_without_a_subcommand_lists_its_subcommands() -> None:
-    done = CliRunner().invoke(app, ["worker"])
+    done = invoke("worker")
     assert "run" in done.output
 
 

@@ -10,10 +10,9 @@ import sys
 from typing import Any
 
 import pytest
-from raftmq.cli.main import app
 from raftmq.client.base.loop_thread import LoopThread
-from typer.testing import CliRunner
 
+from tests.support.cli.runner import invoke
 from tests.support.client.fake_broker import FakeCluster
 from tests.support.client.fake_queue import FakeQueue
 
@@ -48,7 +47,7 @@ class QueueCommands:
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run a command in this process."""
-        done = CliRunner().invoke(app, list(arguments), env=self.environment, prog_name="raftmq")
+        done = invoke(*arguments, env=self.environment)
         if done.exception is not None and not isinstance(done.exception, SystemExit):
             raise done.exception
         return subprocess.CompletedProcess(arguments, done.exit_code, done.stdout, done.stderr)

@@ -8,9 +8,9 @@ import subprocess
 import sys
 from typing import Any
 
-from raftmq.cli.main import app
 from raftmq.testing import LocalCluster
-from typer.testing import CliRunner
+
+from tests.support.cli.runner import invoke
 
 RAFTMQ = (sys.executable, "-m", "raftmq")
 
@@ -28,7 +28,7 @@ def raftmq(cluster: LocalCluster, *arguments: str, stdin: bytes = b"") -> subpro
     if arguments[0] in ("topic", "cluster", "partition", "group", "dlq", "schedule") or (
         arguments[0] == "queue" and not stdin
     ):
-        done = CliRunner().invoke(app, list(arguments), input=stdin, env=environment_of(cluster), prog_name="raftmq")
+        done = invoke(*arguments, input=stdin, env=environment_of(cluster))
         if done.exception is not None and not isinstance(done.exception, SystemExit):
             raise done.exception
         return subprocess.CompletedProcess(arguments, done.exit_code, done.stdout_bytes, done.stderr_bytes)
