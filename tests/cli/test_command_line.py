@@ -294,8 +294,9 @@ def guide_commands() -> list[list[str]]:
 def test_the_commands_of_the_guide_exist_with_their_options() -> None:
     commands = guide_commands()
     assert len(commands) > 20
+    root = typer.main.get_command(app)
     for words in commands:
-        command = typer.main.get_command(app)
+        command = root
         while words and (found := getattr(command, "commands", {}).get(words[0])) is not None:
             command = found
             words.pop(0)
