@@ -1,9 +1,10 @@
-"""Sort a task's rows in bounded memory, and compute a digest of them that does not depend on their order.
+"""Sort a task's rows in bounded memory, and compute a digest of them.
 
 Rows are tuples of bytes and whole numbers, all of the same shape. Rows that exceed the memory go to temporary files in sorted runs,
 which are merged when they are read back. The files have no names, so a killed process leaves nothing.
 
-Must not know the meaning of rows. Invariant: the same multiset of rows gives the same sequence and digest in every process.
+Must not know the meaning of rows. Invariants: equal rows in the same order of arrival give the same sequence and digest in every process.
+The first two parts of the digest do not depend on the order. If all parts of the rows are sorted by (`parts` is None), nothing does.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from functools import partial
 from hashlib import blake2b
+from operator import itemgetter
 from struct import Struct
 from typing import IO, Any, Final, Generic, TypeVar
 
@@ -25,6 +27,9 @@ CHUNK_ROWS: Final = 256
 CHUNK_BYTES: Final = 256 * 1024
 """Rows are read back in pieces within both limits. One piece of each run is in memory."""
 DIGEST_BYTES: Final = 16
+COUNT_BYTES: Final = 8
+ROWS_DIGEST_BYTES: Final = COUNT_BYTES + DIGEST_BYTES
+"""The part of a digest that does not depend on the order: the number of rows and the sum of their hashes."""
 _DIGEST_MODULUS: Final = 1 << 8 * DIGEST_BYTES
 _MARSHAL_VERSION: Final = 2
 """The last version without references between objects: equal rows give equal bytes."""
@@ -33,11 +38,25 @@ _int_of: Final = partial(int.from_bytes, byteorder="little")
 
 
 class RowSorter(Generic[RowT]):
-    """Sort rows. Add them, then iterate once. `close` (or ``with``) frees the files."""
+    """Sort rows. Add them, then iterate, any number of times but not simultaneously. `close` (or ``with``) frees the files."""
 
-    def __init__(self, memory_bytes: int, directory: str | None = None) -> None:
+    def __init__(
+        self, memory_bytes: int, directory: str | None = None, *, parts: int | None = None, is_by_column: bool = False
+    ) -> None:
+        """Create a sorter.
+
+        Args:
+            memory_bytes: Memory for rows, beyond which they go to disk.
+            directory: The folder of the temporary files. None: the system's.
+            parts: Number of leading parts of a row to sort by; rows that are equal in them keep their order of arrival. None: all.
+            is_by_column: Whether the last of these parts alone decides the order of most rows. Then the digest is that of the sorted
+                rows, so it does not depend on the order of arrival of rows that differ there.
+        """
         self._memory_bytes = memory_bytes
         self._directory = directory
+        self._key = None if parts is None else itemgetter(*range(parts))
+        self._is_by_column = is_by_column
+        self._arrival = blake2b(digest_size=DIGEST_BYTES)
         self._rows: list[RowT] = []
         self._used_bytes = 0
         self._runs: list[IO[bytes]] = []
@@ -50,6 +69,8 @@ class RowSorter(Generic[RowT]):
         self._rows += rows
         digests = [blake2b(marshal.dumps(row, _MARSHAL_VERSION), digest_size=DIGEST_BYTES).digest() for row in rows]
         self._sum += sum(map(_int_of, digests))
+        if self._key is not None and not self._is_by_column:
+            self._arrival.update(b"".join(digests))
         self.count += len(rows)
         self._used_bytes += payload_bytes + ROW_OVERHEAD_BYTES * len(rows)
         if self._used_bytes > self._memory_bytes:
@@ -61,14 +82,28 @@ class RowSorter(Generic[RowT]):
         return len(self._runs)
 
     def digest(self) -> bytes:
-        """Return the digest of all rows so far, in any order: the number of rows and the sum of their hashes."""
-        return self.count.to_bytes(8, "little") + (self._sum % _DIGEST_MODULUS).to_bytes(DIGEST_BYTES, "little")
+        """Return the digest of all rows so far: the number of rows, the sum of their hashes, and a hash of their order.
+
+        The last part is zero if there are no rows, or if they are sorted by all of their parts.
+        """
+        order = bytes(DIGEST_BYTES)
+        if self._key is not None and self.count:
+            if self._is_by_column:
+                hashed = blake2b(digest_size=DIGEST_BYTES)
+                for row in self:
+                    hashed.update(marshal.dumps(row, _MARSHAL_VERSION))
+                order = hashed.digest()
+            else:
+                order = self._arrival.digest()
+        return self.count.to_bytes(COUNT_BYTES, "little") + _sum_bytes(self._sum) + order
 
     def __iter__(self) -> Iterator[RowT]:
-        self._rows.sort()
+        self._rows.sort(key=self._key)
         if not self._runs:
             return iter(self._rows)
-        return heapq.merge(*map(_read_run, self._runs), self._rows)
+        return heapq.merge(
+            *map(_read_run, self._runs), self._rows, key=self._key
+        )  # stable, and the runs are in order of arrival
 
     def close(self) -> None:
         """Free memory and files."""
@@ -84,7 +119,7 @@ class RowSorter(Generic[RowT]):
         self.close()
 
     def _spill(self) -> None:
-        self._rows.sort()
+        self._rows.sort(key=self._key)
         run = tempfile.TemporaryFile(dir=self._directory, prefix="raftmq-sort-")  # noqa: SIM115 - lives as long as the sorter
         self._runs.append(run)
         chunk_rows = max(1, min(CHUNK_ROWS, CHUNK_BYTES * len(self._rows) // self._used_bytes))
@@ -95,6 +130,10 @@ class RowSorter(Generic[RowT]):
         run.flush()
         self._rows.clear()
         self._used_bytes = 0
+
+
+def _sum_bytes(total: int) -> bytes:
+    return (total % _DIGEST_MODULUS).to_bytes(DIGEST_BYTES, "little")
 
 
 def _read_run(run: IO[bytes]) -> Iterator[Any]:

@@ -177,7 +177,7 @@ def _check_ledger(options: SinkOptions, messages: Sequence[WriterCommitMessage |
     cluster = cluster_of(options.client)
     appender = SequencedAppender(cluster.resolver)
     try:
-        found = cluster.run(lambda: appender.claim(identity.ledger_name, identity.epoch))
+        found = cluster.run(lambda: appender.claim(identity.ledger_name, identity.name_epoch()))
     except ProducerFencedError:
         return  # a later batch has begun, so this one was found complete
     missing = BatchLedger.decode(found.stamp).missing(identity.attempt)

@@ -7,11 +7,11 @@ partition and to the same place in the order.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from operator import add
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
 from raftmq.client.base import settings
@@ -40,14 +40,19 @@ _NULL = _LENGTH.pack(-1)
 
 
 SinkRow = tuple[bytes, int, int, bool, bytes, bool, bytes, bytes, int]
-"""A row that is sorted by its parts in this order. It is a plain tuple, for speed and for `marshal`.
+"""A row that is sorted by its first `SORTED_PARTS` parts. It is a plain tuple, for speed and for `marshal`.
 
 - topic (UTF-8), partition
 - value of the order column, or 0 without one
-- whether there is a key, the key, whether there is a value, the value (so nulls come first)
+- whether there is a key, the key, whether there is a value, the value
 - headers, packed by `pack_headers`, or empty for none
 - value of the timestamp column in milliseconds, or 0 without one
 """
+
+SORTED_PARTS: Final = 3
+"""Topic, partition and order. Rows that are equal in them keep their order of arrival."""
+OFFSET: Final = "offset"
+"""The column that orders the rows if the option ``orderColumn`` names none: rows that were read from a topic have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +90,7 @@ def check_schema(fields: Sequence[Field], options: SinkOptions) -> SinkColumns:
         headers=finder.headers(),
         topic=finder.find("topic", "string", is_text),
         partition=finder.find("partition", WHOLE_IN_WORDS, WHOLE.__contains__),
-        order=finder.order(options.order_column),
+        order=find_order(finder, options.order_column),
         timestamp=finder.find(options.timestamp_column, TIME_IN_WORDS, TIMES.__contains__),
         width=len(fields),
     )
@@ -94,6 +99,16 @@ def check_schema(fields: Sequence[Field], options: SinkOptions) -> SinkColumns:
     if options.timestamp_column is not None and found.timestamp is None:
         raise InvalidSchemaError(f"timestampColumn names {options.timestamp_column!r}, and there is no such column")
     return found
+
+
+def find_order(finder: FieldFinder, name: str | None) -> int | None:
+    """Return the position of the column that orders the rows: the named one, else ``offset`` if it holds whole numbers.
+
+    Raises `InvalidSchemaError` when the named column does not exist or has another type.
+    """
+    if name is not None:
+        return finder.order(name)
+    return finder.find_typed(OFFSET, WHOLE.__contains__)
 
 
 class RowBuilder:
@@ -252,9 +267,13 @@ def pack_headers(headers: object) -> bytes:
     if not headers:
         return b""
     assert isinstance(headers, Sequence)
+    return pack_pairs(map(header_of, headers))
+
+
+def pack_pairs(pairs: Iterable[tuple[str, bytes | None]]) -> bytes:
+    """Pack names and values as `pack_headers` does."""
     parts: list[bytes] = []
-    for header in headers:
-        name, value = header_of(header)
+    for name, value in pairs:
         encoded = name.encode()
         parts += (_LENGTH.pack(len(encoded)), encoded)
         parts += (_NULL,) if value is None else (_LENGTH.pack(len(value)), value)

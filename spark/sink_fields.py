@@ -67,6 +67,13 @@ class FieldFinder:
             raise InvalidSchemaError(f"the column {name!r} is {types}, not {actual}")
         return position
 
+    def find_typed(self, name: str, is_allowed: Callable[[str], bool]) -> int | None:
+        """Return the position of a column if it exists and has an allowed type."""
+        position = self._positions.get(name)
+        if position is None or not is_allowed(self._fields[position].dataType.simpleString()):
+            return None
+        return position
+
     def value(self) -> int:
         """Return the position of the column ``value``. Raises `InvalidSchemaError` when there is none."""
         position = self.find("value", BYTES_IN_WORDS, is_bytes)

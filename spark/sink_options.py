@@ -9,6 +9,7 @@ from typing import Final
 from raftmq.client.base import settings
 from raftmq.client.codec.batch import CODECS
 from raftmq.client.producer.partitioner import PARTITIONERS
+from raftmq.spark.batch_ledger import BATCH_EPOCH_MAX
 from raftmq.spark.errors import InvalidOptionError
 from raftmq.spark.options import ClientOptions, OptionReader, read_client_options
 
@@ -59,6 +60,8 @@ def read_sink_options(options: Mapping[str, str]) -> SinkOptions:
     writer_epoch = reader.integer("writerEpoch", minimum=0)
     if (writer_name is None) != (writer_epoch is None):
         raise InvalidOptionError("writerName and writerEpoch go together: set both, or neither")
+    if writer_epoch is not None and writer_epoch > BATCH_EPOCH_MAX:
+        raise InvalidOptionError(f"writerEpoch is at most {BATCH_EPOCH_MAX}, not {writer_epoch}")
     if writer_name is not None and len(writer_name.encode()) > WRITER_NAME_BYTES_MAX:
         raise InvalidOptionError(f"writerName has at most {WRITER_NAME_BYTES_MAX} bytes")
     delivery_timeout_ms = reader.setting_integer("delivery.timeout.ms", DELIVERY_TIMEOUT_MS)

@@ -30,6 +30,7 @@ from raftmq.message_checks import (
 from raftmq.message_headers import encode_headers
 from raftmq.spark.errors import InvalidOptionError
 from raftmq.spark.sink_chunks import Chunk, bytes_of, header_of, int_or_0
+from raftmq.spark.sink_columns import find_order
 from raftmq.spark.sink_errors import InvalidSchemaError
 from raftmq.spark.sink_fields import (
     BYTES_IN_WORDS,
@@ -118,7 +119,7 @@ def check_queue_schema(fields: Sequence[Field], options: SinkOptions) -> QueueCo
         priority=finder.find("priority", WHOLE_IN_WORDS, WHOLE.__contains__),
         not_before=finder.find("not_before", TIME_IN_WORDS, TIMES.__contains__),
         headers=finder.headers(),
-        order=finder.order(options.order_column),
+        order=find_order(finder, options.order_column),
         width=len(fields),
     )
 

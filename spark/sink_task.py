@@ -1,11 +1,13 @@
 """Run one task of a write: gather and sort its rows, prove that they are the batch's, and write each of them once.
 
 The task writes under a producer of its own, named by query and task, whose epoch is the batch. Its n-th row in a partition has
-sequence n, and brokers accept each sequence once. That needs the same rows each time the task runs. So before anything is written
+sequence n, and brokers accept each sequence once. That needs the same rows in the same order each time the task runs. So before anything
+is written
 
 1. the ledger of the batch is opened, which also fixes the topic's number of partitions for this batch,
-2. all rows are read and sorted,
-3. their digest is claimed, and the task enters the ledger, as `batch_ledger` explains.
+2. all rows are read and sorted: by partition and order column, and otherwise in the order in which they came,
+3. their digest is claimed, and the task enters the ledger, as `batch_ledger` explains,
+4. if the rows came in another order than before, earlier runs of the task are fenced and what they wrote is read back.
 
 Must not decide which tasks may write (`batch_ledger`), nor cut or send batches (`partition_writer`).
 """
@@ -14,30 +16,41 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Generator, Iterable
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
+from raftmq.client.producer.identity import ProducerName
 from raftmq.client.producer.sequenced_append import SequencedAppender
-from raftmq.spark.batch_ledger import Ask, BatchLedger, Claim, WriteIdentity, enter_batch, open_batch
+from raftmq.errors import ProducerFencedError
+from raftmq.spark.batch_ledger import Ask, BatchLedger, Claim, Peek, WriteIdentity, enter_batch, open_batch
 from raftmq.spark.cluster import Cluster, cluster_of
 from raftmq.spark.log_batches import LogBatches
 from raftmq.spark.partition_writer import Batches, Identity, PartitionWriter
 from raftmq.spark.queue_batches import QueueBatches
 from raftmq.spark.row_sorter import RowSorter, RowT
-from raftmq.spark.sink_columns import RowBuilder, SinkColumns
+from raftmq.spark.sink_columns import SORTED_PARTS, RowBuilder, SinkColumns
 from raftmq.spark.sink_errors import ReplayMismatchError
 from raftmq.spark.sink_kinds import require_log
 from raftmq.spark.sink_queue_columns import QueueColumns, QueueRowBuilder
+from raftmq.spark.written_rows import Unwritten, WrittenRows
 
 if TYPE_CHECKING:
     from raftmq.client.connection.resolver import TopicInfo
     from raftmq.spark.sink_chunks import Chunk
+    from raftmq.spark.sink_columns import SinkRow
     from raftmq.spark.sink_options import SinkOptions
+
+RestRowT = TypeVar("RestRowT", covariant=True)
 
 LEDGER_POLL_SECONDS: Final = 0.5
 """Pause between reads of the ledger while a task waits for others. Each read is an entry in the metadata log."""
+
+
+REQUEST_TIMEOUT_SECONDS: Final = 10.0
+"""Time limit of one request about a name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +68,17 @@ class Builder(Protocol[RowT]):
 
     def rows(self, chunk: Chunk) -> tuple[list[RowT], int]:
         """Return all rows of a chunk, and their size. Raises when a row cannot be written."""
+        ...
+
+
+class Rest(Protocol[RestRowT]):
+    """Iterate over the rows of a task that earlier rounds have not written."""
+
+    skipped: Counter[str]
+    """Number of the other rows so far, by topic."""
+
+    def __iter__(self) -> Iterator[RestRowT]:
+        """Return the iterator. Use it once."""
         ...
 
 
@@ -80,6 +104,8 @@ class SinkTask:
         self._ledger = BatchLedger(0, 0)
         self._producer_ids: dict[str, int] = {}
         """Producer ids, by the claimed names."""
+        self._opened_ms = 0
+        """Time on a broker's clock when the ledger was opened."""
 
     def run(self, chunks: Iterable[Chunk]) -> Written:
         """Write all rows. Returns when they are on disk on a majority.
@@ -101,28 +127,66 @@ class SinkTask:
                 chunks,
                 QueueRowBuilder(columns, self._topic(topic), self._partition_count),
                 QueueBatches(options.codec, options.batch_records_max),
+                RowSorter(
+                    options.sort_memory_bytes, _spill_directory()
+                ),  # what was taken from a queue cannot be read back
+                None,
             )
         timestamp_ms = None if columns.timestamp is not None else time.time_ns() // 1_000_000
         return self._write(
             chunks,
             RowBuilder(columns, options, self._partition_count, lambda name: self._topic(name).record_bytes_max),
             LogBatches(options.codec, options.batch_records_max, timestamp_ms),
+            RowSorter(
+                options.sort_memory_bytes,
+                _spill_directory(),
+                parts=SORTED_PARTS,
+                is_by_column=columns.order is not None,
+            ),
+            self._unwritten,
         )
 
-    def _write(self, chunks: Iterable[Chunk], builder: Builder[RowT], batches: Batches[RowT]) -> Written:
-        directory = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None
-        with closing(RowSorter[RowT](self._options.sort_memory_bytes, directory)) as sorter:
+    def _write(
+        self,
+        chunks: Iterable[Chunk],
+        builder: Builder[RowT],
+        batches: Batches[RowT],
+        sorter: RowSorter[RowT],
+        unwritten: Callable[[WriteIdentity, Iterable[RowT]], Rest[RowT]] | None,
+    ) -> Written:
+        with closing(sorter):
             for chunk in chunks:
                 sorter.add(*builder.rows(chunk))
             producer = self._enter(self._identity, sorter)
             if producer is None:
                 return Written({}, self._is_replay)
             writer = PartitionWriter(self._cluster, self._appender, producer, batches)
-            return Written(writer.write(sorter, self._topic), self._is_replay)
+            if self._identity is None or unwritten is None or not self._ledger.round_of(self._task):
+                return Written(writer.write(sorter, self._topic), self._is_replay)
+            rows = unwritten(self._identity, sorter)
+            written = Counter(writer.write(rows, self._topic))
+            written.update(rows.skipped)
+            return Written(dict(written), self._is_replay)
 
     @property
     def _is_replay(self) -> bool:
         return self._identity is not None and self._ledger.first_attempt != self._identity.attempt
+
+    def _unwritten(self, identity: WriteIdentity, rows: Iterable[SinkRow]) -> Unwritten:
+        """Fence the earlier rounds of this task, and return the rows without those that they have written."""
+        options, name, round_ = self._options, identity.task_name(self._task), self._ledger.round_of(self._task)
+        producer = ProducerName(self._cluster.resolver, name, REQUEST_TIMEOUT_SECONDS)
+        epoch, timeout_seconds = identity.name_epoch(round_), options.delivery_timeout_seconds
+        producer_id = self._cluster.run(lambda: producer.claim(epoch, timeout_seconds))
+        written = WrittenRows(
+            self._cluster,
+            {producer_id},
+            range(identity.name_epoch(), epoch),
+            self._ledger.since_ms,
+            has_timestamps=isinstance(self._columns, SinkColumns) and self._columns.timestamp is not None,
+            timeout_ms=options.client.request_timeout_ms,
+        )
+        return Unwritten(rows, lambda topic, partition: written.count(self._topic(topic), partition))
 
     # ------------------------------------------------------------------------------------------------------------ topics
 
@@ -161,8 +225,10 @@ class SinkTask:
             return None
         if identity is None:
             return Identity(self._cluster.run(self._appender.anonymous_id), 0)
-        self._ledger = self._agree(identity, enter_batch(identity, self._task, sorter.digest(), self._ledger))
-        return Identity(self._producer_ids[identity.task_name(self._task)], identity.epoch)
+        steps = enter_batch(identity, self._task, sorter.digest(), self._ledger, self._opened_ms)
+        self._ledger = self._agree(identity, steps)
+        epoch = identity.name_epoch(self._ledger.round_of(self._task))
+        return Identity(self._producer_ids[identity.task_name(self._task)], epoch)
 
     def _agree(self, identity: WriteIdentity, steps: Generator[Ask, bytes, BatchLedger]) -> BatchLedger:
         """Execute the requests of the steps until they end."""
@@ -172,6 +238,8 @@ class SinkTask:
             while True:
                 if isinstance(ask, Claim):
                     answer = self._claim(identity, ask)
+                elif isinstance(ask, Peek):
+                    answer = self._peek(identity, ask)
                 elif time.monotonic() < deadline:
                     time.sleep(LEDGER_POLL_SECONDS)
                     answer = b""
@@ -187,7 +255,20 @@ class SinkTask:
             assert isinstance(ledger, BatchLedger)
             return ledger
 
+    def _peek(self, identity: WriteIdentity, ask: Peek) -> bytes:
+        try:
+            return self._claim(identity, Claim(ask.name, b"", round_=ask.round_))
+        except ProducerFencedError:
+            return b""
+
     def _claim(self, identity: WriteIdentity, ask: Claim) -> bytes:
-        found = self._cluster.run(lambda: self._appender.claim(ask.name, identity.epoch, ask.stamp, ask.replaces))
+        epoch = identity.name_epoch(ask.round_)
+        found = self._cluster.run(lambda: self._appender.claim(ask.name, epoch, ask.stamp, ask.replaces))
         self._producer_ids[ask.name] = found.producer_id
+        self._opened_ms = self._opened_ms or found.time_ms
         return found.stamp
+
+
+def _spill_directory() -> str | None:
+    """Return the folder that Spark gives its tasks for temporary files."""
+    return os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None

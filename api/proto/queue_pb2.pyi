@@ -307,16 +307,18 @@ class InitProducerRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., epoch: _Optional[int] = ..., metadata_revision: _Optional[int] = ..., stamp: _Optional[bytes] = ..., replaces: _Optional[bytes] = ...) -> None: ...
 
 class InitProducerResponse(_message.Message):
-    __slots__ = ("producer_id", "epoch", "stamp", "metadata_revision")
+    __slots__ = ("producer_id", "epoch", "stamp", "metadata_revision", "time_ms")
     PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     STAMP_FIELD_NUMBER: _ClassVar[int]
     METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    TIME_MS_FIELD_NUMBER: _ClassVar[int]
     producer_id: int
     epoch: int
     stamp: bytes
     metadata_revision: int
-    def __init__(self, producer_id: _Optional[int] = ..., epoch: _Optional[int] = ..., stamp: _Optional[bytes] = ..., metadata_revision: _Optional[int] = ...) -> None: ...
+    time_ms: int
+    def __init__(self, producer_id: _Optional[int] = ..., epoch: _Optional[int] = ..., stamp: _Optional[bytes] = ..., metadata_revision: _Optional[int] = ..., time_ms: _Optional[int] = ...) -> None: ...
 
 class FenceProducerRequest(_message.Message):
     __slots__ = ("producer_id", "epoch", "metadata_revision")

@@ -76,7 +76,11 @@ class ProducerIds:
         command = InitNamedProducer(request.name, epoch, request.stamp, replaces)
         result = await self.leader.execute(command, ProducerInitialized, call.deadline)
         return pb.InitProducerResponse(
-            producer_id=result.producer_id, epoch=result.epoch, stamp=result.stamp, metadata_revision=result.revision
+            producer_id=result.producer_id,
+            epoch=result.epoch,
+            stamp=result.stamp,
+            metadata_revision=result.revision,
+            time_ms=self._host.now_ms(),
         )
 
     async def _take_refilled(self, call: Call) -> pb.InitProducerResponse:

@@ -49,6 +49,8 @@ class NamedEpoch(NamedTuple):
     epoch: int
     stamp: bytes
     """The epoch's current stamp: the requested one, or one that another caller wrote before."""
+    time_ms: int = 0
+    """Milliseconds since 1970 by a broker's clock when it answered. Clocks of brokers differ by some seconds. 0: an older broker."""
 
 
 class SequencedAppender:
@@ -93,7 +95,7 @@ class SequencedAppender:
             name=name, epoch=epoch, metadata_revision=self._resolver.metadata_revision, stamp=stamp, replaces=replaces
         )
         answer = await self._resolver.call_any(INIT_PRODUCER, request, self._delivery_timeout_seconds, is_read=True)
-        return NamedEpoch(answer.producer_id, answer.epoch, answer.stamp)
+        return NamedEpoch(answer.producer_id, answer.epoch, answer.stamp, answer.time_ms)
 
     async def append(self, topic: TopicInfo, partition: int, batches: Sequence[bytes]) -> list[int]:
         """Append sealed batches of one producer to a partition, in order. Returns when all are on disk on a majority.

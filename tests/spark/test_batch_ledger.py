@@ -10,11 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from raftmq.spark.batch_ledger import (
+    ROUNDS_MAX,
     TASKS_MAX,
     Ask,
     BatchLedger,
     Claim,
     Pause,
+    Peek,
     WriteIdentity,
     enter_batch,
     open_batch,
@@ -29,10 +31,18 @@ class Stamps:
 
     def __init__(self) -> None:
         self.by_name: dict[str, bytes] = {}
+        self.rounds: dict[str, int] = {}
 
     def answer(self, ask: Ask) -> bytes:
         if isinstance(ask, Pause):
             return b""
+        if isinstance(ask, Peek):
+            return self.by_name[ask.name] if ask.round_ == self.rounds.get(ask.name, 0) else b""
+        if ask.round_ > self.rounds.get(ask.name, 0):
+            self.rounds[ask.name] = ask.round_
+            del self.by_name[ask.name]
+        elif ask.round_ < self.rounds.get(ask.name, 0):
+            raise SupersededError("the name is in a later round")
         known = self.by_name.get(ask.name)
         if known is None or ask.replaces == known:
             self.by_name[ask.name] = ask.stamp
@@ -52,7 +62,8 @@ class Stamps:
 
 def digest(rows: object) -> bytes:
     assert isinstance(rows, list | tuple | range)
-    return len(rows).to_bytes(8, "little") + repr(list(rows)).encode()
+    total = sum(hash((row, "row")) for row in rows) % 2**128
+    return len(rows).to_bytes(8, "little") + total.to_bytes(16, "little") + repr(list(rows)).encode()
 
 
 def enter(stamps: Stamps, attempt: int, task: int, rows: object) -> BatchLedger:
@@ -96,6 +107,29 @@ def test_other_rows_are_refused_once_a_task_may_have_written():
     enter(stamps, 3, 0, [1])
 
 
+def test_the_same_rows_in_another_order_begin_the_tasks_next_round():
+    stamps = Stamps()
+    enter(stamps, 1, 0, [1, 2])
+    for attempt in (1, 2):
+        assert enter(stamps, attempt, 0, [1, 2]).round_of(0) == 0
+    assert enter(stamps, 2, 0, [2, 1]).round_of(0) == 1
+    assert enter(stamps, 3, 0, [2, 1]).round_of(0) == 1
+    assert enter(stamps, 3, 0, [1, 2]).round_of(0) == 2
+    with pytest.raises(ReplayMismatchError):
+        enter(stamps, 3, 0, [1, 3])
+
+
+def test_rounds_are_bounded():
+    ledger = BatchLedger(1, 1, rounds={0: ROUNDS_MAX})
+    with pytest.raises(ReplayMismatchError, match="another order"):
+        ledger.with_next_round(0)
+
+
+def test_the_first_task_that_enters_says_since_when_there_may_be_rows():
+    ledger = BatchLedger(1, 1).with_proved(0, 500).with_proved(1, 900)
+    assert BatchLedger.decode(ledger.encode()).since_ms == 500
+
+
 def test_a_claim_of_a_task_that_never_entered_does_not_bind_later_attempts():
     """Its process died between the two steps. Copies within one attempt are bound, because the other copy may be about to enter."""
     stamps = Stamps()
@@ -127,43 +161,62 @@ def test_the_largest_ledger_fits_a_stamp_and_decodes_to_an_equal_one():
         next(enter_batch(WriteIdentity("q", 0, 1), TASKS_MAX, digest([]), full))
 
 
-@pytest.mark.parametrize("stamp", [b"", b"{}", b"[]", b'{"v":2}', b"\xff", b'{"v":1,"attempt":1}'])
+@pytest.mark.parametrize("stamp", [b"", b"{}", b"[]", b'{"v":1}', b"\xff", b'{"v":2,"attempt":1}'])
 def test_a_foreign_stamp_is_refused(stamp):
     with pytest.raises(ReplayMismatchError):
         BatchLedger.decode(stamp)
 
 
+class Log:
+    """The rows that brokers have, by task, round and sequence. Each sequence is accepted once."""
+
+    def __init__(self) -> None:
+        self.rows: dict[tuple[int, int, int], int] = {}
+
+    def written(self, task: int, before_round: int) -> list[int]:
+        return [row for (number, round_, _), row in self.rows.items() if number == task and round_ < before_round]
+
+
 class Task:
-    """One run of one task in single steps: it enters the ledger, then writes its rows one by one."""
+    """One run of one task in single steps: it enters the ledger, reads back earlier rounds, then writes its rows one by one."""
 
     def __init__(self, attempt: int, task: int, rows: list[int]) -> None:
         self.task = task
         self.rows = rows
         self.is_done = False
         self.is_refused = False
-        self._left = list(enumerate(rows))
-        self._steps = self._enter(WriteIdentity("q", 0, attempt))
-        self._answer: bytes | None = None
+        self._identity = WriteIdentity("q", 0, attempt)
+        self._steps = self._enter(self._identity)
+        self._ask: Ask | None = None
+        self._round = 0
+        self._left: list[tuple[int, int]] | None = None
 
     def _enter(self, identity: WriteIdentity) -> Generator[Ask, bytes, None]:
         ledger = yield from open_batch(identity, {})
-        yield from enter_batch(identity, self.task, digest(self.rows), ledger)
+        ledger = yield from enter_batch(identity, self.task, digest(self.rows), ledger)
+        self._round = ledger.round_of(self.task)
 
-    def step(self, stamps: Stamps, log: dict[tuple[int, int], int]) -> None:
-        if self._answer is not None or self._left == list(enumerate(self.rows)):
-            try:
-                ask = next(self._steps) if self._answer is None else self._steps.send(self._answer)
-            except StopIteration:
-                self._answer = None
-                self._steps = iter(())  # type: ignore[assignment] # entered
-            except (ReplayMismatchError, SupersededError):
-                self.is_refused = True
-                return
+    def step(self, stamps: Stamps, log: Log) -> None:
+        try:
+            if self._left is not None:
+                self._write(stamps, log)
+            elif self._ask is None:
+                self._ask = next(self._steps)
             else:
-                self._answer = stamps.answer(ask)
-                return
+                self._ask = self._steps.send(stamps.answer(self._ask))
+        except StopIteration:  # entered
+            written = log.written(self.task, self._round)
+            self._left = list(enumerate(row for row in self.rows if row not in written))
+            self.is_done = not self._left
+        except (ReplayMismatchError, SupersededError):
+            self.is_refused = True
+
+    def _write(self, stamps: Stamps, log: Log) -> None:
+        if stamps.rounds.get(self._identity.task_name(self.task), 0) > self._round:
+            raise SupersededError("fenced")
+        assert self._left
         sequence, row = self._left.pop(0)
-        log.setdefault((self.task, sequence), row)  # brokers accept each sequence number of a task once
+        log.rows.setdefault((self.task, self._round, sequence), row)
         self.is_done = not self._left
 
 
@@ -177,15 +230,20 @@ def test_no_row_is_written_twice_in_any_series_of_runs_of_a_batch(row_count, run
     """Each run divides the same rows among tasks and copies of tasks. Its driver dies after some steps, and its tasks may live on."""
     source = random.Random(seed)
     stamps = Stamps()
-    log: dict[tuple[int, int], int] = {}
+    log = Log()
     alive: list[Task] = []
     for attempt, (count, is_striped) in enumerate(runs, 1):
         rows = [
             [row for row in range(row_count) if (row % count if is_striped else row * count // row_count) == task]
             for task in range(count)
         ]
+        for of_task in rows:
+            if source.random() < 0.3:
+                source.shuffle(of_task)
         tasks = [Task(attempt, task, rows[task]) for task in range(count) if rows[task]]
-        copies = [Task(attempt, task.task, task.rows) for task in tasks if source.random() < 0.3]
+        copies = [
+            Task(attempt, task.task, task.rows[:: source.choice((1, -1))]) for task in tasks if source.random() < 0.3
+        ]
         alive = [task for task in alive if source.random() < 0.3] + tasks + copies
         for _ in range(source.choice([5, 20, 60, 400])):
             if not alive:
@@ -194,7 +252,7 @@ def test_no_row_is_written_twice_in_any_series_of_runs_of_a_batch(row_count, run
             task.step(stamps, log)
             if task.is_done or task.is_refused:
                 alive.remove(task)
-        found = list(log.values())
+        found = list(log.rows.values())
         assert len(found) == len(set(found))
         if all(any(t.is_done for t in [*tasks, *copies] if t.task == task.task) for task in tasks):
             assert set(found) == set(range(row_count))

@@ -8,12 +8,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 from raftmq import sync
 from raftmq.errors import ProducerFencedError, UnknownTopicError
 from raftmq.spark.batch_ledger import WriteIdentity
 from raftmq.spark.cluster import cluster_of
+from raftmq.spark.errors import RaftMQSparkWarning
 from raftmq.spark.sink_chunks import Chunk
 from raftmq.spark.sink_columns import SinkColumns
 from raftmq.spark.sink_errors import ReplayMismatchError, SupersededError
@@ -42,6 +44,21 @@ def rows(start: int, end: int) -> list[bytes]:
     return [b"%05d" % n for n in range(start, end)]
 
 
+KEYED = SinkColumns(value=1, key=0, headers=None, topic=None, partition=None, order=None, timestamp=None, width=2)
+
+
+def keyed(numbers: Sequence[int]) -> list[list[bytes]]:
+    """Return keys and values of rows of seven keys."""
+    return [[b"key %d" % (n % 7) for n in numbers], [b"%05d" % n for n in numbers]]
+
+
+def values_by_key(servers: str, options: SinkOptions) -> dict[bytes | None, list[bytes | None]]:
+    found: dict[bytes | None, list[bytes | None]] = {}
+    for record in read_all(servers, str(options.topic)):
+        found.setdefault(record.key, []).append(record.value)
+    return found
+
+
 def run(options: SinkOptions, identity: WriteIdentity | None, task: int, values: Sequence[bytes]) -> Written:
     return SinkTask(options, COLUMNS, identity, task).run([[values]])
 
@@ -67,7 +84,6 @@ def test_a_task_that_runs_again_writes_nothing_twice(servers, options):
     identity = WriteIdentity(name(), 0, 1)
     expected = rows(0, 3000)
     assert run(options, identity, 0, expected) == Written({options.topic: 3000}, is_replay=False)
-    assert run(options, identity, 0, expected[::-1]) == Written({options.topic: 3000}, is_replay=False)
     other_cut = made_options(servers, options.topic, batchRecords="7", sortMemoryBytes="100000")
     assert run(other_cut, identity, 0, expected) == Written({options.topic: 3000}, is_replay=False)
     assert run(options, WriteIdentity(identity.name, 1, 1), 0, rows(0, 10)).rows == {options.topic: 10}
@@ -98,13 +114,40 @@ def test_many_tasks_can_enter_the_ledger_simultaneously(servers, options):
     check_once(servers, options, rows(0, 160))
 
 
+def test_rows_keep_the_order_in_which_they_came(servers, options):
+    numbers = [0, 10, 9, 100, 2, 50, 8, 7]
+    SinkTask(options, KEYED, WriteIdentity(name(), 0, 1), 0).run([keyed(numbers)])
+    assert values_by_key(servers, options) == {
+        b"key %d" % rest: [b"%05d" % n for n in numbers if n % 7 == rest] for rest in {n % 7 for n in numbers}
+    }
+
+
+def test_rows_are_in_the_order_of_their_column_however_they_came(servers, options):
+    by_offset = replace(KEYED, order=2, width=3)
+    identity = WriteIdentity(name(), 0, 1)
+    columns = [*keyed(range(40)), list(range(40))]
+    for chunk in (columns, [column[::-1] for column in columns]):
+        SinkTask(options, by_offset, identity, 0).run([chunk])
+    assert values_by_key(servers, options) == {
+        b"key %d" % rest: [b"%05d" % n for n in range(rest, 40, 7)] for rest in range(7)
+    }
+    assert SinkTask(options, by_offset, identity, 0).run([columns]).rows == {options.topic: 40}
+
+
 class DiedError(Exception):
     """The driver and its tasks died."""
 
 
-def run_until(options: SinkOptions, identity: WriteIdentity, task: int, values: Sequence[bytes], sent: int) -> None:
+def run_until(
+    options: SinkOptions,
+    identity: WriteIdentity,
+    task: int,
+    values: Sequence[bytes] | Chunk,
+    sent: int,
+    columns: SinkColumns = COLUMNS,
+) -> None:
     """Run a task that dies when it has sent that many batches."""
-    found = SinkTask(options, COLUMNS, identity, task)
+    found = SinkTask(options, columns, identity, task)
     appender = found._appender
     append, left = appender.append, [sent]
 
@@ -116,7 +159,7 @@ def run_until(options: SinkOptions, identity: WriteIdentity, task: int, values: 
 
     appender.append = dying  # type: ignore[method-assign]
     with pytest.raises(DiedError):
-        found.run([[values]])
+        found.run([[values] if columns is COLUMNS else values])
 
 
 def test_a_batch_continues_after_the_death_of_its_driver_and_writes_nothing_twice(servers, options):
@@ -129,6 +172,40 @@ def test_a_batch_continues_after_the_death_of_its_driver_and_writes_nothing_twic
     for task, bounds in ((1, (500, 3000)), (0, (0, 500)), (2, (3000, 3100))):
         assert run(options, again, task, rows(*bounds)).is_replay
     check_once(servers, options, rows(0, 3100))
+
+
+def test_a_repeated_task_whose_rows_come_in_another_order_writes_the_rest_of_them(servers, options):
+    """After a shuffle the blocks of the map tasks come in any order, but the rows of a key are in one block."""
+    small = made_options(servers, str(options.topic), batchRecords="10")
+    identity = WriteIdentity(name(), 7, 1)
+    run(small, WriteIdentity(identity.name, 6, 1), 0, rows(0, 5))
+    blocks = [[n for n in range(3000) if n % 7 in rests] for rests in ((0, 1, 2), (3, 4, 5, 6))]
+    first = keyed([*blocks[0], *blocks[1]])
+    run_until(small, identity, 0, first, sent=64, columns=KEYED)
+    before = len(read_all(servers, str(options.topic)))
+    assert 5 < before < 3000
+    second = keyed([*blocks[1], *blocks[0]])
+    again = WriteIdentity(identity.name, 7, 2)
+    run_until(small, again, 0, second, sent=64, columns=KEYED)
+    assert before < len(read_all(servers, str(options.topic))) < 3005
+    for chunk in (second, first, second):
+        found = SinkTask(options, KEYED, again, 0).run([chunk])
+        assert found == Written({options.topic: 3000}, is_replay=True)
+    by_key = values_by_key(servers, options)
+    by_key.pop(None)
+    assert by_key == {b"key %d" % rest: [b"%05d" % n for n in range(rest, 3000, 7)] for rest in range(7)}
+    run(options, WriteIdentity(identity.name, 8, 2), 0, rows(5, 10))
+    assert len(read_all(servers, str(options.topic))) == 3010
+
+
+def test_a_lost_order_of_a_key_is_reported(servers, options):
+    identity = WriteIdentity(name(), 0, 1)
+    run_until(
+        made_options(servers, str(options.topic), batchRecords="1"), identity, 0, keyed(range(0, 700, 7)), 64, KEYED
+    )
+    with pytest.warns(RaftMQSparkWarning, match="in neither order"):
+        SinkTask(options, KEYED, identity, 0).run([keyed(range(693, -1, -7))])
+    assert len(read_all(servers, str(options.topic))) == 100
 
 
 def test_a_batch_that_is_repeated_with_other_tasks_is_refused_before_it_writes(servers, options):
