@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from raftmq.client.admin.move_descriptions import PartitionMove as PartitionMove
     from raftmq.client.admin.move_descriptions import RebalancePlan as RebalancePlan
     from raftmq.client.admin.move_descriptions import ReplicationChange as ReplicationChange
+    from raftmq.client.admin.producer_names import ForgottenNames as ForgottenNames
+    from raftmq.client.admin.producer_names import ProducerNameDescription as ProducerNameDescription
     from raftmq.client.admin.recovery import LostPartition as LostPartition
     from raftmq.client.admin.recovery import LostPartitions as LostPartitions
     from raftmq.client.admin.recovery import PartitionRecovery as PartitionRecovery
@@ -120,6 +122,8 @@ _HOMES = {
     "PartitionRecovery": "raftmq.client.admin.recovery",
     "ReplicaKnowledge": "raftmq.client.admin.recovery",
     "MovesDescription": "raftmq.client.admin.move_descriptions",
+    "ForgottenNames": "raftmq.client.admin.producer_names",
+    "ProducerNameDescription": "raftmq.client.admin.producer_names",
     "PartitionMove": "raftmq.client.admin.move_descriptions",
     "RebalancePlan": "raftmq.client.admin.move_descriptions",
     "ReplicationChange": "raftmq.client.admin.move_descriptions",
@@ -166,6 +170,7 @@ __all__ = [
     "Delivery",
     "DwellTimes",
     "FailedRecords",
+    "ForgottenNames",
     "GroupDescription",
     "GroupListing",
     "GroupMemberDescription",
@@ -191,6 +196,7 @@ __all__ = [
     "Partitioner",
     "Producer",
     "ProducerMetrics",
+    "ProducerNameDescription",
     "PutResult",
     "Queue",
     "QueueJob",

@@ -90,6 +90,7 @@ class ErrorCode(IntEnum):
     PRODUCER_FENCED = 52
     UNKNOWN_PRODUCER = 53
     TOO_MANY_PRODUCERS = 54
+    TOO_MANY_NAMES = 55
     FENCED = 60
     UNKNOWN_MEMBER = 61
     STALE_EPOCH = 62
@@ -525,6 +526,13 @@ class TooManyProducersError(RejectedError):
 
     code = ErrorCode.TOO_MANY_PRODUCERS
     retriable = True
+
+
+class TooManyNamesError(RejectedError):
+    """The cluster already has the maximum number of producers with a name. Names expire 14 days after their last use."""
+
+    code = ErrorCode.TOO_MANY_NAMES
+    advice = "use names again instead of new ones, and remove unused ones: raftmq cluster forget-names, Admin.forget_producer_names"
 
 
 class FencedError(RejectedError):

@@ -149,6 +149,7 @@ MOVE_PARTITION: Final = _unary(pb.MovePartitionRequest, pb.MovePartitionResponse
 TRANSFER_LEADER: Final = _unary(pb.TransferLeaderRequest, pb.TransferLeaderResponse)
 SET_REPLICATION_FACTOR: Final = _unary(pb.SetReplicationFactorRequest, pb.SetReplicationFactorResponse)
 DESCRIBE_MOVES: Final = _unary(pb.DescribeMovesRequest, pb.DescribeMovesResponse)
+FORGET_PRODUCER_NAMES: Final = _unary(pb.ForgetProducerNamesRequest, pb.ForgetProducerNamesResponse)
 SET_BALANCING: Final = _unary(pb.SetBalancingRequest, pb.SetBalancingResponse)
 LIST_LOST_PARTITIONS: Final = _unary(pb.ListLostPartitionsRequest, pb.ListLostPartitionsResponse)
 RECOVER_PARTITION: Final = _unary(pb.RecoverPartitionRequest, pb.RecoverPartitionResponse)

@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from raftmq.cli import producer_names
 from raftmq.cli.ask import run_admin
 from raftmq.cli.cluster_health import Problem, exit_code, problems_of
 from raftmq.cli.examples import examples
@@ -152,6 +153,16 @@ app.command(
     short_help="List partitions without a majority.",
     epilog=examples("raftmq cluster recover", "raftmq cluster recover -o json | jq '.partitions[].replicas'"),
 )(recovery.lost)
+
+
+app.command(
+    "forget-names",
+    short_help="Remove unused names of producers.",
+    epilog=examples(
+        "raftmq cluster forget-names --dry-run",
+        "raftmq cluster forget-names --prefix spark-task/ --unused-for 2d --yes",
+    ),
+)(producer_names.forget_names)
 
 
 @app.command(

@@ -26,6 +26,7 @@ from raftmq.fsm.metadata_commands import (
     CreateTopic,
     DeleteConsumerGroup,
     DeleteTopic,
+    ForgetProducerNames,
     InitializeCluster,
     InitNamedProducer,
     JoinConsumerGroup,
@@ -69,7 +70,7 @@ from raftmq.fsm.metadata_nodes import (
     set_metadata_membership,
     set_node_state,
 )
-from raftmq.fsm.metadata_producers import allocate_producer_ids, init_named_producer
+from raftmq.fsm.metadata_producers import allocate_producer_ids, forget_producer_names, init_named_producer
 from raftmq.fsm.metadata_recoveries import recover_metadata, recover_partition
 from raftmq.fsm.metadata_replicas import admit_replica, remove_replica, replace_replica, set_replicas
 from raftmq.fsm.metadata_tables import METADATA_GROUP, MetadataTables
@@ -332,6 +333,22 @@ class Metadata:
 
     # ---------------------------------------------------------------------------------------------------- named producers
 
+    @property
+    def producer_name_count(self) -> int:
+        """Return the number of producers with a name."""
+        return len(self._tables.producer_names)
+
+    def unused_producer_names(self, prefix: str, unused_ms: int) -> list[tuple[str, int, int]]:
+        """Return name, epoch and unused milliseconds of the names that were unused for so long, the longest first."""
+        now_ms = self._tables.expiry.now_ms
+        rows = self._tables.producer_names.used_until(now_ms - unused_ms)
+        return [(name, row.epoch, now_ms - row.used_time_ms) for name, row in rows if name.startswith(prefix)]
+
+    @property
+    def expiry_now_ms(self) -> int:
+        """Return the time of the expiry clock."""
+        return self._tables.expiry.now_ms
+
     def batch_epoch_min(self, producer_id: int) -> int:
         """Return the lowest epoch of batches that may still be appended under the id, or 0 for an id without a name."""
         return self._tables.producer_names.batch_epoch_min(producer_id)
@@ -386,6 +403,8 @@ def _execute(tables: MetadataTables, command: MetadataCommand, append_time_ms: i
             return allocate_producer_ids(tables, command)
         case InitNamedProducer():
             return init_named_producer(tables, command, tables.expiry.now_ms)
+        case ForgetProducerNames():
+            return forget_producer_names(tables, command)
         case RemoveReplica():
             return remove_replica(tables, command)
         case ReplaceReplica() if command.group_id == METADATA_GROUP:

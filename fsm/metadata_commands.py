@@ -169,6 +169,17 @@ class InitNamedProducer(Command, frozen=True, tag="pid-name"):
     replaces: bytes | None = None
 
 
+class ForgetProducerNames(Command, frozen=True, tag="pid-names-"):
+    """Remove names of producers, as their expiry does. Result: `Done`, or `Rejected` with INVALID_ARGUMENT.
+
+    A name that is unknown, or that was used at a later time of the expiry clock than `used_until_ms`, is left alone.
+    """
+
+    names: tuple[str, ...]
+    """At most `FORGOTTEN_NAMES_MAX`."""
+    used_until_ms: int
+
+
 class RemoveReplica(Command, frozen=True, tag="replica-"):
     """Remove a retiring replica that has left its group's applied configuration. Its files may then be deleted.
 
@@ -374,6 +385,7 @@ MetadataCommand = (
     | DeleteTopic
     | AllocateProducerIds
     | InitNamedProducer
+    | ForgetProducerNames
     | RemoveReplica
     | ReplaceReplica
     | SetReplicas

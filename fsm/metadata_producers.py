@@ -10,6 +10,8 @@ from typing import Final
 from raftmq.fsm import codes
 from raftmq.fsm.metadata_commands import (
     AllocateProducerIds,
+    Done,
+    ForgetProducerNames,
     InitNamedProducer,
     ProducerIdBlock,
     ProducerInitialized,
@@ -21,6 +23,8 @@ from raftmq.fsm.producer_names import NAMED_PRODUCERS_MAX, STAMP_BYTES_MAX, Name
 from raftmq.fsm.tables import is_key_text
 
 PRODUCER_ID_BLOCK_MAX: Final = 1_000_000
+FORGOTTEN_NAMES_MAX: Final = 1000
+"""Names in one command, so that it takes a few milliseconds and at most 250 KB."""
 EPOCH_MAX: Final = (1 << 64) - 1
 """Epochs travel as u64, and a Spark batch id is an epoch."""
 
@@ -49,7 +53,7 @@ def init_named_producer(
     stamp, batch_epoch_min = command.stamp, 0
     if known is None:
         if len(names) >= NAMED_PRODUCERS_MAX:
-            return Rejected(codes.TOO_MANY_PRODUCERS, f"there are {NAMED_PRODUCERS_MAX} named producers")
+            return Rejected(codes.TOO_MANY_NAMES, f"there are {NAMED_PRODUCERS_MAX} named producers")
         number = tables.cluster.next_named_producer
         tables.update_cluster(next_named_producer=number + 1)
         producer_id, epoch = NAMED_PRODUCER_BIT | number, command.epoch or 0
@@ -69,6 +73,18 @@ def init_named_producer(
         batch_epoch_min = max(batch_epoch_min, _first_batch_epoch(epoch, is_asked_for=command.epoch is not None))
     names.put(command.name, NamedProducer(producer_id, epoch, now_ms, stamp, batch_epoch_min))
     return ProducerInitialized(tables.cluster.revision, producer_id, epoch, stamp)
+
+
+def forget_producer_names(tables: MetadataTables, command: ForgetProducerNames) -> Done | Rejected:
+    """Remove the names that nobody has used since the command's time."""
+    if len(command.names) > FORGOTTEN_NAMES_MAX:
+        return Rejected(codes.INVALID_ARGUMENT, f"at most {FORGOTTEN_NAMES_MAX} names are removed together")
+    for name in command.names:
+        known = tables.producer_names.get(name)
+        if known is not None and known.used_time_ms <= command.used_until_ms:
+            tables.producer_names.forget(name)
+    tables.update_cluster()
+    return Done(tables.cluster.revision)
 
 
 def _first_batch_epoch(epoch: int, *, is_asked_for: bool) -> int:

@@ -77,9 +77,21 @@ class ProducerNames:
             row = self._table.by_key[oldest]
             if row.used_time_ms + NAMED_EXPIRY_MS > now_ms:
                 return
-            del self._by_use[oldest]
-            del self._by_id[row.producer_id]
-            self._table.delete(oldest)
+            self.forget(oldest)
+
+    def forget(self, name: str) -> None:
+        """Remove a name. The id that it had is then like that of an anonymous producer that nobody can continue."""
+        del self._by_id[self._table.by_key[name].producer_id]
+        del self._by_use[name]
+        self._table.delete(name)
+
+    def used_until(self, time_ms: int) -> Iterator[tuple[str, NamedProducer]]:
+        """Return the names that were last used at a time of the expiry clock or before, the longest unused first."""
+        for name in self._by_use:
+            row = self._table.by_key[name]
+            if row.used_time_ms > time_ms:
+                return
+            yield name, row
 
     def __len__(self) -> int:
         return len(self._table.by_key)

@@ -17,7 +17,7 @@ In these rules `t` is the task and `a` its attempt:
 3. Otherwise it waits until all of `written` are proved. Then it claims its digest under `a` (replacing a claim of an earlier attempt,
    but never another claim of `a`), enters `written` and `proved` in one step, and writes.
 4. A digest with the same rows in another order is no refusal: the task begins its next round in the ledger and claims its digest there.
-   The round is part of the producer's epoch, so the task then fences every writer of its earlier rounds, reads back what they have
+   The round is part of the producer's epoch, so the task then fences every writer of its earlier rounds, reads back the rows that they have
    written, and writes the other rows. A task in round 0 need not: equal rows in equal order have equal sequences.
 
 Why it holds: every task that writes is in `written`, and while `t` is in `written` its claim does not change. The claim is replaced only

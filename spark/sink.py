@@ -2,14 +2,15 @@
 
 `batch_writer` and `stream_writer` are called on the driver, once for each run of a batch. The writers that they return travel to the
 tasks, so they hold plain values only. They check the columns as for log topics, and each task finds those of its topic's kind. A batch
-write has no query, so its name is a new uuid, or the options ``writerName`` and ``writerEpoch``. Must not do the work, which is in
-`sink_task`.
+write has no query, so its name is the option ``writerName``, or is lent to it (`write_slots`) and given back when it has ended. Must not do
+the work, which is in `sink_task`.
 """
 
 from __future__ import annotations
 
+import os
 import time
-import uuid
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,16 +20,17 @@ from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
 from pyspark.taskcontext import TaskContext
 from raftmq.client.producer.sequenced_append import SequencedAppender
-from raftmq.errors import ProducerFencedError
+from raftmq.errors import ProducerFencedError, RaftMQError
 from raftmq.spark.batch_ledger import BatchLedger, WriteIdentity
 from raftmq.spark.cluster import cluster_of
-from raftmq.spark.errors import InvalidOptionError
+from raftmq.spark.errors import InvalidOptionError, RaftMQSparkWarning
 from raftmq.spark.sink_chunks import Chunk, ChunkColumns, chunks_of_batches, chunks_of_rows
 from raftmq.spark.sink_columns import check_schema
 from raftmq.spark.sink_errors import NotInQueryError, ReplayMismatchError
 from raftmq.spark.sink_kinds import find_columns
 from raftmq.spark.sink_options import SinkOptions, read_sink_options
 from raftmq.spark.sink_task import SinkTask
+from raftmq.spark.write_slots import SLOTS_NAME, WRITE_ID_BYTES, SlotTable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,8 +57,7 @@ class TaskDone(WriterCommitMessage):
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchWriter:
     """Create the writer of one `DataFrame.write`. Raises `InvalidOptionError`, `InvalidSchemaError`."""
     found = _checked(options, schema, overwrite)
-    name = found.writer_name if found.writer_name is not None else str(uuid.uuid4())
-    return BatchWriter(found, schema, WriteIdentity(name, found.writer_epoch, _attempt()))
+    return BatchWriter(found, schema, os.urandom(WRITE_ID_BYTES), _attempt())
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
@@ -84,22 +85,65 @@ def _attempt() -> int:
 class BatchWriter(DataSourceArrowWriter):
     """Write one DataFrame."""
 
-    def __init__(self, options: SinkOptions, schema: StructType, identity: WriteIdentity) -> None:
+    def __init__(self, options: SinkOptions, schema: StructType, write_id: bytes, attempt: int) -> None:
         self._options = options
         self._schema = schema
-        self._identity = identity
+        self._write_id = write_id
+        self._attempt = attempt
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write one task's rows. Raises as `SinkTask.run`."""
-        identity = self._identity if self._options.is_exactly_once else None
-        return _run(self._options, self._schema, identity, partial(chunks_of_batches, iterator))
+        """Write one task's rows. Raises as `SinkTask.run`, and `TooManyWritesError`."""
+        return _run(self._options, self._schema, self._identity(), partial(chunks_of_batches, iterator))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Check the write after all tasks. Raises `ReplayMismatchError` when a task of an earlier run did not come back."""
+        """Check the write after all tasks, and give its name back.
+
+        Raises `ReplayMismatchError` when a task of an earlier run did not come back.
+        """
         _check_ledger(self._options, messages)
+        self._give_back()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Do nothing after a failed write. Written rows stay, and the write's next run writes the rest."""
+        """Give the name back after a failed write. Written rows stay, and a named write's next run writes the rest."""
+        self._give_back()
+
+    @property
+    def _has_slot(self) -> bool:
+        return self._options.is_exactly_once and self._options.writer_name is None
+
+    def _identity(self) -> WriteIdentity | None:
+        options = self._options
+        if not options.is_exactly_once:
+            return None
+        if options.writer_name is not None:
+            return WriteIdentity(options.writer_name, options.writer_epoch, self._attempt)
+        table = change_slots(options, lambda table, now_ms: table.taken(self._write_id, now_ms))
+        return table.identity(self._write_id, self._attempt)
+
+    def _give_back(self) -> None:
+        if not self._has_slot:
+            return
+        try:
+            change_slots(self._options, lambda table, _: table.given_back(self._write_id))
+        except RaftMQError as error:  # the rows are written, so the write must not fail
+            warnings.warn(
+                f"raftmq: the names of a batch write were not given back, and stay in use for an hour: {error}",
+                RaftMQSparkWarning,
+                stacklevel=2,
+            )
+
+
+def change_slots(options: SinkOptions, change: Callable[[SlotTable, int], SlotTable]) -> SlotTable:
+    """Change the table of lent names by compare and swap, and return it. `change` gets the table and the time in milliseconds."""
+    cluster = cluster_of(options.client)
+    appender = SequencedAppender(cluster.resolver, delivery_timeout_seconds=options.delivery_timeout_seconds)
+    found = cluster.run(lambda: appender.claim(SLOTS_NAME, 0))
+    while True:
+        table, stamp = SlotTable.decode(found.stamp), found.stamp
+        wanted = change(table, found.time_ms or time.time_ns() // 1_000_000)
+        if wanted == table:
+            return table
+        found = cluster.run(partial(appender.claim, SLOTS_NAME, 0, wanted.encode(), stamp))
 
 
 class _StreamWriter:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from raftmq.errors import RejectedError, UsageError
 
-__all__ = ["InvalidSchemaError", "NotInQueryError", "ReplayMismatchError", "SupersededError"]
+__all__ = ["InvalidSchemaError", "NotInQueryError", "ReplayMismatchError", "SupersededError", "TooManyWritesError"]
 
 
 class InvalidSchemaError(UsageError):
@@ -28,3 +28,9 @@ class ReplayMismatchError(RejectedError):
 
 class SupersededError(RejectedError):
     """Raised when a later run of the same batch has begun. This run belongs to a dead driver and writes nothing more."""
+
+
+class TooManyWritesError(RejectedError):
+    """Raised when too many batch writes without a ``writerName`` run simultaneously, or did not end. Nothing was written."""
+
+    advice = "give frequent or concurrent batch writes a writerName and a rising writerEpoch"

@@ -7,7 +7,7 @@ is written
 1. the ledger of the batch is opened, which also fixes the topic's number of partitions for this batch,
 2. all rows are read and sorted: by partition and order column, and otherwise in the order in which they came,
 3. their digest is claimed, and the task enters the ledger, as `batch_ledger` explains,
-4. if the rows came in another order than before, earlier runs of the task are fenced and what they wrote is read back.
+4. if the rows came in another order than before, earlier runs of the task are fenced and their rows are read back.
 
 Must not decide which tasks may write (`batch_ledger`), nor cut or send batches (`partition_writer`).
 """
@@ -129,7 +129,7 @@ class SinkTask:
                 QueueBatches(options.codec, options.batch_records_max),
                 RowSorter(
                     options.sort_memory_bytes, _spill_directory()
-                ),  # what was taken from a queue cannot be read back
+                ),  # messages that were taken cannot be read back
                 None,
             )
         timestamp_ms = None if columns.timestamp is not None else time.time_ns() // 1_000_000

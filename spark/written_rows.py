@@ -151,7 +151,7 @@ class Unwritten:
 
 
 def hash_of(row: SinkRow) -> bytes:
-    """Return a hash of what becomes the record."""
+    """Return a hash of the parts of a row that the record has."""
     return _hash(row[3:])
 
 

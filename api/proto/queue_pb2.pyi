@@ -44,6 +44,7 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PRODUCER_FENCED: _ClassVar[ErrorCode]
     UNKNOWN_PRODUCER: _ClassVar[ErrorCode]
     TOO_MANY_PRODUCERS: _ClassVar[ErrorCode]
+    TOO_MANY_NAMES: _ClassVar[ErrorCode]
     FENCED: _ClassVar[ErrorCode]
     UNKNOWN_MEMBER: _ClassVar[ErrorCode]
     STALE_EPOCH: _ClassVar[ErrorCode]
@@ -169,6 +170,7 @@ SEQUENCE_OVERLAP: ErrorCode
 PRODUCER_FENCED: ErrorCode
 UNKNOWN_PRODUCER: ErrorCode
 TOO_MANY_PRODUCERS: ErrorCode
+TOO_MANY_NAMES: ErrorCode
 FENCED: ErrorCode
 UNKNOWN_MEMBER: ErrorCode
 STALE_EPOCH: ErrorCode
@@ -2211,6 +2213,42 @@ class DescribeMovesResponse(_message.Message):
     without_place: _containers.RepeatedCompositeFieldContainer[PartitionName]
     without_place_count: int
     def __init__(self, metadata_revision: _Optional[int] = ..., auto_balance: bool = ..., moves_max: _Optional[int] = ..., bytes_per_second: _Optional[int] = ..., moves: _Optional[_Iterable[_Union[PartitionMove, _Mapping]]] = ..., waiting_count: _Optional[int] = ..., rebuilding_count: _Optional[int] = ..., without_place: _Optional[_Iterable[_Union[PartitionName, _Mapping]]] = ..., without_place_count: _Optional[int] = ...) -> None: ...
+
+class ForgetProducerNamesRequest(_message.Message):
+    __slots__ = ("prefix", "unused_ms", "dry_run", "names_max")
+    PREFIX_FIELD_NUMBER: _ClassVar[int]
+    UNUSED_MS_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    NAMES_MAX_FIELD_NUMBER: _ClassVar[int]
+    prefix: str
+    unused_ms: int
+    dry_run: bool
+    names_max: int
+    def __init__(self, prefix: _Optional[str] = ..., unused_ms: _Optional[int] = ..., dry_run: bool = ..., names_max: _Optional[int] = ...) -> None: ...
+
+class ForgetProducerNamesResponse(_message.Message):
+    __slots__ = ("metadata_revision", "forgotten_count", "left_count", "limit", "names")
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    FORGOTTEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    LEFT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    metadata_revision: int
+    forgotten_count: int
+    left_count: int
+    limit: int
+    names: _containers.RepeatedCompositeFieldContainer[ProducerNameView]
+    def __init__(self, metadata_revision: _Optional[int] = ..., forgotten_count: _Optional[int] = ..., left_count: _Optional[int] = ..., limit: _Optional[int] = ..., names: _Optional[_Iterable[_Union[ProducerNameView, _Mapping]]] = ...) -> None: ...
+
+class ProducerNameView(_message.Message):
+    __slots__ = ("name", "epoch", "unused_ms")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    UNUSED_MS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    epoch: int
+    unused_ms: int
+    def __init__(self, name: _Optional[str] = ..., epoch: _Optional[int] = ..., unused_ms: _Optional[int] = ...) -> None: ...
 
 class SetBalancingRequest(_message.Message):
     __slots__ = ("auto_balance", "moves_max", "bytes_per_second")

@@ -1789,6 +1789,11 @@ class AdminStub(object):
                 request_serializer=raftmq_dot_proto_dot_queue__pb2.DescribeMovesRequest.SerializeToString,
                 response_deserializer=raftmq_dot_proto_dot_queue__pb2.DescribeMovesResponse.FromString,
                 _registered_method=True)
+        self.ForgetProducerNames = channel.unary_unary(
+                '/raftmq.v1.Admin/ForgetProducerNames',
+                request_serializer=raftmq_dot_proto_dot_queue__pb2.ForgetProducerNamesRequest.SerializeToString,
+                response_deserializer=raftmq_dot_proto_dot_queue__pb2.ForgetProducerNamesResponse.FromString,
+                _registered_method=True)
         self.SetBalancing = channel.unary_unary(
                 '/raftmq.v1.Admin/SetBalancing',
                 request_serializer=raftmq_dot_proto_dot_queue__pb2.SetBalancingRequest.SerializeToString,
@@ -1914,9 +1919,16 @@ class AdminServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def SetBalancing(self, request, context):
+    def ForgetProducerNames(self, request, context):
         """Changes how replicas are moved: whether by themselves, how many, and how fast.
+        Removes names of producers, or counts them. A batch that a producer of a removed name sends is no longer fenced.
         """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetBalancing(self, request, context):
+        """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -2019,6 +2031,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.DescribeMoves,
                     request_deserializer=raftmq_dot_proto_dot_queue__pb2.DescribeMovesRequest.FromString,
                     response_serializer=raftmq_dot_proto_dot_queue__pb2.DescribeMovesResponse.SerializeToString,
+            ),
+            'ForgetProducerNames': grpc.unary_unary_rpc_method_handler(
+                    servicer.ForgetProducerNames,
+                    request_deserializer=raftmq_dot_proto_dot_queue__pb2.ForgetProducerNamesRequest.FromString,
+                    response_serializer=raftmq_dot_proto_dot_queue__pb2.ForgetProducerNamesResponse.SerializeToString,
             ),
             'SetBalancing': grpc.unary_unary_rpc_method_handler(
                     servicer.SetBalancing,
@@ -2448,6 +2465,33 @@ class Admin(object):
             '/raftmq.v1.Admin/DescribeMoves',
             raftmq_dot_proto_dot_queue__pb2.DescribeMovesRequest.SerializeToString,
             raftmq_dot_proto_dot_queue__pb2.DescribeMovesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ForgetProducerNames(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/raftmq.v1.Admin/ForgetProducerNames',
+            raftmq_dot_proto_dot_queue__pb2.ForgetProducerNamesRequest.SerializeToString,
+            raftmq_dot_proto_dot_queue__pb2.ForgetProducerNamesResponse.FromString,
             options,
             channel_credentials,
             insecure,

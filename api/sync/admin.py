@@ -19,6 +19,7 @@ from raftmq.client.admin.move_descriptions import (
     RebalancePlan,
     ReplicationChange,
 )
+from raftmq.client.admin.producer_names import ForgottenNames
 from raftmq.client.admin.recovery import LostPartitions, PartitionRecovery
 from raftmq.client.admin.schedules import CatchUp, ScheduleDescription
 from raftmq.client.connection.transport import Transport
@@ -286,6 +287,14 @@ class Admin(SyncClient):
     def describe_moves(self) -> MovesDescription:
         """Describe the moves under way. See `raftmq.Admin.describe_moves`."""
         return self._run(self._client.describe_moves)
+
+    def forget_producer_names(
+        self, *, prefix: str = "", unused_seconds: float, dry_run: bool = False
+    ) -> ForgottenNames:
+        """Remove unused names of producers. See `raftmq.Admin.forget_producer_names`."""
+        return self._run(
+            lambda: self._client.forget_producer_names(prefix=prefix, unused_seconds=unused_seconds, dry_run=dry_run)
+        )
 
     def set_balancing(
         self, auto_balance: bool | None = None, moves_max: int | None = None, bytes_per_second: int | None = None

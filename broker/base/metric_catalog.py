@@ -149,6 +149,12 @@ _GROUPS: Final = (
     Metric("raftmq_leaderships_lost_total", "counter", "Leaderships that replicas here lost or transferred"),
     Metric("raftmq_metadata_is_leader", "gauge", "1 when this broker leads the metadata group"),
     Metric("raftmq_metadata_term", "gauge", "Term of the metadata group"),
+    Metric("raftmq_producer_names", "gauge", "Producers with a name that the cluster remembers"),
+    Metric(
+        "raftmq_producer_names_used_ratio",
+        "gauge",
+        "Used part (0-1) of the maximum number of producers with a name. At 1 new names are refused",
+    ),
     Metric("raftmq_metadata_applied_index", "gauge", "Metadata revision that this broker has"),
     Metric(
         "raftmq_partitions_without_leader",

@@ -26,6 +26,7 @@ from raftmq.broker.services.log import LogService
 from raftmq.broker.services.node_removal import NodeRemovalService
 from raftmq.broker.services.nodes import NodesService
 from raftmq.broker.services.partition_recovery import PartitionRecoveryService
+from raftmq.broker.services.producer_ids import ProducerIds
 from raftmq.broker.services.queue.admin import QueueAdminService
 from raftmq.broker.services.queue.browse import QueueBrowseService, browse_bytes_max
 from raftmq.broker.services.queue.schedules import QueueScheduleService
@@ -66,6 +67,7 @@ class Services:
     groups: GroupsService
     health: HealthService
     data_tokens: DataTokens
+    producer_ids: ProducerIds
     queue: QueueService
     queue_browse: QueueBrowseService
     queue_admin: QueueAdminService
@@ -188,6 +190,7 @@ ROWS: Final[tuple[Row, ...]] = (
     _unary(methods.RAISE_FEATURE_LEVEL, _ADMIN, _METADATA, lambda of: of.feature_level.raise_feature_level),
     _unary(methods.DRAIN_BROKER, _ADMIN, _METADATA, lambda of: of.balancing.drain_node),
     _unary(methods.REBALANCE, _ADMIN, _METADATA, lambda of: of.balancing.rebalance),
+    _unary(methods.FORGET_PRODUCER_NAMES, _ADMIN, _METADATA, lambda of: of.producer_ids.forget_names),
     _unary(methods.SET_BALANCING, _ADMIN, _METADATA, lambda of: of.balancing.set_balancing),
     _unary(methods.DESCRIBE_MOVES, _DESCRIBE, _METADATA, lambda of: of.balancing.describe_moves),
     _unary(methods.MOVE_PARTITION, _ADMIN, _METADATA, lambda of: of.placement.move_partition),

@@ -120,6 +120,7 @@ class GrpcServer:
             self.groups,
             self.health,
             self.data_tokens,
+            producer_ids,
             self.queue,
             QueueBrowseService(queues),
             QueueAdminService(queues),

@@ -34,6 +34,7 @@ from raftmq.broker.replica.disk import Idle
 from raftmq.broker.replica.replica import Replica
 from raftmq.broker.services.host import ServiceHost
 from raftmq.fsm.metadata import Metadata
+from raftmq.fsm.producer_names import NAMED_PRODUCERS_MAX
 from raftmq.raft.ready import Role
 from raftmq.types import GroupId
 
@@ -255,6 +256,8 @@ def _group_values(host: MetricsHost) -> dict[str, Value]:
     return values | {
         "raftmq_metadata_is_leader": float(replica.role is Role.LEADER),
         "raftmq_metadata_term": float(replica.term),
+        "raftmq_producer_names": float(replica.state_machine.producer_name_count),
+        "raftmq_producer_names_used_ratio": replica.state_machine.producer_name_count / NAMED_PRODUCERS_MAX,
         "raftmq_metadata_applied_index": float(replica.core.applied_index),
         "raftmq_partitions_without_leader": float(
             sum(not host.view.is_led(GroupId(group_id)) for group_id in group_ids)

@@ -12,12 +12,23 @@ from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.services.call import Call
 from raftmq.broker.services.host import ServiceHost
 from raftmq.broker.services.metadata_leader import MetadataLeader, on_metadata_leader
-from raftmq.fsm.metadata_commands import AllocateProducerIds, InitNamedProducer, ProducerIdBlock, ProducerInitialized
+from raftmq.fsm.metadata_commands import (
+    AllocateProducerIds,
+    Done,
+    ForgetProducerNames,
+    InitNamedProducer,
+    ProducerIdBlock,
+    ProducerInitialized,
+)
+from raftmq.fsm.metadata_producers import FORGOTTEN_NAMES_MAX
+from raftmq.fsm.producer_names import NAMED_PRODUCERS_MAX
 from raftmq.fsm.tables import KEY_TEXT_BYTES_MAX, is_key_text
 from raftmq.proto import queue_pb2 as pb
 
 PRODUCER_IDS_PER_BLOCK = 1000
 """Producer ids per block: one metadata entry serves a thousand producers."""
+SHOWN_NAMES_MAX: Final = 1000
+"""Names in the answer about removed names."""
 RESERVED_PREFIX: Final = "~"
 """Brokers write as producers whose names begin with it. Clients must not fence them."""
 
@@ -66,6 +77,35 @@ class ProducerIds:
         self._next_id += 1
         self._ids_left -= 1
         return pb.InitProducerResponse(producer_id=producer_id, epoch=0)
+
+    @on_metadata_leader
+    async def forget_names(self, request: pb.ForgetProducerNamesRequest, call: Call) -> pb.ForgetProducerNamesResponse:
+        """Remove names of producers that nobody has used for the given time, or count them.
+
+        Names that begin with `RESERVED_PREFIX` are removed only if the prefix begins with it.
+
+        Raises:
+            RequestError: as `MetadataLeader.execute`. A part of the names may have been removed.
+        """
+        metadata = self._host.metadata.state_machine
+        used_until_ms = metadata.expiry_now_ms - request.unused_ms
+        found = metadata.unused_producer_names(request.prefix, request.unused_ms)
+        if not request.prefix.startswith(RESERVED_PREFIX):
+            found = [row for row in found if not row[0].startswith(RESERVED_PREFIX)]
+        revision = metadata.revision
+        if not request.dry_run:
+            for start in range(0, len(found), FORGOTTEN_NAMES_MAX):
+                names = tuple(name for name, _, _ in found[start : start + FORGOTTEN_NAMES_MAX])
+                done = await self.leader.execute(ForgetProducerNames(names, used_until_ms), Done, call.deadline)
+                revision = done.revision
+        shown = found[: min(request.names_max, SHOWN_NAMES_MAX)]
+        return pb.ForgetProducerNamesResponse(
+            metadata_revision=revision,
+            forgotten_count=len(found),
+            left_count=metadata.producer_name_count,
+            limit=NAMED_PRODUCERS_MAX,
+            names=[pb.ProducerNameView(name=name, epoch=epoch, unused_ms=unused) for name, epoch, unused in shown],
+        )
 
     @on_metadata_leader
     async def _init_on_leader(self, request: pb.InitProducerRequest, call: Call) -> pb.InitProducerResponse:

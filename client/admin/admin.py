@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Final, Literal, Self
 
-from raftmq.client.admin import placement_admin, recovery
+from raftmq.client.admin import placement_admin, producer_names, recovery
 from raftmq.client.admin.cluster_health import read_cluster_health
 from raftmq.client.admin.descriptions import (
     BrokerRemoval,
@@ -39,6 +39,7 @@ from raftmq.client.admin.move_descriptions import (
     RebalancePlan,
     ReplicationChange,
 )
+from raftmq.client.admin.producer_names import ForgottenNames
 from raftmq.client.admin.recovery import LostPartitions, PartitionRecovery
 from raftmq.client.admin.schedules import CatchUp, ScheduleDescription, ScheduleRule, Schedules
 from raftmq.client.base import settings
@@ -754,6 +755,28 @@ class Admin:
             auto_balance=auto_balance,
             moves_max=moves_max,
             bytes_per_second=bytes_per_second,
+        )
+
+    async def forget_producer_names(
+        self, *, prefix: str = "", unused_seconds: float, dry_run: bool = False
+    ) -> ForgottenNames:
+        """Remove names of producers that nobody has used for some time, so that others can be used.
+
+        A running producer with a name uses it every few minutes, and each task of a Spark write once. A producer whose name was removed is not
+        fenced any more by a later producer of that name, and a Spark batch that was interrupted before is written again as a whole.
+
+        Args:
+            prefix: remove only names that begin with it. Names of brokers, which begin with ``~``, must be named with it.
+            unused_seconds: remove only names that were not used for so long.
+            dry_run: remove nothing, and return what would be removed.
+
+        Raises:
+            InvalidArgumentError: `unused_seconds` is negative. Nothing was removed.
+            RaftMQError: the call failed. A part of the names may have been removed. It can be repeated.
+        """
+        self._check_usable()
+        return await producer_names.forget_producer_names(
+            self._resolver, self._timeout_seconds, prefix=prefix, unused_seconds=unused_seconds, dry_run=dry_run
         )
 
     async def _made(self, name: str, revision: int, made: pb.Topic, deadline: Deadline) -> TopicDescription:

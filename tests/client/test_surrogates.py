@@ -95,6 +95,7 @@ ADMIN_CALLS: Mapping[str, Callable[[Admin], Awaitable[object]]] = {
     "add_partitions.name": lambda admin: admin.add_partitions(BAD, 3),
     "delete_records.before_offsets": lambda admin: admin.delete_records({PARTITION: 1}),
     "describe_group.group": lambda admin: admin.describe_group(BAD),
+    "forget_producer_names.prefix": lambda admin: admin.forget_producer_names(prefix=BAD, unused_seconds=1),
     "reset_group_offsets.group": lambda admin: admin.reset_group_offsets(BAD, to="latest", topics=["t"]),
     "reset_group_offsets.topics": lambda admin: admin.reset_group_offsets("g", to="latest", topics=[BAD]),
     "reset_group_offsets.partitions": lambda admin: admin.reset_group_offsets("g", to="latest", partitions=[PARTITION]),

@@ -714,8 +714,27 @@ def test_the_number_of_names_is_bounded(cluster: Cluster, monkeypatch: pytest.Mo
     monkeypatch.setattr("raftmq.fsm.metadata_producers.NAMED_PRODUCERS_MAX", 2)
     named(cluster, "a")
     named(cluster, "b")
-    assert cluster.code(mc.InitNamedProducer("c", None)) == codes.TOO_MANY_PRODUCERS
+    assert cluster.code(mc.InitNamedProducer("c", None)) == codes.TOO_MANY_NAMES
     named(cluster, "a")
+    cluster.run(mc.ForgetProducerNames(("b", "unknown"), cluster.state.expiry_now_ms))
+    named(cluster, "c")
+
+
+def test_forgetting_names_spares_those_that_were_used_later(cluster: Cluster) -> None:
+    old_id, _ = named(cluster, "old", 5)
+    named(cluster, "used", 5)
+    pass_days(cluster, 2)
+    until_ms = cluster.state.expiry_now_ms - 1
+    named(cluster, "used", 5)
+    assert [name for name, _, _ in cluster.state.unused_producer_names("", 1)] == ["old"]
+    assert cluster.state.unused_producer_names("u", 1) == []
+    cluster.run(mc.ForgetProducerNames(("used", "old"), until_ms))
+    assert cluster.state.producer_name_count == 1
+    assert cluster.state.batch_epoch_min(old_id) == 0
+    assert named(cluster, "used", 5)[1] == 5
+    assert named(cluster, "old", 0)[0] != old_id
+    too_many = tuple(map(str, range(1001)))
+    assert cluster.code(mc.ForgetProducerNames(too_many, until_ms)) == codes.INVALID_ARGUMENT
 
 
 # -------------------------------------------------------------------------------------------------------------- views

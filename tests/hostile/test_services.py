@@ -59,6 +59,7 @@ async def test_a_hostile_request_is_answered_or_refused_by_name():
             node.placement,
             node.recovery,
             node.health,
+            node.producer_ids,
         )
         by_name = {
             **{name: getattr(node.log, name) for name in queue_requests(topic.topic_id)},

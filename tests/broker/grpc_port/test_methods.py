@@ -193,6 +193,7 @@ def _services(node: Harness) -> Services:
         node.groups_service,
         node.health,
         DataTokens(node.loop),
+        node.producer_ids,
         node.queues,
         QueueBrowseService(queues),
         QueueAdminService(queues),

@@ -80,6 +80,7 @@ ADMIN_CALLS: dict[str, Call] = {
     "resume_schedule": lambda admin: admin.resume_schedule("t", "s"),
     "run_schedule": lambda admin: admin.run_schedule("t", "s"),
     "describe_cluster": lambda admin: admin.describe_cluster(),
+    "forget_producer_names": lambda admin: admin.forget_producer_names(unused_seconds=1),
     "describe_moves": lambda admin: admin.describe_moves(),
     "drain_broker": lambda admin: admin.drain_broker(7),
     "move_partition": lambda admin: admin.move_partition("t", 0, [1]),

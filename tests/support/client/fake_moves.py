@@ -206,6 +206,20 @@ class FakeMovesService:
             self.cluster.queue_changed.notify_all()
         return response
 
+    async def ForgetProducerNames(self, request, context):
+        names = self.cluster.names
+        found = [name for name in sorted(names) if name.startswith(request.prefix)]
+        shown = [pb.ProducerNameView(name=name, epoch=names[name][1], unused_ms=1500) for name in found]
+        for name in () if request.dry_run else found:
+            del names[name]
+        return pb.ForgetProducerNamesResponse(
+            metadata_revision=self.cluster.revision,
+            forgotten_count=len(found),
+            left_count=len(names),
+            limit=100_000,
+            names=shown[: request.names_max],
+        )
+
     async def SetBalancing(self, request, context):
         moves = self.cluster.moves
         for name in ("auto_balance", "moves_max", "bytes_per_second"):

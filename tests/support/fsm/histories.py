@@ -126,6 +126,9 @@ def metadata_command(rng: random.Random, index: int) -> mc.MetadataCommand:
         lambda: mc.InitNamedProducer(
             f"p{rng.randint(1, 4)}", rng.randint(0, 5), rng.randbytes(rng.randint(0, 2)), rng.choice([None, b"", b"\0"])
         ),
+        lambda: mc.ForgetProducerNames(
+            tuple(f"p{number}" for number in range(1, rng.randint(1, 5))), rng.choice([0, 2**60])
+        ),
         lambda: mc.RemoveReplica(rng.randint(0, 8), rng.randint(1, 40)),
         lambda: mc.ReplaceReplica(rng.randint(0, 8), rng.randint(1, 40)),
         lambda: mc.SetReplicas(rng.randint(1, 8), tuple(rng.choices(range(1, 6), k=rng.randint(0, 4))), guard),

@@ -92,6 +92,7 @@ def admin_requests() -> dict[str, list[Message]]:
         "raise_feature_level": [pb.RaiseFeatureLevelRequest(level=99), pb.RaiseFeatureLevelRequest()],
         "drain_node": [pb.DrainBrokerRequest(broker_id=1, dry_run=True), pb.DrainBrokerRequest(broker_id=9, is_ended=True)],
         "rebalance": [pb.RebalanceRequest(dry_run=True, leaders_only=True), pb.RebalanceRequest()],
+        "forget_names": [pb.ForgetProducerNamesRequest(prefix="spark-", unused_ms=5, dry_run=True, names_max=3)],
         "set_balancing": [pb.SetBalancingRequest(auto_balance=False, moves_max=3, bytes_per_second=7)],
         "describe_moves": [pb.DescribeMovesRequest()],
         "move_partition": [pb.MovePartitionRequest(topic="flights", partition=0, broker_ids=[1], dry_run=True)],

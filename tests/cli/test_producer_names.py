@@ -1,0 +1,28 @@
+"""`raftmq cluster forget-names` against fake brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.cli.cluster_commands import ClusterCommands
+
+
+@pytest.fixture
+def commands(monkeypatch: pytest.MonkeyPatch) -> Iterator[ClusterCommands]:
+    running = ClusterCommands.start_cluster(monkeypatch)
+    running.cluster.names.update({f"spark/{number}": (number, 3, b"") for number in range(12)})
+    yield running
+    running.close()
+
+
+def test_unused_names_are_shown_and_removed(commands: ClusterCommands) -> None:
+    lines = commands.text("cluster", "forget-names", "--dry-run").splitlines()
+    assert lines[0] == "spark/0  epoch 3, unused for 2s"
+    assert lines[-2:] == ["... and 2 more", "12 names would be removed, 12 of at most 100000 in use"]
+    assert commands.text("cluster", "forget-names", "--prefix", "spark/1", "--yes") == (
+        "3 names removed, 9 of at most 100000 in use\n"
+    )
+    answer = commands.answer("cluster", "forget-names", "--unused-for", "2d", "--yes")
+    assert (answer["count"], answer["left_count"], answer["dry_run"]) == (9, 0, False)
