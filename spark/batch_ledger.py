@@ -39,6 +39,7 @@ import json
 from base64 import b64decode, b64encode
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from typing import Final, NamedTuple
 
 from raftmq.spark.row_sorter import COUNT_BYTES, ROWS_DIGEST_BYTES
@@ -52,6 +53,7 @@ ROUNDS_MAX: Final = (1 << ROUND_BITS) - 1
 """A task begins a round only after a failure, and Spark gives up after a few."""
 BATCH_EPOCH_MAX: Final = (1 << (64 - ROUND_BITS)) - 1
 _ATTEMPT_BYTES: Final = 8
+_TARGET_BYTES: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,15 @@ class WriteIdentity:
     """Number of the batch within the query."""
     attempt: int
     """Microseconds since 1970 by the clock of the driver that began this run of the batch. A later run has a larger number."""
+
+    @staticmethod
+    def of(name: str, topic: str | None, epoch: int, attempt: int) -> WriteIdentity:
+        """Identify a batch of a query, or of a writer, for one topic. None: the topics are in a column.
+
+        A query whose checkpoint was copied for another topic, and two sinks of one `foreachBatch`, write independently.
+        """
+        target = blake2b((topic or "").encode(), digest_size=_TARGET_BYTES).hexdigest()
+        return WriteIdentity(f"{name}/{target}", epoch, attempt)
 
     @property
     def ledger_name(self) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from raftmq.client.base import settings
 from raftmq.client.codec.batch import encode_body
-from raftmq.spark.sink_columns import unpack_headers
+from raftmq.spark.sink_columns import NO_TIME, unpack_headers
 
 if TYPE_CHECKING:
     from raftmq.spark.partition_writer import Identity
@@ -17,8 +17,18 @@ if TYPE_CHECKING:
 class LogBatches:
     """Make the batches of one task for log topics."""
 
-    def __init__(self, codec: int, records_max: int, timestamp_ms: int | None) -> None:
-        """Take the maximum number of records of a batch. `timestamp_ms` is the time of every record. None: each row has its own."""
+    def __init__(
+        self, codec: int, records_max: int, timestamp_ms: int | None, no_time_ms: Callable[[], int] = lambda: 0
+    ) -> None:
+        """Create the batches of one task.
+
+        Args:
+            codec: Codec number of the batch header.
+            records_max: Maximum number of records of a batch.
+            timestamp_ms: The time of every record. None: each row has its own.
+            no_time_ms: Returns the time of rows without one.
+        """
+        self._no_time_ms = no_time_ms
         self._codec = codec
         self._records_max = records_max
         self._timestamp_ms = timestamp_ms
@@ -44,8 +54,12 @@ class LogBatches:
         body = encode_body(
             values if all(has_values) else [v if has else None for has, v in zip(has_values, values, strict=True)],
             None if not any(has_keys) else [k if has else None for has, k in zip(has_keys, keys, strict=True)],
-            list(timestamps) if self._timestamp_ms is None else self._timestamp_ms,
+            self._times(timestamps) if self._timestamp_ms is None else self._timestamp_ms,
             list(map(unpack_headers, headers)) if any(headers) else None,
             self._codec,
         )
         return body.seal(identity.producer_id, identity.epoch, first_sequence)
+
+    def _times(self, timestamps: tuple[int, ...]) -> list[int]:
+        no_time_ms = self._no_time_ms()
+        return [no_time_ms if time_ms == NO_TIME else time_ms for time_ms in timestamps]

@@ -11,12 +11,14 @@ from collections.abc import Mapping
 from raftmq.client.connection.leader_calls import EARLIEST_TIME
 from raftmq.errors import NotReadyError, UnknownPartitionError, UnknownTopicError
 from raftmq.spark.cluster import ClusterView, TopicView
-from raftmq.spark.errors import RaftMQSparkWarning, RecordsLostError
+from raftmq.spark.errors import InvalidOptionError, RaftMQSparkWarning, RecordsLostError
 from raftmq.spark.offsets import Position
 from raftmq.spark.planning import OffsetRange
 from raftmq.spark.source_options import Named, Subscription
 from raftmq.types import TopicPartition
 
+NAMED_MAX = 5
+"""Partitions that an error names."""
 LOOKS_MAX = 3
 """How often a topic may vanish between two requests about it before that is an error."""
 
@@ -93,6 +95,21 @@ def plan_ranges(view: ClusterView, start: Position, end: Position, *, fail_on_da
         if begin < stop:
             ranges.append(OffsetRange(topic, topic_id, partition, begin, stop))
     return ranges
+
+
+def refuse_reversed(start: Position, end: Position) -> None:
+    """Refuse a batch read that ends before it starts. Raises `InvalidOptionError`, which names the first few partitions."""
+    reversed_ = [
+        f"{topic}/{partition} from {begin} to {stop}"
+        for topic, known in end.topics.items()
+        for partition, stop in known.offsets.items()
+        if (begin := start.get(topic, known.topic_id, partition)) is not None and begin > stop
+    ]
+    if reversed_:
+        raise InvalidOptionError(
+            f"the read ends before it starts: {', '.join(reversed_[:NAMED_MAX])}; check the starting and ending options, and whether"
+            " records up to the end were deleted"
+        )
 
 
 def _wanted(start: Position, end: Position) -> list[tuple[str, int, int, int | None, int]]:

@@ -80,13 +80,14 @@ class BatchReader(DataSourceReader):
         """Return the ranges between the two bounds, split to ``minPartitions``. Runs on the driver."""
         from raftmq.spark.bounds import ending_position, existing_topics, starting_position
         from raftmq.spark.cluster import cluster_of
-        from raftmq.spark.range_plan import plan_ranges
+        from raftmq.spark.range_plan import plan_ranges, refuse_reversed
 
         options = self.options
         view = cluster_of(options.client)
         topics = existing_topics(view, options.subscription)
         start = starting_position(view, options, topics)
         end = ending_position(view, options, topics)
+        refuse_reversed(start, end)
         planned = plan_ranges(view, start, end, fail_on_data_loss=options.fail_on_data_loss)
         return [RangePartition(range_) for range_ in split(self.pushed.cut(planned), options.partitions_min)]
 

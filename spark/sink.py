@@ -116,7 +116,7 @@ class BatchWriter(DataSourceArrowWriter):
         if not options.is_exactly_once:
             return None
         if options.writer_name is not None:
-            return WriteIdentity(options.writer_name, options.writer_epoch, self._attempt)
+            return WriteIdentity.of(options.writer_name, options.topic, options.writer_epoch, self._attempt)
         table = change_slots(options, lambda table, now_ms: table.taken(self._write_id, now_ms))
         return table.identity(self._write_id, self._attempt)
 
@@ -155,7 +155,7 @@ class _StreamWriter:
         self._attempt = attempt
 
     def _write(self, chunks_of: ChunksOf) -> WriterCommitMessage:
-        identity = _identity_of_query(self._attempt) if self._options.is_exactly_once else None
+        identity = _identity_of_query(self._options, self._attempt) if self._options.is_exactly_once else None
         return _run(self._options, self._schema, identity, chunks_of)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
@@ -193,13 +193,13 @@ def _arrow_stream_writer() -> Callable[[SinkOptions, StructType, int], DataSourc
 ArrowStreamWriter = _arrow_stream_writer()
 
 
-def _identity_of_query(attempt: int) -> WriteIdentity:
+def _identity_of_query(options: SinkOptions, attempt: int) -> WriteIdentity:
     context = TaskContext.get()
     query_id = context.getLocalProperty(QUERY_ID_PROPERTY) if context is not None else None
     batch_id = context.getLocalProperty(BATCH_ID_PROPERTY) if context is not None else None
     if query_id is None or batch_id is None:
         raise NotInQueryError(f"Spark did not say which batch this is ({QUERY_ID_PROPERTY}, {BATCH_ID_PROPERTY})")
-    return WriteIdentity(query_id, int(batch_id), attempt)
+    return WriteIdentity.of(query_id, options.topic, int(batch_id), attempt)
 
 
 def _run(

@@ -95,6 +95,15 @@ def int_or_0(cell: object) -> int:
     return cell if isinstance(cell, int) else 0
 
 
+NULL_ORDER: Final = -(1 << 63) - 1
+"""The place of a null in the order column: before all numbers, as in Spark's ascending order."""
+
+
+def order_of(cell: object) -> int:
+    """Return the place of a value of the order column, a whole number or a time."""
+    return cell if isinstance(cell, int) else NULL_ORDER
+
+
 def header_of(header: Mapping[str, object]) -> tuple[str, bytes | None]:
     """Return the name and the value of a header. Raises `InvalidSchemaError` when the name is null."""
     name, value = header["key"], header["value"]

@@ -17,7 +17,7 @@ from zlib import crc32
 from raftmq.client.base import settings
 from raftmq.client.producer.partitioner import PARTITIONERS
 from raftmq.errors import UnknownPartitionError
-from raftmq.spark.sink_chunks import Chunk, bytes_of, header_of, int_or_0
+from raftmq.spark.sink_chunks import Chunk, bytes_of, header_of, order_of
 from raftmq.spark.sink_errors import InvalidSchemaError
 from raftmq.spark.sink_fields import (
     BYTES_IN_WORDS,
@@ -43,11 +43,14 @@ SinkRow = tuple[bytes, int, int, bool, bytes, bool, bytes, bytes, int]
 """A row that is sorted by its first `SORTED_PARTS` parts. It is a plain tuple, for speed and for `marshal`.
 
 - topic (UTF-8), partition
-- value of the order column, or 0 without one
+- place in the order column, or 0 without one
 - whether there is a key, the key, whether there is a value, the value
 - headers, packed by `pack_headers`, or empty for none
-- value of the timestamp column in milliseconds, or 0 without one
+- value of the timestamp column in milliseconds, `NO_TIME` for null, or 0 without the column
 """
+
+NO_TIME: Final = -(1 << 63)
+"""The record gets the time at which the batch began, which is the same when the batch runs again."""
 
 SORTED_PARTS: Final = 3
 """Topic, partition and order. Rows that are equal in them keep their order of arrival."""
@@ -190,13 +193,13 @@ class RowBuilder:
             [self._chosen(*cell, partition_count) for cell in zip(has_keys, keys, values, strict=True)]
             if columns.key is not None
             else [crc32(value) % partition_count for value in values],
-            repeat(0) if columns.order is None else map(int_or_0, chunk[columns.order]),
+            repeat(0) if columns.order is None else map(order_of, chunk[columns.order]),
             has_keys,
             keys,
             [cell is not None for cell in cells],
             values,
             repeat(b""),
-            repeat(0) if columns.timestamp is None else map(_millis_or_0, chunk[columns.timestamp]),
+            repeat(0) if columns.timestamp is None else map(_millis, chunk[columns.timestamp]),
             strict=False,  # some are endless
         )
         return list(rows), sum(sizes)
@@ -243,19 +246,19 @@ class RowBuilder:
         row = (
             topic.encode(),
             chosen,
-            int_or_0(order),
+            0 if self._columns.order is None else order_of(order),
             key is not None,
             key_bytes,
             value is not None,
             value_bytes,
             packed,
-            _millis_or_0(time_us),
+            0 if self._columns.timestamp is None else _millis(time_us),
         )
         return row, size
 
 
-def _millis_or_0(time_us: object) -> int:
-    return time_us // 1000 if isinstance(time_us, int) else 0
+def _millis(time_us: object) -> int:
+    return time_us // 1000 if isinstance(time_us, int) else NO_TIME
 
 
 def pack_headers(headers: object) -> bytes:

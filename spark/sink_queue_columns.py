@@ -29,7 +29,7 @@ from raftmq.message_checks import (
 )
 from raftmq.message_headers import encode_headers
 from raftmq.spark.errors import InvalidOptionError
-from raftmq.spark.sink_chunks import Chunk, bytes_of, header_of, int_or_0
+from raftmq.spark.sink_chunks import Chunk, bytes_of, header_of, int_or_0, order_of
 from raftmq.spark.sink_columns import find_order
 from raftmq.spark.sink_errors import InvalidSchemaError
 from raftmq.spark.sink_fields import (
@@ -54,7 +54,7 @@ QueueRow = tuple[bytes, int, int, bytes, bytes, bytes, int, int, bytes, bytes]
 """A row that is sorted by its parts in this order. It is a plain tuple, for speed and for `marshal`.
 
 - topic (UTF-8), partition
-- value of the order column, or 0 without one
+- place in the order column, or 0 without one
 - key, id and tenant, each empty for none
 - priority, and the time before which it is not delivered in milliseconds since 1970, or `DUE_NOW`
 - value
@@ -166,7 +166,7 @@ class QueueRowBuilder:
         rows = zip(
             repeat(self._topic.name.encode()),
             self._partitions(keys, ids, values),
-            repeat(0) if columns.order is None else map(int_or_0, chunk[columns.order]),
+            repeat(0) if columns.order is None else map(order_of, chunk[columns.order]),
             keys,
             ids,
             tenants,

@@ -133,10 +133,11 @@ class SinkTask:
                 None,
             )
         timestamp_ms = None if columns.timestamp is not None else time.time_ns() // 1_000_000
+        batches = LogBatches(options.codec, options.batch_records_max, timestamp_ms, lambda: self._no_time_ms)
         return self._write(
             chunks,
             RowBuilder(columns, options, self._partition_count, lambda name: self._topic(name).record_bytes_max),
-            LogBatches(options.codec, options.batch_records_max, timestamp_ms),
+            batches,
             RowSorter(
                 options.sort_memory_bytes,
                 _spill_directory(),
@@ -172,6 +173,11 @@ class SinkTask:
     def _is_replay(self) -> bool:
         return self._identity is not None and self._ledger.first_attempt != self._identity.attempt
 
+    @property
+    def _no_time_ms(self) -> int:
+        """Return the time of rows whose time is null."""
+        return self._ledger.since_ms or time.time_ns() // 1_000_000
+
     def _unwritten(self, identity: WriteIdentity, rows: Iterable[SinkRow]) -> Unwritten:
         """Fence the earlier rounds of this task, and return the rows without those that they have written."""
         options, name, round_ = self._options, identity.task_name(self._task), self._ledger.round_of(self._task)
@@ -186,7 +192,7 @@ class SinkTask:
             has_timestamps=isinstance(self._columns, SinkColumns) and self._columns.timestamp is not None,
             timeout_ms=options.client.request_timeout_ms,
         )
-        return Unwritten(rows, lambda topic, partition: written.count(self._topic(topic), partition))
+        return Unwritten(rows, self._no_time_ms, lambda topic, partition: written.count(self._topic(topic), partition))
 
     # ------------------------------------------------------------------------------------------------------------ topics
 

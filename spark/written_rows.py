@@ -23,7 +23,7 @@ from raftmq.client.connection.leader_calls import EARLIEST_TIME, LATEST_TIME
 from raftmq.spark.errors import RaftMQSparkWarning
 from raftmq.spark.planning import OffsetRange
 from raftmq.spark.range_fetch import fetch_range
-from raftmq.spark.sink_columns import pack_pairs
+from raftmq.spark.sink_columns import NO_TIME, pack_pairs
 from raftmq.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -110,9 +110,12 @@ class WrittenRows:
 class Unwritten:
     """Iterate over sorted rows without those that were written before."""
 
-    def __init__(self, rows: Iterable[SinkRow], written_of: Callable[[str, int], Counter[bytes]]) -> None:
-        """Take the rows, and a function that returns the rows written to a partition of a topic."""
+    def __init__(
+        self, rows: Iterable[SinkRow], no_time_ms: int, written_of: Callable[[str, int], Counter[bytes]]
+    ) -> None:
+        """Take the rows, the time of rows without one, and a function that returns the rows written to a partition of a topic."""
         self._rows = rows
+        self._no_time_ms = no_time_ms
         self._written_of = written_of
         self.skipped: Counter[str] = Counter()
         """Number of rows left out so far, by topic."""
@@ -130,7 +133,7 @@ class Unwritten:
             if not written:
                 yield row
                 continue
-            content = hash_of(row)
+            content = hash_of(row, self._no_time_ms)
             if written[content] > 0:
                 written[content] -= 1
                 if not written[content]:
@@ -150,9 +153,9 @@ class Unwritten:
             )
 
 
-def hash_of(row: SinkRow) -> bytes:
+def hash_of(row: SinkRow, no_time_ms: int) -> bytes:
     """Return a hash of the parts of a row that the record has."""
-    return _hash(row[3:])
+    return _hash(row[3:] if row[8] != NO_TIME else (*row[3:8], no_time_ms))
 
 
 def _hash(content: tuple[bool, bytes, bool, bytes, bytes, int]) -> bytes:

@@ -1,11 +1,12 @@
 """List, read and write small files in a folder on any file system that Spark writes to, through Hadoop's own classes.
 
-Must not be used for data, which Spark writes itself. Invariant: an existing file is complete. It is written under another name, which
-begins with a dot so that Spark's readers skip it, and then renamed.
+Must not be used for data, which Spark writes itself. Invariants: an existing file is complete, and a file that is replaced always exists. A
+file is written under another name, which begins with a dot so that Spark's readers skip it, and then renamed over the existing one.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -20,11 +21,15 @@ class Folder:
         jvm: Any = spark._jvm
         if jvm is None:
             raise RuntimeError("jobs need a session with a JVM of its own, not Spark Connect")
-        self._path_of = jvm.org.apache.hadoop.fs.Path
+        self._hadoop = jvm.org.apache.hadoop
+        self._gateway: Any = spark.sparkContext._gateway
+        self._path_of = self._hadoop.fs.Path
         self._io = jvm.org.apache.commons.io.IOUtils
         self._path = self._path_of(path)
         session: Any = spark._jsparkSession
         self._files = self._path.getFileSystem(session.sessionState().newHadoopConf())
+
+        self._is_local = self._files.getScheme() == "file"
 
     def names(self) -> list[str]:
         """Return the sorted names of files and folders in the folder, without hidden ones. Empty if it does not exist."""
@@ -55,11 +60,24 @@ class Folder:
             stream.write(bytearray(text.encode()))
         finally:
             stream.close()
-        target = self._path_of(self._path, name)
-        if self._files.exists(target):
-            self._files.delete(target, False)
-        if not self._files.rename(hidden, target):
-            raise OSError(f"{target} could not be written")
+        self._rename(hidden.getName(), name)
+
+    def _rename(self, source_name: str, target_name: str) -> None:
+        """Rename a file over another one, in one step on file systems that can."""
+        source, target = self._path_of(self._path, source_name), self._path_of(self._path, target_name)
+        if self._is_local:
+            # Hadoop's class for local files deletes the target first, and keeps checksums in files beside them
+            local = [Path(path.toUri().getPath()) for path in (source, target)]
+            for path in local:
+                path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+            local[0].replace(local[1])
+            return
+        rename: Any = getattr(self._hadoop.fs, "Options$Rename")
+        options = self._gateway.new_array(rename, 1)
+        options[0] = rename.OVERWRITE
+        self._hadoop.fs.FileContext.getFileContext(self._files.getUri(), self._files.getConf()).rename(
+            source, target, options
+        )
 
     def delete(self, name: str) -> None:
         """Delete a file, or a folder with its contents. No effect if it does not exist."""

@@ -71,6 +71,14 @@ def enter(stamps: Stamps, attempt: int, task: int, rows: object) -> BatchLedger:
     return stamps.run(enter_batch(identity, task, digest(rows), stamps.run(open_batch(identity, {}))))
 
 
+def test_the_names_of_a_writer_for_two_topics_differ_and_are_short_enough():
+    longest = "w" * 200
+    one, other = (WriteIdentity.of(longest, topic, 2**56 - 1, 1) for topic in ("t" * 249, None))
+    assert one.name != other.name
+    assert len(one.task_name(TASKS_MAX - 1)) <= 249
+    assert one.name_epoch(ROUNDS_MAX) == 2**64 - 1
+
+
 def test_in_the_first_run_no_task_waits():
     stamps = Stamps()
     for task in (3, 0, 3):

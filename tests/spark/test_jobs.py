@@ -22,6 +22,7 @@ from raftmq.spark.errors import InvalidOptionError
 from raftmq.spark.jobs import main
 from raftmq.spark.jobs.archive import ArchiveSettings, archive, compact
 from raftmq.spark.jobs.audit import AuditSettings, audit
+from raftmq.spark.jobs.folder import Folder
 from raftmq.spark.jobs.manifest import Manifest, read_archive
 from raftmq.spark.jobs.mirror import MirrorSettings, mirror
 from raftmq.spark.jobs.replay import DONE, ReplaySettings, replay
@@ -181,6 +182,25 @@ def test_a_topic_whose_name_is_a_number_is_archived_under_its_name(
         ]
     finally:
         admin.delete_topic("0042")
+
+
+def test_a_small_file_that_is_replaced_always_exists(spark: Spark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A driver that died between deleting and renaming left a replay without its progress."""
+    folder, file = Folder(spark, str(tmp_path)), tmp_path / "done.json"
+    folder.write("done.json", "0")
+    (tmp_path / ".done.json.crc").write_bytes(b"crc\0 of an earlier version")
+    missing = []
+    rename = Folder._rename
+    monkeypatch.setattr(Folder, "_rename", lambda *given: (missing.append(not file.exists()), rename(*given))[1])
+    for number in range(3):
+        folder.write("done.json", str(number))
+        assert folder.read("done.json") == str(number)
+        assert folder.names() == ["done.json"]
+    assert missing == [False] * 3
+    folder._is_local = False
+    folder.write("other.json", "0")
+    folder.write("other.json", "1")
+    assert (folder.read("other.json"), folder.names()) == ("1", ["done.json", "other.json"])
 
 
 def test_a_job_that_is_asked_to_stop_cancels_what_spark_is_doing(spark: Spark):

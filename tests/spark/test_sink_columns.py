@@ -23,7 +23,7 @@ from raftmq.client.producer.partitioner import murmur2_partition
 from raftmq.errors import RecordTooLargeError, UnknownPartitionError
 from raftmq.spark.errors import InvalidOptionError
 from raftmq.spark.sink_chunks import chunks_of_batches, chunks_of_rows
-from raftmq.spark.sink_columns import RowBuilder, SinkColumns, check_schema, pack_headers, unpack_headers
+from raftmq.spark.sink_columns import NO_TIME, RowBuilder, SinkColumns, check_schema, pack_headers, unpack_headers
 from raftmq.spark.sink_errors import InvalidSchemaError
 from raftmq.spark.sink_fields import HEADERS_TYPE, TIMES, WHOLE
 from raftmq.spark.sink_options import SinkOptions, read_sink_options
@@ -179,7 +179,7 @@ def test_rows_and_arrow_batches_give_the_same_records():
         for number, cell in enumerate(cells)
     ]
     assert [row for chunk in chunks_of_rows(spark_rows, columns) for row in builder.rows(chunk)[0]] == expected
-    assert {row[8] for row in expected} == {0, 1_700_000_000_123}
+    assert {row[8] for row in expected} == {NO_TIME, 0, 1_700_000_000_123}
 
 
 def test_packed_headers_unpack_to_the_same_headers():
@@ -196,3 +196,10 @@ def test_the_names_of_types_equal_those_of_spark():
     assert ArrayType(pair).simpleString() == HEADERS_TYPE
     assert {kind().simpleString() for kind in (ByteType, ShortType, IntegerType, LongType)} == WHOLE
     assert {kind().simpleString() for kind in (TimestampType, TimestampNTZType)} == TIMES
+
+
+def test_a_column_offset_orders_the_rows_unless_another_one_is_named():
+    ddl = "value string, offset bigint, n int"
+    assert columns_of(ddl, options(topic="t")).order == 1
+    assert columns_of(ddl, options(topic="t", orderColumn="n")).order == 2
+    assert columns_of("value string, offset string", options(topic="t")).order is None

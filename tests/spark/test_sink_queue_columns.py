@@ -15,7 +15,7 @@ from raftmq.errors import RecordTooLargeError
 from raftmq.message_checks import HEADERS_BYTES_MAX, TIME_MAX_MS
 from raftmq.message_headers import decode_headers
 from raftmq.spark.errors import InvalidOptionError
-from raftmq.spark.sink_chunks import chunks_of_batches, chunks_of_rows
+from raftmq.spark.sink_chunks import NULL_ORDER, chunks_of_batches, chunks_of_rows
 from raftmq.spark.sink_errors import InvalidSchemaError
 from raftmq.spark.sink_options import read_sink_options
 from raftmq.spark.sink_queue_columns import DUE_NOW, QueueColumns, QueueRow, QueueRowBuilder, check_queue_schema
@@ -112,7 +112,7 @@ def test_a_row_has_all_fields_of_its_message() -> None:
     )
     assert full[2:9] == (7, b"k", b"i", b"acme.eu", -5, round(due.timestamp() * 1000), b"v")
     assert decode_headers(full[9]) == (("h", b"1"), ("", None))
-    assert plain[2:] == (0, b"", b"", b"", 0, DUE_NOW, b"v", b"")
+    assert plain[2:] == (NULL_ORDER, b"", b"", b"", 0, DUE_NOW, b"v", b"")
     assert {row[0] for row in (full, plain)} == {b"q"}
 
 

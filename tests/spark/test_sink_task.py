@@ -134,6 +134,38 @@ def test_rows_are_in_the_order_of_their_column_however_they_came(servers, option
     assert SinkTask(options, by_offset, identity, 0).run([columns]).rows == {options.topic: 40}
 
 
+def test_a_null_order_comes_first_and_a_null_time_is_that_of_the_batch(servers, options):
+    columns = replace(KEYED, order=2, timestamp=3, width=4)
+    chunk = [[b"k"] * 4, [b"a", b"b", b"c", b"d"], [5, None, -3, None], [7_000, None, 1_700_000_000_000_000, -2_000]]
+    identity = WriteIdentity(name(), 0, 1)
+    before = time.time_ns() // 1_000_000
+    SinkTask(options, columns, identity, 0).run([chunk])
+    records = read_all(servers, str(options.topic))
+    assert [record.value for record in records] == [b"b", b"d", b"c", b"a"]
+    assert before - 10_000 < records[0].timestamp < before + 10_000
+    assert [record.timestamp for record in records[1:]] == [-2, 1_700_000_000_000, 7]
+
+
+def test_a_null_time_is_recognized_when_a_task_comes_back_in_another_order(servers, options):
+    columns = replace(KEYED, timestamp=2, width=3)
+    identity = WriteIdentity(name(), 0, 1)
+    chunk = [[b"%d" % n for n in range(300)], [b"v"] * 300, [None, 5_000] * 150]
+    small = made_options(servers, str(options.topic), batchRecords="1")
+    run_until(small, identity, 0, chunk, sent=64, columns=columns)
+    assert 0 < len(read_all(servers, str(options.topic))) < 300
+    SinkTask(options, columns, identity, 0).run([[column[150:] + column[:150] for column in chunk]])
+    assert len(read_all(servers, str(options.topic))) == 300
+
+
+def test_two_sinks_of_one_batch_write_to_two_topics_under_one_name(servers, topic):
+    writer = name()
+    for target in (topic(), topic()):
+        found = made_options(servers, target)
+        for attempt in (1, 2):
+            run(found, WriteIdentity.of(writer, target, 4, attempt), 0, [target.encode()])
+        check_once(servers, found, [target.encode()])
+
+
 class DiedError(Exception):
     """The driver and its tasks died."""
 

@@ -11,6 +11,7 @@ from raftmq.errors import NotReadyError, UnknownPartitionError, UnknownTopicErro
 from raftmq.spark.errors import InvalidOptionError, RaftMQSparkWarning, RecordsLostError
 from raftmq.spark.offsets import Position, TopicOffsets, position_from_json
 from raftmq.spark.planning import OffsetRange
+from raftmq.spark.range_plan import refuse_reversed
 from raftmq.spark.source_options import SourceOptions, read_source_options
 from raftmq.spark.stream_plan import UNLIMITED, Limits, StreamPlan, check_blind_cap
 
@@ -386,3 +387,11 @@ def test_a_cap_without_admission_control_needs_a_second_option() -> None:
     for name in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger"):
         with pytest.raises(InvalidOptionError, match="allowCapWithoutAdmissionControl"):
             check_blind_cap(replace(options(**{name: "5"})))
+
+
+def test_a_batch_read_that_ends_before_it_starts_is_refused() -> None:
+    """Its rows were left out in silence."""
+    start = position(t={0: 5, 1: 2}, u={0: 0})
+    refuse_reversed(start, position(t={0: 5, 1: 9}, u={0: 0}))
+    with pytest.raises(InvalidOptionError, match="t/0 from 5 to 4"):
+        refuse_reversed(start, position(t={0: 4, 1: 9}, u={0: 0}))
