@@ -20,7 +20,7 @@ _SHOWN_MAX = 10
 
 @reported
 def forget_names(
-    prefix: Annotated[str, typer.Option("--prefix", help="Only names that begin with this text.")] = "",
+    prefix: Annotated[str, typer.Option("--prefix", metavar="TEXT", help="Only names that begin with this text.")] = "",
     unused_for: Annotated[
         float,
         typer.Option(
