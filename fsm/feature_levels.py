@@ -36,7 +36,7 @@ METADATA_LEVELS: Final[Mapping[type[mc.MetadataCommand], int]] = {
     mc.DeleteTopic: 1,
     mc.AllocateProducerIds: 1,
     mc.InitNamedProducer: 1,
-    mc.ForgetProducerNames: 4,
+    mc.ForgetProducerNames: 5,
     mc.RemoveReplica: 1,
     mc.ReplaceReplica: 1,
     mc.SetReplicas: 1,
