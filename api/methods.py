@@ -153,4 +153,3 @@ FORGET_PRODUCER_NAMES: Final = _unary(pb.ForgetProducerNamesRequest, pb.ForgetPr
 SET_BALANCING: Final = _unary(pb.SetBalancingRequest, pb.SetBalancingResponse)
 LIST_LOST_PARTITIONS: Final = _unary(pb.ListLostPartitionsRequest, pb.ListLostPartitionsResponse)
 RECOVER_PARTITION: Final = _unary(pb.RecoverPartitionRequest, pb.RecoverPartitionResponse)
-REGISTER_BROKER: Final = _unary(pb.RegisterBrokerRequest, pb.RegisterBrokerResponse)

@@ -146,7 +146,7 @@ class LocalCluster:
         # All brokers start together. A member of the cluster serves when a majority of members runs, and a joining one asks until the first
         # one serves.
         first = ids[0]
-        join = ("--join", self._seen_address(first, self._brokers[first].client_address))
+        join = ("--join", self._seen_address(first, self._brokers[first].peer_address))
         for broker_id, broker in self._brokers.items():
             self._launch(
                 broker, *(() if broker_id in known else join if known or broker_id > first else ("--bootstrap",))
@@ -312,7 +312,7 @@ class LocalCluster:
         if has_data:
             self._launch(broker)  # without a flag: a broker that belongs to a cluster knows it
         else:
-            others = [other.client_address for other in self._brokers.values() if other is not broker]
+            others = [other.peer_address for other in self._brokers.values() if other is not broker]
             self._launch(broker, "--join", ",".join(others))
         if wait:
             broker.wait_ready(self._timeout_seconds)
@@ -337,7 +337,7 @@ class LocalCluster:
         self._last_id = broker_id = max(self._last_id, *self._brokers) + 1
         broker = BrokerProcess(broker_id, directory, self._command)
         broker.addresses = self._ports.hold(numbered(broker_id, self._first_port))
-        others = [other.client_address for other in self._brokers.values() if other.is_running]
+        others = [other.peer_address for other in self._brokers.values() if other.is_running]
         self._brokers[broker_id] = broker
         self._launch(broker, "--join", ",".join(others))
         broker.wait_ready(self._timeout_seconds)

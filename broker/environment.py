@@ -13,7 +13,6 @@ import uuid
 from collections.abc import Callable
 from typing import Final, NoReturn
 
-import grpc.aio
 import structlog
 from raftmq.broker.base.clock import Clock, WallClock
 from raftmq.broker.base.config import BrokerConfig
@@ -119,10 +118,6 @@ class NodeEnvironment:
     def http_server(self, host: MetricsHost) -> HttpServer:
         """Create the port for metrics and health."""
         return HttpServer(host)
-
-    def open_channel(self, address: str) -> grpc.aio.Channel:
-        """Create a channel to another node's client port. Called for each registration."""
-        return grpc.aio.insecure_channel(address)
 
     def new_uuid(self) -> str:
         """Return a new unique id. Called whenever one is needed."""

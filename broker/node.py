@@ -180,7 +180,7 @@ class Node:
             self.registry,
             self.limits.partitions_max,
             self._feature_level,
-            self._parts.open_channel,
+            self.transport.visit,
         )
         self._bootstrap = ClusterBootstrap(
             self.config,

@@ -61,7 +61,7 @@ def config_group() -> None:
     "start",
     epilog=examples(
         "raftmq broker start --bootstrap --data-dir /var/lib/raftmq",
-        "raftmq broker start --join 10.0.0.1:9400 --data-dir /var/lib/raftmq",
+        "raftmq broker start --join 10.0.0.1:9401 --data-dir /var/lib/raftmq",
         "raftmq broker start --config /etc/raftmq.toml --set log_level=debug",
     ),
 )
@@ -87,7 +87,7 @@ def start(
     join: Annotated[
         str | None,
         typer.Option(
-            "--join", metavar="HOST:PORT[,HOST:PORT...]", help="Join the cluster of these brokers (client addresses)."
+            "--join", metavar="HOST:PORT[,HOST:PORT...]", help="Join the cluster of these brokers (peer addresses)."
         ),
     ] = None,
     listen: Annotated[
@@ -179,7 +179,7 @@ def start(
     is_new = not any((directory / name).exists() for name in ("node.mdb", "groups"))
     if is_new and not (loaded.config.bootstrap or loaded.config.join):
         raise typer.BadParameter(
-            f"{directory} belongs to no cluster: give --bootstrap to form a new cluster, or --join HOST:PORT to join one. If this broker's "
+            f"{directory} belongs to no cluster: give --bootstrap to form a new cluster, or --join HOST:PORT, the peer address of a broker, to join one. If this broker's "
             "disk was replaced, give --join and its previous --broker-id"
         )
 

@@ -94,7 +94,7 @@ def rejoin(
 ) -> None:
     """Let a stopped broker leave its old cluster, so that it can join the recovered one with its partitions' data.
 
-    Start it afterwards with --join and an address of the recovered broker. Its own metadata is given up.
+    Start it afterwards with --join and the peer address of the recovered broker. Its own metadata is given up.
     """
     found = _read(data_dir)
     if not unsafe:
@@ -162,9 +162,13 @@ def _print(found: StoredMetadata, output: Output, result: str) -> None:
     if result == "recovered":
         print(f"broker {found.broker_id} is the only metadata voter of the new cluster {found.cluster_id}: start it")
         others = brokers(found.other_brokers)
-        print(f"on the brokers that survive ({others or 'none'}): raftmq recover rejoin, then start with --join")
+        print(
+            f"on the brokers that survive ({others or 'none'}): raftmq recover rejoin, then start with --join and the peer address of this one"
+        )
     elif result == "left":
-        print(f"broker {found.broker_id} left cluster {found.cluster_id}: start it with --join")
+        print(
+            f"broker {found.broker_id} left cluster {found.cluster_id}: start it with --join and the peer address of a broker"
+        )
     else:
         for line in _lines(found):
             print(line)

@@ -35,7 +35,7 @@ Command = Any  # typer has its own copy of click, earlier versions use the real 
 EXAMPLE = (
     'data_dir = "/var/lib/raftmq"',
     'listen = "127.0.0.1:9400"',
-    'join = "127.0.0.1:9410,127.0.0.1:9420"',
+    'join = "127.0.0.1:9411,127.0.0.1:9421"',
     'host = "one"',
 )
 LEVELS = ("debug", "info", "warning", "error", "critical", "exception")

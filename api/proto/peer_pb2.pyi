@@ -119,3 +119,61 @@ class WriteOffsetsResponse(_message.Message):
     partitions: _containers.RepeatedCompositeFieldContainer[_queue_pb2.PartitionResetResult]
     forgotten: int
     def __init__(self, partitions: _Optional[_Iterable[_Union[_queue_pb2.PartitionResetResult, _Mapping]]] = ..., forgotten: _Optional[int] = ...) -> None: ...
+
+class RegisterBrokerRequest(_message.Message):
+    __slots__ = ("uuid", "broker_id", "client_address", "peer_address", "http_address", "host", "rack", "version", "feature_level_max", "cluster_id", "damaged_metadata_replica_id", "replaces_lost", "partitions_max", "boot", "lineage")
+    UUID_FIELD_NUMBER: _ClassVar[int]
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    PEER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    HTTP_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    RACK_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    FEATURE_LEVEL_MAX_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    DAMAGED_METADATA_REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
+    REPLACES_LOST_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_MAX_FIELD_NUMBER: _ClassVar[int]
+    BOOT_FIELD_NUMBER: _ClassVar[int]
+    LINEAGE_FIELD_NUMBER: _ClassVar[int]
+    uuid: str
+    broker_id: int
+    client_address: str
+    peer_address: str
+    http_address: str
+    host: str
+    rack: str
+    version: str
+    feature_level_max: int
+    cluster_id: str
+    damaged_metadata_replica_id: int
+    replaces_lost: bool
+    partitions_max: int
+    boot: int
+    lineage: bytes
+    def __init__(self, uuid: _Optional[str] = ..., broker_id: _Optional[int] = ..., client_address: _Optional[str] = ..., peer_address: _Optional[str] = ..., http_address: _Optional[str] = ..., host: _Optional[str] = ..., rack: _Optional[str] = ..., version: _Optional[str] = ..., feature_level_max: _Optional[int] = ..., cluster_id: _Optional[str] = ..., damaged_metadata_replica_id: _Optional[int] = ..., replaces_lost: bool = ..., partitions_max: _Optional[int] = ..., boot: _Optional[int] = ..., lineage: _Optional[bytes] = ...) -> None: ...
+
+class RegisterBrokerResponse(_message.Message):
+    __slots__ = ("cluster_id", "broker_id", "metadata_replica_id", "metadata_revision", "brokers", "metadata_replicas")
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    METADATA_REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    BROKERS_FIELD_NUMBER: _ClassVar[int]
+    METADATA_REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    cluster_id: str
+    broker_id: int
+    metadata_replica_id: int
+    metadata_revision: int
+    brokers: _containers.RepeatedCompositeFieldContainer[_queue_pb2.Broker]
+    metadata_replicas: _containers.RepeatedCompositeFieldContainer[MetadataReplica]
+    def __init__(self, cluster_id: _Optional[str] = ..., broker_id: _Optional[int] = ..., metadata_replica_id: _Optional[int] = ..., metadata_revision: _Optional[int] = ..., brokers: _Optional[_Iterable[_Union[_queue_pb2.Broker, _Mapping]]] = ..., metadata_replicas: _Optional[_Iterable[_Union[MetadataReplica, _Mapping]]] = ...) -> None: ...
+
+class MetadataReplica(_message.Message):
+    __slots__ = ("replica_id", "broker_id")
+    REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    replica_id: int
+    broker_id: int
+    def __init__(self, replica_id: _Optional[int] = ..., broker_id: _Optional[int] = ...) -> None: ...

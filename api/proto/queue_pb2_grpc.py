@@ -1809,11 +1809,6 @@ class AdminStub(object):
                 request_serializer=raftmq_dot_proto_dot_queue__pb2.RecoverPartitionRequest.SerializeToString,
                 response_deserializer=raftmq_dot_proto_dot_queue__pb2.RecoverPartitionResponse.FromString,
                 _registered_method=True)
-        self.RegisterBroker = channel.unary_unary(
-                '/raftmq.v1.Admin/RegisterBroker',
-                request_serializer=raftmq_dot_proto_dot_queue__pb2.RegisterBrokerRequest.SerializeToString,
-                response_deserializer=raftmq_dot_proto_dot_queue__pb2.RegisterBrokerResponse.FromString,
-                _registered_method=True)
 
 
 class AdminServicer(object):
@@ -1947,13 +1942,6 @@ class AdminServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def RegisterBroker(self, request, context):
-        """From a broker to any formed broker (which asks the metadata leader): it joins, or announces its addresses.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -2051,11 +2039,6 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.RecoverPartition,
                     request_deserializer=raftmq_dot_proto_dot_queue__pb2.RecoverPartitionRequest.FromString,
                     response_serializer=raftmq_dot_proto_dot_queue__pb2.RecoverPartitionResponse.SerializeToString,
-            ),
-            'RegisterBroker': grpc.unary_unary_rpc_method_handler(
-                    servicer.RegisterBroker,
-                    request_deserializer=raftmq_dot_proto_dot_queue__pb2.RegisterBrokerRequest.FromString,
-                    response_serializer=raftmq_dot_proto_dot_queue__pb2.RegisterBrokerResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -2573,33 +2556,6 @@ class Admin(object):
             '/raftmq.v1.Admin/RecoverPartition',
             raftmq_dot_proto_dot_queue__pb2.RecoverPartitionRequest.SerializeToString,
             raftmq_dot_proto_dot_queue__pb2.RecoverPartitionResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def RegisterBroker(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/raftmq.v1.Admin/RegisterBroker',
-            raftmq_dot_proto_dot_queue__pb2.RegisterBrokerRequest.SerializeToString,
-            raftmq_dot_proto_dot_queue__pb2.RegisterBrokerResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -111,7 +111,7 @@ class BrokerConfig:
     join: tuple[str, ...] = _key(
         (),
         parse_addresses,
-        "client addresses of brokers of the cluster to join. With bootstrap: of brokers that may already have formed it",
+        "peer addresses of brokers of the cluster to join. With bootstrap: of brokers that may already have formed it",
     )
     cluster_id: str = _key(
         "", parse_text, "id of the only cluster that this broker may belong to. That cluster is never formed again"

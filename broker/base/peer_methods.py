@@ -31,6 +31,7 @@ def _unary(request_type: type[RequestT], response_type: type[ResponseT]) -> Unar
     return method
 
 
+REGISTER_BROKER: Final = _unary(peer_pb.RegisterBrokerRequest, peer_pb.RegisterBrokerResponse)
 REPORT_DAMAGE: Final = _unary(peer_pb.ReportDamageRequest, peer_pb.ReportDamageResponse)
 REPORT_REPLICAS: Final = _unary(peer_pb.ReportReplicasRequest, peer_pb.ReportReplicasResponse)
 DESCRIBE_PARTITIONS: Final = _unary(peer_pb.DescribePartitionsRequest, peer_pb.DescribePartitionsResponse)

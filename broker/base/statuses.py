@@ -1,6 +1,6 @@
 """Convert error codes to gRPC statuses, for clients that do not know `ErrorDetail`. The SDK reads the `ErrorDetail`.
 
-A joining broker distinguishes refusals from failures by the status: INVALID_ARGUMENT, ALREADY_EXISTS, PERMISSION_DENIED and
+A joining broker distinguishes refusals from failures by the status of their code: INVALID_ARGUMENT, ALREADY_EXISTS, PERMISSION_DENIED and
 FAILED_PRECONDITION are final, all others may pass.
 """
 

@@ -23,6 +23,7 @@ from raftmq.broker.replica.initial_state import founder_state, joiner_state
 from raftmq.errors import InvariantError
 from raftmq.fsm.metadata_commands import InitializeCluster, Rejected
 from raftmq.fsm.node_lineage import Boot
+from raftmq.proto import peer_pb2 as peer_pb
 from raftmq.proto import queue_pb2 as pb
 from raftmq.raft.membership import Membership
 from raftmq.storage.errors import DamagedReplicaError, MissingReplicaError
@@ -35,7 +36,7 @@ log = structlog.get_logger(__name__)
 
 _FIRST_REPLICA = ReplicaId(1)
 """The metadata replica of the node that forms the cluster."""
-_REJOIN = "start with --join HOST:PORT of a broker of that cluster, and with the --broker-id that this broker had if its disk was replaced"
+_REJOIN = "start with --join HOST:PORT, the peer address of a broker of that cluster, and with the --broker-id that this broker had if its disk was replaced"
 
 
 class ClusterBootstrap:
@@ -136,7 +137,7 @@ class ClusterBootstrap:
             raise RequestError(
                 pb.NOT_FORMED,
                 f"data directory {self._config.data_dir} belongs to no cluster: start with --bootstrap to form one, once, or "
-                "--join HOST:PORT to join one. If this broker's disk was replaced, add the --broker-id that it had to --join",
+                "--join HOST:PORT (the peer address of a broker) to join one. If this broker's disk was replaced, add the --broker-id that it had to --join",
             )
         if not self._registry.uuid:
             # the requested id is not the node's before the cluster confirms it: a refused one may be corrected
@@ -146,7 +147,7 @@ class ClusterBootstrap:
         await self._start_as_learner(answer)
         log.info("cluster_joined", cluster_id=answer.cluster_id, broker_id=answer.broker_id)
 
-    async def _start_as_learner(self, answer: pb.RegisterBrokerResponse) -> None:
+    async def _start_as_learner(self, answer: peer_pb.RegisterBrokerResponse) -> None:
         """Create the metadata replica that the cluster has assigned to this node. It waits for its first snapshot."""
         key = ReplicaKey(METADATA_GROUP_ID, ReplicaId(answer.metadata_replica_id))
         if not self._registry.has_replica(key):
@@ -217,7 +218,7 @@ class ClusterBootstrap:
             raise RequestError(
                 pb.REPLICA_QUARANTINED,
                 f"the metadata replica in {self._config.data_dir} cannot be used ({reason}) and no other broker is known "
-                "that could replace it: name one with --join, or restore the directory",
+                "that could replace it: name the peer address of one with --join, or restore the directory",
             )
         answer = await self.seeds.register(seeds, damaged_metadata_replica=damaged.replica_id)
         await self._start_as_learner(answer)
@@ -270,7 +271,7 @@ class ClusterBootstrap:
                 raise refused(result)
             return
         me = self._registry.node_id
-        known = [n.client_address for n in replica.state_machine.nodes() if n.node_id != me and n.state != "removed"]
+        known = [n.peer_address for n in replica.state_machine.nodes() if n.node_id != me and n.state != "removed"]
         seeds = dict.fromkeys((*known, *self._config.join))  # all known ones may have moved
         if seeds:
             await self.seeds.register_once(tuple(seeds))

@@ -68,7 +68,7 @@ class PeerDirectory:
         nodes = [n for n in replica.state_machine.nodes() if n.state in ("active", "draining")]
         if nodes:
             self.learn({NodeId(n.node_id): n.peer_address for n in nodes})
-            seeds = [n.client_address for n in nodes if n.node_id != self._registry.node_id]
+            seeds = [n.peer_address for n in nodes if n.node_id != self._registry.node_id]
             self._in_background(self._registry.set_seeds, seeds)
 
     def learn(self, addresses: dict[NodeId, str]) -> None:

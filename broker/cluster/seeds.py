@@ -1,24 +1,26 @@
 """Ask the brokers at known addresses which cluster they belong to, and to admit this node.
 
-A node that is no member yet has no peer connections: it is a client of their gRPC ports.
+A node that is no member yet has no peers: it visits their peer ports.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, cast
+from typing import Final
 
-import grpc.aio
+import grpc
 import structlog
 from raftmq.broker.base.config import BrokerConfig
 from raftmq.broker.base.log_throttle import LogThrottle
-from raftmq.broker.base.request_error import RequestError
-from raftmq.broker.base.statuses import detail_of
+from raftmq.broker.base.peer_methods import REGISTER_BROKER
+from raftmq.broker.base.request_error import RequestError, parsed
+from raftmq.broker.base.statuses import status_of
 from raftmq.broker.cluster.peer_directory import NodeAddresses
+from raftmq.broker.peers.visits import NoPeerPortError, Visit
 from raftmq.fsm.metadata_commands import RegisterNode
+from raftmq.proto import peer_pb2 as peer_pb
 from raftmq.proto import queue_pb2 as pb
-from raftmq.proto import queue_pb2_grpc as pb_grpc
 from raftmq.storage.registry import Registry
 
 log = structlog.get_logger(__name__)
@@ -34,6 +36,8 @@ _DEFINITE_REFUSALS: Final = (
     grpc.StatusCode.PERMISSION_DENIED,
     grpc.StatusCode.FAILED_PRECONDITION,
 )
+_SILENCE_CODES: Final = (pb.NO_LEADER, pb.REQUEST_TIMED_OUT)
+"""Codes without a statement of the seed: it could not be reached, or did not answer."""
 
 
 class Seeds:
@@ -47,10 +51,10 @@ class Seeds:
         registry: Registry,
         partitions_max: int,
         feature_level: int,
-        open_channel: Callable[[str], grpc.aio.Channel],
+        visit: Callable[[str, float], Visit],
     ) -> None:
-        """Take the bound `addresses` of this node, `partitions_max`, the number of replicas that it can host, and the highest
-        `feature_level` that its program knows.
+        """Take the bound `addresses` of this node, `partitions_max`, the number of replicas that it can host, the highest
+        `feature_level` that its program knows, and `visit`, which opens a connection to a peer address until a deadline.
         """
         self._config = config
         self._version = version
@@ -58,7 +62,7 @@ class Seeds:
         self._registry = registry
         self._partitions_max = partitions_max
         self._feature_level = feature_level
-        self._open_channel = open_channel
+        self._visit = visit
         self._unavailable_throttle = LogThrottle()
         self.postponement = ""
         """The reason why a broker postponed the admission of this node at the last attempt. Empty if none gave a reason."""
@@ -66,37 +70,44 @@ class Seeds:
     # ------------------------------------------------------------------------------------------------ clusters
 
     async def membership_of(self, seed: str) -> str:
-        """Return a text that names a broker's cluster. Empty if the broker is in none or does not answer."""
+        """Return a text that names a broker's cluster. Empty if the broker is in none or does not answer.
+
+        Raises:
+            NoPeerPortError: A port for another purpose is there. A cluster may exist behind it.
+        """
         try:
             cluster_id = await self._ask_cluster_id(seed)
-        except grpc.aio.AioRpcError as error:
-            detail = detail_of(error)
-            if detail is None:
-                log.warning("seed_unavailable", address=seed, reason=error.details())
-            # a member answers NOT_READY, or a similar error, while it has no majority of its cluster
-            return "" if detail is None or detail.code == pb.NOT_FORMED else "a cluster that is not ready"
+        except NoPeerPortError:
+            raise
+        except RequestError as error:
+            return "a cluster of another version" if error.code == pb.UNSUPPORTED_VERSION else ""
         return f"cluster {cluster_id}" if cluster_id else ""
 
     async def cluster_of(self, seed: str) -> str:
         """Return the id of the cluster to which a broker belongs. Empty if it does not answer."""
         try:
             return await self._ask_cluster_id(seed)
-        except grpc.aio.AioRpcError:
+        except RequestError:
             return ""
 
     async def _ask_cluster_id(self, seed: str) -> str:
-        async with self._open_channel(seed) as channel:
-            stub = pb_grpc.AdminStub(channel)  # type: ignore[no-untyped-call]
-            answer = await stub.DescribeCluster(pb.DescribeClusterRequest(), timeout=_CHECK_SECONDS)
-            return str(answer.cluster_id)
+        try:
+            async with self._visit(seed, asyncio.get_running_loop().time() + _CHECK_SECONDS) as visit:
+                return visit.host.cluster_id
+        except RequestError as error:
+            log.warning("seed_unavailable", address=seed, reason=str(error))
+            raise
 
     # ------------------------------------------------------------------------------------------------ registering
 
-    async def register(self, seeds: tuple[str, ...], damaged_metadata_replica: int = 0) -> pb.RegisterBrokerResponse:
+    async def register(
+        self, seeds: tuple[str, ...], damaged_metadata_replica: int = 0
+    ) -> peer_pb.RegisterBrokerResponse:
         """Ask the seeds until one admits this node.
 
         Raises:
-            RequestError: A definite refusal of the cluster, or WRONG_CLUSTER when every seed belongs to another one.
+            RequestError: A definite refusal of the cluster. WRONG_CLUSTER or `NoPeerPortError` when every seed belongs to another
+                cluster, or is no peer port.
         """
         pause = RETRY_SECONDS / 2
         while True:
@@ -107,40 +118,49 @@ class Seeds:
 
     async def register_once(
         self, seeds: tuple[str, ...], damaged_metadata_replica: int = 0
-    ) -> pb.RegisterBrokerResponse | None:
+    ) -> peer_pb.RegisterBrokerResponse | None:
         """Ask one seed after another. Return None if none of them could answer now. Raises as `register`.
 
-        A seed of another cluster refuses only for that cluster: it may be at the old address of a broker of this one.
+        A seed of another cluster refuses only for that cluster: it may be at the old address of a broker of this one. So may a port for
+        another purpose.
         """
         request = self._request(damaged_metadata_replica)
         strangers: list[RequestError] = []
         postponement = ""
         for seed in seeds:
-            async with self._open_channel(seed) as channel:
-                stub = pb_grpc.AdminStub(channel)  # type: ignore[no-untyped-call]
-                try:
-                    answer = await stub.RegisterBroker(request, timeout=_CALL_SECONDS)
-                except grpc.aio.AioRpcError as error:
-                    if error.code() in _DEFINITE_REFUSALS:
-                        refusal = _refusal(seed, error)
-                        if refusal.code != pb.WRONG_CLUSTER:
-                            raise refusal from error
-                        strangers.append(refusal)
-                    elif (detail := detail_of(error)) is not None:
-                        postponement = f"{seed} says: {detail.message}"
-                    if self._unavailable_throttle.is_due((seed, error.details())):
-                        log.warning("seed_unavailable", address=seed, reason=error.details())
-                else:
-                    self.postponement = ""
-                    return cast("pb.RegisterBrokerResponse", answer)
+            try:
+                answer = await self._register_at(seed, request)
+            except RequestError as error:
+                if status_of(error.code) in _DEFINITE_REFUSALS:
+                    if error.code != pb.WRONG_CLUSTER and not isinstance(error, NoPeerPortError):
+                        raise
+                    strangers.append(error)
+                    postponement = str(error)
+                elif error.code not in _SILENCE_CODES:
+                    postponement = f"{seed} says: {error}"
+                if self._unavailable_throttle.is_due((seed, str(error))):
+                    log.warning("seed_unavailable", address=seed, reason=str(error))
+            else:
+                self.postponement = ""
+                return answer
         self.postponement = postponement
         if len(strangers) == len(seeds):
             raise strangers[0]
         return None
 
-    def _request(self, damaged_metadata_replica: int) -> pb.RegisterBrokerRequest:
+    async def _register_at(self, seed: str, request: peer_pb.RegisterBrokerRequest) -> peer_pb.RegisterBrokerResponse:
+        async with self._visit(seed, asyncio.get_running_loop().time() + _CALL_SECONDS) as visit:
+            try:
+                answer = await visit.ask(REGISTER_BROKER.path, request.SerializeToString(deterministic=True))
+            except RequestError as error:
+                if status_of(error.code) in _DEFINITE_REFUSALS:
+                    raise _refusal(seed, error) from error
+                raise
+            return parsed(peer_pb.RegisterBrokerResponse.FromString, answer)
+
+    def _request(self, damaged_metadata_replica: int) -> peer_pb.RegisterBrokerRequest:
         me = self.registration()
-        return pb.RegisterBrokerRequest(
+        return peer_pb.RegisterBrokerRequest(
             uuid=me.uuid,
             broker_id=me.node_id,
             client_address=me.client_address,
@@ -176,14 +196,12 @@ class Seeds:
         )
 
 
-def _refusal(seed: str, error: grpc.aio.AioRpcError) -> RequestError:
+def _refusal(seed: str, error: RequestError) -> RequestError:
     """Return the error for a definite refusal by the cluster, with its remedy."""
-    detail = detail_of(error)
-    if detail is not None and detail.code == pb.BROKER_REMOVED:
+    if error.code == pb.BROKER_REMOVED:
         return RequestError(
             pb.BROKER_REMOVED,
-            f"{seed} permanently refuses this data directory: {detail.message}. Stop this broker; to use the machine again, start "
+            f"{seed} permanently refuses this data directory: {error}. Stop this broker; to use the machine again, start "
             "it on an empty data directory",
         )
-    code = detail.code if detail is not None else pb.INVALID_ARGUMENT
-    return RequestError(code, f"{seed} refused this broker: {error.details()}")
+    return RequestError(error.code, f"{seed} refused this broker: {error}")

@@ -203,5 +203,4 @@ ROWS: Final[tuple[Row, ...]] = (
     ),
     _unary(methods.LIST_LOST_PARTITIONS, _DESCRIBE, _METADATA, lambda of: of.recovery.list_lost_partitions),
     _unary(methods.RECOVER_PARTITION, _ADMIN, _METADATA, lambda of: of.recovery.recover_partition),
-    _unary(methods.REGISTER_BROKER, _ADMIN, _METADATA, lambda of: of.nodes.register_node),
 )

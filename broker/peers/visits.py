@@ -13,8 +13,18 @@ from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.peers.codec import FrameError
 from raftmq.broker.peers.outbound import Outbound, OutboundOwner, connect
 from raftmq.broker.peers.protocol import ForeignProtocolError, Hello
-from raftmq.broker.peers.requests import unreachable
 from raftmq.proto import queue_pb2 as pb
+
+
+class NoPeerPortError(RequestError):
+    """Raised when a port for another purpose is at an address, such as the one for clients. The code is INVALID_ARGUMENT."""
+
+    def __init__(self, address: str, reason: str) -> None:
+        super().__init__(
+            pb.INVALID_ARGUMENT,
+            f"{address} is no peer address of a broker: {reason}. Brokers reach each other at the port of peer_listen, 9401 by default, "
+            "and clients at that of listen, 9400 by default",
+        )
 
 
 class Visit:
@@ -34,8 +44,8 @@ class Visit:
         """Connect.
 
         Raises:
-            RequestError: NO_LEADER if no node answers. UNSUPPORTED_VERSION if it refuses this node's version. INVALID_ARGUMENT if a port
-                for another purpose is at the address, such as the one for clients.
+            RequestError: NO_LEADER if no node answers. UNSUPPORTED_VERSION if it refuses this node's version.
+            NoPeerPortError: A port for another purpose is at the address.
         """
         try:
             async with asyncio.timeout_at(self._deadline):
@@ -43,13 +53,11 @@ class Visit:
         except TimeoutError:
             raise RequestError(pb.NO_LEADER, f"{self._address} does not answer") from None
         except ForeignProtocolError as error:
-            raise RequestError(
-                pb.INVALID_ARGUMENT, f"{self._address} is no peer address of a broker: {error}"
-            ) from None
+            raise NoPeerPortError(self._address, str(error)) from None
         except FrameError as error:
             raise RequestError(pb.UNSUPPORTED_VERSION, f"{self._address}: {error}") from None
         except (OSError, ValueError) as error:  # ValueError: a malformed address, or a name that DNS cannot have
-            raise unreachable(f"{self._address} ({error})") from None
+            raise RequestError(pb.NO_LEADER, f"{self._address} cannot be reached: {error}") from None
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -1,4 +1,4 @@
-"""Serve the Admin RPCs between brokers: registration, reports of damaged replicas, reports of replicas that left their groups.
+"""Answer requests between brokers: registration, reports of damaged replicas, reports of replicas that left their groups.
 
 Changes run on the metadata leader. Invariant: no replica is given up as lost unless a healthy majority remains without it, or an
 operator ordered it.
@@ -37,7 +37,7 @@ _NAMED_MAX = 5
 
 
 class NodesService:
-    """Answers the RPCs between brokers."""
+    """Answers the requests between brokers that change metadata."""
 
     def __init__(self, host: ServiceHost, leader: MetadataLeader) -> None:
         self._host = host
@@ -49,13 +49,15 @@ class NodesService:
 
     # ------------------------------------------------------------------------------------------------ registration
 
-    async def register_node(self, request: pb.RegisterBrokerRequest, call: Call) -> pb.RegisterBrokerResponse:
+    async def register_node(self, request: peer_pb.RegisterBrokerRequest, call: Call) -> peer_pb.RegisterBrokerResponse:
         """Admit a node, update its addresses, or let it replace a node whose disk is lost."""
         self._check_registration(request)
         return await self._register_node(request, call)
 
     @on_metadata_leader
-    async def _register_node(self, request: pb.RegisterBrokerRequest, call: Call) -> pb.RegisterBrokerResponse:
+    async def _register_node(
+        self, request: peer_pb.RegisterBrokerRequest, call: Call
+    ) -> peer_pb.RegisterBrokerResponse:
         if self._metadata.node(self._host.node_id) is None:
             # This node forms the cluster and is not registered yet. A node that was admitted before would not learn its address,
             # would never reach it, and might be given its node id.
@@ -83,19 +85,19 @@ class NodesService:
             call.deadline,
         )
         metadata = self._metadata
-        return pb.RegisterBrokerResponse(
+        return peer_pb.RegisterBrokerResponse(
             cluster_id=self._host.cluster_id,
             broker_id=registered.node_id,
             metadata_replica_id=registered.metadata_replica_id,
             metadata_revision=registered.revision,
             brokers=[node_message(node) for node in metadata.nodes()],
             metadata_replicas=[
-                pb.MetadataReplica(replica_id=replica.replica_id, broker_id=replica.node_id)
+                peer_pb.MetadataReplica(replica_id=replica.replica_id, broker_id=replica.node_id)
                 for replica in metadata.metadata_replicas
             ],
         )
 
-    def _check_registration(self, request: pb.RegisterBrokerRequest) -> None:
+    def _check_registration(self, request: peer_pb.RegisterBrokerRequest) -> None:
         mine = self._host.cluster_id
         if mine and request.cluster_id and request.cluster_id != mine:
             raise RequestError(
@@ -112,7 +114,7 @@ class NodesService:
                 f"a broker's addresses and labels may have at most {NODE_TEXT_CHARACTERS_MAX} characters",
             )
 
-    def _check_directory(self, request: pb.RegisterBrokerRequest) -> None:
+    def _check_directory(self, request: peer_pb.RegisterBrokerRequest) -> None:
         """Refuse a node whose data directory is a copy, before anything about it is recorded.
 
         Raises:
@@ -125,7 +127,7 @@ class NodesService:
         if refusal is not None:
             raise refusal
 
-    def _takes_over(self, request: pb.RegisterBrokerRequest) -> bool:
+    def _takes_over(self, request: peer_pb.RegisterBrokerRequest) -> bool:
         """Return whether an unknown uuid claims the node id of another node, and may have it.
 
         The claim is the operator's, because a node requests an id only if it is configured. It means that the disk of the present holder
@@ -176,7 +178,7 @@ class NodesService:
         more = len(partitions) - len(names)
         return ", ".join(names) + (f" and {more} more" if more else "")
 
-    async def _replace_metadata_replica(self, request: pb.RegisterBrokerRequest, call: Call) -> None:
+    async def _replace_metadata_replica(self, request: peer_pb.RegisterBrokerRequest, call: Call) -> None:
         """Replace a node's metadata replica. No majority is checked: a leader could not answer without one of the other voters."""
         node = self._metadata.node_by_uuid(request.uuid)
         damaged = request.damaged_metadata_replica_id

@@ -338,7 +338,7 @@ class Cluster:
 
     def _config(self, machine: Machine) -> BrokerConfig:
         settings = self.settings
-        others = tuple(m.address for m in self.machines.values() if m is not machine)
+        others = tuple(f"{m.name}:9401" for m in self.machines.values() if m is not machine)
         is_first = machine.number == 1 and not machine.has_new_disk
         make = TightConfig if settings.is_tight else SimConfig
         return make(

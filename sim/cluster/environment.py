@@ -29,7 +29,6 @@ from raftmq.storage.registry import Registry
 from raftmq.storage.snapshot_spool import SnapshotSpools
 from raftmq.storage.writer_threads import Completion, WriterThreads
 
-from sim.cluster.rpc.channel import RpcChannel
 from sim.cluster.rpc.server import RpcServer
 from sim.cluster.world.disk import Disk, SimExecutor, SimLogStore, SimRegistry, SimReserve, SimWriters
 from sim.cluster.world.loop import VirtualLoop
@@ -234,10 +233,6 @@ class SimParts(NodeEnvironment):
     def http_server(self, host: MetricsHost) -> HttpServer:
         """See `NodeEnvironment`."""
         return cast("HttpServer", _Http())
-
-    def open_channel(self, address: str) -> grpc.aio.Channel:
-        """See `NodeEnvironment`."""
-        return cast("grpc.aio.Channel", RpcChannel(self._loop, self._network, address))
 
     def new_uuid(self) -> str:
         """See `NodeEnvironment`."""

@@ -53,7 +53,8 @@ def test_the_first_bootstraps_and_the_others_join_it_each_on_its_own_host() -> N
         lines = [starts(cluster, n)[0] for n in cluster.broker_ids]
         assert "--bootstrap" in lines[0]
         assert "--join" not in lines[0]
-        assert all(f"--join {cluster.address(1)}" in line for line in lines[1:])
+        peer_address = lines[0].partition("--peer-listen ")[2].split()[0]
+        assert all(f"--join {peer_address}" in line for line in lines[1:])
         assert [f"--host local-{n}" in line for n, line in enumerate(lines, 1)] == [True] * 3
         assert cluster.bootstrap_servers == ",".join(cluster.address(n) for n in (1, 2, 3))
         assert "warming up" in cluster.logs(2)

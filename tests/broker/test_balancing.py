@@ -33,7 +33,7 @@ async def serve(nodes: Nodes, name: str, join: tuple[str, ...] = (), **settings:
 
 async def cluster_of(nodes: Nodes, count: int) -> list[Node]:
     first = await serve(nodes, "one")
-    others = [await serve(nodes, name, (first.addresses.client,)) for name in ("two", "three", "four")[: count - 1]]
+    others = [await serve(nodes, name, (first.addresses.peer,)) for name in ("two", "three", "four")[: count - 1]]
     return [first, *others]
 
 
@@ -85,7 +85,7 @@ async def until(condition: Callable[[], bool]) -> None:
 async def test_a_broker_that_joins_fills_up_by_itself(nodes: Nodes) -> None:
     one, *others = await cluster_of(nodes, 3)
     await new_topic(one, 8, 2)
-    fourth = await serve(nodes, "four", (one.addresses.client,))
+    fourth = await serve(nodes, "four", (one.addresses.peer,))
     await until(lambda: counts(fourth) == [4, 4, 4, 4] and is_settled(fourth))
     await until(lambda: are_preferred(fourth))
     assert len(others) == 2
@@ -95,7 +95,7 @@ async def test_a_broker_that_joins_stays_empty_while_balancing_is_paused(nodes: 
     one, two = await cluster_of(nodes, 2)
     await new_topic(one, 4, 1)
     await change(leader([one, two]), SetBalancing(auto_balance=False))
-    third = await serve(nodes, "three", (one.addresses.client,))
+    third = await serve(nodes, "three", (one.addresses.peer,))
     await until(lambda: third.view.stability.is_stable(3))
     await asyncio.sleep(2 * STABLE_SECONDS)
     assert counts(one) == [2, 2, 0]

@@ -75,7 +75,7 @@ async def test_a_program_takes_dead_messages_from_another_topic(nodes: Nodes) ->
 
 async def test_the_successor_of_a_leader_repeats_no_copy(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
     first = await nodes.serve("one", bootstrap=True)
-    running = [first, *[await nodes.serve(name, join=[first.addresses.client]) for name in ("two", "three")]]
+    running = [first, *[await nodes.serve(name, join=[first.addresses.peer]) for name in ("two", "three")]]
     await three_voters(first)
     servers = ",".join(node.addresses.client for node in running)
     await create(servers, replication_factor=3)

@@ -39,7 +39,7 @@ async def upgraded(node: Node, level: int) -> None:
 async def test_the_level_rises_once_the_last_broker_is_upgraded(nodes: Nodes):
     one = await nodes.serve("one", OlderProgram, bootstrap=True)
     assert one.view.metadata.state_machine.feature_level == 1, "the founder's level"
-    two = await nodes.serve("two", join=[one.addresses.client])
+    two = await nodes.serve("two", join=[one.addresses.peer])
     with pytest.raises(UnsupportedVersionError, match=r"broker 1 \(1\): upgrade these brokers first"):
         await raise_level(two)
     await nodes.stop(one)
@@ -51,7 +51,7 @@ async def test_the_level_rises_once_the_last_broker_is_upgraded(nodes: Nodes):
 async def test_an_older_program_falls_silent_and_names_the_remedy(nodes: Nodes):
     one = await nodes.serve("one", bootstrap=True)
     assert one.view.metadata.state_machine.feature_level == FEATURE_LEVEL
-    two = await nodes.serve("two", join=[one.addresses.client])
+    two = await nodes.serve("two", join=[one.addresses.peer])
     await nodes.stop(two)
     older = nodes.begin("two", OlderProgram)
     (why,) = await until(older, Reason.UNSUPPORTED_FORMAT)
@@ -66,7 +66,7 @@ async def test_an_older_program_falls_silent_and_names_the_remedy(nodes: Nodes):
 
 async def test_an_older_program_may_not_join(nodes: Nodes):
     one = await nodes.serve("one", bootstrap=True)
-    refused = await nodes.failure(nodes.begin("two", OlderProgram, join=[one.addresses.client]))
+    refused = await nodes.failure(nodes.begin("two", OlderProgram, join=[one.addresses.peer]))
     assert isinstance(refused, RequestError)
     assert refused.code == pb.UNSUPPORTED_VERSION
     assert "supports only 1: start a newer version of the broker" in str(refused)
@@ -75,7 +75,7 @@ async def test_an_older_program_may_not_join(nodes: Nodes):
 async def test_queue_topics_wait_for_the_last_upgrade_and_the_raised_level(nodes: Nodes):
     """A mixed cluster refuses them and names the remedy. Afterwards they work, and an older program may not join any more."""
     one = await nodes.serve("one", OlderProgram, bootstrap=True)
-    two = await nodes.serve("two", join=[one.addresses.client])
+    two = await nodes.serve("two", join=[one.addresses.peer])
     level = TOPIC_KINDS[QUEUE]
     needed = f"needs feature level {level}, but the cluster is at 1: upgrade every broker, then raise the level"
     async with Admin(bootstrap_servers=two.addresses.client) as admin:
@@ -98,7 +98,7 @@ async def test_queue_topics_wait_for_the_last_upgrade_and_the_raised_level(nodes
         assert message.value == b"work"
         await message.ack()
         assert (await queue.stats()).accepted_total == 1
-    refused = await nodes.failure(nodes.begin("three", OlderProgram, join=[two.addresses.client]))
+    refused = await nodes.failure(nodes.begin("three", OlderProgram, join=[two.addresses.peer]))
     assert isinstance(refused, RequestError)
     assert refused.code == pb.UNSUPPORTED_VERSION
     assert f"the cluster is at feature level {level}" in str(refused)

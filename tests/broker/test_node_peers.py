@@ -8,7 +8,7 @@ from tests.support.broker.whole_nodes import WAIT_SECONDS
 async def test_a_node_that_metadata_does_not_show_is_answered(nodes):
     """It may lead metadata: a node that was cut off during its registration learns of it only by answering it."""
     one = await nodes.serve("one", bootstrap=True)
-    two = await nodes.serve("two", join=[one.addresses.client])
+    two = await nodes.serve("two", join=[one.addresses.peer])
     one.transport.set_peers({})  # as in the metadata of a node that was cut off
     async with asyncio.timeout(WAIT_SECONDS):
         while not one.transport.is_connected(two.view.node_id):

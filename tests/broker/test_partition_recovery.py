@@ -20,7 +20,7 @@ TP = TopicPartition("flights", 0)
 
 async def cluster_of_three(nodes: Nodes) -> list[Node]:
     first = await nodes.serve("one", bootstrap=True, stable_seconds=0.3)
-    join = (first.addresses.client,)
+    join = (first.addresses.peer,)
     others = [await nodes.serve(name, join=join, stable_seconds=0.3) for name in ("two", "three")]
     await three_voters(first)
     return [first, *others]
@@ -137,7 +137,7 @@ async def test_records_that_only_the_lost_replicas_had_are_lost_and_their_reader
     nodes: Nodes,
 ) -> None:
     first = await nodes.serve("1", bootstrap=True, stable_seconds=30.0, metadata_voters=5)
-    join = (first.addresses.client,)
+    join = (first.addresses.peer,)
     running = [first, *[await nodes.serve(n, join=join, stable_seconds=30.0, metadata_voters=5) for n in "2345"]]
     await until(lambda: len(first.view.metadata.core.membership.voters) == 5)
     by_id = {int(node.view.node_id): node for node in running}

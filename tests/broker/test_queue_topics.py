@@ -25,7 +25,7 @@ from tests.support.broker.whole_nodes import Nodes, three_voters
 async def started(nodes: Nodes, *names: str) -> list[Node]:
     """Start brokers as one cluster."""
     first = await nodes.serve(names[0], bootstrap=True)
-    others = [await nodes.serve(name, join=[first.addresses.client]) for name in names[1:]]
+    others = [await nodes.serve(name, join=[first.addresses.peer]) for name in names[1:]]
     return [first, *others]
 
 

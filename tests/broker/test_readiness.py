@@ -22,7 +22,7 @@ async def test_a_node_that_no_cluster_has_admitted_is_joining(nodes):
 
 async def test_a_node_whose_metadata_no_majority_confirmed_is_recovering_and_one_that_loses_it_has_no_leader(nodes):
     first = await nodes.serve("one", bootstrap=True)
-    others = [await nodes.serve(name, join=(first.addresses.client,)) for name in ("two", "three")]
+    others = [await nodes.serve(name, join=(first.addresses.peer,)) for name in ("two", "three")]
     await three_voters(first)
     await until(first)
     for node in others:
@@ -82,11 +82,11 @@ async def test_a_recently_stalled_loop_is_not_ready(nodes):
 
 async def test_a_node_whose_disk_was_replaced_is_refused_permanently(nodes):
     first = await nodes.serve("one", bootstrap=True)
-    second = await nodes.serve("two", join=(first.addresses.client,), broker_id=2)
-    third = await nodes.serve("three", join=(first.addresses.client,), broker_id=3)
+    second = await nodes.serve("two", join=(first.addresses.peer,), broker_id=2)
+    third = await nodes.serve("three", join=(first.addresses.peer,), broker_id=3)
     await three_voters(first)
     await nodes.stop(third)
-    await nodes.serve("other", join=(first.addresses.client,), broker_id=3, replace_lost=True)
+    await nodes.serve("other", join=(first.addresses.peer,), broker_id=3, replace_lost=True)
     removed = nodes.begin("three")
     (reason,) = await until(removed, Reason.REMOVED)
     assert "permanently" in reason.message
@@ -97,13 +97,13 @@ async def test_a_node_whose_disk_was_replaced_is_refused_permanently(nodes):
 
 async def test_a_node_that_waits_to_replace_a_lost_disk_reports_the_reason(nodes):
     first = await nodes.serve("one", bootstrap=True)
-    second = await nodes.serve("two", join=(first.addresses.client,), broker_id=2)
-    third = await nodes.serve("three", join=(first.addresses.client,), broker_id=3)
+    second = await nodes.serve("two", join=(first.addresses.peer,), broker_id=2)
+    third = await nodes.serve("three", join=(first.addresses.peer,), broker_id=3)
     await three_voters(first)
     request = pb.CreateTopicRequest(name="flights", partitions=3, replication_factor=1)
     await first.grpc.admin.create_topic(request, Call(first.loop.time() + 10))
     await nodes.stop(third)
-    waiting = nodes.begin("other", join=(first.addresses.client,), broker_id=3)
+    waiting = nodes.begin("other", join=(first.addresses.peer,), broker_id=3)
     async with asyncio.timeout(WAIT_SECONDS):
         while "majority" not in "".join(one.message for one in waiting.standing.not_ready_reasons()):
             await asyncio.sleep(0.02)
@@ -132,11 +132,11 @@ async def test_a_data_directory_of_another_cluster_than_the_seeds_refuses_to_sta
     first = await nodes.serve("one", bootstrap=True)
     other = await nodes.serve("other", bootstrap=True)
     await nodes.stop(first)
-    failed = nodes.begin("one", join=(NOBODY, other.addresses.client))
+    failed = nodes.begin("one", join=(NOBODY, other.addresses.peer))
     error = await nodes.failure(failed)
     assert error.code == pb.WRONG_CLUSTER
     assert other.view.cluster_id in str(error)
-    assert other.addresses.client in str(error)
+    assert other.addresses.peer in str(error)
 
 
 async def test_seeds_that_cannot_be_reached_do_not_keep_a_node_from_starting(nodes):
@@ -149,10 +149,10 @@ async def test_seeds_that_cannot_be_reached_do_not_keep_a_node_from_starting(nod
 
 async def test_a_seed_of_another_cluster_is_only_a_warning_while_another_seed_is_ours(nodes):
     first = await nodes.serve("one", bootstrap=True)
-    second = await nodes.serve("two", join=(first.addresses.client,))
+    second = await nodes.serve("two", join=(first.addresses.peer,))
     stranger = await nodes.serve("other", bootstrap=True)
     await nodes.stop(second)
-    again = nodes.begin("two", join=(stranger.addresses.client, first.addresses.client))
+    again = nodes.begin("two", join=(stranger.addresses.peer, first.addresses.peer))
     await until(again)
     assert again.view.cluster_id == first.view.cluster_id
 
@@ -160,11 +160,11 @@ async def test_a_seed_of_another_cluster_is_only_a_warning_while_another_seed_is
 async def test_a_stranger_at_a_peers_old_address_does_not_keep_a_moved_node_from_announcing_itself(nodes):
     """Its refusal is permanent, but not on behalf of the cluster. It was asked first each time, and then no other seed was."""
     leader = await nodes.serve("three", bootstrap=True, broker_id=3, metadata_voters=1)
-    gone = await nodes.serve("one", join=(leader.addresses.client,), broker_id=1)
-    moving = await nodes.serve("two", join=(leader.addresses.client,), broker_id=2)
+    gone = await nodes.serve("one", join=(leader.addresses.peer,), broker_id=1)
+    moving = await nodes.serve("two", join=(leader.addresses.peer,), broker_id=2)
     await until(moving)
     await nodes.stop(gone)
-    stranger = await nodes.serve("other", bootstrap=True, listen=gone.addresses.client)
+    stranger = await nodes.serve("other", bootstrap=True, peer_listen=gone.addresses.peer)
     assert stranger.view.cluster_id != leader.view.cluster_id
     await nodes.stop(moving)
     moved = nodes.begin("two", listen="127.0.0.1:0", peer_listen="127.0.0.1:0", http_listen="127.0.0.1:0")

@@ -28,7 +28,7 @@ def copied(nodes: Nodes, name: str, new: str) -> Path:
 
 async def three(nodes: Nodes) -> list[Node]:
     one = await nodes.serve("one", bootstrap=True)
-    others = [await nodes.serve(name, join=[one.addresses.client]) for name in ("two", "three")]
+    others = [await nodes.serve(name, join=[one.addresses.peer]) for name in ("two", "three")]
     await three_voters(one)
     return [one, *others]
 
@@ -114,7 +114,7 @@ async def test_a_second_process_of_a_directory_is_refused_and_the_first_goes_on(
 async def test_a_node_stops_that_sees_a_later_boot_of_itself_in_metadata(nodes):
     """No peer needs to have met the later boot: the entries that the node applies are committed."""
     one = await nodes.serve("one", bootstrap=True)
-    await nodes.serve("two", join=[one.addresses.client])
+    await nodes.serve("two", join=[one.addresses.peer])
     mine = Lineage(one.registry.boot, one.registry.boot_marks)
     later = mine.followed_by(b"next")
     registration = one._bootstrap.seeds.registration()
@@ -127,7 +127,7 @@ async def test_a_node_stops_that_sees_a_later_boot_of_itself_in_metadata(nodes):
 async def test_restarts_and_failed_starts_raise_no_alarm(nodes):
     """Each start counts a boot, even one that ends before any peer hears of it."""
     one = await nodes.serve("one", bootstrap=True)
-    two = await nodes.serve("two", join=[one.addresses.client])
+    two = await nodes.serve("two", join=[one.addresses.peer])
     for _ in range(2):
         await nodes.stop(two)
         for _ in range(3):
@@ -146,7 +146,7 @@ async def test_a_new_disk_takes_the_place_of_a_refused_directory(nodes):
     async with asyncio.timeout(WAIT_SECONDS):
         while one.view.is_connected(original.view.node_id):
             await asyncio.sleep(0.01)
-    replaced = await nodes.serve("new", join=[one.addresses.client, NOBODY], broker_id=int(original.view.node_id))
+    replaced = await nodes.serve("new", join=[one.addresses.peer, NOBODY], broker_id=int(original.view.node_id))
     assert replaced.view.node_id == original.view.node_id
     await until(replaced)
 

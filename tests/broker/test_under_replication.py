@@ -66,8 +66,8 @@ async def test_after_a_lost_connection_a_replica_lags_until_it_answers():
 
 async def three_nodes(nodes: Nodes) -> tuple[Node, Node, Node]:
     first = await nodes.serve("one", bootstrap=True)
-    second = await nodes.serve("two", join=(first.addresses.client,))
-    return first, second, await nodes.serve("three", join=(first.addresses.client,))
+    second = await nodes.serve("two", join=(first.addresses.peer,))
+    return first, second, await nodes.serve("three", join=(first.addresses.peer,))
 
 
 async def new_topic(node: Node) -> list[GroupId]:

@@ -32,7 +32,7 @@ class SetParts(NodeEnvironment):
 async def test_a_leader_with_a_wrong_clock_deletes_nothing_says_so_and_hands_over(nodes, hours):
     """Records are kept for a week. By a clock that is 200 h ahead every record is too old."""
     first = await nodes.serve("one", SetParts, bootstrap=True)
-    others = [await nodes.serve(name, join=(first.addresses.client,)) for name in ("two", "three")]
+    others = [await nodes.serve(name, join=(first.addresses.peer,)) for name in ("two", "three")]
     everyone = [first, *others]
     await three_voters(first)
     async with Admin(bootstrap_servers=first.addresses.client) as admin:

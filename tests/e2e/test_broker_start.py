@@ -150,7 +150,7 @@ def test_joining_another_cluster_with_an_existing_data_directory_names_both_clus
     with start(tmp_path / "b", "--bootstrap") as other:
         assert other.stdout is not None
         ready = json.loads(other.stdout.readline())
-        with start(tmp_path / "a", "--join", ready["client_address"]) as refused:
+        with start(tmp_path / "a", "--join", ready["peer_address"]) as refused:
             _, said = refused.communicate(timeout=40)
         other.kill()
     assert refused.returncode == 4

@@ -95,7 +95,7 @@ def test_a_surviving_broker_joins_the_recovered_cluster_with_its_data(tmp_path: 
         until(lambda: is_ready(cluster, kept))
         left = raftmq(cluster, "recover", "rejoin", str(cluster.data_dir(other)), "--unsafe", "--yes")
         assert left.returncode == 0, left.stderr
-        cluster._launch(cluster._brokers[other], "--join", cluster.address(kept))
+        cluster._launch(cluster._brokers[other], "--join", cluster._brokers[kept].peer_address)
         until(lambda: is_ready(cluster, other))
         until(lambda: raftmq(cluster, "cluster", "recover").returncode == 0)
         assert values(cluster) == [str(number) for number in range(RECORDS)]

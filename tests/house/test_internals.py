@@ -18,6 +18,7 @@ import msgspec
 import pytest
 from crc32c import crc32c
 from raftmq import batch_header, columns, message_block, message_checks, message_headers, queue_batch
+from raftmq.broker.base import peer_methods
 from raftmq.broker.grpc_port.methods import ROWS
 from raftmq.broker.partitions.queue.schedule_plan import ScheduleDefinition
 from raftmq.broker.peers import codec as peer_codec
@@ -567,6 +568,11 @@ def test_requests_between_brokers() -> None:
     assert {row["status"]: int(row["number"]) for row in rows} == {
         status.name: status.value for status in request_frames.ResponseStatus
     }
+
+
+def test_every_request_between_brokers_has_a_row() -> None:
+    rows = table("protocol.md", "Requests between brokers", "request", "asked by", "asked of", "effect", "repeated")
+    assert {row["request"] for row in rows} == {f"`Peers.{method.name}`" for method in peer_methods.PEER_METHODS}
 
 
 def test_the_handshake() -> None:

@@ -24,6 +24,7 @@ from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.peers.codec import FRAME_HEADER, encode_message
 from raftmq.fsm.metadata_commands import AlterTopicConfig, encode_command
 from raftmq.fsm.topic_config import MAX_BATCH_BYTES
+from raftmq.proto import peer_pb2 as peer_pb
 from raftmq.proto import queue_pb2 as pb
 from raftmq.raft.entry import Entry, EntryKind, Proposal
 from raftmq.raft.messages import AppendRequest
@@ -122,7 +123,7 @@ async def test_partitions_beyond_the_setting_are_refused_by_its_name() -> None:
 async def test_placement_uses_each_nodes_own_maximum_not_the_leaders() -> None:
     async with running(Limits(partitions_max=10)) as node:
         for number, takes in ((2, 1), (3, 30)):
-            request = pb.RegisterBrokerRequest(
+            request = peer_pb.RegisterBrokerRequest(
                 uuid=f"uuid-{number}", broker_id=number, client_address=f"a{number}:1", peer_address=f"a{number}:2", host=f"h{number}",
                 version="1", feature_level_max=1, partitions_max=takes,
             )  # fmt: skip

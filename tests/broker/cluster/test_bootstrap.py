@@ -14,8 +14,8 @@ from tests.support.broker.whole_nodes import NOBODY, WAIT_SECONDS, three_voters,
 async def test_bootstrapping_is_refused_when_a_known_broker_is_in_a_cluster(nodes):
     """When the command was repeated on an empty disk it formed a second cluster at the same address, and clients saw either."""
     one = await nodes.serve("one", bootstrap=True)
-    two = await nodes.serve("two", join=[one.addresses.client])
-    again = nodes.begin("again", bootstrap=True, join=[NOBODY, two.addresses.client])
+    two = await nodes.serve("two", join=[one.addresses.peer])
+    again = nodes.begin("again", bootstrap=True, join=[NOBODY, two.addresses.peer])
     refused = await nodes.failure(again)
     assert refused.code == pb.CLUSTER_ALREADY_FORMED
     assert one.view.cluster_id in str(refused)
@@ -26,13 +26,13 @@ async def test_bootstrapping_is_refused_when_a_known_broker_is_in_a_cluster(node
 async def test_bootstrapping_is_refused_when_a_known_broker_waits_for_its_cluster(nodes):
     """The broker has no majority now, so it cannot answer reliably, but it knows that a cluster exists."""
     one = await nodes.serve("one", bootstrap=True)
-    others = [await nodes.serve(name, join=[one.addresses.client]) for name in ("two", "three")]
+    others = [await nodes.serve(name, join=[one.addresses.peer]) for name in ("two", "three")]
     await three_voters(one)
     for node in (one, *others):
         await nodes.stop(node)
     two = nodes.begin("two")
     await until(two, Reason.RECOVERING_METADATA)
-    refused = await nodes.failure(nodes.begin("again", bootstrap=True, join=[two.addresses.client]))
+    refused = await nodes.failure(nodes.begin("again", bootstrap=True, join=[two.addresses.peer]))
     assert refused.code == pb.CLUSTER_ALREADY_FORMED
 
 
@@ -42,17 +42,38 @@ async def test_a_first_broker_forms_a_cluster_beside_brokers_that_are_in_none(no
         while not waiting.addresses.http:  # the port that is bound last
             await asyncio.sleep(0.01)
     await until(waiting, Reason.JOINING)
-    one = await nodes.serve("one", bootstrap=True, join=[waiting.addresses.client, NOBODY])
+    one = await nodes.serve("one", bootstrap=True, join=[waiting.addresses.peer, NOBODY])
     await until(one)
+
+
+async def test_a_client_port_given_for_a_peer_port_is_named_and_nothing_is_formed_or_joined(nodes):
+    """`--join` took client addresses once. A command that is repeated after a disk was lost must not form a second cluster."""
+    one = await nodes.serve("one", bootstrap=True)
+    for name, settings in (("joining", {}), ("forming", {"bootstrap": True})):
+        refused = await nodes.failure(nodes.begin(name, join=[one.addresses.client], **settings))
+        assert refused.code == pb.INVALID_ARGUMENT
+        assert f"{one.addresses.client} is no peer address" in str(refused)
+        assert "9401 by default" in str(refused)
+
+
+async def test_a_port_for_another_purpose_among_the_seeds_is_passed_over_and_named(nodes):
+    one = await nodes.serve("one", bootstrap=True)
+    waiting = nodes.begin("waiting", join=[one.addresses.http, NOBODY])
+    await until(waiting, Reason.JOINING)
+    async with asyncio.timeout(WAIT_SECONDS):
+        while one.addresses.http not in waiting.standing.not_ready_reasons()[0].message:
+            await asyncio.sleep(0.01)
+    two = await nodes.serve("two", join=[one.addresses.client, one.addresses.peer])
+    assert two.view.cluster_id == one.view.cluster_id
 
 
 async def test_a_broker_with_a_cluster_id_neither_forms_nor_joins_another_cluster(nodes):
     one = await nodes.serve("one", bootstrap=True)
     refused = await nodes.failure(nodes.begin("again", bootstrap=True, cluster_id=one.view.cluster_id))
     assert refused.code == pb.CLUSTER_ALREADY_FORMED
-    wrong = await nodes.failure(nodes.begin("wrong", join=[one.addresses.client], cluster_id="another"))
+    wrong = await nodes.failure(nodes.begin("wrong", join=[one.addresses.peer], cluster_id="another"))
     assert wrong.code == pb.WRONG_CLUSTER
-    two = await nodes.serve("two", join=[one.addresses.client], cluster_id=one.view.cluster_id)
+    two = await nodes.serve("two", join=[one.addresses.peer], cluster_id=one.view.cluster_id)
     await nodes.stop(two)
     moved = await nodes.failure(nodes.begin("two", cluster_id="another"))
     assert moved.code == pb.WRONG_CLUSTER
@@ -62,10 +83,10 @@ async def test_a_broker_with_a_cluster_id_neither_forms_nor_joins_another_cluste
 async def test_an_empty_directory_at_a_known_address_is_refused_with_advice_to_replace_the_lost_disk(nodes):
     """Admitted as a new broker, it would exist beside its dead predecessor, with the same host and address."""
     one = await nodes.serve("one", bootstrap=True)
-    two = await nodes.serve("two", join=[one.addresses.client])
+    two = await nodes.serve("two", join=[one.addresses.peer])
     await nodes.stop(two)
     same = {"listen": two.addresses.client, "peer_listen": two.addresses.peer, "http_listen": two.addresses.http}
-    stranger = nodes.begin("empty", join=[one.addresses.client], **same)
+    stranger = nodes.begin("empty", join=[one.addresses.peer], **same)
     refused = await nodes.failure(stranger)
     await nodes.stop(stranger)
     assert refused.code == pb.ADDRESS_TAKEN
@@ -73,7 +94,7 @@ async def test_an_empty_directory_at_a_known_address_is_refused_with_advice_to_r
     async with asyncio.timeout(WAIT_SECONDS):
         while one.view.is_connected(two.view.node_id):
             await asyncio.sleep(0.01)
-    replaced = await nodes.serve("empty", join=[one.addresses.client], broker_id=int(two.view.node_id), **same)
+    replaced = await nodes.serve("empty", join=[one.addresses.peer], broker_id=int(two.view.node_id), **same)
     assert replaced.view.node_id == two.view.node_id
     assert [node.node_id for node in one.view.metadata.state_machine.nodes()] == [
         one.view.node_id,
@@ -84,7 +105,7 @@ async def test_an_empty_directory_at_a_known_address_is_refused_with_advice_to_r
 async def test_two_clusters_at_each_others_addresses_are_reported(nodes):
     """A broker with an empty disk that bootstraps again forms a second cluster, which operators must notice."""
     one = await nodes.serve("one", bootstrap=True)
-    two = await nodes.serve("two", join=[one.addresses.client])
+    two = await nodes.serve("two", join=[one.addresses.peer])
     await nodes.stop(two)
     same = {"listen": two.addresses.client, "peer_listen": two.addresses.peer, "http_listen": two.addresses.http}
     second = await nodes.serve("second", bootstrap=True, **same)

@@ -35,7 +35,7 @@ async def until(condition: Callable[[], bool]) -> None:
 async def stopped_cluster(nodes: Nodes) -> list[Path]:
     """Run three brokers with a topic of ten records on each, stop all, and return their directories."""
     first = await nodes.serve("one", bootstrap=True, stable_seconds=0.3)
-    join = (first.addresses.client,)
+    join = (first.addresses.peer,)
     others = [await nodes.serve(name, join=join, stable_seconds=0.3) for name in ("two", "three")]
     await three_voters(first)
     async with Admin(bootstrap_servers=first.addresses.client) as admin:
@@ -72,7 +72,7 @@ async def test_a_cluster_is_revived_from_one_broker(nodes: Nodes) -> None:
     assert recovered.view.metadata.is_leader
     assert (machine.cluster_id, [node.node_id for node in machine.nodes()]) == (NEW_ID, [1, 2, 3])
     # a broker of the old cluster is kept out
-    stray = nodes.begin("one", join=(recovered.addresses.client,))
+    stray = nodes.begin("one", join=(recovered.addresses.peer,))
     refused = await nodes.failure(stray)
     assert isinstance(refused, RequestError)
     assert refused.code == pb.WRONG_CLUSTER
@@ -80,7 +80,7 @@ async def test_a_cluster_is_revived_from_one_broker(nodes: Nodes) -> None:
     # a survivor joins with the data of its partitions
     left = leave_cluster(two)
     assert (left.broker_id, left.cluster_id) == (2, before.cluster_id)
-    back = await nodes.serve("two", join=(recovered.addresses.client,), stable_seconds=0.3)
+    back = await nodes.serve("two", join=(recovered.addresses.peer,), stable_seconds=0.3)
     assert (back.view.node_id, back.view.cluster_id) == (2, NEW_ID)
     await until(lambda: has_records(recovered, 10) and has_records(back, 10))
     async with Admin(bootstrap_servers=recovered.addresses.client) as admin:
@@ -98,7 +98,7 @@ async def test_a_cluster_is_revived_from_one_broker(nodes: Nodes) -> None:
 async def three_voters_again(nodes: Nodes, directory: Path, recovered: Node) -> None:
     """The last broker joins, too, and votes again."""
     leave_cluster(directory)
-    await nodes.serve(directory.name, join=(recovered.addresses.client,), stable_seconds=0.3)
+    await nodes.serve(directory.name, join=(recovered.addresses.peer,), stable_seconds=0.3)
     await three_voters(recovered)
     assert {recovered.view.metadata.node_of(one) for one in recovered.view.metadata.core.membership.voters} == {1, 2, 3}
 

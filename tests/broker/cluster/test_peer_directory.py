@@ -93,7 +93,7 @@ async def test_the_other_nodes_of_metadata_are_connected_to_and_remembered():
         peers.refresh()
     assert transport.calls == [{2: "node-2:9401", 3: "node-3:9401"}], "once, and without this node"
     assert registry.peers == transport.calls[0]
-    assert registry.seeds == ["node-2:9400", "node-3:9400"]
+    assert registry.seeds == ["node-2:9401", "node-3:9401"]
     assert publisher.peers == (2, 3)
     assert not peers.is_any_connected()
     transport.connected.add(3)

@@ -28,7 +28,7 @@ from raftmq.broker.services.queue.partitions import QueuePartitions
 from raftmq.broker.services.queue.schedules import QueueScheduleService
 from raftmq.call_metadata import STATUS_DETAILS_KEY
 from raftmq.message_checks import MESSAGE_BYTES_MAX
-from raftmq.methods import METHODS, Method, UnaryMethod
+from raftmq.methods import METHODS, UnaryMethod
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import METADATA_GROUP_ID, NodeId
 
@@ -171,12 +171,6 @@ async def test_a_broker_does_not_serve_a_method_without_a_row(monkeypatch):
     assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
-def _request(method: Method[Any, Any]) -> object:
-    if method is methods.REGISTER_BROKER:
-        return pb.RegisterBrokerRequest(uuid="u", client_address="node-3:9400", peer_address="node-3:9401")
-    return method.request_type()
-
-
 def _services(node: Harness) -> Services:
     queues = QueuePartitions(node, node.partitions)
     return Services(
@@ -210,6 +204,6 @@ async def test_only_calls_for_the_metadata_leader_are_forwarded(row: Row):
         node.lose_leadership(METADATA_GROUP_ID, to=NodeId(2))
         with contextlib.suppress(RequestError, TimeoutError):
             async with asyncio.timeout(0.2):
-                await row.service(_services(node))(_request(row.method), node.call(0.1))
+                await row.service(_services(node))(row.method.request_type(), node.call(0.1))
         passed_on = [path for _, path, _ in node.forwarder.calls]
         assert passed_on == ([row.method.path] if row.answered_by is AnsweredBy.METADATA_LEADER else [])

@@ -85,7 +85,7 @@ async def append(topic: pb.Topic, number: int, *nodes: Node) -> Node:
 
 async def test_commits_elections_and_peers_are_counted(nodes):
     first = await nodes.serve("one", bootstrap=True)
-    second = await nodes.serve("two", join=(first.addresses.client,))
+    second = await nodes.serve("two", join=(first.addresses.peer,))
     create = pb.CreateTopicRequest(name="flights", replication_factor=2)
     topic = (await first.grpc.admin.create_topic(create, Call(first.loop.time() + 10))).topic
     for number in range(5):
@@ -115,7 +115,7 @@ async def test_commits_elections_and_peers_are_counted(nodes):
 async def test_a_partition_whose_leader_died_without_a_majority_is_reported(nodes):
     """No broker claims a higher term then. The dead leader stays the best hint, but must not be reported as a leader."""
     first = await nodes.serve("one", bootstrap=True)
-    second = await nodes.serve("two", join=(first.addresses.client,))
+    second = await nodes.serve("two", join=(first.addresses.peer,))
     create = pb.CreateTopicRequest(name="flights", partitions=2, replication_factor=2)
     topic = (await first.grpc.admin.create_topic(create, Call(first.loop.time() + 10))).topic
     led_by_second = [

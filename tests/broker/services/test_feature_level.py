@@ -7,6 +7,7 @@ from raftmq.broker.base.request_error import RETRIABLE_CODES, RequestError
 from raftmq.fsm import feature_levels
 from raftmq.fsm import metadata_commands as mc
 from raftmq.fsm.metadata_commands import RemoveNode
+from raftmq.proto import peer_pb2 as peer_pb
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import METADATA_GROUP_ID, NodeId
 
@@ -72,7 +73,7 @@ async def test_a_broker_below_the_level_is_not_admitted():
     async with running() as node:
         await upgraded(node)
         await raise_level(node)
-        older = pb.RegisterBrokerRequest(
+        older = peer_pb.RegisterBrokerRequest(
             uuid="uuid-9", client_address="a:1", peer_address="a:2", version="1", feature_level_max=1
         )
         with pytest.raises(RequestError, match="supports only 1: start a newer version") as refused:

@@ -20,8 +20,8 @@ async def _refused(awaitable) -> RequestError:
     return caught.value
 
 
-def registration(uuid: str, node_id: int = 0, **fields: object) -> pb.RegisterBrokerRequest:
-    return pb.RegisterBrokerRequest(
+def registration(uuid: str, node_id: int = 0, **fields: object) -> peer_pb.RegisterBrokerRequest:
+    return peer_pb.RegisterBrokerRequest(
         uuid=uuid, broker_id=node_id, client_address="a:1", peer_address="a:2", host="h", version="1", feature_level_max=1,
         **fields,
     )  # fmt: skip
@@ -62,7 +62,7 @@ async def three_nodes(node: Harness) -> PartitionView:
 
 async def test_a_node_registers_and_learns_its_peers():
     async with running() as node:
-        request = pb.RegisterBrokerRequest(
+        request = peer_pb.RegisterBrokerRequest(
             uuid="uuid-2", client_address="a:1", peer_address="a:2", host="h", version="1", feature_level_max=1
         )
         answer = await node.nodes.register_node(request, node.call())
@@ -76,15 +76,15 @@ async def test_a_node_registers_and_learns_its_peers():
         assert (again.broker_id, again.metadata_replica_id) == (answer.broker_id, answer.metadata_replica_id)
         request.cluster_id = "another"
         assert (await _refused(node.nodes.register_node(request, node.call()))).code == pb.WRONG_CLUSTER
-        taken = pb.RegisterBrokerRequest(
+        taken = peer_pb.RegisterBrokerRequest(
             uuid="uuid-9", broker_id=1, client_address="a:1", peer_address="a:2", feature_level_max=1
         )
         assert (await _refused(node.nodes.register_node(taken, node.call()))).code == pb.BROKER_ID_TAKEN
-        long = pb.RegisterBrokerRequest(
+        long = peer_pb.RegisterBrokerRequest(
             uuid="uuid-7", client_address="a" * 4000, peer_address="a:2", feature_level_max=1
         )
         assert (await _refused(node.nodes.register_node(long, node.call()))).code == pb.INVALID_ARGUMENT
-        nowhere = pb.RegisterBrokerRequest(uuid="uuid-8", feature_level_max=1)
+        nowhere = peer_pb.RegisterBrokerRequest(uuid="uuid-8", feature_level_max=1)
         assert (await _refused(node.nodes.register_node(nowhere, node.call()))).code == pb.INVALID_ARGUMENT
 
 

@@ -83,7 +83,7 @@ def admin_requests() -> dict[str, list[Message]]:
             peer_pb.DescribePartitionsRequest(partitions=[pb.PartitionId(topic_id=1, partition=n) for n in (0, 7)])
         ],
         "register_node": [
-            pb.RegisterBrokerRequest(
+            peer_pb.RegisterBrokerRequest(
                 uuid="uuid-2", broker_id=2, client_address="h:1", peer_address="h:2", http_address="h:3", host="h", rack="r",
                 version="1", feature_level_max=1, cluster_id="cluster-of-tests",
             )
