@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from raftmq.client.admin.group_admin import OffsetChange as OffsetChange
     from raftmq.client.admin.move_descriptions import BalancingSettings as BalancingSettings
     from raftmq.client.admin.move_descriptions import BrokerDrain as BrokerDrain
+    from raftmq.client.admin.move_descriptions import GivenUpMove as GivenUpMove
     from raftmq.client.admin.move_descriptions import LeaderTransfer as LeaderTransfer
     from raftmq.client.admin.move_descriptions import MovesDescription as MovesDescription
     from raftmq.client.admin.move_descriptions import PartitionMove as PartitionMove
@@ -115,6 +116,7 @@ _HOMES = {
     "BrokerDescription": "raftmq.client.admin.descriptions",
     "BrokerHealth": "raftmq.client.admin.cluster_health",
     "BalancingSettings": "raftmq.client.admin.move_descriptions",
+    "GivenUpMove": "raftmq.client.admin.move_descriptions",
     "BrokerDrain": "raftmq.client.admin.move_descriptions",
     "LeaderTransfer": "raftmq.client.admin.move_descriptions",
     "LostPartition": "raftmq.client.admin.recovery",
@@ -171,6 +173,7 @@ __all__ = [
     "DwellTimes",
     "FailedRecords",
     "ForgottenNames",
+    "GivenUpMove",
     "GroupDescription",
     "GroupListing",
     "GroupMemberDescription",

@@ -41,6 +41,7 @@ METADATA_LEVELS: Final[Mapping[type[mc.MetadataCommand], int]] = {
     mc.ReplaceReplica: 1,
     mc.SetReplicas: 1,
     mc.SetNodeState: 3,
+    mc.RevertReplicas: 5,
     mc.AdmitReplica: 3,
     mc.SetReplicationFactor: 3,
     mc.SetBalancing: 3,
@@ -59,6 +60,9 @@ NEWCOMER_LEVEL: Final = 3
 """From this level on `SetReplicas` marks the replicas that replace none (`ReplicaView.is_newcomer`). Brokers of an earlier level apply
 the same command without the mark, so its effect depends on the cluster's level."""
 
+PIN_LEVEL: Final = 5
+"""From this level on partitions are pinned, and moves that make no progress are given up."""
+
 LOG_LEVELS: Final[Mapping[type[lc.LogPartitionCommand], int]] = {
     lc.OpenPartition: 1,
     lc.CommitOffset: 1,
@@ -69,7 +73,10 @@ LOG_LEVELS: Final[Mapping[type[lc.LogPartitionCommand], int]] = {
 }
 """Every command of a log partition."""
 
-FIELD_LEVELS: Final[Mapping[type, Mapping[str, int]]] = {mc.SetBalancing: {"bytes_per_second": 5}}
+FIELD_LEVELS: Final[Mapping[type, Mapping[str, int]]] = {
+    mc.SetBalancing: {"bytes_per_second": 5},
+    mc.SetReplicas: {"is_pinned": 5},
+}
 """Fields that were added at a later level than their command, by command. A field at its default value is not written.
 """
 

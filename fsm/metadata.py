@@ -42,6 +42,7 @@ from raftmq.fsm.metadata_commands import (
     RemoveNode,
     RemoveReplica,
     ReplaceReplica,
+    RevertReplicas,
     SetBalancing,
     SetMetadataMembership,
     SetNodeState,
@@ -72,7 +73,13 @@ from raftmq.fsm.metadata_nodes import (
 )
 from raftmq.fsm.metadata_producers import allocate_producer_ids, forget_producer_names, init_named_producer
 from raftmq.fsm.metadata_recoveries import recover_metadata, recover_partition
-from raftmq.fsm.metadata_replicas import admit_replica, remove_replica, replace_replica, set_replicas
+from raftmq.fsm.metadata_replicas import (
+    admit_replica,
+    remove_replica,
+    replace_replica,
+    revert_replicas,
+    set_replicas,
+)
 from raftmq.fsm.metadata_tables import METADATA_GROUP, MetadataTables
 from raftmq.fsm.metadata_topics import (
     add_partitions,
@@ -277,6 +284,11 @@ class Metadata:
         found = (self._tables.partition(group_id) for group_id in self._tables.unsettled_groups())
         return tuple(partition for partition in found if partition is not None)
 
+    def given_up_partitions(self) -> tuple[PartitionView, ...]:
+        """Return the partitions whose last move was given up."""
+        found = (self._tables.partition(group_id) for group_id in self._tables.given_up_groups())
+        return tuple(partition for partition in found if partition is not None)
+
     def recovery(self, group_id: int) -> RecoveryView | None:
         """Return the recovery by which a group replaced one without a majority, or None."""
         return self._tables.recovery(group_id)
@@ -413,6 +425,8 @@ def _execute(tables: MetadataTables, command: MetadataCommand, append_time_ms: i
             return replace_replica(tables, command)
         case SetReplicas():
             return set_replicas(tables, command)
+        case RevertReplicas():
+            return revert_replicas(tables, command, append_time_ms)
         case AdmitReplica():
             return admit_replica(tables, command)
         case RecoverPartition():

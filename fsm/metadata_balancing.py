@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
 from raftmq.fsm import codes
 from raftmq.fsm.metadata_commands import Done, Rejected, SetBalancing
 from raftmq.fsm.metadata_tables import MetadataTables
@@ -41,7 +42,17 @@ def set_balancing(tables: MetadataTables, command: SetBalancing) -> Done | Rejec
     if changes:
         tables.update_cluster(**changes)
         tables.note_wish()
+    if command.rebalance == REBALANCE_REPLICAS:
+        _unpin_all(tables)
     return Done(tables.cluster.revision)
+
+
+def _unpin_all(tables: MetadataTables) -> None:
+    """End every pin: the operator wants the cluster's order now, and pins are the operator's own."""
+    for group_id in tables.pinned_groups():
+        partition = tables.partition(group_id)
+        if partition is not None:  # always: the index is derived from the partitions
+            tables.put_partition(msgspec.structs.replace(partition, is_pinned=False, revision=tables.index))
 
 
 def balancing_refusal(command: SetBalancing) -> Rejected | None:

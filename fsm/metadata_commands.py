@@ -212,6 +212,20 @@ class SetReplicas(Command, frozen=True, tag="replicas="):
     group_id: int
     node_ids: tuple[int, ...]
     expected_revision: int
+    is_pinned: bool = False
+    """Whether automatic balancing must leave the replicas there. Level 5."""
+
+
+class RevertReplicas(Command, frozen=True, tag="replicas<"):
+    """Give up a move: replicas that were to leave stay, and those that were to take their seats leave. Level 5.
+
+    Lost replicas, and newcomers that replace none, are not changed. Result: `Done`, also when the partition does not move, or
+    `Rejected`: UNKNOWN_PARTITION, or CONFLICT if the partition changed after `expected_revision`.
+    """
+
+    group_id: int
+    expected_revision: int
+    reason: str
 
 
 class AdmitReplica(Command, frozen=True, tag="replica-votes"):
@@ -389,6 +403,7 @@ MetadataCommand = (
     | RemoveReplica
     | ReplaceReplica
     | SetReplicas
+    | RevertReplicas
     | AdmitReplica
     | RecoverPartition
     | SetReplicationFactor

@@ -13,9 +13,17 @@ from typing import Final
 import msgspec
 from raftmq.fsm import codes
 from raftmq.fsm.feature_levels import NEWCOMER_LEVEL
-from raftmq.fsm.metadata_commands import AdmitReplica, Done, Rejected, RemoveReplica, ReplaceReplica, SetReplicas
+from raftmq.fsm.metadata_commands import (
+    AdmitReplica,
+    Done,
+    Rejected,
+    RemoveReplica,
+    ReplaceReplica,
+    RevertReplicas,
+    SetReplicas,
+)
 from raftmq.fsm.metadata_tables import METADATA_GROUP, MetadataTables
-from raftmq.fsm.metadata_views import PartitionView, ReplicaView
+from raftmq.fsm.metadata_views import GivenUpMove, PartitionView, ReplicaView
 
 REPLICAS_PER_PARTITION_MAX: Final = 9
 """More voters only make commits slower."""
@@ -67,12 +75,12 @@ def set_replicas(tables: MetadataTables, command: SetReplicas) -> Done | Rejecte
     placed = with_replicas(
         partition, command.node_ids, cluster.next_replica_id, marks_newcomers=cluster.feature_level >= NEWCOMER_LEVEL
     )
-    if placed.replicas == partition.replicas:
+    if placed.replicas == partition.replicas and command.is_pinned == partition.is_pinned:
         return Done(cluster.revision)
     added = sum(1 for node_id in command.node_ids if node_id not in kept)
     if added:
         tables.update_cluster(next_replica_id=cluster.next_replica_id + added)
-    tables.put_partition(msgspec.structs.replace(placed, revision=tables.index))
+    tables.put_partition(msgspec.structs.replace(placed, revision=tables.index, is_pinned=command.is_pinned))
     return Done(tables.cluster.revision)
 
 
@@ -111,6 +119,54 @@ def _vacant_seats(partition: PartitionView, dropped: tuple[ReplicaView, ...]) ->
     return list(vacant.items())
 
 
+def revert_replicas(tables: MetadataTables, command: RevertReplicas, now_ms: int) -> Done | Rejected:
+    """Give up a partition's move. The same command again is `Done`.
+
+    Each replica that takes the seat of one that is to leave gives the seat back. At most one replica of a seat votes, so the leader
+    exchanges them in either direction: it removes the learner, or exchanges the voters again. The files of a replica that is to leave are
+    kept until metadata lists it no more, so it still has them.
+    """
+    partition = tables.partition(command.group_id)
+    if partition is None:
+        return Rejected(codes.UNKNOWN_PARTITION, f"there is no group {command.group_id}")
+    if partition.revision > command.expected_revision:
+        return Rejected(codes.CONFLICT, f"the partition changed at {partition.revision}")
+    reverted = without_move(partition)
+    if reverted == partition:
+        return Done(tables.cluster.revision)
+    before = {replica.node_id for replica in reverted.replicas}
+    node_ids = tuple(replica.node_id for replica in partition.replicas if replica.node_id not in before)
+    last = partition.given_up
+    is_repeated = last is not None and not set(last.node_ids).isdisjoint(node_ids)
+    given_up = GivenUpMove(node_ids, now_ms, last.count + 1 if last is not None and is_repeated else 1, command.reason)
+    tables.put_partition(msgspec.structs.replace(reverted, revision=tables.index, given_up=given_up, is_pinned=False))
+    return Done(tables.cluster.revision)
+
+
+def without_move(partition: PartitionView) -> PartitionView:
+    """Return the partition with the replicas that it had before it began to move."""
+    leaving: dict[int, ReplicaView] = {}
+    for replica in partition.retiring:
+        if not replica.is_lost:
+            leaving.setdefault(
+                replica.seat, replica
+            )  # of several in a row, the first one is the voter until it is replaced
+    seats = {replica.seat for replica in partition.replicas if not replica.is_newcomer}.intersection(leaving)
+    given_back = tuple(leaving[seat] for seat in leaving if seat in seats)
+    replicas = tuple(leaving[one.seat] if one.seat in seats else one for one in partition.replicas)
+    dropped = tuple(one for one in partition.replicas if one.seat in seats)
+    retiring = (*(one for one in partition.retiring if one not in given_back), *dropped)
+    return msgspec.structs.replace(partition, replicas=replicas, retiring=retiring)
+
+
+def _without_fulfilled(given_up: GivenUpMove | None, partition: PartitionView) -> GivenUpMove | None:
+    """Forget a move that was given up once a later one has brought a replica to one of its nodes."""
+    if given_up is None or partition.retiring:
+        return given_up
+    is_fulfilled = any(replica.node_id in given_up.node_ids for replica in partition.replicas)
+    return None if is_fulfilled else given_up
+
+
 def admit_replica(tables: MetadataTables, command: AdmitReplica) -> Done | Rejected:
     """Record that a newcomer votes. The same command again is `Done`."""
     partition = tables.partition(command.group_id)
@@ -136,7 +192,9 @@ def remove_replica(tables: MetadataTables, command: RemoveReplica) -> Done | Rej
         return Rejected(codes.CONFLICT, f"replica {command.replica_id} is still desired")
     remaining = tuple(replica for replica in partition.retiring if replica.replica_id != command.replica_id)
     if remaining != partition.retiring:
-        tables.put_partition(msgspec.structs.replace(partition, retiring=remaining, revision=tables.index))
+        changed = msgspec.structs.replace(partition, retiring=remaining, revision=tables.index)
+        given_up = _without_fulfilled(partition.given_up, changed)
+        tables.put_partition(msgspec.structs.replace(changed, given_up=given_up))
     return Done(tables.cluster.revision)
 
 
@@ -177,7 +235,12 @@ def _retire_as_lost(
             next_replica_id += 1
     if next_replica_id != tables.cluster.next_replica_id:
         tables.update_cluster(next_replica_id=next_replica_id)
-    changed = msgspec.structs.replace(partition, replicas=tuple(replicas), retiring=tuple(retiring))
+    changed = msgspec.structs.replace(
+        partition,
+        replicas=tuple(replicas),
+        retiring=tuple(retiring),
+        is_pinned=partition.is_pinned and len(replicas) == len(partition.replicas),
+    )
     if changed != partition:
         tables.put_partition(msgspec.structs.replace(changed, revision=tables.index))
 

@@ -92,6 +92,10 @@ class MetadataTables:
         """Node id → groups with a desired or retiring replica (not lost) on the node."""
         self._unsettled_groups: dict[int, None] = {}
         """Groups with a retiring replica or a newcomer, in the order in which they became so."""
+        self._given_up_groups: dict[int, None] = {}
+        """Groups whose last move was given up, oldest first."""
+        self._pinned_groups: dict[int, None] = {}
+        """Groups whose replicas an operator placed, oldest first."""
         self.layout_version = 0
         """Number of changes of nodes, topics and partitions in this process. A reader uses it to tell whether to look again."""
         self.wishes_version = 0
@@ -146,6 +150,14 @@ class MetadataTables:
     def unsettled_groups(self) -> tuple[int, ...]:
         """Return the groups with a retiring replica or a newcomer: those that move or are rebuilt."""
         return tuple(self._unsettled_groups)
+
+    def given_up_groups(self) -> tuple[int, ...]:
+        """Return the groups whose last move was given up."""
+        return tuple(self._given_up_groups)
+
+    def pinned_groups(self) -> tuple[int, ...]:
+        """Return the groups whose replicas an operator placed."""
+        return tuple(self._pinned_groups)
 
     def replica_node(self, group_id: int, replica_id: int) -> int | None:
         """Return the node that holds a replica, unless the replica is lost."""
@@ -264,6 +276,8 @@ class MetadataTables:
         self._replica_nodes.clear()
         self._groups_by_node.clear()
         self._unsettled_groups.clear()
+        self._given_up_groups.clear()
+        self._pinned_groups.clear()
         self.note_wish()
         for node in self._nodes.by_key.values():
             self._add_node_indexes(node)
@@ -299,6 +313,10 @@ class MetadataTables:
         group_id = partition.group_id
         if partition.is_unsettled:
             self._unsettled_groups[group_id] = None
+        if partition.given_up is not None:
+            self._given_up_groups[group_id] = None
+        if partition.is_pinned:
+            self._pinned_groups[group_id] = None
         for replica in (*partition.replicas, *partition.retiring):
             if not replica.is_lost:
                 self._replica_nodes[group_id, replica.replica_id] = replica.node_id
@@ -306,7 +324,8 @@ class MetadataTables:
 
     def _drop_partition_indexes(self, partition: PartitionView) -> None:
         group_id = partition.group_id
-        self._unsettled_groups.pop(group_id, None)
+        for index in (self._unsettled_groups, self._given_up_groups, self._pinned_groups):
+            index.pop(group_id, None)
         for replica in (*partition.replicas, *partition.retiring):
             if not replica.is_lost:
                 self._replica_nodes.pop((group_id, replica.replica_id), None)

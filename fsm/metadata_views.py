@@ -52,7 +52,19 @@ class ReplicaView(msgspec.Struct, frozen=True, array_like=True):
         return self.inherited_seat or self.replica_id
 
 
-class PartitionView(msgspec.Struct, frozen=True):
+class GivenUpMove(msgspec.Struct, frozen=True, array_like=True):
+    """A move whose new replicas made no progress. The partition has its replicas of before again. Level 5."""
+
+    node_ids: tuple[int, ...]
+    """The nodes that were to get a replica."""
+    at_ms: int
+    """Append time of the command."""
+    count: int
+    """Number of moves to one of these nodes that were given up one after the other."""
+    reason: str
+
+
+class PartitionView(msgspec.Struct, frozen=True, omit_defaults=True):
     """A partition: its group and its replicas."""
 
     topic_id: int
@@ -65,6 +77,10 @@ class PartitionView(msgspec.Struct, frozen=True):
     retiring: tuple[ReplicaView, ...]
     """Replicas that are no longer desired and not yet reported as having left the group."""
     revision: int
+    given_up: GivenUpMove | None = None
+    """The last move that was given up, until a move to one of its nodes succeeds. Level 5."""
+    is_pinned: bool = False
+    """Whether an operator placed the replicas, so that automatic balancing must leave them. It ends when they change otherwise. Level 5."""
 
     @property
     def is_unsettled(self) -> bool:

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from raftmq.proto import queue_pb2 as raftmq_dot_proto_dot_queue__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17raftmq/proto/peer.proto\x12\x0eraftmq.peer.v1\x1a\x18raftmq/proto/queue.proto\"g\n\x13ReportDamageRequest\x12\x11\n\tbroker_id\x18\x01 \x01(\r\x12\x0c\n\x04uuid\x18\x02 \x01(\t\x12/\n\x08replicas\x18\x03 \x03(\x0b\x32\x1d.raftmq.peer.v1.ReplicaReport\"\x16\n\x14ReportDamageResponse\"\xc4\x01\n\x15ReportReplicasRequest\x12\x11\n\tbroker_id\x18\x01 \x01(\r\x12\x0c\n\x04uuid\x18\x02 \x01(\t\x12.\n\x07\x64\x61maged\x18\x03 \x03(\x0b\x32\x1d.raftmq.peer.v1.ReplicaReport\x12+\n\x04left\x18\x04 \x03(\x0b\x32\x1d.raftmq.peer.v1.ReplicaReport\x12-\n\x06joined\x18\x05 \x03(\x0b\x32\x1d.raftmq.peer.v1.ReplicaReport\"E\n\rReplicaReport\x12\x10\n\x08group_id\x18\x01 \x01(\x04\x12\x12\n\nreplica_id\x18\x02 \x01(\x04\x12\x0e\n\x06reason\x18\x03 \x01(\t\"3\n\x16ReportReplicasResponse\x12\x19\n\x11metadata_revision\x18\x01 \x01(\x04\"b\n\x19\x44\x65scribePartitionsRequest\x12\x19\n\x11metadata_revision\x18\x01 \x01(\x04\x12*\n\npartitions\x18\x02 \x03(\x0b\x32\x16.raftmq.v1.PartitionId\"K\n\x1a\x44\x65scribePartitionsResponse\x12-\n\npartitions\x18\x01 \x03(\x0b\x32\x19.raftmq.v1.PartitionState\",\n\x17\x44\x65scribeReplicasRequest\x12\x11\n\tgroup_ids\x18\x01 \x03(\x04\"\xa9\x01\n\x18\x44\x65scribeReplicasResponse\x12\x42\n\x08replicas\x18\x01 \x03(\x0b\x32\x30.raftmq.peer.v1.DescribeReplicasResponse.Replica\x1aI\n\x07Replica\x12\x10\n\x08group_id\x18\x01 \x01(\x04\x12,\n\x07replica\x18\x02 \x01(\x0b\x32\x1b.raftmq.v1.ReplicaKnowledge\"\x17\n\x15\x44\x65scribeBrokerRequest\"x\n\x16\x44\x65scribeBrokerResponse\x12\'\n\x06health\x18\x01 \x01(\x0b\x32\x17.raftmq.v1.BrokerHealth\x12\x15\n\rled_group_ids\x18\x02 \x03(\x04\x12\x1e\n\x16metadata_voters_behind\x18\x03 \x03(\r\"\x95\x01\n\x13WriteOffsetsRequest\x12\x19\n\x11metadata_revision\x18\x01 \x01(\x04\x12\r\n\x05group\x18\x02 \x01(\t\x12\x13\n\x0bowner_epoch\x18\x03 \x01(\x04\x12/\n\x06resets\x18\x04 \x03(\x0b\x32\x1f.raftmq.v1.PartitionOffsetReset\x12\x0e\n\x06\x66orget\x18\x05 \x01(\x08\"^\n\x14WriteOffsetsResponse\x12\x33\n\npartitions\x18\x01 \x03(\x0b\x32\x1f.raftmq.v1.PartitionResetResult\x12\x11\n\tforgotten\x18\x02 \x01(\r\"\xcb\x02\n\x15RegisterBrokerRequest\x12\x0c\n\x04uuid\x18\x01 \x01(\t\x12\x11\n\tbroker_id\x18\x02 \x01(\r\x12\x16\n\x0e\x63lient_address\x18\x03 \x01(\t\x12\x14\n\x0cpeer_address\x18\x04 \x01(\t\x12\x14\n\x0chttp_address\x18\x05 \x01(\t\x12\x0c\n\x04host\x18\x06 \x01(\t\x12\x0c\n\x04rack\x18\x07 \x01(\t\x12\x0f\n\x07version\x18\x08 \x01(\t\x12\x19\n\x11\x66\x65\x61ture_level_max\x18\t \x01(\r\x12\x12\n\ncluster_id\x18\n \x01(\t\x12#\n\x1b\x64\x61maged_metadata_replica_id\x18\x0b \x01(\x04\x12\x15\n\rreplaces_lost\x18\x0c \x01(\x08\x12\x16\n\x0epartitions_max\x18\r \x01(\r\x12\x0c\n\x04\x62oot\x18\x0e \x01(\x04\x12\x0f\n\x07lineage\x18\x0f \x01(\x0c\"\xd7\x01\n\x16RegisterBrokerResponse\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x11\n\tbroker_id\x18\x02 \x01(\r\x12\x1b\n\x13metadata_replica_id\x18\x03 \x01(\x04\x12\x19\n\x11metadata_revision\x18\x04 \x01(\x04\x12\"\n\x07\x62rokers\x18\x05 \x03(\x0b\x32\x11.raftmq.v1.Broker\x12:\n\x11metadata_replicas\x18\x06 \x03(\x0b\x32\x1f.raftmq.peer.v1.MetadataReplica\"8\n\x0fMetadataReplica\x12\x12\n\nreplica_id\x18\x01 \x01(\x04\x12\x11\n\tbroker_id\x18\x02 \x01(\r2\xb4\x05\n\x05Peers\x12Y\n\x0cReportDamage\x12#.raftmq.peer.v1.ReportDamageRequest\x1a$.raftmq.peer.v1.ReportDamageResponse\x12_\n\x0eReportReplicas\x12%.raftmq.peer.v1.ReportReplicasRequest\x1a&.raftmq.peer.v1.ReportReplicasResponse\x12k\n\x12\x44\x65scribePartitions\x12).raftmq.peer.v1.DescribePartitionsRequest\x1a*.raftmq.peer.v1.DescribePartitionsResponse\x12\x65\n\x10\x44\x65scribeReplicas\x12\'.raftmq.peer.v1.DescribeReplicasRequest\x1a(.raftmq.peer.v1.DescribeReplicasResponse\x12_\n\x0e\x44\x65scribeBroker\x12%.raftmq.peer.v1.DescribeBrokerRequest\x1a&.raftmq.peer.v1.DescribeBrokerResponse\x12Y\n\x0cWriteOffsets\x12#.raftmq.peer.v1.WriteOffsetsRequest\x1a$.raftmq.peer.v1.WriteOffsetsResponse\x12_\n\x0eRegisterBroker\x12%.raftmq.peer.v1.RegisterBrokerRequest\x1a&.raftmq.peer.v1.RegisterBrokerResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17raftmq/proto/peer.proto\x12\x0eraftmq.peer.v1\x1a\x18raftmq/proto/queue.proto\"g\n\x13ReportDamageRequest\x12\x11\n\tbroker_id\x18\x01 \x01(\r\x12\x0c\n\x04uuid\x18\x02 \x01(\t\x12/\n\x08replicas\x18\x03 \x03(\x0b\x32\x1d.raftmq.peer.v1.ReplicaReport\"\x16\n\x14ReportDamageResponse\"\xf2\x01\n\x15ReportReplicasRequest\x12\x11\n\tbroker_id\x18\x01 \x01(\r\x12\x0c\n\x04uuid\x18\x02 \x01(\t\x12.\n\x07\x64\x61maged\x18\x03 \x03(\x0b\x32\x1d.raftmq.peer.v1.ReplicaReport\x12+\n\x04left\x18\x04 \x03(\x0b\x32\x1d.raftmq.peer.v1.ReplicaReport\x12-\n\x06joined\x18\x05 \x03(\x0b\x32\x1d.raftmq.peer.v1.ReplicaReport\x12,\n\x05stuck\x18\x06 \x03(\x0b\x32\x1d.raftmq.peer.v1.ReplicaReport\"E\n\rReplicaReport\x12\x10\n\x08group_id\x18\x01 \x01(\x04\x12\x12\n\nreplica_id\x18\x02 \x01(\x04\x12\x0e\n\x06reason\x18\x03 \x01(\t\"3\n\x16ReportReplicasResponse\x12\x19\n\x11metadata_revision\x18\x01 \x01(\x04\"b\n\x19\x44\x65scribePartitionsRequest\x12\x19\n\x11metadata_revision\x18\x01 \x01(\x04\x12*\n\npartitions\x18\x02 \x03(\x0b\x32\x16.raftmq.v1.PartitionId\"K\n\x1a\x44\x65scribePartitionsResponse\x12-\n\npartitions\x18\x01 \x03(\x0b\x32\x19.raftmq.v1.PartitionState\",\n\x17\x44\x65scribeReplicasRequest\x12\x11\n\tgroup_ids\x18\x01 \x03(\x04\"\xa9\x01\n\x18\x44\x65scribeReplicasResponse\x12\x42\n\x08replicas\x18\x01 \x03(\x0b\x32\x30.raftmq.peer.v1.DescribeReplicasResponse.Replica\x1aI\n\x07Replica\x12\x10\n\x08group_id\x18\x01 \x01(\x04\x12,\n\x07replica\x18\x02 \x01(\x0b\x32\x1b.raftmq.v1.ReplicaKnowledge\"\x17\n\x15\x44\x65scribeBrokerRequest\"x\n\x16\x44\x65scribeBrokerResponse\x12\'\n\x06health\x18\x01 \x01(\x0b\x32\x17.raftmq.v1.BrokerHealth\x12\x15\n\rled_group_ids\x18\x02 \x03(\x04\x12\x1e\n\x16metadata_voters_behind\x18\x03 \x03(\r\"\x95\x01\n\x13WriteOffsetsRequest\x12\x19\n\x11metadata_revision\x18\x01 \x01(\x04\x12\r\n\x05group\x18\x02 \x01(\t\x12\x13\n\x0bowner_epoch\x18\x03 \x01(\x04\x12/\n\x06resets\x18\x04 \x03(\x0b\x32\x1f.raftmq.v1.PartitionOffsetReset\x12\x0e\n\x06\x66orget\x18\x05 \x01(\x08\"^\n\x14WriteOffsetsResponse\x12\x33\n\npartitions\x18\x01 \x03(\x0b\x32\x1f.raftmq.v1.PartitionResetResult\x12\x11\n\tforgotten\x18\x02 \x01(\r\"\xcb\x02\n\x15RegisterBrokerRequest\x12\x0c\n\x04uuid\x18\x01 \x01(\t\x12\x11\n\tbroker_id\x18\x02 \x01(\r\x12\x16\n\x0e\x63lient_address\x18\x03 \x01(\t\x12\x14\n\x0cpeer_address\x18\x04 \x01(\t\x12\x14\n\x0chttp_address\x18\x05 \x01(\t\x12\x0c\n\x04host\x18\x06 \x01(\t\x12\x0c\n\x04rack\x18\x07 \x01(\t\x12\x0f\n\x07version\x18\x08 \x01(\t\x12\x19\n\x11\x66\x65\x61ture_level_max\x18\t \x01(\r\x12\x12\n\ncluster_id\x18\n \x01(\t\x12#\n\x1b\x64\x61maged_metadata_replica_id\x18\x0b \x01(\x04\x12\x15\n\rreplaces_lost\x18\x0c \x01(\x08\x12\x16\n\x0epartitions_max\x18\r \x01(\r\x12\x0c\n\x04\x62oot\x18\x0e \x01(\x04\x12\x0f\n\x07lineage\x18\x0f \x01(\x0c\"\xd7\x01\n\x16RegisterBrokerResponse\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x11\n\tbroker_id\x18\x02 \x01(\r\x12\x1b\n\x13metadata_replica_id\x18\x03 \x01(\x04\x12\x19\n\x11metadata_revision\x18\x04 \x01(\x04\x12\"\n\x07\x62rokers\x18\x05 \x03(\x0b\x32\x11.raftmq.v1.Broker\x12:\n\x11metadata_replicas\x18\x06 \x03(\x0b\x32\x1f.raftmq.peer.v1.MetadataReplica\"8\n\x0fMetadataReplica\x12\x12\n\nreplica_id\x18\x01 \x01(\x04\x12\x11\n\tbroker_id\x18\x02 \x01(\r2\xb4\x05\n\x05Peers\x12Y\n\x0cReportDamage\x12#.raftmq.peer.v1.ReportDamageRequest\x1a$.raftmq.peer.v1.ReportDamageResponse\x12_\n\x0eReportReplicas\x12%.raftmq.peer.v1.ReportReplicasRequest\x1a&.raftmq.peer.v1.ReportReplicasResponse\x12k\n\x12\x44\x65scribePartitions\x12).raftmq.peer.v1.DescribePartitionsRequest\x1a*.raftmq.peer.v1.DescribePartitionsResponse\x12\x65\n\x10\x44\x65scribeReplicas\x12\'.raftmq.peer.v1.DescribeReplicasRequest\x1a(.raftmq.peer.v1.DescribeReplicasResponse\x12_\n\x0e\x44\x65scribeBroker\x12%.raftmq.peer.v1.DescribeBrokerRequest\x1a&.raftmq.peer.v1.DescribeBrokerResponse\x12Y\n\x0cWriteOffsets\x12#.raftmq.peer.v1.WriteOffsetsRequest\x1a$.raftmq.peer.v1.WriteOffsetsResponse\x12_\n\x0eRegisterBroker\x12%.raftmq.peer.v1.RegisterBrokerRequest\x1a&.raftmq.peer.v1.RegisterBrokerResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,35 +37,35 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REPORTDAMAGERESPONSE']._serialized_start=174
   _globals['_REPORTDAMAGERESPONSE']._serialized_end=196
   _globals['_REPORTREPLICASREQUEST']._serialized_start=199
-  _globals['_REPORTREPLICASREQUEST']._serialized_end=395
-  _globals['_REPLICAREPORT']._serialized_start=397
-  _globals['_REPLICAREPORT']._serialized_end=466
-  _globals['_REPORTREPLICASRESPONSE']._serialized_start=468
-  _globals['_REPORTREPLICASRESPONSE']._serialized_end=519
-  _globals['_DESCRIBEPARTITIONSREQUEST']._serialized_start=521
-  _globals['_DESCRIBEPARTITIONSREQUEST']._serialized_end=619
-  _globals['_DESCRIBEPARTITIONSRESPONSE']._serialized_start=621
-  _globals['_DESCRIBEPARTITIONSRESPONSE']._serialized_end=696
-  _globals['_DESCRIBEREPLICASREQUEST']._serialized_start=698
-  _globals['_DESCRIBEREPLICASREQUEST']._serialized_end=742
-  _globals['_DESCRIBEREPLICASRESPONSE']._serialized_start=745
-  _globals['_DESCRIBEREPLICASRESPONSE']._serialized_end=914
-  _globals['_DESCRIBEREPLICASRESPONSE_REPLICA']._serialized_start=841
-  _globals['_DESCRIBEREPLICASRESPONSE_REPLICA']._serialized_end=914
-  _globals['_DESCRIBEBROKERREQUEST']._serialized_start=916
-  _globals['_DESCRIBEBROKERREQUEST']._serialized_end=939
-  _globals['_DESCRIBEBROKERRESPONSE']._serialized_start=941
-  _globals['_DESCRIBEBROKERRESPONSE']._serialized_end=1061
-  _globals['_WRITEOFFSETSREQUEST']._serialized_start=1064
-  _globals['_WRITEOFFSETSREQUEST']._serialized_end=1213
-  _globals['_WRITEOFFSETSRESPONSE']._serialized_start=1215
-  _globals['_WRITEOFFSETSRESPONSE']._serialized_end=1309
-  _globals['_REGISTERBROKERREQUEST']._serialized_start=1312
-  _globals['_REGISTERBROKERREQUEST']._serialized_end=1643
-  _globals['_REGISTERBROKERRESPONSE']._serialized_start=1646
-  _globals['_REGISTERBROKERRESPONSE']._serialized_end=1861
-  _globals['_METADATAREPLICA']._serialized_start=1863
-  _globals['_METADATAREPLICA']._serialized_end=1919
-  _globals['_PEERS']._serialized_start=1922
-  _globals['_PEERS']._serialized_end=2614
+  _globals['_REPORTREPLICASREQUEST']._serialized_end=441
+  _globals['_REPLICAREPORT']._serialized_start=443
+  _globals['_REPLICAREPORT']._serialized_end=512
+  _globals['_REPORTREPLICASRESPONSE']._serialized_start=514
+  _globals['_REPORTREPLICASRESPONSE']._serialized_end=565
+  _globals['_DESCRIBEPARTITIONSREQUEST']._serialized_start=567
+  _globals['_DESCRIBEPARTITIONSREQUEST']._serialized_end=665
+  _globals['_DESCRIBEPARTITIONSRESPONSE']._serialized_start=667
+  _globals['_DESCRIBEPARTITIONSRESPONSE']._serialized_end=742
+  _globals['_DESCRIBEREPLICASREQUEST']._serialized_start=744
+  _globals['_DESCRIBEREPLICASREQUEST']._serialized_end=788
+  _globals['_DESCRIBEREPLICASRESPONSE']._serialized_start=791
+  _globals['_DESCRIBEREPLICASRESPONSE']._serialized_end=960
+  _globals['_DESCRIBEREPLICASRESPONSE_REPLICA']._serialized_start=887
+  _globals['_DESCRIBEREPLICASRESPONSE_REPLICA']._serialized_end=960
+  _globals['_DESCRIBEBROKERREQUEST']._serialized_start=962
+  _globals['_DESCRIBEBROKERREQUEST']._serialized_end=985
+  _globals['_DESCRIBEBROKERRESPONSE']._serialized_start=987
+  _globals['_DESCRIBEBROKERRESPONSE']._serialized_end=1107
+  _globals['_WRITEOFFSETSREQUEST']._serialized_start=1110
+  _globals['_WRITEOFFSETSREQUEST']._serialized_end=1259
+  _globals['_WRITEOFFSETSRESPONSE']._serialized_start=1261
+  _globals['_WRITEOFFSETSRESPONSE']._serialized_end=1355
+  _globals['_REGISTERBROKERREQUEST']._serialized_start=1358
+  _globals['_REGISTERBROKERREQUEST']._serialized_end=1689
+  _globals['_REGISTERBROKERRESPONSE']._serialized_start=1692
+  _globals['_REGISTERBROKERRESPONSE']._serialized_end=1907
+  _globals['_METADATAREPLICA']._serialized_start=1909
+  _globals['_METADATAREPLICA']._serialized_end=1965
+  _globals['_PEERS']._serialized_start=1968
+  _globals['_PEERS']._serialized_end=2660
 # @@protoc_insertion_point(module_scope)

@@ -22,18 +22,20 @@ class ReportDamageResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class ReportReplicasRequest(_message.Message):
-    __slots__ = ("broker_id", "uuid", "damaged", "left", "joined")
+    __slots__ = ("broker_id", "uuid", "damaged", "left", "joined", "stuck")
     BROKER_ID_FIELD_NUMBER: _ClassVar[int]
     UUID_FIELD_NUMBER: _ClassVar[int]
     DAMAGED_FIELD_NUMBER: _ClassVar[int]
     LEFT_FIELD_NUMBER: _ClassVar[int]
     JOINED_FIELD_NUMBER: _ClassVar[int]
+    STUCK_FIELD_NUMBER: _ClassVar[int]
     broker_id: int
     uuid: str
     damaged: _containers.RepeatedCompositeFieldContainer[ReplicaReport]
     left: _containers.RepeatedCompositeFieldContainer[ReplicaReport]
     joined: _containers.RepeatedCompositeFieldContainer[ReplicaReport]
-    def __init__(self, broker_id: _Optional[int] = ..., uuid: _Optional[str] = ..., damaged: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ..., left: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ..., joined: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ...) -> None: ...
+    stuck: _containers.RepeatedCompositeFieldContainer[ReplicaReport]
+    def __init__(self, broker_id: _Optional[int] = ..., uuid: _Optional[str] = ..., damaged: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ..., left: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ..., joined: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ..., stuck: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ...) -> None: ...
 
 class ReplicaReport(_message.Message):
     __slots__ = ("group_id", "replica_id", "reason")

@@ -960,14 +960,16 @@ class Topic(_message.Message):
     def __init__(self, topic_id: _Optional[int] = ..., name: _Optional[str] = ..., kind: _Optional[str] = ..., replication_factor: _Optional[int] = ..., config: _Optional[_Mapping[str, str]] = ..., partitions: _Optional[_Iterable[_Union[Partition, _Mapping]]] = ..., schedule_partitions: _Optional[int] = ...) -> None: ...
 
 class Partition(_message.Message):
-    __slots__ = ("partition", "group_id", "replica_brokers")
+    __slots__ = ("partition", "group_id", "replica_brokers", "is_pinned")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     REPLICA_BROKERS_FIELD_NUMBER: _ClassVar[int]
+    IS_PINNED_FIELD_NUMBER: _ClassVar[int]
     partition: int
     group_id: int
     replica_brokers: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, partition: _Optional[int] = ..., group_id: _Optional[int] = ..., replica_brokers: _Optional[_Iterable[int]] = ...) -> None: ...
+    is_pinned: bool
+    def __init__(self, partition: _Optional[int] = ..., group_id: _Optional[int] = ..., replica_brokers: _Optional[_Iterable[int]] = ..., is_pinned: bool = ...) -> None: ...
 
 class PartitionLeader(_message.Message):
     __slots__ = ("group_id", "broker_id", "leader_epoch")
@@ -2123,18 +2125,20 @@ class RebalanceResponse(_message.Message):
     def __init__(self, metadata_revision: _Optional[int] = ..., replica_move_count: _Optional[int] = ..., leader_move_count: _Optional[int] = ..., moves: _Optional[_Iterable[_Union[PartitionMove, _Mapping]]] = ..., without_place_count: _Optional[int] = ..., without_place: _Optional[_Iterable[_Union[PartitionName, _Mapping]]] = ...) -> None: ...
 
 class MovePartitionRequest(_message.Message):
-    __slots__ = ("topic", "partition", "broker_ids", "dry_run", "metadata_revision")
+    __slots__ = ("topic", "partition", "broker_ids", "dry_run", "metadata_revision", "unpin")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     BROKER_IDS_FIELD_NUMBER: _ClassVar[int]
     DRY_RUN_FIELD_NUMBER: _ClassVar[int]
     METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    UNPIN_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: int
     broker_ids: _containers.RepeatedScalarFieldContainer[int]
     dry_run: bool
     metadata_revision: int
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., broker_ids: _Optional[_Iterable[int]] = ..., dry_run: bool = ..., metadata_revision: _Optional[int] = ...) -> None: ...
+    unpin: bool
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., broker_ids: _Optional[_Iterable[int]] = ..., dry_run: bool = ..., metadata_revision: _Optional[int] = ..., unpin: bool = ...) -> None: ...
 
 class MovePartitionResponse(_message.Message):
     __slots__ = ("metadata_revision", "move")
@@ -2193,7 +2197,7 @@ class DescribeMovesRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeMovesResponse(_message.Message):
-    __slots__ = ("metadata_revision", "auto_balance", "moves_max", "bytes_per_second", "moves", "waiting_count", "rebuilding_count", "without_place", "without_place_count")
+    __slots__ = ("metadata_revision", "auto_balance", "moves_max", "bytes_per_second", "moves", "waiting_count", "rebuilding_count", "without_place", "without_place_count", "given_up")
     METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
     AUTO_BALANCE_FIELD_NUMBER: _ClassVar[int]
     MOVES_MAX_FIELD_NUMBER: _ClassVar[int]
@@ -2203,6 +2207,7 @@ class DescribeMovesResponse(_message.Message):
     REBUILDING_COUNT_FIELD_NUMBER: _ClassVar[int]
     WITHOUT_PLACE_FIELD_NUMBER: _ClassVar[int]
     WITHOUT_PLACE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    GIVEN_UP_FIELD_NUMBER: _ClassVar[int]
     metadata_revision: int
     auto_balance: bool
     moves_max: int
@@ -2212,7 +2217,26 @@ class DescribeMovesResponse(_message.Message):
     rebuilding_count: int
     without_place: _containers.RepeatedCompositeFieldContainer[PartitionName]
     without_place_count: int
-    def __init__(self, metadata_revision: _Optional[int] = ..., auto_balance: bool = ..., moves_max: _Optional[int] = ..., bytes_per_second: _Optional[int] = ..., moves: _Optional[_Iterable[_Union[PartitionMove, _Mapping]]] = ..., waiting_count: _Optional[int] = ..., rebuilding_count: _Optional[int] = ..., without_place: _Optional[_Iterable[_Union[PartitionName, _Mapping]]] = ..., without_place_count: _Optional[int] = ...) -> None: ...
+    given_up: _containers.RepeatedCompositeFieldContainer[GivenUpMove]
+    def __init__(self, metadata_revision: _Optional[int] = ..., auto_balance: bool = ..., moves_max: _Optional[int] = ..., bytes_per_second: _Optional[int] = ..., moves: _Optional[_Iterable[_Union[PartitionMove, _Mapping]]] = ..., waiting_count: _Optional[int] = ..., rebuilding_count: _Optional[int] = ..., without_place: _Optional[_Iterable[_Union[PartitionName, _Mapping]]] = ..., without_place_count: _Optional[int] = ..., given_up: _Optional[_Iterable[_Union[GivenUpMove, _Mapping]]] = ...) -> None: ...
+
+class GivenUpMove(_message.Message):
+    __slots__ = ("topic", "partition", "to_broker_ids", "reason", "at_ms", "retry_at_ms", "count")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    TO_BROKER_IDS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    AT_MS_FIELD_NUMBER: _ClassVar[int]
+    RETRY_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    to_broker_ids: _containers.RepeatedScalarFieldContainer[int]
+    reason: str
+    at_ms: int
+    retry_at_ms: int
+    count: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., to_broker_ids: _Optional[_Iterable[int]] = ..., reason: _Optional[str] = ..., at_ms: _Optional[int] = ..., retry_at_ms: _Optional[int] = ..., count: _Optional[int] = ...) -> None: ...
 
 class ForgetProducerNamesRequest(_message.Message):
     __slots__ = ("prefix", "unused_ms", "dry_run", "names_max")

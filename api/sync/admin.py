@@ -253,6 +253,10 @@ class Admin(SyncClient):
         """Move a partition to other brokers. See `raftmq.Admin.move_partition`."""
         return self._run(lambda: self._client.move_partition(topic, partition, broker_ids, dry_run=dry_run))
 
+    def unpin_partition(self, topic: str, partition: int) -> None:
+        """Let automatic balancing move a partition again. See `raftmq.Admin.unpin_partition`."""
+        return self._run(lambda: self._client.unpin_partition(topic, partition))
+
     def transfer_leader(self, topic: str, partition: int, broker_id: int | None = None) -> LeaderTransfer:
         """Transfer the leadership of a partition. See `raftmq.Admin.transfer_leader`."""
         return self._run(lambda: self._client.transfer_leader(topic, partition, broker_id))

@@ -312,6 +312,8 @@ class Timing:
     """Interval at which housekeeping checks every replica. Retention may be late by as much."""
     controller_seconds: float = 0.5
     """Interval of each broker's reconciler. On the metadata leader it is the controller."""
+    move_stuck_seconds: float = 180.0
+    """Time after which a move whose new replica makes no progress is given up. It is longer than the restart of a broker or its machine."""
     stable_seconds: float = 10.0
     """Time for which a broker must have been connected, and the same process, before it is given replicas and leaderships. A broker that
     restarts repeatedly would otherwise attract them each time."""

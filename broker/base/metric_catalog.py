@@ -218,6 +218,11 @@ _GROUPS: Final = (
     ),
     Metric("raftmq_snapshot_copies_made_total", "counter", "Copies of queue states that were made to send snapshots"),
     Metric("raftmq_snapshot_copy_bytes", "gauge", "Disk space of copies of queue states. They are deleted when idle"),
+    Metric(
+        "raftmq_given_up_moves",
+        "gauge",
+        "Partitions whose last move made no progress and was given up. Only the metadata leader shows it",
+    ),
     Metric("raftmq_moved_bytes_total", "counter", "Bytes sent to new replicas of partitions that move, without repair"),
     Metric("raftmq_snapshots_installed_total", "counter", "Snapshots that replaced the state of a replica here"),
 )

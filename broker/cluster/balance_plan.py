@@ -44,6 +44,10 @@ class PlacedPartition:
     """The number of replicas that its topic wants."""
     is_fixed: bool = False
     """Whether the partition must stay as it is: it is being moved or repaired, or is not whole. Its replicas count."""
+    is_pinned: bool = False
+    """Whether an operator placed it: it stays, unless a broker is drained or it has surplus replicas. That ends the pin."""
+    barred: frozenset[int] = frozenset()
+    """Brokers that must not be given a replica of it now, because a move to them was given up lately."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +132,8 @@ class _Layout:
                 self._held.setdefault(node_id, {})[group_id] = None
         self._reasons: dict[int, Reason] = {}
         self._without_place: list[int] = []
+        self._pinned = {partition.group_id for partition in partitions if partition.is_pinned}
+        """Groups whose placement is an operator's, and that the plan does not have to change."""
         self._by_barred_racks: defaultdict[int, dict[frozenset[str], dict[int, None]]] = defaultdict(dict)
         """Broker id → racks → groups whose replica there must not move to these racks, so that few partitions are looked at."""
         for group_id in self._places:
@@ -171,7 +177,7 @@ class _Layout:
         """Move replicas that share a host or rack although another broker would share less. Return whether any was moved."""
         has_moved = False
         for group_id, partition in self._partitions.items():
-            while not partition.is_fixed and self._spread_one(group_id):
+            while self._may_move(group_id, partition) and self._spread_one(group_id):
                 has_moved = True
         return has_moved
 
@@ -223,20 +229,28 @@ class _Layout:
                 continue
             for group_id in groups:
                 places = self._places[group_id]
-                if taker not in places and self._is_no_less_spread(places, giver, taker):
+                if (
+                    taker not in places
+                    and taker not in self._partitions[group_id].barred
+                    and self._is_no_less_spread(places, giver, taker)
+                ):
                     return group_id
         return None
 
+    def _may_move(self, group_id: int, partition: PlacedPartition) -> bool:
+        """Return whether the partition may be changed for the sake of spread and evenness."""
+        return not partition.is_fixed and group_id not in self._pinned
+
     def _index(self, group_id: int) -> None:
         """Enter the partition's replicas under the racks to which they must not move."""
-        if self._partitions[group_id].is_fixed:
+        if not self._may_move(group_id, self._partitions[group_id]):
             return
         for node_id in self._places[group_id]:
             barred = self._barred_racks(group_id, node_id)
             self._by_barred_racks[node_id].setdefault(barred, {})[group_id] = None
 
     def _unindex(self, group_id: int) -> None:
-        if self._partitions[group_id].is_fixed:
+        if not self._may_move(group_id, self._partitions[group_id]):
             return
         for node_id in self._places[group_id]:
             barred = self._barred_racks(group_id, node_id)
@@ -299,7 +313,7 @@ class _Layout:
             while frontier:
                 giver = frontier.popleft()
                 for group_id in led[giver]:
-                    if self._partitions[group_id].is_fixed:
+                    if not self._may_move(group_id, self._partitions[group_id]):
                         continue
                     for taker in self._places[group_id][1:]:
                         if taker == source or taker in arrived_by or not self._may_lead(taker):
@@ -333,8 +347,11 @@ class _Layout:
         others = [node_id for node_id in self._places[group_id] if node_id != giver]
         hosts = Counter(self._nodes[node_id].host for node_id in others if node_id in self._nodes)
         racks = Counter(self._nodes[node_id].rack for node_id in others if node_id in self._nodes)
+        barred = self._partitions[group_id].barred
         able = [
-            node_id for node_id in self._takers if node_id not in self._places[group_id] and self._has_room(node_id)
+            node_id
+            for node_id in self._takers
+            if node_id not in self._places[group_id] and node_id not in barred and self._has_room(node_id)
         ]
         return min(
             able,
@@ -373,6 +390,7 @@ class _Layout:
     def _move(self, group_id: int, giver: int, taker: int, reason: Reason) -> None:
         places = self._places[group_id]
         self._unindex(group_id)
+        self._pinned.discard(group_id)
         places[places.index(giver)] = taker
         self._index(group_id)
         del self._held[giver][group_id]
@@ -381,6 +399,7 @@ class _Layout:
 
     def _remove(self, group_id: int, node_id: int, reason: Reason) -> None:
         self._unindex(group_id)
+        self._pinned.discard(group_id)
         self._places[group_id].remove(node_id)
         self._index(group_id)
         del self._held[node_id][group_id]

@@ -25,7 +25,13 @@ from raftmq.broker.base.log_throttle import LogThrottle
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.base.supervisor import Supervisor, Work
 from raftmq.broker.cluster.balance_plan import BalancePlan, Change
-from raftmq.broker.cluster.layout import available_nodes, describe_layout, moving_partitions, refusal_of_move
+from raftmq.broker.cluster.layout import (
+    available_nodes,
+    describe_layout,
+    moving_partitions,
+    next_retry_ms,
+    refusal_of_move,
+)
 from raftmq.broker.cluster.leader_placement import LeaderPlacement, LeadersHost
 from raftmq.broker.cluster.node_readiness import NodeReadiness
 from raftmq.broker.cluster.stability import Stability
@@ -65,6 +71,10 @@ class ControllerHost(LeadersHost, Protocol):
         """Return whether the group has a leader, as far as this node can tell."""
         ...
 
+    def now_ms(self) -> int:
+        """Return the time, in milliseconds since the epoch."""
+        ...
+
 
 @dataclass
 class Agenda:
@@ -78,6 +88,8 @@ class Agenda:
     waiting: deque[tuple[Change, int]] = field(default_factory=deque[tuple[Change, int]])
     """Changes with the revision that their partition had."""
     without_place: tuple[int, ...] = ()
+    replan_at_ms: int | None = None
+    """The time from which on a move that was given up may be planned again."""
     was_empty: bool = False
     """Whether the plan wanted no change."""
 
@@ -149,13 +161,17 @@ class Controller:
         agenda = self._agenda
         if agenda.wishes_version != machine.wishes_version or agenda.available != available:
             return True
+        if agenda.replan_at_ms is not None and self._host.now_ms() >= agenda.replan_at_ms:
+            return True
         return not agenda.waiting and agenda.layout_version != machine.layout_version
 
     async def _plan(self, machine: Metadata, available: frozenset[int]) -> None:
         """Plan in a thread, because a plan for many partitions takes a while. Metadata may change in that time, so each change names a revision."""
         balancing = machine.balancing
+        now_ms = self._host.now_ms()
         agenda = Agenda(machine.wishes_version, machine.layout_version, available)
-        layout = describe_layout(machine, self._host.limits.partitions_max, available)
+        agenda.replan_at_ms = next_retry_ms(machine, now_ms)
+        layout = describe_layout(machine, self._host.limits.partitions_max, available, now_ms)
         revisions = {one.group_id: _revision(machine.partition(one.group_id)) for one in layout.partitions}
 
         def plan() -> BalancePlan:

@@ -77,6 +77,8 @@ class Moved:
     """Retiring replicas that have left their groups."""
     joined: list[ReplicaKey] = field(default_factory=list[ReplicaKey])
     """Newcomers that vote."""
+    stuck: dict[ReplicaKey, str] = field(default_factory=dict[ReplicaKey, str])
+    """New replicas of moves that make no progress, with the reason."""
 
 
 class ReportedDamage:
@@ -179,9 +181,10 @@ class DamageReports:
             log.debug("reconciliation_postponed", reason=str(error))
 
     async def tell_metadata_leader(self, damaged: list[ReplicaKey], moved: Moved) -> None:
-        """Report damaged replicas that can be spared, retiring ones that left their groups, and newcomers that vote."""
+        """Report damaged replicas that can be spared, retiring ones that left their groups, newcomers that vote, and moves that are stuck."""
         content = [*(("damaged", key) for key in damaged), *(("left", key) for key in moved.left)]
         content += [("joined", key) for key in moved.joined]
+        content += [("stuck", key) for key in moved.stuck]
         if not self._to_metadata_leader.is_due(content, self._host.loop.time()):
             return
         await self._reporter.report_replicas(
@@ -191,9 +194,16 @@ class DamageReports:
                 damaged=[_report(key) for key in damaged[:_REPORTED_MAX]],
                 left=[_report(key) for key in moved.left[:_REPORTED_MAX]],
                 joined=[_report(key) for key in moved.joined[:_REPORTED_MAX]],
+                stuck=[_report(key, reason) for key, reason in list(moved.stuck.items())[:_REPORTED_MAX]],
             )
         )
-        log.info("replicas_reported", damaged=len(damaged), left=len(moved.left), joined=len(moved.joined))
+        log.info(
+            "replicas_reported",
+            damaged=len(damaged),
+            left=len(moved.left),
+            joined=len(moved.joined),
+            stuck=len(moved.stuck),
+        )
 
 
 def _report(key: ReplicaKey, reason: str = "") -> peer_pb.ReplicaReport:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
 import msgspec
 from raftmq.broker.cluster.balance_plan import BalancePlan, PlacedPartition, plan_balance
@@ -16,7 +17,32 @@ from raftmq.broker.cluster.replacement_plan import wanted_partition
 from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.metadata_nodes import ACTIVE, DRAINING
 from raftmq.fsm.metadata_replicas import with_replicas
-from raftmq.fsm.metadata_views import NodeView, PartitionView
+from raftmq.fsm.metadata_views import GivenUpMove, NodeView, PartitionView
+
+GIVEN_UP_SECONDS: Final = 600
+"""The time for which a move that was given up once is not planned again. Each further time in a row doubles it."""
+GIVEN_UP_SECONDS_MAX: Final = 6 * 3600
+"""The longest such time, so that a broker that was repaired is used again within a working day."""
+
+
+def retry_at_ms(given_up: GivenUpMove) -> int:
+    """Return the time from which on a move that was given up may be planned again, in milliseconds since the epoch."""
+    doubled = GIVEN_UP_SECONDS << min(given_up.count - 1, 16)
+    return given_up.at_ms + 1000 * min(doubled, GIVEN_UP_SECONDS_MAX)
+
+
+def barred_nodes(partition: PartitionView, now_ms: int) -> frozenset[int]:
+    """Return the nodes that must not be given a replica of the partition now, because a move to them was given up lately."""
+    given_up = partition.given_up
+    if given_up is None or now_ms >= retry_at_ms(given_up):
+        return frozenset()
+    return frozenset(given_up.node_ids)
+
+
+def next_retry_ms(metadata: Metadata, now_ms: int) -> int | None:
+    """Return the next time at which a move that was given up may be planned again, or None if there is none."""
+    times = [retry_at_ms(one.given_up) for one in metadata.given_up_partitions() if one.given_up is not None]
+    return min((time for time in times if time > now_ms), default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +72,10 @@ class Layout:
         )
         return replace(self, nodes=nodes)
 
+    def without_pins(self) -> Layout:
+        """Return the layout as if no partition were pinned."""
+        return replace(self, partitions=tuple(replace(one, is_pinned=False) for one in self.partitions))
+
     def with_replication_factor(self, group_ids: frozenset[int], replication_factor: int) -> Layout:
         """Return the layout as if the topic of these groups wanted another number of replicas."""
         partitions = tuple(
@@ -55,13 +85,14 @@ class Layout:
         return replace(self, partitions=partitions)
 
 
-def describe_layout(metadata: Metadata, replicas_max: int, available: frozenset[int]) -> Layout:
+def describe_layout(metadata: Metadata, replicas_max: int, available: frozenset[int], now_ms: int) -> Layout:
     """Describe the layout. A partition that moves, or lacks a replica, must stay as it is.
 
     Args:
         metadata: The metadata.
         replicas_max: The number of replicas that a node accepts that does not state one.
         available: The nodes that may be given replicas and leaderships.
+        now_ms: The time in milliseconds since the epoch.
     """
     nodes = metadata.nodes()
     partitions = tuple(
@@ -70,6 +101,8 @@ def describe_layout(metadata: Metadata, replicas_max: int, available: frozenset[
             tuple(replica.node_id for replica in partition.replicas),
             topic.replication_factor,
             is_fixed=partition.is_unsettled or len(partition.replicas) < topic.replication_factor,
+            is_pinned=partition.is_pinned,
+            barred=barred_nodes(partition, now_ms),
         )
         for topic in metadata.topics()
         for group_id in topic.group_ids

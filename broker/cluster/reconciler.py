@@ -30,6 +30,7 @@ from raftmq.broker.cluster.membership_plan import (
     plan_change,
 )
 from raftmq.broker.cluster.replacement_plan import WantedPartition, moved_replicas, plan_replacements, wanted_partition
+from raftmq.broker.cluster.stuck_moves import StuckMoves, reason_of
 from raftmq.broker.replica.replica import Replica
 from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.metadata_commands import MetadataCommand, RemoveReplica, SetMetadataMembership, encode_command
@@ -69,6 +70,10 @@ class ReconcilerHost(DamageHost, Protocol):
         """Bound the bytes that this node sends to new replicas of planned moves. 0: unlimited."""
         ...
 
+    def is_move_paced(self, replica: Replica[StateMachine]) -> bool:
+        """Return whether the group, led here, waits for the rate of moves."""
+        ...
+
 
 @dataclass
 class _CatchUp:
@@ -106,6 +111,7 @@ class Reconciler:
         self._metadata_voters_max = metadata_voters_max
         self._on_the_way: dict[GroupId, _CatchUp] = {}
         self.damage = DamageReports(host, reporter)
+        self._stuck_moves = StuckMoves(host.loop.time, host.timing.move_stuck_seconds, host.is_move_paced)
         self._without_node_throttle = LogThrottle()
         # a group that needs nothing until metadata or its membership changes is not checked again, so that a quiet node stays quiet
         self._whole_at_version = -1
@@ -233,6 +239,7 @@ class Reconciler:
             with self._step():
                 self._maintain_partition(metadata, replica, settled, moved, slots)
         self._settled = settled
+        self._stuck_moves.retain(frozenset(led.keys() - settled.keys()))
         self._seals = {
             group_id: seal for group_id, seal in self._seals.items() if group_id in led.keys() - settled.keys()
         }
@@ -261,7 +268,12 @@ class Reconciler:
             return
         target = partition_target(partition)
         # known before the learners are, so that not one byte of a repair waits
-        replica.core.urgent_learners = target.voters - moved_replicas(partition)
+        moving = moved_replicas(partition)
+        replica.core.urgent_learners = target.voters - moving
+        for key in self._stuck_moves.observe(replica, moving):
+            node_id = replica.node_of(key.replica_id)
+            is_connected = self._host.is_connected(node_id)
+            moved.stuck[key] = reason_of(node_id, self._host.timing.move_stuck_seconds, is_connected=is_connected)
         is_repair = not replica.core.urgent_learners.issubset(replica.core.membership.voters)
         had_learners = bool(replica.core.membership.learners)
         may_add = had_learners or slots.has_room(is_repair=is_repair)

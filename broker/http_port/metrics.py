@@ -264,6 +264,7 @@ def _group_values(host: MetricsHost) -> dict[str, Value]:
         ),
         "raftmq_under_replicated_partitions": float(len(host.view.replication.under_replicated())),
         "raftmq_metadata_voters_behind": float(len(host.view.replication.metadata_voters_behind())),
+        "raftmq_given_up_moves": float(len(metadata.given_up_partitions()) if replica.role is Role.LEADER else 0),
         "raftmq_consumer_groups": float(metadata.consumer_group_count),
         "raftmq_consumer_group_members": float(metadata.member_count),
         "raftmq_consumer_group_members_expired_total": float(host.grpc.coordinator.expired_total),

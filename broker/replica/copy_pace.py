@@ -64,6 +64,10 @@ class CopyPace:
             self._waiting[sender] = resume
             self._arm()
 
+    def is_waiting(self, sender: Hashable) -> bool:
+        """Return whether a sender waits for its turn."""
+        return sender in self._waiting
+
     def forget(self, sender: Hashable) -> None:
         """Remove a sender from those that wait."""
         self._waiting.pop(sender, None)

@@ -21,6 +21,7 @@ from raftmq.broker.services.locator import PARTITIONS_PER_REQUEST_MAX
 from raftmq.broker.services.metadata_leader import MetadataLeader, on_metadata_leader
 from raftmq.broker.services.move_messages import (
     existing_node,
+    given_up_moves,
     is_replica_move,
     partition_names,
     planned_moves,
@@ -96,14 +97,15 @@ class BalancingService:
 
     @on_metadata_leader
     async def rebalance(self, request: pb.RebalanceRequest, call: Call) -> pb.RebalanceResponse:
-        """Ask for one rebalancing. The wish is replicated, so a later metadata leader goes on with it.
+        """Ask for one rebalancing. The wish is replicated, so a later metadata leader goes on with it. If replicas may move, all pins end.
 
         Raises:
             RequestError: UNSUPPORTED_VERSION (nothing changed), or any error of `MetadataLeader`.
         """
         metadata = self._metadata
         require_level(metadata, "rebalancing")
-        made = await self._made(self._layout(), is_automatic=True, leaders_only=request.leaders_only)
+        layout = self._layout() if request.leaders_only else self._layout().without_pins()
+        made = await self._made(layout, is_automatic=True, leaders_only=request.leaders_only)
         moves = sum(is_replica_move(metadata, change) for change in made.changes)
         response = pb.RebalanceResponse(
             metadata_revision=metadata.revision,
@@ -169,6 +171,7 @@ class BalancingService:
             rebuilding_count=len(unsettled) - len(moving),
             without_place=partition_names(metadata, made.without_place),
             without_place_count=len(made.without_place),
+            given_up=given_up_moves(metadata, self._host.now_ms()),
         )
 
     def _growing_count(self) -> int:
@@ -202,7 +205,7 @@ class BalancingService:
     def _layout(self) -> Layout:
         """Describe the layout. A broker that joined a moment ago may be given replicas: the controller only waits a little."""
         available = available_nodes(self._metadata, lambda node_id: self._host.is_connected(NodeId(node_id)))
-        return describe_layout(self._metadata, self._host.limits.partitions_max, available)
+        return describe_layout(self._metadata, self._host.limits.partitions_max, available, self._host.now_ms())
 
     async def _made(self, layout: Layout, *, is_automatic: bool, leaders_only: bool = False) -> BalancePlan:
         """Plan in a thread, because a plan for many partitions takes a while."""

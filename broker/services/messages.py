@@ -36,7 +36,8 @@ def topic_message(metadata: Metadata, topic: TopicView) -> pb.Topic:
     for number, group_id in enumerate(topic.group_ids):
         partition = metadata.partition(group_id)
         nodes = [replica.node_id for replica in partition.replicas] if partition is not None else []
-        message.partitions.add(partition=number, group_id=group_id, replica_brokers=nodes)
+        is_pinned = partition is not None and partition.is_pinned
+        message.partitions.add(partition=number, group_id=group_id, replica_brokers=nodes, is_pinned=is_pinned)
     return message
 
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.cluster.balance_plan import Change, Reason
+from raftmq.broker.cluster.layout import barred_nodes, retry_at_ms
 from raftmq.fsm.feature_levels import NEWCOMER_LEVEL
 from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.metadata_nodes import DRAINING
@@ -98,6 +99,25 @@ def running_move(metadata: Metadata, partition: PartitionView) -> pb.PartitionMo
         to_broker_ids=[replica.node_id for replica in partition.replicas],
         reason=_reason_of_running(metadata, partition),
     )
+
+
+def given_up_moves(metadata: Metadata, now_ms: int) -> list[pb.GivenUpMove]:
+    """Return the moves that were given up and are not planned again for now."""
+    moves: list[pb.GivenUpMove] = []
+    for partition in metadata.given_up_partitions():
+        if partition.given_up is not None and barred_nodes(partition, now_ms) and len(moves) < MOVES_MAX:
+            moves.append(
+                pb.GivenUpMove(
+                    topic=topic_name(metadata, partition),
+                    partition=partition.partition,
+                    to_broker_ids=partition.given_up.node_ids,
+                    reason=partition.given_up.reason,
+                    at_ms=partition.given_up.at_ms,
+                    retry_at_ms=retry_at_ms(partition.given_up),
+                    count=partition.given_up.count,
+                )
+            )
+    return moves
 
 
 def _reason_of_running(metadata: Metadata, partition: PartitionView) -> pb.MoveReason:

@@ -6,12 +6,15 @@ operator ordered it.
 
 from __future__ import annotations
 
+import structlog
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.cluster.membership_plan import has_healthy_majority
+from raftmq.broker.cluster.replacement_plan import moved_replicas
 from raftmq.broker.services.call import Call
 from raftmq.broker.services.host import ServiceHost
 from raftmq.broker.services.messages import node_message
 from raftmq.broker.services.metadata_leader import MetadataLeader, on_metadata_leader
+from raftmq.fsm.feature_levels import PIN_LEVEL
 from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.metadata_commands import (
     AdmitReplica,
@@ -20,6 +23,7 @@ from raftmq.fsm.metadata_commands import (
     RegisterNode,
     RemoveReplica,
     ReplaceReplica,
+    RevertReplicas,
 )
 from raftmq.fsm.metadata_views import NodeView, PartitionView
 from raftmq.fsm.node_lineage import Lineage
@@ -30,9 +34,13 @@ from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId, ReplicaId
 
 NODE_TEXT_CHARACTERS_MAX = 300
 """The longest address or label. A host name has at most 253 characters. Every node stores them permanently."""
-REPORTED_REPLICAS_MAX = 1500
+REPORTED_REPLICAS_MAX = 2000
 """Replicas in one report. The next report has the rest."""
 _NAMED_MAX = 5
+_REASON_CHARACTERS_MAX = 200
+"""The longest reason of a move that is given up. Metadata keeps it."""
+log = structlog.get_logger(__name__)
+
 """Partitions named in a refusal: enough to see the topics concerned."""
 
 
@@ -206,7 +214,7 @@ class NodesService:
 
     async def record_replicas(self, request: peer_pb.ReportReplicasRequest, deadline: float) -> None:
         """Replace damaged replicas, forget retiring ones that have left their groups, and count newcomers that vote."""
-        count = len(request.damaged) + len(request.left) + len(request.joined)
+        count = len(request.damaged) + len(request.left) + len(request.joined) + len(request.stuck)
         node = self._reporter(request.uuid, request.broker_id, count)
         for report in request.damaged:
             if self._may_speak_for(node, report) and self._metadata.replica_node(report.group_id, report.replica_id):
@@ -218,6 +226,9 @@ class NodesService:
         for report in request.joined:
             if self._may_speak_for(node, report) and self._is_newcomer(report):
                 await self.leader.execute(AdmitReplica(report.group_id, report.replica_id), Done, deadline)
+        for report in request.stuck:
+            if self._may_speak_for(node, report):
+                await self._give_up(report, deadline)
 
     def _reporter(self, uuid: str, node_id: int, count: int) -> NodeView:
         node = self._metadata.node_by_uuid(uuid)
@@ -232,6 +243,26 @@ class NodesService:
         partition = self._metadata.partition(report.group_id)
         return partition is not None and any(
             replica.node_id == node.node_id for replica in (*partition.replicas, *partition.retiring)
+        )
+
+    async def _give_up(self, report: peer_pb.ReplicaReport, deadline: float) -> None:
+        """Give up the move that was to bring this replica, unless it has ended or become another one."""
+        partition = self._metadata.partition(report.group_id)
+        if (
+            partition is None
+            or report.replica_id not in moved_replicas(partition)
+            or self._metadata.feature_level < PIN_LEVEL
+        ):
+            return
+        reason = report.reason[:_REASON_CHARACTERS_MAX]
+        await self.leader.execute(RevertReplicas(report.group_id, partition.revision, reason), Done, deadline)
+        topic = self._metadata.topic(partition.topic_id)
+        log.warning(
+            "move_given_up",
+            topic=topic.name if topic is not None else "?",
+            partition=partition.partition,
+            group_id=report.group_id,
+            reason=reason,
         )
 
     def _is_retiring(self, report: peer_pb.ReplicaReport) -> bool:

@@ -28,6 +28,7 @@ from raftmq.broker.services.move_messages import (
     require_level,
 )
 from raftmq.broker.services.node_calls import NodeCalls
+from raftmq.fsm.feature_levels import PIN_LEVEL
 from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.metadata_commands import Done, SetReplicas, SetReplicationFactor
 from raftmq.fsm.metadata_nodes import ACTIVE, DRAINING
@@ -63,7 +64,8 @@ class ReplicaPlacementService:
 
     @on_metadata_leader
     async def move_partition(self, request: pb.MovePartitionRequest, call: Call) -> pb.MovePartitionResponse:
-        """Set the replicas of a partition. The first named broker is the preferred leader. The answer does not wait for the move.
+        """Set the replicas of a partition, and pin them there. The first named broker is the preferred leader. The answer does not wait for the
+        move. With `unpin`, only end the pin.
 
         Raises:
             RequestError: UNKNOWN_TOPIC, UNKNOWN_PARTITION, UNKNOWN_BROKER, INVALID_ARGUMENT, INVALID_REPLICATION_FACTOR, TOO_MANY_PARTITIONS or
@@ -71,13 +73,17 @@ class ReplicaPlacementService:
         """
         require_level(self._metadata, "moving a partition")
         topic, partition = await self._partition(request.topic, request.partition, request.metadata_revision, call)
-        node_ids = tuple(request.broker_ids)
-        self._check_targets(topic, partition, node_ids)
-        move = planned_move(self._metadata, partition, node_ids, pb.REQUESTED)
         present = tuple(replica.node_id for replica in partition.replicas)
-        if request.dry_run or node_ids == present:
+        node_ids = present if request.unpin else tuple(request.broker_ids)
+        if request.unpin and request.broker_ids:
+            raise RequestError(pb.INVALID_ARGUMENT, "a move pins the partition: name brokers, or end its pin, not both")
+        if not request.unpin:
+            self._check_targets(topic, partition, node_ids)
+        is_pinned = not request.unpin and self._metadata.feature_level >= PIN_LEVEL
+        move = planned_move(self._metadata, partition, node_ids, pb.REQUESTED)
+        if request.dry_run or (node_ids == present and is_pinned == partition.is_pinned):
             return pb.MovePartitionResponse(metadata_revision=self._metadata.revision, move=move)
-        command = SetReplicas(partition.group_id, node_ids, partition.revision)
+        command = SetReplicas(partition.group_id, node_ids, partition.revision, is_pinned)
         done = await self.leader.execute(command, Done, call.deadline)
         return pb.MovePartitionResponse(metadata_revision=done.revision, move=move)
 
@@ -170,7 +176,7 @@ class ReplicaPlacementService:
         found = (metadata.partition(group_id) for group_id in topic.group_ids)
         partitions = [partition for partition in found if partition is not None]
         available = available_nodes(metadata, self._is_connected)
-        layout = describe_layout(metadata, self._host.limits.partitions_max, available)
+        layout = describe_layout(metadata, self._host.limits.partitions_max, available, self._host.now_ms())
         growth = plan_replacements(
             [WantedPartition(partition, replication_factor) for partition in partitions],
             metadata.nodes(),

@@ -17,6 +17,7 @@ from raftmq.cli.placement.moves_text import (
     PLAN_COLUMNS,
     activity_of,
     description_json,
+    given_up_of,
     more_than_shown,
     move_rows,
     moves_json,
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from raftmq.client.admin.admin import Admin
     from raftmq.client.admin.move_descriptions import BalancingSettings, RebalancePlan
 
+GIVEN_UP_SHOWN_MAX = 20
+"""Moves that were given up and are printed for people; JSON has more."""
 IDLE_LOOKS = 2
 """Consecutive looks without a move after which a rebalance is over. A single one may precede the first move."""
 
@@ -51,7 +54,8 @@ def rebalance(
 ) -> None:
     """Give all brokers equal shares of replicas and leaderships, with few moves.
 
-    It works once, also while automatic balancing is off. The command ends when no partition moves any more. The cluster
+    It works once, also while automatic balancing is off, and ends all pins of partitions that were moved by hand,
+    except with --leaders-only. The command ends when no partition moves any more. The cluster
     does the work: interrupting the command does not stop it.
     """
     if dry_run:
@@ -77,7 +81,7 @@ def moves(
     timeout: TimeoutOption = DEFAULT_TIMEOUT,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Show the partitions that move now, the number of those that wait, and the settings for moves."""
+    """Show the partitions that move now, the number of those that wait, moves that were given up, and the settings for moves."""
     found = run_admin(bootstrap_servers, timeout, lambda admin: admin.describe_moves())
     if output is Output.JSON:
         print_json(description_json(found))
@@ -86,6 +90,8 @@ def moves(
         print_table(MOVE_COLUMNS, move_rows(found.moves))
         print()
     print(activity_of(found))
+    for move in found.given_up[:GIVEN_UP_SHOWN_MAX]:
+        print(given_up_of(move))
     print(settings_of(found.settings))
     if obstacle := without_place_of(found.without_place_count, found.without_place):
         print(f"warning: {obstacle}")

@@ -10,7 +10,13 @@ from raftmq.cli.output import Json, counted
 from raftmq.cli.sizes import format_byte_rate
 
 if TYPE_CHECKING:
-    from raftmq.client.admin.move_descriptions import BalancingSettings, BrokerDrain, MovesDescription, PartitionMove
+    from raftmq.client.admin.move_descriptions import (
+        BalancingSettings,
+        BrokerDrain,
+        GivenUpMove,
+        MovesDescription,
+        PartitionMove,
+    )
     from raftmq.types import TopicPartition
 
 PLAN_COLUMNS: Final = ("partition", "from", "to", "reason", "bytes")
@@ -67,6 +73,15 @@ def activity_of(moves: MovesDescription) -> str:
     if moves.rebuilding_count:
         parts.append(f"{counted(moves.rebuilding_count, 'partition')} rebuilding a lost replica first")
     return ", ".join(parts) or "no partition is moving"
+
+
+def given_up_of(move: GivenUpMove) -> str:
+    """Describe a move that was given up: ``given up: t/0 to 4: broker 4 is unreachable, … (not planned again before 12:30:00)``."""
+    import datetime as dt
+
+    until = dt.datetime.fromtimestamp(move.retry_at_ms / 1000).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    route = f"{move.topic}/{move.partition} to {brokers(move.to_broker_ids)}"
+    return f"given up: {route}: {move.reason} (not planned again before {until})"
 
 
 def without_place_of(count: int, partitions: Sequence[TopicPartition]) -> str:
@@ -136,4 +151,5 @@ def description_json(moves: MovesDescription) -> dict[str, Json]:
         "rebuilding_count": moves.rebuilding_count,
         "without_place_count": moves.without_place_count,
         "without_place": partitions_json(moves.without_place),
+        "given_up": [dataclasses.asdict(move) for move in moves.given_up],
     }

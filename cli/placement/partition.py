@@ -83,7 +83,13 @@ def list_partitions(
     print_table(
         ("topic", "partition", "leader", "epoch", "replicas"),
         [
-            (name, p.partition, p.leader_broker_id or "none", p.leader_epoch or "", brokers(p.replica_brokers))
+            (
+                name,
+                p.partition,
+                p.leader_broker_id or "none",
+                p.leader_epoch or "",
+                brokers(p.replica_brokers) + (" (pinned)" if p.is_pinned else ""),
+            )
             for name, p in rows
         ],
     )
@@ -118,6 +124,8 @@ def describe(
         print_json({**_json(topic, found), "move": None if move is None else moves_json([move])[0]})
         return
     print_partitions([found], is_queue=described.kind == QUEUE_KIND)
+    if found.is_pinned:
+        print("\npinned: an operator moved it, and automatic balancing leaves it there")
     if move is not None:
         share = copied([move])
         said = f"moving to {brokers(move.to_broker_ids)} ({move.reason.replace('_', ' ')})"
@@ -131,6 +139,7 @@ def describe(
         "raftmq partition move orders 3 --to 2,3,4 --dry-run",
         "raftmq partition move orders 3 --to 2,3,4",
         "raftmq partition move orders 3 --to 2,3,4 --no-wait",
+        "raftmq partition move orders 3 --unpin",
     ),
 )
 @reported
@@ -138,7 +147,7 @@ def move(
     topic: TopicArgument,
     partition: PartitionArgument,
     to: Annotated[
-        BrokerIds,
+        BrokerIds | None,
         typer.Option(
             "--to",
             parser=parse_broker_ids,
@@ -146,7 +155,10 @@ def move(
             help="All brokers that will hold the partition. The first is its preferred leader.",
             show_default=False,
         ),
-    ],
+    ] = None,
+    unpin: Annotated[
+        bool, typer.Option("--unpin", help="Move nothing, and let automatic balancing move the partition again.")
+    ] = False,
     dry_run: DryRunOption = False,
     wait: WaitOption = True,
     bootstrap_servers: BootstrapOption = DEFAULT_BOOTSTRAP,
@@ -156,8 +168,17 @@ def move(
     """Move a partition to the given brokers, while it is written and read.
 
     The command ends when all of them are in sync and the others have no replica any more. The cluster does the work:
-    interrupting the command does not stop it. While automatic balancing is on, the cluster may move it again later.
+    interrupting the command does not stop it.
+
+    The partition is pinned there: automatic balancing leaves it. The pin ends with --unpin, with raftmq cluster
+    rebalance, when one of its brokers is drained or lost, and when the replication factor changes.
     """
+    if unpin is (to is not None):
+        raise typer.BadParameter("give either --to, to move the partition, or --unpin")
+    if to is None:
+        run_admin(bootstrap_servers, timeout, lambda admin: admin.unpin_partition(topic, partition))
+        _print_unpinned(topic, partition, output)
+        return
     if dry_run:
         planned = run_question(
             bootstrap_servers, timeout, lambda admin: admin.move_partition(topic, partition, to, dry_run=True)
@@ -212,6 +233,13 @@ app.command(
         "raftmq partition recover orders 3 --unsafe --keep 2",
     ),
 )(recovery.recover)
+
+
+def _print_unpinned(topic: str, partition: int, output: Output) -> None:
+    if output is Output.JSON:
+        print_json({"result": "unpinned", "topic": topic, "partition": partition})
+    else:
+        print(f"partition {topic}/{partition} unpinned: automatic balancing may move it")
 
 
 def _print_move(move: PartitionMove, output: Output, result: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from raftmq.cli.output import counted
-from raftmq.cli.placement.moves_text import activity_of, brokers, without_place_of
+from raftmq.cli.placement.moves_text import activity_of, brokers, given_up_of, without_place_of
 from raftmq.cli.placement.waiting import Look, Progress
 
 if TYPE_CHECKING:
@@ -31,6 +31,9 @@ def moved_look(admin: Admin, topic: str, number: int, wanted: Collection[int]) -
             total=len(wanted),
             sentence=f"in sync on {brokers(in_sync) or 'no broker that answers'}",
             is_over=is_there and not is_moving,
+            given_up=next(
+                (given_up_of(one) for one in moves.given_up if (one.topic, one.partition) == (topic, number)), ""
+            ),
         )
 
     return look
@@ -63,7 +66,9 @@ def _in_sync(partition: PartitionDescription) -> tuple[int, ...]:
     return partition.state.in_sync_brokers if partition.state is not None else ()
 
 
-def _progress(moves: MovesDescription, *, done: int, total: int, sentence: str, is_over: bool) -> Progress:
+def _progress(
+    moves: MovesDescription, *, done: int, total: int, sentence: str, is_over: bool, given_up: str = ""
+) -> Progress:
     obstacle = without_place_of(moves.without_place_count, moves.without_place)
     return Progress(
         done=done,
@@ -72,5 +77,6 @@ def _progress(moves: MovesDescription, *, done: int, total: int, sentence: str, 
         is_over=is_over,
         is_idle=moves.is_idle and not moves.rebuilding_count,
         obstacle=obstacle
+        or given_up
         or "the cluster plans no further move: look for a broker that is down in raftmq cluster status",
     )

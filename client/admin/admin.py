@@ -626,6 +626,10 @@ class Admin:
     ) -> PartitionMove:
         """Move a partition to the given brokers in the background. Brokers that hold it already copy nothing.
 
+        It is pinned there: automatic balancing does not move it, nor prefers another leader. The pin ends when its replicas change for another
+        reason (a drained or lost broker, another replication factor), by `unpin_partition` and by `rebalance`. A cluster below feature level 5
+        has no pins.
+
         Args:
             topic: the topic of the partition.
             partition: the number of the partition.
@@ -642,6 +646,19 @@ class Admin:
         return await placement_admin.move_partition(
             self._resolver, topic, partition, broker_ids, self._timeout_seconds, dry_run=dry_run
         )
+
+    async def unpin_partition(self, topic: str, partition: int) -> None:
+        """Let automatic balancing move a partition again that `move_partition` placed. Without a pin nothing changes.
+
+        Args:
+            topic: the topic's name.
+            partition: the partition's number.
+
+        Raises:
+            UnknownTopicError, UnknownPartitionError: nothing changed.
+        """
+        self._check_usable()
+        await placement_admin.unpin_partition(self._resolver, topic, partition, self._timeout_seconds)
 
     async def transfer_leader(self, topic: str, partition: int, broker_id: int | None = None) -> LeaderTransfer:
         """Transfer the leadership of a partition to one of its replicas, and wait until the new leader answers.

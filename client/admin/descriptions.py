@@ -40,6 +40,8 @@ class PartitionDescription:
     leader_epoch: int = 0
     state: PartitionState | None = None
     """None: not requested, or its leader did not answer."""
+    is_pinned: bool = False
+    """Whether an operator moved it: automatic balancing leaves it there (see `Admin.move_partition`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +141,7 @@ def read_topic(
                 leader_broker_id=known.get(partition.group_id, nobody).broker_id,
                 leader_epoch=known.get(partition.group_id, nobody).leader_epoch,
                 state=read_state(stated[partition.partition]) if partition.partition in stated else None,
+                is_pinned=partition.is_pinned,
             )
             for partition in sorted(topic.partitions, key=lambda partition: partition.partition)
         ),

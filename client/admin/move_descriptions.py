@@ -108,6 +108,23 @@ class BalancingSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class GivenUpMove:
+    """A move whose new replicas made no progress. The partition has its replicas of before again."""
+
+    topic: str
+    partition: int
+    to_broker_ids: tuple[int, ...]
+    """The brokers that were to get a replica."""
+    reason: str
+    at_ms: int
+    """The time of the decision, in milliseconds since the epoch."""
+    retry_at_ms: int
+    """Before this time the cluster does not plan it again. `Admin.move_partition` may."""
+    count: int
+    """The number of moves to one of these brokers that were given up one after the other."""
+
+
+@dataclass(frozen=True, slots=True)
 class MovesDescription:
     """The moves of the cluster, and their settings."""
 
@@ -124,6 +141,8 @@ class MovesDescription:
     """The first partitions of these replicas."""
     metadata_revision: int
     """A description of the cluster with a lower revision is older than this answer."""
+    given_up: tuple[GivenUpMove, ...] = ()
+    """The moves that were given up, and that the cluster does not plan again for now."""
 
     @property
     def is_idle(self) -> bool:
@@ -184,6 +203,19 @@ def read_moves_description(response: pb.DescribeMovesResponse) -> MovesDescripti
         without_place_count=response.without_place_count,
         without_place=_partitions(response.without_place),
         metadata_revision=response.metadata_revision,
+        given_up=tuple(map(_read_given_up, response.given_up)),
+    )
+
+
+def _read_given_up(move: pb.GivenUpMove) -> GivenUpMove:
+    return GivenUpMove(
+        topic=move.topic,
+        partition=move.partition,
+        to_broker_ids=tuple(move.to_broker_ids),
+        reason=move.reason,
+        at_ms=move.at_ms,
+        retry_at_ms=move.retry_at_ms,
+        count=move.count,
     )
 
 

@@ -60,6 +60,7 @@ from sim.cluster.invariants.reads import CommittedReads
 from sim.cluster.invariants.recoveries import Recoveries
 from sim.cluster.invariants.replica_state import ReplicaStates
 from sim.cluster.invariants.retention import Retention, check_stamp
+from sim.cluster.invariants.reverted_moves import RevertedMoves
 from sim.cluster.invariants.served import (
     PlantedDefect,
     check_defect_ends_nothing,
@@ -269,6 +270,9 @@ class Checker:
 
         if isinstance(replica.state_machine, QueuePartition):
             self._watch_queue(process, replica, replica.state_machine)
+        if isinstance(replica.state_machine, Metadata):
+            reverted = RevertedMoves(replica.state_machine)
+            replica.applier.listeners.append(lambda entry, result: self.judge(reverted.on_applied, entry, result))
         watched.apply = watched_apply
         watched.propose = watched_propose
 

@@ -15,7 +15,7 @@ from raftmq.broker.base import supervisor
 from raftmq.broker.base.config import BrokerConfig
 from raftmq.broker.base.limits import Limits, Timing
 from raftmq.broker.base.request_error import RequestError
-from raftmq.broker.cluster import damage_reports, unserved
+from raftmq.broker.cluster import damage_reports, layout, unserved
 from raftmq.broker.node import Node
 from raftmq.broker.peers.codec import FrameType, Parts
 from raftmq.broker.peers.protocol import Channel
@@ -38,6 +38,8 @@ from sim.cluster.world.tcp import TcpConnector
 
 EPOCH_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
+STUCK_SECONDS = 3.0
+"""Time after which a move without progress is given up."""
 _RESTART_SECONDS = 0.3
 _METRICS = RequestMetrics()
 """Shared by all nodes of all runs, since nobody reads these metrics and creating them is slow."""
@@ -66,6 +68,7 @@ class SimConfig(BrokerConfig):
             stall_seconds=0.15,
             shutdown_seconds=3.0,
             catch_up_seconds=5.0,
+            move_stuck_seconds=STUCK_SECONDS,
             group_tick_seconds=0.3,
             scrub_pass_seconds=1.5,
             clock_check_seconds=0.2,
@@ -122,6 +125,8 @@ def scale(*, is_tight: bool, is_forgetful: bool) -> Callable[[], None]:
         (unserved, "RETRY_SECONDS_MAX", 1.5),
         (unserved, "ROOM_SECONDS_MAX", 1.0),
         (metadata_balancing, "BYTES_PER_SECOND_MIN", 1_000),
+        (layout, "GIVEN_UP_SECONDS", 1),
+        (layout, "GIVEN_UP_SECONDS_MAX", 4),
     ]
     if is_forgetful:
         modules.append((ProducerTable, "record", forgetful(ProducerTable.record)))

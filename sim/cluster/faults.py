@@ -7,13 +7,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from raftmq.broker.base.request_error import RequestError
-from raftmq.fsm.feature_levels import FIELD_LEVELS, METADATA_LEVELS, NEWCOMER_LEVEL
+from raftmq.fsm.feature_levels import FIELD_LEVELS, METADATA_LEVELS, NEWCOMER_LEVEL, PIN_LEVEL
 from raftmq.fsm.log_partition import LogPartition
+from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.metadata_commands import (
     MetadataCommand,
     RecoverPartition,
     RemoveNode,
     ReplaceReplica,
+    RevertReplicas,
     SetBalancing,
     SetNodeState,
     SetReplicas,
@@ -576,7 +578,7 @@ class Nemesis:
         if metadata.feature_level < NEWCOMER_LEVEL:
             return
         nodes, topics = metadata.nodes(), metadata.topics()
-        order = self._rng.choice(("drain", "drain", "undrain", "rebalance", "settings", "factor"))
+        order = self._rng.choice(("drain", "drain", "undrain", "rebalance", "settings", "factor", "pin", "revert"))
         command: MetadataCommand
         if order == "drain":
             command = SetNodeState(self._rng.choice(nodes).node_id, "draining")
@@ -593,10 +595,26 @@ class Nemesis:
             command = SetBalancing(
                 auto_balance=self._rng.random() < 0.6, moves_max=self._rng.choice((1, 2, 8)), bytes_per_second=rate
             )
+        elif order in ("pin", "revert"):
+            self._place(process, metadata, order)
+            return
         elif topics and not self._may_lose():
             command = SetReplicationFactor(self._rng.choice(topics).topic_id, self._rng.randint(1, 3))
         else:
             return
+        if self._propose(process, command):
+            self._did("operate", f"{order}: {command}")
+
+    def _place(self, process: Process, metadata: Metadata, order: str) -> None:
+        """Pin a partition where it is, or give up a move as if its new replica made no progress."""
+        partitions = self._partitions(process) if order == "pin" else list(metadata.unsettled_partitions())
+        if not partitions or metadata.feature_level < PIN_LEVEL:
+            return
+        partition = self._rng.choice(partitions)
+        node_ids = tuple(replica.node_id for replica in partition.replicas)
+        command: MetadataCommand = RevertReplicas(partition.group_id, metadata.revision, "no progress")
+        if order == "pin":
+            command = SetReplicas(partition.group_id, node_ids, metadata.revision, is_pinned=True)
         if self._propose(process, command):
             self._did("operate", f"{order}: {command}")
 

@@ -70,6 +70,7 @@ ADMIN_CALLS: Mapping[str, Callable[[Admin], Awaitable[object]]] = {
     "delete_schedule.topic": lambda admin: admin.delete_schedule(BAD, "s"),
     "delete_schedule.name": lambda admin: admin.delete_schedule("q", BAD),
     "move_partition.topic": lambda admin: admin.move_partition(BAD, 0, [1]),
+    "unpin_partition.topic": lambda admin: admin.unpin_partition(BAD, 0),
     "transfer_leader.topic": lambda admin: admin.transfer_leader(BAD, 0),
     "list_lost_partitions.topic": lambda admin: admin.list_lost_partitions(BAD),
     "recover_partition.topic": lambda admin: admin.recover_partition(BAD, 0, 1, unsafe=True),

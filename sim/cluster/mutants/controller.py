@@ -61,6 +61,17 @@ def moves_ignore_their_rate() -> None:
 
 
 @mutant(
+    "machine",
+    "a given-up move forgets to roll back: the new replica stays wanted",
+    **{**_CALM, "operate": 9, "move_replicas": 9, "fault_every": 0.25, "machines": 5, "replication_factor": 3},
+)
+def given_up_move_stays() -> None:
+    from raftmq.fsm import metadata_replicas
+
+    replace_method(metadata_replicas, "without_move", lambda without_move: lambda partition: partition)
+
+
+@mutant(
     "service",
     "a drain stops early: some replicas stay on the draining broker",
     **{**_CALM, "operate": 9, "machines": 5, "replication_factor": 3},

@@ -2,6 +2,7 @@
 
 import itertools
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -47,7 +48,11 @@ def after(partitions, made):
     """Return the partitions once the plan is carried out."""
     changed = {change.group_id: change.node_ids for change in made.changes}
     return [
-        PlacedPartition(one.group_id, changed.get(one.group_id, one.node_ids), one.replication_factor, one.is_fixed)
+        replace(
+            one,
+            node_ids=(node_ids := changed.get(one.group_id, one.node_ids)),
+            is_pinned=one.is_pinned and set(node_ids) == set(one.node_ids),
+        )
         for one in partitions
     ]
 
@@ -183,6 +188,8 @@ def clusters(draw):
             tuple(draw(st.lists(st.sampled_from(ids), min_size=1, max_size=min(3, count), unique=True))),
             draw(st.integers(1, 3)),
             draw(st.sampled_from([False, False, False, True])),
+            draw(st.sampled_from([False, False, False, True])),
+            frozenset(draw(st.sets(st.sampled_from(ids), max_size=1))),
         )
         for group_id in range(1, draw(st.integers(0, 9)) + 1)
     ]
@@ -213,7 +220,9 @@ def better_single_moves(nodes, partitions, replicas_max, away):
         if partition.is_fixed:
             continue
         for giver, taker in itertools.product(partition.node_ids, takers):
-            if taker in partition.node_ids:
+            if taker in partition.node_ids or taker in partition.barred:
+                continue
+            if partition.is_pinned and giver not in draining:
                 continue
             moved = [taker if node_id == giver else node_id for node_id in partition.node_ids]
             change = crowding(nodes, moved), crowding(nodes, partition.node_ids)
@@ -236,7 +245,7 @@ def test_a_plan_keeps_what_must_stay_and_leaves_no_better_single_move(cluster):
     before_counts = dict(zip((one.node_id for one in nodes), replica_counts(nodes, partitions), strict=True))
     for before, now in zip(partitions, result, strict=True):
         assert len(set(now.node_ids)) == len(now.node_ids)
-        assert set(now.node_ids).difference(before.node_ids) <= takers
+        assert set(now.node_ids).difference(before.node_ids) <= takers - before.barred
         assert now.node_ids == before.node_ids or not before.is_fixed
         expected = min(len(before.node_ids), before.replication_factor)
         assert len(now.node_ids) == (len(before.node_ids) if before.is_fixed else expected)
@@ -245,7 +254,7 @@ def test_a_plan_keeps_what_must_stay_and_leaves_no_better_single_move(cluster):
     assert list(better_single_moves(nodes, result, replicas_max, away)) == []
     led = Counter(one.node_ids[0] for one in result)
     for one in result:
-        if not one.is_fixed and one.node_ids[0] in takers:
+        if not one.is_fixed and not one.is_pinned and one.node_ids[0] in takers:
             assert all(led[one.node_ids[0]] - led[other] < 2 for other in one.node_ids[1:] if other in takers)
     again = plan(nodes, result, replicas_max=replicas_max, away=away)
     assert again.changes == ()
@@ -273,3 +282,33 @@ def test_a_plan_does_not_depend_on_the_order_of_its_input(is_automatic):
     assert plan(nodes, partitions, is_automatic=is_automatic) == plan(
         nodes[::-1], partitions[::-1], is_automatic=is_automatic
     )
+
+
+# ------------------------------------------------------------------------------------------------- pinned and barred
+
+
+def test_a_pinned_partition_stays_while_others_are_spread_and_evened():
+    nodes = brokers(3)
+    partitions = [replace(one, is_pinned=one.group_id <= 3) for one in placed(*[(1,)] * 6)]
+    result = {one.group_id: one.node_ids for one in after(partitions, plan(nodes, partitions))}
+    assert {group_id: node_ids for group_id, node_ids in result.items() if group_id <= 3} == dict.fromkeys(
+        (1, 2, 3), (1,)
+    )
+    assert sorted(result[group_id] for group_id in (4, 5, 6)) == [(2,), (2,), (3,)]
+
+
+def test_a_drain_and_a_smaller_replication_factor_end_a_pin():
+    nodes = [node(1, state="draining"), node(2), node(3)]
+    partitions = [replace(one, is_pinned=True) for one in placed((1, 2))]
+    (change,) = plan(nodes, partitions).changes
+    assert sorted(change.node_ids) == [2, 3]
+    partitions = [replace(one, is_pinned=True) for one in placed((1, 2), replication_factor=1)]
+    assert [one.node_ids for one in plan(brokers(3), partitions).changes] == [(1,)]
+
+
+def test_a_barred_broker_gets_no_replica_of_the_partition():
+    nodes = [node(1, state="draining"), node(2), node(3)]
+    partitions = [replace(one, barred=frozenset({3})) for one in placed((1, 2), (1, 2))]
+    assert plan(nodes, partitions).without_place == (1, 2)
+    partitions = [replace(one, barred=frozenset({2})) for one in placed((1,), (1,))]
+    assert plan(brokers(2), partitions).changes == ()

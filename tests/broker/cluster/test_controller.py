@@ -103,10 +103,10 @@ def test_a_draining_an_unstable_and_a_rebuilding_broker_are_given_nothing():
 
 def test_a_partition_that_moves_or_lacks_a_replica_stays_as_it_is():
     cluster = Cluster()
-    (placed,) = describe_layout(cluster.machine, 10, frozenset({1, 2, 3, 4})).partitions
+    (placed,) = describe_layout(cluster.machine, 10, frozenset({1, 2, 3, 4}), 0).partitions
     assert (placed.node_ids, placed.replication_factor, placed.is_fixed) == ((1, 2, 3), 3, False)
     cluster.move(1, 2, 4)
-    (placed,) = describe_layout(cluster.machine, 10, frozenset({1, 2, 3, 4})).partitions
+    (placed,) = describe_layout(cluster.machine, 10, frozenset({1, 2, 3, 4}), 0).partitions
     assert (placed.node_ids, placed.is_fixed) == ((1, 2, 4), True)
 
 
@@ -153,7 +153,7 @@ def test_a_partition_without_a_leader_or_in_a_move_is_not_moved():
 
 def test_a_dry_run_of_a_drain_and_of_another_replication_factor():
     cluster = Cluster()
-    layout = describe_layout(cluster.machine, 10, frozenset({1, 2, 3, 4}))
+    layout = describe_layout(cluster.machine, 10, frozenset({1, 2, 3, 4}), 0)
     assert layout.plan(is_automatic=True).changes == ()
     (change,) = layout.with_draining(2).plan(is_automatic=False).changes
     assert set(change.node_ids) == {1, 3, 4}

@@ -79,6 +79,9 @@ class Host:
     def pace_moves(self, bytes_per_second):
         assert not bytes_per_second
 
+    def is_move_paced(self, replica):
+        return False
+
     def partition_replicas(self):
         return list(self._cluster.nodes[self.node_id].engine.replicas.values())
 

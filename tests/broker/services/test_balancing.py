@@ -17,6 +17,7 @@ from raftmq.fsm.metadata_commands import (
     SetReplicas,
 )
 from raftmq.fsm.metadata_views import BalancingView
+from raftmq.proto import peer_pb2 as peer_pb
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import GroupId, NodeId, Term
 
@@ -259,3 +260,36 @@ async def test_a_leadership_that_cannot_be_transferred_is_refused():
         node.lose_leadership(GroupId(2))
         node.leaderless = {GroupId(2)}
         assert (await refusal(node, transfer, gone, is_retriable=True)).code == pb.NO_LEADER
+
+
+# ---------------------------------------------------------------------------------------------------------- pins, moves that stick
+
+
+async def test_a_moved_partition_is_pinned_and_unpinned():
+    async with cluster() as node:
+        move = node.placement.move_partition
+        await move(pb.MovePartitionRequest(topic="t", partition=0, broker_ids=[2, 1, 3]), node.call())
+        assert node.metadata.state_machine.partition(1).is_pinned
+        await move(pb.MovePartitionRequest(topic="t", partition=0, unpin=True), node.call())
+        assert not node.metadata.state_machine.partition(1).is_pinned
+        assert replicas(node, 1) == [2, 1, 3]
+        both = pb.MovePartitionRequest(topic="t", partition=0, broker_ids=[1, 2, 3], unpin=True)
+        assert "not both" in str(await refusal(node, move, both))
+
+
+async def test_a_move_that_is_reported_as_stuck_is_given_up_once():
+    async with cluster() as node:
+        machine = node.metadata.state_machine
+        await node._metadata(SetReplicas(1, (1, 2, 4), machine.revision))
+        stuck = peer_pb.ReplicaReport(
+            group_id=1, replica_id=machine.partition(1).replicas[2].replica_id, reason="no progress"
+        )
+        report = peer_pb.ReportReplicasRequest(broker_id=1, uuid="uuid-1", stuck=[stuck])
+        await node.nodes.report_replicas(report, node.call())
+        assert replicas(node, 1) == [1, 2, 3]
+        revision = machine.partition(1).revision
+        await node.nodes.report_replicas(report, node.call())
+        assert machine.partition(1).revision == revision, "a repeated report must not give up anything else"
+        (described,) = (await node.balancing.describe_moves(pb.DescribeMovesRequest(), node.call())).given_up
+        assert (described.topic, described.partition, list(described.to_broker_ids)) == ("t", 0, [4])
+        assert described.reason == "no progress"

@@ -110,3 +110,15 @@ def test_balancing_is_shown_paused_and_limited(commands: ClusterCommands) -> Non
 
 def test_a_wrong_rate_is_refused_with_an_example(commands: ClusterCommands) -> None:
     assert_refused(commands.run("cluster", "balancing", "--rate", "fast"), 2, "'fast' is not a rate", "50MiB/s")
+
+
+def test_moves_that_were_given_up_are_shown_with_their_reason(commands: ClusterCommands) -> None:
+    commands.moves.given_up = [
+        pb.GivenUpMove(
+            topic="orders", partition=1, to_broker_ids=[3], reason="broker 3 is unreachable", retry_at_ms=1_000, count=2
+        )
+    ]
+    said = commands.text("cluster", "moves")
+    assert "given up: orders/1 to 3: broker 3 is unreachable (not planned again before 19" in said
+    (found,) = commands.answer("cluster", "moves")["given_up"]
+    assert (found["topic"], found["to_broker_ids"], found["count"]) == ("orders", [3], 2)

@@ -34,7 +34,7 @@ def test_an_unknown_share_is_not_shown_as_0_percent(moves: MovesDescription, sen
 
 def test_unknown_sizes_are_marked_in_a_table() -> None:
     rows = move_rows([move(None, 0), move(200, 50)])
-    assert [row[-2:] for row in rows] == [("?", "?"), (200, "25 %")]
+    assert [row[-3:] for row in rows] == [("?", "?", "?"), (200, 50, "25 %")]
 
 
 def test_partitions_without_a_place_are_counted_and_the_first_are_named() -> None:

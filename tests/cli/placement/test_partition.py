@@ -30,7 +30,7 @@ def test_a_partition_is_described_with_its_move(commands: ClusterCommands) -> No
     assert (quiet["partition"], quiet["state"]["in_sync_brokers"], quiet["move"]) == (1, [2, 3], None)
     commands.moves.is_frozen = True
     commands.text("partition", "move", "orders", "1", "--to", "1,2", "--no-wait")
-    head, row, _, move = commands.text("partition", "describe", "orders", "1").splitlines()
+    head, row, *_, move = commands.text("partition", "describe", "orders", "1").splitlines()
     assert head.split() == ["partition", "leader", "epoch", "replicas", "in", "sync", "start", "end", "bytes"]
     assert row.split()[:3] == ["1", "2", "1"]
     assert move == "moving to 1, 2 (requested), 50 % copied"
@@ -115,3 +115,16 @@ def test_more_replicas_than_brokers_are_refused(commands: ClusterCommands) -> No
     for options in ((), ("--dry-run",), ("--yes",)):
         done = commands.run("topic", "alter", "orders", "--replication-factor", "4", *options)
         assert_refused(done, 2, "INVALID_REPLICATION_FACTOR")
+
+
+def test_a_moved_partition_is_pinned_until_the_pin_is_ended(commands: ClusterCommands) -> None:
+    commands.text("partition", "move", "orders", "0", "--to", "3,2")
+    assert commands.text("partition", "list", "orders").splitlines()[1].endswith("3, 2 (pinned)")
+    assert commands.answer("partition", "list", "orders")[0]["is_pinned"] is True
+    assert "pinned: an operator moved it" in commands.text("partition", "describe", "orders", "0")
+    said = commands.text("partition", "move", "orders", "0", "--unpin")
+    assert said == "partition orders/0 unpinned: automatic balancing may move it\n"
+    assert commands.answer("partition", "move", "orders", "0", "--unpin")["result"] == "unpinned"
+    assert commands.answer("partition", "describe", "orders", "0")["is_pinned"] is False
+    for arguments in ((), ("--unpin", "--to", "1,2")):
+        assert commands.run("partition", "move", "orders", "0", *arguments).returncode == 2

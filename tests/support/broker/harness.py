@@ -327,6 +327,13 @@ class Harness:
 
     # ---------------------------------------------------------------------------------------------------- ReplicaHost
 
+    def pace_moves(self, bytes_per_second: int) -> None:
+        """See `ReconcilerHost`."""
+
+    def is_move_paced(self, replica: Replica[StateMachine]) -> bool:
+        """See `ReconcilerHost`."""
+        return False
+
     def now_ms(self) -> int:
         return self.clock_ms
 

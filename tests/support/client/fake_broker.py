@@ -101,6 +101,7 @@ class FakePartition:
     leader: int
     leader_epoch: int = 1
     followers: list[int] = field(default_factory=list)
+    is_pinned: bool = False
     log_start: int = 0
     batches: list[tuple[int, int, bytes, int]] = field(default_factory=list)  # base offset, count, bytes, append time
     producers: dict[int, ProducerState] = field(default_factory=dict)
@@ -383,7 +384,7 @@ def topic_message(topic: FakeTopic) -> pb.Topic:
         replication_factor=topic.replication_factor,
         config=topic.config,
         partitions=[
-            pb.Partition(partition=n, group_id=p.group_id, replica_brokers=p.replicas)
+            pb.Partition(partition=n, group_id=p.group_id, replica_brokers=p.replicas, is_pinned=p.is_pinned)
             for n, p in enumerate(topic.partitions)
         ],
         schedule_partitions=topic.schedule_partitions,

@@ -27,6 +27,7 @@ class FakeMoves:
     balance: list[pb.PartitionMove] = field(default_factory=list)
     """The plan of the next rebalance."""
     without_place: list[pb.PartitionName] = field(default_factory=list)
+    given_up: list[pb.GivenUpMove] = field(default_factory=list)
     rebuilding_count: int = 0
     draining: set[int] = field(default_factory=set)
     is_frozen: bool = False
@@ -139,6 +140,11 @@ class FakeMovesService:
 
     async def MovePartition(self, request, context):
         topic = await self._known_partition(request, context)
+        if not request.dry_run:
+            topic.partitions[request.partition].is_pinned = not request.unpin
+            self.cluster.changed()
+        if request.unpin:
+            return pb.MovePartitionResponse(metadata_revision=self.cluster.revision)
         if not set(request.broker_ids) <= self.cluster.brokers.keys():
             await self.refuse(context, pb.UNKNOWN_BROKER)
         move = self._move(topic, request.partition, list(request.broker_ids), pb.REQUESTED)
@@ -200,6 +206,7 @@ class FakeMovesService:
             rebuilding_count=moves.rebuilding_count,
             without_place=moves.without_place,
             without_place_count=len(moves.without_place),
+            given_up=moves.given_up,
         )
         moves.finish_one(self.cluster)
         async with self.cluster.queue_changed:

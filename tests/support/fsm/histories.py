@@ -131,6 +131,8 @@ def metadata_command(rng: random.Random, index: int) -> mc.MetadataCommand:
         ),
         lambda: mc.RemoveReplica(rng.randint(0, 8), rng.randint(1, 40)),
         lambda: mc.ReplaceReplica(rng.randint(0, 8), rng.randint(1, 40)),
+        lambda: mc.RevertReplicas(rng.randint(1, 8), guard, "no progress"),
+        lambda: mc.SetReplicas(rng.randint(1, 8), tuple(rng.choices(range(1, 6), k=rng.randint(0, 3))), guard, True),
         lambda: mc.SetReplicas(rng.randint(1, 8), tuple(rng.choices(range(1, 6), k=rng.randint(0, 4))), guard),
         lambda: mc.AdmitReplica(rng.randint(1, 8), rng.randint(1, 40)),
         lambda: mc.SetNodeState(rng.randint(1, 6), rng.choice(["active", "draining", "removed"])),
