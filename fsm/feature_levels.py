@@ -19,6 +19,7 @@ from typing import Final
 import msgspec
 from raftmq.fsm import log_commands as lc
 from raftmq.fsm import metadata_commands as mc
+from raftmq.fsm.field_levels import FieldLevels, level_of_fields
 from raftmq.fsm.topic_kinds import TOPIC_KINDS
 
 FEATURE_LEVEL: Final = 5
@@ -73,7 +74,7 @@ LOG_LEVELS: Final[Mapping[type[lc.LogPartitionCommand], int]] = {
 }
 """Every command of a log partition."""
 
-FIELD_LEVELS: Final[Mapping[type, Mapping[str, int]]] = {
+FIELD_LEVELS: Final[FieldLevels] = {
     mc.SetBalancing: {"bytes_per_second": 5},
     mc.SetReplicas: {"is_pinned": 5},
 }
@@ -100,16 +101,4 @@ def log_level(payload: bytes) -> int | None:
 
 def _needed(command: msgspec.Struct, level: int) -> int:
     """Return the level of the command, or of the latest field that is written in it or in its nested structs."""
-    return max(level, _level_of_fields(command)) if FIELD_LEVELS else level
-
-
-def _level_of_fields(struct: msgspec.Struct) -> int:
-    later, level = FIELD_LEVELS.get(type(struct), {}), 0
-    for field in msgspec.structs.fields(struct):
-        value = getattr(struct, field.name)
-        if field.name in later and value != field.default:
-            level = max(level, later[field.name])
-        for held in value if isinstance(value, tuple) else (value,):
-            if isinstance(held, msgspec.Struct):
-                level = max(level, _level_of_fields(held))
-    return level
+    return max(level, level_of_fields(command, FIELD_LEVELS)) if FIELD_LEVELS else level

@@ -74,7 +74,7 @@ class Lease(QueueCommand, frozen=True, tag="lease"):
     """Bodies of all messages together, but at least one message is leased. 0: no bound."""
 
 
-class SettleDetail(msgspec.Struct, frozen=True, array_like=True):
+class SettleDetail(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Arguments of settlements, shared by all that have the same."""
 
     delay_ms: int = -1
@@ -137,7 +137,7 @@ class ChangeOperation(IntEnum):
     """Make a dead message ready, without its attempts."""
 
 
-class ChangeItem(msgspec.Struct, frozen=True, array_like=True):
+class ChangeItem(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """One change of one message."""
 
     operation: int
@@ -170,7 +170,7 @@ class JobKind(IntEnum):
     """Remove dead messages, the oldest first, except those to keep."""
 
 
-class JobFilter(msgspec.Struct, frozen=True, array_like=True):
+class JobFilter(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Say which messages a job takes."""
 
     states: int = 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from raftmq.fsm.field_levels import FieldLevels, level_of_fields
 from raftmq.fsm.queue import commands as qc
 
 ITEM_LEVELS: Final[Mapping[type[qc.Item], int]] = {
@@ -35,6 +36,8 @@ ITEM_LEVELS: Final[Mapping[type[qc.Item], int]] = {
 """Every item of a queue partition."""
 COMMANDS_LEVEL: Final = 2
 """The level of an entry without items."""
+FIELD_LEVELS: Final[FieldLevels] = {}
+"""Fields that were added at a later level than their item, by item. A field at its default value is not written."""
 
 
 def queue_level(payload: bytes) -> int | None:
@@ -42,4 +45,5 @@ def queue_level(payload: bytes) -> int | None:
     commands = qc.decode_commands(payload)
     if commands is None:
         return None
-    return max((ITEM_LEVELS[type(item)] for item in commands.items), default=COMMANDS_LEVEL)
+    level = max((ITEM_LEVELS[type(item)] for item in commands.items), default=COMMANDS_LEVEL)
+    return max(level, level_of_fields(commands, FIELD_LEVELS)) if FIELD_LEVELS else level

@@ -1,0 +1,26 @@
+"""Find the latest field that a command holds: a field of a later feature level than its command counts when it is written.
+
+`feature_levels` and `queue/levels` have the levels themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+FieldLevels = Mapping[type, Mapping[str, int]]
+"""Fields that were added at a later level than their struct, by struct. A field at its default value is not written."""
+
+
+def level_of_fields(struct: msgspec.Struct, field_levels: FieldLevels) -> int:
+    """Return the highest level among the fields that are written in a struct or in its nested structs, or 0."""
+    later, level = field_levels.get(type(struct), {}), 0
+    for field in msgspec.structs.fields(struct):
+        value = getattr(struct, field.name)
+        if field.name in later and value != field.default:
+            level = max(level, later[field.name])
+        for held in value if isinstance(value, tuple) else (value,):
+            if isinstance(held, msgspec.Struct):
+                level = max(level, level_of_fields(held, field_levels))
+    return level

@@ -1,0 +1,75 @@
+"""Record the formats of this version: ``python -m tests.formats.record`` adds to `recorded/` what is not there yet.
+
+What is recorded stays: a later version must read it. Before 1.0 a format may change. Then delete its recording, record it again, and mark the
+change as **format** in CHANGELOG.md.
+"""
+
+from __future__ import annotations
+
+import json
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from raftmq.testing import LocalCluster
+
+from tests.formats.commands import MACHINES, Machine
+from tests.formats.directory import describe, fill
+from tests.support.formats import fields_of
+
+RECORDED = Path(__file__).parent / "recorded"
+COMMANDS = RECORDED / "commands.json"
+DIRECTORY = RECORDED / "directory.tar.xz"
+DESCRIPTION = RECORDED / "directory.json"
+
+
+def recording_of(machine: Machine, command: msgspec.Struct) -> dict[str, Any]:
+    """Return what is recorded of one command."""
+    payload = machine.encode(command)
+    return {
+        "command": type(command).__name__,
+        "level": machine.level_needed(payload),
+        "value": msgspec.to_builtins(command),
+        "bytes": payload.hex(),
+    }
+
+
+def add_commands() -> int:
+    """Record commands that are new or have new fields, and return their number."""
+    recorded = json.loads(COMMANDS.read_text()) if COMMANDS.exists() else {}
+    fields, samples = recorded.setdefault("fields", {}), recorded.setdefault("samples", {})
+    added = 0
+    for name, machine in MACHINES.items():
+        for command in machine.commands:
+            current = fields_of(command)
+            if fields.setdefault(name, {}).get(command.__name__) == current:
+                continue
+            fields[name][command.__name__] = current
+            known = samples.setdefault(name, [])
+            new = [recording_of(machine, sample) for sample in machine.samples(command)]
+            new = [one for one in new if one not in known]
+            known += new
+            added += len(new)
+    COMMANDS.write_text(json.dumps(recorded, indent=1) + "\n")
+    return added
+
+
+def add_directory() -> None:
+    """Record the data directory of a broker, and what its readers see."""
+    with tempfile.TemporaryDirectory() as directory:
+        with LocalCluster(brokers=1, directory=directory) as cluster:
+            fill(cluster)
+            DESCRIPTION.write_text(json.dumps(describe(cluster), indent=1) + "\n")
+        with tarfile.open(DIRECTORY, "w:xz") as archive:
+            for path in sorted(Path(directory).rglob("*")):
+                if path.suffix in (".mdb", ".json"):
+                    archive.add(path, path.relative_to(directory))
+
+
+if __name__ == "__main__":
+    print(f"{add_commands()} commands recorded")
+    if not DIRECTORY.exists():
+        add_directory()
+        print("a data directory recorded")
