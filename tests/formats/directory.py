@@ -1,6 +1,6 @@
 """Fill a cluster of one broker with everything that a data directory may hold, and describe it as a reader sees it.
 
-Nothing in it depends on the time at which it is read: what is delayed is delayed for ten years, and nothing expires.
+Nothing in it depends on the time at which it is read: a delay is ten years, and nothing expires.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def fill(cluster: LocalCluster) -> None:
 
 
 def describe(cluster: LocalCluster) -> dict[str, Any]:
-    """Return what readers see, as JSON has it."""
+    """Return the view of readers as JSON."""
     servers = cluster.bootstrap_servers
     with sync.Admin(bootstrap_servers=servers) as admin:
         topics = [(topic.name, topic.kind, len(topic.partitions)) for topic in admin.list_topics()]

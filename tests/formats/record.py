@@ -1,6 +1,6 @@
-"""Record the formats of this version: ``python -m tests.formats.record`` adds to `recorded/` what is not there yet.
+"""Record the formats of this version: ``python -m tests.formats.record`` adds to `recorded/` whatever is missing there.
 
-What is recorded stays: a later version must read it. Before 1.0 a format may change. Then delete its recording, record it again, and mark the
+Recordings stay: a later version must read them. Before 1.0 a format may change. Then delete its recording, record it again, and mark the
 change as **format** in CHANGELOG.md.
 """
 
@@ -26,7 +26,7 @@ DESCRIPTION = RECORDED / "directory.json"
 
 
 def recording_of(machine: Machine, command: msgspec.Struct) -> dict[str, Any]:
-    """Return what is recorded of one command."""
+    """Return the recording of one command."""
     payload = machine.encode(command)
     return {
         "command": type(command).__name__,
@@ -57,7 +57,7 @@ def add_commands() -> int:
 
 
 def add_directory() -> None:
-    """Record the data directory of a broker, and what its readers see."""
+    """Record the data directory of a broker, and the view of its readers."""
     with tempfile.TemporaryDirectory() as directory:
         with LocalCluster(brokers=1, directory=directory) as cluster:
             fill(cluster)

@@ -1,4 +1,4 @@
-"""A data directory that an earlier version wrote is served: nothing is missing, and work on it goes on."""
+"""A data directory of an earlier version is served: nothing is missing, and work on it goes on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Build a value of any command with every field written, and list the fields of what a command holds."""
+"""Build a value of any command with every field written, and list the fields that it may write."""
 
 from __future__ import annotations
 
