@@ -125,7 +125,7 @@ class Node:
         )
         forwarder = PeerForwarder(self.transport)
         self.grpc = parts.grpc_server(self.view, forwarder)
-        self.transport.requests.answerer = PeerAnswers(self.loop, self.grpc.services, self.grpc.metrics)
+        self.transport.requests.answerer = PeerAnswers(self.view, self.grpc.services, self.grpc.metrics)
         self.data_port = parts.data_port(self.view, self.grpc)
         reporter = DamageReporter(self.view, forwarder, self.grpc.nodes)
         self.reconciler = Reconciler(self.view, reporter, config.metadata_voters)

@@ -231,6 +231,11 @@ _PEERS: Final = (
     Metric("raftmq_peer_connected", "gauge", "1 while the control channel to the broker is up", ("peer_id",)),
     Metric("raftmq_peer_sent_bytes_total", "counter", "Bytes sent to other brokers", ("channel",)),
     Metric("raftmq_peer_received_bytes_total", "counter", "Bytes received from other brokers", ("channel",)),
+    Metric(
+        "raftmq_peer_requests_refused_total",
+        "counter",
+        "Requests of other brokers that were refused because too many of them had no answer yet",
+    ),
     Metric("raftmq_peer_unsent_bytes", "gauge", "Bytes that wait to be sent on the slowest peer channel"),
     Metric(
         "raftmq_dropped_messages_total",

@@ -288,6 +288,7 @@ def _peer_values(host: MetricsHost) -> dict[str, Value]:
         "raftmq_peer_connected": [((str(node),), float(is_up)) for node, is_up in transport.connections().items()],
         "raftmq_peer_sent_bytes_total": _by_channel(transport.sent_bytes),
         "raftmq_peer_received_bytes_total": _by_channel(transport.received_bytes),
+        "raftmq_peer_requests_refused_total": float(transport.requests.refused_total),
         "raftmq_peer_unsent_bytes": float(transport.unsent_bytes_max()),
     }
 
@@ -311,6 +312,7 @@ def _budget_values(host: MetricsHost, http: HttpConnections) -> dict[str, Value]
         "recent_entries": (engine.recent_budget.bytes_used, limits.recent_entries_bytes_max),
         "peer_read_buffers": (transport.read_buffer_bytes, limits.peer_read_buffer_bytes_max),
         "peer_outbox": (transport.unsent_bytes_max(), limits.peer_outbox_bytes_max),
+        "peer_requests": (transport.requests.bytes, limits.inbound_requests_bytes_max),
     } | {name: (budget.size, budget.size_max) for name, budget in of_bytes.items()}
     handshakes = transport.handshakes
     slots = {name: (budget.size, budget.size_max) for name, budget in shared.items()} | {

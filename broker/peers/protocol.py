@@ -213,7 +213,10 @@ class FrameProtocol(asyncio.BufferedProtocol):
         while filled - at >= FRAME_HEADER.size and not self._is_closed:
             length, type_number, crc = FRAME_HEADER.unpack_from(view, at)
             if length > self._frame_bytes_max:
-                raise FrameError(f"a frame of {length} bytes, at most {self._frame_bytes_max} are allowed")
+                raise FrameError(
+                    _other_protocol(view[at:filled])
+                    or f"a frame of {length} bytes, at most {self._frame_bytes_max} are allowed"
+                )
             end = at + FRAME_HEADER.size + length
             if end > filled:
                 needed = FRAME_HEADER.size + length
@@ -261,6 +264,15 @@ class FrameProtocol(asyncio.BufferedProtocol):
         self._is_closed = True
         if self.transport is not None:
             self.transport.close()
+
+
+def _other_protocol(data: memoryview) -> str:
+    """Return a text that names another protocol by its first bytes, or an empty text."""
+    if bytes(data[:5]) == b"PRI *":
+        return "a call over gRPC: clients connect to the port of `listen`, 9400 by default"
+    if bytes(data[:4]) in (b"GET ", b"POST", b"HTTP"):
+        return "HTTP: metrics and health are at the port of `http_listen`, 9402 by default"
+    return ""
 
 
 def decode_hello(body: memoryview) -> Hello:

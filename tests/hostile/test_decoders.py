@@ -31,7 +31,7 @@ from raftmq.batch_header import (
     validate,
 )
 from raftmq.broker.base.limits import Limits, Timing
-from raftmq.broker.peers import codec
+from raftmq.broker.peers import codec, request_frames
 from raftmq.broker.peers.codec import FRAME_HEADER, FrameError, FrameType, frame
 from raftmq.broker.peers.protocol import Hello, decode_hello
 from raftmq.broker.peers.transport import PeerTransport, _Inbound
@@ -92,6 +92,21 @@ SUBJECTS = {
         lambda value: joined(codec.encode_snapshot_end(*value)),
         [samples.snapshot_end()],
         2_000,
+    ),
+    "request": Subject(
+        request_frames.decode_request,
+        lambda value: joined(request_frames.encode_request(*value)),
+        [joined(request_frames.encode_request(3, 500, "/raftmq.v1.Admin/ListTopics", "alice", b"message"))],
+        2_000,
+    ),
+    "response": Subject(
+        request_frames.decode_response,
+        lambda value: joined(request_frames.encode_response(*value)),
+        [joined(request_frames.encode_response(3, request_frames.ResponseStatus.ERROR, b"detail"))],
+        1_000,
+    ),
+    "cancel": Subject(
+        request_frames.decode_cancel, lambda value: joined(request_frames.encode_cancel(value)), [bytes(8)], 500
     ),
     "snapshot-resume": Subject(
         codec.decode_snapshot_resume,

@@ -28,7 +28,7 @@ async def answering():
     """Yield a node that answers on a peer port, a forwarder of another node, the other node's transport, and the address."""
     async with running() as node, transport(1) as (one, _, address), transport(2) as (two, _, _):
         server = GrpcServer(node, node.forwarder)
-        one.requests.answerer = PeerAnswers(node.loop, server.services, server.metrics)
+        one.requests.answerer = PeerAnswers(node, server.services, server.metrics)
         two.set_peers({1: address})
         yield node, PeerForwarder(two), two, address
 
@@ -93,6 +93,15 @@ async def test_a_report_of_a_stale_broker_id_is_refused():
         ):
             answer = forwarder.forward(1, peer_methods.REPORT_DAMAGE, request, node.call())
             assert await code_of(answer) == pb.INVALID_ARGUMENT
+
+
+async def test_a_removed_broker_is_not_answered_on_the_connection_that_it_still_has():
+    async with answering() as (node, forwarder, *_):
+        await node.register(2, "uuid-2")
+        await forwarder.forward(1, methods.LIST_GROUPS, pb.ListGroupsRequest(), node.call())
+        await node.removal.remove_node(pb.RemoveBrokerRequest(broker_id=2, force=True), node.call())
+        call = forwarder.forward(1, methods.LIST_GROUPS, pb.ListGroupsRequest(), node.call())
+        assert await code_of(call) == pb.BROKER_REMOVED
 
 
 def test_every_method_between_brokers_and_every_forwarded_call_is_served():

@@ -310,6 +310,22 @@ async def test_malformed_frames_close_only_their_connection(garbage):
         assert one.is_connected(2) is False
 
 
+@pytest.mark.parametrize(
+    ("first_bytes", "told"),
+    [(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "port of `listen`"), (b"GET /metrics HTTP/1.1\r\n", "http_listen")],
+)
+async def test_a_client_at_the_peer_port_is_named_in_the_log(first_bytes, told):
+    async with transport(1) as (_, _, address):
+        host, port = address.split(":")
+        with structlog.testing.capture_logs() as logs:
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(first_bytes)
+            with contextlib.suppress(ConnectionResetError):
+                assert await reader.read() == b""
+        writer.close()
+    assert [told in entry["reason"] for entry in logs if entry["event"] == "peer_frame_refused"] == [True]
+
+
 async def test_a_silent_connection_is_closed_after_the_handshake_time():
     async with transport(1) as (_, _, address):
         host, port = address.split(":")
