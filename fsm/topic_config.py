@@ -115,9 +115,10 @@ def _key(name: str, kind: str) -> ConfigKey[object]:
 
 
 def suggestion(name: str, names: Iterable[str]) -> str:
-    """Return the end of an error about an unknown name: the closest known name, or else all known names."""
+    """Return the end of an error about an unknown name: the name of the same words, or the closest one, or else all known names."""
     known = sorted(names)
-    close = get_close_matches(name, known, n=1)
+    words = sorted(name.replace("_", ".").replace("-", ".").lower().split("."))
+    close = [one for one in known if sorted(one.split(".")) == words] or get_close_matches(name, known, n=1)
     return f": did you mean {close[0]}?" if close else f"; there are {', '.join(known)}"
 
 

@@ -4,6 +4,7 @@ While the machine waits, the entry is half applied: later entries queue here, ot
 take rows from it (`is_suspended`). A machine whose rows are all in memory never waits.
 
 A machine that reads rows for every entry may be at rest for too short a time for anyone to look at it. `held` makes that time longer.
+Between two holders all entries are applied that had to wait for the first one: otherwise many holders would slow each entry down by a whole look.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ class EntryApplier:
         """The entry that is half applied or waits for a holder, and those after it."""
         self._is_suspended = False
         self._is_held = False
+        self._entries_owed = 0
+        """Entries that waited for the last holder and are not applied yet. They come before the next holder."""
         self._holders: deque[asyncio.Future[None]] = deque()
         """Those who wait for `held`, each a call with a deadline."""
         self._disk_backed = machine if isinstance(machine, DiskBackedMachine) else None
@@ -83,6 +86,7 @@ class EntryApplier:
             if pending:
                 proposals.on_applied(entry, result)
         if applied:
+            self._entries_owed = max(0, self._entries_owed - applied)
             self._record(entries[applied - 1])
             if not self._is_suspended:  # otherwise the state is not that of any index
                 self._progressed()
@@ -102,6 +106,7 @@ class EntryApplier:
             self._wait_for(result)
             return
         entry = self._delayed.popleft()
+        self._entries_owed = max(0, self._entries_owed - 1)
         self._is_suspended = False
         for listener in self.listeners:
             listener(entry, result)
@@ -134,7 +139,10 @@ class EntryApplier:
 
     @asynccontextmanager
     async def held(self) -> AsyncIterator[None]:
-        """Apply no entry inside the context. Entered when the machine is at rest. Waiting entries are applied before the next holder."""
+        """Apply no entry inside the context. Entered when the machine is at rest.
+
+        The entries that waited at its end are applied before the next holder.
+        """
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._holders.append(turn)
         if not self._is_suspended and not self._delayed:
@@ -147,13 +155,14 @@ class EntryApplier:
                 self._holders.remove(turn)
             elif turn.done() and not turn.cancelled():
                 self._is_held = False
+                self._entries_owed = len(self._delayed)
                 self._continue()
                 if not self._is_suspended:
                     self._grant()
 
     def _grant(self) -> None:
-        """Let the next one of those who wait hold the machine, which is at rest."""
-        while self._holders and not self._is_held:
+        """Let the next one of those who wait hold the machine, which is at rest, unless entries are owed."""
+        while self._holders and not self._is_held and not self._entries_owed:
             turn = self._holders.popleft()
             if not turn.done():
                 self._is_held = True
@@ -183,6 +192,7 @@ class EntryApplier:
     def drop(self) -> None:
         """Forget the entries that are not applied: a snapshot replaces the state, or the replica is closed."""
         self._delayed.clear()
+        self._entries_owed = 0
         self._is_suspended = False
         self._is_prefetching = False
         self._missed = None

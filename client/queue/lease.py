@@ -162,7 +162,9 @@ class Lease(msgspec.Struct, eq=False, weakref=True):
         """
         self.office.check_caller()
         if self.is_settled:
-            raise InvalidArgumentError(f"message {self.sequence} of partition {self.partition.partition} is settled")
+            raise InvalidArgumentError(
+                f"message {self.sequence} of partition {self.partition.partition} is settled already"
+            )
         if self.is_lost:
             raise LeaseLostError(f"the lease of message {self.sequence} of partition {self.partition.partition} ended")
 

@@ -72,6 +72,9 @@ def test_bad_values(config: dict[str, str]) -> None:
 def test_an_unknown_key_is_refused_with_the_most_similar_key_or_the_valid_ones() -> None:
     with pytest.raises(TopicConfigError, match=r"did you mean retention\.ms\?"):
         check_topic_config({"retention.mss": "1"}, LOG)
+    for swapped in ("max.attempts", "max_attempts"):
+        with pytest.raises(TopicConfigError, match=r"did you mean attempts\.max\?"):
+            check_topic_config({swapped: "3"}, QUEUE)
     with pytest.raises(TopicConfigError, match=r"there are max\.batch\.bytes, retention\.bytes, retention\.ms"):
         check_topic_config({"xyz": "1"}, LOG)
 

@@ -51,7 +51,8 @@ class CopiedPartition(Protocol):
 
     replica: Replica[QueuePartition]
     commands: QueueCommands
-    views: QueueViews
+    upkeep_views: QueueViews
+    """Not those of requests, so that no number of them keeps the broker from its own work."""
 
     def config(self) -> QueueConfig:
         """Return the topic's settings in force."""
@@ -190,7 +191,7 @@ class QueueCopies:
         """Return the dead that come next. Raises as `QueueViews.page`."""
         scalars = self._scalars
         through, cursor = scalars.next_dead - 1, keys.dead_key(scalars.generation, scalars.copied_dead)
-        page = await self._partition.views.page(Wanted((DEAD,)), keys.location_value(cursor), self._count_max)
+        page = await self._partition.upkeep_views.page(Wanted((DEAD,)), keys.location_value(cursor), self._count_max)
         if not page.messages and page.cursor:  # nothing but rows of messages that have moved on
             through = min(through, keys.number_of_dead(keys.key_of_location(scalars.generation, page.cursor)))
         return _Found(list(page.messages), through)

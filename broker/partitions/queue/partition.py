@@ -82,6 +82,7 @@ class PartitionQueue:
         self.jobs = QueueJobs(host.loop, replica, self.commands)
         self.schedules = QueueSchedules(host.loop, self)
         self.views = QueueViews(replica)
+        self.upkeep_views = QueueViews(replica)
         self.finishes = FinishWatches(replica)
         self.copies = QueueCopies(self, host)
         self.statistics = QueueStatistics(replica, self.clock, self.leases)

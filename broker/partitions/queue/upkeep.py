@@ -64,7 +64,8 @@ class UpheldQueue(Protocol):
     leases: QueueLeases
     jobs: QueueJobs
     schedules: QueueSchedules
-    views: QueueViews
+    upkeep_views: QueueViews
+    """Not those of requests, so that no number of them keeps the broker from its own work."""
     statistics: QueueStatistics
 
     def config(self) -> QueueConfig:
@@ -189,9 +190,9 @@ class QueueUpkeep:
         machine = partition.replica.state_machine
         if not partition.replica.is_leader:
             return
-        await partition.statistics.measure(partition.views)
+        await partition.statistics.measure(partition.upkeep_views)
         if machine.state.scalars.dead_count:
-            found = await partition.views.page(Wanted((DEAD,)), b"", 1)
+            found = await partition.upkeep_views.page(Wanted((DEAD,)), b"", 1)
             oldest = found.messages[0] if found.messages else None
             await partition.jobs.retain_dead(partition.config(), machine.state.scalars.now, oldest)
 

@@ -5,7 +5,8 @@ read began (`Replica.read_rows`). So the rows are combined with the messages in 
 state of one moment. This module changes nothing, neither messages nor the content of the memory.
 
 A read is of no use if an entry is half applied when its rows arrive. Then no further entry is applied until the look has succeeded: a
-machine that reads for every entry would otherwise let it wait without end.
+machine that reads for every entry would otherwise let it wait without end. Such a look is short and their number is bounded, so that browsers do
+not hold up the work of the queue.
 """
 
 from __future__ import annotations
@@ -41,6 +42,11 @@ ROWS_READ_MAX: Final = 1_000
 """Rows of a section that one read covers, whether or not they match."""
 READS_MAX: Final = 10
 """Reads for one page. A page without matches then ends with a cursor."""
+HOLDING_READS_MAX: Final = 1
+"""Reads for one page while entries wait for it: about 10 ms."""
+HOLDERS_MAX: Final = 8
+"""Looks for which entries wait, or that wait for their turn to hold them up. Further ones are refused."""
+_HOLDERS_RETRY_MS: Final = 100
 TENANT_SECTIONS_MAX: Final = 256
 """Tenants whose ready messages are looked for one by one. For more, all ready messages are looked at."""
 CURSOR_BYTES_MAX: Final = 64
@@ -102,6 +108,8 @@ class QueueViews:
 
     def __init__(self, replica: Replica[QueuePartition]) -> None:
         self._replica = replica
+        self._holders = 0
+        """Looks that hold entries up, or wait to do so."""
 
     # ------------------------------------------------------------------------------------------------------------ listing
 
@@ -109,12 +117,13 @@ class QueueViews:
         """Return the next messages after a cursor, at most `limit`. Empty cursor: the first ones.
 
         Raises:
-            RequestError: INVALID_ARGUMENT for a cursor that no page had. NOT_LEADER, NO_LEADER.
+            RequestError: INVALID_ARGUMENT for a cursor that no page had. NOT_LEADER, NO_LEADER. THROTTLED while many others hold entries up.
         """
-        return await self._look(partial(self._find_page, wanted, cursor, limit))
+        find = partial(self._find_page, wanted, cursor, limit)
+        return await self._look(partial(find, READS_MAX), partial(find, HOLDING_READS_MAX))
 
-    async def _find_page(self, wanted: Wanted, cursor: bytes, limit: int) -> Page:
-        for _ in range(READS_MAX):
+    async def _find_page(self, wanted: Wanted, cursor: bytes, limit: int, reads_max: int) -> Page:
+        for _ in range(reads_max):
             self._at_rest()
             generation = self._replica.state_machine.state.scalars.generation
             sections = self._sections(wanted, generation, cursor)
@@ -309,13 +318,24 @@ class QueueViews:
 
     # -------------------------------------------------------------------------------------------------------------- reads
 
-    async def _look(self, look: Callable[[], Awaitable[T]]) -> T:
-        """Return what a look at the machine finds. If entries disturb it, they wait for the second try."""
+    async def _look(self, look: Callable[[], Awaitable[T]], look_again: Callable[[], Awaitable[T]] | None = None) -> T:
+        """Return what a look at the machine finds. If entries disturb it, they wait for the second try (`look_again`, if it differs)."""
         try:
             return await look()
         except _MissedError:
+            pass
+        if self._holders >= HOLDERS_MAX:
+            raise RequestError(
+                pb.THROTTLED,
+                f"{HOLDERS_MAX} requests that show messages wait for this partition's work already: try again",
+                retry_after_ms=_HOLDERS_RETRY_MS,
+            )
+        self._holders += 1
+        try:
             async with self._replica.applier.held():
-                return await look()
+                return await (look_again or look)()
+        finally:
+            self._holders -= 1
 
     def _at_rest(self) -> None:
         """Raise unless this replica leads and no entry is half applied."""

@@ -169,11 +169,31 @@ async def test_a_machine_that_reads_for_every_entry_is_held_between_two_of_them(
         replica.applier.apply([entry(3)])
         await asyncio.sleep(0.01)
         assert taken == [("a", 1)]
-        replica.load()
-        await asyncio.sleep(0.01)
-        assert taken == [("a", 1), ("b", 2)]
-        replica.load()
+        for _ in range(2):
+            replica.load()
+            await asyncio.sleep(0.01)
+        assert taken == [("a", 1), ("b", 3)], "what came while the first one looked is applied before the next looks"
     assert replica.heard == results(1, 2, 3)
+
+
+async def test_many_holders_do_not_make_each_entry_wait_for_a_look():
+    """While clients browsed a queue whose messages were all on disk, only one entry was applied for each page."""
+    replica, taken = Replica(dict.fromkeys(range(1, 100), 1)), []
+    replica.applier.apply([entry(1)])
+    async with asyncio.TaskGroup() as tasks:
+        for name in range(5):
+            tasks.create_task(hold(replica, taken, name))
+        await asyncio.sleep(0)
+        for first in range(2, 52, 10):
+            replica.load()
+            replica.applier.apply([entry(index) for index in range(first, first + 10)])
+            while len(taken) < first // 10 + 1:
+                await asyncio.sleep(0)
+            for _ in range(9):
+                await asyncio.sleep(0)
+                replica.load()
+        replica.load()
+    assert [index for _, index in taken] == [1, 11, 21, 31, 41]
 
 
 async def test_those_who_give_up_waiting_for_the_machine_hold_up_nobody():

@@ -104,6 +104,21 @@ async def test_a_due_message_is_leased_by_the_entry_that_promotes_it(tmp_path: P
         assert queue.partition.replica.core.last_index == entries + 1
 
 
+async def test_a_message_whose_lease_has_ended_reaches_a_waiting_consumer_in_the_next_commit(tmp_path: Path) -> None:
+    """The entry that ends the lease decides whether the message comes back now, later or dead, so it is leased by the one after it."""
+    async with queue_node(tmp_path) as node:
+        queue, consumer = await node.queue(), Taking()
+        await queue.put(1)
+        await queue.lease(1, 60_000)
+        queue.partition.leases.add(consumer)
+        entries = queue.partition.replica.core.last_index
+        node.pass_time(60_000)
+        async with asyncio.timeout(5):
+            while not consumer.sequences:
+                await asyncio.sleep(0)
+        assert queue.partition.replica.core.last_index == entries + 2
+
+
 async def test_nothing_is_leased_for_due_messages_that_no_consumer_may_get(tmp_path: Path) -> None:
     async with queue_node(tmp_path) as node:
         queue, consumer = await node.queue(**{"partition.tenant.max.leased": "1"}), Taking()

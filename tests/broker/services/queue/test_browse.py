@@ -11,6 +11,7 @@ import pytest
 from raftmq.broker.base.metric_catalog import SECTIONS
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.partitions.queue import views
+from raftmq.broker.partitions.queue.views import HOLDERS_MAX
 from raftmq.broker.services.queue import browse as browse_module
 from raftmq.client.codec.queue_batch import decode_messages, encode_messages
 from raftmq.fsm.queue.commands import Change, ChangeItem, ChangeOperation, Operation, PauseTenant, PurgeAll
@@ -294,6 +295,42 @@ async def test_a_listing_during_work_shows_what_stays(tmp_path: Path) -> None:
             assert [one for one in every if one < 60] == list(range(60))
         is_over = True
         await working
+
+
+async def test_browsers_that_hold_up_entries_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each page for which entries must wait is short, and no number of browsers holds the queue's work up without a bound."""
+    async with queue_node(tmp_path) as node:
+        queue = await node.queue()
+        await queue.put(3)
+        await queue.restart()
+        applier = queue.partition.replica.applier
+        with queue.held_reads() as held:
+            reading = [asyncio.ensure_future(browse(queue)) for _ in range(HOLDERS_MAX + 2)]
+            while len(held) < HOLDERS_MAX + 2:
+                await asyncio.sleep(0.001)
+            with monkeypatch.context() as patch:
+                patch.setattr(applier, "_is_suspended", True)  # as while an entry waits for rows
+                for hand_over in held:
+                    hand_over()
+                for one in reading[HOLDERS_MAX:]:
+                    with pytest.raises(RequestError, match="try again") as refusal:
+                        await one
+                    assert (refusal.value.code, refusal.value.detail.retry_after_ms) == (pb.THROTTLED, 100)
+            held.clear()
+            applier._grant()  # as at the end of that entry
+            while not held:
+                await asyncio.sleep(0.001)
+            putting = asyncio.ensure_future(queue.put(1))
+            await asyncio.sleep(0.01)
+            assert not putting.done(), "it waits for the page"
+            assert len(held) == 1, "one page is read at a time"
+            held[0]()
+        assert await putting == 3
+        assert await reading[0] == [(0, pb.READY), (1, pb.READY), (2, pb.READY)]
+        for one in reading[1:HOLDERS_MAX]:
+            one.cancel()
+        await asyncio.gather(*reading, return_exceptions=True)
+        assert await browse(queue, sequence=3, is_single=True) == [(3, pb.READY)], "nobody holds it any more"
 
 
 # ------------------------------------------------------------------------------------------------------------- statistics
