@@ -3,22 +3,25 @@
 Spark tells a task neither the number of tasks nor whether the batch was run before. So tasks find that out in the cluster, by stamps
 that are changed by compare and swap (`client/producer/sequenced_append.py`): a ledger for the batch and a claim for each task.
 
-- The **ledger** has the number of the latest attempt (each run of the batch by a driver is one) and two sets of tasks. `written` holds
-  the tasks that may have written in any attempt. `proved` holds the members of `written` that have shown in this attempt that they
-  have the same rows as before.
+- The **ledger** has the latest attempts (each run of the batch by a driver is one, and has a random number) and two sets of tasks.
+  `written` holds the tasks that may have written in any attempt. `proved` holds the members of `written` that have shown in this attempt
+  that they have the same rows as before.
 - A task's **claim** is the digest of its rows and the attempt that claimed it.
 - A task's **round** is 0, and rises each time the task comes back with the same rows in another order.
 
 In these rules `t` is the task and `a` its attempt:
 
-1. A task works on the ledger of attempt `a` only. If the ledger is of an earlier attempt, the task makes it one of `a`, with an empty
-   `proved`. If the ledger is of a later attempt, the task belongs to a driver that died, and stops.
+1. A task works on the ledger of attempt `a` only. If the ledger does not know `a`, the attempt is new: the task makes the ledger one of
+   `a`, with an empty `proved`. If `a` was followed by another attempt, the task belongs to a driver that died, and stops.
 2. If `t` is in `written`, its digest must equal the claimed one. Then it is proved, and writes. Brokers drop the rows that they have.
 3. Otherwise it waits until all of `written` are proved. Then it claims its digest under `a` (replacing a claim of an earlier attempt,
    but never another claim of `a`), enters `written` and `proved` in one step, and writes.
 4. A digest with the same rows in another order is no refusal: the task begins its next round in the ledger and claims its digest there.
    The round is part of the producer's epoch, so the task then fences every writer of its earlier rounds, reads back the rows that they have
    written, and writes the other rows. A task in round 0 need not: equal rows in equal order have equal sequences.
+5. An attempt with ``delivery=finish``, and one that follows an attempt in which a task waited in vain, begins a **generation**: the tasks in `written` move to `old`, so any task may write any rows. The
+   generation is part of the epochs, too. The first task fences all of `old`. Each task reads back the rows that they have written and leaves
+   them out (`written_rows`). Within a generation rules 1 to 4 hold.
 
 Why it holds: every task that writes is in `written`, and while `t` is in `written` its claim does not change. The claim is replaced only
 by a task that saw a ledger of its own attempt without `t`, when no task of an earlier attempt could enter any more (1), and two tasks of
@@ -36,6 +39,7 @@ order.
 from __future__ import annotations
 
 import json
+import zlib
 from base64 import b64decode, b64encode
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field, replace
@@ -47,10 +51,16 @@ from raftmq.spark.sink_errors import ReplayMismatchError, SupersededError
 
 LEDGER_VERSION: Final = 2
 TASKS_MAX: Final = 8192
-"""Two bitmaps of so many tasks fit a stamp, which has at most 4 KiB."""
+"""Two bitmaps of so many tasks fit a stamp. A third one fits if it is compressed, because tasks write in blocks of numbers."""
+LAST_TASK: Final = TASKS_MAX
+"""The number under which the driver writes rows at the end of a batch."""
+LEDGER_BYTES_MAX: Final = 4096
+ATTEMPTS_MAX: Final = 16
+"""Attempts that are remembered. A task of an earlier one, whose driver died so many attempts ago, would be taken for a new attempt."""
 ROUND_BITS: Final = 8
-ROUNDS_MAX: Final = (1 << ROUND_BITS) - 1
+ROUNDS_PER_GENERATION: Final = 16
 """A task begins a round only after a failure, and Spark gives up after a few."""
+GENERATIONS_MAX: Final = (1 << ROUND_BITS) // ROUNDS_PER_GENERATION - 1
 BATCH_EPOCH_MAX: Final = (1 << (64 - ROUND_BITS)) - 1
 _ATTEMPT_BYTES: Final = 8
 _TARGET_BYTES: Final = 8
@@ -65,16 +75,18 @@ class WriteIdentity:
     epoch: int
     """Number of the batch within the query."""
     attempt: int
-    """Microseconds since 1970 by the clock of the driver that began this run of the batch. A later run has a larger number."""
+    """A random number of this run of the batch by a driver, below 2 to the power of 63."""
+    finishes: bool = False
+    """Whether this run reads back the rows of earlier runs, instead of demanding the same rows in the same tasks."""
 
     @staticmethod
-    def of(name: str, topic: str | None, epoch: int, attempt: int) -> WriteIdentity:
+    def of(name: str, topic: str | None, epoch: int, attempt: int, *, finishes: bool = False) -> WriteIdentity:
         """Identify a batch of a query, or of a writer, for one topic. None: the topics are in a column.
 
         A query whose checkpoint was copied for another topic, and two sinks of one `foreachBatch`, write independently.
         """
         target = blake2b((topic or "").encode(), digest_size=_TARGET_BYTES).hexdigest()
-        return WriteIdentity(f"{name}/{target}", epoch, attempt)
+        return WriteIdentity(f"{name}/{target}", epoch, attempt, finishes)
 
     @property
     def ledger_name(self) -> str:
@@ -88,6 +100,10 @@ class WriteIdentity:
     def task_name(self, task: int) -> str:
         """Return the name of one task's producer, which is also the name of its claim."""
         return f"spark-task/{task}/{self.name}"
+
+    def writers_name(self, part: int) -> str:
+        """Return the name whose stamp has a part of the producer ids of `old`."""
+        return f"spark-writers/{part}/{self.name}"
 
 
 class Claim(NamedTuple):
@@ -115,6 +131,8 @@ class Pause(NamedTuple):
 
     waiting_for: int
     """A task that has not come back."""
+    left: int
+    """The number of such tasks."""
 
 
 Ask = Claim | Peek | Pause
@@ -124,19 +142,32 @@ Ask = Claim | Peek | Pause
 class BatchLedger:
     """Hold the ledger of one batch of one query."""
 
-    first_attempt: int
-    attempt: int
-    """The latest attempt."""
+    attempts: tuple[int, ...]
+    """The latest attempts, the present one last."""
+    runs: int = 1
+    """The number of all attempts."""
     written: int = 0
-    """Bit p: task p may have written."""
+    """Bit p: task p may have written in this generation."""
     proved: int = 0
     """Bit p: task p has shown in the latest attempt that it has the same rows as before. A subset of `written`."""
-    partition_counts: Mapping[str, int] = field(default_factory=dict)
-    """Partitions per topic at the batch's first run. Rows keep their partitions even if the topic gets more."""
+    partition_counts: Mapping[int, int] = field(default_factory=dict)
+    """Partitions per topic id when the batch first wrote to it. Rows keep their partitions even if the topic gets more."""
     rounds: Mapping[int, int] = field(default_factory=dict)
-    """The rounds of the tasks whose round is not 0."""
+    """The rounds of the tasks that are not in the generation's first one."""
     since_ms: int = 0
     """Time on a broker's clock before the first row of the batch was written. 0 before a task has entered."""
+    generation: int = 0
+    old: int = 0
+    """Bit p: task p may have written in an earlier generation."""
+    is_fenced: bool = False
+    """Whether the writers of the earlier generations are fenced, and their producer ids are stored."""
+    is_stalled: bool = False
+    """Whether a task of the latest attempt waited in vain for others, so the next attempt begins a generation."""
+
+    @property
+    def attempt(self) -> int:
+        """Return the latest attempt."""
+        return self.attempts[-1]
 
     def has(self, task: int) -> bool:
         """Return whether the task may have written, in any attempt."""
@@ -145,84 +176,129 @@ class BatchLedger:
     def missing(self, attempt: int) -> list[int]:
         """Return the tasks that may have written and are not proved in `attempt`."""
         bits = self.written & ~self.proved if attempt == self.attempt else self.written
+        bits &= ~(1 << LAST_TASK)  # it is no task of Spark, which would come back
         return [task for task in range(bits.bit_length()) if bits >> task & 1]
 
-    def advanced(self, attempt: int) -> BatchLedger:
-        """Return the ledger moved to `attempt`. Raises `SupersededError` when it is in a later attempt."""
-        if attempt < self.attempt:
-            raise SupersededError(
-                f"this run of the batch began at {attempt}, a later one at {self.attempt} (microseconds since 1970 by the"
-                " clocks of their drivers)"
-            )
-        return self if attempt == self.attempt else replace(self, attempt=attempt, proved=0)
+    def advanced(self, identity: WriteIdentity) -> BatchLedger:
+        """Return the ledger moved to the attempt. Raises `SupersededError` if a later one has begun."""
+        attempt = identity.attempt
+        if attempt == self.attempt:
+            return self
+        if attempt in self.attempts:
+            raise SupersededError("this run of the batch was followed by another one, of another driver")
+        attempts = (*self.attempts, attempt)[-ATTEMPTS_MAX:]
+        moved = replace(self, attempts=attempts, runs=self.runs + 1, proved=0)
+        if not (identity.finishes or self.is_stalled) or not (self.written or self.old):
+            return moved
+        if self.generation == GENERATIONS_MAX:
+            raise ReplayMismatchError(f"the batch was finished {GENERATIONS_MAX} times, and failed each time")
+        return replace(
+            moved,
+            old=self.old | self.written,
+            written=0,
+            rounds={},
+            generation=self.generation + 1,
+            is_fenced=False,
+            is_stalled=False,
+        )
+
+    @property
+    def first_round(self) -> int:
+        """Return the first round of the generation."""
+        return self.generation * ROUNDS_PER_GENERATION
+
+    @property
+    def old_tasks(self) -> list[int]:
+        """Return the tasks that may have written in an earlier generation."""
+        return [task for task in range(self.old.bit_length()) if self.old >> task & 1]
 
     def round_of(self, task: int) -> int:
         """Return the task's round."""
-        return self.rounds.get(task, 0)
+        return self.rounds.get(task, self.first_round)
+
+    def with_count(self, topic_id: int, count: int) -> BatchLedger:
+        """Return the ledger with a topic's number of partitions, or the same one if it has one or has no room for it."""
+        wanted = replace(self, partition_counts={topic_id: count, **self.partition_counts})
+        return wanted if len(wanted.encode()) <= LEDGER_BYTES_MAX else self
 
     def with_proved(self, task: int, since_ms: int = 0) -> BatchLedger:
         """Return the ledger with the task in `written` and `proved`: its rows are the same as before, or it had none.
 
         `since_ms` is a time before the task writes. It counts if no task has entered before.
         """
-        since_ms = self.since_ms if self.written else since_ms
-        return replace(self, written=self.written | 1 << task, proved=self.proved | 1 << task, since_ms=since_ms)
+        return replace(
+            self,
+            written=self.written | 1 << task,
+            proved=self.proved | 1 << task,
+            since_ms=self.since_ms or since_ms,
+        )
 
     def with_next_round(self, task: int) -> BatchLedger:
         """Return the ledger in which the task begins its next round. Raises `ReplayMismatchError` after too many."""
-        if self.round_of(task) == ROUNDS_MAX:
-            raise ReplayMismatchError(f"task {task} came back with its rows in another order {ROUNDS_MAX} times")
+        if self.round_of(task) == self.first_round + ROUNDS_PER_GENERATION - 1:
+            raise ReplayMismatchError(
+                f"task {task} came back with its rows in another order {ROUNDS_PER_GENERATION - 1} times"
+            )
         return replace(self, rounds={**self.rounds, task: self.round_of(task) + 1})
 
     def encode(self) -> bytes:
         """Return the ledger as a stamp."""
-        return json.dumps(
+        text = json.dumps(
             {
                 "v": LEDGER_VERSION,
-                "first": self.first_attempt,
-                "attempt": self.attempt,
+                "attempts": self.attempts,
+                "runs": self.runs,
                 "written": _bits_to_text(self.written),
                 "proved": _bits_to_text(self.proved),
-                "partitions": dict(self.partition_counts),
+                "partitions": {str(topic_id): count for topic_id, count in self.partition_counts.items()},
                 "rounds": {str(task): number for task, number in self.rounds.items()},
                 "since": self.since_ms,
+                "generation": self.generation,
+                "old": _bits_to_text(self.old),
+                "fenced": self.is_fenced,
+                "stalled": self.is_stalled,
             },
             separators=(",", ":"),
             sort_keys=True,
         ).encode()
+        return text if len(text) <= LEDGER_BYTES_MAX else zlib.compress(text, 9)
 
     @staticmethod
     def decode(stamp: bytes) -> BatchLedger:
         """Return the ledger in a stamp. Raises `ReplayMismatchError` for a stamp of another kind or version."""
         try:
-            fields = json.loads(stamp)
+            fields = json.loads(stamp if stamp[:1] == b"{" else zlib.decompress(stamp))
             if fields["v"] != LEDGER_VERSION:
                 raise ReplayMismatchError(f"the batch was begun by a sink of another version ({fields['v']})")
             return BatchLedger(
-                first_attempt=fields["first"],
-                attempt=fields["attempt"],
+                attempts=tuple(fields["attempts"]),
+                runs=fields["runs"],
                 written=_bits_of_text(fields["written"]),
                 proved=_bits_of_text(fields["proved"]),
-                partition_counts=fields["partitions"],
+                partition_counts={int(topic_id): count for topic_id, count in fields["partitions"].items()},
                 rounds={int(task): number for task, number in fields["rounds"].items()},
                 since_ms=fields["since"],
+                generation=fields["generation"],
+                old=_bits_of_text(fields["old"]),
+                is_fenced=fields["fenced"],
+                is_stalled=fields["stalled"],
             )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, zlib.error) as error:
             raise ReplayMismatchError(f"the batch's stamp is not the sink's: {stamp[:80]!r}") from error
 
 
-def open_batch(identity: WriteIdentity, partition_counts: Mapping[str, int]) -> Generator[Ask, bytes, BatchLedger]:
+def open_batch(identity: WriteIdentity, partition_counts: Mapping[int, int]) -> Generator[Ask, bytes, BatchLedger]:
     """Begin the batch, or find that it has begun (rule 1). `partition_counts` is used only if this task begins it.
 
     Raises:
         SupersededError: a later run of the batch has begun.
         ReplayMismatchError: the stamp is not a ledger.
     """
-    begun = BatchLedger(identity.attempt, identity.attempt, partition_counts=partition_counts)
+    begun = BatchLedger((identity.attempt,), partition_counts=partition_counts)
     stamp = yield Claim(identity.ledger_name, begun.encode())
     while True:
         ledger = BatchLedger.decode(stamp)
-        wanted = ledger.advanced(identity.attempt)
+        wanted = ledger.advanced(identity)
         if wanted == ledger:
             return ledger
         stamp = yield Claim(identity.ledger_name, wanted.encode(), stamp)
@@ -244,18 +320,18 @@ def enter_batch(
         ReplayMismatchError: the task has other rows than before.
         SupersededError: a later run of the batch has begun.
     """
-    if task >= TASKS_MAX:
+    if task >= TASKS_MAX and task != LAST_TASK:
         raise ReplayMismatchError(
             f"task {task}: exactly once is kept for batches of {TASKS_MAX} tasks; coalesce to fewer"
         )
     while True:
-        if ledger.advanced(identity.attempt) != ledger:
-            raise ReplayMismatchError("the batch's ledger went back to an earlier attempt")
+        _require_current(ledger, identity)
         missing = ledger.missing(identity.attempt)
         if not ledger.has(task) and missing:
-            yield Pause(missing[0])
-            # only reads the stamp: an empty one replaces nothing
-            ledger = BatchLedger.decode((yield Claim(identity.ledger_name, b"")))
+            if ledger.is_stalled:
+                raise ReplayMismatchError("another task has waited in vain; the next run of the batch will not wait")
+            yield Pause(missing[0], len(missing))
+            ledger = yield from _read_ledger(identity)
             continue
         claimed = yield from _claim_rows(identity, task, digest, ledger)
         wanted = ledger.with_proved(task, since_ms)
@@ -268,31 +344,75 @@ def enter_batch(
             wanted = wanted.with_next_round(task)
         if wanted == ledger:
             return ledger
-        ledger = BatchLedger.decode((yield Claim(identity.ledger_name, wanted.encode(), ledger.encode())))
+        ledger = yield from _changed(identity, ledger, wanted)
         if ledger == wanted and claimed == digest:
             return ledger
+
+
+def fix_count(
+    identity: WriteIdentity, topic_id: int, count: int, ledger: BatchLedger
+) -> Generator[Ask, bytes, BatchLedger]:
+    """Agree with the other tasks on a topic's number of partitions. `count` is the present one, `ledger` the latest known.
+
+    Raises `SupersededError` if a later run of the batch has begun.
+    """
+    while (wanted := ledger.with_count(topic_id, count)) != ledger:
+        ledger = yield from _changed(identity, ledger, wanted)
+        _require_current(ledger, identity)
+    return ledger
+
+
+def mark_fenced(identity: WriteIdentity, ledger: BatchLedger) -> Generator[Ask, bytes, BatchLedger]:
+    """Record that the writers of earlier generations are fenced. Raises `SupersededError` if a later run of the batch has begun."""
+    while not ledger.is_fenced:
+        ledger = yield from _changed(identity, ledger, replace(ledger, is_fenced=True))
+        _require_current(ledger, identity)
+    return ledger
+
+
+def mark_stalled(identity: WriteIdentity, ledger: BatchLedger) -> Generator[Ask, bytes, BatchLedger]:
+    """Record that a task waits in vain. Raises `SupersededError` if a later run of the batch has begun."""
+    while not ledger.is_stalled:
+        ledger = yield from _changed(identity, ledger, replace(ledger, is_stalled=True))
+        _require_current(ledger, identity)
+    return ledger
+
+
+def _changed(identity: WriteIdentity, ledger: BatchLedger, wanted: BatchLedger) -> Generator[Ask, bytes, BatchLedger]:
+    stamp = wanted.encode()
+    if len(stamp) > LEDGER_BYTES_MAX:
+        raise ReplayMismatchError("the batch has too many tasks that came back with their rows in another order")
+    return BatchLedger.decode((yield Claim(identity.ledger_name, stamp, ledger.encode())))
+
+
+def _read_ledger(identity: WriteIdentity) -> Generator[Ask, bytes, BatchLedger]:
+    return BatchLedger.decode((yield Claim(identity.ledger_name, b"")))  # an empty stamp replaces nothing
+
+
+def _require_current(ledger: BatchLedger, identity: WriteIdentity) -> None:
+    if ledger.advanced(identity) != ledger:
+        raise ReplayMismatchError("the batch's ledger has forgotten this attempt")
 
 
 def _claim_rows(identity: WriteIdentity, task: int, digest: bytes, ledger: BatchLedger) -> Generator[Ask, bytes, bytes]:
     """Claim the digest in the task's round. Return the digest that is claimed there, maybe by another run of the task."""
     name, round_ = identity.task_name(task), ledger.round_of(task)
     mine = identity.attempt.to_bytes(_ATTEMPT_BYTES, "little") + digest
-    if round_:
+    if round_ > ledger.first_round:
         # The task that began this round may have died before it claimed its rows here. Then they are those of the round before.
         before = (yield Peek(name, round_ - 1))[_ATTEMPT_BYTES:]
         if before and before[:ROWS_DIGEST_BYTES] != digest[:ROWS_DIGEST_BYTES]:
             return before
     claimed = yield Claim(name, mine, round_=round_)
-    if not ledger.has(task):
-        while (attempt := _attempt_of(claimed)) < identity.attempt:
-            claimed = yield Claim(name, mine, claimed, round_)
-        if attempt > identity.attempt:
-            raise SupersededError("a later run of the batch has begun")
+    while not claimed:  # a fence began the epoch
+        claimed = yield Claim(name, mine, b"", round_)
+    while not ledger.has(task) and claimed[:_ATTEMPT_BYTES] != mine[:_ATTEMPT_BYTES]:
+        # While the ledger is of this attempt, only earlier attempts can have claimed before. A later one replaces the ledger first.
+        ledger = yield from _read_ledger(identity)
+        _require_current(ledger, identity)
+        # or a copy of this task has entered in the meantime, whose claim counts
+        claimed = yield Claim(name, mine, None if ledger.has(task) else claimed, round_)
     return claimed[_ATTEMPT_BYTES:]
-
-
-def _attempt_of(claimed: bytes) -> int:
-    return int.from_bytes(claimed[:_ATTEMPT_BYTES], "little")
 
 
 def _count_of(digest: bytes) -> int:

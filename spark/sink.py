@@ -12,7 +12,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -21,7 +21,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
 from pyspark.taskcontext import TaskContext
 from raftmq.client.producer.sequenced_append import SequencedAppender
 from raftmq.errors import ProducerFencedError, RaftMQError
-from raftmq.spark.batch_ledger import BatchLedger, WriteIdentity
+from raftmq.spark.batch_ledger import LAST_TASK, BatchLedger, WriteIdentity
 from raftmq.spark.cluster import cluster_of
 from raftmq.spark.errors import InvalidOptionError, RaftMQSparkWarning
 from raftmq.spark.sink_chunks import Chunk, ChunkColumns, chunks_of_batches, chunks_of_rows
@@ -52,19 +52,23 @@ class TaskDone(WriterCommitMessage):
     """Number of rows per topic."""
     replay_of: WriteIdentity | None = None
     """The batch, if an earlier run had begun it. The driver then checks that all tasks of that run came back."""
+    left_out: Mapping[tuple[str, int], bytes] = field(default_factory=dict)
+    """As `Written.left_out`."""
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchWriter:
     """Create the writer of one `DataFrame.write`. Raises `InvalidOptionError`, `InvalidSchemaError`."""
     found = _checked(options, schema, overwrite)
+    if (found.writer_name is None) != (found.writer_epoch is None):
+        raise InvalidOptionError("writerName and writerEpoch go together in a batch write: set both, or neither")
     return BatchWriter(found, schema, os.urandom(WRITE_ID_BYTES), _attempt())
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
     """Create the writer of one run of a streaming query's batch. Raises `InvalidOptionError`, `InvalidSchemaError`."""
     found = _checked(options, schema, overwrite)
-    if found.writer_name is not None:
-        raise InvalidOptionError("writerName and writerEpoch are for batch writes; a query has its id and its batches'")
+    if found.writer_epoch is not None:
+        raise InvalidOptionError("writerEpoch is for batch writes; the batches of a query have numbers")
     if ArrowStreamWriter is not None:
         return ArrowStreamWriter(found, schema, _attempt())
     return RowStreamWriter(found, schema, _attempt())
@@ -79,7 +83,7 @@ def _checked(options: Mapping[str, str], schema: StructType, overwrite: bool) ->
 
 
 def _attempt() -> int:
-    return time.time_ns() // 1000
+    return int.from_bytes(os.urandom(8)) >> 1
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -100,7 +104,7 @@ class BatchWriter(DataSourceArrowWriter):
 
         Raises `ReplayMismatchError` when a task of an earlier run did not come back.
         """
-        _check_ledger(self._options, messages)
+        _end_batch(self._options, self._schema, messages)
         self._give_back()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -115,8 +119,10 @@ class BatchWriter(DataSourceArrowWriter):
         options = self._options
         if not options.is_exactly_once:
             return None
-        if options.writer_name is not None:
-            return WriteIdentity.of(options.writer_name, options.topic, options.writer_epoch, self._attempt)
+        if options.writer_name is not None and options.writer_epoch is not None:
+            return WriteIdentity.of(
+                options.writer_name, options.topic, options.writer_epoch, self._attempt, finishes=options.finishes
+            )
         table = change_slots(options, lambda table, now_ms: table.taken(self._write_id, now_ms))
         return table.identity(self._write_id, self._attempt)
 
@@ -160,7 +166,7 @@ class _StreamWriter:
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Check the batch after all tasks. Raises `ReplayMismatchError` when a task of an earlier run did not come back."""
-        _check_ledger(self._options, messages)
+        _end_batch(self._options, self._schema, messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Do nothing after a failed batch. Written rows stay, and the batch's next run writes the rest."""
@@ -199,7 +205,8 @@ def _identity_of_query(options: SinkOptions, attempt: int) -> WriteIdentity:
     batch_id = context.getLocalProperty(BATCH_ID_PROPERTY) if context is not None else None
     if query_id is None or batch_id is None:
         raise NotInQueryError(f"Spark did not say which batch this is ({QUERY_ID_PROPERTY}, {BATCH_ID_PROPERTY})")
-    return WriteIdentity.of(query_id, options.topic, int(batch_id), attempt)
+    name = options.writer_name if options.writer_name is not None else query_id
+    return WriteIdentity.of(name, options.topic, int(batch_id), attempt, finishes=options.finishes)
 
 
 def _run(
@@ -210,11 +217,14 @@ def _run(
         raise NotInQueryError("the sink writes in Spark's tasks only")
     columns = find_columns(schema.fields, options)
     written = SinkTask(options, columns, identity, context.partitionId()).run(chunks_of(columns))
-    return TaskDone(written.rows, identity if written.is_replay else None)
+    return TaskDone(written.rows, identity if written.is_replay else None, written.left_out)
 
 
-def _check_ledger(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Check that every task that wrote in an earlier run has come back. Raises `ReplayMismatchError` otherwise."""
+def _end_batch(options: SinkOptions, schema: StructType, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Check that every task that wrote in an earlier run has come back, and write the rows that several tasks left out.
+
+    Raises `ReplayMismatchError` if a task did not come back.
+    """
     identity = next((m.replay_of for m in messages if isinstance(m, TaskDone) and m.replay_of is not None), None)
     if identity is None:
         return
@@ -225,7 +235,11 @@ def _check_ledger(options: SinkOptions, messages: Sequence[WriterCommitMessage |
     except ProducerFencedError:
         return  # a later batch has begun, so this one was found complete
     missing = BatchLedger.decode(found.stamp).missing(identity.attempt)
-    if missing:
+    if not missing:
+        left_out = [m.left_out for m in messages if isinstance(m, TaskDone) and m.left_out]
+        if left_out:
+            SinkTask(options, find_columns(schema.fields, options), identity, LAST_TASK).write_missing(left_out)
+    else:
         raise ReplayMismatchError(
             f"tasks {missing} of batch {identity.epoch} wrote in an earlier run and have no rows in this one; the rows that they"
             " wrote stay"

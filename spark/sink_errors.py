@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from raftmq.errors import RejectedError, UsageError
 
-__all__ = ["InvalidSchemaError", "NotInQueryError", "ReplayMismatchError", "SupersededError", "TooManyWritesError"]
+__all__ = [
+    "InvalidSchemaError",
+    "LaterBatchError",
+    "NotInQueryError",
+    "ReplayMismatchError",
+    "SupersededError",
+    "TooManyWritesError",
+]
 
 
 class InvalidSchemaError(UsageError):
@@ -19,11 +26,24 @@ class ReplayMismatchError(RejectedError):
     """Raised when a batch runs again with other rows in a task, or with other tasks. The task wrote nothing this time.
 
     The plan is not deterministic, or something that divides the rows among tasks was changed between the runs: the number of
-    cores or files, an option of the source, the partitions of the topic. The rows of the earlier run stay. To continue, run the query
-    as it was, or finish the batch with the option ``delivery=at-least-once``, which writes all of its rows again.
+    cores or files, an option of the source, the partitions of the topic. The rows of the earlier run stay. To continue, finish the batch with
+    the option ``delivery=finish``, which reads back the rows of the earlier run and writes the others, or run the query as it was.
     """
 
-    advice = "run the query as it was before, or write this one batch with the option delivery=at-least-once"
+    advice = "set the option delivery=finish, which reads back the rows of the earlier run and writes the others, or run the query as before"
+
+
+class LaterBatchError(RejectedError):
+    """Raised when the query, or the writer of this name, has begun a later batch before. Nothing was written.
+
+    The checkpoint was rolled back to an earlier batch, or copied for a second query that writes to the same topic, or two writers use one
+    name.
+    """
+
+    advice = (
+        "restore the query's latest checkpoint, or give the query a new writerName: it then writes the rows of this batch and of those"
+        " that follow again"
+    )
 
 
 class SupersededError(RejectedError):

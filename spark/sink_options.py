@@ -18,10 +18,11 @@ BATCH_RECORDS: Final = 5000
 SORT_MEMORY_BYTES: Final = 64 * settings.MIB
 """Memory for one task's rows. Python objects use a Spark task's memory overhead, which is at least 384 MiB."""
 DELIVERY_TIMEOUT_MS: Final = 120_000
-REPLAY_TIMEOUT_MS: Final = 300_000
+REPLAY_TIMEOUT_MS: Final = 120_000
 WRITER_NAME_BYTES_MAX: Final = 200
 EXACTLY_ONCE: Final = "exactly-once"
 AT_LEAST_ONCE: Final = "at-least-once"
+FINISH: Final = "finish"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +39,14 @@ class SinkOptions:
     sort_memory_bytes: int
     delivery_timeout_seconds: float
     replay_timeout_seconds: float
-    """How long a task of a batch that runs again waits for the tasks that wrote in an earlier run."""
+    """How long a task of a batch that runs again waits for the tasks that wrote in an earlier run, while none of them comes back."""
     is_exactly_once: bool
+    finishes: bool
+    """Whether a batch that runs again reads back the rows of earlier runs, instead of demanding the same rows in the same tasks."""
     writer_name: str | None
-    """Makes a batch write idempotent: the same name, epoch and rows are written once. None: each write gets its own name."""
-    writer_epoch: int
+    """Makes a write idempotent: the same name, epoch and rows are written once. None: a query has its id, a batch write is lent a name."""
+    writer_epoch: int | None
+    """The number of a batch write. A query has the numbers of its batches."""
     timestamp_column: str | None
     """The column of the records' timestamps. None: the time of writing."""
     order_column: str | None
@@ -58,8 +62,6 @@ def read_sink_options(options: Mapping[str, str]) -> SinkOptions:
         raise InvalidOptionError(f"compression.type is none, lz4, zstd, snappy or gzip, not {compression!r}")
     writer_name = reader.text("writerName")
     writer_epoch = reader.integer("writerEpoch", minimum=0)
-    if (writer_name is None) != (writer_epoch is None):
-        raise InvalidOptionError("writerName and writerEpoch go together: set both, or neither")
     if writer_epoch is not None and writer_epoch > BATCH_EPOCH_MAX:
         raise InvalidOptionError(f"writerEpoch is at most {BATCH_EPOCH_MAX}, not {writer_epoch}")
     if writer_name is not None and len(writer_name.encode()) > WRITER_NAME_BYTES_MAX:
@@ -69,6 +71,7 @@ def read_sink_options(options: Mapping[str, str]) -> SinkOptions:
         raise InvalidOptionError(
             f"delivery.timeout.ms is at most {settings.DELIVERY_TIMEOUT_MS_MAX}, not {delivery_timeout_ms}"
         )
+    delivery = reader.choice("delivery", EXACTLY_ONCE, (EXACTLY_ONCE, AT_LEAST_ONCE, FINISH))
     found = SinkOptions(
         client=client,
         topic=reader.text("topic"),
@@ -78,9 +81,10 @@ def read_sink_options(options: Mapping[str, str]) -> SinkOptions:
         sort_memory_bytes=_whole(reader, "sortMemoryBytes", SORT_MEMORY_BYTES),
         delivery_timeout_seconds=delivery_timeout_ms / 1000,
         replay_timeout_seconds=reader.milliseconds("replayTimeout", REPLAY_TIMEOUT_MS) / 1000,
-        is_exactly_once=reader.choice("delivery", EXACTLY_ONCE, (EXACTLY_ONCE, AT_LEAST_ONCE)) == EXACTLY_ONCE,
+        is_exactly_once=delivery != AT_LEAST_ONCE,
+        finishes=delivery == FINISH,
         writer_name=writer_name,
-        writer_epoch=writer_epoch or 0,
+        writer_epoch=writer_epoch,
         timestamp_column=reader.text("timestampColumn"),
         order_column=reader.text("orderColumn"),
     )

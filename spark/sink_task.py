@@ -7,7 +7,8 @@ is written
 1. the ledger of the batch is opened, which also fixes the topic's number of partitions for this batch,
 2. all rows are read and sorted: by partition and order column, and otherwise in the order in which they came,
 3. their digest is claimed, and the task enters the ledger, as `batch_ledger` explains,
-4. if the rows came in another order than before, earlier runs of the task are fenced and their rows are read back.
+4. if the rows came in another order than before, or the batch is finished with other tasks (``delivery=finish``), earlier runs are fenced
+   and their rows are read back.
 
 Must not decide which tasks may write (`batch_ledger`), nor cut or send batches (`partition_writer`).
 """
@@ -17,22 +18,35 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-from raftmq.client.producer.identity import ProducerName
 from raftmq.client.producer.sequenced_append import SequencedAppender
 from raftmq.errors import ProducerFencedError
-from raftmq.spark.batch_ledger import Ask, BatchLedger, Claim, Peek, WriteIdentity, enter_batch, open_batch
+from raftmq.spark.batch_ledger import (
+    TASKS_MAX,
+    Ask,
+    BatchLedger,
+    Claim,
+    Peek,
+    WriteIdentity,
+    enter_batch,
+    fix_count,
+    mark_stalled,
+    open_batch,
+)
 from raftmq.spark.cluster import Cluster, cluster_of
+from raftmq.spark.earlier_writers import EarlierWriters
+from raftmq.spark.errors import InvalidOptionError
+from raftmq.spark.left_out import missing_rows, repeated_hashes
 from raftmq.spark.log_batches import LogBatches
 from raftmq.spark.partition_writer import Batches, Identity, PartitionWriter
 from raftmq.spark.queue_batches import QueueBatches
 from raftmq.spark.row_sorter import RowSorter, RowT
-from raftmq.spark.sink_columns import SORTED_PARTS, RowBuilder, SinkColumns
-from raftmq.spark.sink_errors import ReplayMismatchError
+from raftmq.spark.sink_columns import SORTED_PARTS, RowBuilder, SinkColumns, SinkRow
+from raftmq.spark.sink_errors import LaterBatchError, ReplayMismatchError
 from raftmq.spark.sink_kinds import require_log
 from raftmq.spark.sink_queue_columns import QueueColumns, QueueRowBuilder
 from raftmq.spark.written_rows import Unwritten, WrittenRows
@@ -40,17 +54,12 @@ from raftmq.spark.written_rows import Unwritten, WrittenRows
 if TYPE_CHECKING:
     from raftmq.client.connection.resolver import TopicInfo
     from raftmq.spark.sink_chunks import Chunk
-    from raftmq.spark.sink_columns import SinkRow
     from raftmq.spark.sink_options import SinkOptions
 
 RestRowT = TypeVar("RestRowT", covariant=True)
 
 LEDGER_POLL_SECONDS: Final = 0.5
 """Pause between reads of the ledger while a task waits for others. Each read is an entry in the metadata log."""
-
-
-REQUEST_TIMEOUT_SECONDS: Final = 10.0
-"""Time limit of one request about a name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +70,8 @@ class Written:
     """Number of rows per topic, including rows that an earlier run of the task had written."""
     is_replay: bool
     """Whether the batch was begun by an earlier attempt."""
+    left_out: Mapping[tuple[str, int], bytes] = field(default_factory=dict)
+    """As `Unwritten.left_out`."""
 
 
 class Builder(Protocol[RowT]):
@@ -76,6 +87,8 @@ class Rest(Protocol[RestRowT]):
 
     skipped: Counter[str]
     """Number of the other rows so far, by topic."""
+    left_out: dict[tuple[str, int], bytes]
+    """Those of them that other tasks may have left out, too."""
 
     def __iter__(self) -> Iterator[RestRowT]:
         """Return the iterator. Use it once."""
@@ -101,9 +114,11 @@ class SinkTask:
             self._cluster.resolver, delivery_timeout_seconds=options.delivery_timeout_seconds
         )
         self._topics: dict[str, TopicInfo] = {}
-        self._ledger = BatchLedger(0, 0)
+        self._ledger = BatchLedger((0,))
         self._producer_ids: dict[str, int] = {}
         """Producer ids, by the claimed names."""
+        self._has_full_ledger = False
+        """Whether the ledger had no room for the number of partitions of a topic."""
         self._opened_ms = 0
         """Time on a broker's clock when the ledger was opened."""
 
@@ -112,15 +127,18 @@ class SinkTask:
 
         Raises:
             ReplayMismatchError: the rows or the tasks differ from an earlier run of the batch. Nothing was written.
-            SupersededError, ProducerFencedError: a later run of the batch, or a later batch, has begun.
+            SupersededError, ProducerFencedError: a later run of the batch has begun.
+            LaterBatchError: a later batch has begun. Nothing was written.
             TopicKindMismatchError: a row's topic is a queue topic, and the option ``topic`` does not name it. Nothing was written.
             RaftMQError: as `RowBuilder.rows` or `QueueRowBuilder.rows` (nothing was written) and `PartitionWriter.write`.
         """
-        identity, topic, options = self._identity, self._options.topic, self._options
+        identity, topic, options, columns = self._identity, self._options.topic, self._options, self._columns
         if identity is not None:
-            counts = {topic: self._topic(topic).partition_count} if topic is not None else {}
-            self._ledger = self._agree(identity, open_batch(identity, counts))
-        columns = self._columns
+            if identity.finishes and isinstance(columns, QueueColumns):
+                raise InvalidOptionError(
+                    "delivery=finish is for log topics: messages that were taken cannot be read back"
+                )
+            self._open(identity)
         if isinstance(columns, QueueColumns):
             assert topic is not None  # `sink_kinds` finds these columns by the topic
             return self._write(
@@ -167,11 +185,11 @@ class SinkTask:
             rows = unwritten(self._identity, sorter)
             written = Counter(writer.write(rows, self._topic))
             written.update(rows.skipped)
-            return Written(dict(written), self._is_replay)
+            return Written(dict(written), self._is_replay, rows.left_out)
 
     @property
     def _is_replay(self) -> bool:
-        return self._identity is not None and self._ledger.first_attempt != self._identity.attempt
+        return self._identity is not None and self._ledger.runs > 1
 
     @property
     def _no_time_ms(self) -> int:
@@ -179,20 +197,66 @@ class SinkTask:
         return self._ledger.since_ms or time.time_ns() // 1_000_000
 
     def _unwritten(self, identity: WriteIdentity, rows: Iterable[SinkRow]) -> Unwritten:
-        """Fence the earlier rounds of this task, and return the rows without those that they have written."""
-        options, name, round_ = self._options, identity.task_name(self._task), self._ledger.round_of(self._task)
-        producer = ProducerName(self._cluster.resolver, name, REQUEST_TIMEOUT_SECONDS)
-        epoch, timeout_seconds = identity.name_epoch(round_), options.delivery_timeout_seconds
-        producer_id = self._cluster.run(lambda: producer.claim(epoch, timeout_seconds))
-        written = WrittenRows(
+        """Fence the earlier rounds of this task, and return the rows without those that were written before."""
+        earlier = self._earlier(identity)
+        own = self._written_by(earlier.fence_own(self._ledger, self._task))
+        old = self._written_by(earlier.old(self._ledger))
+        return Unwritten(
+            rows,
+            self._no_time_ms,
+            lambda topic, partition: own.count(self._topic(topic), partition),
+            lambda topic, partition: old.count(self._topic(topic), partition),
+        )
+
+    def _written_by(self, writers: Mapping[int, range]) -> WrittenRows:
+        return WrittenRows(
             self._cluster,
-            {producer_id},
-            range(identity.name_epoch(), epoch),
+            writers,
             self._ledger.since_ms,
             has_timestamps=isinstance(self._columns, SinkColumns) and self._columns.timestamp is not None,
-            timeout_ms=options.client.request_timeout_ms,
+            timeout_ms=self._options.client.request_timeout_ms,
         )
-        return Unwritten(rows, self._no_time_ms, lambda topic, partition: written.count(self._topic(topic), partition))
+
+    def _earlier(self, identity: WriteIdentity) -> EarlierWriters:
+        return EarlierWriters(
+            self._cluster,
+            self._appender,
+            identity,
+            lambda steps: self._agree(identity, steps),
+            self._options.delivery_timeout_seconds,
+        )
+
+    def write_missing(self, left_out: Iterable[Mapping[tuple[str, int], bytes]]) -> int:
+        """Write the rows that several tasks of the batch left out for the same record. Return their number.
+
+        The driver calls it on a task with the number `LAST_TASK` when all tasks have ended.
+
+        Args:
+            left_out: `Written.left_out` of each task.
+        """
+        identity = self._identity
+        repeated = repeated_hashes(left_out)
+        if identity is None or not repeated:
+            return 0
+        self._open(identity)
+        old = self._written_by(self._earlier(identity).old(self._ledger))
+        missing = (
+            (topic.encode(), partition, 0, *content)
+            for (topic, partition), counts in repeated.items()
+            for content in missing_rows(counts, old.rows(self._topic(topic), partition))
+        )
+        options = self._options
+        batches = LogBatches(options.codec, options.batch_records_max, None)
+        if isinstance(self._columns, SinkColumns) and self._columns.timestamp is None:
+            batches = LogBatches(options.codec, options.batch_records_max, time.time_ns() // 1_000_000)
+        with closing(RowSorter[SinkRow](options.sort_memory_bytes, _spill_directory())) as sorter:
+            for row in missing:
+                sorter.add([row], len(row[4]) + len(row[6]) + len(row[7]))
+            producer = self._enter(identity, sorter)
+            if producer is None:
+                return 0
+            PartitionWriter(self._cluster, self._appender, producer, batches).write(sorter, self._topic)
+            return sorter.count
 
     # ------------------------------------------------------------------------------------------------------------ topics
 
@@ -200,7 +264,7 @@ class SinkTask:
         """Return the topic. Refresh it if this process does not know `partition` yet, which may be new."""
         found = self._topics.get(name)
         if found is None or partition >= found.partition_count:
-            known = max(partition, self._ledger.partition_counts.get(name, 1) - 1)
+            known = partition
             timeout_seconds = self._options.client.request_timeout_ms / 1000
             found = self._topics[name] = self._cluster.run(
                 lambda: self._cluster.resolver.topic(name, timeout_seconds, partition=known)
@@ -216,10 +280,32 @@ class SinkTask:
         """
         if partition is not None:
             return self._topic(name, partition).partition_count
-        count = self._topic(name).partition_count
-        return min(self._ledger.partition_counts.get(name, count), count)
+        topic = self._topic(name)
+        if self._identity is None:
+            return topic.partition_count
+        counts = self._ledger.partition_counts
+        if topic.topic_id not in counts and not self._has_full_ledger:
+            steps = fix_count(self._identity, topic.topic_id, topic.partition_count, self._ledger)
+            self._ledger = self._agree(self._identity, steps)
+            counts = self._ledger.partition_counts
+            self._has_full_ledger = topic.topic_id not in counts
+        count = counts.get(topic.topic_id, topic.partition_count)
+        # this process may not know yet that the topic had got more partitions before the batch began
+        return min(count, self._topic(name, count - 1).partition_count)
 
     # ---------------------------------------------------------------------------------------------------------- agreeing
+
+    def _open(self, identity: WriteIdentity) -> None:
+        """Open the ledger, and fence the writers of earlier generations."""
+        topic = self._topic(self._options.topic) if self._options.topic is not None else None
+        counts = {topic.topic_id: topic.partition_count} if topic is not None else {}
+        try:
+            self._ledger = self._agree(identity, open_batch(identity, counts))
+        except ProducerFencedError as error:
+            raise LaterBatchError(
+                f"{identity.name.partition('/')[0]!r} has begun a later batch than {identity.epoch} before ({error})"
+            ) from error
+        self._ledger = self._earlier(identity).fence_old(self._ledger)
 
     def _enter(self, identity: WriteIdentity | None, sorter: RowSorter[RowT]) -> Identity | None:
         """Prove the rows. Return the identity under which to write them, or None when there are no rows."""
@@ -238,7 +324,7 @@ class SinkTask:
 
     def _agree(self, identity: WriteIdentity, steps: Generator[Ask, bytes, BatchLedger]) -> BatchLedger:
         """Execute the requests of the steps until they end."""
-        deadline = time.monotonic() + self._options.replay_timeout_seconds
+        deadline, left = 0.0, TASKS_MAX + 1
         try:
             ask = next(steps)
             while True:
@@ -246,20 +332,30 @@ class SinkTask:
                     answer = self._claim(identity, ask)
                 elif isinstance(ask, Peek):
                     answer = self._peek(identity, ask)
-                elif time.monotonic() < deadline:
+                else:
+                    if ask.left < left:
+                        deadline, left = time.monotonic() + self._options.replay_timeout_seconds, ask.left
+                    if time.monotonic() >= deadline:
+                        raise self._waited_in_vain(identity, ask.waiting_for)
                     time.sleep(LEDGER_POLL_SECONDS)
                     answer = b""
-                else:
-                    raise ReplayMismatchError(
-                        f"task {ask.waiting_for} wrote in an earlier run of batch {identity.epoch} and did not come back within"
-                        f" {self._options.replay_timeout_seconds:g} s (replayTimeout): the tasks differ from before, or there are"
-                        " too few cores to run them all simultaneously"
-                    )
                 ask = steps.send(answer)
         except StopIteration as end:
             ledger = end.value
             assert isinstance(ledger, BatchLedger)
             return ledger
+
+    def _waited_in_vain(self, identity: WriteIdentity, task: int) -> ReplayMismatchError:
+        """Record it, so that the next run of the batch begins a generation, in which no task waits."""
+        hint = "run the batch with as many cores as before"
+        if isinstance(self._columns, SinkColumns):
+            self._agree(identity, mark_stalled(identity, self._agree(identity, open_batch(identity, {}))))
+            hint = "start the query again: it then reads back the rows of the earlier run instead of waiting"
+        return ReplayMismatchError(
+            f"task {task} wrote in an earlier run of batch {identity.epoch} and did not come back, and for"
+            f" {self._options.replay_timeout_seconds:g} s (replayTimeout) no other one did: the tasks differ from before, or there are too"
+            f" few cores to run them all simultaneously; {hint}"
+        )
 
     def _peek(self, identity: WriteIdentity, ask: Peek) -> bytes:
         try:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Generator
+from dataclasses import replace
+from hashlib import blake2b
 from typing import TypeVar
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from raftmq.spark.batch_ledger import (
-    ROUNDS_MAX,
+    ATTEMPTS_MAX,
+    GENERATIONS_MAX,
+    ROUNDS_PER_GENERATION,
     TASKS_MAX,
     Ask,
     BatchLedger,
@@ -19,6 +23,9 @@ from raftmq.spark.batch_ledger import (
     Peek,
     WriteIdentity,
     enter_batch,
+    fix_count,
+    mark_fenced,
+    mark_stalled,
     open_batch,
 )
 from raftmq.spark.sink_errors import ReplayMismatchError, SupersededError
@@ -37,10 +44,10 @@ class Stamps:
         if isinstance(ask, Pause):
             return b""
         if isinstance(ask, Peek):
-            return self.by_name[ask.name] if ask.round_ == self.rounds.get(ask.name, 0) else b""
+            return self.by_name.get(ask.name, b"") if ask.round_ == self.rounds.get(ask.name, 0) else b""
         if ask.round_ > self.rounds.get(ask.name, 0):
             self.rounds[ask.name] = ask.round_
-            del self.by_name[ask.name]
+            self.by_name.pop(ask.name, None)
         elif ask.round_ < self.rounds.get(ask.name, 0):
             raise SupersededError("the name is in a later round")
         known = self.by_name.get(ask.name)
@@ -62,7 +69,8 @@ class Stamps:
 
 def digest(rows: object) -> bytes:
     assert isinstance(rows, list | tuple | range)
-    total = sum(hash((row, "row")) for row in rows) % 2**128
+    hashes = (blake2b(str(row).encode(), digest_size=16).digest() for row in rows)
+    total = sum(int.from_bytes(each) for each in hashes) % 2**128  # sums of Python's own hashes collide
     return len(rows).to_bytes(8, "little") + total.to_bytes(16, "little") + repr(list(rows)).encode()
 
 
@@ -76,21 +84,42 @@ def test_the_names_of_a_writer_for_two_topics_differ_and_are_short_enough():
     one, other = (WriteIdentity.of(longest, topic, 2**56 - 1, 1) for topic in ("t" * 249, None))
     assert one.name != other.name
     assert len(one.task_name(TASKS_MAX - 1)) <= 249
-    assert one.name_epoch(ROUNDS_MAX) == 2**64 - 1
+    assert one.name_epoch(255) == 2**64 - 1
 
 
 def test_in_the_first_run_no_task_waits():
     stamps = Stamps()
     for task in (3, 0, 3):
         ledger = enter(stamps, 10, task, range(task))
-    assert ledger == BatchLedger(10, 10, written=0b1001, proved=0b1001)
+    assert ledger == BatchLedger((10,), written=0b1001, proved=0b1001)
     assert ledger.missing(10) == []
 
 
 def test_the_first_opener_of_a_batch_fixes_its_partition_counts():
     stamps = Stamps()
-    for attempt, counts in ((1, {"t": 3}), (1, {"t": 4}), (2, {})):
-        assert stamps.run(open_batch(WriteIdentity("q", 0, attempt), counts)).partition_counts == {"t": 3}
+    for attempt, counts in ((1, {7: 3}), (1, {7: 4}), (2, {})):
+        ledger = stamps.run(open_batch(WriteIdentity("q", 0, attempt), counts))
+        assert ledger.partition_counts == {7: 3}
+        assert stamps.run(fix_count(WriteIdentity("q", 0, attempt), 7, 5, ledger)).partition_counts == {7: 3}
+
+
+def test_the_count_of_a_topic_in_a_column_is_fixed_by_the_first_task_that_meets_it():
+    stamps = Stamps()
+    identity = WriteIdentity("q", 0, 1)
+    one, other = (stamps.run(open_batch(identity, {})) for _ in range(2))
+    assert stamps.run(fix_count(identity, 7, 3, one)).partition_counts == {7: 3}
+    assert stamps.run(fix_count(identity, 7, 5, other)).partition_counts == {7: 3}
+    assert stamps.run(fix_count(identity, 8, 5, other)).partition_counts == {7: 3, 8: 5}
+
+
+def test_a_ledger_without_room_for_another_topic_stays_as_it_is():
+    ledger = BatchLedger((1,))
+    source = random.Random(1)
+    while (wanted := ledger.with_count(source.getrandbits(60), 3)) != ledger:
+        ledger = wanted
+    assert len(ledger.encode()) <= 4096
+    assert len(ledger.partition_counts) > 200
+    assert BatchLedger.decode(ledger.encode()) == ledger
 
 
 def test_a_new_task_waits_until_all_earlier_writers_have_entered_again():
@@ -127,14 +156,63 @@ def test_the_same_rows_in_another_order_begin_the_tasks_next_round():
         enter(stamps, 3, 0, [1, 3])
 
 
+def finish(stamps: Stamps, attempt: int) -> BatchLedger:
+    return stamps.run(open_batch(WriteIdentity("q", 0, attempt, finishes=True), {}))
+
+
+def test_an_attempt_that_finishes_the_batch_waits_for_no_task_and_takes_any_rows():
+    stamps = Stamps()
+    enter(stamps, 1, 0, [1])
+    enter(stamps, 1, 1, [2])
+    ledger = finish(stamps, 2)
+    assert (ledger.generation, ledger.old_tasks, ledger.written) == (1, [0, 1], 0)
+    identity = WriteIdentity("q", 0, 2, finishes=True)
+    for task, found in ((5, [1]), (0, [2, 3])):
+        ledger = stamps.run(enter_batch(identity, task, digest(found), stamps.run(open_batch(identity, {}))))
+        assert ledger.round_of(task) == 16
+    assert finish(stamps, 2) == ledger
+    with pytest.raises(ReplayMismatchError):
+        enter(stamps, 3, 0, [2])
+    assert finish(stamps, 4).old_tasks == [0, 1, 5]
+    with pytest.raises(SupersededError):
+        finish(stamps, 2)
+
+
+def test_after_an_attempt_in_which_a_task_waited_in_vain_no_task_waits():
+    stamps = Stamps()
+    enter(stamps, 1, 0, [1])
+    identity = WriteIdentity("q", 0, 2)
+    with pytest.raises(TimeoutError):
+        enter(stamps, 2, 1, [2])
+    stamps.run(mark_stalled(identity, stamps.run(open_batch(identity, {}))))
+    with pytest.raises(ReplayMismatchError, match="next run"):
+        enter(stamps, 2, 1, [2])
+    assert enter(stamps, 2, 0, [1]).generation == 0
+    ledger = enter(stamps, 3, 1, [2])
+    assert (ledger.generation, ledger.old_tasks, ledger.is_stalled) == (1, [0], False)
+
+
+def test_an_attempt_that_finishes_a_batch_without_rows_is_a_usual_one():
+    assert finish(Stamps(), 1).generation == 0
+
+
+def test_generations_are_bounded():
+    stamps = Stamps()
+    enter(stamps, 100, 0, [1])
+    for attempt in range(GENERATIONS_MAX):
+        finish(stamps, attempt)
+    with pytest.raises(ReplayMismatchError):
+        finish(stamps, 99)
+
+
 def test_rounds_are_bounded():
-    ledger = BatchLedger(1, 1, rounds={0: ROUNDS_MAX})
+    ledger = BatchLedger((1,), rounds={0: ROUNDS_PER_GENERATION - 1})
     with pytest.raises(ReplayMismatchError, match="another order"):
         ledger.with_next_round(0)
 
 
 def test_the_first_task_that_enters_says_since_when_there_may_be_rows():
-    ledger = BatchLedger(1, 1).with_proved(0, 500).with_proved(1, 900)
+    ledger = BatchLedger((1,)).with_proved(0, 500).with_proved(1, 900)
     assert BatchLedger.decode(ledger.encode()).since_ms == 500
 
 
@@ -162,14 +240,18 @@ def test_a_run_that_was_replaced_stops():
 
 
 def test_the_largest_ledger_fits_a_stamp_and_decodes_to_an_equal_one():
-    full = BatchLedger(2**60, 2**60, partition_counts={"x" * 249: 10_000}).with_proved(TASKS_MAX - 1)
+    tasks = random.Random(1).sample(range(TASKS_MAX - 300, TASKS_MAX), 200)
+    full = BatchLedger(tuple(2**63 - n for n in range(ATTEMPTS_MAX)), partition_counts={2**40: 10_000})
+    for task in tasks:
+        full = full.with_proved(task)
+    full = replace(full, old=2**TASKS_MAX - 1, rounds=dict.fromkeys(tasks, 17), generation=GENERATIONS_MAX)
     assert len(full.encode()) <= 4096
     assert BatchLedger.decode(full.encode()) == full
     with pytest.raises(ReplayMismatchError):
         next(enter_batch(WriteIdentity("q", 0, 1), TASKS_MAX, digest([]), full))
 
 
-@pytest.mark.parametrize("stamp", [b"", b"{}", b"[]", b'{"v":1}', b"\xff", b'{"v":2,"attempt":1}'])
+@pytest.mark.parametrize("stamp", [b"", b"{}", b"[]", b'{"v":3}', b"\xff", b'{"v":2,"attempts":[1]}'])
 def test_a_foreign_stamp_is_refused(stamp):
     with pytest.raises(ReplayMismatchError):
         BatchLedger.decode(stamp)
@@ -184,23 +266,31 @@ class Log:
     def written(self, task: int, before_round: int) -> list[int]:
         return [row for (number, round_, _), row in self.rows.items() if number == task and round_ < before_round]
 
+    def of_generations_before(self, first_round: int) -> list[int]:
+        return [row for (_, round_, _), row in self.rows.items() if round_ < first_round]
+
 
 class Task:
     """One run of one task in single steps: it enters the ledger, reads back earlier rounds, then writes its rows one by one."""
 
-    def __init__(self, attempt: int, task: int, rows: list[int]) -> None:
+    def __init__(self, attempt: int, task: int, rows: list[int], *, finishes: bool) -> None:
         self.task = task
         self.rows = rows
         self.is_done = False
         self.is_refused = False
-        self._identity = WriteIdentity("q", 0, attempt)
+        self._identity = WriteIdentity("q", 0, attempt, finishes)
         self._steps = self._enter(self._identity)
         self._ask: Ask | None = None
-        self._round = 0
+        self._round = self._first_round = 0
         self._left: list[tuple[int, int]] | None = None
 
     def _enter(self, identity: WriteIdentity) -> Generator[Ask, bytes, None]:
         ledger = yield from open_batch(identity, {})
+        if ledger.old and not ledger.is_fenced:
+            for task in ledger.old_tasks:
+                yield Claim(identity.task_name(task), b"", round_=ledger.first_round)
+            ledger = yield from mark_fenced(identity, ledger)
+        self._first_round = ledger.first_round
         ledger = yield from enter_batch(identity, self.task, digest(self.rows), ledger)
         self._round = ledger.round_of(self.task)
 
@@ -213,7 +303,7 @@ class Task:
             else:
                 self._ask = self._steps.send(stamps.answer(self._ask))
         except StopIteration:  # entered
-            written = log.written(self.task, self._round)
+            written = log.written(self.task, self._round) + log.of_generations_before(self._first_round)
             self._left = list(enumerate(row for row in self.rows if row not in written))
             self.is_done = not self._left
         except (ReplayMismatchError, SupersededError):
@@ -230,7 +320,7 @@ class Task:
 
 @given(
     row_count=st.integers(1, 12),
-    runs=st.lists(st.tuples(st.integers(1, 5), st.booleans()), min_size=1, max_size=5),
+    runs=st.lists(st.tuples(st.integers(1, 5), st.booleans(), st.booleans()), min_size=1, max_size=5),
     seed=st.integers(0, 2**32),
 )
 @settings(max_examples=300)
@@ -240,7 +330,7 @@ def test_no_row_is_written_twice_in_any_series_of_runs_of_a_batch(row_count, run
     stamps = Stamps()
     log = Log()
     alive: list[Task] = []
-    for attempt, (count, is_striped) in enumerate(runs, 1):
+    for attempt, (count, is_striped, finishes) in enumerate(runs, 1):
         rows = [
             [row for row in range(row_count) if (row % count if is_striped else row * count // row_count) == task]
             for task in range(count)
@@ -248,9 +338,11 @@ def test_no_row_is_written_twice_in_any_series_of_runs_of_a_batch(row_count, run
         for of_task in rows:
             if source.random() < 0.3:
                 source.shuffle(of_task)
-        tasks = [Task(attempt, task, rows[task]) for task in range(count) if rows[task]]
+        tasks = [Task(attempt, task, rows[task], finishes=finishes) for task in range(count) if rows[task]]
         copies = [
-            Task(attempt, task.task, task.rows[:: source.choice((1, -1))]) for task in tasks if source.random() < 0.3
+            Task(attempt, task.task, task.rows[:: source.choice((1, -1))], finishes=finishes)
+            for task in tasks
+            if source.random() < 0.3
         ]
         alive = [task for task in alive if source.random() < 0.3] + tasks + copies
         for _ in range(source.choice([5, 20, 60, 400])):

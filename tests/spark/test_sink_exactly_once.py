@@ -75,3 +75,17 @@ def test_a_killed_driver_continues_from_its_checkpoint_only_with_the_same_tasks(
             output = wait_end(process, folder)
             assert process.returncode == 0, output[-LOG_TAIL:]
     assert value_counts(servers, name) == EXPECTED
+
+
+@pytest.mark.long
+def test_a_killed_driver_finishes_its_batch_with_other_tasks(servers: str, topic: Callable[..., str], folder: Path):
+    name = topic(partitions=3)
+    with counting(servers, name) as written:
+        with driver(servers, name, folder, 2, holds=2) as process:
+            wait_held(process, folder, 0, 1)
+            kill_session(process)
+        assert 0 < written() < ROWS
+        with driver(servers, name, folder, 3, master="local[1,4]", delivery="finish") as process:
+            output = wait_end(process, folder)
+            assert process.returncode == 0, output[-LOG_TAIL:]
+    assert value_counts(servers, name) == EXPECTED

@@ -9,17 +9,19 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from raftmq import sync
 from raftmq.errors import ProducerFencedError, UnknownTopicError
-from raftmq.spark.batch_ledger import WriteIdentity
+from raftmq.spark.batch_ledger import LAST_TASK, WriteIdentity
 from raftmq.spark.cluster import cluster_of
-from raftmq.spark.errors import RaftMQSparkWarning
+from raftmq.spark.errors import InvalidOptionError, RaftMQSparkWarning
 from raftmq.spark.sink_chunks import Chunk
 from raftmq.spark.sink_columns import SinkColumns
-from raftmq.spark.sink_errors import ReplayMismatchError, SupersededError
+from raftmq.spark.sink_errors import LaterBatchError, ReplayMismatchError, SupersededError
 from raftmq.spark.sink_options import SinkOptions, read_sink_options
+from raftmq.spark.sink_queue_columns import QueueColumns
 from raftmq.spark.sink_task import SinkTask, Written
 
 from tests.support.spark.reading import read_all, value_counts
@@ -249,9 +251,20 @@ def test_a_batch_that_is_repeated_with_other_tasks_is_refused_before_it_writes(s
         with pytest.raises(ReplayMismatchError):
             run(options, again, task, rows(25 * task, 25 * task + 25))
     check_once(servers, options, rows(50, 100))
-    third = WriteIdentity(identity.name, 0, 3)  # with the original tasks the batch continues
-    run(options, third, 1, rows(50, 100))
-    run(options, third, 0, rows(0, 50))
+    third = WriteIdentity(identity.name, 0, 3)  # it does not wait, but reads back
+    for task in (2, 0, 1, 3):
+        run(options, third, task, rows(25 * task, 25 * task + 25))
+    check_once(servers, options, rows(0, 100))
+
+
+def test_a_batch_continues_on_one_core_after_a_task_has_waited_in_vain(servers, options):
+    """Task 0 had not begun to write when the driver died, and runs first now."""
+    identity = WriteIdentity(name(), 0, 1)
+    run(options, identity, 1, rows(50, 100))
+    with pytest.raises(ReplayMismatchError, match="start the query again"):
+        run(options, WriteIdentity(identity.name, 0, 2), 0, rows(0, 50))
+    for task in (0, 1):
+        run(options, WriteIdentity(identity.name, 0, 3), task, rows(50 * task, 50 * task + 50))
     check_once(servers, options, rows(0, 100))
 
 
@@ -278,12 +291,20 @@ def test_a_task_with_other_rows_than_before_is_refused(servers, options, other):
 
 
 def test_a_task_of_a_run_that_was_replaced_is_refused(servers, options):
+    """Attempts follow each other in the ledger: the clock of the second driver may be behind that of the first."""
     identity = WriteIdentity(name(), 3, 5)
     run(options, identity, 0, rows(0, 10))
+    run(options, WriteIdentity(identity.name, 3, 4), 0, rows(0, 10))
     with pytest.raises(SupersededError):
-        run(options, WriteIdentity(identity.name, 3, 4), 1, rows(10, 20))
-    with pytest.raises(ProducerFencedError):
+        run(options, identity, 1, rows(10, 20))
+
+
+def test_a_checkpoint_that_was_rolled_back_is_told_and_continues_under_a_new_name(servers, options):
+    identity = WriteIdentity.of(name(), options.topic, 3, 5)
+    run(options, identity, 0, rows(0, 10))
+    with pytest.raises(LaterBatchError, match="writerName") as refused:
         run(options, WriteIdentity(identity.name, 2, 9), 0, rows(0, 10))
+    assert "later batch than 2" in str(refused.value)
     check_once(servers, options, rows(0, 10))
 
 
@@ -304,6 +325,89 @@ def test_a_batch_keeps_its_partitions_when_the_topic_gets_more(servers: str, opt
         3,
         4,
     }
+
+
+def test_a_batch_keeps_the_partitions_of_topics_that_its_rows_name(
+    servers: str, topic: Callable[..., str], admin: sync.Admin
+):
+    target = topic(partitions=2)
+    found = read_sink_options({"bootstrap.servers": servers})
+    columns = replace(KEYED, topic=2, width=3)
+    identity = WriteIdentity(name(), 0, 1)
+    chunk = [*keyed(range(100)), [target] * 100]
+    SinkTask(found, columns, identity, 0).run([chunk])
+    admin.add_partitions(target, 5)
+    wait_partitions(made_options(servers, target), 5)
+    for attempt in (1, 2):
+        SinkTask(found, columns, WriteIdentity(identity.name, 0, attempt), 0).run([chunk])
+    assert len(read_all(servers, target)) == 100
+    SinkTask(found, columns, WriteIdentity(identity.name, 0, 2), 1).run([chunk])
+    assert {record.partition for record in read_all(servers, target)} == {0, 1}
+
+
+def finishing(identity: WriteIdentity, attempt: int) -> WriteIdentity:
+    return WriteIdentity(identity.name, identity.epoch, attempt, finishes=True)
+
+
+def test_a_batch_is_finished_with_other_tasks(servers, options):
+    """Two tasks, one of which was interrupted, become three, on one core and in any order."""
+    small = made_options(servers, str(options.topic), batchRecords="10")
+    identity = WriteIdentity(name(), 7, 1)
+    run(small, identity, 0, rows(0, 1000))
+    run_until(small, identity, 1, rows(1000, 3000), sent=64)
+    assert 1000 < len(read_all(servers, str(options.topic))) < 3000
+    again = finishing(identity, 2)
+    run_until(small, again, 2, rows(2000, 3100), sent=20)
+    for task, bounds in ((2, (2000, 3100)), (1, (500, 2000)), (0, (0, 500)), (2, (2000, 3100))):
+        found = run(options, again, task, rows(*bounds))
+        assert (found.rows, found.is_replay) == ({options.topic: bounds[1] - bounds[0]}, True)
+    check_once(servers, options, rows(0, 3100))
+    last = finishing(identity, 3)  # it fails again, and is finished with other tasks
+    run(options, last, 0, rows(0, 3100))
+    check_once(servers, options, rows(0, 3100))
+    with pytest.raises(ProducerFencedError):  # a task of the first run, which is alive
+        appended = SinkTask(small, COLUMNS, identity, 1)
+        old = cluster_of(options.client).run(
+            partial(appended._appender.claim, identity.task_name(1), identity.name_epoch())
+        )
+        pytest.fail(f"{old}")
+    run(options, WriteIdentity(identity.name, 8, 4), 0, rows(3100, 3105))
+    check_once(servers, options, rows(0, 3105))
+
+
+def test_rows_that_a_second_run_makes_differently_are_written_beside_those_of_the_first(servers, options):
+    identity = WriteIdentity(name(), 0, 1)
+    run(options, identity, 0, rows(0, 10))
+    with pytest.raises(ReplayMismatchError, match="delivery=finish"):
+        run(options, WriteIdentity(identity.name, 0, 2), 0, rows(5, 15))
+    run(options, finishing(identity, 3), 0, rows(5, 15))
+    check_once(servers, options, rows(0, 15))
+
+
+def test_equal_rows_of_several_tasks_are_all_written_when_a_batch_is_finished(servers, options):
+    """One of four equal rows was written. Two tasks leave one out each, so the driver writes one more."""
+    identity = WriteIdentity(name(), 0, 1)
+    run(options, identity, 0, [b"same", b"a"])
+    again = finishing(identity, 2)
+    done = [run(options, again, 1, [b"same", b"same", b"a"]), run(options, again, 2, [b"b", b"same", b"same"])]
+    assert len(read_all(servers, str(options.topic))) == 5
+    left_out = [written.left_out for written in done]
+    for attempt in (2, 2, 3):
+        task = SinkTask(options, COLUMNS, WriteIdentity(identity.name, 0, attempt), LAST_TASK)
+        assert task.write_missing(left_out) == 1
+        check_once(servers, options, [b"a", b"b", *[b"same"] * 4])
+    last = finishing(identity, 4)
+    run(options, last, 0, [b"a", b"b", *[b"same"] * 4])
+    check_once(servers, options, [b"a", b"b", *[b"same"] * 4])
+
+
+def test_a_write_to_a_queue_topic_cannot_be_finished(servers, topic, admin: sync.Admin):
+    target = name()
+    admin.create_topic(target, partitions=1, replication_factor=1, kind="queue")
+    columns = QueueColumns(0, None, None, None, None, None, None, None, 1)
+    with pytest.raises(InvalidOptionError, match="log topics"):
+        SinkTask(made_options(servers, target), columns, finishing(WriteIdentity(name(), 0, 1), 1), 0).run([[[b"v"]]])
+    admin.delete_topic(target)
 
 
 def test_at_least_once_writes_the_rows_in_each_run(servers, options):

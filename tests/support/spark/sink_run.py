@@ -24,7 +24,13 @@ HELD = "held"
 
 @contextmanager
 def driver(
-    servers: str, topic: str, folder: Path, tasks: int, holds: int = 0, master: str = "local[2,4]"
+    servers: str,
+    topic: str,
+    folder: Path,
+    tasks: int,
+    holds: int = 0,
+    master: str = "local[2,4]",
+    delivery: str = "exactly-once",
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run a driver with its JVM and workers in a separate session. Kill the remaining processes at the end.
 
@@ -34,7 +40,17 @@ def driver(
     environment = os.environ | {holding_daemon.FOLDER: str(folder / HELD), holding_daemon.HOLDS: str(holds)}
     with (folder / "driver.log").open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.spark.sink_driver", servers, topic, str(folder), str(tasks), master],
+            [
+                sys.executable,
+                "-m",
+                "tests.support.spark.sink_driver",
+                servers,
+                topic,
+                str(folder),
+                str(tasks),
+                master,
+                delivery,
+            ],
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
