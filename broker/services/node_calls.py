@@ -71,7 +71,10 @@ class NodeCalls:
         return await self._forwarder.forward(node_id, method, request, call)
 
     async def describe_node(self, node_id: NodeId) -> peer_pb.DescribeBrokerResponse:
-        """Return another node's description of itself. Raises RequestError."""
+        """Return a node's description of itself, as far as its readiness needs it. Raises RequestError."""
+        if node_id == self._host.node_id:  # a node has no connection to itself
+            reasons = [f"{one.reason}: {one.message}" for one in self._host.standing.not_ready_reasons()]
+            return peer_pb.DescribeBrokerResponse(health=pb.BrokerHealth(not_ready=reasons))
         call = Call(self._host.loop.time() + self._host.timing.describe_seconds)
         return await self._forwarder.forward(node_id, DESCRIBE_BROKER, peer_pb.DescribeBrokerRequest(), call)
 
