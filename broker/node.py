@@ -129,7 +129,7 @@ class Node:
         self.data_port = parts.data_port(self.view, self.grpc)
         reporter = DamageReporter(self.view, forwarder, self.grpc.nodes)
         self.reconciler = Reconciler(self.view, reporter, config.metadata_voters)
-        self.controller = Controller(self.view, NodeReadiness(self.loop, self.grpc.calls))
+        self.controller = Controller(self.view, NodeReadiness(self.loop, self.grpc.calls), self.grpc.sizes)
         self.upkeep = Upkeep(
             self.engine,
             self.store,

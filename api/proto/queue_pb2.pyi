@@ -135,6 +135,7 @@ class MoveReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     SPREAD: _ClassVar[MoveReason]
     EVEN_REPLICAS: _ClassVar[MoveReason]
     EVEN_LEADERS: _ClassVar[MoveReason]
+    EVEN_BYTES: _ClassVar[MoveReason]
 OK: ErrorCode
 INVALID_ARGUMENT: ErrorCode
 UNKNOWN_TOPIC: ErrorCode
@@ -237,6 +238,7 @@ REPLICATION_FACTOR: MoveReason
 SPREAD: MoveReason
 EVEN_REPLICAS: MoveReason
 EVEN_LEADERS: MoveReason
+EVEN_BYTES: MoveReason
 
 class LeaderHint(_message.Message):
     __slots__ = ("broker_id", "address", "leader_epoch")

@@ -314,6 +314,9 @@ class Timing:
     """Interval of each broker's reconciler. On the metadata leader it is the controller."""
     move_stuck_seconds: float = 180.0
     """Time after which a move whose new replica makes no progress is given up. It is longer than the restart of a broker or its machine."""
+    size_check_seconds: float = 600.0
+    """Interval at which the controller asks for the sizes of all partitions, to even the bytes of brokers. It is long, because moving data for it
+    again and again would cost more than it brings."""
     stable_seconds: float = 10.0
     """Time for which a broker must have been connected, and the same process, before it is given replicas and leaderships. A broker that
     restarts repeatedly would otherwise attract them each time."""

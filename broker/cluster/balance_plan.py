@@ -5,7 +5,8 @@ The wishes, in the order of their weight:
 1. no replica on a broker that is being drained, and not more replicas than the topic wants,
 2. the replicas of a partition on different hosts, then in different racks,
 3. as many replicas on each broker as on any other, within one,
-4. as many preferred leaders on each broker as on any other, within one.
+4. as many preferred leaders on each broker as on any other, within one,
+5. about as many bytes on each broker as on any other (`BytesEvenness`).
 
 A wish is never met at the cost of an earlier one. A replica moves only if that brings a wish nearer, so a plan for the result of a plan is
 empty, and a cluster does not move replicas back and forth. Evenness is sought by single moves. Where racks of different sizes forbid
@@ -16,11 +17,25 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Final
 
 from raftmq.fsm.metadata_views import NodeView
+
+UNEVEN_BYTES_MIN: Final = 1 << 30
+"""A smaller difference between two brokers is never worth a copy."""
+UNEVEN_PERCENT: Final = 20
+"""Nor is a difference below this share of the mean."""
+SWAPS_MAX: Final = 100
+"""Exchanges in one plan, which bounds its time. The next plan goes on."""
+TAKERS_MAX: Final = 8
+"""Brokers that a plan tries as partners of one that has too many bytes, the emptiest first. It bounds the time, too."""
+STUCK_MAX: Final = 10
+"""Brokers with too many bytes and no partner, after which a plan evens no more bytes."""
+COPY_FACTOR_MAX: Final = 8
+"""An exchange copies at most so many times the bytes by which it evens the brokers."""
 
 
 class Reason(IntEnum):
@@ -31,6 +46,7 @@ class Reason(IntEnum):
     SPREAD = 3
     REPLICAS = 4
     LEADERS = 5
+    BYTES = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +64,8 @@ class PlacedPartition:
     """Whether an operator placed it: it stays, unless a broker is drained or it has surplus replicas. That ends the pin."""
     barred: frozenset[int] = frozenset()
     """Brokers that must not be given a replica of it now, because a move to them was given up lately."""
+    size_bytes: int = 0
+    """The coarse size of a replica. 0: small, or not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +119,32 @@ def plan_balance(
         while layout.spread():  # a broker that was full may have room now
             layout.even_replicas()
     layout.choose_leaders(is_automatic=is_automatic)
+    if is_automatic and not leaders_only:
+        layout.even_bytes()
     return layout.plan()
+
+
+@dataclass(frozen=True, slots=True)
+class BytesEvenness:
+    """When the bytes of brokers are uneven enough to copy data for it, and when they are even enough again.
+
+    Between the two bounds nothing begins, so growth and inexact sizes do not move the same data to and fro.
+    """
+
+    begin_bytes: int
+    """A larger difference between the fullest and the emptiest broker is evened."""
+
+    @property
+    def end_bytes(self) -> int:
+        """The difference at which that ends."""
+        return self.begin_bytes // 2
+
+    @classmethod
+    def of(cls, held_bytes: Iterable[int]) -> BytesEvenness:
+        """Return the bounds for brokers that hold these bytes."""
+        held = list(held_bytes)
+        mean = sum(held) // max(1, len(held))
+        return cls(max(UNEVEN_BYTES_MIN, mean * UNEVEN_PERCENT // 100))
 
 
 class _Layout:
@@ -132,6 +175,8 @@ class _Layout:
                 self._held.setdefault(node_id, {})[group_id] = None
         self._reasons: dict[int, Reason] = {}
         self._without_place: list[int] = []
+        self._crowded = set[int]()
+        """Groups that share a host or rack although there are enough. Known while bytes are evened, which leaves them."""
         self._pinned = {partition.group_id for partition in partitions if partition.is_pinned}
         """Groups whose placement is an operator's, and that the plan does not have to change."""
         self._by_barred_racks: defaultdict[int, dict[frozenset[str], dict[int, None]]] = defaultdict(dict)
@@ -323,6 +368,124 @@ class _Layout:
                             return _trace(arrived_by, source, taker)
                         frontier.append(taker)
         return []
+
+    # ------------------------------------------------------------------------------------------------------------ bytes
+
+    def even_bytes(self) -> None:
+        """Exchange replicas between fuller and emptier brokers, so that the numbers of replicas and leaders stay.
+
+        Afterwards a move may be possible that evens replicas, where racks forbade it. The next plan makes it. This ends, because an exchange
+        changes no number, and no move makes the numbers less even.
+        """
+        held = {node_id: sum(map(self._size, self._held[node_id])) for node_id in self._takers}
+        if not held:
+            return
+        bounds = BytesEvenness.of(held.values())
+        if max(held.values()) - min(held.values()) <= bounds.begin_bytes:
+            return
+        self._crowded = {group_id for group_id, places in self._places.items() if not self._is_spread(places)}
+        stuck = set[int]()
+        for _ in range(SWAPS_MAX):
+            least = min(held.values())
+            givers = [one for one in held if one not in stuck and held[one] - least > bounds.begin_bytes]
+            while givers and len(stuck) < STUCK_MAX:
+                giver = max(givers, key=lambda node_id: (held[node_id], -node_id))
+                if self._give_bytes(giver, held, bounds.end_bytes):
+                    break
+                givers.remove(giver)
+                stuck.add(giver)
+            else:
+                return
+
+    def _give_bytes(self, giver: int, held: dict[int, int], end_bytes: int) -> bool:
+        """Make one exchange that takes bytes from this broker. Return whether there was one to make."""
+        given_by_rack: dict[str, list[tuple[int, int]]] = {}
+        tried = 0
+        for taker in sorted(held, key=lambda node_id: (held[node_id], node_id)):
+            gap = held[giver] - held[taker]
+            if gap <= end_bytes or tried == TAKERS_MAX:
+                return False
+            rack = self._nodes[taker].rack
+            if rack not in given_by_rack:
+                given_by_rack[rack] = self._exchangeable(giver, rack)
+            if not given_by_rack[rack]:
+                continue
+            tried += 1
+            found = self._exchange(giver, taker, gap, given_by_rack[rack])
+            if found is not None:
+                difference = self._size(found[0]) - self._size(found[1])
+                self._swap(giver, taker, *found)
+                held[giver] -= difference
+                held[taker] += difference
+                return True
+        return False
+
+    def _exchange(self, giver: int, taker: int, gap: int, given: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
+        """Return a group of each broker whose exchange brings their bytes closest together, or the first that halves the gap."""
+        taken: dict[bool, list[tuple[int, int]]] = {False: [], True: []}
+        for size, group_id in self._exchangeable(taker, self._nodes[giver].rack):
+            taken[self._places[group_id][0] == taker].append((size, group_id))
+        best: tuple[int, int, int] | None = None
+        for size, group_id in reversed(given):
+            if not self._may_take(group_id, giver, taker):
+                continue
+            # the largest size that is worth the copies is the first bound, and half of the gap the wish
+            wish = min(size * (COPY_FACTOR_MAX - 1) // (COPY_FACTOR_MAX + 1), size - gap // 2)
+            for other_size, other in self._nearest(
+                taken[self._places[group_id][0] == giver], wish, size, gap, taker, giver
+            ):
+                left = abs(gap - 2 * (size - other_size))
+                if best is None or left < best[0]:
+                    best = left, group_id, other
+            if best is not None and best[0] <= gap // 2:
+                break
+        return None if best is None else best[1:]
+
+    def _nearest(
+        self, sizes: Sequence[tuple[int, int]], wish: int, size: int, gap: int, taker: int, giver: int
+    ) -> Iterator[tuple[int, int]]:
+        """Return the first group below and above the wished size that may be exchanged for one of `size`."""
+        position = bisect_left(sizes, (wish, 0))
+        for direction in (range(position, len(sizes)), range(position - 1, -1, -1)):
+            for at in direction:
+                other_size, other = sizes[at]
+                difference = size - other_size
+                if not 0 < difference < gap or size + other_size > COPY_FACTOR_MAX * difference:
+                    break
+                if self._may_take(other, taker, giver):
+                    yield other_size, other
+                    break
+
+    def _exchangeable(self, node_id: int, rack: str) -> list[tuple[int, int]]:
+        """Return the sizes and groups of a broker that may move to a rack and share no host or rack needlessly, smallest first."""
+        return sorted(
+            (self._size(group_id), group_id)
+            for barred, groups in self._by_barred_racks[node_id].items()
+            if rack not in barred
+            for group_id in groups
+            if group_id not in self._crowded
+        )
+
+    def _is_spread(self, places: Sequence[int]) -> bool:
+        return self._crowding(places) <= (
+            _least(len(places), self._host_count),
+            _least(len(places), self._rack_count),
+        )
+
+    def _may_take(self, group_id: int, giver: int, taker: int) -> bool:
+        places = self._places[group_id]
+        return (
+            taker not in places
+            and taker not in self._partitions[group_id].barred
+            and self._is_no_less_spread(places, giver, taker)
+        )
+
+    def _swap(self, giver: int, taker: int, given: int, taken: int) -> None:
+        self._move(given, giver, taker, Reason.BYTES)
+        self._move(taken, taker, giver, Reason.BYTES)
+
+    def _size(self, group_id: int) -> int:
+        return self._partitions[group_id].size_bytes
 
     def plan(self) -> BalancePlan:
         """Return the differences from the placement at the beginning."""

@@ -39,6 +39,7 @@ from raftmq.broker.replica.leadership_table import LeadershipTable
 from raftmq.broker.replica.replica import Replica
 from raftmq.fsm.feature_levels import NEWCOMER_LEVEL
 from raftmq.fsm.metadata import Metadata
+from raftmq.fsm.metadata_balancing import REBALANCE_REPLICAS
 from raftmq.fsm.metadata_commands import MetadataCommand, Rejected, SetBalancing, SetReplicas, encode_command
 from raftmq.fsm.metadata_views import PartitionView
 from raftmq.raft.entry import EntryKind, Proposal
@@ -48,6 +49,10 @@ log = structlog.get_logger(__name__)
 
 LOOKS_MAX: Final = 200
 """Planned changes looked at in a round, so that many that must wait cost little."""
+WISHED_SIZES_SECONDS: Final = 60.0
+"""The least interval at which the sizes of partitions are asked for while an operator's wish for a rebalancing is carried out."""
+UNKNOWN_SIZES_SECONDS: Final = 2.0
+"""The same interval before all sizes are known."""
 COMMANDS_MAX: Final = 50
 """Changes proposed in a round."""
 
@@ -94,14 +99,26 @@ class Agenda:
     """Whether the plan wanted no change."""
 
 
+class SizeSource(Protocol):
+    """Knows the sizes of partitions."""
+
+    async def sizes(self) -> dict[int, int] | None:
+        """Return the size of every partition by its group, or None if not all are known."""
+        ...
+
+
 class Controller:
     """Moves replicas while its node leads the metadata group, and leaderships of the groups that its node leads."""
 
-    def __init__(self, host: ControllerHost, readiness: NodeReadiness) -> None:
+    def __init__(self, host: ControllerHost, readiness: NodeReadiness, sizes: SizeSource) -> None:
         self._host = host
         self._readiness = readiness
         self.leaders = LeaderPlacement(host, readiness)
         self._agenda = Agenda()
+        self._size_source = sizes
+        self._sizes: dict[int, int] | None = None
+        """The sizes of partitions as of `_sizes_at`, loop time. They are asked for rarely, so that bytes are evened slowly."""
+        self._sizes_at = float("-inf")
         self._without_place_throttle = LogThrottle()
 
     async def run(self) -> None:
@@ -123,7 +140,7 @@ class Controller:
         with self._step():
             await self.leaders.round(machine)
         if not metadata.is_leader:
-            self._agenda = Agenda()
+            self._agenda, self._sizes, self._sizes_at = Agenda(), None, float("-inf")
             return
         with self._step():
             await self._move_replicas(metadata)
@@ -148,6 +165,9 @@ class Controller:
         available = available_nodes(machine, self._host.stability.is_stable)
         if not available:
             return
+        await self._refresh_sizes(machine)
+        if not metadata.is_leader:
+            return
         if self._must_plan(machine, available):
             await self._plan(machine, available)
         commands = await self._next_commands(machine)
@@ -156,6 +176,21 @@ class Controller:
         elif machine.balancing.rebalance and self._is_rebalanced(machine):
             await self._propose(metadata, [SetBalancing(rebalance="")])
             log.info("rebalancing_done")
+
+    async def _refresh_sizes(self, machine: Metadata) -> None:
+        """Ask for the sizes of partitions if that is due, and plan with them. Sooner if an operator wants a rebalancing."""
+        balancing, now = machine.balancing, self._host.loop.time()
+        if not balancing.may_move_replicas or self._agenda.waiting or machine.unsettled_partitions():
+            return
+        is_wished = balancing.rebalance == REBALANCE_REPLICAS
+        interval = self._host.timing.size_check_seconds
+        if is_wished:
+            interval = UNKNOWN_SIZES_SECONDS if self._sizes is None else WISHED_SIZES_SECONDS
+        if now - self._sizes_at < interval:
+            return
+        self._sizes_at, self._sizes = now, await self._size_source.sizes()
+        if self._sizes is not None:
+            self._agenda.layout_version = -1
 
     def _must_plan(self, machine: Metadata, available: frozenset[int]) -> bool:
         agenda = self._agenda
@@ -171,7 +206,7 @@ class Controller:
         now_ms = self._host.now_ms()
         agenda = Agenda(machine.wishes_version, machine.layout_version, available)
         agenda.replan_at_ms = next_retry_ms(machine, now_ms)
-        layout = describe_layout(machine, self._host.limits.partitions_max, available, now_ms)
+        layout = describe_layout(machine, self._host.limits.partitions_max, available, now_ms, self._sizes)
         revisions = {one.group_id: _revision(machine.partition(one.group_id)) for one in layout.partitions}
 
         def plan() -> BalancePlan:

@@ -85,7 +85,17 @@ class Layout:
         return replace(self, partitions=partitions)
 
 
-def describe_layout(metadata: Metadata, replicas_max: int, available: frozenset[int], now_ms: int) -> Layout:
+SIZE_UNIT: Final = 64 << 20
+"""Sizes of partitions are rounded down to multiples of this, because exact ones would change every plan."""
+
+
+def describe_layout(
+    metadata: Metadata,
+    replicas_max: int,
+    available: frozenset[int],
+    now_ms: int,
+    sizes: Mapping[int, int] | None = None,
+) -> Layout:
     """Describe the layout. A partition that moves, or lacks a replica, must stay as it is.
 
     Args:
@@ -93,7 +103,9 @@ def describe_layout(metadata: Metadata, replicas_max: int, available: frozenset[
         replicas_max: The number of replicas that a node accepts that does not state one.
         available: The nodes that may be given replicas and leaderships.
         now_ms: The time in milliseconds since the epoch.
+        sizes: The bytes of a replica of each partition, by group. None: they are not known, and bytes are not evened.
     """
+    known = sizes or {}
     nodes = metadata.nodes()
     partitions = tuple(
         PlacedPartition(
@@ -103,6 +115,7 @@ def describe_layout(metadata: Metadata, replicas_max: int, available: frozenset[
             is_fixed=partition.is_unsettled or len(partition.replicas) < topic.replication_factor,
             is_pinned=partition.is_pinned,
             barred=barred_nodes(partition, now_ms),
+            size_bytes=known.get(group_id, 0) // SIZE_UNIT * SIZE_UNIT,
         )
         for topic in metadata.topics()
         for group_id in topic.group_ids

@@ -46,6 +46,7 @@ from raftmq.broker.services.node_calls import NodeCalls
 from raftmq.broker.services.node_removal import NodeRemovalService
 from raftmq.broker.services.nodes import NodesService
 from raftmq.broker.services.partition_recovery import PartitionRecoveryService
+from raftmq.broker.services.partition_sizes import PartitionSizes
 from raftmq.broker.services.producer_ids import ProducerIds
 from raftmq.broker.services.queue.admin import QueueAdminService
 from raftmq.broker.services.queue.browse import QueueBrowseService
@@ -95,7 +96,8 @@ class GrpcServer:
         self.nodes = NodesService(host, leader)
         self.removal = NodeRemovalService(host, leader)
         self.feature_level = FeatureLevelService(host, leader)
-        self.balancing = BalancingService(host, leader, calls, self.health)
+        self.sizes = PartitionSizes(host, calls, self.health)
+        self.balancing = BalancingService(host, leader, calls, self.health, self.sizes)
         self.placement = ReplicaPlacementService(host, locator, host.partitions, leader, calls)
         self.recovery = PartitionRecoveryService(host, locator, host.partitions, leader, calls, cluster_health)
         self.topology = TopologyService(host)

@@ -29,6 +29,7 @@ from raftmq.broker.services.move_messages import (
     running_move,
 )
 from raftmq.broker.services.node_calls import NodeCalls
+from raftmq.broker.services.partition_sizes import PartitionSizes
 from raftmq.fsm.consumer_groups import PartitionId
 from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.metadata_balancing import REBALANCE_LEADERS, REBALANCE_REPLICAS, balancing_refusal
@@ -45,11 +46,19 @@ log = structlog.get_logger(__name__)
 class BalancingService:
     """Answers the RPCs about draining and balancing."""
 
-    def __init__(self, host: ServiceHost, leader: MetadataLeader, calls: NodeCalls, health: HealthService) -> None:
+    def __init__(
+        self,
+        host: ServiceHost,
+        leader: MetadataLeader,
+        calls: NodeCalls,
+        health: HealthService,
+        sizes: PartitionSizes,
+    ) -> None:
         self._host = host
         self.leader = leader
         self._calls = calls
         self._health = health
+        self._partition_sizes = sizes
 
     @property
     def _metadata(self) -> Metadata:
@@ -104,7 +113,8 @@ class BalancingService:
         """
         metadata = self._metadata
         require_level(metadata, "rebalancing")
-        layout = self._layout() if request.leaders_only else self._layout().without_pins()
+        sizes = None if request.leaders_only else await self._partition_sizes.sizes()
+        layout = self._layout() if request.leaders_only else self._layout(sizes).without_pins()
         made = await self._made(layout, is_automatic=True, leaders_only=request.leaders_only)
         moves = sum(is_replica_move(metadata, change) for change in made.changes)
         response = pb.RebalanceResponse(
@@ -202,10 +212,10 @@ class BalancingService:
 
     # ------------------------------------------------------------------------------------------------ plans
 
-    def _layout(self) -> Layout:
+    def _layout(self, sizes: dict[int, int] | None = None) -> Layout:
         """Describe the layout. A broker that joined a moment ago may be given replicas: the controller only waits a little."""
         available = available_nodes(self._metadata, lambda node_id: self._host.is_connected(NodeId(node_id)))
-        return describe_layout(self._metadata, self._host.limits.partitions_max, available, self._host.now_ms())
+        return describe_layout(self._metadata, self._host.limits.partitions_max, available, self._host.now_ms(), sizes)
 
     async def _made(self, layout: Layout, *, is_automatic: bool, leaders_only: bool = False) -> BalancePlan:
         """Plan in a thread, because a plan for many partitions takes a while."""

@@ -24,6 +24,7 @@ _REASONS: Final = {
     Reason.SPREAD: pb.SPREAD,
     Reason.REPLICAS: pb.EVEN_REPLICAS,
     Reason.LEADERS: pb.EVEN_LEADERS,
+    Reason.BYTES: pb.EVEN_BYTES,
 }
 
 

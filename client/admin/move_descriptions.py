@@ -9,7 +9,9 @@ from typing import Final, Literal
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import TopicPartition
 
-MoveReason = Literal["requested", "drain", "replication_factor", "spread", "even_replicas", "even_leaders", "unknown"]
+MoveReason = Literal[
+    "requested", "drain", "replication_factor", "spread", "even_replicas", "even_leaders", "even_bytes", "unknown"
+]
 """The reason for a move. ``"unknown"`` is a reason of a newer broker."""
 _REASONS: Final[dict[int, MoveReason]] = {
     pb.REQUESTED: "requested",
@@ -18,6 +20,7 @@ _REASONS: Final[dict[int, MoveReason]] = {
     pb.SPREAD: "spread",
     pb.EVEN_REPLICAS: "even_replicas",
     pb.EVEN_LEADERS: "even_leaders",
+    pb.EVEN_BYTES: "even_bytes",
 }
 
 

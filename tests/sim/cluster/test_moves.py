@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from raftmq.broker.cluster import layout
+from raftmq.broker.cluster import balance_plan, layout
 from raftmq.fsm.metadata_commands import ReplaceReplica, SetBalancing, SetNodeState, SetReplicas
 from raftmq.fsm.metadata_views import GivenUpMove
 from raftmq.types import GroupId
@@ -180,3 +180,28 @@ def test_automatic_balancing_leaves_a_pinned_partition_until_a_rebalancing_is_wi
         cluster.change(SetBalancing(rebalance="replicas"))
         cluster.until(lambda: sorted(cluster.partition(one).replicas[0].node_id for one in group_ids) == [1, 2])
         assert not any(cluster.partition(one).is_pinned for one in group_ids)
+
+
+# ------------------------------------------------------------------------------------------------------------------ bytes
+
+
+def test_the_bytes_of_brokers_are_evened_and_then_nothing_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout, "SIZE_UNIT", 1)
+    monkeypatch.setattr(balance_plan, "UNEVEN_BYTES_MIN", 512 * KIB)
+    with CalmCluster(2) as cluster:
+        cluster.change(SetBalancing(auto_balance=False))
+        group_ids = cluster.create("t", (1,), (1,), (2,), (2,))
+        for group_id in group_ids[:2]:
+            cluster.fill(group_id, 16, ENTRY_BYTES)
+        cluster.change(SetBalancing(rebalance="replicas"))
+        cluster.until(lambda: not cluster.metadata.balancing.rebalance)
+        nodes = [cluster.partition(group_id).replicas[0].node_id for group_id in group_ids]
+        assert sorted(nodes[:2]) == sorted(nodes[2:]) == [1, 2]
+
+
+def test_a_replica_moves_to_the_broker_that_leads_the_metadata() -> None:
+    """The controller asked its own broker over a connection that no broker has to itself, and took it for one that is not ready."""
+    with CalmCluster(2) as cluster:
+        (group_id,) = cluster.create("t", (2,))
+        cluster.change(SetNodeState(2, "draining"))
+        cluster.until(lambda: cluster.partition(group_id).replicas[0].node_id == 1, seconds=20.0)

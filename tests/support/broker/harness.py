@@ -47,6 +47,7 @@ from raftmq.broker.services.node_calls import NodeCalls
 from raftmq.broker.services.node_removal import NodeRemovalService
 from raftmq.broker.services.nodes import NodesService
 from raftmq.broker.services.partition_recovery import PartitionRecoveryService
+from raftmq.broker.services.partition_sizes import PartitionSizes
 from raftmq.broker.services.producer_ids import ProducerIds
 from raftmq.broker.services.queue.service import QueueService
 from raftmq.broker.services.replica_placement import ReplicaPlacementService
@@ -180,7 +181,7 @@ class Harness:
         self.nodes = NodesService(self, leader)
         self.removal = NodeRemovalService(self, leader)
         self.feature_levels = FeatureLevelService(self, leader)
-        self.balancing = BalancingService(self, leader, calls, self.health)
+        self.balancing = BalancingService(self, leader, calls, self.health, PartitionSizes(self, calls, self.health))
         self.placement = ReplicaPlacementService(self, locator, self.partitions, leader, calls)
         self.recovery = PartitionRecoveryService(
             self, locator, self.partitions, leader, calls, ClusterHealth(self, calls, self.health)
