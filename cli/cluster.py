@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from raftmq.cli import producer_names
+from raftmq.cli import producer_names, restart_plan
 from raftmq.cli.ask import run_admin
 from raftmq.cli.cluster_health import Problem, exit_code, problems_of
 from raftmq.cli.examples import examples
@@ -65,14 +65,22 @@ def status(
 
     Exit code 3 means an outage: a partition or the metadata has no leader that answers. Exit code 6 means that
     everything is served but one more failure may change that: a broker is not connected, does not answer or is not
-    ready, or a replica is damaged, not served or behind. Exit code 0 means that there are no problems.
+    ready, or a replica is damaged, not served or behind. Exit code 0 means that there are no problems, and that the
+    next broker may be restarted: see raftmq cluster restart-plan.
     """
     cluster = run_admin(bootstrap_servers, timeout, lambda admin: admin.describe_cluster(ask_brokers=True))
     problems = problems_of(cluster)
     if output is Output.JSON:
         sentences: list[Json] = [{"problem": sentence, "is_outage": is_outage} for sentence, is_outage in problems]
         brokers: list[Json] = [broker_json(broker) for broker in cluster.brokers]
-        print_json({**dataclasses.asdict(cluster), "brokers": brokers, "problems": sentences})
+        print_json(
+            {
+                **dataclasses.asdict(cluster),
+                "brokers": brokers,
+                "problems": sentences,
+                "may_restart_next": not problems,
+            }
+        )
     else:
         print_cluster(cluster, problems)
     if problems:
@@ -117,6 +125,11 @@ def nodes(
     )
 
 
+app.command(
+    "restart-plan",
+    short_help="Show the order for restarting all brokers.",
+    epilog=examples("raftmq cluster restart-plan", "raftmq cluster restart-plan -o json | jq '.restarts[].address'"),
+)(reported_question(restart_plan.show))
 app.command(
     "drain",
     short_help="Empty a broker, so that it can be removed.",
@@ -340,7 +353,8 @@ def _state(broker: BrokerDescription) -> str:
 
 def _summary(cluster: ClusterDescription, problems: list[Problem]) -> str:
     if not problems:
-        return "none without a leader, all replicas in sync"
+        free = ": the next broker may be restarted" if len(cluster.brokers) > restart_plan.FEW_REPLICAS else ""
+        return f"none without a leader, all replicas in sync{free}"
     health = cluster.health
     if health is None:
         return f"{cluster.partitions_without_leader or 'none'} without a leader"

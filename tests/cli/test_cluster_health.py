@@ -94,6 +94,10 @@ def test_outages_come_first_and_the_text_shows_every_problem(capsys: pytest.Capt
     ("described", "line"),
     [
         (cluster(), "1 topic, 12 partitions, none without a leader, all replicas in sync"),
+        (
+            cluster(broker(1), broker(2), broker(3)),
+            "1 topic, 12 partitions, none without a leader, all replicas in sync: the next broker may be restarted",
+        ),
         (cluster(unknown=SOME), "1 topic, 12 partitions, 12 without a leader that answers"),
         (cluster(broker(1, is_connected=False)), "1 topic, 12 partitions, none without a leader that answers"),
     ],
