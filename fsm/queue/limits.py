@@ -38,6 +38,9 @@ TENANTS_FORGOTTEN_MAX: Final = 100
 TENANTS_RESET_MAX: Final = 500
 """Tenants whose counters one entry sets to zero after a purge of everything: some two milliseconds."""
 
+IDS_MAX: Final = 20_000_000
+"""Ids of finished messages whose window lasts, per partition: about 4 GiB of rows, or 5,500 messages a second with a window of an hour. Proposers
+refuse further messages with ids above it."""
 ID_BYTES_MAX: Final = 249
 KEY_BYTES_MAX: Final = 249
 ERROR_BYTES_MAX: Final = 1024

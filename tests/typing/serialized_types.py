@@ -9,8 +9,12 @@ from raftmq import (
     BulkDelivery,
     Consumer,
     Delivery,
+    Message,
+    NewMessage,
     Output,
     Producer,
+    PutResult,
+    Queue,
     QueueRecord,
     Record,
     TopicPartition,
@@ -139,3 +143,29 @@ def transform() -> None:
     Transformer("t", "g", copy, value_deserializer=ORDERS.deserialize)  # type: ignore[misc]
     Transformer("t", "g", bytes_of)  # type: ignore[arg-type]
     Output()  # type: ignore[call-arg]
+
+
+async def take() -> None:
+    async with Queue("q", value_serializer=ORDERS.serialize, value_deserializer=ORDERS.deserialize) as queue:
+        assert_type(queue, Queue[Order])
+        assert_type(await queue.put(Order("tea"), tenant="ada"), PutResult)
+        await queue.put(b"tea")  # type: ignore[arg-type]
+        assert_type(await queue.get(), Message[Order] | None)
+        assert_type(await queue.get_many(max_messages=5), list[Message[Order]])
+        async for message in queue:
+            assert_type(message, Message[Order])
+            assert_type(message.value, Order)
+            await message.ack(put=[NewMessage(Order("milk"))])
+            await queue.ack_many([message])
+    async with Queue("q") as plain:
+        assert_type(plain, Queue[bytes])
+        await plain.put("tea")  # type: ignore[arg-type]
+
+
+def take_blocking() -> None:
+    with sync.Queue("q", value_serializer=ORDERS.serialize, value_deserializer=ORDERS.deserialize) as queue:
+        assert_type(queue, sync.Queue[Order])
+        message = queue.get(wait_ms=10)
+        if message is not None:
+            assert_type(message.value, Order)
+            message.ack()

@@ -15,7 +15,7 @@ from raftmq.broker.partitions.pending_append import Applied, PendingAppend
 from raftmq.broker.partitions.queue.clock import QueueClock
 from raftmq.broker.partitions.queue.config import QueueConfig
 from raftmq.fsm.queue.jobs import is_in_subtrees
-from raftmq.fsm.queue.limits import TENANTS_MAX
+from raftmq.fsm.queue.limits import IDS_MAX, TENANTS_MAX
 from raftmq.fsm.queue.message import Message
 from raftmq.fsm.queue.partition import QueuePartition
 from raftmq.fsm.queue.results import Enqueued
@@ -38,13 +38,14 @@ class _Load:
     All counts but `immediate` and `puts` are the growth of the partition: a chain takes as many messages away as it accepts.
     """
 
-    __slots__ = ("bytes", "immediate", "messages", "puts", "tenant_bytes", "tenant_messages")
+    __slots__ = ("bytes", "has_ids", "immediate", "messages", "puts", "tenant_bytes", "tenant_messages")
 
     def __init__(self) -> None:
         self.messages = 0
         self.immediate = 0
         """Messages without a due time: a consumer may lease them as soon as they are applied."""
         self.bytes = 0
+        self.has_ids = False
         self.puts: Counter[bytes] = Counter()
         """All messages, by tenant."""
         self.tenant_messages: Counter[bytes] = Counter()
@@ -202,6 +203,11 @@ class QueueGate:
                 pb.QUEUE_FULL,
                 f"the partition holds {there.bytes} of at most {config.bytes_max} bytes (partition.max.bytes)",
             )
+        if load.has_ids and self._machine.state.ids.ending_count >= IDS_MAX:
+            return _full(
+                pb.QUEUE_FULL,
+                f"the partition remembers {IDS_MAX} ids of finished messages: put messages without ids, or lower dedupe.window.ms",
+            )
         new: set[bytes] = set()
         for name in load.puts:
             count, bytes_more = load.tenant_messages[name], load.tenant_bytes[name]
@@ -311,6 +317,7 @@ def _load_of(fields: QueueFields) -> _Load:
     load.messages = fields.message_count
     sizes = fields.sizes()
     load.bytes = sum(sizes)
+    load.has_ids = fields.ids is not None
     load.immediate = load.messages if fields.due is None else sum(kind == TIME_NONE for kind in fields.due.kinds)
     names, places = fields.tenants.names, fields.tenants.places
     if len(names) == 1:

@@ -12,6 +12,7 @@ from raftmq.broker.replica import snapshot_rows, snapshot_sender
 from raftmq.broker.replica.initial_state import founder_state, joiner_state
 from raftmq.broker.replica.snapshot_rows import StagedRows
 from raftmq.fsm.queue.partition import QueuePartition
+from raftmq.proto import queue_pb2 as pb
 from raftmq.queue_batch import encode, seal_queue_batch
 from raftmq.raft.entry import GENESIS, EntryKind, Proposal
 from raftmq.raft.membership import Membership, MembershipChange, MembershipOp
@@ -89,6 +90,16 @@ async def test_a_queue_s_snapshot_travels_from_a_copy_into_a_new_file(tmp_path):
         assert sender.snapshots.copies.count == 1
         sender.return_snapshot_space(is_short=True)
         await until(lambda: not files_beside(tmp_path, 1))
+
+
+async def test_appends_are_throttled_while_the_disk_is_behind_with_rows(tmp_path, monkeypatch):
+    async with queue_cluster(tmp_path) as cluster:
+        leader = await enqueue(cluster, 1)
+        assert leader.refusal_of_writes() is None
+        monkeypatch.setattr(cluster.nodes[1].engine.write_backs, "is_behind", lambda replica: replica is leader)
+        refusal = leader.refusal_of_writes()
+        assert refusal is not None
+        assert (refusal.code, refusal.detail.retry_after_ms > 0) == (pb.THROTTLED, True)
 
 
 async def test_an_interrupted_snapshot_goes_on_where_it_ended(tmp_path, monkeypatch):

@@ -52,6 +52,21 @@ async def test_a_schedule_has_its_rule_and_its_message(admin: Admin, queues: lis
     assert (fields.tenants.to_list(), list(fields.priorities or ())) == ([b"acme"], [4])
 
 
+async def test_a_schedule_is_found_after_partitions_were_added(
+    admin: Admin, cluster: FakeCluster, queues: list[FakeQueue]
+) -> None:
+    """Its place is that of the number of partitions at the topic's creation. Otherwise it would fire twice after its next put."""
+    names = [f"s{number}" for number in range(8)]
+    before = [await admin.put_schedule("jobs", name, b"", every=timedelta(minutes=5)) for name in names]
+    cluster.add_partitions("jobs", 5)
+    after = [await admin.put_schedule("jobs", name, b"", every=timedelta(minutes=5)) for name in names]
+    assert [one.partition for one in after] == [one.partition for one in before]
+    assert len(await admin.list_schedules("jobs")) == len(names)
+    for name in names:
+        await admin.delete_schedule("jobs", name)
+    assert await admin.list_schedules("jobs") == []
+
+
 async def test_a_schedule_is_replaced_by_name_and_version(admin: Admin) -> None:
     await admin.put_schedule("jobs", "s", b"", every=timedelta(minutes=5), version=0)
     with pytest.raises(errors.VersionConflictError):

@@ -675,6 +675,20 @@ def test_a_cancelled_or_moved_head_unblocks_its_key(keyed: Queue) -> None:
     rows(keyed)
 
 
+def test_the_death_of_a_head_unblocks_its_key(queue: Queue) -> None:
+    configure(queue, is_ordered_by_key=True, attempts_max=1)
+    queue.put(4, key="k")
+    assert lease(queue, 9) == [0]
+    settle(queue, Operation.REJECT, 0)
+    assert lease(queue, 9) == [1]
+    queue.wait(LEASE_MS)
+    assert lease(queue, 9) == [2], "the lease of the one before it was its last attempt"
+    settle(queue, Operation.RELEASE, 2)
+    assert lease(queue, 9) == [3]
+    assert counts(queue) == {"dead": 3, "leased": 1}
+    rows(queue)
+
+
 # ------------------------------------------------------------------------------------------------------------ changes
 
 

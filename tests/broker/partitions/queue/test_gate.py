@@ -77,6 +77,20 @@ async def test_new_tenants_of_one_request_count_together(monkeypatch: pytest.Mon
             assert (gate.admit(header, content) is None) is is_admitted, name
 
 
+async def test_a_partition_remembers_a_bounded_number_of_ids(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(gate_module, "IDS_MAX", 1)
+    async with running() as node:
+        topic = await queue_topic(node, dedupe_window_ms="3600000")
+        assert not (await put(node, topic, b"0", ids=["a"])).HasField("error")
+        assert not (await put(node, topic, b"1", ids=["b"])).HasField("error"), "the first one is not finished"
+        (message,) = await poll(node, topic)
+        await settle(node, ack_of(topic, message))
+        refused = (await put(node, topic, b"2", ids=["c"])).error
+        assert (refused.code, refused.retriable) == (pb.QUEUE_FULL, True)
+        assert "dedupe.window.ms" in refused.message
+        assert not (await put(node, topic, b"3")).HasField("error"), "it has no id"
+
+
 async def test_limits_of_an_earlier_term_are_forgotten():
     async with running() as node:
         topic = await queue_topic(node, partition_max_messages="1")
