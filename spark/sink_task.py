@@ -303,7 +303,7 @@ class SinkTask:
             self._ledger = self._agree(identity, open_batch(identity, counts))
         except ProducerFencedError as error:
             raise LaterBatchError(
-                f"{identity.name.partition('/')[0]!r} has begun a later batch than {identity.epoch} before ({error})"
+                f"{identity.name.partition('/')[0]!r} has begun a later batch than {identity.epoch} before"
             ) from error
         self._ledger = self._earlier(identity).fence_old(self._ledger)
 
