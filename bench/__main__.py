@@ -18,7 +18,7 @@ from dataclasses import fields
 from functools import partial
 from pathlib import Path
 
-from bench import assignors, commits, groups, partitions, queue_load_parts, workloads, write_back
+from bench import assignors, commits, groups, moves, partitions, plans, queue_load_parts, workloads, write_back
 from bench.kafka_cluster import kafka_systems
 from bench.machine import facts, load_average, probe_disk, probe_processor
 from bench.nats_cluster import nats_systems
@@ -37,6 +37,8 @@ ROUNDS = WORKLOADS | QUEUE_WORKLOADS
 PARTITIONS = {"partitions_300": 300, "partitions_1000": 1000}
 GROUPS: Mapping[str, tuple[Callable[[], tuple[Figure, ...]], Callable[[], dict[str, float]]]] = {
     "assignors": (assignors.figures, assignors.bench_assignors),
+    "plans": (plans.figures, plans.bench_plans),
+    "moves": (moves.figures, moves.bench_moves),
     "commits": (commits.figures, commits.bench_commits),
     "groups": (groups.figures, groups.measure),
     "write_back": (write_back.figures, write_back.bench_write_back),

@@ -126,7 +126,7 @@ def plan_balance(
 
 @dataclass(frozen=True, slots=True)
 class BytesEvenness:
-    """When the bytes of brokers are uneven enough to copy data for it, and when they are even enough again.
+    """Decide whether the bytes of brokers are uneven enough to copy data for it, and when they are even enough again.
 
     Between the two bounds nothing begins, so growth and inexact sizes do not move the same data to and fro.
     """

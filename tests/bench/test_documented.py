@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from bench import assignors, commits, groups, partitions, queue_workloads, write_back
+from bench import assignors, commits, groups, moves, partitions, plans, queue_workloads, write_back
 from bench.queue_load_parts import FULL as FULL_LOADS
 from bench.queue_loads import LOADS
 from bench.queue_workloads import QUEUE_WORKLOADS
@@ -75,6 +75,12 @@ def test_the_durations_of_large_queues_are_those_of_the_full_scale() -> None:
 def test_every_figure_of_groups_is_explained() -> None:
     section = PAGE.split("### Consumer groups")[1].split("\n### ")[0]
     for figure in (*assignors.figures(), *groups.figures()):
+        assert f"`{figure.name}`" in section
+
+
+def test_every_figure_of_plans_and_moves_is_explained() -> None:
+    section = PAGE.split("### Plans and moves")[1].split("\n### ")[0]
+    for figure in (*plans.figures(), *moves.figures()):
         assert f"`{figure.name}`" in section
 
 
