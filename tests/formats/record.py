@@ -13,14 +13,19 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from raftmq.proto import peer_pb2, queue_pb2
 from raftmq.testing import LocalCluster
 
 from tests.formats.commands import MACHINES, Machine
 from tests.formats.directory import describe, fill
+from tests.formats.protocol import broken_promises, reserved_in
+from tests.formats.protocol import describe as describe_protocol
 from tests.support.formats import fields_of
 
 RECORDED = Path(__file__).parent / "recorded"
 COMMANDS = RECORDED / "commands.json"
+PROTOCOL = RECORDED / "protocol.json"
+PROTOCOLS = {"clients": queue_pb2.DESCRIPTOR, "peers": peer_pb2.DESCRIPTOR}
 DIRECTORY = RECORDED / "directory.tar.xz"
 DESCRIPTION = RECORDED / "directory.json"
 
@@ -68,7 +73,20 @@ def add_directory() -> None:
                     archive.add(path, path.relative_to(directory))
 
 
+def add_protocols() -> None:
+    """Record the protobuf files, unless one breaks a promise that was recorded."""
+    recorded = json.loads(PROTOCOL.read_text()) if PROTOCOL.exists() else {}
+    for name, file in PROTOCOLS.items():
+        current = describe_protocol(file)
+        broken = broken_promises(recorded.get(name, {}), current, reserved_in(file))
+        if broken:
+            raise SystemExit("\n".join(broken))
+        recorded[name] = current
+    PROTOCOL.write_text(json.dumps(recorded, indent=1) + "\n")
+
+
 if __name__ == "__main__":
+    add_protocols()
     print(f"{add_commands()} commands recorded")
     if not DIRECTORY.exists():
         add_directory()
