@@ -19,7 +19,7 @@ PARTITIONS: Final = 4
 PARTITION_BYTES: Final = 64 << 20
 RECORD_BYTES: Final = 32 << 10
 RATE: Final = 20 << 20
-"""Bytes per second that each broker sends for moves: what an operator would choose for a disk that others use, too."""
+"""Bytes per second that each broker sends for moves: a likely choice for a disk that others use, too."""
 IDLE_SECONDS: Final = 10.0
 TOPIC: Final = "bench-moves"
 

@@ -1,4 +1,4 @@
-"""``raftmq cluster restart-plan``: the order in which to restart all brokers, and what is unavailable meanwhile."""
+"""``raftmq cluster restart-plan``: the order in which to restart all brokers, and the partitions that cannot be used meanwhile."""
 
 from __future__ import annotations
 
