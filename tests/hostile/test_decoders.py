@@ -270,7 +270,7 @@ async def test_after_a_refusal_further_frames_are_ignored(server):
     assert server.handler.frames == 0
 
 
-@pytest.mark.parametrize("channel", [3, -1, 255, 2**63])
+@pytest.mark.parametrize("channel", [4, -1, 255, 2**63])
 async def test_a_hello_for_an_unknown_channel_is_refused(server, channel):
     protocol, wire = _Inbound(server), Wire()
     protocol.connection_made(wire)

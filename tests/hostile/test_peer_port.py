@@ -74,7 +74,7 @@ async def test_a_stranger_is_refused_with_the_reason(victim):
         ({"target_node_id": 2}, "this is broker 1"),
         ({"wire_version": WIRE_VERSION + 1}, "is not supported"),
         ({"node_id": 1, "uuid": "somebody else's"}, "no other broker's id"),
-        ({"channel": 3}, "no channel"),
+        ({"channel": 4}, "no channel"),
         ({"channel": -1}, "no channel"),
         ({"channel": 2**63}, "no channel"),
     ):
