@@ -33,7 +33,8 @@ def repeated_hashes(left_out: Iterable[Mapping[tuple[str, int], bytes]]) -> dict
         joined = b"".join(parts)
         hashes = pa.Array.from_buffers(pa.binary(HASH_BYTES), len(joined) // HASH_BYTES, [None, pa.py_buffer(joined)])
         counted = hashes.value_counts()
-        repeated = counted.filter(pc.greater(counted.field("counts"), 1)).to_pylist()
+        is_repeated = pc.greater(counted.field("counts"), 1)  # pyright: ignore[reportAttributeAccessIssue]
+        repeated = counted.filter(is_repeated).to_pylist()
         if repeated:
             found[place] = {each["values"]: each["counts"] for each in repeated}
     return found

@@ -157,6 +157,11 @@ class ClusterView:
         """Return the median of a quorum's wall clocks in milliseconds since the epoch, or None while too few are known."""
         return self._engine.clocks.median_ms()
 
+    @property
+    def is_clock_agreed(self) -> bool:
+        """Return whether the wall clocks of a majority agree with the median."""
+        return self._engine.clocks.is_agreed
+
     def boottime_ns(self) -> int:
         """Return a time that never jumps, and counts the time in which the machine was suspended."""
         return self._engine.clocks.boottime_ns()

@@ -32,6 +32,11 @@ class PartitionHost(Protocol):
         """Return the median of a quorum's wall clocks in milliseconds since the epoch, or None while too few are known."""
         ...
 
+    @property
+    def is_clock_agreed(self) -> bool:
+        """Return whether the wall clocks of a majority agree with the median."""
+        ...
+
     def boottime_ns(self) -> int:
         """Return a time that never jumps, and counts the time in which the machine was suspended."""
         ...

@@ -161,13 +161,20 @@ class PeerClocks:
         """Return the median of the wall clocks of more than half of all nodes, or None if too few have answered.
 
         The clocks need not agree: half of them are not later than the result. Of two in the middle it is the earlier one, because a
-        time that is too early only delays.
+        time that is too early only delays. While clocks differ and another node may still show which is right, the result is None
+        (see `is_comparable`).
         """
-        self._look_for_leap()
+        if not self.is_comparable:
+            return None
         clocks = sorted([float(self._clock.now_ms()), *self._fresh(self._loop.time()).values()])
         if 2 * len(clocks) <= len(self._peers()) + 1:
             return None
         return int(clocks[(len(clocks) - 1) // 2])
+
+    @property
+    def is_agreed(self) -> bool:
+        """Return whether the clocks of a majority agree, this node's or not."""
+        return self.look().agreement in (Agreement.AGREES, Agreement.DIFFERS)
 
     @property
     def is_trusted(self) -> bool:

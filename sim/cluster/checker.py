@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, ParamSpec
 
 from raftmq.broker.base.supervisor import Work, is_fatal
+from raftmq.broker.partitions.queue.clock import QueueClock
 from raftmq.broker.partitions.queue.partition import PartitionQueue
 from raftmq.broker.replica.disk import Idle
 from raftmq.broker.replica.replica import Replica
@@ -306,7 +307,8 @@ class Checker:
         for entry in appended.entries:
             self._proposed_ms[self.recoveries.origin(replica.group_id), entry.term, entry.index] = now_ms
             if isinstance(replica.state_machine, QueuePartition):
-                self._queue_clocks.on_proposed(replica.group_id, entry, now_ms)
+                is_provisional = isinstance(replica.clock, QueueClock) and replica.clock.is_provisional
+                self._queue_clocks.on_proposed(replica.group_id, entry, now_ms, may_be_behind=is_provisional)
             elif entry.kind is EntryKind.DATA:
                 check_stamp(replica.group_id, entry, now_ms - CLOCK_ERROR_MS_MAX)
 

@@ -9,6 +9,8 @@ clock that stamps them must run on while leaders, wall clocks and processes come
   clock continues where the last leader left it: late by the delay of the network.
 - After a start of the process it steps to max(last append time, median). Until a quorum's clocks are known it stands still at the
   last append time, which is late and never early, and `is_running` is False.
+- If those clocks differ, and nothing shows which is right, it starts with the earlier one, and steps again as soon as a majority agrees:
+  otherwise one wrong clock would hold it back for days. Leases are spared then as after an election.
 - It never goes back. A clock that is far behind is set forward by `step_to`, on an operator's order.
 
 Must not read a clock: both sources are arguments. Invariants: no value is below an earlier one, nor below an append time of the log;
@@ -44,17 +46,25 @@ class QueueClock:
     """
 
     def __init__(
-        self, median_ms: Callable[[], int | None], boottime_ns: Callable[[], int], last_append_time_ms: int
+        self,
+        median_ms: Callable[[], int | None],
+        is_agreed: Callable[[], bool],
+        boottime_ns: Callable[[], int],
+        last_append_time_ms: int,
     ) -> None:
         """Begin after a start of the process.
 
         Args:
             median_ms: returns the median of the wall clocks of a quorum, or None while too few are known.
+            is_agreed: returns whether the clocks of a majority agree with the median.
             boottime_ns: returns a time that never jumps and counts suspension.
             last_append_time_ms: append time of the last entry in the log.
         """
         self._median_ms = median_ms
+        self._is_agreed = is_agreed
         self._boottime_ns = boottime_ns
+        self.is_provisional = True
+        """Whether no majority of clocks agreed since the start, so that the clock may be far behind."""
         self.is_running = False
         """Whether the clock advances. False from the start of the process until a quorum's clocks are known."""
         self.stepped_ms = 0
@@ -137,6 +147,7 @@ class QueueClock:
         median_ms = self._median_ms()
         if median_ms is not None:
             self.is_running = True
+            self.is_provisional = not self._is_agreed()
             is_new = self._time_ns == 0
             raised_ms = self._raise_to(median_ms)
             self.stepped_ms += 0 if is_new else raised_ms
@@ -163,6 +174,11 @@ class QueueClock:
     def _compare(self) -> None:
         """Take the present difference to the median as the correction that is left."""
         median_ms = self._median_ms()
+        if self.is_provisional and median_ms is not None and self._is_agreed():
+            self.is_provisional = False
+            if median_ms * _MS > self._time_ns:
+                self.on_doubted()
+                self.stepped_ms += self._raise_to(median_ms)
         self._compare_at_ns = self._read_at_ns + COMPARE_NS
         self._correction_ns = 0 if median_ms is None else median_ms * _MS - self._time_ns
 

@@ -64,7 +64,9 @@ class PartitionQueue:
         self._topic: TopicView | None = None
         self._config = _DEFAULT_CONFIG
         machine = replica.state_machine
-        self.clock = QueueClock(host.median_ms, host.boottime_ns, replica.core.log.append_time_ms)
+        self.clock = QueueClock(
+            host.median_ms, lambda: host.is_clock_agreed, host.boottime_ns, replica.core.log.append_time_ms
+        )
         replica.use_clock(self.clock)
         self.bodies = QueueBodiesReader(replica, store)
         self.gate = QueueGate(machine, self.config, self.clock, self._on_enqueued, self._on_unconfigured)

@@ -1,7 +1,7 @@
 """`QueueClockHolds`: the queue clock never goes back, and it is near the correct time (promise: never early by the queue clock, which no
 single wrong clock moves, and which no restart, suspension or change of the leader stops).
 
-It may be behind for a while, since a new leader continues from the last entry that it received and slews by 5 %. It is ahead by no
+It may be far behind only until a majority of clocks agrees after a start. Otherwise it may be behind for a while, since a new leader continues from the last entry that it received and slews by 5 %. It is ahead by no
 more than the clocks of a majority.
 """
 
@@ -23,11 +23,11 @@ class QueueClocks:
         self._stamped_ms: dict[tuple[int, int], int] = {}
         """(group, index) -> append time of a committed entry."""
 
-    def on_proposed(self, group_id: int, entry: Entry, true_ms: int) -> None:
-        """Check the time that a leader gives an entry."""
+    def on_proposed(self, group_id: int, entry: Entry, true_ms: int, *, may_be_behind: bool = False) -> None:
+        """Check the time that a leader gives an entry. It may be behind while no majority of clocks agreed since the leader's start."""
         ahead_ms = entry.append_time_ms - true_ms
         demand(
-            -BEHIND_MS_MAX <= ahead_ms <= self._ahead_ms_max,
+            ahead_ms <= self._ahead_ms_max and (may_be_behind or ahead_ms >= -BEHIND_MS_MAX),
             "QueueClockHolds",
             f"g{group_id} stamps entry {entry.index} in term {entry.term} {ahead_ms} ms ahead of the correct time",
         )

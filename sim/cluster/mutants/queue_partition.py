@@ -81,6 +81,7 @@ def clock_stands_still_while_down() -> None:
     def start(self: Any) -> None:
         self._read_at_ns = self._boottime_ns()
         self.is_running = True
+        self.is_provisional = False
 
     QueueClock._start = start  # type: ignore[method-assign]
 

@@ -375,6 +375,8 @@ class Harness:
     def median_ms(self) -> int | None:
         return self.clock_ms
 
+    is_clock_agreed = True
+
     def boottime_ns(self) -> int:
         return self.clock_ms * 1_000_000
 

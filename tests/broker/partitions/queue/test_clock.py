@@ -21,6 +21,7 @@ class World:
         self.boot_ns = 7 * MS
         self.wrong_ms = 0
         self.is_known = True
+        self.is_agreed = True
 
     def boottime_ns(self) -> int:
         return self.boot_ns
@@ -29,7 +30,7 @@ class World:
         return START_MS + self.boot_ns // MS + self.wrong_ms if self.is_known else None
 
     def clock(self, last_ms: int = 0) -> QueueClock:
-        return QueueClock(self.median_ms, self.boottime_ns, last_ms)
+        return QueueClock(self.median_ms, lambda: self.is_agreed, self.boottime_ns, last_ms)
 
 
 class ClockMachine(RuleBasedStateMachine):
@@ -55,6 +56,12 @@ class ClockMachine(RuleBasedStateMachine):
     @rule(is_known=st.booleans())
     def a_quorum_is_heard_or_not(self, is_known):
         self.world.is_known = is_known
+
+    @rule(is_agreed=st.booleans())
+    def a_majority_agrees_or_not(self, is_agreed):
+        self.world.is_agreed = is_agreed
+        if self.clock.is_provisional:
+            self.before = None  # it may step
 
     @rule(ahead_ms=st.integers(-HOUR_MS, HOUR_MS))
     def another_leader_stamps(self, ahead_ms):
@@ -319,3 +326,27 @@ def test_a_leader_that_follows_one_within_its_grace_spares_the_same_leases():
     world.boot_ns += 4000 * MS
     assert clock.expire_before(30_000, first_gap_ms) == first_gap_ms
     assert clock.spared_through_ms == second_gap_ms
+
+
+def test_a_clock_that_started_among_differing_clocks_steps_once_a_majority_agrees():
+    """One wrong clock held a queue back: after a restart it was hours behind, and slewed for days."""
+    world = World()
+    world.wrong_ms, world.is_agreed = -8 * HOUR_MS, False
+    clock = world.clock(START_MS - 8 * HOUR_MS)
+    assert clock.read_ms() == START_MS - 8 * HOUR_MS + 7
+    provisional = [clock.is_provisional]
+    leased_until_ms = clock.now_ms() + 30_000
+    world.wrong_ms = 0
+    world.boot_ns += 1_000 * MS
+    assert clock.read_ms() < START_MS - 7 * HOUR_MS, "still nobody knows which clock is right"
+    world.is_agreed = True
+    world.boot_ns += 1_000 * MS
+    assert clock.read_ms() == START_MS + 2_007
+    provisional.append(clock.is_provisional)
+    assert provisional == [True, False]
+    assert clock.stepped_ms > 7 * HOUR_MS
+    assert clock.expire_before(30_000, 0) < leased_until_ms, "consumers of before the step may still settle"
+    world.is_agreed, world.wrong_ms = False, 8 * HOUR_MS
+    world.boot_ns += 1_000 * MS
+    world.is_agreed = True
+    assert clock.read_ms() < START_MS + HOUR_MS, "later it only slews"
