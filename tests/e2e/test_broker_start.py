@@ -157,7 +157,7 @@ def test_joining_another_cluster_with_an_existing_data_directory_names_both_clus
     (sentence,) = [line for line in said.splitlines() if line.startswith("raftmq: ")]
     assert mine in sentence
     assert ready["cluster_id"] in sentence
-    assert ready["client_address"] in sentence
+    assert ready["peer_address"] in sentence
     assert "Traceback" not in said
 
 

@@ -22,6 +22,7 @@ from pyspark.sql.types import (
 from raftmq.client.producer.partitioner import murmur2_partition
 from raftmq.errors import RecordTooLargeError, UnknownPartitionError
 from raftmq.spark.errors import InvalidOptionError
+from raftmq.spark.sink import batch_writer, stream_writer
 from raftmq.spark.sink_chunks import chunks_of_batches, chunks_of_rows
 from raftmq.spark.sink_columns import NO_TIME, RowBuilder, SinkColumns, check_schema, pack_headers, unpack_headers
 from raftmq.spark.sink_errors import InvalidSchemaError
@@ -31,6 +32,7 @@ from raftmq.spark.sink_options import SinkOptions, read_sink_options
 from tests.support.spark.columns import fields
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+VALUE = StructType([StructField("value", StringType())])
 
 
 def options(**given: str) -> SinkOptions:
@@ -80,8 +82,6 @@ def test_a_schema_that_cannot_be_written_is_refused_with_the_reason(ddl, given, 
     "given",
     [
         {"compression.type": "brotli"},
-        {"writerName": "a"},
-        {"writerEpoch": "1"},
         {"writerName": "x" * 201, "writerEpoch": "1"},
         {"delivery": "sometimes"},
         {"partitioner": "sticky"},
@@ -92,6 +92,21 @@ def test_a_schema_that_cannot_be_written_is_refused_with_the_reason(ddl, given, 
 def test_invalid_or_incomplete_options_are_refused(given):
     with pytest.raises(InvalidOptionError):
         options(**given)
+
+
+@pytest.mark.parametrize("given", [{"writerName": "a"}, {"writerEpoch": "1"}])
+def test_a_batch_write_needs_both_the_name_and_the_epoch_of_its_writer(given):
+    with pytest.raises(InvalidOptionError, match="set both, or neither"):
+        batch_writer({"bootstrap.servers": "h:1", "topic": "t", **given}, VALUE, overwrite=False)
+
+
+def test_the_batches_of_a_query_have_their_own_epochs():
+    with pytest.raises(InvalidOptionError, match="writerEpoch is for batch writes"):
+        stream_writer(
+            {"bootstrap.servers": "h:1", "topic": "t", "writerName": "a", "writerEpoch": "1"},
+            VALUE,
+            overwrite=False,
+        )
 
 
 def test_rows_get_their_partitions_from_the_column_the_key_or_their_contents():
