@@ -204,6 +204,7 @@ FIELDS: Final[Mapping[str, str]] = {
     "damaged": "number of damaged replicas",
     "left": "number of replicas that left their groups",
     "joined": "number of replicas that began to vote",
+    "stuck": "number of replicas that make no progress",
     "others": "number of similar events that were not logged",
     "used_fraction": "0 to 1",
     "new_map_bytes": "size of a file's map",

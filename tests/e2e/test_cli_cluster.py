@@ -119,6 +119,7 @@ def test_a_partition_and_its_leadership_are_moved(cluster: LocalCluster) -> None
     assert raftmq(cluster, "cluster", "balancing", "--auto").returncode == 0
 
 
+@pytest.mark.long
 def test_the_replication_factor_is_lowered_and_raised(cluster: LocalCluster) -> None:
     for wanted in ("1", "3"):
         done = raftmq(cluster, "topic", "alter", TOPIC, "--replication-factor", wanted, "--yes")

@@ -6,9 +6,12 @@ import json
 import sys
 import zipfile
 
+import pytest
+
 from examples.demo_flights.source import FLIGHT_COUNT, archive_path, read_flights
 
 
+@pytest.mark.long
 def test_every_flight_appears_once_with_its_tail_number_as_key() -> None:
     flights = list(read_flights(archive_path()))
     assert len(flights) == FLIGHT_COUNT == len({value for _, value in flights})

@@ -34,6 +34,7 @@ from tests.support.spark.reading import read_all
 Spark = Any  # a SparkSession; pyspark is imported once Java is there
 
 
+@pytest.mark.long
 def test_a_topic_is_archived_compacted_and_replayed_each_record_once(
     spark: Spark, servers: str, topic: Callable[..., str], producer: sync.Producer, tmp_path: Path
 ):

@@ -83,6 +83,7 @@ ADMIN_CALLS: dict[str, Call] = {
     "forget_producer_names": lambda admin: admin.forget_producer_names(unused_seconds=1),
     "describe_moves": lambda admin: admin.describe_moves(),
     "drain_broker": lambda admin: admin.drain_broker(7),
+    "unpin_partition": lambda admin: admin.unpin_partition("t", 0),
     "move_partition": lambda admin: admin.move_partition("t", 0, [1]),
     "rebalance": lambda admin: admin.rebalance(),
     "set_balancing": lambda admin: admin.set_balancing(False),

@@ -59,6 +59,7 @@ def test_a_cluster_of_an_old_level_is_raised_while_it_is_disturbed() -> None:
     assert outcome.counts["queue Drained ok"] >= 2
 
 
+@pytest.mark.long
 def test_the_dead_are_copied_while_leaders_change() -> None:
     outcome = run_isolated(6, Build(has_queues=True, queue_overrides={"has_dead_letters": True}))
 
