@@ -198,7 +198,8 @@ class BrokerSender:
         most = settings.THIN_REQUEST_RECORDS_MAX
         if any(request.record_count > most for request in requests):
             return False
-        return sum(queue.open.count for queue in self._queues if queue.open is not None) <= most
+        waiting: int = sum(queue.open.count for queue in self._queues if queue.open is not None)
+        return waiting <= most
 
     def _on_gathered(self) -> None:
         self._gather_timer = None  # a loop may call it a moment early, and then it is set again
