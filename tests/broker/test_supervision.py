@@ -80,8 +80,8 @@ async def test_one_partition_that_fails_starves_no_other(nodes, monkeypatch):
 
     with alive(node, monkeypatch):
         monkeypatch.setattr(node.upkeep.housekeeping, "_maintain", tend)
-        await until(lambda: tended == node.partitions.keys() - {first})
-        assert node.supervisor.failures[Work.HOUSEKEEPING]
+        # a round under way may be past the first partition: its failure comes with the next one
+        await until(lambda: tended == node.partitions.keys() - {first} and node.supervisor.failures[Work.HOUSEKEEPING])
 
 
 async def test_a_directory_in_the_trash_is_harmless(nodes, monkeypatch):
