@@ -123,6 +123,16 @@ async def lose_and_recover(
                 await consumer.getmany(timeout_ms=1000)
 
 
+async def until_served(admin: Admin, broker_id: int) -> None:
+    """Wait until the brokers can ask a broker that is back about its replica of the only lost partition."""
+    async with asyncio.timeout(20):
+        while True:
+            (listed,) = (await admin.list_lost_partitions()).partitions
+            if any(one.broker_id == broker_id and one.condition == "served" for one in listed.replicas):
+                return
+            await asyncio.sleep(0.05)
+
+
 async def check_returned(nodes: Nodes, lost: Node, kept: Node, old: PartitionView) -> None:
     """The broker of the abandoned replica comes back: its replica of the old group is retired, and never served."""
     back = await nodes.serve(lost.config.data_dir.name, stable_seconds=0.3)
@@ -164,6 +174,7 @@ async def test_records_that_only_the_lost_replicas_had_are_lost_and_their_reader
         kept = await nodes.serve(kept.config.data_dir.name, stable_seconds=30.0, metadata_voters=5)
         await until(lambda: group_id in kept.partitions)
         async with admin_of(other) as admin:
+            await until_served(admin, int(kept.view.node_id))
             done = await admin.recover_partition("flights", 0, int(kept.view.node_id), unsafe=True)
         assert done.log_end_offset == 1
         assert len(done.other_broker_ids) == 2

@@ -29,7 +29,18 @@ def cluster() -> Iterator[LocalCluster]:
             admin.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=3)
         with sync.Producer(bootstrap_servers=running.bootstrap_servers) as producer:
             producer.send_many(TOPIC, [(None, b"%d" % n) for n in range(RECORDS)]).result(30)
+        wait_even(running)
         yield running
+
+
+def wait_even(cluster: LocalCluster) -> None:
+    """Wait until every broker has its share: one that joins while the topic is created gets its replicas afterwards."""
+    for _ in range(100):
+        shares = [broker["replicas"] for broker in brokers(cluster).values()]
+        if len(shares) == BROKERS and max(shares) - min(shares) <= 1:
+            return
+        time.sleep(0.1)
+    raise AssertionError(shares)
 
 
 def document(cluster: LocalCluster, *arguments: str) -> Any:
