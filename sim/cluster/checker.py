@@ -25,7 +25,7 @@ from raftmq.fsm.metadata_commands import decode_command as decode_metadata_comma
 from raftmq.fsm.queue.partition import QueuePartition
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.raft.core import RestoredState
-from raftmq.raft.entry import Entry, EntryKind, Proposal
+from raftmq.raft.entry import Entry, EntryHeader, EntryKind, Proposal
 from raftmq.raft.messages import AppendRequest, AppendResponse, Message, VoteRequest, VoteResponse
 from raftmq.raft.ready import Appended, AppendWork, Role, RoleChange
 from raftmq.storage.errors import CommitFailedError, DamagedReplicaError, ReplicaStorageError
@@ -45,6 +45,7 @@ from sim.cluster.invariants.durable_answers import (
     check_vote_request,
     check_vote_response,
     durable_meta,
+    stored_entries,
 )
 from sim.cluster.invariants.exactly_once import ExactlyOnce
 from sim.cluster.invariants.group_ownership import SESSION_SECONDS, GroupOwnership
@@ -121,6 +122,8 @@ class Checker:
         self._votes: dict[int, VoteOnce] = {}
         self._budgets: dict[str, Budgets] = {}
         """Machine -> the budgets of its broker."""
+        self._kept: dict[ReplicaKey, tuple[int, list[EntryHeader]]] = {}
+        """Founder of a new group -> the log of the replica that it continues, as it was on disk."""
         self._looks = 0
         self.damaged: dict[tuple[str, ReplicaKey], None] = {}
         """Replicas that a fault damaged, with their machines. Only they may break."""
@@ -132,6 +135,10 @@ class Checker:
         """Number of planted defects that background work met."""
         self.leaders_elected = 0
         self.broken_replicas = 0
+        self.on_lost_end: Callable[[int, int, int], None] = lambda old_group_id, group_id, offset: None
+        """Called when a recovery has lost the records from an offset on."""
+        self.lost_ends = 0
+        """Number of recoveries from a replica that lacked entries."""
         self.stale_directories = 0
         """Number of older copies of a disk that were refused."""
         cluster.on_process.append(self._watch)
@@ -228,7 +235,7 @@ class Checker:
         engine.commits.start = watched_write
 
     def _watch_storage(self, process: Process, store: Any, registry: Any) -> None:
-        open_file, quarantine = store.open, registry.quarantine
+        open_file, quarantine, found = store.open, registry.quarantine, store.found
 
         def watched_open(key: ReplicaKey) -> RestoredState:
             clean_point = durable_clean_point(process.machine.disk, key)
@@ -240,7 +247,14 @@ class Checker:
             self.quarantined[process.machine.name, key] = None
             quarantine(key, reason)
 
+        def watched_found(key: ReplicaKey, old: ReplicaKey, *arguments: Any) -> None:
+            kept = stored_entries(process.machine.disk, old)
+            if kept is not None:
+                self._kept.setdefault(key, kept)
+            found(key, old, *arguments)
+
         store.open = watched_open
+        store.found = watched_found
         registry.quarantine = watched_quarantine
 
     def _watch_failures(self, process: Process, supervisor: Any) -> None:
@@ -253,7 +267,7 @@ class Checker:
         supervisor.record_failure = watched_failure
 
     def _watch_group(self, process: Process, replica: Replica[StateMachine]) -> None:
-        self._find_origin(process, replica.group_id)
+        self._on_founder(process, replica)
         watched: Any = replica
         apply, propose = replica.apply, replica.propose
         applied = AppliedOnce(replica)
@@ -277,20 +291,56 @@ class Checker:
         watched.apply = watched_apply
         watched.propose = watched_propose
 
-    def _find_origin(self, process: Process, group_id: int) -> None:
-        """Learn which group this one replaces, if it does."""
+    def _on_founder(self, process: Process, replica: Replica[StateMachine]) -> None:
+        """Learn which log a group continues when its founder opens, and which entries of it are lost."""
         metadata = process.node.engine.replicas.get(METADATA_GROUP_ID) if process.node is not None else None
         machine = metadata.state_machine if metadata is not None else None
+        group_id = replica.group_id
         recovery = machine.recovery(group_id) if isinstance(machine, Metadata) else None
-        if recovery is not None:
-            self.recoveries.on_replaced(recovery.old_group_id, group_id)
-            self.committed.recovered[self.recoveries.origin(group_id)] = None
+        partition = machine.partition(group_id) if isinstance(machine, Metadata) else None
+        if recovery is None or partition is None or self.recoveries.is_known(group_id):
+            return
+        if partition.creation_replicas[0].replica_id != replica.replica_id:
+            return  # it copies the founder's log
+        old = self.recoveries.origin(recovery.old_group_id)
+        kept = self._kept.pop(replica.key, None)
+        kept_until = self.committed.kept_until(old, *kept) if kept is not None else None
+        if kept_until is None or kept_until > self.committed.last_index(old):
+            self.recoveries.on_continued(recovery.old_group_id, group_id)
+            self.committed.recovered[old] = None
+            return
+        demand(
+            kept_until > replica.core.applied_index,
+            "StateMachineSafety",
+            f"r{replica.replica_id} of g{group_id} has applied {replica.core.applied_index}, and differs from {kept_until} on",
+        )
+        self.recoveries.on_shortened(recovery.old_group_id, group_id)
+        self.committed.recovered[group_id] = None
+        self._shorten(old, group_id, kept_until)
+        self.groups.on_lost((recovery.topic_id, recovery.partition))
+
+    def _shorten(self, old_group_id: int, group_id: int, index: int) -> None:
+        """Let a group continue another one's log without the entries from `index` on. The rest must stay as it was."""
+        offset = self.committed.shorten(old_group_id, group_id, index)
+        for batch in self.committed.batches(group_id):
+            self.exactly_once.on_committed(group_id, batch)
+        self.acknowledged.shorten(old_group_id, group_id, offset)
+        self.retention.shorten(old_group_id, group_id, offset)
+        for known_id, number in list(self._commands):
+            if known_id == old_group_id and number < index:
+                self._commands[group_id, number] = None
+        for (known_id, term, number), proposed_ms in list(self._proposed_ms.items()):
+            if known_id == old_group_id:
+                self._proposed_ms[group_id, term, number] = proposed_ms
+        self.lost_ends += 1
+        self._cluster.trace(
+            f"g{group_id} continues g{old_group_id} without its entries from {index} on, offset {offset}"
+        )
+        self.on_lost_end(old_group_id, group_id, offset)
 
     def origin(self, group_id: int) -> int:
-        """Return the first group of the partition that a group serves, whatever broker knows it."""
-        for process in self._cluster.running():
-            self._find_origin(process, group_id)
-        return self.recoveries.origin(group_id)
+        """Return the group under which the checker knows a partition now."""
+        return self.recoveries.newest(group_id)
 
     def _watch_queue(self, process: Process, replica: Replica[StateMachine], machine: QueuePartition) -> None:
         group_id = replica.group_id

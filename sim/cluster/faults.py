@@ -11,6 +11,7 @@ from raftmq.fsm.feature_levels import FIELD_LEVELS, METADATA_LEVELS, NEWCOMER_LE
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.metadata_commands import (
+    ForgetProducerNames,
     MetadataCommand,
     RecoverPartition,
     RemoveNode,
@@ -30,6 +31,7 @@ from sim.cluster.checker import Checker
 from sim.cluster.cluster import HOUR_MS, Cluster, Machine, Process, SimNode
 from sim.cluster.invariants.served import PlantedDefect
 from sim.cluster.options import FAULTS, Options
+from sim.cluster.workload import NAME
 from sim.cluster.world.disk import Disk
 from sim.cluster.world.loop import VirtualLoop
 
@@ -45,6 +47,8 @@ RECOVERED_TERM = 10_000
 """A term above all of a run."""
 RATES = (0, 20_000, 60_000)
 """Bytes per second of moves. 0: unlimited."""
+UNUSED_MS = 300 * HOUR_MS
+"""Age of the names of producers that an operator removes. No name is so old, however long the machines sleep, so none may disappear."""
 _REPEAT_SECONDS = 0.4
 """Time after which an operator repeats a command."""
 _SLOW = 5.0
@@ -70,6 +74,10 @@ class Nemesis:
         """The only machine that may lose or damage data. All others keep a majority intact."""
         self._wrong_clock_at = rng.choice(list(cluster.machines.values()))
         """The only machine whose clock may be wrong. All others keep a majority that knows the time."""
+        self._is_cutting_off = False
+        """Whether a replica is cut off from the others of its partition, which will be lost."""
+        self._retiring: dict[str, int] = {}
+        """Machine -> its node, which is being drained and removed."""
         self._backup: Disk | None = None
         """A copy of the victim's disk, until it is restored."""
         names = options.weights()
@@ -356,25 +364,60 @@ class Nemesis:
         self._loop.after(_REPEAT_SECONDS, None, self._go_on_removing, machine, node_id)
 
     def _recover(self) -> None:
-        """Let a partition lose its majority, and keep a replica that has all that was ever applied. So nothing acknowledged is lost."""
+        """Let a partition lose its majority, and keep a replica. Either it has all that was ever applied, so that nothing acknowledged is lost, or
+        it was cut off from the others before, as an operator's last choice.
+        """
         process = self._metadata_leader()
         if process is None or process.node is None:
             return
         metadata = process.node.view.metadata.state_machine
-        if metadata.feature_level < RECOVERY_LEVEL:
+        if metadata.feature_level < RECOVERY_LEVEL or self._is_cutting_off:
             return
         partitions = self._partitions(process)
         self._rng.shuffle(partitions)
         for partition in partitions:
             kept = self._keepable(process, partition)
-            if kept is not None:
-                others = [machine for machine in self._holders(partition) if machine is not kept[0]]
-                self._did("recover", f"g{partition.group_id} from r{kept[1]} on {kept[0].name}")
-                for machine in others:
-                    self._cluster.crash(machine, is_power_cut=self._rng.random() < 0.5)
-                    machine.is_barred = True
-                self._go_on_recovering(partition.group_id, kept[1], others)
-                return
+            if kept is None:
+                continue
+            if self._options.may_recover_less and self._rng.random() < 0.7:
+                self._cut_off(partition, kept[0])
+            else:
+                self._lose_majority(partition, *kept)
+            return
+
+    def _cut_off(self, partition: PartitionView, machine: Machine) -> None:
+        """Separate a machine from the others of a partition. Then the others are lost."""
+        others = [other.name for other in self._holders(partition) if other is not machine]
+        links = [pair for other in others for pair in ((machine.name, other), (other, machine.name))]
+        self._is_cutting_off = True
+        self._trace(f"{machine.name} is cut off from the others of g{partition.group_id}")
+        for link in links:
+            self._cluster.network.cut(*link)
+
+        def undo() -> None:
+            for link in links:
+                self._cluster.network.heal(*link)
+            self._is_cutting_off = False
+            self._lose_the_others(partition.group_id, machine)
+
+        self._later(0.5, 2.5, undo)
+
+    def _lose_the_others(self, group_id: int, machine: Machine) -> None:
+        process = self._metadata_leader()
+        if not self._is_active or process is None or process.node is None:
+            return
+        partition = process.node.view.metadata.state_machine.partition(group_id)
+        kept = self._keepable(process, partition, machine) if partition is not None else None
+        if partition is not None and kept is not None:
+            self._lose_majority(partition, *kept)
+
+    def _lose_majority(self, partition: PartitionView, kept: Machine, replica_id: int) -> None:
+        others = [machine for machine in self._holders(partition) if machine is not kept]
+        self._did("recover", f"g{partition.group_id} from r{replica_id} on {kept.name}")
+        for machine in others:
+            self._cluster.crash(machine, is_power_cut=self._rng.random() < 0.5)
+            machine.is_barred = True
+        self._go_on_recovering(partition.group_id, replica_id, others)
 
     def _holders(self, partition: PartitionView) -> list[Machine]:
         node_ids = {replica.node_id for replica in partition.replicas + partition.retiring}
@@ -384,15 +427,20 @@ class Nemesis:
             if machine.node is not None and int(machine.node.view.node_id) in node_ids
         ]
 
-    def _keepable(self, process: Process, partition: PartitionView) -> tuple[Machine, int] | None:
-        """Return a machine whose replica can be kept, and the replica, if the metadata keeps its majority meanwhile."""
+    def _keepable(
+        self, process: Process, partition: PartitionView, wanted: Machine | None = None
+    ) -> tuple[Machine, int] | None:
+        """Return a machine whose replica can be kept, and the replica, if the metadata keeps its majority until the others return.
+
+        The replica has everything, unless it must be that of the `wanted` machine.
+        """
         holders = self._holders(partition)
         is_whole = len(holders) == len(partition.replicas) and not partition.is_unsettled
         if not is_whole or len(holders) < 2 or any(machine.is_barred for machine in self._cluster.machines.values()):
             return None
         origin = self._checker.recoveries.origin(partition.group_id)
         voters = process.node.view.metadata.core.membership.voters if process.node is not None else ()
-        for machine in holders:
+        for machine in holders if wanted is None else [one for one in holders if one is wanted]:
             node = machine.node
             replica = node.engine.replicas.get(GroupId(partition.group_id)) if node is not None else None
             if node is None or replica is None or not isinstance(replica.state_machine, LogPartition):
@@ -411,7 +459,7 @@ class Nemesis:
                 and int(one.node._metadata.replica.replica_id) not in down
             ]
             is_victim = machine is self._victim and self._may_lose()
-            has_all = replica.core.applied_index >= self._checker.committed.last_index(origin)
+            has_all = wanted is not None or replica.core.applied_index >= self._checker.committed.last_index(origin)
             if has_all and not is_victim and not replica.is_closed and 2 * len(staying) > len(voters):
                 return machine, int(replica.replica_id)
         return None
@@ -617,6 +665,94 @@ class Nemesis:
             command = SetReplicas(partition.group_id, node_ids, metadata.revision, is_pinned=True)
         if self._propose(process, command):
             self._did("operate", f"{order}: {command}")
+
+    def _reshape(self) -> None:
+        """Give an order that the other faults of an operator do not give."""
+        process = self._metadata_leader()
+        if process is None or process.node is None:
+            return
+        metadata = process.node.view.metadata.state_machine
+        order = self._rng.choice(("transfer", "transfer", "factor", "factor", "unpin", "forget_names"))
+        if order == "transfer":
+            self._transfer_leader()
+            return
+        command = self._reshaping(process, metadata, order)
+        if command is None or metadata.feature_level < METADATA_LEVELS[type(command)]:
+            return
+        if self._propose(process, command):
+            self._did("reshape", f"{order}: {command}")
+
+    def _reshaping(self, process: Process, metadata: Metadata, order: str) -> MetadataCommand | None:
+        topics = metadata.topics()
+        if order == "factor":
+            active = sum(1 for node in metadata.nodes() if node.state == "active")
+            lowest = 3 if self._may_lose() else 1
+            if not topics or active < lowest:
+                return None
+            return SetReplicationFactor(self._rng.choice(topics).topic_id, self._rng.randint(lowest, active))
+        if order == "unpin":
+            pinned = [partition for partition in self._partitions(process) if partition.is_pinned]
+            if not pinned:
+                return None
+            partition = self._rng.choice(pinned)
+            node_ids = tuple(replica.node_id for replica in partition.replicas)
+            return SetReplicas(partition.group_id, node_ids, metadata.revision)
+        return ForgetProducerNames((NAME,), metadata.expiry_now_ms - UNUSED_MS)
+
+    def _transfer_leader(self) -> None:
+        """Transfer the leadership of a group to another voter, whether that is behind or not."""
+        led = [
+            (process, replica)
+            for process in self._cluster.running()
+            if process.node is not None and not process.host.is_frozen
+            for replica in process.node.engine.replicas.values()
+            if replica.is_leader and len(replica.core.membership.voters) > 1
+        ]
+        if led:
+            process, replica = self._rng.choice(led)
+            assert process.node is not None
+            voters = sorted(voter for voter in replica.core.membership.voters if voter != replica.replica_id)
+            target = self._rng.choice(voters)
+            process.host.context.run(process.node.view.transfer_leadership, replica, target)
+            self._did("reshape", f"transfer: g{replica.group_id} from r{replica.replica_id} to r{target}")
+
+    def _retire_node(self) -> None:
+        """Drain a broker and remove it when it is empty. Its machine then gets a new broker."""
+        process = self._metadata_leader()
+        machine = self._pick()
+        if process is None or process.node is None or machine is None or machine.node is None or self._retiring:
+            return
+        if machine is self._victim and self._may_lose():
+            return  # its replacement may ask for the id of a broker that was removed
+        metadata = process.node.view.metadata.state_machine
+        node_id = int(machine.node.view.node_id)
+        view = metadata.node(node_id)
+        if metadata.feature_level < METADATA_LEVELS[SetNodeState] or view is None or view.state == "removed":
+            return
+        if self._propose(process, SetNodeState(node_id, "draining")):
+            self._did("retire_node", f"{machine.name}, which is node {node_id}")
+            self._retiring[machine.name] = node_id
+            self._loop.after(_REPEAT_SECONDS, None, self._go_on_retiring, machine, node_id)
+
+    def _go_on_retiring(self, machine: Machine, node_id: int) -> None:
+        """Repeat the removal until the broker is empty. When faults end, the operator gives up, and the broker takes part again."""
+        process = self._metadata_leader()
+        node = process.node if process is not None else None
+        metadata = node.view.metadata.state_machine if node is not None else None
+        view = metadata.node(node_id) if metadata is not None else None
+        if view is not None and view.state == "removed":
+            del self._retiring[machine.name]
+            self._trace(f"node {node_id} is retired")
+            self._cluster.replace_disk(machine)
+            self._loop.after(self._rng.uniform(0.1, 1.5), None, self._cluster.start, machine)
+            return
+        if process is not None and view is not None:
+            is_wish_over = not self._is_active or view.state != "draining"
+            if is_wish_over and view.state == "active":
+                del self._retiring[machine.name]
+                return
+            self._propose(process, SetNodeState(node_id, "active") if is_wish_over else RemoveNode(node_id))
+        self._loop.after(_REPEAT_SECONDS, None, self._go_on_retiring, machine, node_id)
 
     def _may_lose(self) -> bool:
         """Return whether a machine of this run may lose data, so that each partition needs three replicas."""

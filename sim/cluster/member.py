@@ -276,6 +276,7 @@ class Member:
         if held is None or held.position <= held.committed:
             return
         offset, fence = held.position, self._checker.groups.fence(self._group, part)
+        losses = self._checker.groups.losses(part)
         request = pb.CommitOffsetsRequest(
             metadata_revision=self._resolver.metadata_revision, group=self._group, member_id=self.member_id
         )
@@ -285,7 +286,9 @@ class Member:
         (result,) = answer.partitions
         _raise_error(result)
         held.committed = offset
-        self._checker.judge(self._checker.groups.on_committed, self._group, part, held.owner_epoch, offset, fence)
+        self._checker.judge(
+            self._checker.groups.on_committed, self._group, part, held.owner_epoch, offset, fence, losses
+        )
         self._on_event("committed")
 
     async def finish(self) -> None:

@@ -108,6 +108,17 @@ class Options:
 
     recover: int = 0
     """A partition loses its majority, and an operator revives it from one replica. The others return afterwards."""
+    may_recover_less: bool = False
+    """Whether the replica that is kept in a recovery may lack acknowledged records."""
+    reshape: int = 0
+    """An operator transfers a leadership, raises or lowers a replication factor, ends a pin, or removes outdated names of producers."""
+    retire_node: int = 0
+    """An operator drains a broker, removes it when it is empty, and starts a new one on its machine."""
+
+    @property
+    def has_orders(self) -> bool:
+        """Whether an operator gives orders, so that replicas must be where the orders want them in the end."""
+        return bool(self.operate or self.reshape or self.retire_node)
 
     def weights(self) -> dict[str, int]:
         """Return the present faults with their weights."""
@@ -125,7 +136,8 @@ class Options:
 FAULTS = (
     "kill", "power_cut", "kill_all", "stop", "freeze", "isolate", "one_way", "split", "clog", "break_streams", "slow_disk",
     "stall_disk", "full_disk", "full_map", "clock_jump", "wrong_clock", "sleep_all", "replace_replica", "move_replicas", "add_machine", "flip", "wipe",
-    "remove_node", "freeze_client", "defect", "stale_copy", "operate", "all_down", "recover",
+    "remove_node", "freeze_client", "defect", "stale_copy", "operate", "all_down", "recover", "reshape",
+    "retire_node",
 )  # fmt: skip
 """The names of all faults, which are also the names of their weights."""
 

@@ -128,10 +128,21 @@ RECOVERIES_SHARE = 0.15
 """Share of the seeds in which partitions lose their majority."""
 
 
-def _draw_recoveries(seed: int) -> int:
-    """Draw the weight of recoveries from a stream of its own, so that the other runs do not depend on it."""
+RESHAPES_SHARE = 0.2
+"""Share of the seeds in which an operator reshapes the cluster, and of those in which brokers are retired."""
+
+
+def _draw_recoveries(seed: int) -> dict[str, Any]:
+    """Draw the options of recoveries from a stream of its own, so that the other runs do not depend on it."""
     rng = random.Random(f"recoveries of {seed}")
-    return rng.randrange(1, 4) if rng.random() < RECOVERIES_SHARE else 0
+    weight = rng.randrange(1, 4) if rng.random() < RECOVERIES_SHARE else 0
+    return {"recover": weight, "may_recover_less": weight > 0 and rng.random() < 0.7}
+
+
+def _draw_orders(seed: int) -> dict[str, Any]:
+    """Draw the weights of an operator's other orders, also from a stream of its own."""
+    rng = random.Random(f"orders of {seed}")
+    return {name: rng.randrange(1, 4) if rng.random() < RESHAPES_SHARE else 0 for name in ("reshape", "retire_node")}
 
 
 class Simulation:
@@ -152,7 +163,7 @@ class Simulation:
         if self.queue_options is not None and options is None and "all_down" not in build.option_overrides:
             self.options = replace(self.options, all_down=self.queue_options.all_down)
         if options is None and not build.option_overrides:
-            self.options = replace(self.options, recover=_draw_recoveries(seed))
+            self.options = replace(self.options, **_draw_recoveries(seed), **_draw_orders(seed))
         self._trace = trace
         self.digest = 0
         threads = self._child()
@@ -213,7 +224,7 @@ class Simulation:
                 "retention_check_seconds": options.retention_seconds,
                 "leadership_publish_seconds": 1.0,
                 "controller_seconds": 0.3,
-                "stable_seconds": 0.8 if options.operate else 10.0,
+                "stable_seconds": 0.8 if options.has_orders else 10.0,
                 "shutdown_seconds": 3.0,
             },
             limits={
@@ -401,7 +412,7 @@ class Simulation:
                 problem = self._problem_of_group(GroupId(group_id), nodes, metadata)
                 if problem:
                     return f"g{group_id} {problem}"
-        problem = self._problem_of_layout(leading[0], metadata) if self.options.operate else ""
+        problem = self._problem_of_layout(leading[0], metadata) if self.options.has_orders else ""
         if problem:
             return problem
         applied = {group.core.applied_index for group in groups}
@@ -492,6 +503,7 @@ class Simulation:
             "replicas_quarantined": len(self.checker.quarantined),
             "defects_noted": self.checker.defects_noted,
             "broken_replicas": self.checker.broken_replicas,
+            "lost_ends": self.checker.lost_ends,
             "stale_directories": self.checker.stale_directories,
             "states_compared": self.checker.replica_states.compared,
             "queue_states_compared": self.checker.queue_states.compared,

@@ -72,6 +72,7 @@ class Workload:
         """Epoch of the newest named producer that has started. Records that older ones send after that must not be written."""
         self._tasks: list[asyncio.Task[Any]] = []
         checker.on_retention = self._on_retention
+        checker.on_lost_end = self._on_lost_end
         self.outcomes: dict[str, int] = {}
         """Number of operations by outcome, for example ``send ok``."""
 
@@ -166,6 +167,12 @@ class Workload:
         for where, known in self.groups.items():
             if known == group_id:
                 self.recorder.record_trim(where.topic, where.partition, before)
+
+    def _on_lost_end(self, old_group_id: int, group_id: int, offset: int) -> None:
+        for where, known in self.groups.items():
+            if known == old_group_id:
+                self.groups[where] = group_id
+                self.recorder.record_recovery(where.topic, where.partition, offset)
 
     def start(self) -> None:
         """Start the clients."""
@@ -266,6 +273,7 @@ class Workload:
     async def _send(self, process: str, producer: RecordingProducer, where: TopicPartition) -> None:
         value = self._new_value()
         failures = self._checker.definite_failures
+        sent_to = self.groups[where]
         if process.startswith("n") and name_epoch(producer.producer) < self._name_epoch:
             self._count("send succeeded")
             self._checker.judge(failures.on_refused, value, "that its name has a successor")
@@ -279,7 +287,9 @@ class Workload:
         else:
             self._count("send ok")
             group_id = self.groups[where]
-            self._checker.judge(self._checker.acknowledged.on_acknowledged, group_id, where, metadata.offset, value)
+            self._checker.judge(
+                self._checker.acknowledged.on_acknowledged, group_id, where, metadata.offset, value, sent_to
+            )
 
     # ------------------------------------------------------------------------------------------------ consuming
 

@@ -33,6 +33,7 @@ Operation = Literal[
     "release",
     "read_all",
     "trim",
+    "recover",
     "create_topic",
     "alter_topic",
     "add_partitions",

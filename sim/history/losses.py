@@ -1,7 +1,7 @@
 """Finds committed records that readers should have seen and did not. One search serves three anomalies, which differ in the proof.
 
 A record is certainly committed when its send is acknowledged, or when anybody has read it. A record that a trim or a deletion of the
-topic may have removed must not be reported.
+topic may have removed must not be reported, nor one that a recovery from a replica without it may have lost.
 """
 
 from __future__ import annotations
@@ -108,8 +108,17 @@ def _committed_by_partition(history: History) -> dict[Partition, list[_Committed
                 found.setdefault(partition, []).append(_Committed(value, offset, at, sent.invoked_at))
     for partition, records in found.items():
         if _bound(history, partition) > 0:
-            found[partition] = [record for record in records if not _may_be_trimmed(history, partition, record.offset)]
+            records = [record for record in records if not _may_be_trimmed(history, partition, record.offset)]
+        found[partition] = [record for record in records if not _may_be_lost(history, partition, record)]
     return found
+
+
+def _may_be_lost(history: History, partition: Partition, record: _Committed) -> bool:
+    """Return whether a recovery may have lost the record, of any of the topic's partitions if its own is unknown."""
+    places = [partition]
+    if partition.partition == ANYWHERE:
+        places = [known for known in history.partitions if known.topic == partition.topic]
+    return any(history.may_be_lost(place, record.offset, record.invoked_at) for place in places)
 
 
 def _may_be_trimmed(history: History, partition: Partition, offset: int | None) -> bool:
@@ -178,7 +187,7 @@ def _judge_stretches(
     blamed: set[tuple[str, str]],
 ) -> None:
     """Find records whose offsets a reader went through, but whose values nobody ever read."""
-    if not stretches:  # nobody read this partition, or it is unknown
+    if not stretches or history.recoveries(partition):  # nobody read this partition, or its offsets were assigned twice
         return
     ordered = sorted(stretches)
     firsts = [stretch.first for stretch in ordered]

@@ -77,6 +77,8 @@ class _Reader:
         self._result = result
         self._positions: dict[Partition, _Position] = {}
         self._assigned: frozenset[Partition] = frozenset()
+        self._excused: set[tuple[Partition, int]] = set()
+        """Recoveries, by partition and event, after which the reader has already gone on elsewhere."""
 
     def follow(self, steps: list[Step]) -> None:
         """Check the steps of the process in order."""
@@ -121,14 +123,28 @@ class _Reader:
             position = self._positions[partition] = _Position(first, at, is_sought=False, first=first)
         elif first != position.expected:
             self._break(position, partition, first, at)
+            position = self._positions[partition]
         if last - first + 1 != len(offsets) or offsets != list(range(first, last + 1)):
             self._within(partition, offsets, at)
         position.expected = last + 1
         position.since = at
         position.is_sought = False
 
+    def _is_excused(self, partition: Partition, expected: int, at: int) -> bool:
+        """Return whether the reader was beyond the end that a recovery kept. It goes on elsewhere once for each recovery."""
+        for recovery in self._history.recoveries(partition):
+            key = (partition, recovery.at)
+            if recovery.at < at and expected > recovery.offset and key not in self._excused:
+                self._excused.add(key)
+                return True
+        return False
+
     def _break(self, position: _Position, partition: Partition, found: int, at: int) -> None:
         expected = position.expected
+        if self._is_excused(partition, expected, at):
+            self._leave(partition)
+            self._positions[partition] = _Position(found, at, is_sought=False, first=found)
+            return
         if found > expected and found <= self._history.trimmed_before(partition):
             return
         kind: BreakKind = "misplaced" if position.is_sought else "back" if found < expected else "skip"
@@ -140,6 +156,6 @@ class _Reader:
         bound = self._history.trimmed_before(partition)
         for before, found in pairwise(offsets):
             expected = before + 1
-            if found != expected and not expected < found <= bound:
+            if found != expected and not expected < found <= bound and not self._is_excused(partition, expected, at):
                 kind: BreakKind = "back" if found < expected else "skip"
                 self._result.breaks.append(Break(kind, self._process, partition, expected, found, at, at))

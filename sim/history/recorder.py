@@ -82,6 +82,10 @@ class Recorder:
         """Record that retention may delete records below `offset` from now on. Only the test knows this."""
         self.invoke("retention", "trim", topic=topic, partition=partition, offset=offset).info()
 
+    def record_recovery(self, topic: str, partition: int, offset: int) -> None:
+        """Record that a partition was revived from a replica that lacks the committed records from `offset` on. Only the test knows this."""
+        self.invoke("operator", "recover", topic=topic, partition=partition, offset=offset).ok()
+
     def write(self, opened: OpenOperation, kind: Kind, fields: Fields) -> None:
         """Record an event of an operation. Called by `OpenOperation`."""
         self._sink(

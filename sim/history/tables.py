@@ -46,6 +46,15 @@ class Seen(NamedTuple):
     at: int
 
 
+class Recovery(NamedTuple):
+    """The revival of a partition from a replica that lacked committed records. Offsets are assigned anew from there."""
+
+    at: int
+    """The event that says so. Records sent before it may be lost."""
+    offset: int
+    """The first offset that may be lost."""
+
+
 class Log:
     """The values that events report in one partition, by offset. More than one value at an offset is rare, and an anomaly."""
 
@@ -108,6 +117,8 @@ class PartitionTable:
     """The highest offset read or acknowledged so far. It is committed permanently."""
     trimmed_before: float = 0
     """Records below this offset may have been deleted by retention or on request. Infinite if the extent is unknown."""
+    recoveries: list[Recovery] = field(default_factory=list)
+    """In their order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,6 +322,18 @@ class History:
         table = self.partitions.get(partition)
         return 0 if table is None else table.trimmed_before
 
+    def recoveries(self, partition: Partition) -> Sequence[Recovery]:
+        """Return the recoveries of a partition that may have lost records, in their order."""
+        table = self.partitions.get(partition)
+        return () if table is None else table.recoveries
+
+    def may_be_lost(self, partition: Partition, offset: int | None, invoked_at: int) -> bool:
+        """Return whether a recovery may have lost a record that was sent at `invoked_at`."""
+        return any(
+            invoked_at < recovery.at and (offset is None or offset >= recovery.offset)
+            for recovery in self.recoveries(partition)
+        )
+
     @property
     def operation_count(self) -> int:
         """Number of operations begun."""
@@ -432,6 +455,9 @@ class History:
         elif operation == "trim":
             if status != "fail":
                 self._record_trim(opened.event, event.offset if event.offset is not None else opened.event.offset)
+        elif operation == "recover":
+            if status != "fail":
+                self._record_recovery(at, opened.event)
         elif isinstance(subject, ReadAll):
             subject.ended_at, subject.is_complete = at, status == "ok"
         elif isinstance(subject, TopicOperation):
@@ -484,6 +510,12 @@ class History:
         if event.operation == "trim":
             table = self.table(_partition(event))
             table.trimmed_before = max(table.trimmed_before, NEVER if offset is None else offset)
+
+    def _record_recovery(self, at: int, event: Event) -> None:
+        table = self.table(_partition(event))
+        offset = _given(event.offset, "offset")
+        table.recoveries.append(Recovery(at, offset))
+        table.highest_known = min(table.highest_known, offset - 1)
 
     def _end_topic_operation(self, at: int, event: Event, subject: TopicOperation) -> None:
         subject.ended_at = at

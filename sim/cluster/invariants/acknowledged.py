@@ -25,18 +25,31 @@ class Acknowledged:
         """Groups of topics whose deletion was requested."""
         self.count = 0
 
-    def on_acknowledged(self, group_id: int, where: TopicPartition, offset: int, value: bytes) -> None:
-        """Check and record a send that succeeded."""
+    def on_acknowledged(
+        self, group_id: int, where: TopicPartition, offset: int, value: bytes, sent_to: int | None = None
+    ) -> None:
+        """Check and record a send that succeeded. `sent_to` is the group when it began, whose end may be lost since then."""
         self.count += 1
         if offset < 0:
             return  # the broker knows that the batch is a duplicate, but not the offset of the first one
         held = self._committed.values.get((group_id, offset))
         if held != value:
+            if sent_to is not None and self._committed.holds(group_id, offset, value, sent_to):
+                return
             raise InvariantViolation(
                 "AcknowledgedNeverLost",
                 f"{value!r} was acknowledged at {where} offset {offset}, committed there is {held!r}",
             )
         self.values[group_id, offset] = value
+
+    def shorten(self, group_id: int, new_group_id: int, offset: int) -> None:
+        """Expect of a group the records that the one before it had below an offset."""
+        for (known_id, number), value in list(self.values.items()):
+            if known_id == group_id and number < offset:
+                self.values[new_group_id, number] = value
+        for known in (self.trimmed, self.expired):
+            if group_id in known:
+                known[new_group_id] = known[group_id]
 
     def on_trim(self, group_id: int, before: int) -> None:
         """Record a request to delete records below an offset."""

@@ -4,12 +4,13 @@ have offsets without gaps that never change (promise: offsets are dense and perm
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from crc32c import crc32c
 from raftmq.batch_header import parse_header
 from raftmq.client.codec.batch import decode_records
-from raftmq.raft.entry import Entry, EntryKind
+from raftmq.raft.entry import Entry, EntryHeader, EntryKind
 
 from sim.core.invariants.violation import InvariantViolation
 
@@ -38,6 +39,8 @@ class CommittedLog:
         """Group -> offset after its last known record."""
         self.recovered: dict[int, None] = {}
         """Groups that another one replaced after a lost majority, and whose log that one continues under their id here."""
+        self._shortened: dict[int, int] = {}
+        """Group -> the group whose log it continues without its end."""
         self._last_index: dict[int, int] = {}
         self._next_offset: dict[int, int] = {}
 
@@ -82,6 +85,44 @@ class CommittedLog:
         self.ends[group_id] = max(self.ends.get(group_id, 0), entry.base_offset + len(values))
         return True
 
+    def kept_until(self, group_id: int, first_index: int, entries: Iterable[EntryHeader]) -> int:
+        """Return the first known entry of a log, from `first_index` on, that is not among the given ones, which are all that one replica has."""
+        kept = {int(entry.index): entry for entry in entries}
+        for index in range(first_index, self.last_index(group_id) + 1):
+            known, entry = self._entries.get((group_id, index)), kept.get(index)
+            if known is not None and (entry is None or not _is_same(known, entry)):
+                return index
+        return self.last_index(group_id) + 1
+
+    def shorten(self, group_id: int, new_group_id: int, index: int) -> int:
+        """Let a group continue another one's log without the entries from `index` on. Return the first offset that it lacks."""
+        offset = self._entries[group_id, index][2]
+        self._shortened[new_group_id] = group_id
+        for (known_id, number), facts in list(self._entries.items()):
+            if known_id == group_id and number < index:
+                self._entries[new_group_id, number] = facts
+        for (known_id, number), value in list(self.values.items()):
+            if known_id == group_id and number < offset:
+                self.values[new_group_id, number] = value
+        for (known_id, number), batch in list(self._batches.items()):
+            if known_id == group_id and number < offset:
+                self._batches[new_group_id, number] = batch
+        self.ends[new_group_id] = offset
+        self._last_index[new_group_id], self._next_offset[new_group_id] = index - 1, offset
+        return offset
+
+    def batches(self, group_id: int) -> list[Batch]:
+        """Return the known batches of a group, in their order."""
+        return [self._batches[key] for key in sorted(self._batches) if key[0] == group_id]
+
+    def holds(self, group_id: int, offset: int, value: bytes | None, oldest: int | None = None) -> bool:
+        """Return whether a record is, or was, committed: in the group, or in one whose end was lost, back to `oldest`."""
+        while self.values.get((group_id, offset)) != value:
+            if group_id == oldest or group_id not in self._shortened:
+                return False
+            group_id = self._shortened[group_id]
+        return True
+
     def last_index(self, group_id: int) -> int:
         """Return the last entry that any replica applied, or 0."""
         return self._last_index.get(group_id, 0)
@@ -97,3 +138,8 @@ def _is_emptied(known: tuple[int, ...], facts: tuple[int, ...]) -> bool:
         facts[0],
         *facts[2:4],
     )
+
+
+def _is_same(known: tuple[int, ...], entry: EntryHeader) -> bool:
+    """Return whether a stored entry is a known one. A term has one entry at an index. A change of membership was emptied."""
+    return (entry.term, entry.base_offset, entry.record_count) == (known[0], known[2], known[3])

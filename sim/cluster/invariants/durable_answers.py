@@ -6,8 +6,9 @@ The checks read the rows on the simulated disk, not the node's own belief.
 
 from __future__ import annotations
 
+from raftmq.raft.entry import EntryHeader
 from raftmq.raft.messages import AppendResponse, VoteRequest, VoteResponse
-from raftmq.storage.entry_codec import CodecError, decode_row_fields, encode_key
+from raftmq.storage.entry_codec import CodecError, decode_row, decode_row_fields, encode_key
 from raftmq.storage.log_store import ReplicaKey
 from raftmq.storage.replica_codec import META_KEY, ReplicaMeta, decode_meta
 
@@ -45,6 +46,16 @@ def durable_term(disk: Disk, key: ReplicaKey, meta: ReplicaMeta, index: int) -> 
     if row is None or index > meta.last_index:
         return None
     return decode_row_fields(index, row).term
+
+
+def stored_entries(disk: Disk, key: ReplicaKey) -> tuple[int, list[EntryHeader]] | None:
+    """Return the first index of a replica's durable log, and the headers of its entries. None if there is no such replica."""
+    meta = durable_meta(disk, key)
+    if meta is None:
+        return None
+    rows = disk.files[key].tables["log"].rows
+    first = meta.position.index + 1
+    return first, [decode_row(index, rows[encode_key(index)]).header() for index in range(first, meta.last_index + 1)]
 
 
 def check_vote_request(disk: Disk, key: ReplicaKey, meta: ReplicaMeta, request: VoteRequest) -> None:

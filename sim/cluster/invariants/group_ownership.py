@@ -27,6 +27,8 @@ class GroupOwnership:
         """The highest owner epoch under which a member was told that the partition is open to it."""
         self._acknowledged: dict[tuple[str, Part], int] = {}
         """The highest offset whose commit was acknowledged."""
+        self._losses: dict[Part, int] = {}
+        """Number of recoveries that may have lost commits and owner epochs of a partition."""
         self.commits = 0
 
     def fence(self, group: str, part: Part) -> int:
@@ -36,6 +38,17 @@ class GroupOwnership:
     def floor(self, group: str, part: Part) -> int:
         """Return the highest offset known to be committed, or -1. Call it before a call that reads the offset is sent."""
         return self._acknowledged.get((group, part), -1)
+
+    def losses(self, part: Part) -> int:
+        """Return the number of losses in a partition. Call it before a commit is sent."""
+        return self._losses.get(part, 0)
+
+    def on_lost(self, part: Part) -> None:
+        """Forget the answers about a partition, because a recovery lost the end of its log."""
+        self._losses[part] = self.losses(part) + 1
+        for known in (self._opened, self._acknowledged):
+            for key in [key for key in known if key[1] == part]:
+                del known[key]
 
     def on_assigned(self, group: str, part: Part, owner_epoch: int, member_id: str) -> None:
         """Check the assignment of a partition to a member."""
@@ -51,9 +64,11 @@ class GroupOwnership:
         self._check_forward(group, part, offset, floor)
         self._opened[group, part] = max(owner_epoch, self.fence(group, part))
 
-    def on_committed(self, group: str, part: Part, owner_epoch: int, offset: int, fence: int) -> None:
-        """Check an acknowledged commit. `fence` was valid when it was sent."""
+    def on_committed(self, group: str, part: Part, owner_epoch: int, offset: int, fence: int, losses: int) -> None:
+        """Check an acknowledged commit. `fence` and `losses` were valid when it was sent."""
         self.commits += 1
+        if losses != self.losses(part):
+            return
         demand(
             owner_epoch >= fence,
             "FenceHolds",
@@ -74,6 +89,7 @@ class GroupOwnership:
         )
 
     def _check_forward(self, group: str, part: Part, offset: int, floor: int) -> None:
+        floor = min(floor, self.floor(group, part))  # lower after a loss
         demand(
             offset >= floor,
             "CommittedForward",

@@ -36,6 +36,13 @@ class Retention:
         self.trims = 0
         """Number of trims because of age."""
 
+    def shorten(self, group_id: int, new_group_id: int, offset: int) -> None:
+        """Let a group continue another one's records below an offset."""
+        if group_id in self.kept_ms:
+            self.kept_ms[new_group_id] = self.kept_ms[group_id]
+        ends = [end for end in self._ends.get(group_id, []) if end <= offset]
+        self._ends[new_group_id], self._times[new_group_id] = ends, self._times.get(group_id, [])[: len(ends)]
+
     def on_committed(self, group_id: int, end: int, taken_ms: int) -> None:
         """Record a newly committed batch."""
         ends = self._ends.setdefault(group_id, [])

@@ -1,4 +1,4 @@
-"""Bugs of moving replicas on purpose: joint consensus, draining, balancing."""
+"""Bugs of an operator's orders: moves, draining, balancing, replication factors, removals, names of producers."""
 
 # ruff: noqa: ANN401, D103 -- a mutant has the parameters of the product's method, and its text is in the decorator
 
@@ -10,7 +10,7 @@ from sim.cluster.mutants.registry import mutant, replace_method
 
 _CALM = {
     "kill_all": 0, "sleep_all": 0, "wrong_clock": 0, "full_disk": 0, "full_map": 0, "wipe": 0, "flip": 0, "remove_node": 0,
-    "replace_replica": 0, "stale_copy": 0,
+    "replace_replica": 0, "stale_copy": 0, "reshape": 0, "retire_node": 0,
 }  # fmt: skip
 """No fault that keeps brokers busy with anything but moves."""
 
@@ -108,3 +108,125 @@ def balance_flaps() -> None:
         return restless
 
     replace_method(_Layout, "choose_leaders", make)
+
+
+@mutant(
+    "service",
+    "a drain forgets that the broker is draining when it looks for a place: replicas come back to it",
+    **{**_CALM, "operate": 9, "machines": 5, "replication_factor": 3},
+)
+def draining_broker_is_filled() -> None:
+    from raftmq.broker.cluster.balance_plan import _Layout
+
+    def make(create: Any) -> Any:
+        def with_all(self: Any, nodes: Any, partitions: Any, replicas_max: Any, is_available: Any) -> None:
+            create(self, nodes, partitions, replicas_max, is_available)
+            self._takers = sorted(node.node_id for node in nodes if node.state in ("active", "draining"))
+
+        return with_all
+
+    replace_method(_Layout, "__init__", make)
+
+
+@mutant(
+    "service",
+    "a raised replication factor is ignored: partitions get no further replicas",
+    **{**_CALM, "operate": 0, "reshape": 9, "machines": 5, "replication_factor": 3, "fault_every": 0.5},
+)
+def raised_factor_ignored() -> None:
+    from raftmq.broker.cluster.replacement_plan import WantedPartition
+
+    WantedPartition.missing_count = property(lambda self: 0)  # type: ignore[assignment,method-assign]
+
+
+@mutant(
+    "service",
+    "a lowered replication factor is ignored: surplus replicas stay",
+    **{**_CALM, "reshape": 9, "machines": 5, "replication_factor": 3, "fault_every": 0.5},
+)
+def lowered_factor_ignored() -> None:
+    from raftmq.broker.cluster.balance_plan import _Layout
+
+    replace_method(_Layout, "remove_surplus", lambda _: lambda self: None)
+
+
+@mutant(
+    "machine",
+    "a broker that still holds replicas can be removed as if it were empty",
+    **{**_CALM, "retire_node": 9, "machines": 5, "replication_factor": 3, "fault_every": 0.5},
+)
+def full_broker_removed() -> None:
+    from raftmq.fsm import metadata, metadata_nodes
+
+    class Unwatched:
+        """The tables, in which no broker seems to hold anything."""
+
+        def __init__(self, tables: Any) -> None:
+            self._tables = tables
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._tables, name)
+
+        def groups_of_node(self, node_id: int) -> tuple[int, ...]:
+            return ()
+
+    def make(remove: Any) -> Any:
+        return lambda tables, command: remove(tables if command.is_forced else Unwatched(tables), command)
+
+    replace_method(metadata_nodes, "remove_node", make)
+    metadata.remove_node = metadata_nodes.remove_node  # type: ignore[attr-defined]
+
+
+@mutant(
+    "machine",
+    "names of producers are removed although they are in use: a successor gets another id and fences nobody",
+    **{**_CALM, "reshape": 9, "namesakes": 2, "fault_every": 0.25},
+)
+def names_in_use_removed() -> None:
+    from raftmq.fsm.metadata_commands import ForgetProducerNames
+
+    ForgetProducerNames.used_until_ms = property(lambda self: 1 << 60)  # type: ignore[assignment]
+
+
+@mutant(
+    "service",
+    "the files of a replica that is to leave are deleted before its group can do without it",
+    **{
+        **_CALM,
+        "move_replicas": 9,
+        "kill": 4,
+        "kill_all": 2,
+        "operate": 0,
+        "fault_every": 0.25,
+        "machines": 5,
+        "replication_factor": 3,
+    },
+)
+def left_replica_reported_early() -> None:
+    from raftmq.broker.cluster.reconciler import Reconciler
+    from raftmq.storage.log_store import ReplicaKey
+    from raftmq.types import ReplicaId
+
+    def early(replica: Any, wanted: Any) -> Any:
+        return [ReplicaKey(replica.group_id, ReplicaId(one.replica_id)) for one in wanted.view.retiring]
+
+    Reconciler._left = staticmethod(early)  # type: ignore[method-assign]
+
+
+@mutant(
+    "service",
+    "a move leaves the old replicas in the group: the new ones are added, and nobody leaves",
+    **{**_CALM, "move_replicas": 9, "operate": 0, "fault_every": 0.25, "machines": 5, "replication_factor": 3},
+)
+def moved_replica_never_leaves() -> None:
+    from raftmq.broker.cluster import membership_plan
+    from raftmq.raft.membership import MembershipOp
+
+    def make(change: Any) -> Any:
+        def only_additions(steps: Any, target: Any) -> Any:
+            additions = [step for step in steps if step[0] is not MembershipOp.REMOVE]
+            return change(additions, target) if additions else None
+
+        return only_additions
+
+    replace_method(membership_plan, "_change", make)

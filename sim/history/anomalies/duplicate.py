@@ -30,7 +30,15 @@ def find(history: History) -> Iterator[Finding]:
                 for offset, value, at in log:
                     known = places.setdefault(value, (number, offset, at))
                     if known[1] != offset or known[0] != number:
+                        if _may_be_lost(history, topic, sends.get(value), known, (number, offset, at)):
+                            continue  # it was written again after the first one was lost
                         yield from _judge(topic, sends, value, known, (number, offset, at))
+
+
+def _may_be_lost(history: History, topic: str, send: Send | None, *places: tuple[int, int, int]) -> bool:
+    return send is not None and all(
+        history.may_be_lost(Partition(topic, number), offset, send.invoked_at) for number, offset, _ in places
+    )
 
 
 def _judge(

@@ -1,7 +1,8 @@
 """Inconsistent offsets: two values at one offset of a partition, among the values read and acknowledged.
 
 An offset is assigned once. Two values mean that replicas disagree, that a committed record was replaced, or that two records got
-the same place. Records sent before the end of a deletion of the topic do not count: a new topic of that name begins at 0.
+the same place. Records sent before the end of a deletion of the topic do not count: a new topic of that name begins at 0. Nor do records
+that a recovery may have lost: their offsets are assigned again.
 
 Source: Jepsen's Kafka workload, inconsistent-offsets.
 """
@@ -26,6 +27,8 @@ def find(history: History) -> Iterator[Finding]:
             values = _values(table, offset)
             if deleted_until >= 0:
                 values = [seen for seen in values if _is_sent_after(history, partition, seen.value, deleted_until)]
+            if history.recoveries(partition):
+                values = [seen for seen in values if not _may_be_lost(history, partition, offset, seen.value)]
             if len(values) > 1:
                 said = " and ".join(repr(seen.value) for seen in values)
                 text = f"{partition.topic}/{partition.partition} offset {offset} holds {said}"
@@ -52,3 +55,8 @@ def _values(table: PartitionTable, offset: int) -> list[Seen]:
 def _is_sent_after(history: History, partition: Partition, value: str, place: float) -> bool:
     send = history.sends.get(partition.topic, {}).get(value)
     return send is not None and send.invoked_at > place
+
+
+def _may_be_lost(history: History, partition: Partition, offset: int, value: str) -> bool:
+    send = history.sends.get(partition.topic, {}).get(value)
+    return send is not None and history.may_be_lost(partition, offset, send.invoked_at)

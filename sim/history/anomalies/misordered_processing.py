@@ -23,6 +23,8 @@ def find(history: History) -> Iterator[Finding]:
     """Find records that a worker began too early."""
     for group, partitions in history.groups.items():
         for partition, work in partitions.items():
+            if history.recoveries(partition):
+                continue  # a recovery may lose progress, too
             for key, begun in work.begun.items():
                 yield from _find(group, partition, work, key, begun)
 

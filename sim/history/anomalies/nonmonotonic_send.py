@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from sim.history.events import Partition
 from sim.history.finding import Finding, finding
 from sim.history.tables import History, Send
 
@@ -23,6 +24,8 @@ def find(history: History) -> Iterator[Finding]:
         for send in sends.values():
             offset, partition = send.offset, send.partition
             if offset is None or partition is None or send.producer is None or send.invoked_at <= deleted_until:
+                continue
+            if history.may_be_lost(Partition(topic, partition), offset, send.invoked_at):
                 continue
             key = (send.producer, partition)
             earlier = last.get(key)

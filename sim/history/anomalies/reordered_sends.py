@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from sim.history.events import Partition
 from sim.history.finding import Finding, finding
 from sim.history.tables import History, Send
 
@@ -28,6 +29,8 @@ def find(history: History) -> Iterator[Finding]:
             if place is None or send.producer is None or send.invoked_at <= deleted_until:
                 continue
             partition, offset, at = place
+            if history.may_be_lost(Partition(topic, partition), offset, send.invoked_at):
+                continue
             key = (send.producer, partition)
             known = last.get(key)
             if known is not None and offset < known[0]:

@@ -24,6 +24,8 @@ def find(history: History) -> Iterator[Finding]:
     """Find records that were begun once too often."""
     for group, partitions in history.groups.items():
         for partition, work in partitions.items():
+            if history.recoveries(partition):
+                continue  # a recovery may lose progress, too
             yield from _find(group, partition, work)
 
 

@@ -28,6 +28,8 @@ def find(history: History) -> Iterator[Finding]:
         if not any(work.has_begun for work in partitions.values()):
             continue  # not a group of recorded workers
         for partition, work in partitions.items():
+            if history.recoveries(partition):
+                continue  # a recovery may lose progress, too
             began_at = 0 if history.is_created(partition.topic) else work.stood_at
             yield from _find(group, partition, work, max(began_at, history.trimmed_before(partition)))
 

@@ -32,6 +32,8 @@ MARKS = {
     "move_replicas": "snapshots_installed",
     "operate": "snapshots_installed",
     "add_machine": "boots",
+    "reshape": "leaders",
+    "retire_node": "boots",
     "defect": "defects_noted",
 }
 """Fault -> the count that it increases."""
@@ -63,6 +65,16 @@ def test_partitions_that_lose_their_majority_are_recovered() -> None:
     assert outcome.counts["boots"] > 5
 
 
+def test_a_recovery_from_a_replica_that_lags_loses_no_more_than_it_lacks() -> None:
+    """The run ends well only if everything that the replica had is kept, and if clients find their way in the rest."""
+    options = calm_options(
+        seconds=SECONDS, fault_every=0.8, recover=1, may_recover_less=True, machines=5, metadata_voters=5, members=2
+    )
+    outcome = run_isolated(1, options=options)
+    assert outcome.verdict is Verdict.OK, outcome.detail
+    assert outcome.counts["lost_ends"]
+
+
 def test_an_older_copy_of_a_disk_is_refused() -> None:
     """Together with a broker that lags it would be a majority that lacks data acknowledged after the copy."""
     outcomes = [
@@ -77,7 +89,7 @@ def test_an_older_copy_of_a_disk_is_refused() -> None:
 
 @pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault not in ("stale_copy", "recover")])
 def test_a_fault_happens_and_is_survived(calm: Outcome, fault: str) -> None:
-    machines = 4 if fault in ("move_replicas", "operate") else 3
+    machines = 4 if fault in ("move_replicas", "operate", "retire_node") else 3
     options = calm_options(seconds=SECONDS, fault_every=0.4, machines=machines, **{fault: 1})
 
     outcome = run_isolated(1, options=options)

@@ -537,16 +537,16 @@ def test_fence_holds() -> None:
     before = groups.fence("g", PART)
     groups.on_opened("g", PART, 9, -1, -1)
     # this commit was sent before the other member opened the partition, so either may have been first
-    groups.on_committed("g", PART, 7, 5, before)
-    groups.on_committed("g", PART, 9, 6, groups.fence("g", PART))
+    groups.on_committed("g", PART, 7, 5, before, 0)
+    groups.on_committed("g", PART, 9, 6, groups.fence("g", PART), 0)
     with broken("FenceHolds"):
-        groups.on_committed("g", PART, 7, 7, groups.fence("g", PART))
+        groups.on_committed("g", PART, 7, 7, groups.fence("g", PART), 0)
 
 
 def test_committed_forward() -> None:
     groups = GroupOwnership(4.0, 1.25)
     floor = groups.floor("g", PART)
-    groups.on_committed("g", PART, 7, 5, 0)
+    groups.on_committed("g", PART, 7, 5, 0, 0)
     groups.on_fetched("g", PART, 3, floor)  # the read was sent before this commit was acknowledged
     groups.on_opened("g", PART, 9, 5, groups.floor("g", PART))
     with broken("CommittedForward"):
@@ -715,11 +715,55 @@ def test_every_invariant_fails_in_some_test() -> None:
 
 def test_a_group_that_was_replaced_must_not_lead_again() -> None:
     recoveries = Recoveries()
-    recoveries.on_replaced(1, 4)
+    recoveries.on_continued(1, 4)
     recoveries.on_leader(1, 3)  # nobody knows yet whether metadata has the recovery
     recoveries.on_recovered(1, 4)
-    recoveries.on_replaced(4, 9)
+    recoveries.on_continued(4, 9)
     assert (recoveries.origin(9), recoveries.origin(2)) == (1, 2)
+    recoveries.on_shortened(9, 12)
+    assert (recoveries.origin(12), recoveries.origin(9), recoveries.newest(4)) == (12, 1, 12)
     recoveries.on_leader(4, 7)
     with pytest.raises(InvariantViolation, match="r3 leads g1, which g4 has replaced"):
         recoveries.on_leader(1, 3)
+
+
+def test_after_a_lossy_recovery_the_kept_records_stay_and_the_others_may_be_missing() -> None:
+    log, where = CommittedLog(), TopicPartition("t", 0)
+    acknowledged, reads = Acknowledged(log), CommittedReads(log)
+    for index, value in enumerate((b"a", b"b", b"c"), start=1):
+        log.on_applied(1, 1, entry(index, index - 1, value))
+        acknowledged.on_acknowledged(1, where, index - 1, value)
+    kept = [entry(1, 0, b"a").header(), entry(2, 1, b"b").header()]
+    assert log.kept_until(1, 1, kept) == 3
+    assert log.kept_until(1, 1, [*kept, entry(3, 2, b"c").header()]) == 4
+    assert log.kept_until(1, 1, [*kept, entry(3, 2, b"x", term=9).header()]) == 3
+    assert log.shorten(1, 4, 3) == 2
+    acknowledged.shorten(1, 4, 2)
+
+    log.on_applied(4, 7, entry(3, 2, b"d", term=9))
+    acknowledged.on_acknowledged(4, where, 2, b"c", 1)  # its answer was on the way
+    reads.on_read(4, Record("t", 0, 2, 1, None, b"c"))
+    acknowledged.check_read(4, 0, {0: b"a", 1: b"b", 2: b"d"})
+    with broken("AcknowledgedNeverLost"):
+        acknowledged.on_acknowledged(4, where, 2, b"c", 4)
+    with broken("AcknowledgedNeverLost"):
+        acknowledged.check_read(4, 0, {0: b"a", 2: b"d"})
+    with broken("CommittedReads"):
+        reads.on_read(4, Record("t", 0, 1, 1, None, b"c"))
+    with broken("StateMachineSafety"):
+        log.on_applied(4, 7, entry(2, 1, b"x", term=9))
+
+
+def test_after_a_lossy_recovery_commits_and_fences_may_be_missing() -> None:
+    groups = GroupOwnership(4.0, 1.25)
+    groups.on_opened("g", PART, 9, -1, -1)
+    fence, losses = groups.fence("g", PART), groups.losses(PART)
+    groups.on_committed("g", PART, 9, 6, fence, losses)
+    floor = groups.floor("g", PART)
+    groups.on_lost(PART)
+    groups.on_fetched("g", PART, 3, floor)
+    groups.on_committed("g", PART, 9, 8, fence, losses)  # its answer was on the way
+    groups.on_opened("g", PART, 7, 3, groups.floor("g", PART))
+    groups.on_committed("g", PART, 7, 4, groups.fence("g", PART), groups.losses(PART))
+    with broken("CommittedForward"):
+        groups.on_fetched("g", PART, 3, groups.floor("g", PART))
