@@ -20,12 +20,12 @@ from raftmq.client.queue.put_batch import PutResult
 from raftmq.client.queue.queue import Queue as AsyncQueue
 from raftmq.client.queue.views import BrowsedMessage, MessageStateName, QueueStats
 from raftmq.sync.client import SyncClient
-from raftmq.types import QueueValueT, ValueT_co
+from raftmq.types import QueueValueT
 
 T = TypeVar("T")
 
 
-class Message(Generic[ValueT_co]):
+class Message(Generic[QueueValueT]):
     """A leased message, like `raftmq.Message`, with blocking methods. Any thread may settle it."""
 
     __slots__ = (
@@ -44,7 +44,7 @@ class Message(Generic[ValueT_co]):
         "value",
     )
 
-    def __init__(self, message: AsyncMessage[ValueT_co], loop: LoopThread) -> None:
+    def __init__(self, message: AsyncMessage[QueueValueT], loop: LoopThread) -> None:
         self._message = message
         self._loop = loop
         self.topic = message.topic
@@ -69,7 +69,7 @@ class Message(Generic[ValueT_co]):
         """Return whether a broker has said that the lease ended. A long computation can look at it between its steps."""
         return self._message.is_lost
 
-    def ack(self, *, put: Iterable[object] = ()) -> None:
+    def ack(self, *, put: Iterable[QueueValueT | NewMessage[QueueValueT]] = ()) -> None:
         """Settle the message as done, and put others in the same step. See `raftmq.Message.ack`."""
         self._loop.run(self._message.ack(put=put))
 

@@ -10,11 +10,12 @@ from raftmq.client.codec.batch import Headers
 from raftmq.client.queue.chain import ChainChecks
 from raftmq.client.queue.lease import Lease, LeaseOffice
 from raftmq.client.queue.lease_token import token_of
+from raftmq.client.queue.new_message import NewMessage
 from raftmq.errors import InvalidArgumentError
-from raftmq.types import ValueT_co
+from raftmq.types import QueueValueT
 
 
-class Message(msgspec.Struct, Generic[ValueT_co], eq=False, weakref=True):
+class Message(msgspec.Struct, Generic[QueueValueT], eq=False, weakref=True):
     """A message that this program has leased: nobody else works on it until it is settled or the lease ends.
 
     The client renews the lease on its own while the program refers to the message, even if its event loop is blocked. Settle each message
@@ -32,7 +33,7 @@ class Message(msgspec.Struct, Generic[ValueT_co], eq=False, weakref=True):
 
     topic: str
     partition: int
-    value: ValueT_co
+    value: QueueValueT
     key: bytes | None
     tenant: str
     """Empty: the root."""
@@ -66,13 +67,13 @@ class Message(msgspec.Struct, Generic[ValueT_co], eq=False, weakref=True):
         """Call `callback` on the event loop, once, if the lease is lost. It must not block."""
         self._held().on_lost = callback
 
-    async def ack(self, *, put: Iterable[object] = ()) -> None:
+    async def ack(self, *, put: Iterable[QueueValueT | NewMessage[QueueValueT]] = ()) -> None:
         """Settle the message as done: it is deleted. A message that was got with `auto_accept` is done already.
 
         Args:
-            put: messages to put into the same partition in the same step, such as the next jobs of a chain: values, or `NewMessage`s. They are
-                put if and only if the message is accepted, exactly once. At most 499 messages, of `max_batch_size` bytes together. A message
-                whose key or id belongs to another partition is refused with `InvalidArgumentError`.
+            put: messages to put into the same partition in the same step, such as the next jobs of a chain: values of the queue's type, or
+                `NewMessage`s. They are put if and only if the message is accepted, exactly once. At most 499 messages, of `max_batch_size`
+                bytes together. A message whose key or id belongs to another partition is refused with `InvalidArgumentError`.
         """
         if self._lease is not None:
             self._lease.check_held()
@@ -122,7 +123,7 @@ class Message(msgspec.Struct, Generic[ValueT_co], eq=False, weakref=True):
         return f"<Message {self.topic}/{self.partition} sequence {self.sequence} attempt {self.attempt}>"
 
 
-def leases_of(messages: Iterable[Message[object]], office: LeaseOffice) -> list[Lease]:
+def leases_of(messages: Iterable[Message[QueueValueT]], office: LeaseOffice) -> list[Lease]:
     """Return the leases of messages, without those that are done because they were got with `auto_accept`.
 
     Raises:

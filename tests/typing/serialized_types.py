@@ -155,11 +155,18 @@ async def take() -> None:
         async for message in queue:
             assert_type(message, Message[Order])
             assert_type(message.value, Order)
-            await message.ack(put=[NewMessage(Order("milk"))])
+            await message.ack(put=[NewMessage(Order("milk"), tenant="ada"), Order("sugar")])
+            await message.ack(put=(NewMessage(Order(item)) for item in ("milk", "sugar")))
+            await message.ack(put=[b"milk"])  # type: ignore[list-item]
+            await message.ack(put=[NewMessage("milk")])  # type: ignore[arg-type]
+            await message.ack(put=Order("milk"))  # type: ignore[arg-type]
             await queue.ack_many([message])
     async with Queue("q") as plain:
         assert_type(plain, Queue[bytes])
         await plain.put("tea")  # type: ignore[arg-type]
+        async for one in plain:
+            await one.ack(put=[NewMessage(b"milk"), b"sugar"])
+            await one.ack(put=["milk"])  # type: ignore[list-item]
 
 
 def take_blocking() -> None:
@@ -169,3 +176,5 @@ def take_blocking() -> None:
         if message is not None:
             assert_type(message.value, Order)
             message.ack()
+            message.ack(put=[NewMessage(Order("milk")), Order("sugar")])
+            message.ack(put=[NewMessage(b"milk")])  # type: ignore[arg-type]
