@@ -312,6 +312,12 @@ _QUEUES: Final = (
     Metric(
         "raftmq_queue_enqueued_total", "counter", "Messages enqueued since this broker leads the partition", _PARTITION
     ),
+    Metric(
+        "raftmq_queue_full_refusals_total",
+        "counter",
+        "Batches of messages (puts, chains, firings of schedules) refused with QUEUE_FULL since this broker leads the partition",
+        _PARTITION,
+    ),
     Metric("raftmq_queue_leased_total", "counter", "Leases since this broker leads the partition", _PARTITION),
     Metric(
         "raftmq_queue_redelivered_total", "counter", "Those leases whose message had been leased before", _PARTITION

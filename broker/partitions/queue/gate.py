@@ -109,6 +109,8 @@ class QueueGate:
         self._proposed = _Load()
         """The sum of `_in_flight`."""
         self._in_flight: deque[tuple[Applied, _Load]] = deque()
+        self.full_refusals = 0
+        """Batches refused with QUEUE_FULL since the term began."""
 
     @property
     def immediate(self) -> int:
@@ -172,6 +174,8 @@ class QueueGate:
         refusal = self._unreadiness() or self._refusal(load)
         if refusal is None:
             self._admitted.add(load)
+        elif refusal.code == pb.QUEUE_FULL:
+            self.full_refusals += 1
         return refusal
 
     def _unreadiness(self) -> RequestError | None:
@@ -273,6 +277,7 @@ class QueueGate:
         """See `AppendGate`."""
         self._admitted, self._proposed = _Load(), _Load()
         self._in_flight.clear()
+        self.full_refusals = 0
 
     def describe(self, ticket: PendingAppend, result: pb.PartitionAppendResult) -> None:
         """See `AppendGate`: name the messages whose id was known."""

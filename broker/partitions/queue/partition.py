@@ -145,6 +145,8 @@ class PartitionQueue:
         """See `Partition`."""
         yield from self.statistics.samples()
         yield from self.copies.samples()
+        if self.replica.is_leader:
+            yield "raftmq_queue_full_refusals_total", self.gate.full_refusals
 
     async def in_thread(self, function: Callable[..., T], *arguments: object) -> T:
         """Run a blocking read of the store on the reader threads. Translate the store's errors to RequestError."""

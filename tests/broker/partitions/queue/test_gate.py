@@ -25,6 +25,20 @@ async def test_a_full_partition_refuses_messages_until_some_are_finished():
         assert not (await put(node, topic, b"2")).HasField("error")
 
 
+async def test_refusals_of_a_full_partition_are_counted_for_the_alert():
+    async with running() as node:
+        topic = await queue_topic(node, partition_max_messages="1", partition_tenant_max_bytes="4")
+        queue = queue_of(node, topic)
+        assert (await put(node, topic, b"large", tenants=["a"])).error.code == pb.TENANT_FULL
+        assert dict(queue.samples())["raftmq_queue_full_refusals_total"] == 0, (
+            "one tenant is full, and the others are not delayed"
+        )
+        assert not (await put(node, topic, b"0")).HasField("error")
+        assert (await put(node, topic, b"1")).error.code == pb.QUEUE_FULL
+        assert (await put(node, topic, b"2")).error.code == pb.QUEUE_FULL
+        assert dict(queue.samples())["raftmq_queue_full_refusals_total"] == 2
+
+
 async def test_messages_that_are_proposed_count_towards_the_limits():
     async with running() as node:
         topic = await queue_topic(node, partition_max_messages="2", partition_tenant_max_bytes="4")
