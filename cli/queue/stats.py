@@ -106,14 +106,16 @@ def top(
                 earlier = later
                 await asyncio.sleep(interval)
 
+    is_live = output is Output.TEXT and not once and sys.stdout.isatty()
+
     def line(earlier: Sample | None, later: Sample) -> str:
         if output is Output.TEXT:
-            return text_of(topic, earlier, later, with_rates=True)
+            return text_of(topic, earlier, later, with_rates=True, is_compact=is_live)
         return json.dumps({**json_of(topic, later.stats), "per_second": rates(earlier, later)}, ensure_ascii=False)
 
     @contextmanager
     def display() -> Iterator[Callable[[str], None]]:
-        if once or output is Output.JSON or not sys.stdout.isatty():
+        if not is_live:
             separator = "" if once or output is Output.JSON else "\n"
             yield lambda text: print(text, end=f"\n{separator}", flush=True)
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Final
 
 from raftmq.cli.durations import format_duration, signed
@@ -23,6 +24,7 @@ TOTALS: Final = {
     "expired leases": "expired_leases_total",
     "died": "dead_total",
 }
+_TABLES_GAP: Final = 3
 
 
 @dataclass(frozen=True)
@@ -46,8 +48,8 @@ def rates(earlier: Sample | None, later: Sample) -> dict[str, float | None]:
     return found
 
 
-def text_of(topic: str, earlier: Sample | None, later: Sample, *, with_rates: bool) -> str:
-    """Return the state as tables."""
+def text_of(topic: str, earlier: Sample | None, later: Sample, *, with_rates: bool, is_compact: bool = False) -> str:
+    """Return the state as tables. A compact one has states and events side by side: with ten tenants it fits 24 lines of 80 columns."""
     stats, speeds = later.stats, rates(earlier, later)
     paused = f", paused {_left(stats.paused[''])}" if "" in stats.paused else ""
     oldest = format_duration(stats.oldest_ready_seconds) if stats.ready else "none"
@@ -64,7 +66,7 @@ def text_of(topic: str, earlier: Sample | None, later: Sample, *, with_rates: bo
         )
     else:
         totals = _table(("event", "total"), [(name, getattr(stats, field)) for name, field in TOTALS.items()])
-    parts = [head, states, totals]
+    parts = [head, _beside(states, totals)] if is_compact else [head, states, totals]
     if stats.tenants:
         rows = sorted(stats.tenants.items(), key=lambda item: (-_waiting(item[1]), item[0]))
         parts.append(
@@ -125,6 +127,13 @@ def _paused(stats: QueueStats, tenant: str) -> str:
 
 def _left(seconds: float | None) -> str:
     return "until resumed" if seconds is None else f"for {format_duration(seconds)}"
+
+
+def _beside(left: str, right: str) -> str:
+    """Return two tables side by side."""
+    pairs = list(zip_longest(left.splitlines(), right.splitlines(), fillvalue=""))
+    width = max(len(one) for one, _ in pairs) + _TABLES_GAP
+    return "\n".join(f"{one:<{width}}{other}".rstrip() for one, other in pairs)
 
 
 def _table(columns: tuple[str, ...], rows: list[tuple[object, ...]]) -> str:

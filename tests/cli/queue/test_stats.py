@@ -81,6 +81,26 @@ def test_top_refreshes_a_terminal_in_place(jobs: QueueCommands) -> None:
     assert b"\x1b[1A" in seen, "the cursor goes up to the first line"
 
 
+def test_top_shows_ten_tenants_on_a_terminal_of_80_by_24(jobs: QueueCommands) -> None:
+    for number in range(8):
+        jobs.text("queue", "put", "jobs", "--value", "x", "--tenant", f"tenant-{number}")
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "raftmq", "queue", "top", "jobs", "-i", "200ms"]
+    size = {"TERM": "xterm", "LINES": "24", "COLUMNS": "80"}
+    with subprocess.Popen(command, stdout=theirs, env=jobs.environment | size) as process:
+        os.close(theirs)
+        seen = b""
+        while seen.count(b"topic jobs: ") < 3:
+            seen += os.read(ours, 65_536)
+        process.send_signal(signal.SIGINT)
+        process.wait(60)
+    os.close(ours)
+    first = seen.split(b"topic jobs: ")[1].decode()
+    assert re.search(r"^ready +11 +enqueued +- +12\s", first, re.MULTILINE), "states and rates are side by side"
+    for tenant in ("acme", "globex", *(f"tenant-{number}" for number in range(8))):
+        assert re.search(rf"^{tenant} ", first, re.MULTILINE), tenant
+
+
 def test_a_cluster_that_does_not_answer_ends_the_command(jobs: QueueCommands) -> None:
     assert_refused(jobs.run("queue", "top", "jobs", "-b", "127.0.0.1:1", "--timeout", "1s"), 3, "127.0.0.1:1")
     assert_refused(jobs.run("queue", "top", "jobs", "--interval", "1ms"), 2, "outside 200ms to 1h")
