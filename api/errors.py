@@ -402,19 +402,27 @@ class HandlerError(UsageError):
 
 
 class OffsetOutOfRangeError(RejectedError):
-    """The offset is below the partition's log start, or above its end."""
+    """The offset is below the partition's log start, above its end, or after records that were lost in a recovery of the partition."""
 
     code = ErrorCode.OFFSET_OUT_OF_RANGE
     advice = "seek to an offset that exists, or set auto_offset_reset"
 
     def __init__(
-        self, message: str = "", *, retry_after_ms: int = 0, log_start_offset: int = 0, high_watermark: int = 0
+        self,
+        message: str = "",
+        *,
+        retry_after_ms: int = 0,
+        log_start_offset: int = 0,
+        high_watermark: int = 0,
+        kept_end_offset: int | None = None,
     ) -> None:
         super().__init__(message, retry_after_ms=retry_after_ms)
         self.log_start_offset = log_start_offset
         """The first readable offset."""
         self.high_watermark = high_watermark
         """One past the last readable offset."""
+        self.kept_end_offset = kept_end_offset
+        """The offset from which on records were lost in a recovery of the partition, so that reading goes on there. None: no loss is the reason."""
 
 
 class OffsetNotAvailableError(RejectedError):

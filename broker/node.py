@@ -110,7 +110,7 @@ class Node:
             self.supervisor,
             self.watchdog,
             self.clock_watch,
-            self.other_clusters,
+            self._peers,
         )
         self.view = ClusterView(
             config,
@@ -182,6 +182,7 @@ class Node:
             self._feature_level,
             self.transport.visit,
         )
+        seeds.on_met = self._peers.meet
         self._bootstrap = ClusterBootstrap(
             self.config,
             self.registry,

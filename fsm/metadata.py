@@ -302,6 +302,19 @@ class Metadata:
         """Return the recoveries of all partitions, oldest first."""
         return self._tables.recoveries()
 
+    def kept_end_offset(self, partition: PartitionView, group_id: int) -> int | None:
+        """Return the lowest end of the logs that recoveries of a partition kept since `group_id` served it, or None without one.
+
+        Records that this group had from that offset on may be lost, and others may have their offsets.
+        """
+        place = (partition.topic_id, partition.partition)
+        ends = (
+            one.log_end_offset
+            for one in self.recoveries()
+            if (one.topic_id, one.partition) == place and one.group_id > group_id
+        )
+        return min(ends, default=None)
+
     @property
     def balancing(self) -> BalancingView:
         """How the controller moves replicas."""

@@ -251,7 +251,7 @@ class LeaderHint(_message.Message):
     def __init__(self, broker_id: _Optional[int] = ..., address: _Optional[str] = ..., leader_epoch: _Optional[int] = ...) -> None: ...
 
 class ErrorDetail(_message.Message):
-    __slots__ = ("code", "message", "retriable", "outcome", "leader", "retry_after_ms", "log_start_offset", "high_watermark", "last_sequence", "is_certain")
+    __slots__ = ("code", "message", "retriable", "outcome", "leader", "retry_after_ms", "log_start_offset", "high_watermark", "last_sequence", "kept_end_offset", "is_certain")
     CODE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     RETRIABLE_FIELD_NUMBER: _ClassVar[int]
@@ -261,6 +261,7 @@ class ErrorDetail(_message.Message):
     LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
     HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
     LAST_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    KEPT_END_OFFSET_FIELD_NUMBER: _ClassVar[int]
     IS_CERTAIN_FIELD_NUMBER: _ClassVar[int]
     code: ErrorCode
     message: str
@@ -271,8 +272,9 @@ class ErrorDetail(_message.Message):
     log_start_offset: int
     high_watermark: int
     last_sequence: int
+    kept_end_offset: int
     is_certain: bool
-    def __init__(self, code: _Optional[_Union[ErrorCode, str]] = ..., message: _Optional[str] = ..., retriable: bool = ..., outcome: _Optional[_Union[Outcome, str]] = ..., leader: _Optional[_Union[LeaderHint, _Mapping]] = ..., retry_after_ms: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., last_sequence: _Optional[int] = ..., is_certain: bool = ...) -> None: ...
+    def __init__(self, code: _Optional[_Union[ErrorCode, str]] = ..., message: _Optional[str] = ..., retriable: bool = ..., outcome: _Optional[_Union[Outcome, str]] = ..., leader: _Optional[_Union[LeaderHint, _Mapping]] = ..., retry_after_ms: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., last_sequence: _Optional[int] = ..., kept_end_offset: _Optional[int] = ..., is_certain: bool = ...) -> None: ...
 
 class OpenDataConnectionRequest(_message.Message):
     __slots__ = ()
@@ -415,16 +417,18 @@ class PollRequest(_message.Message):
     def __init__(self, metadata_revision: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., min_bytes: _Optional[int] = ..., max_bytes: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionPoll, _Mapping]]] = ...) -> None: ...
 
 class PartitionPoll(_message.Message):
-    __slots__ = ("topic_id", "partition", "offset", "max_bytes")
+    __slots__ = ("topic_id", "partition", "offset", "max_bytes", "group_id")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     topic_id: int
     partition: int
     offset: int
     max_bytes: int
-    def __init__(self, topic_id: _Optional[int] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., max_bytes: _Optional[int] = ...) -> None: ...
+    group_id: int
+    def __init__(self, topic_id: _Optional[int] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., max_bytes: _Optional[int] = ..., group_id: _Optional[int] = ...) -> None: ...
 
 class PollResponse(_message.Message):
     __slots__ = ("partitions",)
@@ -433,7 +437,7 @@ class PollResponse(_message.Message):
     def __init__(self, partitions: _Optional[_Iterable[_Union[PartitionPollResult, _Mapping]]] = ...) -> None: ...
 
 class PartitionPollResult(_message.Message):
-    __slots__ = ("topic_id", "partition", "error", "high_watermark", "log_start_offset", "leader_epoch", "base_offsets", "batches", "append_times_ms")
+    __slots__ = ("topic_id", "partition", "error", "high_watermark", "log_start_offset", "leader_epoch", "base_offsets", "batches", "append_times_ms", "group_id")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
@@ -443,6 +447,7 @@ class PartitionPollResult(_message.Message):
     BASE_OFFSETS_FIELD_NUMBER: _ClassVar[int]
     BATCHES_FIELD_NUMBER: _ClassVar[int]
     APPEND_TIMES_MS_FIELD_NUMBER: _ClassVar[int]
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     topic_id: int
     partition: int
     error: ErrorDetail
@@ -452,7 +457,8 @@ class PartitionPollResult(_message.Message):
     base_offsets: _containers.RepeatedScalarFieldContainer[int]
     batches: _containers.RepeatedScalarFieldContainer[bytes]
     append_times_ms: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, topic_id: _Optional[int] = ..., partition: _Optional[int] = ..., error: _Optional[_Union[ErrorDetail, _Mapping]] = ..., high_watermark: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., base_offsets: _Optional[_Iterable[int]] = ..., batches: _Optional[_Iterable[bytes]] = ..., append_times_ms: _Optional[_Iterable[int]] = ...) -> None: ...
+    group_id: int
+    def __init__(self, topic_id: _Optional[int] = ..., partition: _Optional[int] = ..., error: _Optional[_Union[ErrorDetail, _Mapping]] = ..., high_watermark: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., base_offsets: _Optional[_Iterable[int]] = ..., batches: _Optional[_Iterable[bytes]] = ..., append_times_ms: _Optional[_Iterable[int]] = ..., group_id: _Optional[int] = ...) -> None: ...
 
 class ListOffsetsRequest(_message.Message):
     __slots__ = ("metadata_revision", "partitions")
@@ -595,20 +601,22 @@ class CommitOffsetsRequest(_message.Message):
     def __init__(self, metadata_revision: _Optional[int] = ..., group: _Optional[str] = ..., member_id: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionCommit, _Mapping]]] = ...) -> None: ...
 
 class PartitionCommit(_message.Message):
-    __slots__ = ("topic_id", "partition", "owner_epoch", "offset", "note", "finished")
+    __slots__ = ("topic_id", "partition", "owner_epoch", "offset", "note", "finished", "group_id")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     OWNER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     NOTE_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     topic_id: int
     partition: int
     owner_epoch: int
     offset: int
     note: str
     finished: bytes
-    def __init__(self, topic_id: _Optional[int] = ..., partition: _Optional[int] = ..., owner_epoch: _Optional[int] = ..., offset: _Optional[int] = ..., note: _Optional[str] = ..., finished: _Optional[bytes] = ...) -> None: ...
+    group_id: int
+    def __init__(self, topic_id: _Optional[int] = ..., partition: _Optional[int] = ..., owner_epoch: _Optional[int] = ..., offset: _Optional[int] = ..., note: _Optional[str] = ..., finished: _Optional[bytes] = ..., group_id: _Optional[int] = ...) -> None: ...
 
 class CommitOffsetsResponse(_message.Message):
     __slots__ = ("partitions",)

@@ -55,6 +55,7 @@ class RequestError(Exception):
         high_watermark: int = 0,
         last_sequence: int = 0,
         is_certain: bool = False,
+        kept_end_offset: int | None = None,
     ) -> None:
         super().__init__(message)
         self.code = code
@@ -70,6 +71,7 @@ class RequestError(Exception):
             high_watermark=high_watermark,
             last_sequence=last_sequence,
             is_certain=is_certain,
+            kept_end_offset=kept_end_offset,
         )
         if leader_broker_id or leader_epoch:
             self.detail.leader.broker_id = leader_broker_id

@@ -70,12 +70,27 @@ class ClusterBootstrap:
 
     async def enter(self) -> bool:
         """Continue in the cluster of the data directory, or form or join one. Return whether it continued: then `announce` must run."""
+        self._check_broker_id()
         if self._registry.cluster_id:
             await self.check_seeds()
             await self.resume()
             return True
         await (self.bootstrap() if self._config.bootstrap else self.join())
         return False
+
+    def _check_broker_id(self) -> None:
+        """Refuse a configured broker id that is not the directory's: the directories of two brokers may have been swapped.
+
+        Raises:
+            RequestError: INVALID_ARGUMENT.
+        """
+        mine, wanted = self._registry.node_id, self._config.broker_id
+        if mine and wanted not in (0, mine):
+            raise RequestError(
+                pb.INVALID_ARGUMENT,
+                f"the data directory {self._config.data_dir} belongs to broker {mine}, and broker_id = {wanted} is configured: "
+                f"give the broker its own data directory, or correct the setting (a directory keeps its number)",
+            )
 
     async def bootstrap(self) -> None:
         """Form a cluster of one node. The identity becomes durable first, then the replica, and only then may it speak.

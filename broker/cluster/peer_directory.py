@@ -59,6 +59,10 @@ class PeerDirectory:
         self._publisher = publisher
         self._in_background = in_background
         self._addresses: dict[NodeId, str] = {}
+        self._known: dict[NodeId, str] = {}
+        """The addresses of the other nodes by metadata, or from the last start before there is metadata."""
+        self._found: dict[NodeId, tuple[str, str]] = {}
+        """Nodes that were met elsewhere than at their known address: the known address, and where they are."""
 
     def refresh(self) -> None:
         """Take over the nodes of the present metadata."""
@@ -73,13 +77,31 @@ class PeerDirectory:
 
     def learn(self, addresses: dict[NodeId, str]) -> None:
         """Keep connections to these nodes, this one excluded. See `Transport.set_peers`."""
-        addresses = {node: address for node, address in addresses.items() if node != self._registry.node_id}
+        self._known = {node: address for node, address in addresses.items() if node != self._registry.node_id}
+        # what is known may be older than the meeting, until it changes
+        self._found = {node: found for node, found in self._found.items() if self._known.get(node) == found[0]}
+        addresses = self._known | {node: address for node, (_, address) in self._found.items()}
         if addresses == self._addresses:
             return
         self._addresses = addresses
         self._publisher.peers = tuple(addresses)
         self._transport.set_peers(addresses)
         self._in_background(self._registry.set_peer_addresses, dict(addresses))
+
+    def meet(self, address: str, hello: Hello) -> None:
+        """Connect to a node that was met at an address, if it is known at another one.
+
+        Brokers that have all moved know only each other's old addresses. An operator names one that runs.
+        """
+        node_id = NodeId(hello.node_id)
+        known = self._known.get(node_id)
+        if known is None or known == address or hello.cluster_id != self._registry.cluster_id:
+            return
+        replica = self._metadata.replica
+        node = replica.state_machine.node(node_id) if replica is not None else None
+        if not self.is_connected(node_id) and (node is None or node.uuid == hello.uuid):
+            self._found[node_id] = (known, address)
+            self.learn(self._known)
 
     def is_connected(self, node_id: NodeId) -> bool:
         """Return whether this node's control channel to that node is up (True for itself)."""

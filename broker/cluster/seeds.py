@@ -17,6 +17,7 @@ from raftmq.broker.base.peer_methods import REGISTER_BROKER
 from raftmq.broker.base.request_error import RequestError, parsed
 from raftmq.broker.base.statuses import status_of
 from raftmq.broker.cluster.peer_directory import NodeAddresses
+from raftmq.broker.peers.protocol import Hello
 from raftmq.broker.peers.visits import NoPeerPortError, Visit
 from raftmq.fsm.metadata_commands import RegisterNode
 from raftmq.proto import peer_pb2 as peer_pb
@@ -64,6 +65,8 @@ class Seeds:
         self._feature_level = feature_level
         self._visit = visit
         self._unavailable_throttle = LogThrottle()
+        self.on_met: Callable[[str, Hello], None] = lambda address, hello: None
+        """Called with each address at which a broker was met, and its description of itself."""
         self.postponement = ""
         """The reason why a broker postponed the admission of this node at the last attempt. Empty if none gave a reason."""
 
@@ -93,6 +96,7 @@ class Seeds:
     async def _ask_cluster_id(self, seed: str) -> str:
         try:
             async with self._visit(seed, asyncio.get_running_loop().time() + _CHECK_SECONDS) as visit:
+                self.on_met(seed, visit.host)
                 return visit.host.cluster_id
         except RequestError as error:
             log.warning("seed_unavailable", address=seed, reason=str(error))
@@ -150,6 +154,7 @@ class Seeds:
 
     async def _register_at(self, seed: str, request: peer_pb.RegisterBrokerRequest) -> peer_pb.RegisterBrokerResponse:
         async with self._visit(seed, asyncio.get_running_loop().time() + _CALL_SECONDS) as visit:
+            self.on_met(seed, visit.host)
             try:
                 answer = await visit.ask(REGISTER_BROKER.path, request.SerializeToString(deterministic=True))
             except RequestError as error:

@@ -12,12 +12,12 @@ from raftmq.broker.base.watchdog import Watchdog
 from raftmq.broker.cluster.bootstrap import ClusterBootstrap
 from raftmq.broker.cluster.clock_watch import ClockWatch
 from raftmq.broker.cluster.metadata_replica import MetadataReplica
-from raftmq.broker.cluster.other_clusters import OtherClusters
+from raftmq.broker.cluster.peer_directory import PeerDirectory
 from raftmq.broker.cluster.replica_manager import ReplicaManager
 from raftmq.broker.cluster.unserved import NotServed, NotServedReason
 from raftmq.broker.replica.engine import Engine
 from raftmq.storage.registry import Registry
-from raftmq.types import NO_NODE, GroupId
+from raftmq.types import NO_NODE, GroupId, NodeId
 
 
 class Standing:
@@ -34,7 +34,7 @@ class Standing:
         supervisor: Supervisor,
         watchdog: Watchdog,
         clock_watch: ClockWatch,
-        other_clusters: OtherClusters,
+        peers: PeerDirectory,
     ) -> None:
         self._config = config
         self._registry = registry
@@ -45,7 +45,7 @@ class Standing:
         self._supervisor = supervisor
         self._watchdog = watchdog
         self._clock_watch = clock_watch
-        self._other_clusters = other_clusters
+        self._peers = peers
         self.silence: NotReady | None = None
         """The reason why this node takes no part in its cluster until it is restarted. The node writes it once."""
         self.is_caught_up = False
@@ -85,7 +85,7 @@ class Standing:
             return [NotReady(Reason.REMOVED, removal)]
         reasons = []
         if not self.is_caught_up:
-            text = "no majority of the metadata voters has confirmed yet what this broker knows: are enough of them running?"
+            text = "no majority of the metadata voters has confirmed yet what this broker knows" + self._missed_voters()
             reasons.append(NotReady(Reason.RECOVERING_METADATA, text + self._postponement()))
         elif count := sum(one.is_starting for one in self.not_served()):
             reasons.append(NotReady(Reason.STARTING_REPLICAS, f"{count} replicas are not serving yet"))
@@ -94,6 +94,22 @@ class Standing:
             text = f"no metadata leader for {seconds:.0f} s: start the brokers that are down, or look at the links between them"
             reasons.append(NotReady(Reason.NO_METADATA_LEADER, text))
         return reasons
+
+    def _missed_voters(self) -> str:
+        """Return words about the metadata voters that are not connected, with the addresses at which they are looked for."""
+        assert self._metadata.replica is not None
+        machine = self._metadata.replica.state_machine
+        voters = set(machine.metadata_voters)
+        missed = [
+            f"broker {node.node_id} at {node.peer_address}"
+            for node in machine.nodes()
+            if node.metadata_replica_id in voters and not self._peers.is_connected(NodeId(node.node_id))
+        ]
+        if not missed:
+            return ": are enough of them running?"
+        return (
+            f": start those that are down, and name one with --join if they moved (not connected: {', '.join(missed)})"
+        )
 
     def _postponement(self) -> str:
         said = self._bootstrap.seeds.postponement
@@ -120,5 +136,5 @@ class Standing:
         said += [f"{work} fails, and is tried again: {error}" for work, error in self._supervisor.failing().items()]
         return said + [
             f"another cluster is at {address}: {answer}. If this cluster was formed twice, stop the newer one"
-            for address, answer in sorted(self._other_clusters.addresses().items())
+            for address, answer in sorted(self._peers.other_clusters.addresses().items())
         ]

@@ -175,6 +175,25 @@ class PartitionLog:
             if offset > self.high_watermark and self.replica.is_leader:
                 raise self._out_of_range(f"offset {offset} is above the log's end {self.high_watermark}")
 
+    def check_reader(self, offset: int, group_id: int) -> None:
+        """Raise OFFSET_OUT_OF_RANGE if the records before `offset`, which were read from the group `group_id`, were lost in a recovery.
+
+        Other records may have their offsets by now, so the reader would silently skip these. 0 stands for an unknown group.
+        """
+        if group_id in (0, self.replica.group_id):
+            return
+        metadata = self._host.metadata.state_machine
+        partition = metadata.partition(self.replica.group_id)
+        end = metadata.kept_end_offset(partition, group_id) if partition is not None else None
+        if end is not None and offset > end:
+            raise RequestError(
+                pb.OFFSET_OUT_OF_RANGE,
+                f"records from offset {end} on were lost when the partition was recovered, and the reader is at offset {offset}: go on from {end}",
+                log_start_offset=self.log_start_offset,
+                high_watermark=self.high_watermark,
+                kept_end_offset=end,
+            )
+
     def not_available(self, offset: int) -> RequestError:
         """Return the error for an offset above the high watermark that did not become available within the wait."""
         return RequestError(

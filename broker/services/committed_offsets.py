@@ -100,6 +100,7 @@ class OffsetsService:
         result = pb.PartitionCommitResult()
         try:
             partition = await self._locator.locate_confirmed(part.topic_id, part.partition, deadline)
+            partition.check_reader(part.offset, part.group_id)
             command = CommitOffset(
                 request.group, request.member_id, part.owner_epoch, part.offset, part.note, part.finished
             )

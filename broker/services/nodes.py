@@ -37,11 +37,12 @@ NODE_TEXT_CHARACTERS_MAX = 300
 REPORTED_REPLICAS_MAX = 2000
 """Replicas in one report. The next report has the rest."""
 _NAMED_MAX = 5
+"""Partitions named in a refusal: enough to see the topics concerned."""
+_ADMISSION_SECONDS = 10.0
+"""Time after an admission for which the broker id is not given to another data directory. A broker connects within it."""
 _REASON_CHARACTERS_MAX = 200
 """The longest reason of a move that is given up. Metadata keeps it."""
 log = structlog.get_logger(__name__)
-
-"""Partitions named in a refusal: enough to see the topics concerned."""
 
 
 class NodesService:
@@ -50,6 +51,8 @@ class NodesService:
     def __init__(self, host: ServiceHost, leader: MetadataLeader) -> None:
         self._host = host
         self.leader = leader
+        self.admitted_at: dict[int, float] = {}
+        """Broker id → the loop time at which this node, as the metadata leader, last gave it to a data directory. One entry for each broker at most."""
 
     @property
     def _metadata(self) -> Metadata:
@@ -73,6 +76,7 @@ class NodesService:
         self._check_directory(request)
         if request.damaged_metadata_replica_id:
             await self._replace_metadata_replica(request, call)
+        is_new = self._metadata.node_by_uuid(request.uuid) is None
         registered = await self.leader.execute(
             RegisterNode(
                 uuid=request.uuid,
@@ -93,6 +97,8 @@ class NodesService:
             call.deadline,
         )
         metadata = self._metadata
+        if is_new:
+            self.admitted_at[registered.node_id] = self._host.loop.time()
         return peer_pb.RegisterBrokerResponse(
             cluster_id=self._host.cluster_id,
             broker_id=registered.node_id,
@@ -155,9 +161,26 @@ class NodesService:
                 pb.BROKER_ID_TAKEN,
                 f"broker {holder.node_id} is running at {holder.client_address}; use another broker id",
             )
+        self._check_absence(holder)
         if not request.replaces_lost:
             self._check_majorities_without(holder)
         return True
+
+    def _check_absence(self, holder: NodeView) -> None:
+        """Refuse for a moment to give a broker's id away: it may only be reconnecting, or have been admitted and not be connected yet."""
+        seconds_min = self._host.timing.election_seconds(METADATA_GROUP_ID)
+        admitted_at = self.admitted_at.get(holder.node_id)
+        if admitted_at is not None and self._host.loop.time() - admitted_at < _ADMISSION_SECONDS:
+            said = f"broker id {holder.node_id} was given to the broker at {holder.client_address} a moment ago"
+        elif self._host.unreachable_seconds(NodeId(holder.node_id)) < seconds_min:
+            said = f"broker {holder.node_id} at {holder.client_address} was connected until a moment ago"
+        else:
+            return
+        raise RequestError(
+            pb.NOT_READY,
+            f"{said}: if it runs, use another broker id; otherwise wait",
+            retry_after_ms=1000,
+        )
 
     def _check_majorities_without(self, holder: NodeView) -> None:
         endangered = [

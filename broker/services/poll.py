@@ -41,6 +41,8 @@ class _Want:
     partition: int
     offset: int
     bytes_max: int
+    group_id: int = 0
+    """The group from which the reader has the records before the offset, or 0."""
     found: PartitionLog | None = None
     refusal: RequestError | None = None
 
@@ -65,6 +67,7 @@ class _Answer:
             high_watermark=log.high_watermark,
             log_start_offset=log.log_start_offset,
             leader_epoch=log.replica.term,
+            group_id=log.replica.group_id,
         )
         payloads = [entry.payload for entry in entries]
         result.base_offsets.extend([entry.base_offset for entry in entries])
@@ -278,7 +281,7 @@ class PollService:
     def rotated(self, request: pb.PollRequest) -> list[_Want]:
         """Start each poll with another partition, so that a full answer does not starve the last ones."""
         wants = [
-            _Want(part.topic_id, part.partition, part.offset, part.max_bytes or _PARTITION_BYTES_DEFAULT)
+            _Want(part.topic_id, part.partition, part.offset, part.max_bytes or _PARTITION_BYTES_DEFAULT, part.group_id)
             for part in request.partitions
         ]
         self._rotation += 1
@@ -317,6 +320,7 @@ class PollService:
             want.found = None
             try:
                 log = want.found = self.locator.locate(want.topic_id, want.partition)
+                log.check_reader(want.offset, want.group_id)
                 if not log.is_readable(want.offset):
                     # above the end: a quorum confirms it
                     must_wait |= want.offset > log.high_watermark and (is_last or log.replica.is_leader)
@@ -352,6 +356,7 @@ class PollService:
     ) -> bool:
         """Read one partition. Return False when memory does not hold its records."""
         log = want.found = await self.locator.locate_confirmed(want.topic_id, want.partition, deadline)
+        log.check_reader(want.offset, want.group_id)
         if not log.is_readable(want.offset):
             if want.offset > log.high_watermark:
                 await log.confirm_end(want.offset)

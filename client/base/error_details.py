@@ -79,6 +79,7 @@ def _error_of_code(detail: pb.ErrorDetail, context: str) -> RaftMQError:
             retry_after_ms=retry_after_ms,
             log_start_offset=detail.log_start_offset,
             high_watermark=detail.high_watermark,
+            kept_end_offset=detail.kept_end_offset if detail.HasField("kept_end_offset") else None,
         )
     if cls is OutOfOrderSequenceError:
         return OutOfOrderSequenceError(message, retry_after_ms=retry_after_ms, is_certain=detail.is_certain)

@@ -171,7 +171,7 @@ class Resolver:
 
     def leader(self, group_id: int) -> Leader | None:
         """Return the leader of the group, or None if no leader with an address is known."""
-        leader = self._leaders.get(self._present(group_id))
+        leader = self._leaders.get(self.present_group(group_id))
         if leader is None or leader.broker_id not in self._broker_addresses:
             return None
         return leader
@@ -182,9 +182,9 @@ class Resolver:
         If it is, a broker that denies it is behind, or belongs to another cluster that reuses an old address.
         """
         info = self.topics.get(topic)
-        return info is not None and self._present(group_id) in info.group_ids
+        return info is not None and self.present_group(group_id) in info.group_ids
 
-    def _present(self, group_id: int) -> int:
+    def present_group(self, group_id: int) -> int:
         """Return the group that serves the partition now. After the recovery of a partition, callers still name the group that it had."""
         return self._successors.get(group_id, group_id)
 
@@ -272,7 +272,7 @@ class Resolver:
             return False
         if error.leader_address and error.leader_broker_id not in self._broker_addresses:
             self._broker_addresses[error.leader_broker_id] = error.leader_address
-        changed = self._learn_leader(self._present(group_id), Leader(error.leader_broker_id, error.leader_epoch))
+        changed = self._learn_leader(self.present_group(group_id), Leader(error.leader_broker_id, error.leader_epoch))
         if changed:
             self._notify()
         return changed

@@ -187,6 +187,10 @@ class Assignment:
 
     # ---------------------------------------------------------------------------------------------------------- commits
 
+    def _read_group_id(self, partition: TopicPartition) -> int:
+        state = self._fetcher.partitions.get(partition)
+        return state.read_group_id if state is not None else 0
+
     @property
     def group_name(self) -> str:
         """Return the group whose offsets are committed. Raises `InvalidArgumentError` without a group."""
@@ -202,7 +206,7 @@ class Assignment:
                 self._resolver,
                 self._fetcher,
                 name,
-                lambda _: (MemberIdentity(name), OwnedPartition(0, 0)),
+                lambda partition: (MemberIdentity(name), OwnedPartition(0, 0, self._read_group_id(partition))),
                 auto_commit_seconds=group.auto_commit_seconds,
                 timeout_seconds=self._timeout_seconds,
                 on_fenced=lambda: None,

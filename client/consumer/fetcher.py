@@ -324,11 +324,14 @@ class Fetcher:
         for partition, leader in wanted:
             topic_id, number = partition.topic_id, partition.topic_partition.partition
             poll.sent[topic_id, number] = (partition, partition.begin_poll(leader))
+            if not partition.read_group_id:
+                partition.read_group_id = self._resolver.present_group(partition.group_id)
             request.partitions.add(
                 topic_id=topic_id,
                 partition=number,
                 offset=partition.fetch_offset,
                 max_bytes=limits.partition_fetch_max_bytes,
+                group_id=partition.read_group_id,
             )
         timeout_seconds = limits.fetch_max_wait_ms / 1000 + settings.LATE_POLL_SECONDS
         self._polls.setdefault(address, {})[poll] = None
@@ -376,6 +379,7 @@ class Fetcher:
                 self._on_refused(partition, error)
             else:
                 partition.failures = 0
+                partition.read_group_id = result.group_id or partition.read_group_id
                 partition.add(result.base_offsets, result.batches)
             has_news = True
         for partition, number in sent.values():
@@ -403,7 +407,10 @@ class Fetcher:
             self._on_data()
 
     def _on_out_of_range(self, partition: PartitionFetch, error: OffsetOutOfRangeError) -> None:
-        """Handle a position before the log start: reset it as configured, after the buffered records are read."""
+        """Handle a position before the log start, or after lost records: reset it as configured, after the buffered records are read.
+
+        After a loss the reader goes on where the kept records end, whatever the configured time, so that it skips none.
+        """
         if partition.has_buffered:
             self._pause(partition, error)
         elif partition.reset_time is None:
@@ -415,7 +422,10 @@ class Fetcher:
             log.warning("position_reset topic=%s partition=%d offset=%d log_start_offset=%d high_watermark=%d", *data)
             # The earliest offset is known from the error. A lookup might reach a replica that does not know the deletion yet and serves the records.
             is_known = partition.reset_time == EARLIEST_TIME
-            partition.seek(error.log_start_offset if is_known else None, partition.reset_time)
+            offset = error.log_start_offset if is_known else None
+            if error.kept_end_offset is not None:
+                offset = max(error.kept_end_offset, error.log_start_offset)
+            partition.seek(offset, partition.reset_time)
             self.wake()
 
     def _pause(self, partition: PartitionFetch, error: RaftMQError) -> None:

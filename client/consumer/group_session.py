@@ -236,7 +236,8 @@ class GroupSession:
             PartitionId(state.topic_id, partition.partition), state.owner_epoch
         ):
             return None
-        return MemberIdentity(self._group, self.membership.member_id), OwnedPartition(state.topic_id, state.owner_epoch)
+        owned = OwnedPartition(state.topic_id, state.owner_epoch, state.read_group_id)
+        return MemberIdentity(self._group, self.membership.member_id), owned
 
     def heartbeat(self) -> None:
         """Send a heartbeat to the coordinator now."""

@@ -37,6 +37,8 @@ class PartitionFetch:
         self.topic_id = 0
         """0 until the topic is found."""
         self.group_id = 0
+        self.read_group_id = 0
+        """The Raft group that served the records before the position. 0 after a seek: then the group of the next poll counts."""
         self.position: int | None = None
         """The offset of the next record to return, or None until it is looked up."""
         self.reset_time = reset_time
@@ -134,6 +136,7 @@ class PartitionFetch:
         self._records, self._next = (), 0
         self.position = self.processed = offset
         self.fetch_offset = offset or 0
+        self.read_group_id = 0
         self.reset_time = reset_time
         self.error = None
         self.not_before = 0.0

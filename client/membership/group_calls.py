@@ -39,6 +39,8 @@ class OwnedPartition:
     topic_id: int
     """0: the current incarnation of the topic."""
     owner_epoch: int
+    read_group_id: int = 0
+    """The Raft group that served the committed records, or 0 if that is unknown."""
 
 
 class OffsetCommit(NamedTuple):
@@ -126,6 +128,7 @@ async def commit_offsets(
                     offset=commits[target.topic_partition].offset,
                     finished=commits[target.topic_partition].finished,
                     note=commits[target.topic_partition].note,
+                    group_id=owned[target.topic_partition].read_group_id,
                 )
                 for target in group
             ],

@@ -185,6 +185,69 @@ async def test_records_that_only_the_lost_replicas_had_are_lost_and_their_reader
         assert (await delivery).offset == 1, "a lost offset is given again"
 
 
+@pytest.mark.long
+async def test_readers_are_told_of_lost_records_even_after_others_have_taken_their_offsets(nodes: Nodes) -> None:
+    """They would go on after records that they never saw, or commit such an offset for the next reader."""
+    first = await nodes.serve("1", bootstrap=True, stable_seconds=30.0, metadata_voters=5)
+    join = (first.addresses.peer,)
+    running = [first, *[await nodes.serve(n, join=join, stable_seconds=30.0, metadata_voters=5) for n in "2345"]]
+    await until(lambda: len(first.view.metadata.core.membership.voters) == 5)
+    by_id = {int(node.view.node_id): node for node in running}
+    async with admin_of(first) as admin:
+        await admin.create_topic("flights", 1, 3)
+    old = partition_of(first)
+    group_id = GroupId(old.group_id)
+    kept, *lost = (by_id[replica.node_id] for replica in reversed(old.replicas))
+    other = next(node for node in running if node is not kept and node not in lost)
+    servers = other.addresses.client
+    async with (
+        Producer(bootstrap_servers=servers, delivery_timeout_ms=20_000) as producer,
+        Consumer(bootstrap_servers=servers, group_id="g", auto_offset_reset="none", enable_auto_commit=False) as strict,
+        Consumer(bootstrap_servers=servers, auto_offset_reset="latest") as lenient,
+    ):
+        await (await producer.send("flights", b"0", partition=0))
+        await until(lambda: kept.partitions[group_id].high_watermark == 1)
+        await nodes.stop(kept)
+        for number in (1, 2, 3):
+            await (await producer.send("flights", b"%d" % number, partition=0))
+        for consumer in (strict, lenient):
+            consumer.assign([TP])
+            await consumer.seek(TP, 0)
+            await read_until(consumer, 4)
+            consumer.pause(TP)
+        for node in lost:
+            await nodes.stop(node)
+        kept = await nodes.serve(kept.config.data_dir.name, stable_seconds=30.0, metadata_voters=5)
+        await until(lambda: group_id in kept.partitions)
+        async with admin_of(other) as admin:
+            await until_served(admin, int(kept.view.node_id))
+            await admin.recover_partition("flights", 0, int(kept.view.node_id), unsafe=True)
+        for number in range(1, 9):
+            await (await producer.send("flights", b"new %d" % number, partition=0))
+        with pytest.raises(OffsetOutOfRangeError, match="records from offset 1 on were lost"):
+            await strict.commit({TP: 4})
+        for consumer in (strict, lenient):
+            consumer.resume(TP)
+        with pytest.raises(OffsetOutOfRangeError, match="go on from 1") as raised:
+            while True:
+                await strict.getmany(timeout_ms=200)
+        assert raised.value.kept_end_offset == 1
+        assert await read_until(lenient, 9) == [b"new %d" % number for number in range(1, 9)]
+        await strict.seek(TP, 1)
+        assert await read_until(strict, 9) == [b"new %d" % number for number in range(1, 9)]
+        await strict.commit({TP: 9})
+
+
+async def read_until(consumer: Consumer[bytes, bytes], end: int) -> list[bytes | None]:
+    """Read until the consumer is at the offset `end`."""
+    got: list[bytes | None] = []
+    async with asyncio.timeout(WAIT_SECONDS):
+        while await consumer.position(TP) < end:
+            for records in (await consumer.getmany(timeout_ms=200)).values():
+                got += [record.value for record in records]
+    return got
+
+
 async def test_messages_and_leases_of_a_queue_stay(nodes: Nodes) -> None:
     running = await cluster_of_three(nodes)
     by_id = {int(node.view.node_id): node for node in running}

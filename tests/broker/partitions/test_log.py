@@ -11,6 +11,7 @@ from raftmq.broker.base.limits import Limits
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.replica import log_marks, log_tail
 from raftmq.fsm.log_commands import CommitOffset
+from raftmq.fsm.metadata import Metadata
 from raftmq.proto import queue_pb2 as pb
 from raftmq.queue_batch import MessageColumns, encode, seal_queue_batch
 from raftmq.raft.entry import Entry, EntryKind
@@ -595,3 +596,18 @@ async def test_a_cancelled_cold_read_stays_cancelled_after_a_concurrent_trim(mon
         monkeypatch.setattr(log, "in_thread", trimmed_meanwhile)
         with pytest.raises(asyncio.CancelledError):
             await log.read(0, 1 << 20)
+
+
+async def test_a_reader_of_an_earlier_group_is_told_of_the_records_that_a_recovery_lost(monkeypatch):
+    async with running() as node:
+        topic = await node.topic()
+        log = node.partition(topic)
+        await node.append(topic, batch(5, sequence=0))
+        monkeypatch.setattr(Metadata, "kept_end_offset", lambda self, partition, group_id: 3)
+        log.check_reader(5, log.replica.group_id)
+        log.check_reader(5, 0)
+        log.check_reader(3, 99)
+        with pytest.raises(RequestError, match="from offset 3 on were lost") as raised:
+            log.check_reader(4, 99)
+        assert raised.value.code == pb.OFFSET_OUT_OF_RANGE
+        assert raised.value.detail.kept_end_offset == 3
