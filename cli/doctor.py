@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from raftmq.cli.exit_codes import CommandError, ExitCode, reported_question
-from raftmq.cli.output import Output, OutputOption, print_json
+from raftmq.cli.output import Output, OutputOption, counted, print_json
+from raftmq.cli.times import format_time
 
 if TYPE_CHECKING:
-    from raftmq.storage.doctor import Diagnosis
+    from raftmq.storage.doctor import Diagnosis, Finding
 
 
 @reported_question
@@ -29,7 +30,7 @@ def doctor(
 ) -> None:
     """Examine the data directory of a stopped broker: checksums, gaps in offsets, and agreement of files and registry.
 
-    It describes each problem and how to fix it. It changes nothing and refuses a directory in use (exit code 4). Exit
+    It describes each problem and how to fix it, and notes partitions that were recovered after a lost majority. It changes nothing and refuses a directory in use (exit code 4). Exit
     code 6 means that something is wrong, 0 that there are at most notes.
     """
     from raftmq.storage.doctor import DirectoryInUseError, NoDataDirectoryError, examine
@@ -41,12 +42,35 @@ def doctor(
         raise CommandError(str(error), ExitCode.REJECTED) from None
     except NoDataDirectoryError as error:
         raise CommandError(str(error), ExitCode.USAGE) from None
+    if diagnosis.is_healthy:
+        findings = (*diagnosis.findings, *recovery_findings(data_dir))
+        diagnosis = dataclasses.replace(diagnosis, findings=findings)
     if output is Output.JSON:
         print_json(dataclasses.asdict(diagnosis) | {"is_healthy": diagnosis.is_healthy})
     else:
         print_diagnosis(diagnosis)
     if not diagnosis.is_healthy:
         raise SystemExit(ExitCode.BAD_DATA)
+
+
+def recovery_findings(data_dir: Path) -> list[Finding]:
+    """Return a note for each recovery of a lost majority that the broker's metadata knows: the records that may be missing."""
+    from raftmq.broker.cluster.stored_recoveries import stored_recoveries
+    from raftmq.storage.doctor import Finding, Severity
+
+    file, found = stored_recoveries(data_dir)
+    notes = []
+    for topic, one in found:
+        lost = one.known_end_offset - one.log_end_offset
+        known = (
+            f", and {counted(lost, 'record')} up to offset {one.known_end_offset} are known to be lost" if lost else ""
+        )
+        problem = (
+            f"partition {topic}/{one.partition} was recovered from its replica on broker {one.node_id} on "
+            f"{format_time(one.recovered_at_ms)}: records from offset {one.log_end_offset} on that were acknowledged before may be missing{known}"
+        )
+        notes.append(Finding(Severity.NOTE, str(file.relative_to(data_dir)), problem))
+    return notes
 
 
 def print_diagnosis(diagnosis: Diagnosis) -> None:

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import lmdb
-from raftmq.raft.entry import EntryKind
+from raftmq.raft.entry import Entry, EntryKind
 from raftmq.storage.checksum import CHECKSUM_BYTES, Buffer, is_intact
-from raftmq.storage.entry_codec import CodecError, RowFields, decode_key, decode_row_fields
+from raftmq.storage.entry_codec import CodecError, RowFields, decode_key, decode_row, decode_row_fields
 from raftmq.storage.file_check import find_problem
 from raftmq.storage.meta_pages import Rows, check_commits, pages_bytes
 from raftmq.storage.registry_codec import FORMAT_VERSION as REGISTRY_FORMAT_VERSION
@@ -111,6 +111,35 @@ def examine_state(path: Path) -> FileReport:
                 f"it has the body of message {sequence_of(last)}, but should have none after {meta.evacuated_through}"
             )
     return report
+
+
+class ReplicaContents(NamedTuple):
+    """The content of a closed replica's file without a state file."""
+
+    state_index: int
+    """The index that the state includes."""
+    state: list[tuple[bytes, bytes]]
+    entries: list[Entry]
+    """The entries after the state, committed or not."""
+
+
+def read_replica(path: Path) -> ReplicaContents | None:
+    """Read the content of a small replica that `examine_replica` found sound, such as that of the metadata. Return None if it is damaged."""
+    report = FileReport()
+    entries: list[Entry] = []
+    with _open(path, report, b"meta", replica_transaction_id, may_be_new=False) as file:
+        meta = _examine_meta(file, report) if file is not None else None
+        if file is None or meta is None or report.has_state_file:
+            return None
+        state = list(_sound_rows(file, "state", report))
+        try:
+            for key, value in _rows(file, "log", report):
+                index = decode_key(key)
+                if meta.state_index < index <= meta.last_index:
+                    entries.append(decode_row(index, value))
+        except CodecError:
+            return None
+    return None if report.problems else ReplicaContents(meta.state_index, state, entries)
 
 
 def examine_registry(path: Path) -> FileReport:

@@ -2,7 +2,8 @@
 
 All checks are shuffles or windows by key, so more data than one machine holds can be audited. The driver gets a row for each
 partition, and a bounded number of examples and hours. With a checkpoint, an audit begins at the end of the last one and checks
-duplicates and order within the new records only. Must not change any topic.
+duplicates and order within the new records only. Recoveries of lost majorities are reported, because they leave no gap behind. Must not
+change any topic.
 """
 
 from __future__ import annotations
@@ -18,8 +19,11 @@ from raftmq.spark.jobs.running import EXIT_OK, EXIT_STOPPED, EXIT_VIOLATION, Sto
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+    from raftmq.client.admin.recovery import PartitionRecovery
 
 ENDS: Final = "ends.json"
+RECOVERIES: Final = "recoveries.json"
+"""The recoveries that earlier audits have reported."""
 SAMPLES: Final = 10
 """Number of examples of each kind of violation."""
 SAMPLE_BYTES: Final = 200
@@ -41,6 +45,8 @@ class AuditSettings:
     order_by: str | None
     """``timestamp`` or ``header:NAME`` (a number), which must never fall within a key. None: not checked."""
     checkpoint: str | None
+    accepts_recoveries: bool = False
+    """Whether records that a recovery of a partition has lost are reported and are no violation."""
 
 
 @dataclass
@@ -75,6 +81,10 @@ def audit(spark: SparkSession, settings: AuditSettings, stop: Stop) -> int:
     position = _position(settings.order_by)
     check_topics(settings.servers, settings.topics)
     starts = _starts(spark, settings)
+    recovered = _recoveries(settings)
+    unseen = [one for one in recovered if _mark_of(one) not in _seen_recoveries(spark, settings)]
+    findings = Findings()
+    _check_recoveries(unseen, starts, findings, is_accepted=settings.accepts_recoveries)
     # fix the ends now: all passes below must see the same records, even if more are written
     ends = _ends(settings)
     reader = (
@@ -89,7 +99,6 @@ def audit(spark: SparkSession, settings: AuditSettings, stop: Stop) -> int:
     def rows(*columns: str) -> DataFrame:
         return reader.option("columns", ",".join(("topic", "partition", "offset", *columns))).load()
 
-    findings = Findings()
     passes: dict[str, Callable[[], None]] = {"offsets": lambda: _check_offsets(rows(), starts, ends, findings)}
     if identity is not None:
         passes["duplicates"] = lambda: _check_duplicates(rows(identity.column), identity, findings)
@@ -113,7 +122,10 @@ def audit(spark: SparkSession, settings: AuditSettings, stop: Stop) -> int:
     if findings.violations:
         return EXIT_VIOLATION
     if settings.checkpoint is not None:
-        Folder(spark, settings.checkpoint).write(ENDS, json.dumps(ends, sort_keys=True))
+        folder = Folder(spark, settings.checkpoint)
+        # the ends come first: a crash between the two repeats a report instead of losing one
+        folder.write(ENDS, json.dumps(ends, sort_keys=True))
+        folder.write(RECOVERIES, json.dumps([_mark_of(one) for one in recovered]))
     return EXIT_OK
 
 
@@ -146,6 +158,56 @@ def _ends(settings: AuditSettings) -> Offsets:
             ends = consumer.end_offsets([TopicPartition(topic, n) for n in range(count)])
             found[topic] = {str(partition.partition): offset for partition, offset in ends.items()}
         return found
+
+
+def _recoveries(settings: AuditSettings) -> list[PartitionRecovery]:
+    """Return the recoveries of the topics' partitions that the cluster remembers."""
+    from raftmq.sync import Admin
+
+    with Admin(bootstrap_servers=settings.servers) as admin:
+        return [one for topic in settings.topics for one in admin.list_lost_partitions(topic).recoveries]
+
+
+def _mark_of(recovery: PartitionRecovery) -> list[object]:
+    """Return values that identify a recovery, as they are stored."""
+    return [recovery.topic, recovery.partition, recovery.leader_epoch, recovery.recovered_at_ms]
+
+
+def _seen_recoveries(spark: SparkSession, settings: AuditSettings) -> list[list[object]]:
+    if settings.checkpoint is None:
+        return []
+    found: list[list[object]] = json.loads(Folder(spark, settings.checkpoint).read(RECOVERIES) or "[]")
+    return found
+
+
+def _check_recoveries(
+    unseen: Sequence[PartitionRecovery], starts: Offsets, findings: Findings, *, is_accepted: bool
+) -> None:
+    """Report recoveries that no earlier audit has reported, and count the records that they are known to have lost.
+
+    Other records may have the lost offsets by now, so the rows of the topic do not show the loss. Records that the last audit has read
+    and that are gone are a loss, too. The audit then begins at the end of the kept records.
+    """
+    for recovery in unseen:
+        topic, partition, end = recovery.topic, str(recovery.partition), recovery.log_end_offset
+        start = starts.get(topic, {}).get(partition, -2)
+        lost = max(recovery.known_loss, start - end)
+        about = {
+            "topic": topic,
+            "partition": recovery.partition,
+            "kept_end_offset": end,
+            "lost_records": max(0, lost),
+            "recovered_at_ms": recovery.recovered_at_ms,
+        }
+        say(
+            "recovered",
+            **about,
+            reason="records from this offset on may be missing: the partition had lost its majority",
+        )
+        if lost > 0 and not is_accepted:
+            findings.add_one("lost_records", lost, about)
+        if start > end:
+            starts[topic][partition] = end
 
 
 def _check_offsets(rows: DataFrame, starts: Offsets, ends: Offsets, findings: Findings) -> None:

@@ -111,6 +111,7 @@ def _run(spark: SparkSession, found: argparse.Namespace, stop: Stop) -> int:
                 duplicates_by=found.duplicates_by,
                 order_by=found.order_by,
                 checkpoint=found.checkpoint,
+                accepts_recoveries=found.accept_recoveries,
             )
             return audit(spark, wanted, stop)
         case _:
@@ -179,6 +180,11 @@ def parser() -> argparse.ArgumentParser:
     audit.add_argument("--duplicates-by", metavar="WHAT", help="key, value or header:NAME, which must be unique")
     audit.add_argument("--order-by", metavar="WHAT", help="timestamp or header:NAME, which must not fall within a key")
     audit.add_argument("--checkpoint", metavar="FOLDER", help="folder to resume from the last audit without violations")
+    audit.add_argument(
+        "--accept-recoveries",
+        action="store_true",
+        help="report records lost in a recovery of a partition, but do not count them as violations",
+    )
 
     mirror = _job(jobs, "mirror", "copy topics to another cluster, each record once")
     mirror.add_argument("--from", required=True, dest="source", metavar=SERVERS, help="brokers to read from")

@@ -78,6 +78,11 @@ def test_metadata_and_partitions_are_revived_from_the_last_broker(tmp_path: Path
         listed = raftmq(cluster, "cluster", "recover")
         assert listed.returncode == 0
         assert f"records from offset {RECORDS} on may be missing".encode() in listed.stdout
+        cluster.stop(3)
+        told = doctor(directory)
+        assert told.returncode == 0
+        assert b"partition orders/0 was recovered from its replica on broker 3" in told.stdout
+        assert f"records from offset {RECORDS} on that were acknowledged before may be missing".encode() in told.stdout
 
 
 @pytest.mark.long

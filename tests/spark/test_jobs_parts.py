@@ -9,11 +9,12 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from raftmq.client.admin.recovery import PartitionRecovery
 from raftmq.errors import BootstrapError, DeliveryTimeoutError, TopicKindMismatchError
 from raftmq.spark.errors import InvalidOptionError, RecordsLostError
 from raftmq.spark.jobs import main
 from raftmq.spark.jobs.archive import groups
-from raftmq.spark.jobs.audit import _offset_violations
+from raftmq.spark.jobs.audit import Findings, _check_recoveries, _offset_violations
 from raftmq.spark.jobs.main import parser
 from raftmq.spark.jobs.manifest import Entry, current, is_part
 from raftmq.spark.jobs.mirror import MirrorSettings, prepare_target
@@ -209,3 +210,36 @@ def test_jobs_refuse_queue_topics_before_they_create_anything():
             prepare_target(MirrorSettings(servers, servers, ["q"], "copy-", {}, "unused", None))
         assert brokers.call(lambda cluster: set(cluster.topics)) == {"q"}
     assert explain(raised.value)[0] == EXIT_USAGE
+
+
+def recovery(end: int, known_end: int, partition: int = 0) -> PartitionRecovery:
+    return PartitionRecovery("t", partition, 2, end, known_end, (1, 3), 1000, 20)
+
+
+@pytest.mark.parametrize(
+    ("found", "start", "lost"),
+    [
+        (recovery(5, 5), -2, 0),
+        (recovery(5, 9), -2, 4),
+        (recovery(5, 5), 4, 0),
+        (recovery(5, 5), 12, 7),
+        (recovery(5, 9), 7, 4),
+    ],
+    ids=["no loss is known", "a replica had more", "read less than was kept", "read what is gone", "both"],
+)
+def test_an_audit_counts_the_records_that_a_recovery_has_lost(
+    capsys: pytest.CaptureFixture[str], found: PartitionRecovery, start: int, lost: int
+) -> None:
+    findings, starts = Findings(), {"t": {"0": start}}
+    _check_recoveries([found], starts, findings, is_accepted=False)
+    said = json.loads(capsys.readouterr().out)
+    assert (said["event"], said["kept_end_offset"], said["lost_records"]) == ("recovered", 5, lost)
+    assert findings.violations == ({"lost_records": lost} if lost else {})
+    assert starts == {"t": {"0": min(start, 5)}}, "the audit begins where the kept records end"
+
+
+def test_an_accepted_recovery_is_reported_and_no_violation(capsys: pytest.CaptureFixture[str]) -> None:
+    findings = Findings()
+    _check_recoveries([recovery(5, 9)], {}, findings, is_accepted=True)
+    assert json.loads(capsys.readouterr().out)["lost_records"] == 4
+    assert findings.violations == {}
