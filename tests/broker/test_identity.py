@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import shutil
 from collections.abc import Callable
 
 import pytest
@@ -10,12 +12,14 @@ from raftmq import Admin, Consumer, Producer, TopicPartition
 from raftmq.broker.base.readiness import Reason
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.node import Node
+from raftmq.errors import BrokerInUseError, InvalidArgumentError
 from raftmq.proto import queue_pb2 as pb
 
 from tests.support.broker.whole_nodes import WAIT_SECONDS, Nodes, three_voters, until
 
 MOVED = {"listen": "127.0.0.1:0", "peer_listen": "127.0.0.1:0", "http_listen": "127.0.0.1:0"}
 """Any other addresses."""
+LOCKS = shutil.ignore_patterns("lock", "*-owner", "*-lock")
 NAMES = ("one", "two", "three")
 RECORDS = 5
 
@@ -50,6 +54,31 @@ async def check_records(node: Node) -> None:
                 for records in (await consumer.getmany(timeout_ms=500)).values():
                     got += [record.value for record in records]
     assert got == [b"%d" % number for number in range(RECORDS)]
+
+
+def brokers_of(node: Node) -> list[int]:
+    """Return the brokers of the only partition."""
+    machine = node.view.metadata.state_machine
+    (topic,) = machine.topics()
+    partition = machine.partition(topic.group_ids[0])
+    assert partition is not None
+    return [replica.node_id for replica in partition.replicas]
+
+
+async def restore_older_copy(nodes: Nodes, name: str, node: Node) -> None:
+    """Stop a node, and put a copy of its directory from one boot ago in place, which all others have met."""
+    directory, backup = nodes.directory / name, nodes.directory / "backup"
+    await nodes.stop(node)
+    shutil.copytree(directory, backup, ignore=LOCKS)
+    later = await nodes.serve(name, stable_seconds=0.3)
+    await until(later)
+    others = [one for one in nodes.running() if one is not later]
+    await holds(
+        lambda: all(one.registry.known_boots()[later.registry.uuid][0] == later.registry.boot for one in others)
+    )
+    await nodes.stop(later)
+    shutil.rmtree(directory)
+    backup.rename(directory)
 
 
 def words(node: Node) -> str:
@@ -121,6 +150,147 @@ async def test_brokers_that_all_moved_say_whom_they_miss_and_meet_at_a_named_add
         lambda: [node.peer_address for node in machine.nodes()] == [node.addresses.peer for node in (one, *others)]
     )
     await check_records(one)
+
+
+@pytest.mark.long
+async def test_another_host_label_has_replicas_moved_apart(nodes: Nodes) -> None:
+    settings: dict[str, object] = {"stable_seconds": 0.3}
+    one = await nodes.serve("one", bootstrap=True, host="a", **settings)
+    join = (one.addresses.peer,)
+    two = await nodes.serve("two", join=join, host="b", **settings)
+    three = await nodes.serve("three", join=join, host="c", **settings)
+    await three_voters(one)
+    await write(one, 2)
+    machine = one.view.metadata.state_machine
+    first, second = brokers_of(one)
+    by_id = {int(node.view.node_id): (name, node) for name, node in zip(NAMES, (one, two, three), strict=True)}
+    name, moving = by_id[second if by_id[second][0] != "one" else first]
+    other = first if int(moving.view.node_id) == second else second
+    label = machine.node(other).host
+    await nodes.stop(moving)
+    await until(await nodes.serve(name, host=label, **settings))
+    await holds(lambda: len({machine.node(broker_id).host for broker_id in brokers_of(one)}) == 2)
+    await holds(lambda: not machine.unsettled_partitions())
+    await check_records(one)
+
+
+@pytest.mark.long
+async def test_a_wiped_broker_at_another_address_is_a_new_one_beside_the_dead_one(nodes: Nodes) -> None:
+    one, _, three = await cluster_of_three(nodes)
+    await write(one, 3)
+    await nodes.stop(three)
+    added = await nodes.serve("empty", join=(one.addresses.peer,), stable_seconds=0.3)
+    assert added.view.node_id == 4
+    assert [node.node_id for node in one.view.metadata.state_machine.nodes()] == [1, 2, 3, 4]
+    async with Admin(bootstrap_servers=one.addresses.client) as admin:
+        await admin.remove_broker(3, force=True)
+    await holds(lambda: brokers_of(one) == [1, 2, 4] and not one.view.metadata.state_machine.unsettled_partitions())
+    await check_records(added)
+
+
+@pytest.mark.long
+async def test_a_broker_that_is_wiped_while_it_is_drained_goes_on_to_be_drained(nodes: Nodes) -> None:
+    one, _, three = await cluster_of_three(nodes)
+    await write(one, 2)
+    async with Admin(bootstrap_servers=one.addresses.client) as admin:
+        await nodes.stop(three)
+        await admin.drain_broker(3)
+        shutil.rmtree(nodes.directory / "three")
+        three = await nodes.serve("three", join=(one.addresses.peer,), broker_id=3, stable_seconds=0.3)
+        machine = one.view.metadata.state_machine
+        assert machine.node(3).state == "draining"
+        await holds(
+            lambda: (
+                not machine.replica_count_of_node(3)
+                and machine.node(3).metadata_replica_id not in machine.metadata_voters
+            )
+        )
+        await check_records(one)
+        await admin.remove_broker(3)
+
+
+@pytest.mark.long
+async def test_a_broker_that_is_wiped_while_a_replica_moves_to_it_gets_it_again(nodes: Nodes) -> None:
+    """With two replicas it would wait until the move is given up, because metadata does not know which of the two brokers votes."""
+    running = await cluster_of_three(nodes)
+    running.append(await nodes.serve("four", join=(running[0].addresses.peer,), stable_seconds=0.3))
+    await write(running[0], 3)
+    (target,) = (node for node in running if node.view.node_id not in brokers_of(running[0]))
+    others = [node for node in running if node is not target]
+    free, name = int(target.view.node_id), target.config.data_dir.name
+    wanted = [*brokers_of(running[0])[:2], free]
+    for node in running:
+        node.grpc.nodes.admitted_at.clear()
+    async with Admin(bootstrap_servers=others[0].addresses.client) as admin:
+        await admin.move_partition("flights", 0, wanted)
+        await nodes.stop(target)
+        shutil.rmtree(nodes.directory / name)
+        join = tuple(node.addresses.peer for node in others)
+        back = await nodes.serve(name, join=join, broker_id=free, stable_seconds=0.3)
+    machine = others[0].view.metadata.state_machine
+    await holds(lambda: set(brokers_of(others[0])) == set(wanted) and not machine.unsettled_partitions())
+    await until(back)
+    await check_records(others[0])
+
+
+@pytest.mark.long
+async def test_orders_for_a_broker_with_a_refused_directory_are_refused_or_done_without_it(nodes: Nodes) -> None:
+    one, two, three = await cluster_of_three(nodes)
+    four = await nodes.serve("four", join=(one.addresses.peer,), stable_seconds=0.3)
+    await write(one, 3)
+    (free,) = {1, 2, 3, 4} - set(brokers_of(one))
+    by_id = {
+        int(node.view.node_id): (name, node)
+        for name, node in zip((*NAMES, "four"), (one, two, three, four), strict=True)
+    }
+    stale_id = next(broker_id for broker_id in brokers_of(one) if broker_id != 1)
+    name, node = by_id[stale_id]
+    await restore_older_copy(nodes, name, node)
+    stale = nodes.begin(name, stable_seconds=0.3)
+    (reason,) = await until(stale, Reason.STALE_DIRECTORY)
+    assert "--broker-id" in reason.message
+    rest = [broker_id for broker_id in brokers_of(one) if broker_id != stale_id]
+    async with Admin(bootstrap_servers=one.addresses.client) as admin:
+        with pytest.raises(InvalidArgumentError, match=f"broker {stale_id} is unreachable: start it first"):
+            await admin.transfer_leader("flights", 0, stale_id)
+        assert (await admin.rebalance(dry_run=True)).replica_move_count == 0
+        with pytest.raises(BrokerInUseError, match="drain it first"):
+            await admin.remove_broker(stale_id)
+        await admin.drain_broker(stale_id)
+        await holds(lambda: set(brokers_of(one)) == {*rest, free})
+        await holds(lambda: not one.view.metadata.state_machine.replica_count_of_node(stale_id))
+        with pytest.raises(InvalidArgumentError, match="is being drained"):
+            await admin.move_partition("flights", 0, [*rest, stale_id])
+        await check_records(one)
+
+
+@pytest.mark.long
+async def test_copies_of_all_brokers_elsewhere_are_kept_out_while_the_originals_run(nodes: Nodes) -> None:
+    """A copy of the whole cluster, made for a test system, knows the addresses of the originals."""
+    running = await cluster_of_three(nodes)
+    await write(running[0], 3)
+    for name in NAMES:
+        shutil.copytree(nodes.directory / name, nodes.directory / f"copy-{name}", ignore=LOCKS)
+    copies = [nodes.begin(f"copy-{name}", **MOVED) for name in NAMES]
+    said = re.compile("is still connected as boot|of the same data directory|stale data directory")
+    await holds(lambda: all(said.search(words(copied)) for copied in copies))
+    for node in running:
+        await until(node)
+    await check_records(running[0])
+    assert not any(copied.partitions for copied in copies)
+
+
+@pytest.mark.long
+async def test_a_copy_of_a_lone_broker_that_is_told_the_original_is_refused(nodes: Nodes) -> None:
+    one = await nodes.serve("one", bootstrap=True)
+    shutil.copytree(nodes.directory / "one", nodes.directory / "copy", ignore=LOCKS)
+    copied = nodes.begin("copy", join=(one.addresses.peer,), **MOVED)
+    (reason,) = await until(copied, Reason.STALE_DIRECTORY)
+    assert "this broker runs as boot 1 of the same data directory" in reason.message
+    await until(one)
+    second = nodes.begin("empty", join=(one.addresses.peer,), broker_id=1)
+    refused = await nodes.failure(second)
+    assert "broker 1 is running at" in str(refused)
 
 
 async def test_the_number_of_a_broker_that_was_just_admitted_is_not_given_again(nodes: Nodes) -> None:

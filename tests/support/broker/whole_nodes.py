@@ -73,6 +73,10 @@ class Nodes:
             self._addresses[node.config.data_dir] = listened
         await node.stop()
 
+    def running(self) -> list[Node]:
+        """Return the nodes that were started and not stopped."""
+        return list(self._running)
+
     async def stop_all(self) -> None:
         for node in list(self._running):
             await self.stop(node)
