@@ -12,7 +12,7 @@ from raftmq import Admin, Consumer, Producer, TopicPartition
 from raftmq.broker.base.readiness import Reason
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.node import Node
-from raftmq.errors import BrokerInUseError, InvalidArgumentError
+from raftmq.errors import BrokerInUseError, InvalidArgumentError, WrongClusterError
 from raftmq.proto import queue_pb2 as pb
 
 from tests.support.broker.whole_nodes import WAIT_SECONDS, Nodes, three_voters, until
@@ -312,3 +312,22 @@ async def test_the_number_of_a_broker_whose_connection_broke_is_not_given_away(n
     second = nodes.begin("three", join=(one.addresses.peer,), broker_id=7)
     await holds(lambda: "was connected" in words(second))
     assert one.view.metadata.state_machine.node(7).uuid == first.registry.uuid
+
+
+async def test_a_lone_broker_without_its_disk_forms_another_cluster_that_running_clients_refuse(nodes: Nodes) -> None:
+    one = await nodes.serve("one", bootstrap=True)
+    await write(one, 1)
+    async with Producer(bootstrap_servers=one.addresses.client, delivery_timeout_ms=3000) as producer:
+        await (await producer.send("flights", b"before", partition=0))
+        await nodes.stop(one)
+        shutil.rmtree(nodes.directory / "one")
+        empty = nodes.begin("one")
+        refused = await nodes.failure(empty)
+        await nodes.stop(empty)
+        assert "belongs to no cluster: start with --bootstrap" in str(refused)
+        other = await nodes.serve("one", bootstrap=True)
+        assert other.view.cluster_id != one.view.cluster_id
+        await write(other, 1)
+        with pytest.raises(WrongClusterError):
+            await (await producer.send("flights", b"after", partition=0))
+    await check_records(other)

@@ -65,6 +65,10 @@ ROWS = {
         "test_bootstrapping_is_refused_when_a_known_broker_is_in_a_cluster",
     ),
     "Empty directory, `--bootstrap` alone": (_BOOTSTRAP, "test_two_clusters_at_each_others_addresses_are_reported"),
+    "Empty directory of a lone broker": (
+        _IDENTITY,
+        "test_a_lone_broker_without_its_disk_forms_another_cluster_that_running_clients_refuse",
+    ),
     "The directory of a removed broker": (_READINESS, "test_a_node_whose_disk_was_replaced_is_refused_permanently"),
     "The directory of another cluster": (
         _START,
