@@ -29,7 +29,13 @@ from raftmq.broker.cluster.membership_plan import (
     partition_target,
     plan_change,
 )
-from raftmq.broker.cluster.replacement_plan import WantedPartition, moved_replicas, plan_replacements, wanted_partition
+from raftmq.broker.cluster.replacement_plan import (
+    WantedPartition,
+    further_replicas,
+    moved_replicas,
+    plan_replacements,
+    wanted_partition,
+)
 from raftmq.broker.cluster.stuck_moves import StuckMoves, reason_of
 from raftmq.broker.replica.replica import Replica
 from raftmq.fsm.metadata import Metadata
@@ -269,7 +275,7 @@ class Reconciler:
         target = partition_target(partition)
         # known before the learners are, so that not one byte of a repair waits
         moving = moved_replicas(partition)
-        replica.core.urgent_learners = target.voters - moving
+        replica.core.urgent_learners = target.voters - moving - further_replicas(metadata, partition)
         for key in self._stuck_moves.observe(replica, moving):
             node_id = replica.node_of(key.replica_id)
             is_connected = self._host.is_connected(node_id)

@@ -39,16 +39,29 @@ def wanted_partition(metadata: Metadata, partition: PartitionView) -> WantedPart
 
 
 def moved_replicas(partition: PartitionView) -> frozenset[ReplicaId]:
-    """Return the replicas that are new because the partition moves: each takes the seat of a replica that still votes until then.
-
-    Every other new replica is in repair: it replaces a lost one, or the partition has fewer than its topic wants.
-    """
+    """Return the replicas that are new because the partition moves: each takes the seat of a replica that still votes until then."""
     leaving = {gone.seat for gone in partition.retiring if not gone.is_lost}
     lost = {gone.seat for gone in partition.retiring if gone.is_lost}
     return frozenset(
         ReplicaId(replica.replica_id)
         for replica in partition.replicas
         if replica.seat in leaving - lost and not replica.is_newcomer
+    )
+
+
+def further_replicas(metadata: Metadata, partition: PartitionView) -> frozenset[ReplicaId]:
+    """Return the replicas that are new because the topic wants more of them than before.
+
+    Every new replica that neither moves nor is a further one is in repair. So are all of a partition that was revived from one replica: it
+    has lost the others.
+    """
+    if metadata.recovery(partition.group_id) is not None:
+        return frozenset()
+    lost = {gone.seat for gone in partition.retiring if gone.is_lost}
+    return frozenset(
+        ReplicaId(replica.replica_id)
+        for replica in partition.replicas
+        if replica.is_newcomer and replica.seat not in lost
     )
 
 

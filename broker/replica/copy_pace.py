@@ -1,8 +1,7 @@
-"""Bound the bytes per second that this node sends to the new replicas of planned moves.
+"""Bound the bytes per second that this node sends to the new replicas of planned moves and of raised replication factors.
 
 The rate is a setting of the cluster, and each node applies it to the bytes that it sends itself, as the leader of the groups that move. It never
-concerns voters, metadata, or a replica in repair: one that replaces a lost replica, or that its partition needs to have as many replicas as its
-topic wants.
+concerns voters, metadata, or a replica in repair, which replaces a lost one.
 
 The budget grows with time, up to a short burst. A sender may overdraw it by one message, and the next one waits until the debt is paid. Waiting
 senders take turns in the order of their arrival, so no copy starves another.

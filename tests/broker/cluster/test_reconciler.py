@@ -53,6 +53,9 @@ class Desired:
     def topic(self, topic_id):
         return SimpleNamespace(replication_factor=self.replication_factor)
 
+    def recovery(self, group_id):
+        return None
+
     def replica_node(self, group_id, replica_id):
         return replica_id if any(r.replica_id == replica_id for r in self.partition_view.replicas) else None
 

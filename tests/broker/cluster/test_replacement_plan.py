@@ -1,7 +1,10 @@
 """Replacement plans choose partitions and nodes, a bounded number at a time: pure functions, and a model that follows the plans."""
 
+from types import SimpleNamespace
+
+import msgspec
 import pytest
-from raftmq.broker.cluster.replacement_plan import WantedPartition, plan_replacements
+from raftmq.broker.cluster.replacement_plan import WantedPartition, further_replicas, plan_replacements
 from raftmq.fsm.metadata_views import NodeView, PartitionView, ReplicaView
 
 
@@ -144,3 +147,19 @@ def test_following_the_plans_makes_everything_whole_a_few_at_a_time():
 
 def nodes_of(partition):
     return tuple(replica.node_id for replica in partition.view.replicas)
+
+
+def test_further_replicas_are_those_of_a_raised_factor_and_no_repair():
+    grown = PartitionView(1, 0, 1, (), (ReplicaView(1, 1), ReplicaView(2, 2, is_newcomer=True)), (), revision=1)
+    rebuilt = PartitionView(
+        1, 0, 1, (), (ReplicaView(1, 1), ReplicaView(5, 2, inherited_seat=3, is_newcomer=True)),
+        (ReplicaView(3, 3, is_lost=True, is_newcomer=True),), revision=1,
+    )  # fmt: skip
+    moved = PartitionView(1, 0, 1, (), (ReplicaView(4, 2, inherited_seat=1),), (ReplicaView(1, 1),), revision=1)
+    recovered = {9: object()}
+
+    def further(partition):
+        return further_replicas(SimpleNamespace(recovery=recovered.get), partition)
+
+    assert [further(one) for one in (grown, rebuilt, moved)] == [{2}, set(), set()]
+    assert further(msgspec.structs.replace(grown, group_id=9)) == set(), "it has lost its other replicas"

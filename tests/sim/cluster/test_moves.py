@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 from raftmq.broker.cluster import balance_plan, layout
-from raftmq.fsm.metadata_commands import ReplaceReplica, SetBalancing, SetNodeState, SetReplicas
+from raftmq.fsm.metadata_commands import (
+    ReplaceReplica,
+    SetBalancing,
+    SetNodeState,
+    SetReplicas,
+    SetReplicationFactor,
+)
 from raftmq.fsm.metadata_views import GivenUpMove
 from raftmq.types import GroupId
 
@@ -42,6 +48,16 @@ def test_a_copy_takes_the_time_that_its_rate_needs() -> None:
         began_at = move(cluster, group_id, 1, 3)
         cluster.until(lambda: is_settled(cluster, group_id))
         assert cluster.now - began_at == pytest.approx(COPY_SECONDS, rel=0.2)
+
+
+def test_the_copies_for_a_raised_replication_factor_take_the_time_that_the_rate_needs() -> None:
+    with CalmCluster(3) as cluster:
+        group_id = filled(cluster)
+        cluster.change(SetBalancing(auto_balance=False, bytes_per_second=RATE))
+        began_at = cluster.now
+        cluster.change(SetReplicationFactor(cluster.partition(group_id).topic_id, 3))
+        cluster.until(lambda: len(cluster.partition(group_id).replicas) == 3 and is_settled(cluster, group_id))
+        assert cluster.now - began_at > 0.8 * COPY_SECONDS
 
 
 def test_another_rate_holds_for_a_running_copy() -> None:
