@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Final
 
@@ -13,6 +13,9 @@ from raftmq.storage.errors import RegistryError
 from raftmq.storage.meta_pages import Rows
 
 FORMAT_VERSION = 1
+"""The format of a new file. A file keeps its format. A change that older programs would misread needs a new one."""
+FORMATS = (FORMAT_VERSION,)
+"""The formats that this version reads."""
 NODE_KEY: Final = b"node"
 """The key of the node's own row."""
 
@@ -84,18 +87,21 @@ def encode_node(node: NodeRow) -> bytes:
 
 
 def decode_node(body: bytes) -> NodeRow:
-    """Decode the row of the node. Raises `RegistryError` for another format."""
-    fields = json.loads(body)
-    if fields["format_version"] != FORMAT_VERSION:
+    """Decode the row of the node. A field that a later version added to the same format is ignored.
+
+    Raises:
+        RegistryError: It has a format that this version does not read.
+    """
+    row = json.loads(body)
+    if row["format_version"] not in FORMATS:
         raise RegistryError(
-            f"the registry has format {fields['format_version']}, but this version reads format {FORMAT_VERSION}"
+            f"the registry has format {row['format_version']}, but this version reads format {' and '.join(map(str, FORMATS))}: "
+            "start the broker with the version of RaftMQ that wrote it, or a newer one"
         )
-    fields["peers"] = tuple((int(node_id), str(address)) for node_id, address in fields["peers"])
-    fields["seeds"] = tuple(str(address) for address in fields.get("seeds", ()))
-    fields["known_boots"] = tuple(
-        (str(uuid), int(boot), str(mark)) for uuid, boot, mark in fields.get("known_boots", ())
-    )
-    return NodeRow(**fields)
+    row["peers"] = tuple((int(node_id), str(address)) for node_id, address in row["peers"])
+    row["seeds"] = tuple(str(address) for address in row.get("seeds", ()))
+    row["known_boots"] = tuple((str(uuid), int(boot), str(mark)) for uuid, boot, mark in row.get("known_boots", ()))
+    return NodeRow(**{field.name: row[field.name] for field in fields(NodeRow) if field.name in row})
 
 
 def transaction_id_in(rows: Rows) -> int | None:
@@ -103,8 +109,8 @@ def transaction_id_in(rows: Rows) -> int | None:
     row = rows.get(NODE_KEY)
     if row is None or not is_intact(NODE_KEY, row):
         raise CodecError(f"row {NODE_KEY!r} is missing or does not match its checksum")
-    fields = json.loads(row[:-CHECKSUM_BYTES])
-    return int(fields["transaction_id"]) if fields["format_version"] == FORMAT_VERSION else None
+    node = json.loads(row[:-CHECKSUM_BYTES])
+    return int(node["transaction_id"]) if node["format_version"] in FORMATS else None
 
 
 def encode_row(row: ReplicaRow) -> bytes:
@@ -113,6 +119,6 @@ def encode_row(row: ReplicaRow) -> bytes:
 
 
 def decode_row(body: bytes) -> ReplicaRow:
-    """Decode a replica's row."""
-    state, reason, open_in_boot, abnormal_exits = json.loads(body)
+    """Decode a replica's row. Fields that a later version added to the same format are ignored."""
+    state, reason, open_in_boot, abnormal_exits, *_ = json.loads(body)
     return ReplicaRow(ReplicaState(state), reason, open_in_boot, abnormal_exits)

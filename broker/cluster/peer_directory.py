@@ -15,7 +15,7 @@ from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.cluster.metadata_replica import MetadataReplica
 from raftmq.broker.cluster.other_clusters import OtherClusters
 from raftmq.broker.cluster.peer_boots import PeerBoots, lineage_of
-from raftmq.broker.peers.codec import WIRE_VERSION
+from raftmq.broker.peers.codec import WIRE_VERSION, WIRE_VERSION_MIN
 from raftmq.broker.peers.link import NOT_FORMED_REASON
 from raftmq.broker.peers.protocol import OTHER_CLUSTER, STALE_DIRECTORY, Channel, Hello
 from raftmq.broker.peers.transport import PeerTransport
@@ -141,7 +141,16 @@ class PeerDirectory:
         """Return this node's description of itself for a peer."""
         mine, address = self._registry, self.own_addresses.peer
         return Hello(
-            WIRE_VERSION, mine.cluster_id, mine.node_id, mine.uuid, target, channel, mine.boot, address, mine.boot_marks
+            WIRE_VERSION_MIN,
+            mine.cluster_id,
+            mine.node_id,
+            mine.uuid,
+            target,
+            channel,
+            mine.boot,
+            address,
+            mine.boot_marks,
+            WIRE_VERSION,
         )
 
     def refusal_of_directory(self, uuid: str, lineage: Lineage) -> RequestError | None:

@@ -35,7 +35,10 @@ from raftmq.types import GroupId, LogIndex, Offset, ReplicaId, Term
 Buffer = bytes | bytearray | memoryview
 Parts = list[Buffer]
 
+WIRE_VERSION_MIN = 1
+"""The oldest version of this protocol that is spoken. A peer that speaks none from this one to `WIRE_VERSION` is refused."""
 WIRE_VERSION = 1
+"""The newest version. A connection uses the highest version that both sides speak (`protocol.common_wire_version`)."""
 
 NUMBER_MAX = (1 << 56) - 1
 """The largest id, term, index or offset. No cluster reaches it, and the number after a claimed term still fits into its 64 bits.
@@ -68,6 +71,10 @@ class FrameType(IntEnum):
 
 FRAME_TYPES = {int(one): one for one in FrameType}
 """Frame types by number: a lookup takes a fifth of the time of a call of the enumeration."""
+
+LATER_FRAMES: dict[int, int] = {}
+"""The wire version that introduced each frame type, by number, for those later than `WIRE_VERSION_MIN`. A connection of an earlier version
+neither sends nor accepts them."""
 
 
 class FrameError(Exception):

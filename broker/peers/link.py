@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 import structlog
 from raftmq.broker.base.supervisor import Work
-from raftmq.broker.peers.codec import FrameError, Parts
+from raftmq.broker.peers.codec import LATER_FRAMES, FrameError, FrameType, Parts
 from raftmq.broker.peers.outbound import Outbound, OutboundOwner, connect
 from raftmq.broker.peers.protocol import (
     STALE_DIRECTORY,
@@ -86,6 +86,10 @@ class Link:
         if protocol is None or protocol.requests is None:
             raise unreachable(f"broker {self.node_id}")
         return await protocol.requests.ask(method, principal, body, deadline)
+
+    def carries(self, frame_type: FrameType) -> bool:
+        """Return whether the connection is open and its wire version has this type of frame."""
+        return self.protocol is not None and (not LATER_FRAMES or self.protocol.carries(frame_type))
 
     def send(self, parts: Parts) -> bool:
         """Queue a frame. Return False if it was dropped."""

@@ -15,6 +15,7 @@ import structlog
 from raftmq.broker.base.limits import Limits, Timing
 from raftmq.broker.peers.codec import FrameError, FrameType, Parts, frame
 from raftmq.broker.peers.protocol import (
+    NO_COMMON_VERSION,
     OTHER_CLUSTER,
     STALE_DIRECTORY,
     Channel,
@@ -23,6 +24,8 @@ from raftmq.broker.peers.protocol import (
     Hello,
     OtherClusterError,
     StaleDirectoryError,
+    WireVersionError,
+    common_wire_version,
     decode_hello,
 )
 from raftmq.broker.peers.requests import OutstandingRequests, response_frame_bytes_max
@@ -104,6 +107,8 @@ class Outbound(FrameProtocol):
                 kind = StaleDirectoryError
             elif reason.startswith(OTHER_CLUSTER):
                 kind = OtherClusterError
+            elif reason.startswith(NO_COMMON_VERSION):
+                kind = WireVersionError
             self.welcomed.set_exception(kind(f"the peer refused the connection: {reason}"))
         else:
             self.welcomed.set_exception(FrameError("the peer refused the connection: no WELCOME"))
@@ -164,7 +169,8 @@ async def connect(owner: OutboundOwner, address: str, peer: str, hello: Hello) -
     Raises:
         OSError: No connection, or it was closed during the handshake.
         ValueError: A malformed address.
-        FrameError: The other node refuses the connection. `ForeignProtocolError` if it speaks another protocol.
+        FrameError: The other node refuses the connection. `ForeignProtocolError` if it speaks another protocol, `WireVersionError` if it
+            speaks none of this node's versions.
     """
     host, _, port = address.rpartition(":")
     channel = Channel(hello.channel)
@@ -173,7 +179,9 @@ async def connect(owner: OutboundOwner, address: str, peer: str, hello: Hello) -
         tune(transport.get_extra_info("socket"), owner.timing.unacked_data_timeout_seconds)
         transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
         transport.writelines(frame(FrameType.HELLO, [msgspec.msgpack.encode(hello)]))
-        return protocol, await protocol.welcomed
+        welcome = await protocol.welcomed
+        protocol.wire_version = common_wire_version(hello, welcome)
+        return protocol, welcome
     except BaseException:
         transport.abort()
         raise

@@ -13,7 +13,15 @@ from typing import Final, Protocol, cast
 import msgspec
 from crc32c import crc32c
 from raftmq.broker.base.supervisor import Work
-from raftmq.broker.peers.codec import FRAME_HEADER, FRAME_TYPES, FrameError, FrameType, Parts
+from raftmq.broker.peers.codec import (
+    FRAME_HEADER,
+    FRAME_TYPES,
+    LATER_FRAMES,
+    WIRE_VERSION_MIN,
+    FrameError,
+    FrameType,
+    Parts,
+)
 from raftmq.fsm.node_lineage import Lineage
 from raftmq.types import NodeId
 
@@ -37,6 +45,7 @@ class Hello(msgspec.Struct, frozen=True):
     """The first frame of a connection, and (as WELCOME) the answer to it."""
 
     wire_version: int
+    """The oldest wire version that the sender speaks. Programs without ranges speak only this one, and refuse any other number."""
     cluster_id: str
     node_id: int
     uuid: str
@@ -48,15 +57,26 @@ class Hello(msgspec.Struct, frozen=True):
     """The address where the sender accepts connections of peers (``host:port``), or empty if it does not state one."""
     marks: bytes = b""
     """Marks of the latest boots of the sender's data directory, that of `boot` last (`fsm/node_lineage.py`)."""
+    wire_version_max: int = 0
+    """The newest wire version that the sender speaks. 0: only `wire_version`."""
 
     @property
     def lineage(self) -> Lineage:
         """Return the lineage of the sender's data directory, as the sender claims it."""
         return Lineage(self.boot, self.marks)
 
+    @property
+    def wire_versions(self) -> tuple[int, int]:
+        """Return the oldest and the newest wire version that the sender speaks."""
+        return self.wire_version, max(self.wire_version, self.wire_version_max)
+
 
 STALE_DIRECTORY: Final = "stale data directory"
 """The beginning of a permanent refusal: the sender's directory is an older copy, or is used twice."""
+
+
+NO_COMMON_VERSION: Final = "no common wire version"
+"""The beginning of a refusal because no wire version is spoken by both sides."""
 
 
 OTHER_CLUSTER: Final = "this broker belongs to cluster"
@@ -69,6 +89,10 @@ class OtherClusterError(FrameError):
 
 class ForeignProtocolError(FrameError):
     """Raised when the other side of a new connection does not speak this protocol, such as the port for clients."""
+
+
+class WireVersionError(FrameError):
+    """Raised when no wire version is spoken by both sides."""
 
 
 class StaleDirectoryError(FrameError):
@@ -139,7 +163,7 @@ class Transport(Protocol):
         ...
 
     def send(self, node_id: NodeId, channel: Channel, frame_type: FrameType, body: Parts) -> bool:
-        """Queue a frame. Return False if it was dropped (no connection, outbox full)."""
+        """Queue a frame. Return False if it was dropped (no connection, outbox full, or a frame that the connection's wire version has not)."""
         ...
 
     def flush(self) -> None:
@@ -186,6 +210,8 @@ class FrameProtocol(asyncio.BufferedProtocol):
         """The size to which the buffer may grow without a frame that needs it."""
         self._filled = 0
         self._is_closed = False
+        self.wire_version = WIRE_VERSION_MIN
+        """The version of the connection: the oldest one until both sides have stated theirs."""
         self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -227,9 +253,15 @@ class FrameProtocol(asyncio.BufferedProtocol):
             frame_type = FRAME_TYPES.get(type_number)
             if frame_type is None:
                 raise FrameError(f"unknown frame type {type_number}")
+            if LATER_FRAMES and not self.carries(frame_type):
+                raise FrameError(f"{frame_type.name} is no frame of wire version {self.wire_version}")
             self.on_frame(frame_type, body)
             at = end
         self._keep_rest(at, needed)
+
+    def carries(self, frame_type: FrameType) -> bool:
+        """Return whether the connection's wire version has this type of frame."""
+        return LATER_FRAMES.get(frame_type, WIRE_VERSION_MIN) <= self.wire_version
 
     def _keep_rest(self, at: int, needed: int) -> None:
         """Move the incomplete frame to the front, into a larger buffer if the read filled this one."""
@@ -273,6 +305,27 @@ def _other_protocol(data: memoryview) -> str:
     if bytes(data[:4]) in (b"GET ", b"POST", b"HTTP"):
         return "HTTP: metrics and health are at the port of `http_listen`, 9402 by default"
     return ""
+
+
+def common_wire_version(mine: Hello, others: Hello) -> int:
+    """Return the highest wire version that both sides speak.
+
+    Raises:
+        WireVersionError: There is none. The text names both ranges, and is sent to the other side.
+    """
+    version = min(mine.wire_versions[1], others.wire_versions[1])
+    if version < max(mine.wire_versions[0], others.wire_versions[0]):
+        raise WireVersionError(
+            f"{NO_COMMON_VERSION}: {_speaker(mine)}, and {_speaker(others)}; upgrade the one with the lower numbers, "
+            "through a version between the two if one step is not enough"
+        )
+    return version
+
+
+def _speaker(hello: Hello) -> str:
+    oldest, newest = hello.wire_versions
+    who = f"broker {hello.node_id}" if hello.node_id else "a broker without an id"
+    return f"{who} speaks {oldest}" if oldest == newest else f"{who} speaks {oldest} to {newest}"
 
 
 def decode_hello(body: memoryview) -> Hello:

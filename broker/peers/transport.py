@@ -16,7 +16,7 @@ from raftmq.broker.base.addresses import split_address
 from raftmq.broker.base.limits import Limits, Timing
 from raftmq.broker.base.listening import listen
 from raftmq.broker.base.supervisor import Work
-from raftmq.broker.peers.codec import WIRE_VERSION, FrameError, FrameType, Parts, frame
+from raftmq.broker.peers.codec import FrameError, FrameType, Parts, frame
 from raftmq.broker.peers.link import Link
 from raftmq.broker.peers.protocol import (
     STALE_DIRECTORY,
@@ -24,6 +24,8 @@ from raftmq.broker.peers.protocol import (
     FrameProtocol,
     Hello,
     PeerHandler,
+    WireVersionError,
+    common_wire_version,
     decode_hello,
 )
 from raftmq.broker.peers.requests import InboundRequests, RequestServer, unreachable
@@ -88,6 +90,11 @@ class _Inbound(FrameProtocol):
             raise FrameError("a peer must wait for WELCOME before it sends anything else")
         self._is_greeted = True
         hello = decode_hello(body)
+        try:
+            self.wire_version = self._server.wire_version_with(hello)
+        except WireVersionError as error:
+            self._refuse(str(error))
+            return
         if hello.target_node_id == NO_NODE and hello.channel == Channel.REQUESTS:
             self._accept_visit(hello)
             return
@@ -141,10 +148,6 @@ class _Inbound(FrameProtocol):
         It still counts as unidentified, so it can be closed in favour of a newer one.
         """
         assert self.transport is not None
-        reason = _wire_refusal(hello)
-        if reason is not None:
-            self._refuse(reason)
-            return
         if self._timeout is not None:
             self._timeout.cancel()
         self._timeout = self._server.loop.call_later(self._server.timing.visit_seconds, self.close)
@@ -167,9 +170,6 @@ class _Inbound(FrameProtocol):
         transport.writelines(parts)
 
     def _refusal(self, hello: Hello) -> str | None:
-        reason = _wire_refusal(hello)
-        if reason is not None:
-            return reason
         if hello.channel not in tuple(Channel):
             return f"there is no channel {hello.channel}"
         if hello.address:
@@ -198,13 +198,6 @@ class _Inbound(FrameProtocol):
         self._server.release(self._reserved)
         self._reserved = 0
         self._server.dismiss(self)
-
-
-def _wire_refusal(hello: Hello) -> str | None:
-    """Return why a node's wire version is refused, or None if it is spoken here."""
-    if hello.wire_version == WIRE_VERSION:
-        return None
-    return f"wire version {hello.wire_version} is not supported, only {WIRE_VERSION}"
 
 
 class PeerTransport:
@@ -257,6 +250,10 @@ class PeerTransport:
     def own_hello(self, hello: Hello) -> bytes:
         """Return the body of the WELCOME to another node's HELLO."""
         return msgspec.msgpack.encode(self.handler.hello(NodeId(hello.node_id), Channel(hello.channel)))
+
+    def wire_version_with(self, hello: Hello) -> int:
+        """Return the wire version of a connection with the sender of a HELLO. Raises `WireVersionError` if there is none."""
+        return common_wire_version(self.handler.hello(NO_NODE, Channel.CONTROL), hello)
 
     async def listen(self, host: str, port: int) -> int:
         """Accept peers. Return the bound port."""
@@ -446,9 +443,9 @@ class PeerTransport:
         return said
 
     def send(self, node_id: NodeId, channel: Channel, frame_type: FrameType, body: Parts) -> bool:
-        """Queue a frame. Return False if it was dropped (no connection, outbox full)."""
+        """Queue a frame. Return False if it was dropped. See `Transport.send`."""
         link = self._links.get((node_id, channel))
-        return link is not None and link.send(frame(frame_type, body))
+        return link is not None and link.carries(frame_type) and link.send(frame(frame_type, body))
 
     def flush(self) -> None:
         """Write the frames that were queued since the last call."""

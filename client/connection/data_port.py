@@ -18,6 +18,7 @@ from raftmq.client.base.logs import log
 from raftmq.client.connection.data_connection import DataConnection, open_data_connection
 from raftmq.errors import (
     BrokenConnectionError,
+    ErrorCode,
     RaftMQError,
     RequestTimedOutError,
     UnreachableError,
@@ -113,6 +114,11 @@ class DataPort:
             self._use_grpc(NOT_OFFERED, is_usual=True)
             return None
         version = min(DATA_VERSION, answer.version or DATA_VERSION_MIN)
+        if version < DATA_VERSION_MIN:
+            self._use_grpc(
+                ErrorCode.UNSUPPORTED_VERSION.name, is_usual=True
+            )  # the broker is older than this client's frames
+            return None
         if version < METHOD_VERSIONS[method_number]:
             self._uncarried[method_number] = self._loop.time() + settings.DATA_RETRY_SECONDS
             return None

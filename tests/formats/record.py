@@ -20,12 +20,14 @@ from tests.formats.commands import MACHINES, Machine
 from tests.formats.directory import describe, fill
 from tests.formats.protocol import broken_promises, reserved_in
 from tests.formats.protocol import describe as describe_protocol
+from tests.formats.wire import frames, handshake
 from tests.support.formats import fields_of
 
 RECORDED = Path(__file__).parent / "recorded"
 COMMANDS = RECORDED / "commands.json"
 PROTOCOL = RECORDED / "protocol.json"
 PROTOCOLS = {"clients": queue_pb2.DESCRIPTOR, "peers": peer_pb2.DESCRIPTOR}
+WIRE = RECORDED / "wire.json"
 DIRECTORY = RECORDED / "directory.tar.xz"
 DESCRIPTION = RECORDED / "directory.json"
 
@@ -85,8 +87,17 @@ def add_protocols() -> None:
     PROTOCOL.write_text(json.dumps(recorded, indent=1) + "\n")
 
 
+def add_wire() -> None:
+    """Record the handshake and the frames between brokers."""
+    recorded = json.loads(WIRE.read_text()) if WIRE.exists() else {"handshakes": [], "frames": []}
+    for known, current in ((recorded["handshakes"], [handshake()]), (recorded["frames"], frames())):
+        known += [one for one in current if one not in known]
+    WIRE.write_text(json.dumps(recorded, indent=1) + "\n")
+
+
 if __name__ == "__main__":
     add_protocols()
+    add_wire()
     print(f"{add_commands()} commands recorded")
     if not DIRECTORY.exists():
         add_directory()

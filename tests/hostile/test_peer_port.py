@@ -72,7 +72,7 @@ async def test_a_stranger_is_refused_with_the_reason(victim):
         ({"cluster_id": "another"}, "belongs to cluster"),
         ({"cluster_id": "x" * 4000}, "belongs to cluster"),
         ({"target_node_id": 2}, "this is broker 1"),
-        ({"wire_version": WIRE_VERSION + 1}, "is not supported"),
+        ({"wire_version": WIRE_VERSION + 1}, "no common wire version"),
         ({"node_id": 1, "uuid": "somebody else's"}, "no other broker's id"),
         ({"channel": 4}, "no channel"),
         ({"channel": -1}, "no channel"),

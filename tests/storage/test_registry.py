@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -13,7 +14,16 @@ from raftmq.errors import InvariantError
 from raftmq.storage.errors import RegistryError
 from raftmq.storage.log_store import ReplicaKey
 from raftmq.storage.registry import Registry
-from raftmq.storage.registry_codec import ReplicaState
+from raftmq.storage.registry_codec import (
+    FORMAT_VERSION,
+    NodeRow,
+    ReplicaRow,
+    ReplicaState,
+    decode_node,
+    decode_row,
+    encode_node,
+    encode_row,
+)
 from raftmq.types import GroupId, NodeId, ReplicaId
 
 from tests.support.storage.log_builder import KEY, OTHER
@@ -242,3 +252,20 @@ def test_an_older_boot_than_the_recorded_one_is_ignored(path: Path) -> None:
         registry.remember_boot("u2", 6, b"666-")
         registry.remember_boot("u2", 5, b"555-", "u3")
         assert registry.known_boots() == {"u2": (6, b"666-")}
+
+
+def test_fields_that_a_later_version_added_to_the_same_format_are_ignored() -> None:
+    """A broker that is started with the earlier program again has them in its registry."""
+    node = NodeRow("c1", "u1", 4, 2)
+    later = json.loads(encode_node(node)) | {"added": [1, 2]}
+    assert decode_node(json.dumps(later).encode()) == node
+    row = ReplicaRow(ReplicaState.QUARANTINED, "damaged", 3, 1)
+    assert decode_row(json.dumps([*json.loads(encode_row(row)), "added"]).encode()) == row
+
+
+def test_a_registry_of_a_later_format_is_refused_in_a_sentence() -> None:
+    later = json.loads(encode_node(NodeRow())) | {"format_version": FORMAT_VERSION + 1}
+    with pytest.raises(
+        RegistryError, match="format 2, but this version reads format 1: start the broker with the version"
+    ):
+        decode_node(json.dumps(later).encode())

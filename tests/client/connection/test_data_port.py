@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 from raftmq import errors
 from raftmq.client.base import settings
+from raftmq.client.connection import data_port
 from raftmq.client.connection.transport import GrpcConnection
 from raftmq.client.consumer.consumer import Consumer
 from raftmq.client.producer.dispatcher import Dispatcher
@@ -109,6 +110,21 @@ async def test_without_a_data_connection_everything_goes_over_grpc(
     said = [record for record in caplog.records if "data_connection_unavailable" in record.getMessage()]
     assert [record.levelno for record in said] == [level]
     assert f"address={broker.address} error_code={reason} retry_seconds=60" in said[0].getMessage()
+
+
+async def test_a_client_of_later_frames_asks_an_older_broker_over_grpc(
+    cluster: FakeCluster, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It would say HELLO for the broker's frames, and then send its own."""
+    monkeypatch.setattr(data_port, "DATA_VERSION", broker.data_port.version + 2)
+    monkeypatch.setattr(data_port, "DATA_VERSION_MIN", broker.data_port.version + 1)
+    caplog.set_level(logging.INFO, "raftmq")
+    connection = GrpcConnection(broker.address)
+    await connection.call(POLL, POLL_REQUEST, 5)
+    assert not broker.data_port.open_connections
+    assert "Poll" in cluster.clusters_called
+    assert "error_code=UNSUPPORTED_VERSION" in caplog.text
+    await connection.close()
 
 
 async def test_a_data_connection_is_tried_again_after_a_while(

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 
 from raftmq.broker.base.limits import Limits, Timing
-from raftmq.broker.peers.codec import WIRE_VERSION
+from raftmq.broker.peers.codec import WIRE_VERSION, WIRE_VERSION_MIN
 from raftmq.broker.peers.protocol import Hello
 from raftmq.broker.peers.transport import PeerTransport
 
@@ -19,6 +19,7 @@ class Recorder:
         self.node_id = node_id
         self.cluster_id = cluster_id
         self.address = ""
+        self.wire_versions = (WIRE_VERSION_MIN, WIRE_VERSION)
         self.frames = asyncio.Queue()
         self.events = asyncio.Queue()
         self.lost_snapshots = asyncio.Queue()
@@ -30,8 +31,9 @@ class Recorder:
 
     def hello(self, target, channel):
         uuid = f"uuid-{self.node_id}"
+        oldest, newest = self.wire_versions
         return Hello(
-            WIRE_VERSION, self.cluster_id, self.node_id, uuid, target, channel, self.boot, self.address, self.marks
+            oldest, self.cluster_id, self.node_id, uuid, target, channel, self.boot, self.address, self.marks, newest
         )
 
     def contradiction(self, hello):
