@@ -211,6 +211,9 @@ class Node:
                 entering.result()
                 return
             await self._stopped.wait()
+        except UnsupportedDataError as error:  # a newer version wrote the metadata's file, or a row of its state
+            self._fall_silent(NotReady(Reason.UNSUPPORTED_FORMAT, str(error)))
+            await self._stopped.wait()
         except RequestError as error:
             if error.code == pb.STALE_DIRECTORY:
                 self.registry.refuse(str(error))

@@ -27,7 +27,7 @@ _FIRST_PRINTED: Final = " "
 _DELETE: Final = "\x7f"
 
 
-class ConsumerGroupRow(msgspec.Struct, frozen=True):
+class ConsumerGroupRow(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """The row of a consumer group."""
 
     epoch: int
@@ -42,7 +42,7 @@ class ConsumerGroupRow(msgspec.Struct, frozen=True):
     """Append time of the entry by which the last member left; 0 while there are members."""
 
 
-class GroupMemberRow(msgspec.Struct, frozen=True):
+class GroupMemberRow(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """The row of a member."""
 
     instance_id: str

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Final
 
 import msgspec
+from raftmq.fsm.row_decoders import row_decoder
 from raftmq.fsm.tables import DirtyRow, Row, encode_value, number_key
 
 STEP_MS_MAX: Final = 10 * 60 * 1000
@@ -22,14 +23,14 @@ twelve wrong clocks in a row expire no active producer. It is large enough that 
 time."""
 
 
-class ExpiryRow(msgspec.Struct, frozen=True, array_like=True):
+class ExpiryRow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The row of the clock."""
 
     append_time_ms: int
     now_ms: int
 
 
-_DECODER = msgspec.msgpack.Decoder(ExpiryRow)
+_decode_row = row_decoder(ExpiryRow)
 
 
 class ExpiryClock:
@@ -68,7 +69,7 @@ class ExpiryClock:
 
     def load(self, key: bytes, value: bytes) -> None:
         """Load the row. Raises if it does not decode."""
-        row = _DECODER.decode(value)
+        row = _decode_row(value)
         self.append_time_ms, self.now_ms = row.append_time_ms, row.now_ms
 
     def clear(self) -> None:

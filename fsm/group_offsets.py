@@ -34,7 +34,7 @@ COMMIT_METADATA_BYTES_MAX: Final = 4096
 OWNER_EPOCH_MAX: Final = (1 << 63) - 1
 
 
-class GroupOffset(msgspec.Struct, frozen=True, array_like=True):
+class GroupOffset(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The row of a consumer group."""
 
     member: str = ""

@@ -38,7 +38,7 @@ from raftmq.raft.entry import GENESIS, Entry, EntryKind
 from raftmq.types import LogIndex
 
 
-class LogScalars(msgspec.Struct, frozen=True):
+class LogScalars(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """The row that holds the partition's scalar values."""
 
     log_start_offset: int = 0

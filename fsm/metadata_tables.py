@@ -24,7 +24,7 @@ MOVES_MAX_DEFAULT: Final = 4
 """A few, because each move copies a partition over the network while clients use the same disks."""
 
 
-class ClusterRow(msgspec.Struct, frozen=True):
+class ClusterRow(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """The row of the cluster itself. Every change updates it."""
 
     cluster_id: str = ""
@@ -58,7 +58,7 @@ class ClusterRow(msgspec.Struct, frozen=True):
     """Bytes that each node may send to new replicas of planned moves; 0 is unlimited. Level 5."""
 
 
-class RetiredUuid(msgspec.Struct, frozen=True):
+class RetiredUuid(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A uuid that is refused permanently."""
 
     node_id: int

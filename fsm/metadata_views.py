@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 
-class NodeView(msgspec.Struct, frozen=True):
+class NodeView(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A registered node."""
 
     node_id: int
@@ -32,7 +32,7 @@ class NodeView(msgspec.Struct, frozen=True):
     """The random mark of that boot."""
 
 
-class ReplicaView(msgspec.Struct, frozen=True, array_like=True):
+class ReplicaView(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A replica of a partition and the node that holds it."""
 
     replica_id: int
@@ -52,7 +52,7 @@ class ReplicaView(msgspec.Struct, frozen=True, array_like=True):
         return self.inherited_seat or self.replica_id
 
 
-class GivenUpMove(msgspec.Struct, frozen=True, array_like=True):
+class GivenUpMove(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A move whose new replicas made no progress. The partition has its replicas of before again. Level 5."""
 
     node_ids: tuple[int, ...]
@@ -64,7 +64,7 @@ class GivenUpMove(msgspec.Struct, frozen=True, array_like=True):
     reason: str
 
 
-class PartitionView(msgspec.Struct, frozen=True, omit_defaults=True):
+class PartitionView(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A partition: its group and its replicas."""
 
     topic_id: int
@@ -88,7 +88,7 @@ class PartitionView(msgspec.Struct, frozen=True, omit_defaults=True):
         return bool(self.retiring) or any(replica.is_newcomer for replica in self.replicas)
 
 
-class RecoveryView(msgspec.Struct, frozen=True):
+class RecoveryView(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """An unsafe recovery: a partition lost its majority, and one replica founded a new group with the data that it had. Level 4."""
 
     group_id: int
@@ -134,7 +134,7 @@ class BalancingView(msgspec.Struct, frozen=True):
         return self.auto_balance or self.rebalance != ""
 
 
-class TopicView(msgspec.Struct, frozen=True, omit_defaults=True):
+class TopicView(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A topic."""
 
     topic_id: int

@@ -25,7 +25,7 @@ STAMP_BYTES_MAX: Final = 4096
 """Room for two bits for each of 16,000 tasks; a digest takes a few bytes."""
 
 
-class NamedProducer(msgspec.Struct, frozen=True, array_like=True):
+class NamedProducer(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The row of a name."""
 
     producer_id: int

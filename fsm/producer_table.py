@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 import msgspec
 from raftmq.batch_header import SEQUENCE_MAX, BatchHeader
 from raftmq.fsm.producer_ids import ANONYMOUS_EXPIRY_MS, NAMED_EXPIRY_MS, NAMED_PRODUCER_BIT, REPLACEABLE_IDLE_MS
+from raftmq.fsm.row_decoders import row_decoder
 from raftmq.fsm.tables import DirtyRow, Row, encode_value, number_key, number_of_key
 
 CACHED_BATCHES: Final = 5
@@ -42,7 +43,7 @@ class CachedBatch(NamedTuple):
     base_offset: int
 
 
-class ProducerState(msgspec.Struct, array_like=True):
+class ProducerState(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """A producer's row. Only `ProducerTable` writes it. Others read it and must not keep it across an apply."""
 
     epoch: int
@@ -54,7 +55,7 @@ class ProducerState(msgspec.Struct, array_like=True):
     """The last `CACHED_BATCHES` batches of this epoch, oldest first."""
 
 
-_DECODER = msgspec.msgpack.Decoder(ProducerState)
+_decode_row = row_decoder(ProducerState)
 
 
 class ProducerTable:
@@ -173,7 +174,7 @@ class ProducerTable:
     def load(self, key: bytes, value: bytes) -> None:
         """Load a row. Raises if it does not decode. `rebuild_order` must follow."""
         producer_id = number_of_key(key)
-        self._part(producer_id)[producer_id] = _DECODER.decode(value)
+        self._part(producer_id)[producer_id] = _decode_row(value)
 
     def rebuild_order(self) -> None:
         """Restore the order of last batches after loading rows, by their offsets, of which no two are equal."""

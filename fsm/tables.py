@@ -15,6 +15,7 @@ from operator import itemgetter
 from typing import Final, Generic, Protocol, TypeVar
 
 import msgspec
+from raftmq.fsm.row_decoders import row_decoder, unknown_table
 
 Row = tuple[bytes, bytes]
 DirtyRow = tuple[bytes, bytes | None]
@@ -68,7 +69,7 @@ class Table(Generic[K, V]):
         self._dirty: set[K] = set()
         self._encode_key: Callable[[int, K], bytes] = encode_key
         self._decode_key: Callable[[bytes], K] = decode_key
-        self._decode: Callable[[bytes], V] = msgspec.msgpack.Decoder(row_type).decode
+        self._decode: Callable[[bytes], V] = row_decoder(row_type)
 
     def put(self, key: K, row: V) -> None:
         """Insert or replace a row."""
@@ -158,12 +159,12 @@ def all_rows(sources: Iterable[RowSource]) -> Iterator[Row]:
 
 
 def load_rows(sources: Iterable[RowSource], rows: Iterable[Row]) -> None:
-    """Replace the sources' content by `rows`. Raises ValueError for a row of an unknown table."""
+    """Replace the sources' content by `rows`. Raises `UnsupportedRowError` for a row of an unknown table, or with an unknown field."""
     by_tag = {source.tag: source for source in sources}
     for source in by_tag.values():
         source.clear()
     for key, value in rows:
         found = by_tag.get(key[0]) if key else None
         if found is None:
-            raise ValueError(f"row {key[:16].hex()} belongs to no table of this state machine")
+            raise unknown_table(key)
         found.load(key, value)

@@ -54,6 +54,7 @@ class MetadataReplica:
 
         Raises:
             DamagedReplicaError, MissingReplicaError, InvariantError: The replica cannot be used.
+            UnsupportedDataError: A newer version wrote its file or its state.
         """
         machine = Metadata()
         self._registry.mark_open([key])

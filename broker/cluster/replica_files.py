@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import structlog
 from raftmq.broker.cluster.map_growth import grow_map_if_nearly_full
+from raftmq.errors import UnsupportedDataError
 from raftmq.fsm.state_machine import DiskBackedMachine, StateMachine
 from raftmq.raft.core import RestoredState
 from raftmq.storage.errors import (
@@ -35,6 +36,7 @@ def open_replica(store: LmdbLogStore, registry: Registry, key: ReplicaKey, machi
 
     Raises:
         DamagedReplicaError, MissingReplicaError: The replica must be quarantined.
+        UnsupportedDataError: A newer version wrote the file or its state.
     """
     if registry.needs_verification(key):
         if not store.exists(key):
@@ -50,7 +52,7 @@ def open_replica(store: LmdbLogStore, registry: Registry, key: ReplicaKey, machi
         machine.restore(_rows_in_memory(store, key, machine), restored.state_index)
     except (ValueError, TypeError, KeyError, LookupError) as error:  # a row cannot be decoded
         raise DamagedReplicaError(key, f"its state cannot be restored: {error}") from error
-    except StorageUnavailableError:
+    except (StorageUnavailableError, UnsupportedDataError):
         store.close(key)  # opening will be tried again, and no file may be open twice
         raise
     return restored

@@ -72,7 +72,7 @@ class Fairness(NamedTuple):
     """Maximum of messages that one tenant may have leased, children not included. 0 means no limit."""
 
 
-class TenantTurns(msgspec.Struct, frozen=True, array_like=True):
+class TenantTurns(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The part of a tenant's row that belongs to fairness. The numbers have no bound: they are minimal big-endian bytes."""
 
     passed: bytes = b""

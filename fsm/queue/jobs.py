@@ -28,7 +28,7 @@ MESSAGE_READS_MAX: Final = 256
 """Messages that a slice reads together."""
 
 
-class JobRow(msgspec.Struct, frozen=True, array_like=True):
+class JobRow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A job that is not finished."""
 
     kind: int

@@ -10,6 +10,7 @@ from enum import IntEnum
 from typing import Final
 
 import msgspec
+from raftmq.fsm.row_decoders import row_decoder
 
 
 class State(IntEnum):
@@ -39,7 +40,7 @@ class DeadReason(IntEnum):
     EXPIRED = 3
 
 
-class Message(msgspec.Struct, array_like=True, gc=False):
+class Message(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields=True):
     """Hold one unfinished message. Times are queue time in milliseconds. It has no references to containers, so `gc=False` is safe."""
 
     sequence: int
@@ -94,7 +95,7 @@ class Message(msgspec.Struct, array_like=True, gc=False):
 
 
 _ENCODER = msgspec.msgpack.Encoder()
-_DECODER = msgspec.msgpack.Decoder(Message)
+_decode_row = row_decoder(Message)
 
 
 def encode_message(m: Message) -> bytes:
@@ -108,7 +109,7 @@ def encode_message(m: Message) -> bytes:
 
 def decode_message(key: bytes, value: bytes) -> Message:
     """Return the message of a home row that is on disk under `key`. Raises `msgspec.MsgspecError` if it does not decode."""
-    message = _DECODER.decode(value)
+    message = _decode_row(value)
     message.stored_key = key
     message.stored_expiry = message.expires_at
     return message

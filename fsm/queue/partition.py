@@ -16,7 +16,6 @@ from collections.abc import Collection, Iterable, Sequence
 from operator import itemgetter
 from typing import Final
 
-import msgspec
 from raftmq.batch_header import UnsupportedBatchVersionError
 from raftmq.errors import invariant
 from raftmq.fsm.expiry_clock import ExpiryClock
@@ -53,9 +52,10 @@ from raftmq.fsm.queue.schedules import ScheduleRow, ScheduleTable
 from raftmq.fsm.queue.sessions import SessionTable
 from raftmq.fsm.queue.settings import QueueSettings, validate_settings
 from raftmq.fsm.queue.settlements import accept_chain, settle
-from raftmq.fsm.queue.state import QueueScalars, QueueState, restart_copies
+from raftmq.fsm.queue.state import QueueState, decode_scalars, restart_copies
 from raftmq.fsm.queue.store import Reading
 from raftmq.fsm.queue.tenants import PAUSED_FOREVER, Tenant
+from raftmq.fsm.row_decoders import row_decoder, unknown_table
 from raftmq.fsm.row_reads import RowRange, RowsFound, RowsNeeded
 from raftmq.fsm.state_machine import UnsupportedCommandError
 from raftmq.fsm.tables import DirtyRow, Row, RowSource, encode_value, number_key, number_table
@@ -65,8 +65,7 @@ from raftmq.types import LogIndex
 
 _SCALARS_KEY: Final = number_key(keys.SCALARS, 0)
 _SETTINGS_KEY: Final = number_key(keys.SETTINGS, 0)
-_SCALARS_DECODER = msgspec.msgpack.Decoder(QueueScalars)
-_SETTINGS_DECODER = msgspec.msgpack.Decoder(QueueSettings)
+_decode_settings = row_decoder(QueueSettings)
 
 
 class QueuePartition:
@@ -533,16 +532,16 @@ class QueuePartition:
     def _load(self, sources: dict[int, RowSource], leased: list[Message], key: bytes, value: bytes) -> None:
         tag = key[0] if key else 0
         if tag == keys.SCALARS:
-            self.state.scalars = _SCALARS_DECODER.decode(value)
+            self.state.scalars = decode_scalars(value)
         elif tag == keys.SETTINGS:
-            self.state.settings = _SETTINGS_DECODER.decode(value)
+            self.state.settings = _decode_settings(value)
         elif tag == keys.LEASED_ROWS:
             if key.startswith(keys.table_prefix(tag, self.state.scalars.generation)):
                 leased.append(decode_message(key, value))
         elif tag in sources:
             sources[tag].load(key, value)
         else:
-            raise ValueError(f"row {key[:16].hex()} belongs to no resident table of a queue partition")
+            raise unknown_table(key)
 
     def _finish_restore(self, leased: list[Message]) -> None:
         state = self.state

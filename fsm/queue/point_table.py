@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Any, Final, Generic, TypeVar
 
-import msgspec
 from raftmq.fsm.queue import rows as keys
 from raftmq.fsm.queue.store import Reading
+from raftmq.fsm.row_decoders import row_decoder
 from raftmq.fsm.row_reads import RowsNeeded
 from raftmq.fsm.tables import DirtyRow, encode_value
 
@@ -39,7 +39,7 @@ class PointTable(Generic[V]):
         self.generation = 0
         self.is_complete = is_complete
         """Whether every row of the table is in memory."""
-        self._decode: Callable[[bytes], V] = msgspec.msgpack.Decoder(row_type).decode
+        self._decode: Callable[[bytes], V] = row_decoder(row_type)
         self._changed: dict[bytes, V | None] = {}
         """Rows changed since rows were taken last. None: deleted."""
         self._fresh: set[bytes] = set()

@@ -31,7 +31,7 @@ class Rate(NamedTuple):
     """Messages that may be leased immediately after a pause. At least 1."""
 
 
-class BucketRow(msgspec.Struct, frozen=True, array_like=True):
+class BucketRow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The part of a tenant's row that belongs to its rate. A tenant without one has a full bucket."""
 
     units: int

@@ -37,8 +37,8 @@ class Code(IntEnum):
     """The item should not have been proposed: no bound of the state allows it."""
 
 
-class QueueResult(msgspec.Struct, frozen=True, tag_field="t"):
-    """Base of all results of items."""
+class QueueResult(msgspec.Struct, frozen=True, tag_field="t", omit_defaults=True, forbid_unknown_fields=True):
+    """Base of all results of items. Rows of sessions have the latest ones."""
 
 
 class Refused(QueueResult, frozen=True, tag="no"):

@@ -28,7 +28,7 @@ from raftmq.fsm.tables import text_table
 from raftmq.queue_batch import Firing
 
 
-class ScheduleRow(msgspec.Struct, frozen=True, array_like=True):
+class ScheduleRow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A schedule."""
 
     definition: bytes

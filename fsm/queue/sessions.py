@@ -11,10 +11,11 @@ import msgspec
 from raftmq.fsm.queue.limits import SESSION_EXPIRY_MS, SESSION_REQUESTS, SESSIONS_MAX
 from raftmq.fsm.queue.results import Code, ItemResult, Leased, Refused, Settled
 from raftmq.fsm.queue.rows import SESSIONS
+from raftmq.fsm.row_decoders import row_decoder
 from raftmq.fsm.tables import DirtyRow, Row, encode_value, number_key, number_of_key
 
 
-class Session(msgspec.Struct, array_like=True):
+class Session(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """A session's row."""
 
     active_at: int
@@ -23,7 +24,7 @@ class Session(msgspec.Struct, array_like=True):
     """The last requests and their results, by ascending number."""
 
 
-_DECODER = msgspec.msgpack.Decoder(Session)
+_decode_row = row_decoder(Session)
 
 
 class SessionTable:
@@ -102,7 +103,7 @@ class SessionTable:
 
     def load(self, key: bytes, value: bytes) -> None:
         """Load a row. `finish_loading` must follow."""
-        self._sessions[number_of_key(key)] = _DECODER.decode(value)
+        self._sessions[number_of_key(key)] = _decode_row(value)
 
     def finish_loading(self) -> None:
         """Restore the order. Sessions that were active at the same time expire together, so their order does not matter."""

@@ -22,9 +22,10 @@ from raftmq.fsm.queue.store import MessageStore
 from raftmq.fsm.queue.tallies import Tallies
 from raftmq.fsm.queue.tenants import PurgeProgress, Tenant, TenantTable
 from raftmq.fsm.queue.windows import Window
+from raftmq.fsm.row_decoders import row_decoder
 
 
-class QueueScalars(msgspec.Struct, array_like=True):
+class QueueScalars(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """The row of the partition's numbers."""
 
     generation: int = 0
@@ -75,12 +76,7 @@ def restart_copies(scalars: QueueScalars) -> None:
     scalars.copy_first = scalars.copied_dead + 1
 
 
-_SCALARS_DECODER = msgspec.msgpack.Decoder(QueueScalars)
-
-
-def decode_scalars(value: bytes) -> QueueScalars:
-    """Return the numbers in the row of scalars. Raises `msgspec.MsgspecError` if it does not decode."""
-    return _SCALARS_DECODER.decode(value)
+decode_scalars = row_decoder(QueueScalars)
 
 
 class QueueState:

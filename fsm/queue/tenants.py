@@ -33,6 +33,7 @@ from raftmq.fsm.queue.settings import QueueSettings
 from raftmq.fsm.queue.store import MessageStore, Reading
 from raftmq.fsm.queue.tenant_weights import TenantWeights
 from raftmq.fsm.queue.windows import Window
+from raftmq.fsm.row_decoders import row_decoder
 from raftmq.fsm.tables import DirtyRow, Row, encode_value
 
 PAUSED_FOREVER: Final = 1 << 62
@@ -74,7 +75,7 @@ class Tenant(msgspec.Struct, gc=False):
         return self.ready + self.delayed + self.lined + self.leased + self.dead
 
 
-class StoredTenant(msgspec.Struct, frozen=True, array_like=True):
+class StoredTenant(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A tenant's row."""
 
     path: str
@@ -102,7 +103,7 @@ class PurgeProgress(NamedTuple):
     """The tenants from this number on are younger. 0: no purge goes on."""
 
 
-_DECODER = msgspec.msgpack.Decoder(StoredTenant)
+_decode_row = row_decoder(StoredTenant)
 
 
 class TenantTable:
@@ -464,7 +465,7 @@ class TenantTable:
 
     def load(self, key: bytes, value: bytes) -> None:
         """Load a row. `finish_loading` must follow."""
-        (_, number), row = _KEY.unpack(key), _DECODER.decode(value)
+        (_, number), row = _KEY.unpack(key), _decode_row(value)
         tenant = Tenant(number, *(getattr(row, name) for name in row.__struct_fields__[:-2]))
         if number == ROOT_TENANT:
             self.root = tenant

@@ -12,10 +12,12 @@ from raftmq.broker.environment import NodeEnvironment
 from raftmq.broker.node import Node
 from raftmq.errors import UnsupportedVersionError
 from raftmq.fsm.feature_levels import FEATURE_LEVEL
+from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.topic_kinds import QUEUE, TOPIC_KINDS
 from raftmq.proto import queue_pb2 as pb
 
 from tests.support.broker.whole_nodes import WAIT_SECONDS, Nodes, until
+from tests.support.formats import with_a_later_field
 
 
 class OlderProgram(NodeEnvironment):
@@ -62,6 +64,19 @@ async def test_an_older_program_falls_silent_and_names_the_remedy(nodes: Nodes):
     assert older.engine.replicas == {}
     await nodes.stop(older)
     await nodes.serve("two")
+
+
+async def test_a_program_that_cannot_read_the_metadata_falls_silent_and_keeps_it(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+):
+    with monkeypatch.context() as newer:
+        newer.setattr(Metadata, "take_dirty_rows", with_a_later_field(Metadata.take_dirty_rows))
+        await nodes.stop(await nodes.serve("one", bootstrap=True))
+    older = nodes.begin("one")
+    (why,) = await until(older, Reason.UNSUPPORTED_FORMAT)
+    assert "a newer version wrote it" in why.message
+    assert not older.registry.quarantined()
+    assert not nodes._running[older].done(), "it is not restarted again and again"
 
 
 async def test_an_older_program_may_not_join(nodes: Nodes):

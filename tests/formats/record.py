@@ -20,6 +20,8 @@ from tests.formats.commands import MACHINES, Machine
 from tests.formats.directory import describe, fill
 from tests.formats.protocol import broken_promises, reserved_in
 from tests.formats.protocol import describe as describe_protocol
+from tests.formats.rows import ROWS
+from tests.formats.rows import recording_of as recording_of_row
 from tests.formats.wire import frames, handshake
 from tests.support.formats import fields_of
 
@@ -27,6 +29,7 @@ RECORDED = Path(__file__).parent / "recorded"
 COMMANDS = RECORDED / "commands.json"
 PROTOCOL = RECORDED / "protocol.json"
 PROTOCOLS = {"clients": queue_pb2.DESCRIPTOR, "peers": peer_pb2.DESCRIPTOR}
+ROWS_FILE = RECORDED / "rows.json"
 WIRE = RECORDED / "wire.json"
 DIRECTORY = RECORDED / "directory.tar.xz"
 DESCRIPTION = RECORDED / "directory.json"
@@ -87,6 +90,16 @@ def add_protocols() -> None:
     PROTOCOL.write_text(json.dumps(recorded, indent=1) + "\n")
 
 
+def add_rows() -> None:
+    """Record the rows that are new or have new fields."""
+    recorded = json.loads(ROWS_FILE.read_text()) if ROWS_FILE.exists() else {}
+    for name, row in sorted(ROWS.items()):
+        current, known = recording_of_row(row), recorded.setdefault(name, [])
+        if current not in known:
+            known.append(current)
+    ROWS_FILE.write_text(json.dumps(recorded, indent=1) + "\n")
+
+
 def add_wire() -> None:
     """Record the handshake and the frames between brokers."""
     recorded = json.loads(WIRE.read_text()) if WIRE.exists() else {"handshakes": [], "frames": []}
@@ -98,6 +111,7 @@ def add_wire() -> None:
 if __name__ == "__main__":
     add_protocols()
     add_wire()
+    add_rows()
     print(f"{add_commands()} commands recorded")
     if not DIRECTORY.exists():
         add_directory()

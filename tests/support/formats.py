@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import msgspec
 from msgspec import inspect
+from raftmq.fsm.tables import DirtyRow, encode_value, number_key
 
 Struct = type[msgspec.Struct]
 
 
 def sample_of(struct: Struct, texts: dict[str, str] | None = None) -> msgspec.Struct:
     """Return a struct in which no field has its default value. `texts` has the values of text fields that cannot be any text."""
-    sample: msgspec.Struct = _Sampler(texts or {}).struct(struct)
+    sample: msgspec.Struct = _Sampler(texts or {})._value(inspect.type_info(struct), "")
     return sample
 
 
@@ -42,6 +43,10 @@ class _Sampler:
                 return list(kind.cls)[-1]
             case inspect.VarTupleType():
                 return (self._value(kind.item_type, name), self._value(kind.item_type, name))
+            case inspect.ListType():
+                return [self._value(kind.item_type, name), self._value(kind.item_type, name)]
+            case inspect.NamedTupleType():
+                return kind.cls(*(self._value(field.type, field.name) for field in kind.fields))
             case inspect.TupleType():
                 return tuple(self._value(one, name) for one in kind.item_types)
             case inspect.DictType():
@@ -73,3 +78,18 @@ def structs_in(struct: Struct) -> Iterator[Struct]:
 def fields_of(struct: Struct) -> list[str]:
     """Return the fields that a command may write, nested ones included, as `Struct.field`."""
     return sorted(f"{one.__name__}.{name}" for one in structs_in(struct) for name in one.__struct_fields__)
+
+
+FIRST_ROW = number_key(1, 0)
+"""The row of the cluster in metadata, and of the scalars in a partition of a log."""
+
+
+def with_a_later_field(take: Callable[[Any], Iterable[DirtyRow]]) -> Callable[[Any], tuple[DirtyRow, ...]]:
+    """Return a `take_dirty_rows` of a version in which that row has one more field, which is used."""
+
+    def add(key: bytes, value: bytes | None) -> DirtyRow:
+        if key != FIRST_ROW or value is None:
+            return key, value
+        return key, encode_value(msgspec.msgpack.decode(value) | {"later": 1})
+
+    return lambda machine: tuple(add(key, value) for key, value in take(machine))

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 
+import msgspec
 import pytest
 from raftmq.broker.base.metric_catalog import CATALOG
 from raftmq.broker.base.readiness import Reason
@@ -11,6 +12,7 @@ from raftmq.broker.cluster import replica_manager as local_replicas
 from raftmq.broker.cluster.unserved import NotServedReason, Trouble
 from raftmq.broker.services.call import Call
 from raftmq.fsm.log_partition import LogPartition
+from raftmq.fsm.tables import encode_value
 from raftmq.proto import queue_pb2 as pb
 from raftmq.storage.errors import StorageFullError, StorageUnavailableError, UnsupportedFormatError
 from raftmq.types import GroupId
@@ -18,6 +20,7 @@ from raftmq.types import GroupId
 from tests.support.broker.harness import append_request, batch
 from tests.support.broker.waiting import until
 from tests.support.broker.whole_nodes import WAIT_SECONDS
+from tests.support.formats import FIRST_ROW, with_a_later_field
 
 KEY = (GroupId(1), 1)
 
@@ -219,6 +222,36 @@ async def test_a_replica_is_not_given_up_for_trouble_that_a_new_one_would_share(
     assert reasons(node)[group_id] in (NotServedReason.UNAVAILABLE, NotServedReason.UNSUPPORTED_FORMAT)
     openings.failing.clear()
     await until(lambda: group_id in node.partitions)
+
+
+async def test_a_replica_with_the_state_of_a_newer_version_waits_for_that_version(nodes, monkeypatch):
+    """A broker that was started with the older program again must not take the row for damage, and not ignore the field."""
+    monkeypatch.setattr(unserved, "GIVE_UP_SECONDS", 0.0)
+    node = await nodes.serve("one", bootstrap=True)
+    topic = await create(node, "flights")
+    await append(node, topic, 0)
+    (group_id,) = (partition.group_id for partition in topic.partitions)
+    with monkeypatch.context() as newer:
+        newer.setattr(LogPartition, "take_dirty_rows", with_a_later_field(LogPartition.take_dirty_rows))
+        await append(node, topic, 1)
+        await nodes.stop(node)
+    node = nodes.begin("one")
+    await until(lambda: reasons(node).get(group_id) is NotServedReason.UNSUPPORTED_FORMAT)
+    assert "a newer version wrote it" in node.standing.not_served()[0].message
+    assert not node.view.quarantined()
+    monkeypatch.setattr(LogPartition, "restore", without_the_later_field(LogPartition.restore))
+    await until(lambda: group_id in node.partitions)
+    assert await append(node, topic, 2) == 2, "nothing was lost"
+
+
+def without_the_later_field(restore):
+    """Return a `restore` of a version that knows the field."""
+
+    def known(key, value):
+        fields = msgspec.msgpack.decode(value) if key == FIRST_ROW else {}
+        return key, encode_value({name: fields[name] for name in fields if name != "later"}) if fields else value
+
+    return lambda self, rows, index: restore(self, [known(key, bytes(value)) for key, value in rows], index)
 
 
 def test_a_replica_that_soon_fails_again_has_not_recovered():

@@ -8,7 +8,9 @@ import threading
 import pytest
 from raftmq.broker.replica.disk import Idle, Installing
 from raftmq.broker.replica.initial_state import founder_state
+from raftmq.errors import UnsupportedDataError
 from raftmq.fsm.log_partition import LogPartition
+from raftmq.fsm.tables import encode_value, number_key
 from raftmq.raft.membership import Membership
 from raftmq.raft.messages import AppendRequest
 from raftmq.storage.errors import StorageFullError
@@ -50,16 +52,26 @@ async def test_a_snapshot_is_restored_off_the_loop_while_the_old_state_serves(mo
         assert node.broken == []
 
 
-async def test_a_snapshot_that_cannot_be_restored_leaves_the_file_unchanged() -> None:
-    """Rows must be restored before they replace the file."""
+@pytest.mark.parametrize(
+    ("row", "error"),
+    [
+        ((b"\x01nonsense", b"\xff\xff\xff"), Exception),
+        ((number_key(1, 0), encode_value({"next_offset": 3, "added": 1})), UnsupportedDataError),
+        ((b"\x63", b"a table of a later version"), UnsupportedDataError),
+    ],
+    ids=["damaged", "later field", "later table"],
+)
+async def test_a_snapshot_that_cannot_be_restored_leaves_the_file_unchanged(row, error) -> None:
+    """Rows must be restored before they replace the file. With those of a newer version the replica waits for that version."""
     async with EngineCluster() as cluster:
         node = cluster.nodes[1]
         replica = node.add(GROUP, founder_state(Membership((1, 2, 3))))
         before = list(node.store.state_rows(replica.key))
-        replica.core.step(snapshot(20, [(b"\x01nonsense", b"\xff\xff\xff")]))
+        replica.core.step(snapshot(20, [row]))
         node.engine.mark_dirty(replica)
         await turn_until(lambda: node.broken)
         await asyncio.sleep(0.05)
+        assert isinstance(node.broken[0][1], error)
         assert list(node.store.state_rows(replica.key)) == before
         node.store.close(replica.key)
         assert node.store.open(replica.key).position.index == 5
