@@ -1,6 +1,7 @@
 """The addresses of a local cluster's brokers, their storage, and the ports that are held for them."""
 
 import socket
+import struct
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,3 +65,38 @@ def test_only_a_broker_can_take_a_held_port(ports: HeldPorts) -> None:
     ports.close()
     with socket.socket() as somebody:
         somebody.bind(("127.0.0.1", port))
+
+
+IP_LOCAL_PORT_RANGE = 51
+"""Of Linux 6.3 and later: the ports that the kernel may assign to a socket."""
+
+
+def only_port(port: int, *, is_reused: bool = False) -> socket.socket:
+    """Create a socket to which the kernel may assign this port alone."""
+    made = socket.socket()
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, is_reused)
+    try:
+        made.setsockopt(socket.IPPROTO_IP, IP_LOCAL_PORT_RANGE, struct.pack("I", port << 16 | port))
+    except OSError:
+        made.close()
+        pytest.skip("the range of ports cannot be chosen here")
+    return made
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ports can be kept on Linux only")
+def test_the_kernel_assigns_a_held_port_to_nobody(ports: HeldPorts) -> None:
+    """Neither to a client's connection nor to a server on any port, before its broker has listened and after."""
+    with socket.create_server(("127.0.0.1", 0)) as elsewhere:
+        port = port_of(ports.hold(Addresses()).client)
+        for _ in range(2):
+            with only_port(port) as client, pytest.raises(OSError, match="annot assign"):
+                client.connect(elsewhere.getsockname())
+            for is_reused in (False, True):
+                with only_port(port, is_reused=is_reused) as server, pytest.raises(OSError, match="in use"):
+                    server.bind(("127.0.0.1", 0))
+            with (
+                socket.create_server(("127.0.0.1", port)) as broker,
+                socket.create_connection(("127.0.0.1", port)),
+                broker.accept()[0],
+            ):
+                pass

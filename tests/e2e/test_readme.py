@@ -2,14 +2,14 @@
 
 import os
 import re
-import socket
 import subprocess
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from threading import Timer
 
 import pytest
+from raftmq.cluster_addresses import Addresses, HeldPorts
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -21,6 +21,11 @@ def readme_commands() -> list[str]:
 
 
 BROKERS = 3
+FIRST_BROKER = {
+    "RAFTMQ_LISTEN": "127.0.0.1:9400",
+    "RAFTMQ_PEER_LISTEN": "127.0.0.1:9401",
+    "RAFTMQ_HTTP_LISTEN": "127.0.0.1:9402",
+}
 READY_SECONDS = 60
 HEALTH_FINDING = 6
 """The exit code of `cluster status` if one more failure would cause an outage."""
@@ -31,25 +36,20 @@ def test_the_readme_starts_three_brokers_and_consumes() -> None:
     assert any("raftmq consume" in command for command in readme_commands())
 
 
-def with_free_ports(commands: list[str]) -> tuple[list[str], dict[str, str]]:
-    """Return the commands with free ports, and the variables that move the first broker from its default ports."""
-    with ExitStack() as held:
-        taken: dict[str, str] = {}
-        for port in sorted({*re.findall(r"127\.0\.0\.1:(\d+)", "\n".join(commands)), "9400", "9401", "9402"}):
-            probe = held.enter_context(socket.socket())
-            probe.bind(("127.0.0.1", 0))
-            taken[port] = str(probe.getsockname()[1])
-    moved = [re.sub(r"(127\.0\.0\.1):(\d+)", lambda m: f"{m[1]}:{taken[m[2]]}", command) for command in commands]
-    names = {"RAFTMQ_LISTEN": "9400", "RAFTMQ_PEER_LISTEN": "9401", "RAFTMQ_HTTP_LISTEN": "9402"}
-    return moved, {name: f"127.0.0.1:{taken[port]}" for name, port in names.items()}
+def with_held_ports(commands: list[str], ports: HeldPorts) -> tuple[list[str], dict[str, str]]:
+    """Return the commands with ports of their own, and the variables that move the first broker from its default ports."""
+    usual = sorted({*re.findall(r"127\.0\.0\.1:\d+", "\n".join(commands)), *FIRST_BROKER.values()})
+    held = {address: ports.hold(Addresses()).client for address in usual}
+    moved = [re.sub(r"127\.0\.0\.1:\d+", lambda found: held[found[0]], command) for command in commands]
+    return moved, {name: held[address] for name, address in FIRST_BROKER.items()}
 
 
 @pytest.mark.e2e
 def test_every_command_runs_in_the_given_order(tmp_path: Path) -> None:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    commands, addresses = with_free_ports(readme_commands())
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("RAFTMQ_")} | {"PATH": path} | addresses
     with ExitStack() as running:
+        commands, addresses = with_held_ports(readme_commands(), running.enter_context(closing(HeldPorts())))
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("RAFTMQ_")} | {"PATH": path} | addresses
         said = ""
         for command in commands:
             if command.startswith("raftmq broker start"):

@@ -18,6 +18,7 @@ from pathlib import Path
 from threading import Event, Thread
 
 import pytest
+from raftmq.cluster_addresses import Addresses, HeldPorts
 from raftmq.sync import Admin, Consumer, Producer
 from raftmq.testing import LocalCluster
 from raftmq.types import TopicPartition
@@ -121,11 +122,11 @@ class Customers:
                     self.refused.append((answer.status, body))
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+@pytest.fixture
+def port() -> Iterator[int]:
+    """Yield a port that no other program gets."""
+    with closing(HeldPorts()) as held:
+        yield int(held.hold(Addresses()).client.rpartition(":")[2])
 
 
 def is_open(port: int) -> bool:
@@ -133,8 +134,9 @@ def is_open(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def test_a_web_service_that_is_stopped_has_written_every_order_that_it_accepted(cluster: LocalCluster) -> None:
-    port = free_port()
+def test_a_web_service_that_is_stopped_has_written_every_order_that_it_accepted(
+    cluster: LocalCluster, port: int
+) -> None:
     with running(
         cluster, "uvicorn", "examples.web_orders:app", "--port", str(port), "--log-level", "warning"
     ) as service:
@@ -154,8 +156,9 @@ def test_a_web_service_that_is_stopped_has_written_every_order_that_it_accepted(
     assert len(written) == len(set(written))
 
 
-def test_a_web_service_tells_whether_an_order_may_have_been_written_when_no_broker_runs(cluster: LocalCluster) -> None:
-    port = free_port()
+def test_a_web_service_tells_whether_an_order_may_have_been_written_when_no_broker_runs(
+    cluster: LocalCluster, port: int
+) -> None:
     with running(cluster, "uvicorn", "examples.web_orders:app", "--port", str(port), "--log-level", "warning"):
         wait_until(lambda: is_open(port))
         with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=WAIT_SECONDS)) as connection:

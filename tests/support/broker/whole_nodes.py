@@ -12,6 +12,7 @@ from raftmq.broker.base.readiness import NotReady, Reason
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.environment import NodeEnvironment
 from raftmq.broker.node import Node
+from raftmq.cluster_addresses import Addresses, HeldPorts
 
 WAIT_SECONDS = 30.0
 NOBODY = "127.0.0.1:1"
@@ -35,14 +36,24 @@ class Nodes:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._running: dict[Node, asyncio.Task[None]] = {}
-        self._addresses: dict[Path, dict[str, object]] = {}
-        """The address of a node when it stopped. It starts there again, because otherwise its peers would not find it."""
+        self._ports = HeldPorts()
+        self._addresses: dict[str, dict[str, object]] = {}
+        """The addresses of each node. It starts there again, because otherwise its peers would not find it.
+
+        Until `stop_all` no other program gets their ports, not even while the node is stopped.
+        """
+
+    def _addresses_of(self, name: str) -> dict[str, object]:
+        if name not in self._addresses:
+            held = self._ports.hold(Addresses())
+            self._addresses[name] = {"listen": held.client, "peer_listen": held.peer, "http_listen": held.http}
+        return self._addresses[name]
 
     def begin(self, name: str, parts: type[NodeEnvironment] = NodeEnvironment, **settings: object) -> Node:
         """Start a node, without waiting until it serves."""
         directory = self.directory / name
         directory.mkdir(exist_ok=True)
-        settings_in_all = config(directory, **(self._addresses.get(directory, {}) | settings))
+        settings_in_all = config(directory, **(self._addresses_of(name) | settings))
         node = Node(settings_in_all, "0.test", parts(settings_in_all))
         self._running[node] = asyncio.ensure_future(node.start())
         return node
@@ -65,12 +76,11 @@ class Nodes:
         with contextlib.suppress(asyncio.CancelledError, RequestError):
             await starting
         if node.addresses.peer:
-            listened: dict[str, object] = {
+            self._addresses[node.config.data_dir.name] = {
                 "listen": node.addresses.client,
                 "peer_listen": node.addresses.peer,
                 "http_listen": node.addresses.http,
             }
-            self._addresses[node.config.data_dir] = listened
         await node.stop()
 
     def running(self) -> list[Node]:
@@ -80,6 +90,7 @@ class Nodes:
     async def stop_all(self) -> None:
         for node in list(self._running):
             await self.stop(node)
+        self._ports.close()
 
 
 async def until(node: Node, *wanted: Reason) -> list[NotReady]:
