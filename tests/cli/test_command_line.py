@@ -27,7 +27,7 @@ from raftmq.fsm.metadata_topics import PARTITIONS_PER_TOPIC_MAX
 from raftmq.testing import LocalCluster
 from raftmq.types import Record, TopicPartition
 
-from tests.support.cli.runner import invoke
+from tests.support.cli.runner import invoke, run_here
 
 
 def raftmq(
@@ -161,7 +161,8 @@ def test_a_wrong_command_line_exits_with_2_and_writes_nothing(
     ],
 )
 def test_commands_exit_with_3_without_a_cluster(arguments: tuple[str, ...], nobody: str) -> None:
-    done = raftmq(*arguments, "--bootstrap-servers", nobody, "--timeout", "0.5s", stdin=b"x\n")
+    ended = ("--bootstrap-servers", nobody, "--timeout", "0.5s")
+    done = run_here(*arguments, *ended, stdin=b"x\n", environment={"COLUMNS": "200"})
     assert done.returncode == 3, done.stderr
     assert done.stderr.startswith(b"raftmq: ")
     assert done.stderr.count(b"\n") == 1
@@ -169,7 +170,8 @@ def test_commands_exit_with_3_without_a_cluster(arguments: tuple[str, ...], nobo
 
 
 def test_the_cluster_can_be_named_by_the_environment(nobody: str) -> None:
-    done = raftmq("topic", "list", "--timeout", "0.5s", environment={"RAFTMQ_BOOTSTRAP_SERVERS": nobody})
+    environment = {"RAFTMQ_BOOTSTRAP_SERVERS": nobody}
+    done = run_here("topic", "list", "--timeout", "0.5s", stdin=b"", environment=environment)
     assert done.returncode == 3
     assert nobody.encode() in done.stderr
 

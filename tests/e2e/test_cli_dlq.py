@@ -210,13 +210,13 @@ def test_a_crash_at_each_step_of_the_ledger_sends_nothing_twice(
 
 
 def test_two_simultaneous_redrives_send_each_letter_back_once(cluster: LocalCluster, source: str) -> None:
-    bury(cluster, source, range(200))
+    bury(cluster, source, range(100))
     redrive = ("dlq", "redrive", f"{source}.dead", "--yes", "--rate", "40/s")
     with started(cluster, *redrive) as first, started(cluster, *redrive) as second:
         codes = {first.wait(60), second.wait(60)}
     assert codes <= {0, 4}
     assert raftmq(cluster, *redrive).returncode == 0
-    assert Counter(values(returned(cluster, source))) == {f"v{n}": 1 for n in range(200)}
+    assert Counter(values(returned(cluster, source))) == {f"v{n}": 1 for n in range(100)}
 
 
 def test_a_redrive_is_no_faster_than_its_rate(cluster: LocalCluster, source: str) -> None:

@@ -6,13 +6,17 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from typing import Any
 
+from raftmq.cli.input_lines import READ_BYTES
 from raftmq.testing import LocalCluster
 
-from tests.support.cli.runner import invoke
+from tests.support.cli.runner import run_here
 
 RAFTMQ = (sys.executable, "-m", "raftmq")
+HANDLE_SIGNALS = ("consume", "produce", "queue")
+"""Commands that only the main thread can run."""
 
 
 def environment_of(cluster: LocalCluster) -> dict[str, str]:
@@ -22,18 +26,15 @@ def environment_of(cluster: LocalCluster) -> dict[str, str]:
 def raftmq(cluster: LocalCluster, *arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
     """Run a command to its end.
 
-    Commands that ask the cluster and end run in this process, which saves half a second each. Commands that read standard input, wait or get
-    signals run in a process of their own.
+    It runs in this process, which saves half a second. Two kinds run in a process of their own: those that handle signals, unless this is the
+    main thread, and those with so much input that the thread that reads it may outlive a refusal.
     """
-    if arguments[0] in ("topic", "cluster", "partition", "group", "dlq", "schedule") or (
-        arguments[0] == "queue" and not stdin
-    ):
-        done = invoke(*arguments, input=stdin, env=environment_of(cluster))
-        if done.exception is not None and not isinstance(done.exception, SystemExit):
-            raise done.exception
-        return subprocess.CompletedProcess(arguments, done.exit_code, done.stdout_bytes, done.stderr_bytes)
+    environment = environment_of(cluster)
+    may_handle_signals = threading.current_thread() is threading.main_thread()
+    if len(stdin) <= READ_BYTES and (may_handle_signals or arguments[0] not in HANDLE_SIGNALS):
+        return run_here(*arguments, stdin=stdin, environment=environment)
     return subprocess.run(
-        [*RAFTMQ, *arguments], input=stdin, capture_output=True, check=False, timeout=60, env=environment_of(cluster)
+        [*RAFTMQ, *arguments], input=stdin, capture_output=True, check=False, timeout=60, env=environment
     )
 
 
