@@ -3,6 +3,7 @@
 import asyncio
 import functools
 import inspect
+import signal
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -35,6 +36,12 @@ def _within_its_timeout(item: pytest.Function) -> Callable[..., Awaitable[None]]
             await test(*args, **kwargs)
 
     return ended
+
+
+def pytest_configure() -> None:
+    """Handle SIGINT although a shell that started the tests in the background ignores it: processes of tests inherit that, and get SIGINT."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

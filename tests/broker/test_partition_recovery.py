@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 from raftmq import Admin, Consumer, PartitionRecovery, Producer, Queue, TopicPartition
 from raftmq.broker.node import Node
+from raftmq.client.admin.recovery import LostPartitions
 from raftmq.errors import InvalidArgumentError, OffsetOutOfRangeError
 from raftmq.fsm.metadata_views import PartitionView
 from raftmq.types import GroupId
@@ -46,6 +47,17 @@ async def until(condition) -> None:
             await asyncio.sleep(0.02)
 
 
+async def until_lost(admin: Admin, kept_id: int) -> LostPartitions:
+    """Wait until the metadata leader, perhaps just elected, knows that the only partition is lost and reaches the broker that keeps it."""
+    async with asyncio.timeout(WAIT_SECONDS):
+        while True:
+            found = await admin.list_lost_partitions()
+            replicas = [replica for partition in found.partitions for replica in partition.replicas]
+            if any((one.broker_id, one.condition) == (kept_id, "served") for one in replicas):
+                return found
+            await asyncio.sleep(0.05)
+
+
 async def test_a_partition_is_recovered_from_one_replica(nodes: Nodes) -> None:
     running = await cluster_of_three(nodes)
     by_id = {int(node.view.node_id): node for node in running}
@@ -75,7 +87,7 @@ async def lose_and_recover(
     await nodes.stop(lost)
     async with admin_of(kept) as admin:
         await until(lambda: not kept.partitions[group_id].replica.core.leader_id)
-        found = await admin.list_lost_partitions()
+        found = await until_lost(admin, kept_id)
         assert found.count == 1
         (listed,) = found.partitions
         assert (listed.topic, listed.partition, listed.group_id) == ("flights", 0, old.group_id)
@@ -123,16 +135,6 @@ async def lose_and_recover(
                 await consumer.getmany(timeout_ms=1000)
 
 
-async def until_served(admin: Admin, broker_id: int) -> None:
-    """Wait until the brokers can ask a broker that is back about its replica of the only lost partition."""
-    async with asyncio.timeout(20):
-        while True:
-            (listed,) = (await admin.list_lost_partitions()).partitions
-            if any(one.broker_id == broker_id and one.condition == "served" for one in listed.replicas):
-                return
-            await asyncio.sleep(0.05)
-
-
 async def check_returned(nodes: Nodes, lost: Node, kept: Node, old: PartitionView) -> None:
     """The broker of the abandoned replica comes back: its replica of the old group is retired, and never served."""
     back = await nodes.serve(lost.config.data_dir.name, stable_seconds=0.3)
@@ -174,7 +176,7 @@ async def test_records_that_only_the_lost_replicas_had_are_lost_and_their_reader
         kept = await nodes.serve(kept.config.data_dir.name, stable_seconds=30.0, metadata_voters=5)
         await until(lambda: group_id in kept.partitions)
         async with admin_of(other) as admin:
-            await until_served(admin, int(kept.view.node_id))
+            await until_lost(admin, int(kept.view.node_id))
             done = await admin.recover_partition("flights", 0, int(kept.view.node_id), unsafe=True)
         assert done.log_end_offset == 1
         assert len(done.other_broker_ids) == 2
@@ -220,7 +222,7 @@ async def test_readers_are_told_of_lost_records_even_after_others_have_taken_the
         kept = await nodes.serve(kept.config.data_dir.name, stable_seconds=30.0, metadata_voters=5)
         await until(lambda: group_id in kept.partitions)
         async with admin_of(other) as admin:
-            await until_served(admin, int(kept.view.node_id))
+            await until_lost(admin, int(kept.view.node_id))
             await admin.recover_partition("flights", 0, int(kept.view.node_id), unsafe=True)
         for number in range(1, 9):
             await (await producer.send("flights", b"new %d" % number, partition=0))
@@ -263,12 +265,15 @@ async def test_messages_and_leases_of_a_queue_stay(nodes: Nodes) -> None:
         assert done is not None
         assert leased is not None
         await done.ack()
-        leader = next(node for node in (kept, lost) if node.partitions[group_id].replica.is_leader)
+        both = (kept, lost)
+        await until(lambda: any(node.partitions[group_id].replica.is_leader for node in both))
+        leader = next(node for node in both if node.partitions[group_id].replica.is_leader)
         end = leader.partitions[group_id].replica.core.last_index
         await until(lambda: kept.partitions[group_id].replica.core.applied_index >= end)
         await nodes.stop(lost)
         await until(lambda: not kept.partitions[group_id].replica.core.leader_id)
         async with admin_of(kept) as admin:
+            await until_lost(admin, int(kept.view.node_id))
             await admin.recover_partition("jobs", 0, int(kept.view.node_id), unsafe=True)
         await leased.ack()
         remaining = await queue.get(wait_ms=10_000)

@@ -19,28 +19,34 @@ pytestmark = [pytest.mark.e2e]
 TOPIC = "orders"
 PARTITIONS = 6
 BROKERS = 4
+REPLICATION_FACTOR = 3
 RECORDS = 60
+WAIT_SECONDS = 60.0
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
     with LocalCluster(brokers=BROKERS) as running:
         with sync.Admin(bootstrap_servers=running.bootstrap_servers) as admin:
-            admin.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=3)
+            admin.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=REPLICATION_FACTOR)
         with sync.Producer(bootstrap_servers=running.bootstrap_servers) as producer:
             producer.send_many(TOPIC, [(None, b"%d" % n) for n in range(RECORDS)]).result(30)
-        wait_even(running)
         yield running
 
 
-def wait_even(cluster: LocalCluster) -> None:
-    """Wait until every broker has its share: one that joins while the topic is created gets its replicas afterwards."""
-    for _ in range(100):
+@pytest.fixture
+def even(cluster: LocalCluster) -> None:
+    """Wait until automatic balancing has nothing to do: a new broker, and one that is used again, gets its share later."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while True:
         shares = [broker["replicas"] for broker in brokers(cluster).values()]
-        if len(shares) == BROKERS and max(shares) - min(shares) <= 1:
-            return
+        is_even = max(shares) - min(shares) <= 1 and sum(shares) == PARTITIONS * REPLICATION_FACTOR
+        if is_even and len(shares) == BROKERS:
+            moves = document(cluster, "cluster", "moves")
+            if not (moves["moves"] or moves["waiting_count"]):
+                return
+        assert time.monotonic() < deadline, shares
         time.sleep(0.1)
-    raise AssertionError(shares)
 
 
 def document(cluster: LocalCluster, *arguments: str) -> Any:
@@ -74,6 +80,7 @@ def count_records(cluster: LocalCluster) -> int:
     return len(done.stdout.splitlines())
 
 
+@pytest.mark.usefixtures("even")
 def test_a_broker_is_drained_removed_from_use_and_used_again(cluster: LocalCluster) -> None:
     victim = 4
     planned = document(cluster, "cluster", "drain", str(victim), "--dry-run")
@@ -111,6 +118,7 @@ def test_a_rebalance_fills_an_empty_broker(cluster: LocalCluster) -> None:
     assert raftmq(cluster, "cluster", "balancing", "--auto").returncode == 0
 
 
+@pytest.mark.usefixtures("even")
 def test_a_partition_and_its_leadership_are_moved(cluster: LocalCluster) -> None:
     assert raftmq(cluster, "cluster", "balancing", "--no-auto").returncode == 0
     now = partitions(cluster)[0]["replica_brokers"]
@@ -159,6 +167,7 @@ def test_an_impossible_rate_is_refused(cluster: LocalCluster) -> None:
     assert_one_sentence(refused, 2, "0 (unlimited)", "not 1024")
 
 
+@pytest.mark.usefixtures("even")
 def test_a_drain_continues_after_ctrl_c(cluster: LocalCluster) -> None:
     """One partition moves after the other, so the drain does not end before the signal."""
     before = document(cluster, "cluster", "balancing")

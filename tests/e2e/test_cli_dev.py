@@ -50,6 +50,11 @@ class Dev:
         return self.process.wait(60)
 
 
+def not_as_nohup() -> None:
+    """Let SIGHUP end a process although nohup started the tests."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 @contextmanager
 def dev(tmp_path: Path, *arguments: str) -> Iterator[Dev]:
     process = subprocess.Popen(
@@ -58,6 +63,7 @@ def dev(tmp_path: Path, *arguments: str) -> Iterator[Dev]:
         stderr=subprocess.PIPE,
         text=True,
         env=os.environ | {"TMPDIR": str(tmp_path)},
+        preexec_fn=not_as_nohup,
     )
     with process:
         try:

@@ -137,7 +137,6 @@ def test_the_state_is_shown_once_and_live(cluster: LocalCluster, jobs: str) -> N
     assert [row["partition"] for row in clocks] == [0]
 
 
-@pytest.mark.long
 def completions(cluster: LocalCluster, words: str) -> list[str]:
     """Return the words that a shell offers for an unfinished line."""
     asked = {

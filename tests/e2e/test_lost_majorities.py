@@ -28,6 +28,9 @@ def write(cluster: LocalCluster) -> None:
     assert made.returncode == 0, made.stderr
     done = raftmq(cluster, "produce", "orders", stdin=b"".join(b"%d\n" % number for number in range(RECORDS)))
     assert done.returncode == 0, done.stderr
+    until(
+        lambda: raftmq(cluster, "cluster", "status").returncode == 0
+    )  # the one that survives has the last record, too
 
 
 def values(cluster: LocalCluster) -> list[str]:

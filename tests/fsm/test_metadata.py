@@ -804,10 +804,10 @@ def test_a_large_topic_is_applied_quickly() -> None:
     cluster = Cluster()
     plans = tuple(mc.PartitionPlan(((i % 3) + 1, ((i + 1) % 3) + 1, ((i + 2) % 3) + 1)) for i in range(4000))
     entry = cluster.log.metadata(mc.CreateTopic("t", "log", 3, {}, plans))
-    started = time.perf_counter()
+    started = time.process_time()
     cluster.state.apply(entry)
     assert len(cluster.state.take_dirty_rows()) > 4000
-    assert time.perf_counter() - started < 2
+    assert time.process_time() - started < 2
 
 
 # ----------------------------------------------------------------------------------------------------------- recoveries

@@ -39,7 +39,7 @@ async def test_a_poll_at_the_end_waits_and_the_next_record_wakes_it():
         poll = asyncio.create_task(node.log.poll(poll_request(topic, 0, max_wait_ms=60_000), node.call(60)))
         await _parked(node)
         await node.append(topic, batch(1, sequence=0))
-        answer = await asyncio.wait_for(poll, 1)
+        answer = await asyncio.wait_for(poll, 10)
         assert list(answer.partitions[0].base_offsets) == [0]
         assert node.log.parked_polls == 0
 
@@ -84,7 +84,7 @@ async def test_a_poll_waits_for_as_many_bytes_as_it_asks_for():
         await _parked(node)
         assert not poll.done()
         await node.append(topic, batch(1, sequence=1, body=b"x" * 100))
-        assert list((await asyncio.wait_for(poll, 1)).partitions[0].base_offsets) == [0, 1]
+        assert list((await asyncio.wait_for(poll, 10)).partitions[0].base_offsets) == [0, 1]
 
 
 async def test_one_partition_of_many_wakes_the_poll_and_the_others_keep_no_callback():
@@ -103,7 +103,7 @@ async def test_one_partition_of_many_wakes_the_poll_and_the_others_keep_no_callb
                 topic_id=topic.topic_id, partition=1, batches=[batch(1, sequence=round_number)]
             )
             await node.log.append(pb.AppendRequest(partitions=[appended]), node.call())
-            answer = await asyncio.wait_for(poll, 1)
+            answer = await asyncio.wait_for(poll, 10)
             assert [p.partition for p in answer.partitions] == [1]
         assert not idle.done()
         assert not idle._callbacks  # the ended polls removed theirs
@@ -149,7 +149,7 @@ async def test_a_leader_that_steps_down_refers_waiting_polls_to_its_successor():
         await _parked(node)
         node.leadership.claim(GroupId(topic.partitions[0].group_id), Term(9), NodeId(2))
         node.lose_leadership(GroupId(topic.partitions[0].group_id), NodeId(2))
-        answer = await asyncio.wait_for(poll, 1)
+        answer = await asyncio.wait_for(poll, 10)
         assert answer.partitions[0].error.code == pb.NOT_LEADER
         assert answer.partitions[0].error.leader.address == "node-2:9400"
 
@@ -208,7 +208,7 @@ async def test_a_deleted_topic_ends_its_polls_as_unknown():
         poll = asyncio.create_task(node.log.poll(poll_request(topic, 0, max_wait_ms=60_000), node.call(60)))
         await _parked(node)
         await node.admin.delete_topic(pb.DeleteTopicRequest(name="flights"), node.call())
-        answer = await asyncio.wait_for(poll, 1)
+        answer = await asyncio.wait_for(poll, 10)
         assert answer.partitions[0].error.code == pb.UNKNOWN_TOPIC
 
 
@@ -218,7 +218,7 @@ async def test_shutdown_answers_waiting_polls_immediately():
         poll = asyncio.create_task(node.log.poll(poll_request(topic, 0, max_wait_ms=60_000), node.call(60)))
         await _parked(node)
         node.log.begin_shutdown()
-        assert not (await asyncio.wait_for(poll, 1)).partitions
+        assert not (await asyncio.wait_for(poll, 10)).partitions
 
 
 async def test_a_batch_larger_than_asked_for_comes_alone():

@@ -14,7 +14,7 @@ from tests.support.broker.harness import CLUSTER_ID, running
 
 
 async def _next(watch) -> pb.TopologyUpdate:
-    return await asyncio.wait_for(anext(watch), 2)
+    return await asyncio.wait_for(anext(watch), 10)
 
 
 async def test_the_full_table_comes_first_and_then_only_changes():
@@ -103,7 +103,7 @@ async def test_the_feed_sleeps_while_nothing_changes():
             while node._change is None:
                 await asyncio.sleep(0)
 
-        await asyncio.wait_for(someone_waits(), 2)
+        await asyncio.wait_for(someone_waits(), 10)
         await watch.aclose()
 
 
@@ -162,4 +162,4 @@ async def test_shutdown_ends_every_watch():
         waiting = asyncio.ensure_future(anext(watch, None))
         await asyncio.sleep(0)
         node.topology.begin_shutdown()
-        assert await asyncio.wait_for(waiting, 1) is None
+        assert await asyncio.wait_for(waiting, 10) is None

@@ -1,6 +1,7 @@
 """Inspect the brokers of a `LocalCluster`: their files, gauges, readiness and leadership."""
 
 import asyncio
+import contextlib
 import urllib.error
 import urllib.request
 from collections import Counter
@@ -33,9 +34,12 @@ async def cluster_with_topic(
 
 
 async def eventually(condition: Callable[[], bool]) -> None:
-    """Poll a condition, which may block, until it holds."""
+    """Poll a condition, which may block, until it holds. It does not hold while a broker that it asks cannot be reached."""
     async with asyncio.timeout(WAIT_SECONDS):
-        while not await asyncio.to_thread(condition):
+        while True:
+            with contextlib.suppress(OSError):
+                if await asyncio.to_thread(condition):
+                    return
             await asyncio.sleep(POLL_SECONDS)
 
 
