@@ -22,13 +22,13 @@ from tests.support.assignors.groups import (
 assign = StickyAssignor().assign
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(groups(with_racks=True))
 def test_every_partition_has_exactly_one_owner(group: ConsumerGroup) -> None:
     check_complete(group, assign(group))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(groups(with_racks=True))
 def test_equal_subscriptions_differ_by_at_most_one(group: ConsumerGroup) -> None:
     known = {topic.topic_id for topic in group.topics}
@@ -39,14 +39,14 @@ def test_equal_subscriptions_differ_by_at_most_one(group: ConsumerGroup) -> None
     assert all(max(row) - min(row) <= 1 for row in counts.values())
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(groups(members_max=4, topics_max=3, partitions_max=2))
 def test_no_assignment_is_more_even_or_as_even_with_fewer_moves(group: ConsumerGroup) -> None:
     """The twin tries every assignment."""
     assert cost(group, owners_of(assign(group))) == min(cost(group, owners) for owners in every_assignment(group))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(groups(is_equal=True, members_max=10, partitions_max=12))
 def test_equal_subscriptions_keep_as_much_as_even_counts_allow(group: ConsumerGroup) -> None:
     """The twin is a formula: each member keeps up to the lower count, and as many members as possible keep the higher one."""
@@ -60,7 +60,7 @@ def test_equal_subscriptions_keep_as_much_as_even_counts_allow(group: ConsumerGr
     assert cost(group, owners_of(assign(group)))[1] == len(keepers) - kept_max
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(groups(with_racks=True))
 def test_racks_never_reduce_balance_or_cause_moves(group: ConsumerGroup) -> None:
     bare = replace(group, members=tuple(replace(member, rack="") for member in group.members))

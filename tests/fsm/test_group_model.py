@@ -300,5 +300,5 @@ class GroupModel(RuleBasedStateMachine):
                 yield from ((topic.topic_id, number) for number in range(len(topic.group_ids)))
 
 
-GroupModel.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+GroupModel.TestCase.settings = settings(max_examples=90, stateful_step_count=40, deadline=None)
 TestGroupModel = GroupModel.TestCase

@@ -34,7 +34,7 @@ def programs() -> dict[str, str]:
     }
 
 
-@pytest.fixture(params=["model", "real"])
+@pytest.fixture(params=["model", pytest.param("real", marks=pytest.mark.long)])
 def jobs(request: pytest.FixtureRequest) -> Iterator[str]:
     """Create the topic of the page, and yield the address of its brokers."""
     if request.param == "real":

@@ -31,23 +31,26 @@ def queue(admin: sync.Admin) -> Iterator[str]:
     admin.delete_topic(name)
 
 
-def test_killed_workers_leave_no_duplicate_and_no_gap(servers: str, topic: Callable[..., str], folder: Path):
+@pytest.mark.parametrize("kills", [1, pytest.param(2, marks=pytest.mark.long)])
+def test_killed_workers_leave_no_duplicate_and_no_gap(
+    servers: str, topic: Callable[..., str], folder: Path, kills: int
+):
     name = topic(partitions=3)
-    write_with_killed_workers(servers, name, folder)
+    write_with_killed_workers(servers, name, folder, kills)
     assert value_counts(servers, name) == EXPECTED
 
 
 @pytest.mark.long
 def test_killed_workers_enqueue_no_message_twice_and_leave_none_out(servers: str, queue: str, folder: Path):
-    write_with_killed_workers(servers, queue, folder)
+    write_with_killed_workers(servers, queue, folder, kills=2)
     assert Counter(message.value for message in take_all(servers, queue)) == EXPECTED
 
 
-def write_with_killed_workers(servers: str, name: str, folder: Path) -> None:
-    """Run a driver whose tasks are each killed twice while they write."""
-    with driver(servers, name, folder, 2, holds=4) as process:
-        for numbers in ((0, 1), (2, 3)):
-            for pid in wait_held(process, folder, *numbers):
+def write_with_killed_workers(servers: str, name: str, folder: Path, kills: int) -> None:
+    """Run a driver whose two tasks are each killed so many times while they write."""
+    with driver(servers, name, folder, 2, holds=2 * kills) as process:
+        for first in range(0, 2 * kills, 2):
+            for pid in wait_held(process, folder, first, first + 1):
                 kill(pid)
         output = wait_end(process, folder)
         assert process.returncode == 0, output[-LOG_TAIL:]

@@ -235,7 +235,7 @@ def better_single_moves(nodes, partitions, replicas_max, away):
 
 
 @given(clusters())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_a_plan_keeps_what_must_stay_and_leaves_no_better_single_move(cluster):
     nodes, partitions, replicas_max, away = cluster
     made = plan(nodes, partitions, replicas_max=replicas_max, away=away)

@@ -27,7 +27,7 @@ PATTERNS = st.recursive(CHARACTERS, _combine, max_leaves=6).filter(lambda text: 
 NAMES = st.text("abc1_.-x]", max_size=8)
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=700, deadline=None)
 @given(PATTERNS, st.lists(NAMES, min_size=1, max_size=10))
 def test_it_matches_what_re_matches(pattern: str, names: list[str]) -> None:
     twin = re.compile(pattern)

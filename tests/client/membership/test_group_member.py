@@ -549,7 +549,7 @@ class MembersAndCoordinator(RuleBasedStateMachine):
 
 
 TestMembersAndCoordinator = MembersAndCoordinator.TestCase
-TestMembersAndCoordinator.settings = settings(max_examples=120, stateful_step_count=30, deadline=None)
+TestMembersAndCoordinator.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
 
 
 def test_the_model_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -188,7 +188,7 @@ class ScheduleMachine(RuleBasedStateMachine):
         assert list(self.schedule.partitions()) == []
 
 
-ScheduleMachine.TestCase.settings = hypothesis_settings(max_examples=150, stateful_step_count=60, deadline=None)
+ScheduleMachine.TestCase.settings = hypothesis_settings(max_examples=90, stateful_step_count=60, deadline=None)
 TestSchedule = ScheduleMachine.TestCase
 
 

@@ -187,7 +187,7 @@ class FairnessMachine(RuleBasedStateMachine):
 
 
 TestFairness = FairnessMachine.TestCase
-TestFairness.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestFairness.settings = settings(max_examples=90, stateful_step_count=40, deadline=None)
 
 
 # ---------------------------------------------------------------------------------------------------- shares and bounds

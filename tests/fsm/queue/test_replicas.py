@@ -24,7 +24,7 @@ from tests.support.fsm.queue.recount import State, check_windows, compare, recou
 from tests.support.fsm.queue.twin import Twin
 
 SMALL = MemoryBounds(window_messages_max=3, clean_messages_max=6, read_rows=2, low_mark=2, points_max=3)
-FEW = settings(max_examples=35, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+FEW = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def disturb(host: QueueHost, rng: random.Random, *, restarts: bool) -> None:

@@ -140,7 +140,7 @@ class DelayedWindowMachine(WindowMachine):
         self.window.forget_cells()
 
 
-SETTINGS = settings(max_examples=200, stateful_step_count=30, deadline=None)
+SETTINGS = settings(max_examples=120, stateful_step_count=30, deadline=None)
 WindowMachine.TestCase.settings = DelayedWindowMachine.TestCase.settings = SETTINGS
 TestWindow = WindowMachine.TestCase
 TestDelayedWindow = DelayedWindowMachine.TestCase

@@ -23,7 +23,8 @@ def run_command(*arguments: str, hash_seed: int = 0) -> subprocess.CompletedProc
 
 
 @pytest.mark.parametrize(
-    ("seed", "hash_seeds"), [(4, (1, 2)), (1, (1, 3)), pytest.param(3, (1, 1), marks=pytest.mark.long)]
+    ("seed", "hash_seeds"),
+    [(1, (1, 3)), pytest.param(4, (1, 2), marks=pytest.mark.long), pytest.param(3, (1, 1), marks=pytest.mark.long)],
 )
 def test_a_seed_has_one_trace_under_every_hash_seed(seed: int, hash_seeds: tuple[int, int]) -> None:
     """A set of tasks is in the order of their addresses, which follow the hashes of strings: seed 1 had two traces by that."""
@@ -46,13 +47,8 @@ def test_a_batch_of_seeds_has_no_findings() -> None:
     assert all(one.reads for one in outcomes)
     assert all(one.counts["states_compared"] for one in outcomes)
     assert all(sum(one.faults.values()) >= 3 for one in outcomes)
-
-
-def test_a_seed_has_the_same_run_alone_and_in_a_batch() -> None:
-    (outcome,) = run_batch(4, 1, jobs=1)
-    replayed = run_command("--seed", "4")
-
-    assert f"digest {outcome.digest:08x}" in replayed.stdout
+    last = outcomes[-1]
+    assert f"digest {last.digest:08x}" in run_command("--seed", str(last.seed)).stdout, "alone it is the same run"
 
 
 def test_a_finding_has_its_exit_code_and_ends_with_the_command_that_replays_it() -> None:

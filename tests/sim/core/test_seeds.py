@@ -21,7 +21,7 @@ from sim.core.run import Outcome, Verdict, run_seed
 
 ROOT = Path(__file__).parents[3]
 SEED_COUNT = 1000
-SHARD_COUNT = 4
+SHARD_COUNT = 8
 
 
 def run_command(*arguments: str, hash_seed: str = "0") -> subprocess.CompletedProcess[str]:

@@ -1,9 +1,7 @@
 """Count habits of language in the project's texts: docstrings, attribute docstrings, comments and markdown pages."""
 
 import ast
-import io
 import re
-import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +11,13 @@ _WHAT = re.compile(r"\bwhat\b", re.IGNORECASE)
 _QUESTION_WORD = re.compile(r"(?:what|which|who|whose|when|where|why|how|whether|whoever|whatever)\b", re.IGNORECASE)
 _CODE = re.compile(r"```.*?```|`[^`]*`", re.DOTALL)
 _TABLE_ROW = re.compile(r"^\s*(?://!?\s*)?\|.*$", re.MULTILINE)
+_STRING_OR_COMMENT = re.compile(
+    r"""\"\"\"(?:[^\\]|\\.)*?\"\"\"|'''(?:[^\\]|\\.)*?'''|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|(\#[^\n]*)""",
+    re.DOTALL,
+)
+"""Finds the comments of a program: strings are skipped, and their group is empty. It is much quicker than `tokenize`."""
 _DIRECTIVES = ("noqa", "type:", "ruff:", "pyright:", "---")
+_BLOCKS = ("body", "orelse", "handlers", "finalbody", "cases")
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -59,17 +63,25 @@ def count(file: Path, counts: Counts) -> None:
     if file.suffix == ".md":
         counts.add(source)
         return
-    tree = ast.parse(source)
-    for node in ast.walk(tree):
-        if isinstance(node, _DOCUMENTED):
-            docstring = ast.get_docstring(node)
-            if docstring:
-                counts.add_docstring(docstring)
-            for text in _attribute_docstrings(node):
-                counts.add(text)
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT and not token.string.lstrip("# ").startswith(_DIRECTIVES):
-            counts.add(token.string.lstrip("# "))
+    for node in _documented(ast.parse(source)):
+        docstring = ast.get_docstring(node)
+        if docstring:
+            counts.add_docstring(docstring)
+        for text in _attribute_docstrings(node):
+            counts.add(text)
+    for comment in _STRING_OR_COMMENT.findall(source):
+        text = comment.lstrip("# ")
+        if text and not text.startswith(_DIRECTIVES):
+            counts.add(text)
+
+
+def _documented(node: ast.AST) -> Iterator[ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Yield the node and those below it that may have a docstring. Expressions have none, and most nodes are in expressions."""
+    if isinstance(node, _DOCUMENTED):
+        yield node
+    for field in _BLOCKS:
+        for child in getattr(node, field, ()):
+            yield from _documented(child)
 
 
 def _attribute_docstrings(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:

@@ -115,7 +115,7 @@ class ClockMachine(RuleBasedStateMachine):
 
 
 TestQueueClock = ClockMachine.TestCase
-TestQueueClock.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestQueueClock.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
 
 
 def test_it_is_an_entry_clock():
