@@ -5,11 +5,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from raftmq.broker.cluster.disk_watch import DiskWatch
+from raftmq.broker.cluster.disk_watch import NEAR_CHECK_SECONDS, DiskWatch
 from raftmq.proto import queue_pb2 as pb
 from raftmq.storage.disk_space import DiskReserve
 
 from tests.support.broker.harness import StrictSupervisor
+from tests.support.broker.waiting import until
 
 MIB = 1024 * 1024
 BALLAST = MIB
@@ -138,8 +139,8 @@ async def test_a_small_volume_is_checked_often_enough_for_a_fast_disk(tmp_path):
     try:
         while not watch.reserve_bytes:
             await asyncio.sleep(0.001)
+        assert watch._pause_seconds() == NEAR_CHECK_SECONDS
         volume.free = RESERVE
-        await asyncio.sleep(0.4)
-        assert refusal(engine) is not None
+        await until(lambda: refusal(engine) is not None)
     finally:
         watching.cancel()
