@@ -28,10 +28,11 @@ REPORT_SECONDS = 2.0
 _BAR_WIDTH = 30
 
 
-def replay_command(seed: int, mutant: str | None, *, has_queues: bool | None = None) -> str:
+def replay_command(seed: int, mutant: str | None, *, has_queues: bool | None = None, is_upgraded: bool = False) -> str:
     """Return the command that replays a run."""
     if mutant is None:
-        return f"make sim SEED={seed}" + (" ARGS=--queues" if has_queues else "")
+        named = " ".join(["--queues"] * bool(has_queues) + ["--upgrades"] * is_upgraded)
+        return f"make sim SEED={seed}" + (f' ARGS="{named}"' if " " in named else f" ARGS={named}" if named else "")
     return f"python -m sim.cluster --seed {seed} --mutant {mutant}"
 
 
@@ -50,8 +51,10 @@ def summary(outcome: Outcome) -> str:
     )
 
 
-def _build(mutant: str | None, *, has_queues: bool | None) -> Build:
-    return replace(PRODUCT, has_queues=has_queues) if mutant is None else MUTANTS[mutant].build
+def _build(mutant: str | None, *, has_queues: bool | None, is_upgraded: bool) -> Build:
+    if mutant is not None:
+        return MUTANTS[mutant].build
+    return replace(PRODUCT, has_queues=has_queues, is_upgraded=is_upgraded)
 
 
 def _replay(seed: int, build: Build, level: str | None, history: Path | None) -> Outcome:
@@ -77,7 +80,14 @@ def _cpu_seconds() -> float:
 
 
 def _run_many(
-    first: int, count: int, jobs: int, mutant: str | None, *, has_queues: bool | None, is_recorded: bool
+    first: int,
+    count: int,
+    jobs: int,
+    mutant: str | None,
+    *,
+    has_queues: bool | None,
+    is_upgraded: bool,
+    is_recorded: bool,
 ) -> Verdict:
     begun = reported = time.perf_counter()
     cpu_begun = _cpu_seconds()
@@ -88,7 +98,8 @@ def _run_many(
     marks: Counter[str] = Counter()
     virtual_seconds = 0.0
     is_terminal = sys.stderr.isatty()
-    for done, outcome in enumerate(run_batch(first, count, jobs, _build(mutant, has_queues=has_queues)), start=1):
+    build = _build(mutant, has_queues=has_queues, is_upgraded=is_upgraded)
+    for done, outcome in enumerate(run_batch(first, count, jobs, build), start=1):
         virtual_seconds += outcome.virtual_seconds
         totals["operations"] += outcome.operations
         totals["short"] += outcome.operations < OPERATIONS_MIN
@@ -120,7 +131,7 @@ def _run_many(
         )
     if not findings:
         return Verdict.OK
-    print(replay_command(findings[0].seed, mutant, has_queues=has_queues), flush=True)
+    print(replay_command(findings[0].seed, mutant, has_queues=has_queues, is_upgraded=is_upgraded), flush=True)
     return min(one.verdict for one in findings)
 
 
@@ -139,6 +150,7 @@ def main() -> int:
     )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="number of processes (one per core)")
     parser.add_argument("--queues", action="store_true", help="every seed has queue topics, not only some")
+    parser.add_argument("--upgrades", action="store_true", help="upgrade the brokers to a next version in every seed")
     parser.add_argument("--record", action="store_true", help="add a row to docs/internals/simulation-runs.md")
     arguments = parser.parse_args()
     if arguments.record and (arguments.mutant is not None or arguments.seed is not None):
@@ -151,15 +163,16 @@ def main() -> int:
             arguments.jobs,
             arguments.mutant,
             has_queues=has_queues,
+            is_upgraded=arguments.upgrades,
             is_recorded=arguments.record,
         )
     seed = arguments.seed
-    build = _build(arguments.mutant, has_queues=has_queues)
+    build = _build(arguments.mutant, has_queues=has_queues, is_upgraded=arguments.upgrades)
     outcome = judged(seed, _replay, seed, build, arguments.log, arguments.history)
     print(summary(outcome))
     if outcome.verdict is not Verdict.OK:
         print(finding(outcome))
-    print(replay_command(outcome.seed, arguments.mutant, has_queues=has_queues))
+    print(replay_command(outcome.seed, arguments.mutant, has_queues=has_queues, is_upgraded=arguments.upgrades))
     return outcome.verdict
 
 

@@ -63,6 +63,7 @@ from sim.cluster.invariants.recoveries import Recoveries
 from sim.cluster.invariants.replica_state import ReplicaStates
 from sim.cluster.invariants.retention import Retention, check_stamp
 from sim.cluster.invariants.reverted_moves import RevertedMoves
+from sim.cluster.invariants.row_levels import check_row_levels
 from sim.cluster.invariants.served import (
     PlantedDefect,
     check_defect_ends_nothing,
@@ -141,6 +142,8 @@ class Checker:
         """Number of recoveries from a replica that lacked entries."""
         self.stale_directories = 0
         """Number of older copies of a disk that were refused."""
+        self.on_look: list[Callable[[], None]] = []
+        """Called with each look at the cluster."""
         cluster.on_process.append(self._watch)
         cluster.on_broken_replica.append(lambda *arguments: self.judge(self._on_broken, *arguments))
         cluster.on_fatal_error.append(lambda *arguments: self.judge(self._on_fatal, *arguments))
@@ -463,6 +466,8 @@ class Checker:
                     # in the process's own time: a broker whose clock is read in another one forgets the clocks of the others
                     process.host.context.run(self.judge, check_served_or_reported, process)
         self.judge(self._stale_leaders.look, self._cluster.running(), self.now)
+        for listener in self.on_look:
+            listener()
         if self._looks % COMPARE_EVERY == 0:
             self.compare_states()
         self._cluster.loop.after(LOOK_SECONDS, None, self._look)
@@ -474,6 +479,7 @@ class Checker:
             self.judge(self._budgets[process.machine.name].check_recent_entries)
             for replica in process.node.engine.replicas.values():
                 self.judge(self.replica_states.on_state, replica)
+                self.judge(check_row_levels, replica)
                 self.judge(self._on_queue_state, process, replica)
                 self.judge(self._memory.check, replica)
 

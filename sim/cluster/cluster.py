@@ -224,6 +224,8 @@ class Machine:
         """Whether the disk was replaced. The broker then joins the cluster and never bootstraps one."""
         self.is_barred = False
         """Whether the broker must not start because its old node has not been removed yet."""
+        self.is_next_version = cluster.is_next_version
+        """Whether the next version of the program is installed, with which the broker starts next."""
 
     @property
     def address(self) -> str:
@@ -257,6 +259,8 @@ class Cluster:
         self.machines: dict[str, Machine] = {}
         self.true_epoch_ms = EPOCH_MS
         """The time of a correct wall clock at the beginning. It grows by the time for which all machines slept."""
+        self.is_next_version = False
+        """Whether a new machine gets the next version of the program."""
         self.clients: dict[str, Host] = {}
         """The hosts of the clients, by name."""
         self.node_class = node_class
@@ -325,6 +329,7 @@ class Cluster:
         self.network.dark.pop(machine.name, None)
         # the clock of every boot starts at another time, as a machine's monotonic clock does
         host = Host(machine.name, machine.boot, machine.rate, 1000.0 * machine.number + 100_000.0 * machine.boot)
+        host.is_next_version = machine.is_next_version
         config = self._config(machine)
         rng = random.Random(self.rng.getrandbits(64))
         process: Process

@@ -32,6 +32,8 @@ from sim.cluster.options import SECONDS_MIN, Options, draw_options
 from sim.cluster.queues.options import QUEUE_LEVEL, QueueOptions, draw_queue_options, has_queues
 from sim.cluster.queues.scaling import offer_queues
 from sim.cluster.queues.workload import QueueWorkload
+from sim.cluster.upgrades.next_version import NextVersion
+from sim.cluster.upgrades.roller import Roller
 from sim.cluster.workload import Workload
 from sim.cluster.world.loop import SimulationEnd, SpinningError, VirtualLoop
 from sim.cluster.world.network import Network, Weather
@@ -116,6 +118,8 @@ class Build:
     """Whether the run has queue topics. None: some seeds have."""
     queue_overrides: Mapping[str, object] = field(default_factory=dict)
     """Options of queue topics that replace the drawn ones of every seed."""
+    is_upgraded: bool = False
+    """Whether the brokers are upgraded to the next version during the run, and down and up again."""
 
 
 PRODUCT = Build()
@@ -183,6 +187,8 @@ class Simulation:
             rng = random.Random(f"queues of {seed}")
             self.queues = QueueWorkload(self.cluster, options, self.queue_options, rng, self.workload.spawn)
             self.queues.ledger.is_stopping = lambda: self.workload.is_stopping
+        self.next_version = NextVersion() if build.is_upgraded else None
+        self.roller: Roller | None = None
         self.nemesis: Nemesis | None = None
         self.healing_seconds = 0.0
 
@@ -212,6 +218,10 @@ class Simulation:
                 undo_one()
 
         return undo
+
+    def add_next_version(self) -> Callable[[], None]:
+        """Add the next version of the product if the run is an upgrade. Return a function that undoes it."""
+        return self.next_version.install() if self.next_version is not None else lambda: None
 
     def _settings(self) -> ClusterSettings:
         options = self.options
@@ -324,10 +334,19 @@ class Simulation:
         self.workload.start()
         if self.queues is not None:
             self.queues.start()
+        if self.next_version is not None:
+            self._begin_upgrade(self.next_version)
         self._until(None, options.seconds)
         if not self._has_enough_operations():
             self.nemesis.slow_down()
             self._until(self._has_enough_operations, EXTRA_SECONDS_MAX)
+
+    def _begin_upgrade(self, version: NextVersion) -> None:
+        rng, workload = random.Random(f"upgrade of {self.seed}"), self.workload
+        roller = self.roller = Roller(self.cluster, self.checker, rng, version, workload.new_admin)
+        self.checker.on_look.append(roller.look)
+        workload.spawn("roller", roller.disturb())
+        workload.spawn("user of the next version", roller.use())
 
     def _has_enough_operations(self) -> bool:
         """Return whether clients have done enough operations, or the run is meant to be short."""
@@ -339,6 +358,9 @@ class Simulation:
         begun = self.loop.now
         self.network.weather.reset_share = self.network.weather.drop_share = self.network.weather.slow_share = 0.0
         self.nemesis.heal()
+        if self.roller is not None:
+            self.roller.is_over = True
+            self.workload.spawn("upgrade", self.roller.finish())
         if not self._until(self._has_enough_operations, LIVENESS_SECONDS):
             raise LivenessFailure(f"clients do not get to {OPERATIONS_MIN} operations: {self._describe()}")
         deadline = self.loop.now + LIVENESS_SECONDS
@@ -522,6 +544,8 @@ class Simulation:
             "installs_torn": sum(m.disk.torn_installs for m in machines),
             **self.workload.outcomes,
             **(self.queues.ledger.counts if self.queues is not None else {}),
+            **(self.roller.counts if self.roller is not None else {}),
+            **(self.next_version.counts if self.next_version is not None else {}),
         }
 
 
@@ -543,6 +567,7 @@ def run_seed(
     _KEPT.append(simulation)
     unscale = scale(is_tight=simulation.options.is_tight, is_forgetful=simulation.options.is_forgetful)
     unoffer = simulation.offer_queues()
+    withdraw = simulation.add_next_version()
     sdk_clock.time = WallTimeModule(simulation.loop)
     if trace is not None:
         trace(f"seed {seed}: {simulation.options}")
@@ -565,6 +590,7 @@ def run_seed(
         verdict, detail = Verdict.CRASH, f"{type(error).__name__}: {error}"
     finally:
         sdk_clock.time = time_module
+        withdraw()
         unoffer()
         unscale()
         if undo is not None:

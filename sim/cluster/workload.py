@@ -95,7 +95,8 @@ class Workload:
     def _transport(self) -> ClientTransport:
         return ClientTransport(self._loop, self._cluster.network)
 
-    def _admin(self) -> Admin:
+    def new_admin(self) -> Admin:
+        """Create an administrator."""
         admin = Admin(
             bootstrap_servers=self._cluster.addresses(),
             transport=self._transport(),
@@ -150,7 +151,7 @@ class Workload:
         return self.spawn("a0", self._create_topics())
 
     async def _create_topics(self) -> None:
-        async with RecordingAdmin(self._admin(), self.recorder, "a0") as admin:
+        async with RecordingAdmin(self.new_admin(), self.recorder, "a0") as admin:
             for number, topic in enumerate(self.topics):
                 partitions = max(1, self._options.partitions - 2 * number)
                 kept_ms = self._options.retention_ms if number == len(self.topics) - 1 else 0
@@ -382,7 +383,7 @@ class Workload:
         while not self.is_stopping:
             life += 1
             try:
-                async with RecordingAdmin(self._admin(), self.recorder, f"{name}.{life}") as admin:
+                async with RecordingAdmin(self.new_admin(), self.recorder, f"{name}.{life}") as admin:
                     while not self.is_stopping:
                         await self._pause(self._options.admin_every)
                         what = self._rng.choice(("create", "delete", "alter", "grow", "describe"))
@@ -414,7 +415,7 @@ class Workload:
         while not self.is_stopping:
             life += 1
             try:
-                async with RecordingAdmin(self._admin(), self.recorder, f"{name}.{life}") as admin:
+                async with RecordingAdmin(self.new_admin(), self.recorder, f"{name}.{life}") as admin:
                     while not self.is_stopping:
                         await self._pause(self._options.trim_every)
                         where = self._rng.choice(list(self.groups))

@@ -9,6 +9,9 @@
 | `ExactlyOnce`: a record of an idempotent producer is written once, and its batches are in order | `exactly_once.py` |
 | `RefusedNeverApplied`: a record whose send failed definitely is never in the log | `definite_failures.py` |
 | `EqualState`: replicas with equal applied index have byte-equal state | `replica_state.py` |
+| `RowLevels`: no row has a field that the cluster's feature level does not permit yet | `row_levels.py` |
+| `LevelIsSupported`, `SilentAboveItsLevel`: the level rises only to one that every broker knows, and any other broker is silent | `../upgrades/roller.py` |
+| `FramesAreUnderstood`: no broker gets a frame of a later wire version than its own | `../upgrades/roller.py` |
 | `AppliedOnce`: each index is applied once and in order | `applied_once.py` |
 | `ElectionSafety`: a group has one leader in a term | `../../core/invariants/election_safety.py` |
 | `StaleLeaderStepsDown`: a leader that has a successor stops leading by itself | `stale_leaders.py` |

@@ -11,6 +11,7 @@ from sim.cluster.mutants import (
     recovery,
     service,
     store,
+    upgrade,
 )
 from sim.cluster.mutants.registry import MUTANTS, SEEDS_MAX, Mutant
 
@@ -28,4 +29,5 @@ __all__ = [
     "recovery",
     "service",
     "store",
+    "upgrade",
 ]

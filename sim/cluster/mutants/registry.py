@@ -52,6 +52,12 @@ def queue_mutant(
     return _registering("queue", what, settings)
 
 
+def upgrade_mutant(part: str, what: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
+    """Register a function that plants a bug that shows while brokers of two versions serve together."""
+    settings = {"option_overrides": {"operate": 0, "seconds": 14.0}, "has_queues": False, "is_upgraded": True}
+    return _registering(part, what, settings)
+
+
 def _registering(
     part: str, what: str, settings: Mapping[str, Any]
 ) -> Callable[[Callable[[], None]], Callable[[], None]]:

@@ -49,7 +49,7 @@ class Handle:
 class Host:
     """One incarnation of a process. A restart creates another host."""
 
-    __slots__ = ("boot", "context", "is_dead", "is_frozen", "name", "offset", "parked", "rate")
+    __slots__ = ("boot", "context", "is_dead", "is_frozen", "is_next_version", "name", "offset", "parked", "rate")
 
     def __init__(self, name: str, boot: int, rate: float, offset: float) -> None:
         self.name = name
@@ -60,6 +60,8 @@ class Host:
         """The time of its clock at the beginning of the simulation."""
         self.is_dead = False
         self.is_frozen = False
+        self.is_next_version = False
+        """Whether the process runs the next version of the program (`sim/cluster/upgrades/`)."""
         self.parked: list[Handle] = []
         """Callbacks that became due while the host was frozen."""
         context = copy_context()
