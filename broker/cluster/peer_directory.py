@@ -59,6 +59,8 @@ class PeerDirectory:
         self._publisher = publisher
         self._in_background = in_background
         self._addresses: dict[NodeId, str] = {}
+        self._refused: dict[NodeId, tuple[str, str]] = {}
+        """Members of which a stale data directory was refused: its uuid, and words about it. One entry for each broker id at most."""
         self._known: dict[NodeId, str] = {}
         """The addresses of the other nodes by metadata, or from the last start before there is metadata."""
         self._found: dict[NodeId, tuple[str, str]] = {}
@@ -199,7 +201,29 @@ class PeerDirectory:
         if defect is not None:
             return f"malformed lineage: {defect}"
         stale = self.boots.contradiction(hello.uuid, hello.lineage)
-        return f"{STALE_DIRECTORY}: {stale}" if stale is not None else None
+        if stale is None:
+            return None
+        node = (
+            self._metadata.replica.state_machine.node_by_uuid(hello.uuid)
+            if self._metadata.replica is not None
+            else None
+        )
+        if node is not None and node.node_id == hello.node_id:
+            said = f"a process at {hello.address or 'an unknown address'} was refused: {stale}"
+            self._refused[NodeId(node.node_id)] = (hello.uuid, said)
+        return f"{STALE_DIRECTORY}: {stale}"
+
+    def refused_directories(self) -> dict[NodeId, str]:
+        """Return the members that are not connected and of which an older or a second data directory was refused, with the reason."""
+        machine = self._metadata.replica.state_machine if self._metadata.replica is not None else None
+        return {
+            node_id: said
+            for node_id, (uuid, said) in self._refused.items()
+            if machine is not None
+            and (node := machine.node_by_uuid(uuid)) is not None
+            and node.node_id == node_id
+            and not self.is_connected(node_id)
+        }
 
 
 def _stranger(metadata: Metadata, hello: Hello) -> str | None:

@@ -134,6 +134,11 @@ class Standing:
             if not one.is_starting
         ]
         said += [f"{work} fails, and is tried again: {error}" for work, error in self._supervisor.failing().items()]
+        said += [
+            f"broker {node_id} is not connected, and {text}. Start it on its newest data directory, or on an empty one with --join and "
+            f"--broker-id {node_id}"
+            for node_id, text in sorted(self._peers.refused_directories().items())
+        ]
         return said + [
             f"another cluster is at {address}: {answer}. If this cluster was formed twice, stop the newer one"
             for address, answer in sorted(self._peers.other_clusters.addresses().items())

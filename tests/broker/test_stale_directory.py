@@ -56,9 +56,13 @@ async def restored(nodes: Nodes) -> tuple[Node, Node, Node, Node]:
 
 async def test_an_older_copy_is_refused_and_silent(nodes):
     """With a broker that lags, a copy would be a majority without the latest records."""
-    copy, original, _, _ = await restored(nodes)
+    copy, original, one, third = await restored(nodes)
     assert copy.registry.boot == original.registry.boot  # as if it had been restarted once
     (why,) = await until(copy, Reason.STALE_DIRECTORY)
+    said = " ".join((*one.standing.warnings(), *third.standing.warnings()))
+    assert (
+        f"broker {original.view.node_id} is not connected, and a process at {copy.addresses.peer} was refused" in said
+    )
     assert "--broker-id" in why.message
     assert copy.engine.replicas == {}
     assert copy.transport.connections() == {}
