@@ -31,6 +31,7 @@ from raftmq.errors import (
     RaftMQError,
     RequestTimedOutError,
     UnknownTopicError,
+    UnreachableError,
     UnsupportedVersionError,
     WrongClusterError,
 )
@@ -298,12 +299,13 @@ class Resolver:
         only if `is_read`.
 
         Raises:
-            RaftMQError: the broker's refusal, or the last failure when the time is over.
+            RaftMQError: the broker's refusal, or the last failure when the time is over. A broker that is down does not hide the last answer.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_seconds
         backoff = Backoff(settings.RETRY_BACKOFF_MIN_SECONDS, settings.RETRY_BACKOFF_MAX_SECONDS, self.rng)
         tried = 0
+        answered: RaftMQError | None = None
         while True:
             self.check()
             candidates = self._candidates()
@@ -320,8 +322,12 @@ class Resolver:
                 if isinstance(error, RequestTimedOutError):
                     self.mark_suspect(address)
                 pause = max(backoff.next_seconds() if tried >= len(candidates) else 0.0, error.retry_after_ms / 1000)
+                is_down = isinstance(error, UnreachableError)
                 if not may_repeat or loop.time() + pause >= deadline:
+                    if is_down and answered is not None:
+                        raise answered from error
                     raise
+                answered = answered if is_down else error
             await asyncio.sleep(pause)
 
     # --------------------------------------------------------------------------------------------------------- watching

@@ -209,6 +209,32 @@ async def test_a_change_with_an_unknown_outcome_is_not_repeated(cluster: FakeClu
     await resolver.close()
 
 
+async def test_the_answer_of_a_broker_is_not_hidden_by_one_that_is_down(cluster: FakeCluster):
+    """The last attempt may meet the broker that is down, and its error would not say why the call was refused."""
+    resolver = await started(cluster)
+
+    class Answering:
+        def __init__(self, address: str, error: type[errors.RaftMQError], text: str) -> None:
+            self.address = address
+            self._error, self._text = error, text
+
+        async def call(self, *_: object) -> object:
+            raise self._error(self._text)
+
+        async def close(self) -> None: ...
+
+    first, second = resolver._candidates()
+    for refusing, down in ((first, second), (second, first)):
+        for address, error, text in (
+            (refusing, errors.ConflictError, "wait until the partition is whole"),
+            (down, errors.UnreachableError, "connection refused"),
+        ):
+            resolver._connections[address] = Answering(address, error, text)  # type: ignore[assignment]
+        with pytest.raises(errors.ConflictError, match="wait until the partition is whole"):
+            await resolver.call_any(DESCRIBE_CLUSTER, pb.DescribeClusterRequest(), 0.3)
+    await resolver.close()
+
+
 async def test_one_connection_per_node(cluster: FakeCluster):
     resolver = await started(cluster)
     assert resolver.connection(resolver.address(Leader(1, 1))) is resolver.connection(cluster.brokers[1].address)
