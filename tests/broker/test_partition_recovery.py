@@ -9,9 +9,11 @@ from contextlib import asynccontextmanager
 import pytest
 from raftmq import Admin, Consumer, PartitionRecovery, Producer, Queue, TopicPartition
 from raftmq.broker.node import Node
+from raftmq.cli.doctor import recovery_findings
 from raftmq.client.admin.recovery import LostPartitions
 from raftmq.errors import InvalidArgumentError, OffsetOutOfRangeError
 from raftmq.fsm.metadata_views import PartitionView
+from raftmq.storage.doctor import Severity
 from raftmq.types import GroupId
 
 from tests.support.broker.whole_nodes import WAIT_SECONDS, Nodes, three_voters
@@ -74,6 +76,11 @@ async def test_a_partition_is_recovered_from_one_replica(nodes: Nodes) -> None:
     async with Producer(bootstrap_servers=kept.addresses.client) as running_producer:
         await (await running_producer.send("flights", b"10", partition=0))
         await lose_and_recover(nodes, running, kept, lost, old, running_producer)
+    await nodes.stop(kept)
+    (note,) = recovery_findings(kept.config.data_dir)
+    assert note.severity is Severity.NOTE
+    assert f"partition flights/0 was recovered from its replica on broker {kept_id}" in note.problem
+    assert "records from offset 11 on that were acknowledged before may be missing" in note.problem
 
 
 async def lose_and_recover(
