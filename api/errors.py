@@ -232,12 +232,14 @@ class InvalidPartitionsError(UsageError):
 
 
 class RecordTooLargeError(UsageError):
-    """A record or its batch exceeds the limit (the topic's `max.batch.bytes`, by default enough for a record just under 1 MiB)."""
+    """A record, a message or a batch exceeds its limit (`max.batch.bytes` of a log topic, by default enough for a record just under 1 MiB,
+    `max.message.bytes` of a queue topic, by default 1 MiB).
+    """
 
     code = ErrorCode.RECORD_TOO_LARGE
     advice = (
-        "send less in one record, raise the topic's max.batch.bytes (at most 3670016, because a batch must fit into one gRPC message), or "
-        "store the content elsewhere and send a reference to it"
+        "send less in one record, raise the topic's limit (max.batch.bytes of a log topic, at most 3670016, because a batch must fit into one "
+        "gRPC message; max.message.bytes of a queue topic, at most 3145728), or store the content elsewhere and send a reference to it"
     )
 
 

@@ -85,8 +85,12 @@ def check_message(
         raise TypeError("a message's value must be bytes, not None")
     key = None if message.key is None else check_key(message.key)
     headers, header_bytes = check_headers(message.headers) if message.headers else (NO_HEADERS, 0)
-    if headers and len(encode_headers(headers) or b"") > HEADERS_BYTES_MAX:
-        raise RecordTooLargeError(f"the headers of a message have at most {HEADERS_BYTES_MAX} bytes")
+    stored_header_bytes = len(encode_headers(headers) or b"") if headers else 0
+    if stored_header_bytes > HEADERS_BYTES_MAX:
+        raise RecordTooLargeError(
+            f"the headers of a message have {stored_header_bytes} bytes, but at most {HEADERS_BYTES_MAX} are allowed in messages of every "
+            "topic: put them into the value"
+        )
     size = len(value) + header_bytes
     if size > message_bytes_max:
         raise RecordTooLargeError(f"a message has {size} bytes, but at most {message_bytes_max} are allowed")

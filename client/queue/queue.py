@@ -265,7 +265,7 @@ class Queue(Generic[QueueValueT]):
             id: a name of at most 249 bytes. While the topic knows it (its deduplication window, and until the message is finished), another
                 put with it enqueues nothing. A dead message is not finished, and keeps its id until it is redriven, cancelled or purged.
             expires_ms: the time after which an undelivered message is given up. None: the topic's.
-            headers: pairs of name and bytes.
+            headers: pairs of name and bytes; at most 16 KiB together.
             replace: replace the waiting message with this id, instead of being deduplicated ("debounce"). A message that is leased or dead is
                 not replaced.
 

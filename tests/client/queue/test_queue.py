@@ -138,8 +138,12 @@ async def test_a_message_above_the_topics_limit_is_refused(cluster: FakeCluster)
     cluster.create_queue("large", max_message_bytes="2000000")
     async with Queue("large", bootstrap_servers=cluster.bootstrap_servers) as queue:
         await queue.put(b"x" * 1_500_000)
-        with pytest.raises(errors.RecordTooLargeError):
+        with pytest.raises(errors.RecordTooLargeError, match=r"raise .*max\.message\.bytes of a queue topic"):
             await queue.put(b"x" * 2_000_001)
+        with pytest.raises(
+            errors.RecordTooLargeError, match=r"headers .* have 16391 bytes, .* of every topic: put them into the value"
+        ):
+            await queue.put(b"x", headers=[("h", b"x" * 16_384)])
 
 
 async def test_a_full_queue_is_reported_at_once_and_later_puts_succeed(queue: Queue, cluster: FakeCluster) -> None:
