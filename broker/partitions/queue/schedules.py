@@ -416,7 +416,7 @@ class QueueSchedules:
 
 
 def _unknown(name: str) -> RequestError:
-    return RequestError(pb.UNKNOWN_SCHEDULE, f"there is no schedule {name[:249]!r}: list the schedules of the topic")
+    return RequestError(pb.UNKNOWN_SCHEDULE, f"there is no schedule {name[:249]!r}")
 
 
 def _conflict(name: str) -> RequestError:
