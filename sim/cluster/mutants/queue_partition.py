@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from contextlib import suppress
 from typing import Any
 
@@ -192,6 +193,26 @@ def resumption_skips_a_row() -> None:
             outgoing.sent = row_count
 
     SnapshotSender._skip = skip  # type: ignore[method-assign]
+
+
+@queue_mutant(
+    "a snapshot names a later position than that of the log when its state was read: the bodies between are lost",
+    queues={"tail_entries": 3},
+    machines=4,
+    move_replicas=8,
+    replication_factor=3,
+)
+def snapshot_names_a_later_position() -> None:
+    from raftmq.broker.replica.snapshot_sender import SnapshotSender
+
+    async def begin(self: Any, replica: Any, message: Any, outgoing: Any, stream_id: int) -> bool:
+        if outgoing.copy is not None:  # the furthest point to which the log may have been truncated since
+            position = await replica.find_position(outgoing.meta.state_index)
+            outgoing.meta = dataclasses.replace(outgoing.meta, position=position or outgoing.meta.position)
+        return bool(await original(self, replica, message, outgoing, stream_id))
+
+    original = SnapshotSender._begin
+    SnapshotSender._begin = begin  # type: ignore[method-assign]
 
 
 @queue_mutant("a write-back claims one entry more than its rows describe", kill=8, fault_every=0.4)
