@@ -128,25 +128,29 @@ _KEPT: list[Simulation] = []
 """The runs of this process. They are kept because collecting one would run the `finally` blocks of its tasks."""
 
 
+FIRST_WITH_ORDERS = 16
+"""Lower seeds have no orders of the two kinds below: the suite replays them."""
 RECOVERIES_SHARE = 0.15
 """Share of the seeds in which partitions lose their majority."""
-
-
 RESHAPES_SHARE = 0.2
 """Share of the seeds in which an operator reshapes the cluster, and of those in which brokers are retired."""
 
 
-def _draw_recoveries(seed: int) -> dict[str, Any]:
-    """Draw the options of recoveries from a stream of its own, so that the other runs do not depend on it."""
-    rng = random.Random(f"recoveries of {seed}")
-    weight = rng.randrange(1, 4) if rng.random() < RECOVERIES_SHARE else 0
-    return {"recover": weight, "may_recover_less": weight > 0 and rng.random() < 0.7}
-
-
-def _draw_orders(seed: int) -> dict[str, Any]:
-    """Draw the weights of an operator's other orders, also from a stream of its own."""
+def _with_orders(seed: int, options: Options) -> Options:
+    """Add the options of recoveries and of further orders, drawn from a stream of their own, so that other runs do not depend on them."""
+    if seed < FIRST_WITH_ORDERS:
+        return options
     rng = random.Random(f"orders of {seed}")
-    return {name: rng.randrange(1, 4) if rng.random() < RESHAPES_SHARE else 0 for name in ("reshape", "retire_node")}
+    weights = {
+        name: rng.randrange(3, 8) if rng.random() < share else 0
+        for name, share in (("recover", RECOVERIES_SHARE), ("reshape", RESHAPES_SHARE), ("retire_node", RESHAPES_SHARE))
+    }
+    options = replace(options, may_recover_less=rng.random() < 0.7, **weights)  # type: ignore[arg-type]  # by name
+    if options.recover:  # only so many brokers leave the metadata a majority without those that a partition has lost
+        options = replace(options, machines=5, metadata_voters=5)
+    if options.retire_node:  # a broker can be drained if as many others remain as a topic has replicas
+        options = replace(options, machines=max(options.machines, 4))
+    return options
 
 
 class Simulation:
@@ -167,7 +171,7 @@ class Simulation:
         if self.queue_options is not None and options is None and "all_down" not in build.option_overrides:
             self.options = replace(self.options, all_down=self.queue_options.all_down)
         if options is None and not build.option_overrides:
-            self.options = replace(self.options, **_draw_recoveries(seed), **_draw_orders(seed))
+            self.options = _with_orders(seed, self.options)
         self._trace = trace
         self.digest = 0
         threads = self._child()
