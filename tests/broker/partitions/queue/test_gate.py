@@ -12,6 +12,7 @@ from raftmq.proto import queue_pb2 as pb
 
 from tests.support.broker.harness import PRODUCER, append_request, batch, running
 from tests.support.broker.queues import ack_of, poll, put, queue_of, queue_topic, settle
+from tests.support.broker.waiting import until
 
 
 async def test_a_full_partition_refuses_messages_until_some_are_finished():
@@ -179,8 +180,7 @@ async def test_settings_of_the_topic_reach_the_state_machine():
         assert queue.replica.state_machine.state.settings.attempts_max == 3
         await node.admin.alter_topic(pb.AlterTopicRequest(name="jobs", set={"attempts.max": "7"}), node.call())
         await queue.maintain()
-        await asyncio.sleep(0.01)
-        assert queue.replica.state_machine.state.settings.attempts_max == 7
+        await until(lambda: queue.replica.state_machine.state.settings.attempts_max == 7)
 
 
 async def test_no_message_is_enqueued_before_the_topics_settings_are_in_force():
@@ -195,8 +195,9 @@ async def test_no_message_is_enqueued_before_the_topics_settings_are_in_force():
         assert (refused.code, refused.retriable) == (pb.NOT_READY, True)
         await asyncio.sleep(0.01)
         node.release_commits()
-        await asyncio.sleep(0.01)
-        assert queue.replica.state_machine.state.settings == queue.config().machine, "the refusal has asked for them"
+        await until(
+            lambda: queue.replica.state_machine.state.settings == queue.config().machine
+        )  # the refusal has asked
         await put(node, topic, b"0", b"1", keys=[b"k", b"k"])
         assert len(await poll(node, topic, 2)) == 1, "the key is in order"
 

@@ -53,6 +53,8 @@ async def test_a_message_that_comes_due_during_a_tick_gets_a_tick_of_its_own(
     monkeypatch.setattr(queue.partition.commands, "submit", submit)
     for ticks in (1, 2, 2):
         queue.node.pass_time(1_000)
+        while len(submitted) < ticks:
+            await asyncio.sleep(0.001)
         await asyncio.sleep(0.02)
         assert submitted == [Tick()] * ticks
 
