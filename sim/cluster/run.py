@@ -156,6 +156,10 @@ def _with_orders(seed: int, options: Options) -> Options:
 class Simulation:
     """One run with all its parts."""
 
+    forming_seconds = FORMING_SECONDS
+    liveness_seconds = LIVENESS_SECONDS
+    look_seconds = _LOOK_SECONDS
+
     def __init__(
         self,
         seed: int,
@@ -285,7 +289,7 @@ class Simulation:
                 return True
             if is_done is None or loop.now < look_at:
                 return False
-            look_at = loop.now + _LOOK_SECONDS
+            look_at = loop.now + self.look_seconds
             return is_done()
 
         is_reached = loop.run_until(is_over, loop.now + seconds)
@@ -313,19 +317,19 @@ class Simulation:
         def is_formed() -> bool:
             return all(m.process is not None and m.process.is_ready for m in cluster.machines.values())
 
-        if not self._until(is_formed, FORMING_SECONDS):
+        if not self._until(is_formed, self.forming_seconds):
             raise LivenessFailure(f"the cluster does not form: {self._describe()}")
         created = self.workload.create_topics()
-        if not self._until(created.done, FORMING_SECONDS):
+        if not self._until(created.done, self.forming_seconds):
             raise LivenessFailure(f"topics are not created: {self._describe()}")
         created.result()
         if self.queues is not None and self.queues.options.starts_at_level >= QUEUE_LEVEL:
             created = self.queues.create_topics()
-            if not self._until(created.done, FORMING_SECONDS):
+            if not self._until(created.done, self.forming_seconds):
                 raise LivenessFailure(f"queue topics are not created: {self._describe()}")
             created.result()
         if not self._until(
-            self._is_whole, FORMING_SECONDS
+            self._is_whole, self.forming_seconds
         ):  # before that, one machine may hold the only copy of metadata
             raise LivenessFailure(f"the cluster does not become whole: {self._why_not_whole()}; {self._describe()}")
         self.trace("formed")
@@ -365,11 +369,11 @@ class Simulation:
         if self.roller is not None:
             self.roller.is_over = True
             self.workload.spawn("upgrade", self.roller.finish())
-        if not self._until(self._has_enough_operations, LIVENESS_SECONDS):
+        if not self._until(self._has_enough_operations, self.liveness_seconds):
             raise LivenessFailure(f"clients do not get to {OPERATIONS_MIN} operations: {self._describe()}")
-        deadline = self.loop.now + LIVENESS_SECONDS
+        deadline = self.loop.now + self.liveness_seconds
         self.workload.is_stopping = True
-        if not self._until(self.workload.stopped, LIVENESS_SECONDS):
+        if not self._until(self.workload.stopped, self.liveness_seconds):
             raise LivenessFailure(f"clients do not end: {self._describe()}")
         verified = [self.workload.verify()]
         if self.queues is not None:
@@ -559,6 +563,7 @@ def run_seed(
     trace: Callable[[str], None] | None = None,
     options: Options | None = None,
     history: Callable[[list[Event]], None] | None = None,
+    simulation_class: type[Simulation] = Simulation,
 ) -> Outcome:
     """Run one seed and return its outcome. An exception of the simulated code becomes a verdict."""
     sdk_clock: Any = importlib.import_module("raftmq.client.producer.accumulator")
@@ -567,7 +572,7 @@ def run_seed(
     time_module = sdk_clock.time
     was_enabled = gc.isenabled()
     gc.disable()  # the time of a collection does not depend on the seed
-    simulation = Simulation(seed, build, trace, options)
+    simulation = simulation_class(seed, build, trace, options)
     _KEPT.append(simulation)
     unscale = scale(is_tight=simulation.options.is_tight, is_forgetful=simulation.options.is_forgetful)
     unoffer = simulation.offer_queues()
