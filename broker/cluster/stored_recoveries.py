@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 from raftmq.errors import UnsupportedDataError
 from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.metadata_views import RecoveryView
@@ -43,6 +44,6 @@ def _metadata_in(path: Path) -> Metadata | None:
         machine.restore(iter(contents.state), LogIndex(contents.state_index))
         for entry in contents.entries:
             machine.apply(entry)
-    except (UnsupportedDataError, ValueError):
+    except (UnsupportedDataError, ValueError, msgspec.MsgspecError):
         return None  # of a newer version
     return machine

@@ -44,6 +44,8 @@ SLEEPS_MAX = 3
 """Maximum number of sleeps. Their sum stays below the time for which consumer groups are remembered."""
 RECOVERY_LEVEL = METADATA_LEVELS[RecoverPartition]
 RECOVERED_TERM = 10_000
+_NO_END = 1 << 62
+"""An offset that no reader reaches."""
 """A term above all of a run."""
 RATES = (0, 20_000, 60_000)
 """Bytes per second of moves. 0: unlimited."""
@@ -481,8 +483,17 @@ class Nemesis:
             if not any(one.replica_id == replica_id and not one.is_lost for one in partition.replicas):
                 self._let_return(others)  # the replica was replaced in the meantime
                 return
-            self._propose(process, RecoverPartition(group_id, replica_id, RECOVERED_TERM, 0, 0, metadata.revision))
+            end = self._end_of(group_id, replica_id)
+            self._propose(process, RecoverPartition(group_id, replica_id, RECOVERED_TERM, end, end, metadata.revision))
         self._loop.after(_REPEAT_SECONDS, None, self._go_on_recovering, group_id, replica_id, others)
+
+    def _end_of(self, group_id: int, replica_id: int) -> int:
+        """Return the end of a replica's log, as the broker asks for it before a recovery. Without an answer, no reader is told of a loss."""
+        for machine in self._running():
+            replica = machine.node.engine.replicas.get(GroupId(group_id)) if machine.node is not None else None
+            if replica is not None and replica.replica_id == replica_id:
+                return int(replica.core.log.next_offset)
+        return _NO_END
 
     def _let_return(self, others: list[Machine]) -> None:
         for machine in others:
