@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import re
 import signal
 import sys
@@ -11,6 +12,8 @@ from pathlib import Path
 
 import pytest
 import raftmq
+import raftmq.errors
+from raftmq.fsm.topic_config import config_keys
 
 from tests.support.client.fake_broker import FakeCluster
 from tests.support.e2e.guide_programs import read_page
@@ -71,8 +74,16 @@ async def test_the_worker_works_until_it_is_terminated(cluster: FakeCluster, tmp
 def test_the_names_in_the_first_column_of_the_table_exist() -> None:
     (table,) = re.findall(r"\| RaftMQ \| Celery .*?\n\n|\| RaftMQ \| Celery .*\Z", PAGE.read_text(), re.DOTALL)
     names = re.findall(r"^\| .*?\|", table, re.MULTILINE)
-    calls = {name for cell in names[2:] for name in re.findall(r"`(\w+)", cell)} - {"key", "id", "tenant", "priority"}
-    fields = {"delay_ms", "not_before", "expires_ms", "replace"}
-    assert calls >= {"put", "get", "ack", "release", "redrive", *fields}
-    for name in calls - fields:
-        assert any(hasattr(owner, name) for owner in (raftmq, raftmq.Queue, raftmq.Message)), name
+    words = {name for cell in names[2:] for name in re.findall(r"`([\w.]+)", cell)}
+    settings = {word for word in words if "." in word and not word.startswith("Message.")}
+    assert settings <= config_keys("queue").keys()
+    owners = (raftmq, raftmq.errors, raftmq.Queue, raftmq.Message)
+    parameters = {
+        name
+        for call in (raftmq.Queue.put, raftmq.Queue.get, raftmq.Worker)
+        for name in inspect.signature(call).parameters
+    }
+    calls = {word.removeprefix("Message.") for word in words - settings}
+    assert calls >= {"put", "get", "ack", "release", "redrive", "delay_ms", "not_before"}
+    for name in calls - parameters:
+        assert any(hasattr(owner, name) for owner in owners), name
