@@ -5,7 +5,6 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import pytest
 from raftmq.fsm import metadata_commands as mc
 from raftmq.fsm.feature_levels import FEATURE_LEVEL
@@ -43,13 +42,6 @@ def metadata_of(row: Any) -> Any:
     machine = Metadata()
     machine._tables.cluster = row
     return SimpleNamespace(state_machine=machine)
-
-
-def test_a_row_that_is_ahead_of_the_level_breaks_the_invariant() -> None:
-    row = Metadata()._tables.cluster
-    check_row_levels(metadata_of(msgspec.structs.replace(row, feature_level=5, bytes_per_second=1)))
-    with pytest.raises(InvariantViolation, match="at level 4 there is a row of level 5"):
-        check_row_levels(metadata_of(msgspec.structs.replace(row, feature_level=4, bytes_per_second=1)))
 
 
 def test_the_next_version_is_withdrawn_completely() -> None:
