@@ -203,26 +203,23 @@ class PeerDirectory:
         stale = self.boots.contradiction(hello.uuid, hello.lineage)
         if stale is None:
             return None
-        node = (
-            self._metadata.replica.state_machine.node_by_uuid(hello.uuid)
-            if self._metadata.replica is not None
-            else None
-        )
-        if node is not None and node.node_id == hello.node_id:
+        if self._is_member(hello.uuid, hello.node_id):
             said = f"a process at {hello.address or 'an unknown address'} was refused: {stale}"
-            self._refused[NodeId(node.node_id)] = (hello.uuid, said)
+            self._refused[NodeId(hello.node_id)] = (hello.uuid, said)
         return f"{STALE_DIRECTORY}: {stale}"
+
+    def _is_member(self, uuid: str, node_id: int) -> bool:
+        """Return whether metadata knows the directory with this uuid as that broker's."""
+        replica = self._metadata.replica
+        node = replica.state_machine.node_by_uuid(uuid) if replica is not None else None
+        return node is not None and node.node_id == node_id
 
     def refused_directories(self) -> dict[NodeId, str]:
         """Return the members that are not connected and of which an older or a second data directory was refused, with the reason."""
-        machine = self._metadata.replica.state_machine if self._metadata.replica is not None else None
         return {
             node_id: said
             for node_id, (uuid, said) in self._refused.items()
-            if machine is not None
-            and (node := machine.node_by_uuid(uuid)) is not None
-            and node.node_id == node_id
-            and not self.is_connected(node_id)
+            if self._is_member(uuid, node_id) and not self.is_connected(node_id)
         }
 
 

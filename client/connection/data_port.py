@@ -114,10 +114,8 @@ class DataPort:
             self._use_grpc(NOT_OFFERED, is_usual=True)
             return None
         version = min(DATA_VERSION, answer.version or DATA_VERSION_MIN)
-        if version < DATA_VERSION_MIN:
-            self._use_grpc(
-                ErrorCode.UNSUPPORTED_VERSION.name, is_usual=True
-            )  # the broker is older than this client's frames
+        if version < DATA_VERSION_MIN:  # the broker is older than this client's frames
+            self._use_grpc(ErrorCode.UNSUPPORTED_VERSION.name, is_usual=True)
             return None
         if version < METHOD_VERSIONS[method_number]:
             self._uncarried[method_number] = self._loop.time() + settings.DATA_RETRY_SECONDS

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from raftmq.fsm.queue import commands as qc
@@ -13,14 +12,10 @@ from raftmq.queue_batch import MessageColumns, encode, seal_queue_batch
 from raftmq.raft.entry import Entry, EntryKind
 
 from sim.cluster.invariants.dead_letters import DeadLetters, watch_deaths
-from sim.core.invariants.violation import InvariantViolation
 from tests.support.fsm.queue.host import Queue, messages
+from tests.support.sim.broken import broken
 
 SOURCE, TARGET = 7, 8
-
-
-def broken(name: str) -> Any:
-    return pytest.raises(InvariantViolation, match=f"^{name}: ")
 
 
 class Copies:

@@ -69,6 +69,7 @@ from sim.core.invariants.votes import Rounds
 from sim.history.checker import judge
 from tests.support.fsm.harness import MetadataLog
 from tests.support.fsm.histories import LogBuilder
+from tests.support.sim.broken import broken
 
 WHERE = TopicPartition("t", 0)
 KEY = ReplicaKey(cast("Any", 7), cast("Any", 3))
@@ -79,10 +80,6 @@ def entry(index: int, offset: int, *values: bytes, term: int = 2) -> Entry:
     payload = body.seal() if body is not None else b""
     kind = EntryKind.DATA if values else EntryKind.EMPTY
     return Entry(cast("Any", index), cast("Any", term), kind, cast("Any", offset), len(values), 0, payload)
-
-
-def broken(name: str) -> Any:
-    return pytest.raises(InvariantViolation, match=f"^{name}: ")
 
 
 def committed(*entries: Entry) -> CommittedLog:

@@ -31,16 +31,12 @@ from sim.cluster.invariants.queue_rows import DurableQueue, check_bodies, living
 from sim.cluster.invariants.queue_state import QueueStates, check_counts, check_gate
 from sim.cluster.invariants.queue_turns import FairTurns, Turn, watch_turns
 from sim.cluster.invariants.queue_work import watch_work
-from sim.core.invariants.violation import InvariantViolation
 from tests.support.fsm.queue.host import Queue
+from tests.support.sim.broken import broken
 from tests.support.storage.log_builder import initial_state
 
 KEY = ReplicaKey(cast("Any", 7), cast("Any", 3))
 CONFIGURED = qc.Configure(QueueSettings(is_ordered_by_key=True, dedupe_window_ms=1_000))
-
-
-def broken(name: str) -> Any:
-    return pytest.raises(InvariantViolation, match=f"^{name}: ")
 
 
 @pytest.fixture

@@ -13,11 +13,7 @@ from raftmq.fsm.metadata import Metadata
 from sim.cluster.invariants.row_levels import check_row_levels
 from sim.cluster.upgrades.next_version import NextVersion
 from sim.cluster.upgrades.roller import Roller
-from sim.core.invariants.violation import InvariantViolation
-
-
-def broken(name: str) -> Any:
-    return pytest.raises(InvariantViolation, match=f"^{name}: ")
+from tests.support.sim.broken import broken
 
 
 def cluster_row(**changes: Any) -> Any:
