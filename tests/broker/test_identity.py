@@ -317,7 +317,7 @@ async def test_the_number_of_a_broker_whose_connection_broke_is_not_given_away(n
 async def test_a_lone_broker_without_its_disk_forms_another_cluster_that_running_clients_refuse(nodes: Nodes) -> None:
     one = await nodes.serve("one", bootstrap=True)
     await write(one, 1)
-    async with Producer(bootstrap_servers=one.addresses.client, delivery_timeout_ms=3000) as producer:
+    async with Producer(bootstrap_servers=one.addresses.client, delivery_timeout_ms=20_000) as producer:
         await (await producer.send("flights", b"before", partition=0))
         await nodes.stop(one)
         shutil.rmtree(nodes.directory / "one")
