@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -192,9 +192,13 @@ class Queue:
     def now_ms(self) -> int:
         return self.partition.clock.read_ms()
 
-    @contextlib.contextmanager
-    def held_reads(self) -> Iterator[list[Callable[[], None]]]:
-        """Hold the reads of browsers. Each of the list hands over the rows of the moment in which it began."""
+    @contextlib.asynccontextmanager
+    async def held_reads(self) -> AsyncIterator[list[Callable[[], None]]]:
+        """Hold the reads of browsers. Each of the list hands over the rows of the moment in which it began.
+
+        The partition is at rest, and proposes nothing by itself inside the context. A browser that met an entry half applied
+        would hold the machine, and everything else would wait for it.
+        """
         replica = self.partition.replica
         held: list[Callable[[], None]] = []
 
@@ -202,6 +206,8 @@ class Queue:
             held.append(partial(on_found, self.node.store.read_rows(replica.key, needed.ranges)))
 
         with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(self.partition.upkeep, "_next_deadline", lambda: None)
+            await self._at_rest()
             patch.setattr(replica, "read_rows", read_rows)
             yield held
 
@@ -253,7 +259,12 @@ class Queue:
 
     async def restart(self) -> None:
         await self.write_back()
-        replica = self.node.restart_queue(self.partition.replica.group_id).replica
+        self.node.restart_queue(self.partition.replica.group_id)
+        await self._at_rest()
+
+    async def _at_rest(self) -> None:
+        """Wait until this replica leads and has applied every entry."""
+        replica = self.partition.replica
         await self.progress_until(lambda: replica.is_leader and replica.core.log.applied == replica.core.log.last_index)
 
     async def progress_until(self, is_reached: Callable[[], bool]) -> None:

@@ -154,7 +154,7 @@ async def test_a_purged_queue_is_empty_although_its_rows_are_still_there(queue: 
 async def test_a_purge_during_a_read_leaves_nothing_to_show(queue: Queue) -> None:
     await fill(queue)
     await queue.restart()
-    with queue.held_reads() as held:
+    async with queue.held_reads() as held:
         browsing = (browse(queue), browse(queue, sequence=2, is_single=True))
         reading = [asyncio.ensure_future(one) for one in browsing]
         while len(held) < 2:
@@ -168,7 +168,7 @@ async def test_a_purge_during_a_read_leaves_nothing_to_show(queue: Queue) -> Non
 async def test_what_happens_during_a_read_is_part_of_its_page(queue: Queue) -> None:
     await queue.put(3, priority=[0, 1, 2])
     await queue.restart()
-    with queue.held_reads() as held:
+    async with queue.held_reads() as held:
         reading = asyncio.ensure_future(browse(queue))
         while not held:
             await asyncio.sleep(0.001)
@@ -304,7 +304,7 @@ async def test_browsers_that_hold_up_entries_are_bounded(tmp_path: Path, monkeyp
         await queue.put(3)
         await queue.restart()
         applier = queue.partition.replica.applier
-        with queue.held_reads() as held:
+        async with queue.held_reads() as held:
             reading = [asyncio.ensure_future(browse(queue)) for _ in range(HOLDERS_MAX + 2)]
             while len(held) < HOLDERS_MAX + 2:
                 await asyncio.sleep(0.001)
