@@ -10,7 +10,7 @@ from raftmq.assignors.flow import FlowNetwork
 EDGES = st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 2), st.integers(0, 2))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.lists(EDGES.filter(lambda edge: edge[0] != edge[1]), max_size=7))
 def test_no_flow_is_larger_or_equally_large_and_cheaper(edges: list[tuple[int, int, int, int]]) -> None:
     network = FlowNetwork(4)
@@ -39,7 +39,7 @@ def _every_flow(edges: list[tuple[int, int, int, int]]) -> list[tuple[int, int]]
     return found
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.frozensets(st.integers(0, 2), min_size=1)), max_size=3),
     st.lists(st.integers(1, 2), min_size=3, max_size=3),

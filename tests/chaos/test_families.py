@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 SEED = 11
 """With this seed the first cut links are those between brokers, and the first damage is in the newest rows."""
 SECONDS = 4.0
-LONG_FAMILIES = frozenset(families()) - {"kill", "power", "damage", "links"}
+LONG_FAMILIES = frozenset(families()) - {"kill", "power"}
 """Families that `make test-long` runs."""
 
 

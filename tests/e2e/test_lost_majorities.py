@@ -50,6 +50,7 @@ def newest_metadata(cluster: LocalCluster, *broker_ids: int) -> int:
     return max(broker_ids, key=place)
 
 
+@pytest.mark.long
 def test_metadata_and_partitions_are_revived_from_the_last_broker(tmp_path: Path) -> None:
     with LocalCluster(brokers=3, directory=tmp_path) as cluster:
         write(cluster)

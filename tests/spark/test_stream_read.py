@@ -116,6 +116,7 @@ def test_a_cap_divides_the_backlog_and_available_now_reads_all_of_it(
 
 
 @pytest.mark.skipif(not HAS_ADMISSION_CONTROL, reason="before Spark 4.2 a minimum is refused as a cap is")
+@pytest.mark.long
 def test_a_query_waits_for_the_minimum_and_at_most_for_the_delay(
     run: Callable[..., Run], producer: sync.Producer, topic: Callable[..., str]
 ) -> None:

@@ -303,4 +303,4 @@ class TwinStateStores(RuleBasedStateMachine):
 
 
 TestTwinStateStores = TwinStateStores.TestCase
-TestTwinStateStores.settings = settings(max_examples=25, stateful_step_count=40, deadline=None)
+TestTwinStateStores.settings = settings(max_examples=15, stateful_step_count=40, deadline=None)

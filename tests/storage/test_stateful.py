@@ -315,4 +315,4 @@ class TwinStores(RuleBasedStateMachine):
 
 
 TestTwinStores = TwinStores.TestCase
-TestTwinStores.settings = settings(max_examples=25, stateful_step_count=50, deadline=None)
+TestTwinStores.settings = settings(max_examples=15, stateful_step_count=50, deadline=None)

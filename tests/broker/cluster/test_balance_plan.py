@@ -235,7 +235,7 @@ def better_single_moves(nodes, partitions, replicas_max, away):
 
 
 @given(clusters())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_a_plan_keeps_what_must_stay_and_leaves_no_better_single_move(cluster):
     nodes, partitions, replicas_max, away = cluster
     made = plan(nodes, partitions, replicas_max=replicas_max, away=away)
@@ -261,7 +261,7 @@ def test_a_plan_keeps_what_must_stay_and_leaves_no_better_single_move(cluster):
 
 
 @given(st.integers(2, 7), st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_where_nothing_hinders_no_plan_has_fewer_moves(count, data):
     nodes = brokers(count)
     ids = st.sampled_from([one.node_id for one in nodes])
@@ -392,7 +392,7 @@ def least(count, places):
 
 
 @given(clusters(), st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_a_plan_with_sizes_never_changes_the_numbers_and_a_few_plans_leave_no_better_exchange(cluster, data):
     nodes, partitions, replicas_max, away = cluster
     sizes = data.draw(st.lists(st.integers(0, 40), min_size=len(partitions), max_size=len(partitions)))

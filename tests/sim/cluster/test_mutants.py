@@ -15,8 +15,7 @@ KNOWN_SEEDS = known_seeds(PAGE.read_text())
 
 QUICK_MUTANTS = (
     "acknowledged_by_the_leader_alone", "answers_before_durable", "applied_index_without_rows", "applies_local_state",
-    "asks_before_durable", "budget_leaks", "commits_earlier_terms", "defect_ends_the_process", "fsync_skipped", "half_is_a_majority",
-    "reads_uncommitted", "retention_too_early", "same_producer_ids", "votes_twice",
+    "budget_leaks", "half_is_a_majority", "reads_uncommitted", "same_producer_ids", "votes_twice",
 )  # fmt: skip
 """The mutants that every run replays: their runs end early. `make test-long` replays the others."""
 

@@ -24,7 +24,7 @@ from sim.cluster.world.disk import Disk, SimLogStore
 from sim.core.invariants.violation import demand
 from tests.support.storage.log_builder import initial_state
 
-SEEDS = 3
+SEEDS = 2
 POWER_SEED = 1
 QUEUES = Build(has_queues=True)
 KEY = ReplicaKey(cast("Any", 7), cast("Any", 3))

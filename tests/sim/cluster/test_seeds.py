@@ -13,7 +13,7 @@ from sim.cluster.batch import run_batch, run_isolated
 from sim.cluster.options import SECONDS_MIN
 from sim.cluster.run import OPERATIONS_MIN, Verdict
 
-SEEDS = 6
+SEEDS = 4
 
 
 def run_command(*arguments: str, hash_seed: int = 0) -> subprocess.CompletedProcess[str]:
