@@ -9,6 +9,7 @@ connections. At most `CLUSTERS_MAX` are open. The least recently used one is clo
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
@@ -21,7 +22,7 @@ from raftmq.client.base.settings import LOG_KIND
 from raftmq.client.connection.leader_calls import OffsetAndTimestamp, list_offsets
 from raftmq.client.connection.resolver import Resolver, TopicInfo
 from raftmq.client.connection.transport import GrpcTransport
-from raftmq.errors import TopicKindMismatchError, UnknownTopicError
+from raftmq.errors import RaftMQError, TopicKindMismatchError, UnknownTopicError
 from raftmq.methods import LIST_TOPICS
 from raftmq.proto import queue_pb2 as pb
 from raftmq.spark.leader_poll import Polled, poll_leader
@@ -72,7 +73,9 @@ class Cluster:
     def __init__(self, options: ClientOptions) -> None:
         self._loop = LoopThread.get()
         self._timeout_seconds = options.request_timeout_ms / 1000
-        self._resolver = self.run(lambda: _started(options))
+        self._retries = options.lookup_retries
+        self._pause_seconds = options.lookup_pause_ms / 1000
+        self._resolver = self._look_up(lambda: _started(options))
 
     def run(self, coroutine_of: Callable[[], Coroutine[object, object, T]]) -> T:
         """Run the coroutine that `coroutine_of` creates on the process's loop, and wait for its result."""
@@ -100,7 +103,7 @@ class Cluster:
 
     def topics(self, subscription: Subscription, *, is_fresh: bool = False) -> dict[str, TopicView]:
         """Return the subscribed topics that exist, as `ClusterView.topics` describes."""
-        return self.run(lambda: self._topics(subscription, is_fresh))
+        return self._look_up(lambda: self._topics(subscription, is_fresh))
 
     def offsets(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return the first offsets at or after the times, as `ClusterView.offsets` describes.
@@ -113,7 +116,18 @@ class Cluster:
         async def ask() -> dict[TopicPartition, OffsetAndTimestamp]:
             return await list_offsets(self._resolver, dict(times), self._timeout_seconds)
 
-        return {partition: answer.offset for partition, answer in self.run(ask).items()}
+        return {partition: answer.offset for partition, answer in self._look_up(ask).items()}
+
+    def _look_up(self, coroutine_of: Callable[[], Coroutine[object, object, T]]) -> T:
+        """Run a lookup, and repeat it as often as the options allow after failures that may pass."""
+        for _ in range(self._retries):
+            try:
+                return self.run(coroutine_of)
+            except RaftMQError as error:
+                if not error.retriable:
+                    raise
+            time.sleep(self._pause_seconds)
+        return self.run(coroutine_of)
 
     async def _topics(self, subscription: Subscription, is_fresh: bool) -> dict[str, TopicView]:
         match subscription:

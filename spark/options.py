@@ -41,6 +41,13 @@ class ClientOptions:
     bootstrap_servers: str
     request_timeout_ms: int
     """Limit for each lookup of topics or offsets, including the time to find a broker."""
+    lookup_retries: int = 0
+    """How often a lookup that failed after its time limit is repeated.
+
+    Deviation: 3 in the Kafka connector. Here a lookup repeats its requests by itself until the time limit.
+    """
+    lookup_pause_ms: int = 0
+    """The pause before each repetition."""
 
 
 class OptionReader:

@@ -64,9 +64,14 @@ def cap(ranges: Sequence[OffsetRange], rows_max: int) -> list[OffsetRange]:
     return [replace(range_, end=range_.start + share) for range_, share in zip(ranges, shares, strict=True)]
 
 
-def split(ranges: Sequence[OffsetRange], minimum: int | None) -> list[OffsetRange]:
-    """Return the ranges that hold records, with the large ones cut to have at least `minimum` ranges, or one per record."""
+def split(ranges: Sequence[OffsetRange], minimum: int | None, rows_max: int | None = None) -> list[OffsetRange]:
+    """Return the ranges that hold records, cut evenly into ranges of at most `rows_max` records each.
+
+    If these are fewer than `minimum`, cut the large ones further to have that many, or one per record.
+    """
     filled = [range_ for range_ in ranges if range_.count > 0]
+    if rows_max is not None:
+        filled = [piece for range_ in filled for piece in _cut(range_, -(-range_.count // rows_max))]
     if minimum is None or len(filled) >= minimum:
         return filled
     pieces = apportion([range_.count for range_ in filled], minimum)

@@ -77,7 +77,7 @@ class BatchReader(DataSourceReader):
         self.pushed = NOTHING_PUSHED
 
     def partitions(self) -> list[InputPartition]:
-        """Return the ranges between the two bounds, split to ``minPartitions``. Runs on the driver."""
+        """Return the ranges between the two bounds, split as the options say. Runs on the driver."""
         from raftmq.spark.bounds import ending_position, existing_topics, starting_position
         from raftmq.spark.cluster import cluster_of
         from raftmq.spark.range_plan import plan_ranges, refuse_reversed
@@ -89,7 +89,8 @@ class BatchReader(DataSourceReader):
         end = ending_position(view, options, topics)
         refuse_reversed(start, end)
         planned = plan_ranges(view, start, end, fail_on_data_loss=options.fail_on_data_loss)
-        return [RangePartition(range_) for range_ in split(self.pushed.cut(planned), options.partitions_min)]
+        tasks = split(self.pushed.cut(planned), options.partitions_min, options.task_rows_max)
+        return [RangePartition(range_) for range_ in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the Arrow batches of one range. Runs in a task."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from raftmq.client.connection.leader_calls import EARLIEST_TIME, LATEST_TIME
@@ -22,6 +22,8 @@ MAX_TRIGGER_DELAY_MS: Final = 15 * 60_000
 """Kafka's default."""
 POLL_TIMEOUT_MS: Final = 120_000
 """Kafka's default. A task that receives no record for so long fails, and Spark runs it again."""
+LOOKUP_PAUSE_MS: Final = 10
+"""Kafka's default."""
 
 
 # ------------------------------------------------------------------------------------------------------- subscriptions
@@ -96,6 +98,8 @@ class SourceOptions:
     include_headers: bool
     fail_on_data_loss: bool
     partitions_min: int | None
+    task_rows_max: int | None
+    """Records per task."""
     rows_max: int | None
     """Records per trigger."""
     rows_min: int | None
@@ -131,6 +135,7 @@ def read_source_options(options: Mapping[str, str], *, is_streaming: bool) -> tu
         include_headers=reader.boolean("includeHeaders", False),
         fail_on_data_loss=reader.boolean("failOnDataLoss", True),
         partitions_min=reader.integer("minPartitions"),
+        task_rows_max=reader.integer("maxRecordsPerPartition"),
         rows_max=rows_max,
         rows_min=rows_min,
         trigger_delay_max_ms=reader.milliseconds("maxTriggerDelay", MAX_TRIGGER_DELAY_MS),
@@ -151,7 +156,11 @@ def _client(reader: OptionReader) -> ClientOptions:
     """
     for name in ("groupIdPrefix", "group.id", KAFKA_PREFIX + "group.id"):
         reader.has(name)
-    return read_client_options(reader)
+    return replace(
+        read_client_options(reader),
+        lookup_retries=reader.integer("fetchOffset.numRetries", 0, minimum=0) or 0,
+        lookup_pause_ms=reader.milliseconds("fetchOffset.retryIntervalMs", LOOKUP_PAUSE_MS),
+    )
 
 
 def _subscription(reader: OptionReader) -> Subscription:

@@ -105,7 +105,7 @@ class StreamPlan:
         if start == end:
             return []  # Spark before 4.2 tells the position of a resumed query by this call
         planned = plan_ranges(self._view, start, end, fail_on_data_loss=self._options.fail_on_data_loss)
-        return split(planned, self._options.partitions_min)
+        return split(planned, self._options.partitions_min, self._options.task_rows_max)
 
     # ---------------------------------------------------------------------------------------------------------- looking
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import NoReturn
 
 import pytest
 from raftmq.client.connection.leader_calls import LATEST_TIME
-from raftmq.errors import NoLeaderError, TopicKindMismatchError, UnknownPartitionError
+from raftmq.errors import NoLeaderError, RaftMQError, TopicKindMismatchError, UnknownPartitionError
 from raftmq.spark.cluster import Cluster, TopicView
 from raftmq.spark.options import ClientOptions
 from raftmq.spark.source_options import Assigned, Matching, Named, Subscription
@@ -83,3 +84,39 @@ async def test_only_log_topics_have_offsets_to_subscribe_to(brokers: FakeCluster
     for subscription in (Named(("t", "q")), Assigned(frozenset({TopicPartition("q", 0)}))):
         with pytest.raises(TopicKindMismatchError, match=r"spark\.read and option"):
             await asyncio.to_thread(cluster.topics, subscription)
+
+
+@pytest.mark.parametrize(
+    ("failure", "retries", "lookups"),
+    [(NoLeaderError("t/0"), 0, 1), (NoLeaderError("t/0"), 2, 3), (UnknownPartitionError("t/0"), 2, 1)],
+)
+async def test_a_lookup_is_repeated_as_often_as_the_options_say_after_failures_that_may_pass(
+    brokers: FakeCluster, monkeypatch: pytest.MonkeyPatch, failure: RaftMQError, retries: int, lookups: int
+) -> None:
+    asked: list[object] = []
+
+    async def fail(*arguments: object) -> NoReturn:
+        asked.append(arguments)
+        raise failure
+
+    monkeypatch.setattr("raftmq.spark.cluster.list_offsets", fail)
+    options = ClientOptions(brokers.bootstrap_servers, request_timeout_ms=2000, lookup_retries=retries)
+    opened = await asyncio.to_thread(Cluster, options)
+    with pytest.raises(type(failure)):
+        await offsets(opened, 0)
+    assert len(asked) == lookups
+    await asyncio.to_thread(opened.close)
+
+
+async def test_a_repeated_lookup_returns_its_answer(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter([NoLeaderError("t/0"), {"t": TopicView(7, frozenset({0}))}])
+
+    async def answer() -> dict[str, TopicView]:
+        found = next(answers)
+        if isinstance(found, RaftMQError):
+            raise found
+        return found
+
+    monkeypatch.setattr(cluster, "_retries", 1)
+    monkeypatch.setattr(cluster, "_topics", lambda subscription, is_fresh: answer())
+    assert await asyncio.to_thread(cluster.topics, Named(("t",))) == {"t": TopicView(7, frozenset({0}))}

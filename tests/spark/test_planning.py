@@ -75,6 +75,16 @@ def test_pieces_cover_the_ranges_exactly(sizes: list[int], minimum: int | None) 
         assert len(pieces) == filled
 
 
+@given(SIZES, st.one_of(st.none(), st.integers(1, 200)), st.integers(1, 1_000))
+def test_no_piece_exceeds_the_rows_of_a_task(sizes: list[int], minimum: int | None, rows_max: int) -> None:
+    pieces = split(ranges_of(sizes), minimum, rows_max)
+    needed = sum(-(-size // rows_max) for size in sizes)
+    assert all(0 < piece.count <= rows_max for piece in pieces)
+    assert len(pieces) == max(needed, min(minimum or 0, sum(sizes)))
+    offsets = [(piece.partition, offset) for piece in pieces for offset in range(piece.start, piece.end)]
+    assert offsets == [(r.partition, offset) for r in ranges_of(sizes) for offset in range(r.start, r.end)]
+
+
 def test_a_large_range_is_cut_more_often() -> None:
     pieces = split([OffsetRange("t", 1, 0, 0, 9_000), OffsetRange("t", 1, 1, 0, 100)], 10)
     assert [piece.partition for piece in pieces].count(0) == 9

@@ -36,6 +36,9 @@ def test_a_job_of_the_kafka_connector_needs_no_other_options() -> None:
             "subscribe": "t,u",
             "startingOffsets": "earliest",
             "maxOffsetsPerTrigger": "100",
+            "maxRecordsPerPartition": "50",
+            "fetchoffset.numretries": "2",
+            "fetchOffset.retryIntervalMs": "20",
             "kafka.security.protocol": "PLAINTEXT",
         },
         is_streaming=True,
@@ -44,6 +47,8 @@ def test_a_job_of_the_kafka_connector_needs_no_other_options() -> None:
     assert found.subscription == Named(("t", "u"))
     assert found.starting == Everywhere(EARLIEST_TIME)
     assert found.rows_max == 100
+    assert found.task_rows_max == 50
+    assert (found.client.lookup_retries, found.client.lookup_pause_ms) == (2, 20)
 
 
 def test_case_of_names_does_not_matter() -> None:
@@ -118,6 +123,10 @@ def test_topics_are_selected_by_names_by_pattern_or_by_partitions() -> None:
         ({"startingTimestamp": "soon"}, "whole number"),
         ({"startingOffsetsByTimestampStrategy": "guess"}, "error or latest"),
         ({"maxOffsetsPerTrigger": "0"}, "at least 1"),
+        ({"maxRecordsPerPartition": "0"}, "maxRecordsPerPartition is at least 1"),
+        ({"maxRecordsPerPartition": "many"}, "maxRecordsPerPartition is a whole number"),
+        ({"fetchOffset.numRetries": "-1"}, "fetchOffset.numRetries is at least 0"),
+        ({"fetchOffset.retryIntervalMs": "-1"}, "fetchOffset.retryIntervalMs is a duration"),
         ({"minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"}, "above maxOffsetsPerTrigger"),
         ({"maxTriggerDelay": "a while"}, "a duration"),
         ({"failOnDataLoss": "maybe"}, "true or false"),
