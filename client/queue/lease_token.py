@@ -8,7 +8,7 @@ from typing import Final, Literal, NamedTuple
 from raftmq.client.base import settings
 from raftmq.client.queue.lease import Lease, LeaseOffice
 from raftmq.client.queue.topic import QueueTopic
-from raftmq.errors import InvalidArgumentError, LeaseLostError
+from raftmq.errors import InvalidArgumentError
 
 SettlementName = Literal["ack", "release", "reject", "renew"]
 """The methods of `Message` that settle or renew."""
@@ -51,13 +51,16 @@ async def find_lease(token: LeaseToken, topic: QueueTopic, office: LeaseOffice) 
     """Return the lease of a token. It is not renewed.
 
     Raises:
-        LeaseLostError: the token is of another topic.
+        InvalidArgumentError: the token is of another topic.
         UnknownPartitionError: the topic has no such partition.
         RaftMQError: the errors of `QueueTopic.info`.
     """
     info = await topic.info()
     if info.topic_id != token.topic_id:
-        raise LeaseLostError(f"the token {token} is not of the topic {topic.name}, or of an earlier one of this name")
+        raise InvalidArgumentError(
+            f"the token {token} is of another topic than {topic.name}, or of an earlier one of this name, whose messages are deleted: "
+            "settle a message with a Queue of its own topic"
+        )
     partition = await topic.partition(token.partition)
     return Lease(office, partition, token.sequence, token.lease_number, settings.LEASE_ASSUMED_SECONDS, 0)
 

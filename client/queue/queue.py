@@ -425,7 +425,8 @@ class Queue(Generic[QueueValueT]):
         Returns:
             False if the message is dead now: it was rejected, or released after its last attempt.
 
-        Raises the errors of the methods of `Message`. Nobody renews the lease after this call.
+        Raises the errors of the methods of `Message`, and `InvalidArgumentError` for a token of another topic. Nobody renews the lease
+        after this call.
         """
         self._check_usable()
         lease = await find_lease(parse_token(token), self._queue_topic, self._desk)
