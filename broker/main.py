@@ -27,6 +27,7 @@ from raftmq.broker.base.logs import configure_logs
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.environment import end_process
 from raftmq.broker.node import Node
+from raftmq.broker.service_manager import ServiceManager
 from raftmq.proto import queue_pb2 as pb
 from raftmq.storage.disk_space import VolumeFullError
 from raftmq.storage.errors import RegistryError, ReplicaStorageError
@@ -98,9 +99,11 @@ async def _serve(config: BrokerConfig) -> int:
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(node.supervisor.on_loop_error)
     stopping: list[asyncio.Task[None]] = []
+    manager = ServiceManager(os.environ, os.getpid())
 
     def stop() -> None:
         if not stopping:
+            manager.stopping()
             _bound_end(node.timing.shutdown_seconds + _EXIT_SECONDS)
             starting.cancel()
             stopping.append(loop.create_task(node.stop()))
@@ -119,6 +122,7 @@ async def _serve(config: BrokerConfig) -> int:
             "cluster_id": node.view.cluster_id,
         }
         print(json.dumps(ready), flush=True)  # noqa: T201
+        manager.ready(f"broker {node.view.node_id} serves clients at {node.addresses.client}")
 
     starting = loop.create_task(start())
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -138,6 +142,7 @@ async def _serve(config: BrokerConfig) -> int:
     await node.wait_stopped()
     for stopped in stopping:
         await stopped  # an error of the orderly end is reported like one of the start
+    manager.close()
     return EXIT_OK
 
 

@@ -19,6 +19,7 @@ EVENTS: Final[Mapping[str, str]] = {
     "background_work_failed": "A defect of the broker in the work named by `loop`. The work is restarted after a pause. After a failed "
     "commit the process ends instead. Please report the defect with the traceback",
     "background_step_postponed": "A step of the work named by `loop` was refused, for example while leadership moves. The next round repeats it",
+    "service_manager_not_told": "A report to systemd could not be sent. The broker continues",
     "shutdown_overdue": "A phase of the orderly stop was not done in time and was abandoned, usually because a disk hangs. The process still "
     "ends, and its next start treats this as an abnormal exit",
     "shutdown_phase_failed": "A phase of the orderly stop failed. The other phases continue",

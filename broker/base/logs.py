@@ -2,11 +2,14 @@
 
 Event names are static facts in snake_case. Data goes into keys. Payloads, keys and credentials are never logged. Messages of
 libraries that use Python's own logging appear in the same form, from WARNING on.
+
+systemd's journal reads the level from a number before the line (sd-daemon(3)) and removes it.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Mapping, MutableMapping
 from typing import Final
@@ -20,6 +23,8 @@ LEVELS: Final[Mapping[str, int]] = {
     "warning": logging.WARNING,
     "error": logging.ERROR,
 }
+_JOURNAL_PRIORITIES: Final[Mapping[str, int]] = {"critical": 2, "exception": 3, "error": 3, "warning": 4, "info": 6}
+_JOURNAL_DEBUG: Final = 7
 
 
 def configure_logs(level: str, *, is_console: bool | None = None) -> None:
@@ -44,8 +49,9 @@ def configure_logs(level: str, *, is_console: bool | None = None) -> None:
     ]
     if not is_console:
         shared.append(structlog.processors.format_exc_info)
+    rendering = [renderer, _prefix_priority] if not is_console and _is_journal(os.environ) else [renderer]
     structlog.configure(
-        processors=[*shared, renderer],
+        processors=[*shared, *rendering],
         wrapper_class=structlog.make_filtering_bound_logger(number),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=False,
@@ -54,7 +60,7 @@ def configure_logs(level: str, *, is_console: bool | None = None) -> None:
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[*shared, _name_library],
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *rendering],
         )
     )
     root = logging.getLogger()
@@ -67,3 +73,17 @@ def _name_library(logger: object, method: str, event: MutableMapping[str, object
     record = event.get("_record")
     name = record.name if isinstance(record, logging.LogRecord) else ""
     return {**event, "event": "library_message", "library": name, "message": event.get("event", "")}
+
+
+def _is_journal(environment: Mapping[str, str]) -> bool:
+    """Return whether standard error is a stream to systemd's journal. Children may inherit the variable with another standard error."""
+    try:
+        found = os.fstat(2)
+    except OSError:
+        return False
+    return environment.get("JOURNAL_STREAM") == f"{found.st_dev}:{found.st_ino}"
+
+
+def _prefix_priority(logger: object, method: str, line: object) -> str:
+    """Put the journal's number of the level before a line."""
+    return f"<{_JOURNAL_PRIORITIES.get(method, _JOURNAL_DEBUG)}>{line}"

@@ -111,6 +111,7 @@ def damaged(target: Target, damage: Callable[[int], str]) -> Iterator[str]:
     """Damage files of a stopped broker, then start it until it serves: a damaged page may end the first starts, but not every one."""
     victim = target.any_broker()
     target.cluster.kill(victim)
+    said = "nothing was damaged"
     try:
         time.sleep(target.chance.uniform(0.0, 1.0))  # the others continue without it
         said = damage(victim)

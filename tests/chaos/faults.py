@@ -302,9 +302,8 @@ def power_loss_of_one_while_another_is_frozen(target: Target) -> Iterator[str]:
 @fault("damage", (0.0, 1.0), needs_whole=True)
 def flipped_newest_rows(target: Target) -> Iterator[str]:
     def damage(victim: int) -> str:
-        paths = replica_files(target.cluster.data_dir(victim))
-        for path in paths:
-            flip_in_newest_row(path)
+        flipped = sum(map(flip_in_newest_row, replica_files(target.cluster.data_dir(victim))))
+        assert flipped, f"no replica of {victim} has a row to damage"
         return f"a bit flipped in the newest row of every partition of {victim}"
 
     yield from damaged(target, damage)

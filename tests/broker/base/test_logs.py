@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import structlog
@@ -67,3 +71,21 @@ def test_a_terminal_gets_text(capsys):
     text = capsys.readouterr().err
     assert "leader_elected" in text
     assert not text.startswith("{")
+
+
+@pytest.mark.parametrize("is_journal", [True, False])
+def test_lines_for_the_journal_begin_with_their_level(tmp_path: Path, is_journal: bool) -> None:
+    """A child that inherits the variable with another standard error writes plain lines."""
+    program = (
+        "import logging, structlog; from raftmq.broker.base.logs import configure_logs; configure_logs('debug'); log = structlog.get_logger();"
+        "log.debug('a'); log.info('b'); log.warning('c'); log.error('d'); logging.getLogger('x').error('e')"
+    )
+    with (tmp_path / "journal").open("w") as journal:
+        found = os.fstat(journal.fileno() if is_journal else 0)
+        environment = os.environ | {"JOURNAL_STREAM": f"{found.st_dev}:{found.st_ino}"}
+        subprocess.run([sys.executable, "-c", program], stderr=journal, env=environment, check=True)
+    lines = (tmp_path / "journal").read_text().splitlines()
+    if is_journal:
+        assert [line[:3] for line in lines] == ["<7>", "<6>", "<4>", "<3>", "<3>"]
+        lines = [line[3:] for line in lines]
+    assert [json.loads(line)["event"] for line in lines] == ["a", "b", "c", "d", "library_message"]
