@@ -27,7 +27,7 @@ from raftmq.storage.errors import (
 from raftmq.storage.lmdb_env import Undisturbed, committing, reading
 from raftmq.storage.log_scan import Verify
 from raftmq.storage.log_store import ReplicaKey
-from raftmq.storage.page_release import FileSpace, PageRelease, Released, allocated_bytes
+from raftmq.storage.page_release import FileSpace, PageRelease, Released
 from raftmq.storage.read_gate import ReadGate
 from raftmq.storage.row_scrub import ScrubPlace, ScrubSlice
 from raftmq.storage.row_stream import KeyRange, Row
@@ -59,6 +59,8 @@ class LmdbFile(ABC):
         self._page_release: PageRelease | None = None
         self._streams: WeakSet[OpenStream] = WeakSet()
         """Weak references: the garbage collector ends an abandoned stream, and must not wait for the gate."""
+        self._used: tuple[int, int] | None = None
+        """The file's last transaction when its pages were last counted, and the bytes that they used."""
 
     @abstractmethod
     def attach(self, verify: Verify) -> None:
@@ -88,7 +90,7 @@ class LmdbFile(ABC):
         self._streams.clear()
         if self._environment is not None:
             self._environment.close()
-            self._environment = self._page_release = None
+            self._environment = self._page_release = self._used = None
 
     def _check_open(self) -> None:
         """Raise `ReplicaClosedError` if the file is closed. The caller holds the gate."""
@@ -151,12 +153,20 @@ class LmdbFile(ABC):
     # ------------------------------------------------------------------------------------------------------ space
 
     def space(self) -> FileSpace:
-        """Return the bytes that the file takes of its volume, and how many are in use. Cheap: LMDB counts its pages. For any thread."""
+        """Return the bytes that the file takes of its volume, and how many are in use. For any thread.
+
+        Cheap: LMDB counts its pages, and they are not asked for again until something was written.
+        """
         with self.gate.shared(), reading(self.key):
-            used_bytes = self._used_pages() * int(self.environment.stat()["psize"])
-            if not self.path.exists():  # a removed file stays usable until it is closed, so LMDB does not notice
-                raise MissingReplicaError(self.key, "its file was removed while it was in use")
-            return FileSpace(allocated_bytes(self.path), used_bytes)
+            last, used = self._last_transaction(), self._used
+            if used is None or used[0] != last:  # another thread may count at the same time, and replace `self._used`
+                used = self._used = (last, self._used_pages() * int(self.environment.stat()["psize"]))
+            try:
+                return FileSpace(self.path.stat().st_blocks * 512, used[1])
+            except (
+                FileNotFoundError
+            ) as error:  # a removed file stays usable until it is closed, so LMDB does not notice
+                raise MissingReplicaError(self.key, "its file was removed while it was in use") from error
 
     def release_free_pages(self) -> Released:
         """Return a bounded number of free pages to the volume, on the file's writer.
@@ -172,6 +182,10 @@ class LmdbFile(ABC):
         with committing(self.key), self.environment.begin(write=True) as transaction:
             self._put_meta_again(transaction)
         return self._used_pages()
+
+    def _last_transaction(self) -> int:
+        """Return the number of the last transaction that wrote to the file. The caller holds the gate."""
+        return int(self.environment.info()["last_txnid"])
 
     def _used_pages(self) -> int:
         """Count the pages in use, without the two meta pages and those of the free list."""

@@ -104,6 +104,8 @@ class LmdbReplica(LmdbFile):
         self._stored_verified_index: LogIndex
         self._replacements = 0
         """How often entries were replaced. A read that began before the latest replacement says nothing about the new entries."""
+        self._without_truncated_rows_at: int | None = None
+        """The last transaction of the file when `has_truncated_rows` found none. None: it must look."""
         self._verifying = threading.Lock()
         """Guards the clean point, which the writer moves back and the scrubber forward."""
         self.attach(verify)
@@ -146,6 +148,7 @@ class LmdbReplica(LmdbFile):
         """Close the file and end its streams. The caller holds the gate alone."""
         with self._verifying:
             self._replacements += 1
+        self._without_truncated_rows_at = None
         super().detach()
 
     def _handles(self) -> Sequence[_Database]:
@@ -286,10 +289,18 @@ class LmdbReplica(LmdbFile):
         return slice_end < end
 
     def has_truncated_rows(self) -> bool:
-        """Return whether rows before the truncation point wait for deletion. Any thread may call it."""
+        """Return whether rows before the truncation point wait for deletion. Any thread may call it.
+
+        If there are none, the file is not read again until something was written.
+        """
+        with self.gate.shared(), reading(self.key):
+            if self._without_truncated_rows_at == self._last_transaction():
+                return False
         with self._read() as transaction:
             first = self._first_index(transaction)
-            return first is not None and first <= self._meta_in(transaction).position.index
+            has_some = first is not None and first <= self._meta_in(transaction).position.index
+            self._without_truncated_rows_at = None if has_some else transaction.id()
+        return has_some
 
     def _first_index(self, transaction: Transaction[bytes] | Transaction[memoryview]) -> int | None:
         with transaction.cursor(self._databases.log) as cursor:

@@ -12,6 +12,7 @@ from raftmq.storage import lmdb_replica, page_release
 from raftmq.storage.errors import DamagedReplicaError
 from raftmq.storage.file_check import find_problem
 from raftmq.storage.free_list import FreeListError, read_free_list, runs
+from raftmq.storage.lmdb_file import LmdbFile
 from raftmq.storage.lmdb_log_store import LmdbLogStore
 from raftmq.storage.log_store import Update
 
@@ -219,3 +220,38 @@ def test_the_pages_of_the_commit_before_the_last_are_kept(store: LmdbLogStore, m
     store.open(KEY)
     assert dict(store.state_rows(KEY)) == {b"k": b"v", **dict(rows)}
     assert store.entries(KEY, entries[0].index, entries[-1].index, 1 << 40) == entries
+
+
+def test_a_file_is_counted_again_only_after_a_write_or_a_replacement(
+    store: LmdbLogStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries = LogBuilder().many(40, b"x" * 8_000)
+    append(store, *entries)
+    reads: list[str] = []
+
+    def counted(owner: type, name: str) -> None:
+        original = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *arguments: reads.append(name) or original(*arguments))
+
+    counted(LmdbFile, "_used_pages")
+    counted(lmdb_replica.LmdbReplica, "_first_index")
+
+    def look() -> tuple[int, bool, list[str]]:
+        reads.clear()
+        return store.space(KEY).used_bytes, store.has_truncated_rows(KEY), list(reads)
+
+    used, _, first_reads = look()
+    assert first_reads == ["_used_pages", "_first_index"]
+    assert look() == (used, False, []), "nothing was written"
+
+    truncate(store, entries[29])
+    assert look()[1], "the write made rows superfluous"
+    assert look()[1], "they wait for their deletion"
+    delete_rows(store)
+    after_deletion, has_rows, _ = look()
+    assert after_deletion < used
+    assert not has_rows
+
+    store.close(KEY)
+    store.open(KEY)
+    assert look()[2] == ["_used_pages", "_first_index"], "another open file was never counted"
