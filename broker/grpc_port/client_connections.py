@@ -11,6 +11,7 @@ import contextlib
 import os
 import socket
 import struct
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -97,8 +98,9 @@ class ClientConnections:
 
 
 def open_files() -> int:
-    """Return how many files this process has open, by reading one directory."""
-    return len(os.listdir(_DESCRIPTORS))  # noqa: PTH208 -- names alone are ten times as fast
+    """Return how many files this process has open. Linux 6.2 and later count them, and elsewhere their directory is read."""
+    counted = _DESCRIPTORS.stat().st_size if sys.platform == "linux" else 0
+    return counted or len(os.listdir(_DESCRIPTORS))  # noqa: PTH208 -- names alone are ten times as fast
 
 
 def connections_to_port(port: int) -> Iterator[Connection]:

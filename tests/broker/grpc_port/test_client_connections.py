@@ -25,3 +25,11 @@ async def test_a_failed_check_is_recorded_and_the_next_one_follows(monkeypatch):
     await until(lambda: len(looks) >= 3)
     running.cancel()
     assert set(failures) == {Work.CONNECTIONS}
+
+
+def test_open_files_are_counted_with_and_without_the_kernel_s_count(monkeypatch, tmp_path):
+    before = client_connections.open_files()
+    with (tmp_path / "one").open("w"), (tmp_path / "another").open("w"):
+        assert client_connections.open_files() == before + 2
+        monkeypatch.setattr(client_connections.sys, "platform", "darwin")
+        assert 0 <= client_connections.open_files() - (before + 2) <= 1, "the directory that is read is open, too"
