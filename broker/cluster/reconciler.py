@@ -101,8 +101,10 @@ class _Slots:
     def count(self, replica: Replica[StateMachine]) -> None:
         """Count a group that has learners."""
         learners = replica.core.membership.learners
+        if not learners:
+            return
         self.repairing += bool(replica.core.urgent_learners.intersection(learners))
-        self.moving += bool(learners)
+        self.moving += 1
 
     def has_room(self, *, is_repair: bool) -> bool:
         """Return whether another group may be given learners."""
@@ -242,6 +244,10 @@ class Reconciler:
             slots.count(replica)
         settled: dict[GroupId, tuple[int, Membership]] = {}
         for replica in led.values():
+            state = (metadata.revision, replica.core.membership)
+            if self._settled.get(replica.group_id) == state:
+                settled[replica.group_id] = state
+                continue
             with self._step():
                 self._maintain_partition(metadata, replica, settled, moved, slots)
         self._settled = settled
@@ -266,9 +272,6 @@ class Reconciler:
     ) -> None:
         """Advance one partition. Add its replicas that have left or joined to `moved`, and its new learners to `slots`."""
         state = (metadata.revision, replica.core.membership)
-        if self._settled.get(replica.group_id) == state:
-            settled[replica.group_id] = state
-            return
         partition = metadata.partition(replica.group_id)
         if partition is None:
             return

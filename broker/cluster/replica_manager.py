@@ -90,6 +90,9 @@ class ReplicaManager:
         self._metadata: Metadata | None = None
         """The node's metadata. None until this node has caught up with it."""
         self._node_id = NO_NODE
+        self._wanted_version: tuple[Metadata, NodeId, int] | None = None
+        self._wanted_keys: tuple[ReplicaKey, ...] = ()
+        """The replicas that metadata of `_wanted_version` wants here."""
         self._leaving: dict[GroupId, list[ReplicaKey]] = {}
         """Replicas here that metadata shows retired."""
         self._troubles: dict[ReplicaKey, Trouble] = {}
@@ -390,7 +393,10 @@ class ReplicaManager:
 
     def not_served(self, metadata: Metadata, node_id: NodeId) -> list[NotServed]:
         """Return the replicas that metadata wants here and this node does not serve, each with the reason."""
-        return [self._not_served(key) for key in self._wanted(metadata, node_id) if not self._is_served(key)]
+        version = (metadata, node_id, metadata.revision)
+        if version != self._wanted_version:  # asked every second
+            self._wanted_version, self._wanted_keys = version, tuple(self._wanted(metadata, node_id))
+        return [self._not_served(key) for key in self._wanted_keys if not self._is_served(key)]
 
     def _not_served(self, key: ReplicaKey) -> NotServed:
         broken, trouble = self.broken.get(key), self._troubles.get(key)

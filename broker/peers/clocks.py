@@ -33,7 +33,7 @@ from raftmq.types import NodeId
 _CHECKS_KEPT: Final = 5
 """Checks without an answer after which a peer's clock counts as unknown."""
 _AGREED_SECONDS: Final = 0.05
-"""Time for which the last agreement is reused for stamps without a new comparison, unless the clock leaps. It is far shorter than the
+"""Time for which the last agreement is reused without a new comparison, unless the clock leaps. It is far shorter than the
 interval of the checks."""
 
 
@@ -178,8 +178,8 @@ class PeerClocks:
 
     @property
     def is_trusted(self) -> bool:
-        """Return whether records may be expired by this node's clock."""
-        return self.look().agreement is Agreement.AGREES
+        """Return whether records may be expired by this node's clock. Every replica asks, so the last agreement is reused."""
+        return self._agreed_ms() is not None or self.look().agreement is Agreement.AGREES
 
     @property
     def is_comparable(self) -> bool:

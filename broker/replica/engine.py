@@ -662,11 +662,12 @@ class Engine:
             replica.reads.expire(expire_before)
         if core.campaign_due:
             self.campaigns.ask(replica)
-        if not isinstance(replica.disk, Idle):
+        is_disk_idle = isinstance(replica.disk, Idle)
+        if not is_disk_idle:
             self._check_disk(replica)
         if core.heartbeat_due:
             self._heartbeats.collect(replica)
-        if core.has_ready(isinstance(replica.disk, Idle)):
+        if core.has_ready(is_disk_idle):
             self.mark_dirty(replica)
 
     def _check_disk(self, replica: Replica[StateMachine]) -> None:

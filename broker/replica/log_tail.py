@@ -32,11 +32,13 @@ def index_before_tail(replica: Replica[StateMachine]) -> LogIndex | None:
     opened_index = core.last_index if marks.opened_index is None else marks.opened_index
     tail = max(marks.index_before_bytes(TAIL_BYTES), opened_index - TAIL_ENTRIES)
     index = min(replica.durable_state_index, tail)
+    start = replica.log_start.index
+    if index <= start:
+        return None
     if core.role is Role.LEADER:
         matches = [match for match in core.match_indexes().values() if match]
         # a member that is absent for very long gets a snapshot, so that it does not make the log grow without bound
         lag = max(marks.index_before_bytes(LAGGING_BYTES_MAX), marks.index_before_time(LAGGING_MS_MAX))
         index = max(min([index, *matches]), min(index, lag))
-    start = replica.log_start.index
     is_worth_it = index > start + TAIL_ENTRIES or marks.bytes_between(start, LogIndex(index)) >= WORTH_BYTES
     return LogIndex(index) if index > start and is_worth_it else None

@@ -7,7 +7,7 @@ names. Before it reports a topic as unknown, a quorum confirms that there is no 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Generic, TypeVar, cast
 
 from raftmq.broker.base.request_error import RequestError
@@ -104,11 +104,12 @@ class Locator(Generic[PartitionT]):
         await self.confirm_metadata(deadline)
         return self.locate(topic_id, partition)
 
-    def here(self) -> Iterator[PartitionT]:
-        """Yield the partitions that this node serves, of the locator's kind."""
-        for partition in list(self._partitions.values()):
-            if self._kind is None or isinstance(partition, self._kind.partition_type):
-                yield partition
+    def here(self) -> list[PartitionT]:
+        """Return the partitions that this node serves, of the locator's kind."""
+        if self._kind is None:
+            return list(self._partitions.values())
+        wanted = self._kind.partition_type
+        return [partition for partition in self._partitions.values() if isinstance(partition, wanted)]
 
     async def topic_by_name(self, name: str, deadline: float) -> TopicView:
         """Return a topic. UNKNOWN_TOPIC is confirmed. Raises INVALID_TOPIC_NAME for a name that no topic can have."""

@@ -187,7 +187,7 @@ async def test_a_locator_of_a_kind_returns_partitions_of_its_class(mailboxes: To
         orders = await node.topic("orders")
         locator = Locator(node, node.partitions, mailboxes)
         assert locator.locate(letters.topic_id, 0) is mailbox
-        assert list(locator.here()) == [mailbox]
+        assert locator.here() == [mailbox]
         with pytest.raises(
             RequestError, match="topic orders is of kind 'log', and this call is for topics of kind 'mailbox'"
         ):

@@ -131,6 +131,23 @@ def test_the_majority_of_all_nodes_is_trusted(wrong, expected):
             assert cluster.clocks[node].look().offset_ms == pytest.approx(cluster.wrong_ms[node], abs=5_000)
 
 
+def test_an_agreement_is_reused_until_the_clock_leaps_or_an_answer_disagrees(monkeypatch):
+    """Housekeeping asks for each replica."""
+    cluster = Cluster(0, 0, 0)
+    cluster.check()
+    clocks = cluster.clocks[1]
+    looks = []
+    look = clocks.look
+    monkeypatch.setattr(clocks, "look", lambda: looks.append(1) or look())
+    assert clocks.is_trusted
+    looks.clear()
+    assert clocks.is_trusted
+    assert not looks
+    cluster.wrong_ms[1] += HOUR_MS
+    assert not clocks.is_trusted, "its clock leapt"
+    assert looks
+
+
 @pytest.mark.parametrize(
     ("wrong", "down", "median"),
     [
