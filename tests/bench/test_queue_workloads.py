@@ -18,6 +18,7 @@ SCALE = replace(QUICK, queue_latency=20)
 
 
 @pytest.mark.e2e
+@pytest.mark.long
 def test_every_queue_workload_runs_and_no_message_is_early() -> None:
     figures: dict[str, dict[str, list[float]]] = {}
     with raftmq_systems() as systems:

@@ -142,6 +142,7 @@ def test_replicas_missing_from_an_older_copy_of_the_registry_are_kept(tmp_path: 
         assert read_two_records(cluster, "new") == b"a\nb\n"
 
 
+@pytest.mark.long
 def test_joining_another_cluster_with_an_existing_data_directory_names_both_clusters(tmp_path: Path) -> None:
     with start(tmp_path / "a", "--bootstrap") as first:
         assert first.stdout is not None

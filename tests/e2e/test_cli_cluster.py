@@ -168,6 +168,7 @@ def test_an_impossible_rate_is_refused(cluster: LocalCluster) -> None:
 
 
 @pytest.mark.usefixtures("even")
+@pytest.mark.long
 def test_a_drain_continues_after_ctrl_c(cluster: LocalCluster) -> None:
     """One partition moves after the other, so the drain does not end before the signal."""
     before = document(cluster, "cluster", "balancing")

@@ -62,6 +62,7 @@ def test_a_flipped_bit_is_reported_and_the_restored_file_serves_every_record(
         cluster.stop(1)
 
 
+@pytest.mark.long
 def test_a_damaged_registry_ends_the_broker_with_one_sentence(stopped: tuple[LocalCluster, Path]) -> None:
     """The doctor and the broker report the same damage, and neither shows a stack trace."""
     _, directory = stopped

@@ -160,6 +160,7 @@ async def test_the_next_broker_may_be_stopped_as_soon_as_status_reports_no_probl
     await check_with_the_repaired_in_the_quorum(cluster, workload, victim)
 
 
+@pytest.mark.long
 async def test_damaged_partition_files_are_rebuilt_from_the_peers(cluster: LocalCluster, workload: Workload) -> None:
     victim = 2
     await workload.wait_progress()

@@ -216,6 +216,7 @@ async def test_outputs_exist_once_and_in_order_despite_kills(cluster: LocalClust
     assert misordered == 0
 
 
+@pytest.mark.long
 async def test_a_consumer_with_a_producer_writes_uncommitted_outputs_twice_after_a_crash(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:

@@ -31,7 +31,8 @@ def queue(admin: sync.Admin) -> Iterator[str]:
     admin.delete_topic(name)
 
 
-@pytest.mark.parametrize("kills", [1, pytest.param(2, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("kills", [1, 2])
 def test_killed_workers_leave_no_duplicate_and_no_gap(
     servers: str, topic: Callable[..., str], folder: Path, kills: int
 ):

@@ -179,6 +179,7 @@ def test_records_trimmed_during_a_query_are_an_error_or_are_skipped(
     assert one.offsets() == {(name, 0): [0, 1, 2, 3, 4, *range(8, 15)]}
 
 
+@pytest.mark.long
 def test_a_topic_created_again_during_a_query_is_an_error_or_is_read_from_its_first_record(
     run: Callable[..., Run], producer: sync.Producer, admin: sync.Admin, topic: Callable[..., str]
 ) -> None:

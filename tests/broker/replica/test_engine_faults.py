@@ -40,6 +40,7 @@ async def write_for(cluster: EngineCluster, group_id: int, seconds: float, among
 
 
 @pytest.mark.parametrize("direction", ["from the leader", "to the leader"])
+@pytest.mark.long
 async def test_a_one_way_link_costs_at_most_one_election_and_no_terms(direction: str) -> None:
     """Pre-vote with stickiness, and check-quorum: the cut-off follower may ask, but no voter that hears a leader grants a vote."""
     async with EngineCluster(timing=SLOW) as cluster:
@@ -102,6 +103,7 @@ async def proposed(leader: Replica[StateMachine], proposal: Proposal) -> tuple[A
             await asyncio.sleep(0.001)
 
 
+@pytest.mark.long
 async def test_a_clock_that_jumps_by_an_hour_moves_no_leader_and_times_never_decrease() -> None:
     clock = JumpingClock()
     async with EngineCluster(clock=clock, timing=SLOW) as cluster:

@@ -277,7 +277,7 @@ TASKS = st.lists(st.lists(STEPS, min_size=1, max_size=6), min_size=1, max_size=3
 FAULTS = st.lists(st.sampled_from([None, None, None, "refuse", "drop", "swallow"]), max_size=12)
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(TASKS, FAULTS)
 def test_cancelled_calls_of_several_tasks_write_exactly_the_accepted_records(
     tasks: list[list[tuple[str, int, Moment, int]]], faults: list[str | None]
