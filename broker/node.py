@@ -193,6 +193,8 @@ class Node:
             seeds,
             self._parts.new_uuid,
             self._on_stale_directory,
+            in_background,
+            self.timing.mark_renewal_seconds,
         )
         self.transport.attach(PeerEvents(self.engine, self._peers, self.supervisor, self._on_stale_directory))
 
@@ -235,10 +237,13 @@ class Node:
         self.gc_pauses.start()
         self.supervisor.spawn(Work.DISK_WATCH, self.disk_watch.run)
         self.supervisor.spawn(Work.CLOCK_WATCH, self.clock_watch.run)
-        if await self._bootstrap.enter():
+        is_known = not await self._bootstrap.enter()
+        if not is_known:
             self._check_standing()
             self.supervisor.spawn(Work.ANNOUNCEMENT, self._bootstrap.announce)
         await self._catch_up()
+        if is_known:
+            self.supervisor.spawn(Work.ANNOUNCEMENT, self._bootstrap.announce)
         self._metadata_changed.set()
         self.supervisor.spawn(Work.METADATA_FOLLOWER, self._follow_metadata)
         self.supervisor.spawn(Work.RECONCILER, self.reconciler.run)

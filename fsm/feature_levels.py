@@ -22,7 +22,7 @@ from raftmq.fsm import metadata_commands as mc
 from raftmq.fsm.field_levels import FieldLevels, level_of_fields
 from raftmq.fsm.topic_kinds import TOPIC_KINDS
 
-FEATURE_LEVEL: Final = 5
+FEATURE_LEVEL: Final = 6
 """The highest level that this program knows."""
 
 METADATA_LEVELS: Final[Mapping[type[mc.MetadataCommand], int]] = {
@@ -63,6 +63,10 @@ the same command without the mark, so its effect depends on the cluster's level.
 
 PIN_LEVEL: Final = 5
 """From this level on partitions are pinned, and moves that make no progress are given up."""
+
+MARK_RENEWAL_LEVEL: Final = 6
+"""From this level on brokers renew the marks of their directories while they run. Brokers of an earlier level take a renewed mark for that
+of another process."""
 
 LOG_LEVELS: Final[Mapping[type[lc.LogPartitionCommand], int]] = {
     lc.OpenPartition: 1,

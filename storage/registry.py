@@ -166,8 +166,12 @@ class Registry:
             for key, row in self._replicas.items()
             if row.open_in_boot
         }
-        marks = (self._node.marks + self._new_mark().hex())[-2 * MARK_BYTES * BOOT_MARKS_MAX :]
-        self._write(replace(self._node, boot=self._node.boot + 1, marks=marks, is_running=True), changed)
+        self._process_mark = self._new_mark()
+        self._write(self._in_next_boot(self._process_mark, is_running=True), changed)
+
+    def _in_next_boot(self, mark: bytes, *, is_running: bool) -> NodeRow:
+        marks = (self._node.marks + mark.hex())[-2 * MARK_BYTES * BOOT_MARKS_MAX :]
+        return replace(self._node, boot=self._node.boot + 1, marks=marks, is_running=is_running)
 
     def _new_mark(self) -> bytes:
         """Draw the mark of a boot: two starts from one copy of the directory must differ."""
@@ -228,13 +232,29 @@ class Registry:
 
     @property
     def boot(self) -> int:
-        """Number of times that this registry was opened, starting at 1."""
+        """Number of times that this registry was opened or its mark was renewed, starting at 1."""
         return self._node.boot
 
     @property
     def boot_marks(self) -> bytes:
         """Random marks of the latest boots, `MARK_BYTES` each, with the current boot's last. They distinguish copies of the directory."""
-        return bytes.fromhex(self._node.marks)
+        return self.lineage[1]
+
+    @property
+    def lineage(self) -> tuple[int, bytes]:
+        """The boot with the marks, both of one moment: another thread may renew the mark."""
+        node = self._node
+        return node.boot, bytes.fromhex(node.marks)
+
+    @property
+    def process_mark(self) -> bytes:
+        """The mark of the boot that began when this process opened the file. It distinguishes the process from every other one."""
+        return self._process_mark
+
+    def renew_mark(self) -> None:
+        """Begin another boot without a start. The copies of the directory that exist now lack its mark."""
+        with self._changing:
+            self._write(self._in_next_boot(self._new_mark(), is_running=True), {})
 
     def adopt_boot(self, boot: int, mark: bytes) -> None:
         """Continue after a boot that this file does not know, because it is an older copy of itself beside newer replicas."""

@@ -123,7 +123,7 @@ class WriteOffsetsResponse(_message.Message):
     def __init__(self, partitions: _Optional[_Iterable[_Union[_queue_pb2.PartitionResetResult, _Mapping]]] = ..., forgotten: _Optional[int] = ...) -> None: ...
 
 class RegisterBrokerRequest(_message.Message):
-    __slots__ = ("uuid", "broker_id", "client_address", "peer_address", "http_address", "host", "rack", "version", "feature_level_max", "cluster_id", "damaged_metadata_replica_id", "replaces_lost", "partitions_max", "boot", "lineage")
+    __slots__ = ("uuid", "broker_id", "client_address", "peer_address", "http_address", "host", "rack", "version", "feature_level_max", "cluster_id", "damaged_metadata_replica_id", "replaces_lost", "partitions_max", "boot", "lineage", "process_mark")
     UUID_FIELD_NUMBER: _ClassVar[int]
     BROKER_ID_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -139,6 +139,7 @@ class RegisterBrokerRequest(_message.Message):
     PARTITIONS_MAX_FIELD_NUMBER: _ClassVar[int]
     BOOT_FIELD_NUMBER: _ClassVar[int]
     LINEAGE_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_MARK_FIELD_NUMBER: _ClassVar[int]
     uuid: str
     broker_id: int
     client_address: str
@@ -154,7 +155,8 @@ class RegisterBrokerRequest(_message.Message):
     partitions_max: int
     boot: int
     lineage: bytes
-    def __init__(self, uuid: _Optional[str] = ..., broker_id: _Optional[int] = ..., client_address: _Optional[str] = ..., peer_address: _Optional[str] = ..., http_address: _Optional[str] = ..., host: _Optional[str] = ..., rack: _Optional[str] = ..., version: _Optional[str] = ..., feature_level_max: _Optional[int] = ..., cluster_id: _Optional[str] = ..., damaged_metadata_replica_id: _Optional[int] = ..., replaces_lost: bool = ..., partitions_max: _Optional[int] = ..., boot: _Optional[int] = ..., lineage: _Optional[bytes] = ...) -> None: ...
+    process_mark: bytes
+    def __init__(self, uuid: _Optional[str] = ..., broker_id: _Optional[int] = ..., client_address: _Optional[str] = ..., peer_address: _Optional[str] = ..., http_address: _Optional[str] = ..., host: _Optional[str] = ..., rack: _Optional[str] = ..., version: _Optional[str] = ..., feature_level_max: _Optional[int] = ..., cluster_id: _Optional[str] = ..., damaged_metadata_replica_id: _Optional[int] = ..., replaces_lost: bool = ..., partitions_max: _Optional[int] = ..., boot: _Optional[int] = ..., lineage: _Optional[bytes] = ..., process_mark: _Optional[bytes] = ...) -> None: ...
 
 class RegisterBrokerResponse(_message.Message):
     __slots__ = ("cluster_id", "broker_id", "metadata_replica_id", "metadata_revision", "brokers", "metadata_replicas")

@@ -195,6 +195,10 @@ class BrokerConfig:
     stable_seconds: float = _time(
         _TIMING.stable_seconds, "time for which a broker must run before it is given replicas and leaderships"
     )
+    mark_renewal_seconds: float = _time(
+        _TIMING.mark_renewal_seconds,
+        "interval at which a running broker renews the mark of its data directory: an older copy of it is refused from then on",
+    )
     shutdown_seconds: float = _time(_TIMING.shutdown_seconds, "time limit of an orderly shutdown as a whole")
 
     def limits(self) -> Limits:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import Future
 
 import structlog
 from raftmq.broker.base.config import BrokerConfig
@@ -21,6 +22,7 @@ from raftmq.broker.cluster.seeds import RETRY_SECONDS, RETRY_SECONDS_MAX, Seeds
 from raftmq.broker.replica.commands import refused
 from raftmq.broker.replica.initial_state import founder_state, joiner_state
 from raftmq.errors import InvariantError
+from raftmq.fsm.feature_levels import MARK_RENEWAL_LEVEL
 from raftmq.fsm.metadata_commands import InitializeCluster, Rejected
 from raftmq.fsm.node_lineage import Boot
 from raftmq.proto import peer_pb2 as peer_pb
@@ -53,8 +55,12 @@ class ClusterBootstrap:
         seeds: Seeds,
         new_uuid: Callable[[], str],
         on_stale: Callable[[str], None],
+        in_background: Callable[..., Future[object]],
+        mark_renewal_seconds: float,
     ) -> None:
-        """Take `on_stale`, which is called with the reason if the cluster refuses this data directory as an older copy or as used twice."""
+        """Take `on_stale`, which is called with the reason if the cluster refuses this data directory as an older copy or as used twice,
+        and `in_background`, which runs a short write of the registry off the loop.
+        """
         self._on_stale = on_stale
         self._config = config
         self._registry = registry
@@ -67,9 +73,11 @@ class ClusterBootstrap:
         """The reason why the cluster permanently refuses this data directory. Empty unless it does."""
         self._postponed_throttle = LogThrottle()
         self._new_uuid = new_uuid
+        self._in_background = in_background
+        self._mark_renewal_seconds = mark_renewal_seconds
 
     async def enter(self) -> bool:
-        """Continue in the cluster of the data directory, or form or join one. Return whether it continued: then `announce` must run."""
+        """Continue in the cluster of the data directory, or form or join one. Return whether it continued: then nobody knows of this boot."""
         self._check_broker_id()
         if self._registry.cluster_id:
             await self.check_seeds()
@@ -244,16 +252,22 @@ class ClusterBootstrap:
     # ------------------------------------------------------------------------------------------------ announcing
 
     async def announce(self) -> None:
-        """Tell the cluster this boot's addresses until metadata has them, through known peers or the seeds.
+        """Tell the cluster this boot and its addresses until metadata has them, through known peers or the seeds.
 
-        Repeat it whenever metadata has had no leader for long: a node that was removed in the meantime learns of it only this way. It ends
-        when the cluster permanently refuses this node.
+        Repeat it whenever metadata has had no leader for long: a node that was removed in the meantime learns of it only this way. Renew
+        the mark regularly, which begins another boot. It ends when the cluster permanently refuses this node.
         """
         pause = RETRY_SECONDS / 2
+        now = asyncio.get_running_loop().time
+        renew_at = now() + self._mark_renewal_seconds
         while not self.removal:
             if self._is_known() and not self._metadata.leaderless_seconds():
                 pause = RETRY_SECONDS / 2
-                await asyncio.sleep(RETRY_SECONDS_MAX)
+                if now() < renew_at:
+                    await asyncio.sleep(min(RETRY_SECONDS_MAX, renew_at - now()))
+                else:
+                    renew_at = now() + self._mark_renewal_seconds
+                    await self._renew_mark()
                 continue
             try:
                 await self._announce_once()
@@ -268,6 +282,16 @@ class ClusterBootstrap:
                 elif self._postponed_throttle.is_due(str(error)):
                     log.warning("announcement_postponed", reason=str(error))
             await asyncio.sleep(pause := min(2 * pause, RETRY_SECONDS_MAX))
+
+    async def _renew_mark(self) -> None:
+        """Begin another boot, so that the cluster refuses every copy of the directory that was made before.
+
+        1. The mark becomes durable here. If the process ends now, the directory is ahead of metadata, and descends from the boot there.
+        2. `announce` registers it, however long that takes. Until metadata has it, no further mark is drawn: a node that is cut off does
+           not use up its lineage.
+        """
+        if self._metadata.feature_level() >= MARK_RENEWAL_LEVEL:
+            await asyncio.wrap_future(self._in_background(self._registry.renew_mark))
 
     def _is_known(self) -> bool:
         """Return whether metadata has the registration of this boot. A node's description changes only with its boots."""

@@ -72,6 +72,10 @@ class ControllerHost(LeadersHost, Protocol):
         """Return this node's metadata replica. Raises RequestError NOT_FORMED or NOT_READY."""
         ...
 
+    def process_of(self, node_id: NodeId) -> bytes | None:
+        """Return what distinguishes that node's process from an earlier one, or None while it is not connected."""
+        ...
+
     def is_led(self, group_id: GroupId) -> bool:
         """Return whether the group has a leader, as far as this node can tell."""
         ...
@@ -134,7 +138,7 @@ class Controller:
         """Do one round: look at the brokers, move replicas, then leaderships."""
         metadata = self._host.metadata
         machine = metadata.state_machine
-        self._host.stability.observe(machine.nodes(), self._host.is_connected)
+        self._host.stability.observe(machine.nodes(), self._host.process_of)
         if machine.feature_level < NEWCOMER_LEVEL:
             return
         with self._step():

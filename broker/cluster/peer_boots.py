@@ -8,13 +8,14 @@ decide how a refused node reacts: it is told, and stops by itself.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 
 import structlog
 from raftmq.broker.base.limits import Limits
 from raftmq.broker.cluster.metadata_replica import MetadataReplica
 from raftmq.broker.peers.protocol import Hello
+from raftmq.fsm.metadata_views import NodeView
 from raftmq.fsm.node_lineage import NO_BOOT, Boot, Lineage
 from raftmq.storage.registry import Registry
 
@@ -23,7 +24,7 @@ log = structlog.get_logger(__name__)
 
 def lineage_of(registry: Registry) -> Lineage:
     """Return the lineage of this node's own data directory."""
-    return Lineage(registry.boot, registry.boot_marks)
+    return Lineage(*registry.lineage)
 
 
 class PeerBoots:
@@ -72,14 +73,25 @@ class PeerBoots:
             del self._under_way[uuid]
         has_failed = under_way is not None and _has_failed(under_way)
         if self._known.get(uuid) != boot or has_failed:
-            self._known.pop(uuid, None)
-            dropped = self._evict_one()
-            self._known[uuid] = boot
-            written = self._write(self._registry.remember_boot, uuid, boot.number, boot.mark, dropped)
-            self._under_way[uuid] = written
+            self._store(uuid, boot)
         under_way = self._under_way.get(uuid)
         # a caller may give up waiting, but the write continues, because others wait for it or rely on it
         return asyncio.shield(asyncio.wrap_future(under_way)) if under_way is not None else None
+
+    def on_registered(self, nodes: Iterable[NodeView]) -> None:
+        """Store the boots of registered nodes that no greeting has brought: a node that renews its mark greets nobody again.
+
+        Metadata is not sufficient, because after a restart it may be older than it was.
+        """
+        for node in nodes:
+            if node.uuid != self._registry.uuid and node.boot > self._known.get(node.uuid, NO_BOOT).number:
+                self._store(node.uuid, Boot(node.boot, node.boot_mark))
+
+    def _store(self, uuid: str, boot: Boot) -> None:
+        self._known.pop(uuid, None)
+        dropped = self._evict_one()
+        self._known[uuid] = boot
+        self._under_way[uuid] = self._write(self._registry.remember_boot, uuid, boot.number, boot.mark, dropped)
 
     def _registered(self, uuid: str) -> Boot:
         replica = self._metadata.replica

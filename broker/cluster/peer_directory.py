@@ -73,6 +73,7 @@ class PeerDirectory:
             return
         nodes = [n for n in replica.state_machine.nodes() if n.state in ("active", "draining")]
         if nodes:
+            self.boots.on_registered(nodes)
             self.learn({NodeId(n.node_id): n.peer_address for n in nodes})
             seeds = [n.peer_address for n in nodes if n.node_id != self._registry.node_id]
             self._in_background(self._registry.set_seeds, seeds)
@@ -142,6 +143,7 @@ class PeerDirectory:
     def hello(self, target: NodeId, channel: Channel) -> Hello:
         """Return this node's description of itself for a peer."""
         mine, address = self._registry, self.own_addresses.peer
+        lineage = lineage_of(mine)
         return Hello(
             WIRE_VERSION_MIN,
             mine.cluster_id,
@@ -149,14 +151,23 @@ class PeerDirectory:
             mine.uuid,
             target,
             channel,
-            mine.boot,
+            lineage.boot,
             address,
-            mine.boot_marks,
+            lineage.marks,
             WIRE_VERSION,
+            mine.process_mark,
         )
 
-    def refusal_of_directory(self, uuid: str, lineage: Lineage) -> RequestError | None:
+    def process_of(self, node_id: NodeId) -> bytes | None:
+        """Return what distinguishes that node's process from an earlier one, or None while it is not connected."""
+        if node_id == self._registry.node_id:
+            return self._registry.process_mark
+        return self._transport.process_of(node_id)
+
+    def refusal_of_directory(self, uuid: str, lineage: Lineage, process: bytes) -> RequestError | None:
         """Return why the directory of a node with this identity is refused, or None if it is accepted.
+
+        `process` distinguishes the process that asks from other ones on the same directory.
 
         Raises:
             RequestError: NOT_FORMED or NOT_READY if this node has no metadata yet.
@@ -170,7 +181,7 @@ class PeerDirectory:
         if stale is not None:
             return RequestError(pb.STALE_DIRECTORY, f"the data directory is not the newest one of this broker: {stale}")
         node = self._metadata.require_filled().state_machine.node_by_uuid(uuid)
-        rivalry = self._transport.rivalry(NodeId(node.node_id), uuid, lineage.current) if node is not None else None
+        rivalry = self._transport.rivalry(NodeId(node.node_id), uuid, process) if node is not None else None
         return RequestError(pb.NOT_READY, rivalry, retry_after_ms=1000) if rivalry is not None else None
 
     def refusal(self, hello: Hello) -> str | None:

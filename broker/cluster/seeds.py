@@ -181,10 +181,12 @@ class Seeds:
             replaces_lost=self._config.replace_lost,
             boot=me.boot,
             lineage=me.lineage,
+            process_mark=self._registry.process_mark,
         )
 
     def registration(self) -> RegisterNode:
         """Return this node's registration for the metadata."""
+        boot, marks = self._registry.lineage
         return RegisterNode(
             uuid=self._registry.uuid,
             node_id=self._registry.node_id or self._config.broker_id,
@@ -196,8 +198,8 @@ class Seeds:
             version=self._version,
             feature_level_max=self._feature_level,
             partitions_max=self._partitions_max,
-            boot=self._registry.boot,
-            lineage=self._registry.boot_marks,
+            boot=boot,
+            lineage=marks,
         )
 
 

@@ -1,6 +1,6 @@
 """Tell which brokers have been connected long enough to be given replicas and leaderships.
 
-A broker that restarts is not connected for a while, or registers another boot. Both begin its time anew.
+A broker that restarts is not connected for a while, or another process of it is. Both begin its time anew.
 """
 
 from __future__ import annotations
@@ -18,16 +18,21 @@ class Stability:
         """Take `now`, which returns loop time, and the time after which a broker counts as stable."""
         self._now = now
         self._seconds = seconds
-        self._since: dict[int, tuple[int, float]] = {}
-        """Broker id → its boot, and the loop time since which it is seen to run."""
+        self._since: dict[int, tuple[bytes, float]] = {}
+        """Broker id → its process, and the loop time since which it is seen to run."""
 
-    def observe(self, nodes: Iterable[NodeView], is_connected: Callable[[NodeId], bool]) -> None:
-        """Look at every broker once. It is called regularly."""
+    def observe(self, nodes: Iterable[NodeView], process_of: Callable[[NodeId], bytes | None]) -> None:
+        """Look at every broker once. It is called regularly.
+
+        Args:
+            nodes: All brokers.
+            process_of: Returns what distinguishes a broker's process from an earlier one, or None while it is not connected.
+        """
         now, before = self._now(), self._since
         self._since = {
-            node.node_id: known if (known := before.get(node.node_id, (0, now)))[0] == node.boot else (node.boot, now)
+            node.node_id: known if (known := before.get(node.node_id, (None, now)))[0] == process else (process, now)
             for node in nodes
-            if is_connected(NodeId(node.node_id))
+            if (process := process_of(NodeId(node.node_id))) is not None
         }
 
     def is_stable(self, node_id: int) -> bool:

@@ -113,6 +113,10 @@ class ClusterView:
         """Return whether this node's control channel to that node is up (True for itself)."""
         return self._peers.is_connected(node_id)
 
+    def process_of(self, node_id: NodeId) -> bytes | None:
+        """Return what distinguishes that node's process from an earlier one, or None while it is not connected."""
+        return self._peers.process_of(node_id)
+
     def unreachable_seconds(self, node_id: NodeId) -> float:
         """Return the time for which this node has not been connected to that node, 0 if it is."""
         return 0.0 if self.is_connected(node_id) else self._engine.publisher.down_seconds(node_id)
@@ -121,9 +125,9 @@ class ClusterView:
         """Return whether the group has a leader, as far as this node can tell."""
         return self._engine.publisher.is_led(group_id)
 
-    def refusal_of_directory(self, uuid: str, lineage: Lineage) -> RequestError | None:
+    def refusal_of_directory(self, uuid: str, lineage: Lineage, process: bytes) -> RequestError | None:
         """Return why the directory of a node with this identity is refused, or None if it is accepted."""
-        return self._peers.refusal_of_directory(uuid, lineage)
+        return self._peers.refusal_of_directory(uuid, lineage, process)
 
     def transfer_leadership(self, replica: Replica[StateMachine], target: ReplicaId) -> None:
         """Begin to transfer the leadership of a group that is led here."""

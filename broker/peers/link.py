@@ -52,6 +52,8 @@ class Link:
         self.channel = channel
         self.address = address
         self.protocol: Outbound | None = None
+        self.peer: Hello | None = None
+        """The description that the peer gave of itself when it was last connected."""
         self.pending: Parts = []
         self.pending_bytes = 0
         self._tried = asyncio.Event()
@@ -184,7 +186,13 @@ class Link:
 
     async def _connect(self) -> Outbound:
         hello = self._owner.handler.hello(self.node_id, self.channel)
-        protocol, welcome = await connect(self._owner, self.address, f"broker {self.node_id}", hello)
+        try:
+            protocol, welcome = await connect(self._owner, self.address, f"broker {self.node_id}", hello)
+        except StaleDirectoryError as error:
+            # The peer may have learned of a mark that was renewed after this greeting was sent. Only the present mark can be stale.
+            if self._owner.handler.hello(self.node_id, self.channel).lineage == hello.lineage:
+                raise
+            raise ConnectionResetError("the mark of this directory was renewed in the meantime") from error
         try:
             self._check(welcome, hello)
             remembered = self._owner.handler.remember(welcome)
@@ -193,6 +201,7 @@ class Link:
         except BaseException:
             protocol.close()
             raise
+        self.peer = welcome
         return protocol
 
     def _check(self, welcome: Hello, hello: Hello) -> None:

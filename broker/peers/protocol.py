@@ -59,11 +59,18 @@ class Hello(msgspec.Struct, frozen=True):
     """Marks of the latest boots of the sender's data directory, that of `boot` last (`fsm/node_lineage.py`)."""
     wire_version_max: int = 0
     """The newest wire version that the sender speaks. 0: only `wire_version`."""
+    process_mark: bytes = b""
+    """The mark of the boot in which the sender's process started. Empty: the last one of `marks`."""
 
     @property
     def lineage(self) -> Lineage:
         """Return the lineage of the sender's data directory, as the sender claims it."""
         return Lineage(self.boot, self.marks)
+
+    @property
+    def process(self) -> bytes:
+        """Return what distinguishes the sender's process from others on its directory or a copy. It outlives renewed marks."""
+        return self.process_mark or self.lineage.current.mark
 
     @property
     def wire_versions(self) -> tuple[int, int]:

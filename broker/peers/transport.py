@@ -30,7 +30,6 @@ from raftmq.broker.peers.protocol import (
 )
 from raftmq.broker.peers.requests import InboundRequests, RequestServer, unreachable
 from raftmq.broker.peers.visits import Visit
-from raftmq.fsm.node_lineage import NO_BOOT, Boot
 from raftmq.sockets import tune
 from raftmq.types import NO_NODE, NodeId
 
@@ -117,11 +116,9 @@ class _Inbound(FrameProtocol):
         elif self._node_id is None:
             self._accept(hello)
 
-    def boot_of(self, uuid: str) -> Boot:
-        """Return the boot of the node with this identity, or `NO_BOOT` for another identity and before HELLO."""
-        if self.hello is None or self.hello.uuid != uuid:
-            return NO_BOOT
-        return self.hello.lineage.current
+    def process_of(self, uuid: str) -> bytes:
+        """Return what distinguishes the process of the node with this identity. Empty for another identity and before HELLO."""
+        return self.hello.process if self.hello is not None and self.hello.uuid == uuid else b""
 
     def _refuse(self, reason: str) -> None:
         assert self.transport is not None
@@ -178,7 +175,7 @@ class _Inbound(FrameProtocol):
             except ValueError as error:
                 return f"your peer address {error}"
         refusal = self._server.handler.refusal(hello)
-        return refusal or self._server.rivalry(NodeId(hello.node_id), hello.uuid, hello.lineage.current)
+        return refusal or self._server.rivalry(NodeId(hello.node_id), hello.uuid, hello.process)
 
     def on_frame_error(self, error: FrameError) -> None:
         self._server.say_refused(error)
@@ -236,8 +233,8 @@ class PeerTransport:
         self._refused_frames_unsaid = 0
         self._refused_frame_said_at = -_SAID_AGAIN_SECONDS
         self._server: asyncio.Server | None = None
-        self._rivals: dict[str, tuple[Boot, float]] = {}
-        """By uuid: a later boot that appeared while an earlier one is connected, and the time of its first appearance."""
+        self._rivals: dict[str, tuple[bytes, float]] = {}
+        """By uuid: a later process that appeared while an earlier one is connected, and the time of its first appearance."""
         self._is_closed = False
 
     def attach(self, handler: PeerHandler) -> None:
@@ -316,30 +313,31 @@ class PeerTransport:
         assert inbound.transport is not None
         tune(inbound.transport.get_extra_info("socket"), self.timing.unacked_data_timeout_seconds)
 
-    def rivalry(self, node_id: NodeId, uuid: str, boot: Boot) -> str | None:
-        """Return why a boot of a node is refused while another process of the node is connected, or None if none is.
+    def rivalry(self, node_id: NodeId, uuid: str, process: bytes) -> str | None:
+        """Return why a process of a node is refused while another one of the node is connected, or None if none is.
 
         A process that ended has lost its connections, at the latest when its host stops acknowledging. So either that has not
         been noticed yet, or both processes live. In that case the later one runs on a copy, and lacks the entries that the
         original continues to acknowledge.
         """
         others = [
-            (inbound, other)
+            inbound
             for channel in Channel
             if (inbound := self._inbound.get((node_id, channel))) is not None
-            and (other := inbound.boot_of(uuid)) not in (NO_BOOT, boot)
+            and inbound.process_of(uuid) not in (b"", process)
         ]
         now = self.loop.time()
-        rival, since = self._rivals.get(uuid, (NO_BOOT, now))
+        rival, since = self._rivals.get(uuid, (b"", now))
         if not others:
-            if rival == boot:
+            if rival == process:
                 self._rivals.pop(uuid, None)
             return None
-        if rival != boot:
-            self._rivals[uuid] = (boot, now)
+        if rival != process:
+            self._rivals[uuid] = (process, now)
             since = now
-        heard_at = max(inbound.heard_at for inbound, _ in others)
-        number = others[0][1].number
+        heard_at = max(inbound.heard_at for inbound in others)
+        greeting = others[0].hello
+        number = greeting.boot if greeting is not None else 0
         if heard_at - since > self.timing.rival_heard_seconds:
             return (
                 f"{STALE_DIRECTORY}: broker {node_id} still runs as boot {number}, so this is a copy of its directory"
@@ -366,7 +364,7 @@ class PeerTransport:
         assert inbound.hello is not None
         for channel in Channel:
             other = self._inbound.get((node_id, channel))
-            if other is not None and other.boot_of(inbound.hello.uuid) != inbound.boot_of(inbound.hello.uuid):
+            if other is not None and other.process_of(inbound.hello.uuid) != inbound.hello.process:
                 self._drop(other)
 
     def dismiss(self, inbound: _Inbound) -> None:
@@ -460,6 +458,11 @@ class PeerTransport:
         """Return whether the control channel to the peer is up."""
         link = self._links.get((node_id, Channel.CONTROL))
         return link is not None and link.open_transport is not None
+
+    def process_of(self, node_id: NodeId) -> bytes | None:
+        """Return `Hello.process` of the peer to which the control channel is up, or None while it is down."""
+        link = self._links.get((node_id, Channel.CONTROL))
+        return link.peer.process if link is not None and link.peer is not None and link.open_transport else None
 
     async def ask(self, node_id: NodeId, method: str, principal: str, body: bytes, deadline: float) -> bytes:
         """Send a request to a peer and return the response message. See `Transport.ask`."""

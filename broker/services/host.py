@@ -62,7 +62,7 @@ class ServiceHost(PartitionHost, Protocol):
         """Begin to transfer the leadership of a group that is led here."""
         ...
 
-    def refusal_of_directory(self, uuid: str, lineage: Lineage) -> RequestError | None:
+    def refusal_of_directory(self, uuid: str, lineage: Lineage, process: bytes) -> RequestError | None:
         """Return why the directory of a node with this identity is refused, or None if it is accepted."""
         ...
 

@@ -137,7 +137,10 @@ class NodesService:
         if not request.boot:
             return
         lineage = Lineage(request.boot, request.lineage)
-        refusal = self._host.refusal_of_directory(request.uuid, lineage) if lineage.defect() is None else None
+        if lineage.defect() is not None:
+            return
+        process = request.process_mark or lineage.current.mark
+        refusal = self._host.refusal_of_directory(request.uuid, lineage, process)
         if refusal is not None:
             raise refusal
 

@@ -67,23 +67,25 @@ def broker(node_id, boot=1):
 
 
 def test_a_broker_is_stable_after_a_while_without_a_break():
-    now, down = [0.0], set[int]()
+    now, processes = [0.0], {1: b"1", 2: b"2"}
     stability = Stability(lambda: now[0], 10.0)
 
     def look(at, *nodes):
         now[0] = at
-        stability.observe(nodes, lambda node_id: node_id not in down)
+        stability.observe(nodes, processes.get)
         return [stability.is_stable(node.node_id) for node in nodes]
 
     assert look(0.0, broker(1), broker(2)) == [False, False]
     assert look(9.9, broker(1), broker(2)) == [False, False]
     assert look(10.0, broker(1), broker(2)) == [True, True]
-    down.add(2)
+    del processes[2]
     assert look(11.0, broker(1), broker(2)) == [True, False]
-    down.clear()
+    processes[2] = b"2"
     assert look(12.0, broker(1), broker(2)) == [True, False]
-    assert look(22.0, broker(1), broker(2, boot=2)) == [True, False], "a restart that no look noticed begins anew"
-    assert look(32.0, broker(1), broker(2, boot=2)) == [True, True]
+    assert look(22.0, broker(1), broker(2, boot=2)) == [True, True], "a renewed mark is no restart"
+    processes[2] = b"another"
+    assert look(23.0, broker(1), broker(2, boot=3)) == [True, False], "a restart that no look noticed begins anew"
+    assert look(33.0, broker(1), broker(2, boot=3)) == [True, True]
     stability.doubt(1)
     assert not stability.is_stable(1)
 

@@ -428,8 +428,9 @@ async def test_connections_wait_in_the_kernel_while_the_loop_is_busy():
 RIVAL_TIMING = dataclasses.replace(TIMING, rival_heard_seconds=0.05, rival_silent_seconds=0.3)
 
 
-def _boot(number, mark=b"mark", channel=Channel.CONTROL):
-    return Hello(WIRE_VERSION, "c", 7, "uuid-7", 1, channel, number, "", mark * number)
+def _boot(number, channel=Channel.CONTROL, process_mark=b""):
+    marks = b"".join(b"%4d" % one for one in range(number))
+    return Hello(WIRE_VERSION, "c", 7, "uuid-7", 1, channel, number, "", marks, process_mark=process_mark)
 
 
 async def _answer(address, hello):
@@ -467,6 +468,20 @@ async def test_a_restart_is_admitted_when_the_earlier_process_is_dead_or_silent(
             while (await _answer(address, _boot(2)))[0] != FrameType.WELCOME:
                 await asyncio.sleep(0.02)
         original.close()
+
+
+async def test_a_process_that_renewed_its_mark_opens_another_channel_and_replaces_none_of_its_own():
+    async with transport(1, timing=RIVAL_TIMING) as (_, recorder, address):
+        _, control, *_ = await _dialled(address, _boot(1))
+        mark = _boot(1).marks
+        kind, reason = await _answer(address, _boot(2, Channel.APPEND, mark))
+        assert kind == FrameType.WELCOME, reason
+        control.writelines(frame(FrameType.HEARTBEATS, [b""]))
+        await asyncio.wait_for(recorder.frames.get(), 10)
+        kind, reason = await _answer(address, _boot(2, Channel.APPEND))
+        assert kind == FrameType.REFUSED
+        assert "still connected as boot" in reason
+        control.close()
 
 
 async def test_nothing_is_exchanged_before_a_boot_is_remembered():
@@ -516,6 +531,23 @@ async def test_a_node_is_told_that_its_directory_is_stale():
         node_id, reason = await asyncio.wait_for(recorder.stale_said.get(), 10)
         assert node_id == 2
         assert "its boot 2 has been seen" in reason
+
+
+async def test_a_refusal_of_a_mark_that_was_renewed_since_the_greeting_silences_nobody():
+    """1. A node greets a peer. 2. It renews its mark, and the peer hears of that first. 3. To the peer, the greeting is of an older copy."""
+    async with transport(1) as (one, recorder, _), transport(2) as (_, two, address):
+        greeted = list[int]()
+
+        def refusal(hello):
+            greeted.append(hello.boot)
+            recorder.boot, recorder.marks = 2, b"markmore"
+            return "stale data directory: its boot 2 has been seen" if hello.boot == 1 else None
+
+        two.refusal = refusal
+        one.set_peers({2: address})
+        assert await asyncio.wait_for(recorder.events.get(), 10) == ("up", 2)
+        assert greeted[0] == 1
+        assert recorder.stale_said.empty()
 
 
 def fail(*arguments, **named):

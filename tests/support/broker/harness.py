@@ -407,7 +407,7 @@ class Harness:
     def is_led(self, group_id: GroupId) -> bool:
         return group_id not in self.leaderless and self.leadership.get(group_id).node_id != 0
 
-    def refusal_of_directory(self, uuid: str, lineage: Lineage) -> RequestError | None:
+    def refusal_of_directory(self, uuid: str, lineage: Lineage, process: bytes) -> RequestError | None:
         return self.directory_refusal
 
     def is_connected(self, node_id: NodeId) -> bool:
