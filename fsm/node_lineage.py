@@ -1,12 +1,12 @@
 """Distinguish a data directory from an older copy of itself that was started, by the marks of its boots.
 
-Each start of a broker counts a boot in its data directory and draws a random mark for it. The marks of the latest boots
-are the directory's lineage. A node that remembers one boot and its mark recognizes every directory that does not
+Each start of a broker counts a boot in its data directory and draws a random mark for it. A running broker does the same
+at intervals, so that a boot is never long. The marks of the latest boots are the directory's lineage. A node that remembers one boot and its mark recognizes every directory that does not
 descend from it. An older copy has a lower boot, and a copy that was started too has another mark for a boot of the same
 number.
 
-One case is not recognized: a copy of the current boot whose original never starts again and is not connected. It looks
-like a restart.
+One case is not recognized: a copy of the current boot whose original has stopped and never begins another one. It looks like
+a restart.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ LINEAGE_MARKS_MAX: Final = 256
 
 
 class Boot(NamedTuple):
-    """One start of a broker on its data directory, as another node remembers it."""
+    """The time from a start of a broker, or from a renewal of its mark, to the next, as another node remembers it."""
 
     number: int
     """Counted from 1; 0 if no boot is known."""
     mark: bytes
-    """Random, so that two starts from one copy differ."""
+    """Random, so that two boots that begin from one copy differ."""
 
 
 NO_BOOT: Final = Boot(0, b"")

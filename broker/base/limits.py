@@ -351,7 +351,7 @@ class Timing:
     """Interval of the coordinator of consumer groups: joins within it are gathered before an assignment is computed."""
     mark_renewal_seconds: float = 600.0
     """Time after which a running broker renews the mark of its data directory. A copy of a directory whose broker stops before its next
-    renewal is not recognized, so a day would be too long. A renewal costs an entry of about 1 KiB in metadata, and the latest
+    renewal is not recognized, so a day would be too long. A renewal costs an entry of about 1.3 KB in metadata, and the latest
     256 marks reach back almost two days."""
     clock_check_seconds: float = 2.0
     """Interval at which a broker asks the others for their time. A clock that was set is noticed this late."""

@@ -73,7 +73,7 @@ class ControllerHost(LeadersHost, Protocol):
         ...
 
     def process_of(self, node_id: NodeId) -> bytes | None:
-        """Return what distinguishes that node's process from an earlier one, or None while it is not connected."""
+        """Return the mark that distinguishes that node's process from an earlier one, or None while it is not connected."""
         ...
 
     def is_led(self, group_id: GroupId) -> bool:

@@ -159,7 +159,7 @@ class PeerDirectory:
         )
 
     def process_of(self, node_id: NodeId) -> bytes | None:
-        """Return what distinguishes that node's process from an earlier one, or None while it is not connected."""
+        """Return the mark that distinguishes that node's process from an earlier one, or None while it is not connected."""
         if node_id == self._registry.node_id:
             return self._registry.process_mark
         return self._transport.process_of(node_id)

@@ -26,7 +26,7 @@ class Stability:
 
         Args:
             nodes: All brokers.
-            process_of: Returns what distinguishes a broker's process from an earlier one, or None while it is not connected.
+            process_of: Returns the mark that distinguishes a broker's process from an earlier one, or None while it is not connected.
         """
         now, before = self._now(), self._since
         self._since = {

@@ -114,7 +114,7 @@ class ClusterView:
         return self._peers.is_connected(node_id)
 
     def process_of(self, node_id: NodeId) -> bytes | None:
-        """Return what distinguishes that node's process from an earlier one, or None while it is not connected."""
+        """Return the mark that distinguishes that node's process from an earlier one, or None while it is not connected."""
         return self._peers.process_of(node_id)
 
     def unreachable_seconds(self, node_id: NodeId) -> float:

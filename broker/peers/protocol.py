@@ -69,7 +69,7 @@ class Hello(msgspec.Struct, frozen=True):
 
     @property
     def process(self) -> bytes:
-        """Return what distinguishes the sender's process from others on its directory or a copy. It outlives renewed marks."""
+        """Return the mark that distinguishes the sender's process from others on its directory or a copy. It outlives renewed marks."""
         return self.process_mark or self.lineage.current.mark
 
     @property

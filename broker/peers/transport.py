@@ -117,7 +117,7 @@ class _Inbound(FrameProtocol):
             self._accept(hello)
 
     def process_of(self, uuid: str) -> bytes:
-        """Return what distinguishes the process of the node with this identity. Empty for another identity and before HELLO."""
+        """Return the mark that distinguishes the process of the node with this identity. Empty for another identity and before HELLO."""
         return self.hello.process if self.hello is not None and self.hello.uuid == uuid else b""
 
     def _refuse(self, reason: str) -> None:

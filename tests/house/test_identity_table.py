@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[2]
 _IDENTITY = "tests/broker/test_identity.py"
 _BOOTSTRAP = "tests/broker/cluster/test_bootstrap.py"
 _STALE = "tests/broker/test_stale_directory.py"
+_RENEWAL = "tests/broker/test_mark_renewal.py"
 _READINESS = "tests/broker/test_readiness.py"
 _START = "tests/e2e/test_broker_start.py"
 
@@ -74,9 +75,13 @@ ROWS = {
         _START,
         "test_joining_another_cluster_with_an_existing_data_directory_names_both_clusters",
     ),
-    "An older copy of the directory": (
+    "An older copy of the directory, whose": (
         "tests/e2e/test_stale_directory.py",
         "test_an_older_copy_and_a_lagging_broker_do_not_form_a_majority",
+    ),
+    "An older copy, whose original was not started": (
+        _RENEWAL,
+        "test_a_copy_whose_original_renewed_its_mark_is_refused_although_the_original_was_never_restarted",
     ),
     "A copy that runs beside": (_STALE, "test_a_second_process_of_a_directory_is_refused_and_the_first_goes_on"),
     "Copies of all brokers": (
@@ -84,6 +89,8 @@ ROWS = {
         "test_copies_of_all_brokers_elsewhere_are_kept_out_while_the_originals_run",
     ),
     "A copy of a lone broker": (_IDENTITY, "test_a_copy_of_a_lone_broker_that_is_told_the_original_is_refused"),
+    "Snapshots of all brokers": (_RENEWAL, "test_all_directories_of_one_snapshot_start_together"),
+    "Metadata recovered": (_RENEWAL, "test_metadata_that_is_older_than_the_marks_accepts_them"),
     "Only `node.mdb` is lost": (_START, "test_a_broker_whose_registry_is_lost_refuses_to_start_and_keeps_its_replicas"),
     "An order names a broker": (
         _IDENTITY,
