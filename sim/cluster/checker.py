@@ -60,6 +60,7 @@ from sim.cluster.invariants.queue_state import QueueStates, check_gate
 from sim.cluster.invariants.queue_turns import FairTurns
 from sim.cluster.invariants.reads import CommittedReads
 from sim.cluster.invariants.recoveries import Recoveries
+from sim.cluster.invariants.refused_copies import check_only_copies_refused
 from sim.cluster.invariants.replica_state import ReplicaStates
 from sim.cluster.invariants.retention import Retention, check_stamp
 from sim.cluster.invariants.reverted_moves import RevertedMoves
@@ -239,6 +240,7 @@ class Checker:
 
     def _watch_storage(self, process: Process, store: Any, registry: Any) -> None:
         open_file, quarantine, found = store.open, registry.quarantine, store.found
+        refuse = registry.refuse
 
         def watched_open(key: ReplicaKey) -> RestoredState:
             clean_point = durable_clean_point(process.machine.disk, key)
@@ -256,6 +258,11 @@ class Checker:
                 self._kept.setdefault(key, kept)
             found(key, old, *arguments)
 
+        def watched_refusal(reason: str) -> None:
+            self.judge(check_only_copies_refused, process.machine, reason)
+            refuse(reason)
+
+        registry.refuse = watched_refusal
         store.open = watched_open
         store.found = watched_found
         registry.quarantine = watched_quarantine

@@ -508,21 +508,31 @@ class Nemesis:
             self._trace(f"{machine.name} is copied in boot {now.boot}")
             self._cluster.crash(machine)
             self._later(0.05, 0.5, lambda: self._cluster.start(machine))
-            self._go_on_restoring(machine, self._backup)
+            self._go_on_restoring(machine, self._backup, "stale_copy")
 
-    def _go_on_restoring(self, machine: Machine, backup: Disk) -> None:
-        """Restore the copy as soon as the disk of every other machine knows the newer boot: only then can they refuse the older one."""
+    def _renewed_copy(self) -> None:
+        """Copy the victim's disk while its broker runs, and later restore the copy. No fault of this kind restarts the broker in between."""
+        machine, now = self._victim, self._victim.disk.node()
+        if self._backup is None and now.cluster_id and machine.process is not None:
+            self._backup = machine.disk.backup()
+            self._trace(f"{machine.name} is copied in boot {now.boot}")
+            self._go_on_restoring(machine, self._backup, "renewed_copy")
+
+    def _go_on_restoring(self, machine: Machine, backup: Disk, fault: str) -> None:
+        """Restore the copy as soon as the disk of every other machine knows a newer boot: only then can they refuse the older one."""
         now, then = machine.disk.node(), backup.node()
         if not self._is_active or now.uuid != then.uuid:
             self._backup = None
             return
         others = [other.disk.node() for other in self._cluster.machines.values() if other is not machine]
-        has_met = all((now.uuid, now.boot) in ((uuid, boot) for uuid, boot, _ in node.known_boots) for node in others)
+        has_met = all(
+            any(uuid == now.uuid and boot > then.boot for uuid, boot, _ in node.known_boots) for node in others
+        )
         if then.boot == now.boot or not has_met or machine.process is None:
-            self._loop.after(_REPEAT_SECONDS, None, self._go_on_restoring, machine, backup)
+            self._loop.after(_REPEAT_SECONDS, None, self._go_on_restoring, machine, backup, fault)
             return
         self._backup = None
-        self._did("stale_copy", f"{machine.name} in boot {now.boot} goes back to boot {then.boot}")
+        self._did(fault, f"{machine.name} in boot {now.boot} goes back to boot {then.boot}")
         self._cluster.restore(machine, backup)
         self._replace_refused(machine, backup)
 
@@ -769,7 +779,12 @@ class Nemesis:
         """Return whether a machine of this run may lose data, so that each partition needs three replicas."""
         options = self._options
         return bool(
-            options.flip or options.wipe or options.replace_replica or options.remove_node or options.stale_copy
+            options.flip
+            or options.wipe
+            or options.replace_replica
+            or options.remove_node
+            or options.stale_copy
+            or options.renewed_copy
         )
 
     def _add_machine(self) -> None:

@@ -10,6 +10,8 @@ from dataclasses import dataclass, fields
 
 SECONDS_MIN = 10.0
 """Minimum length of the phase with faults, in virtual seconds."""
+HARDLY_EVER = 600.0
+"""An interval that is longer than a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,10 @@ class Options:
     """An operator transfers a leadership, raises or lowers a replication factor, ends a pin, or removes outdated names of producers."""
     retire_node: int = 0
     """An operator drains a broker, removes it when it is empty, and starts a new one on its machine."""
+    renewal_seconds: float = HARDLY_EVER
+    """Interval at which brokers renew the marks of their directories."""
+    renewed_copy: int = 0
+    """The disk of the machine that may lose data is replaced by a copy from before its running broker renewed its mark."""
 
     @property
     def has_orders(self) -> bool:
@@ -137,7 +143,7 @@ FAULTS = (
     "kill", "power_cut", "kill_all", "stop", "freeze", "isolate", "one_way", "split", "clog", "break_streams", "slow_disk",
     "stall_disk", "full_disk", "full_map", "clock_jump", "wrong_clock", "sleep_all", "replace_replica", "move_replicas", "add_machine", "flip", "wipe",
     "remove_node", "freeze_client", "defect", "stale_copy", "operate", "all_down", "recover", "reshape",
-    "retire_node",
+    "retire_node", "renewed_copy",
 )  # fmt: skip
 """The names of all faults, which are also the names of their weights."""
 
@@ -220,4 +226,6 @@ def draw_options(rng: random.Random) -> Options:
         is_forgetful=chance() < 0.2,
         stale_copy=weight(0.4) if may_lose else 0,
         operate=weight(0.35),
+        renewal_seconds=(renewal := choice((HARDLY_EVER, HARDLY_EVER, 0.7, 2.0))),
+        renewed_copy=weight(0.5) if may_lose and renewal < HARDLY_EVER else 0,
     )

@@ -244,6 +244,7 @@ class Simulation:
                 "controller_seconds": 0.3,
                 "stable_seconds": 0.8 if options.has_orders else 10.0,
                 "shutdown_seconds": 3.0,
+                "mark_renewal_seconds": options.renewal_seconds,
             },
             limits={
                 "uncommitted_bytes_max": options.uncommitted_bytes_max,

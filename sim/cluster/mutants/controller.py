@@ -10,7 +10,7 @@ from sim.cluster.mutants.registry import mutant, replace_method
 
 _CALM = {
     "kill_all": 0, "sleep_all": 0, "wrong_clock": 0, "full_disk": 0, "full_map": 0, "wipe": 0, "flip": 0, "remove_node": 0,
-    "replace_replica": 0, "stale_copy": 0, "reshape": 0, "retire_node": 0,
+    "replace_replica": 0, "stale_copy": 0, "renewed_copy": 0, "reshape": 0, "retire_node": 0,
 }  # fmt: skip
 """No fault that keeps brokers busy with anything but moves."""
 

@@ -301,3 +301,43 @@ def boots_ignored() -> None:
     from raftmq.fsm.node_lineage import Lineage
 
     Lineage.contradiction = lambda self, known: None  # type: ignore[method-assign]
+
+
+_RENEWING = {"renewal_seconds": 0.7, "stale_copy": 0, "renewed_copy": 0, "fault_every": 0.2}
+
+
+@mutant(
+    "engine",
+    "a renewed mark is registered before it is on disk: after a crash the directory is behind metadata",
+    **_RENEWING,
+    kill=8,
+    power_cut=8,
+)
+def mark_registered_before_durable() -> None:
+    from raftmq.storage.registry import Registry
+
+    def renew_mark(self: Any) -> None:
+        self._node = self._in_next_boot(self._new_mark(), is_running=True)
+
+    Registry.renew_mark = renew_mark  # type: ignore[method-assign]
+
+
+@mutant(
+    "engine",
+    "a broker gives its directory up because a peer refuses a greeting from before the latest renewal",
+    **_RENEWING,
+    break_streams=8,
+    one_way=8,
+    clog=8,
+)
+def old_greeting_refuses_the_directory() -> None:
+    from raftmq.broker.peers import link, protocol
+
+    link.ConnectionResetError = protocol.StaleDirectoryError  # type: ignore[attr-defined]
+
+
+@mutant("engine", "a renewed mark is taken for that of another process", **_RENEWING, break_streams=8)
+def renewed_mark_is_another_process() -> None:
+    from raftmq.storage.registry import MARK_BYTES, Registry
+
+    Registry.process_mark = property(lambda self: self.boot_marks[-MARK_BYTES:])  # type: ignore[method-assign, assignment]

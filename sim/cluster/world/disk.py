@@ -106,10 +106,13 @@ class Disk:
         self.refused_writes = 0
         self.map_bytes_max = 0
         """If not 0, the size at which a file counts as full."""
+        self.is_copy = False
+        """Whether this is a copy of a disk that was in use."""
 
     def backup(self) -> Disk:
         """Return a copy of the durable data on another disk."""
         twin = Disk(random.Random(self.rng.getrandbits(64)), self.capacity)
+        twin.is_copy = True
         twin.latency = self.latency
         twin.files = {key: file.copy() for key, file in self.files.items()}
         twin.state_files = {key: file.copy() for key, file in self.state_files.items()}

@@ -39,7 +39,7 @@ MARKS = {
 """Fault -> the count that it increases."""
 HINDRANCES = ("stall_disk", "full_disk", "freeze_client")
 """Faults under which clearly fewer records are acknowledged."""
-OWN_TESTS = ("flip", "stale_copy", "recover")
+OWN_TESTS = ("flip", "stale_copy", "renewed_copy", "recover")
 """A flipped byte is found when its file is read again, and a copy is stale after another boot. These other faults cause that. A partition
 can lose its majority only where the metadata keeps its own."""
 SECONDS = 4.0
@@ -87,7 +87,14 @@ def test_an_older_copy_of_a_disk_is_refused() -> None:
     assert struck == refused > 0
 
 
-@pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault not in ("stale_copy", "recover")])
+def test_a_copy_from_before_a_renewed_mark_is_refused_without_any_restart() -> None:
+    options = calm_options(seconds=SECONDS, fault_every=0.4, renewed_copy=1, renewal_seconds=0.7)
+    outcome = run_isolated(1, options=options)
+    assert outcome.verdict is Verdict.OK, outcome.detail
+    assert outcome.faults["renewed_copy"] == outcome.counts["stale_directories"] > 0
+
+
+@pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault not in ("stale_copy", "renewed_copy", "recover")])
 def test_a_fault_happens_and_is_survived(calm: Outcome, fault: str) -> None:
     machines = 4 if fault in ("move_replicas", "operate", "retire_node") else 3
     options = calm_options(seconds=SECONDS, fault_every=0.4, machines=machines, **{fault: 1})

@@ -51,6 +51,7 @@ from sim.cluster.invariants.memory import Memory
 from sim.cluster.invariants.quarantine import check_quarantined_silent, check_serves_none_quarantined
 from sim.cluster.invariants.reads import CommittedReads
 from sim.cluster.invariants.recoveries import Recoveries
+from sim.cluster.invariants.refused_copies import check_only_copies_refused
 from sim.cluster.invariants.replica_state import ReplicaStates
 from sim.cluster.invariants.retention import Retention, check_stamp
 from sim.cluster.invariants.served import (
@@ -380,6 +381,15 @@ def test_quarantined_silent() -> None:
         check_quarantined_silent(process, group, message)
     with broken("QuarantinedSilent"):
         check_serves_none_quarantined(cast("Any", node))
+
+
+def test_only_a_copy_of_a_directory_is_given_up() -> None:
+    disk = SimpleNamespace(is_copy=True)
+    machine = cast("Any", SimpleNamespace(name="n1", disk=disk))
+    check_only_copies_refused(machine, "its boot 3 has been seen")
+    disk.is_copy = False
+    with broken("OnlyCopiesRefused"):
+        check_only_copies_refused(machine, "its boot 3 has been seen")
 
 
 def node_within(limits: Limits) -> Any:
