@@ -355,7 +355,7 @@ def logs_page() -> str:
         'logging.basicConfig(level=logging.INFO)  # or for the SDK alone: logging.getLogger("raftmq").setLevel(logging.DEBUG)',
         "```",
         "",
-        *events_table(logged_events(("client",)), client_logs.EVENTS),
+        *events_table(logged_events(("client", "spark")), client_logs.EVENTS),
     ]
     return "\n".join(lines)
 

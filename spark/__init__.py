@@ -1,1 +1,27 @@
-"""Provide RaftMQ as the Spark source and sink ``raftmq``, which Spark finds through `pyspark_raftmq`. Imports nothing itself."""
+"""Provide RaftMQ as the Spark source and sink ``raftmq``, which Spark finds through `pyspark_raftmq`.
+
+Imports nothing itself: the public names are loaded on first use, and need pyspark.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from raftmq.spark.lag import PartitionLag, QueryLag
+    from raftmq.spark.lag_listener import LagListener
+
+__all__ = ["LagListener", "PartitionLag", "QueryLag"]
+
+_HOMES: Final = {
+    "LagListener": "raftmq.spark.lag_listener",
+    "PartitionLag": "raftmq.spark.lag",
+    "QueryLag": "raftmq.spark.lag",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -22,10 +22,12 @@ from raftmq.client.base.settings import LOG_KIND
 from raftmq.client.connection.leader_calls import OffsetAndTimestamp, list_offsets
 from raftmq.client.connection.resolver import Resolver, TopicInfo
 from raftmq.client.connection.transport import GrpcTransport
+from raftmq.client.membership.group_calls import MemberIdentity, OffsetCommit, OwnedPartition, commit_offsets
 from raftmq.errors import RaftMQError, TopicKindMismatchError, UnknownTopicError
 from raftmq.methods import LIST_TOPICS
 from raftmq.proto import queue_pb2 as pb
 from raftmq.spark.leader_poll import Polled, poll_leader
+from raftmq.spark.offsets import Position
 from raftmq.spark.options import ClientOptions
 from raftmq.spark.source_options import Assigned, Matching, Named, Subscription
 from raftmq.types import TopicPartition
@@ -128,6 +130,19 @@ class Cluster:
                     raise
             time.sleep(self._pause_seconds)
         return self.run(coroutine_of)
+
+    def commit(self, group: str, position: Position) -> dict[TopicPartition, RaftMQError]:
+        """Commit a position to a consumer group without members. Return the error of each partition that was not committed.
+
+        Repeating it is harmless. A partition of a group with members has `FencedError`.
+        """
+        commits = {partition: OffsetCommit(offset) for partition, offset in position.partitions()}
+        owned = {partition: OwnedPartition(position.topics[partition.topic].topic_id, 0) for partition in commits}
+
+        async def ask() -> dict[TopicPartition, RaftMQError | None]:
+            return await commit_offsets(self._resolver, MemberIdentity(group), commits, owned, self._timeout_seconds)
+
+        return {partition: error for partition, error in self.run(ask).items() if error is not None}
 
     async def _topics(self, subscription: Subscription, is_fresh: bool) -> dict[str, TopicView]:
         match subscription:

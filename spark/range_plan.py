@@ -52,12 +52,17 @@ def look(
 
 def first_offsets(view: ClusterView, topic_ids: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
     """Return the log start of each partition whose topic still exists under its id."""
+    return edge_offsets(view, topic_ids, EARLIEST_TIME)
+
+
+def edge_offsets(view: ClusterView, topic_ids: Mapping[TopicPartition, int], time_ms: int) -> dict[TopicPartition, int]:
+    """Return one end of the log, `EARLIEST_TIME` or `LATEST_TIME`, of each partition whose topic still exists under its id."""
     known = {partition.topic: topic_id for partition, topic_id in topic_ids.items()}
     for number in range(LOOKS_MAX):
         topics = look(view, Named(tuple(known)), known, is_fresh=number > 0)
         there = {topic for topic, topic_id in known.items() if topic in topics and topics[topic].topic_id == topic_id}
         try:
-            return view.offsets({partition: EARLIEST_TIME for partition in topic_ids if partition.topic in there})
+            return view.offsets({partition: time_ms for partition in topic_ids if partition.topic in there})
         except (UnknownTopicError, UnknownPartitionError):
             continue  # deleted after the first request
     raise UnknownTopicError(f"{', '.join(known)}: topics keep vanishing")

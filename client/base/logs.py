@@ -92,6 +92,10 @@ EVENTS: Final[Mapping[str, str]] = {
     "handler_overdue": "A handler in a thread exceeded its time limit and cannot be stopped. Its record is blocked until it returns",
     "record_dead_lettered": "A record was moved to the dead-letter topic after its last attempt",
     "revocation_overdue": "Handlers of revoked partitions did not end in time. The next owner repeats their records",
+    "query_progressed": "A `LagListener` was told of a batch of a Spark query, or of an idle query, which is `lag` records behind its topics",
+    "query_lost_records": "Records (or whole topics) were deleted before a Spark query with failOnDataLoss=false read them",
+    "query_lag_unknown": "The cluster did not tell a `LagListener` the ends of partitions. Logged at most once a minute",
+    "query_not_committed": "A `LagListener` could not commit the offsets of a Spark query, for example to a group with members (FENCED). Logged at most once a minute",
     "progress_not_committed": "A worker's commit failed and is repeated. Records that remain uncommitted are processed again",
 }
 """Every event of the SDK with its meaning. A test compares the names with the calls in the code, both ways."""

@@ -11,7 +11,7 @@ from raftmq.client.base import logs
 from scripts.generate_docs import logged_events
 
 BROKER = logged_events(("broker", "storage"))
-SDK = logged_events(("client",))
+SDK = logged_events(("client", "spark"))
 FROM_LIBRARIES = {"library_message"}
 SECRETS = re.compile(r"payload|password|secret|token|credential|^keys?$|^values?$|body|headers?$")
 

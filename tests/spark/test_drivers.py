@@ -60,6 +60,7 @@ def test_a_standalone_cluster_reads_on_every_worker(
     target = topic()
     found = run_program(standalone.url, servers, filled, target, tmp_path)
     assert found["values"] == list(range(COUNT))
+    assert found["lags"] == [[COUNT // 2, COUNT // 2, 0]]  # the offsets and the lag
     assert value_counts(servers, target) == ONCE
     assert len(found["folders"]) == 2  # each executor works in a separate folder
 
@@ -89,4 +90,5 @@ def test_spark_connect_reads_and_writes_each_record_once(
     target = topic()
     found = run_program("connect", servers, filled, target, tmp_path)
     assert found["values"] == list(range(COUNT))
+    assert found["lags"] == [[COUNT // 2, COUNT // 2, 0]]  # the offsets and the lag
     assert value_counts(servers, target) == ONCE

@@ -3,15 +3,27 @@
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from raftmq import sync
+from raftmq.spark import LagListener
 from raftmq.spark.schema import COLUMNS
 from raftmq.spark.source_options import read_source_options
 
 from tests.spark.conftest import begin
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs/guides/spark.md"
+
+
+class StreamingQueries:
+    """Collects listeners, as a session's `streams` does."""
+
+    def __init__(self) -> None:
+        self.listeners: list[object] = []
+
+    def addListener(self, listener: object) -> None:  # noqa: N802 - Spark's name
+        self.listeners.append(listener)
 
 
 def section(title: str) -> str:
@@ -35,6 +47,14 @@ def test_every_column_is_in_the_guide_with_its_type() -> None:
     }
     expected = {name: kind.simpleString().replace("bigint", "long") for name, kind in COLUMNS.items()}
     assert {name: text.replace("value ", "value:").replace(", ", ",") for name, text in types.items()} == expected
+
+
+def test_the_listener_of_the_guide_can_be_added() -> None:
+    [program] = re.findall(r"```python\n(.*?)```", section("Guarantees for a query"), re.DOTALL)
+    streams = StreamingQueries()
+    exec(compile(program, str(GUIDE), "exec"), {"spark": SimpleNamespace(streams=streams)})
+    [listener] = streams.listeners
+    assert isinstance(listener, LagListener)
 
 
 def test_the_first_program_runs(
