@@ -110,8 +110,8 @@ class ClusterBootstrap:
         node_uuid = self._new_uuid()
         cluster_id = self._new_uuid()
         key = ReplicaKey(METADATA_GROUP_ID, _FIRST_REPLICA)
-        if not self._registry.uuid:
-            self._registry.set_identity(uuid=node_uuid, node_id=self._config.broker_id or 1)
+        if not self._registry.node_id:  # a directory that waited to join a cluster has a uuid, and no number
+            self._registry.set_identity(uuid=self._registry.uuid or node_uuid, node_id=self._config.broker_id or 1)
         await self._metadata.create(key, founder_state(Membership((_FIRST_REPLICA,))))
         self._registry.set_cluster(cluster_id)
         await self._open_metadata(key)

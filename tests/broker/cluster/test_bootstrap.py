@@ -46,6 +46,18 @@ async def test_a_first_broker_forms_a_cluster_beside_brokers_that_are_in_none(no
     await until(one)
 
 
+async def test_a_directory_that_waited_to_join_a_cluster_can_form_one(nodes):
+    """Its identity had no number yet, and the broker that formed a cluster called itself 0 for ever."""
+    waiting = nodes.begin("one", join=[NOBODY])
+    async with asyncio.timeout(WAIT_SECONDS):
+        while not waiting.registry.uuid:
+            await asyncio.sleep(0.01)
+    await nodes.stop(waiting)
+    one = await nodes.serve("one", bootstrap=True)
+    assert (one.view.node_id, one.registry.uuid) == (1, waiting.registry.uuid)
+    await until(one)
+
+
 async def test_a_client_port_given_for_a_peer_port_is_named_and_nothing_is_formed_or_joined(nodes):
     """`--join` took client addresses once. A command that is repeated after a disk was lost must not form a second cluster."""
     one = await nodes.serve("one", bootstrap=True)
