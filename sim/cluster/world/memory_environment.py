@@ -106,7 +106,8 @@ class MemoryEnvironment:
 
     def info(self) -> dict[str, int]:
         """See `lmdb.Environment`."""
-        return {"last_pgno": 2 + self.file.size // PAGE_BYTES, "map_size": self._map_bytes}
+        pages = 2 + self.file.size // PAGE_BYTES
+        return {"last_pgno": pages, "map_size": self._map_bytes, "last_txnid": self.file.commits}
 
     def stat(self) -> dict[str, int]:
         """See `lmdb.Environment`."""
