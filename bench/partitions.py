@@ -273,6 +273,7 @@ class _Measurement:
 
 def measure(count: int, scale: PartitionScale, tell: Callable[[str], None]) -> dict[str, list[float]]:
     """Return figure → values of `count` partitions. Raises `UnavailableError` where so many cannot be measured."""
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else each start of a broker would also compile all modules again
     if not Path("/proc/self/smaps_rollup").exists():
         raise UnavailableError(f"{count} partitions are left out: memory and descriptors are read from Linux's /proc")
     with LocalCluster(brokers=3, timeout_seconds=CLUSTER_SECONDS) as cluster:
@@ -285,7 +286,7 @@ def measure(count: int, scale: PartitionScale, tell: Callable[[str], None]) -> d
         measurement.restart_all()
         for _ in range(scale.kills):
             measurement.settle()
-            # Kill the broker that leads most: one that returned after a kill leads no group, so its end would show nothing.
+            # Kill the broker that leads most: one that returned a moment ago leads few groups, so its end would show little.
             measurement.kill(max(cluster.broker_ids, key=measurement.leaders_of))
         return measurement.values
 

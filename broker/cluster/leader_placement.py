@@ -2,6 +2,7 @@
 
 Each node does it for the groups that it leads. A leadership moves only to a voter that keeps up, on a stable and ready broker whose clock is
 right. The number of transfers in a round is bounded, and a group is not tried again for a while, so that a rolling restart is no storm.
+After the loss of a broker, preferred leaders wait for a while: the elections of its groups go first.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ class LeaderPlacement:
         room = host.limits.leader_transfers_max
         if is_draining:
             await self._hand_over_metadata(metadata)
-        elif not metadata.balancing.may_move_leaders:
+        elif not metadata.balancing.may_move_leaders or not host.stability.is_calm:
             return
         self._find_candidates(metadata, is_draining=is_draining)
         for replica in self._candidates:

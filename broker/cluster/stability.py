@@ -20,6 +20,8 @@ class Stability:
         self._seconds = seconds
         self._since: dict[int, tuple[bytes, float]] = {}
         """Broker id → its process, and the loop time since which it is seen to run."""
+        self._lost_at = float("-inf")
+        """Loop time at which a broker was last seen to be gone, or to be another process."""
 
     def observe(self, nodes: Iterable[NodeView], process_of: Callable[[NodeId], bytes | None]) -> None:
         """Look at every broker once. It is called regularly.
@@ -34,11 +36,19 @@ class Stability:
             for node in nodes
             if (process := process_of(NodeId(node.node_id))) is not None
         }
+        seen = {node_id: process for node_id, (process, _) in self._since.items()}
+        if any(seen.get(node_id) != process for node_id, (process, _) in before.items()):
+            self._lost_at = now
 
     def is_stable(self, node_id: int) -> bool:
         """Return whether the broker has run for long enough."""
         known = self._since.get(node_id)
         return known is not None and self._now() - known[1] >= self._seconds
+
+    @property
+    def is_calm(self) -> bool:
+        """Return whether no broker was lost lately, so that no failover should be under way."""
+        return self._now() - self._lost_at >= self._seconds
 
     def doubt(self, node_id: int) -> None:
         """Begin a broker's time anew, because it says that it is not ready."""

@@ -90,6 +90,30 @@ def test_a_broker_is_stable_after_a_while_without_a_break():
     assert not stability.is_stable(1)
 
 
+@pytest.mark.parametrize("returns", [False, True])
+def test_a_cluster_is_calm_again_some_time_after_it_lost_a_broker(returns):
+    now, processes = [0.0], {1: b"1", 2: b"2", 3: b"3"}
+    stability = Stability(lambda: now[0], 10.0)
+
+    def look(at, *node_ids):
+        now[0] = at
+        stability.observe([broker(node_id) for node_id in node_ids], processes.get)
+        return stability.is_calm
+
+    assert look(0.0, 1, 2)
+    assert look(5.0, 1, 2, 3), "a new broker is no loss"
+    del processes[2]
+    assert not look(6.0, 1, 2, 3)
+    if returns:
+        processes[2] = b"2"
+    assert not look(15.9, 1, 2, 3)
+    assert look(16.0, 1, 2, 3), "also while the broker is down"
+    processes[3] = b"another"
+    assert not look(17.0, 1, 2, 3), "a restart that no look noticed"
+    assert not look(26.9, 1, 2, 3)
+    assert look(27.0, 1, 2, 3)
+
+
 # ---------------------------------------------------------------------------------------------------------- availability
 
 
