@@ -30,6 +30,7 @@ from raftmq.storage.errors import RegistryError, ReplicaStorageError
 from raftmq.types import NodeId
 
 from sim.cluster.environment import ProcessEnded, SimParts, WallTime
+from sim.cluster.options import HARDLY_EVER
 from sim.cluster.world.disk import Disk
 from sim.cluster.world.host import Host
 from sim.cluster.world.loop import VirtualLoop
@@ -463,6 +464,13 @@ class Cluster:
             if process.starting is not None:
                 process.starting.cancel()
             self.loop.spawn(process.host, process.node.stop())
+
+    def renew_hardly_ever(self) -> None:
+        """Let brokers keep the marks of their directories, after one more renewal at most."""
+        self.settings.timing["mark_renewal_seconds"] = HARDLY_EVER
+        for machine in self.machines.values():
+            if machine.node is not None:
+                machine.node._bootstrap._mark_renewal_seconds = HARDLY_EVER
 
     def freeze(self, machine: Machine) -> None:
         """Freeze the process, as SIGSTOP does."""

@@ -115,6 +115,7 @@ class Nemesis:
             self._run_undo(number)
         cluster = self._cluster
         cluster.network.heal_all()
+        cluster.renew_hardly_ever()  # otherwise metadata would never be at rest, and its file would never keep its size
         for machine in cluster.machines.values():
             machine.disk.is_full = False
             machine.disk.map_bytes_max = 0
