@@ -164,6 +164,10 @@ class Intake:
     def fail(self, error: BaseException) -> None:
         """Wake everybody who waits, because nothing will arrive any more."""
         self._failure = self._failure or error
+        self.end_waits()
+
+    def end_waits(self) -> None:
+        """Let everybody who waits look again, because the topic may not exist any more."""
         for waiter in self._waiters:
             _end_wait(waiter.future)
 

@@ -122,8 +122,11 @@ class LeaseDesk:
 
     def _on_topology(self) -> None:
         self._record_leaders()
+        is_deleted = self._topic.known() is None
         for intake in self._intakes.values():
             intake.update()
+            if is_deleted:
+                intake.end_waits()
         if self._resolver.failure is not None:
             self.fail(self._resolver.failure)
 

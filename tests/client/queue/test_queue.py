@@ -877,7 +877,7 @@ async def test_a_poll_looks_up_a_partition_that_is_not_known_yet(queue: Queue, c
 async def test_who_waits_learns_that_the_topic_was_deleted(
     queue: Queue, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(settings, "QUEUE_POLL_WAIT_MS", 50)
+    monkeypatch.setattr(settings, "QUEUE_POLL_WAIT_MS", 600_000)
     # as if the topology told it before the stream did, which is then closed
     monkeypatch.setattr(Intake, "on_refused", lambda _self, _error: None)
 
