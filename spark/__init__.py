@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from raftmq.spark.lag import PartitionLag, QueryLag
     from raftmq.spark.lag_listener import LagListener
+    from raftmq.spark.registration import register
 
-__all__ = ["LagListener", "PartitionLag", "QueryLag"]
+__all__ = ["LagListener", "PartitionLag", "QueryLag", "register"]
 
 _HOMES: Final = {
     "LagListener": "raftmq.spark.lag_listener",
     "PartitionLag": "raftmq.spark.lag",
     "QueryLag": "raftmq.spark.lag",
+    "register": "raftmq.spark.registration",
 }
 
 

@@ -148,7 +148,7 @@ async def test_metadata_that_is_older_than_the_marks_accepts_them(nodes):
 
 @pytest.mark.long
 async def test_all_directories_of_one_snapshot_start_together(nodes):
-    """All brokers go back to one moment, and so does what they know of each other."""
+    """All brokers go back to one moment, and so does their knowledge of each other."""
     running = await three(nodes)
     backups = [copy(nodes, name, f"backup-{name}") for name in NAMES]
     for node in running:

@@ -1,4 +1,4 @@
-"""What systemd is told, on a real socket of its kind."""
+"""A broker tells systemd its state, on a real socket of its kind."""
 
 from __future__ import annotations
 

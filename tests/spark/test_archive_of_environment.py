@@ -64,7 +64,7 @@ def submitting(tmp_path: Path, spark_home: Path) -> dict[str, str]:
 
 
 def guide_commands(replaced: dict[str, str]) -> str:
-    [commands] = re.findall(r"```sh\n(.*?)```", section("Getting it there"), re.DOTALL)
+    [commands] = re.findall(r"```sh\n(.*?)```", section("Installing it for Spark"), re.DOTALL)
     for old, new in replaced.items():
         assert commands.count(old) == 1
         commands = commands.replace(old, new)

@@ -1,4 +1,4 @@
-"""`raftmq.spark.LagListener`: what it tells about real queries, and that its errors stay its own."""
+"""`raftmq.spark.LagListener` tells the lag of real queries, and its errors stay its own."""
 
 import logging
 import threading

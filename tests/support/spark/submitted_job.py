@@ -1,7 +1,7 @@
 """Copy a topic as a program for `spark-submit`.
 
-``submitted_job.py SERVERS SOURCE TARGET`` prints a JSON line with the folder of each executor and the path of its RaftMQ package. The program
-needs only RaftMQ's own requirements.
+``submitted_job.py SERVERS SOURCE TARGET [register]`` prints a JSON line with the folder of each executor and the path of its RaftMQ package.
+The program needs only RaftMQ's own requirements.
 """
 
 import json
@@ -19,14 +19,20 @@ def where(rows: Iterator[Any]) -> Iterator[tuple[str, str]]:
     yield str(Path.cwd()), str(raftmq.__file__)
 
 
-def main(servers: str, source: str, target: str) -> None:
+def main(servers: str, source: str, target: str, registration: str = "") -> None:
     from pyspark.sql import SparkSession
 
     spark = SparkSession.builder.getOrCreate()
+    if registration:
+        from raftmq.spark import register
+
+        register(spark)
     frame = spark.read.format("raftmq").option("bootstrap.servers", servers).option("subscribe", source).load()
     found = frame.rdd.mapPartitions(where).collect()
-    copy = frame.select("key", "value", "partition").write.format("raftmq").mode("append")
-    copy.option("bootstrap.servers", servers).option("topic", target).save()
+    stream = spark.readStream.format("raftmq").option("bootstrap.servers", servers).option("subscribe", source)
+    copy = stream.option("startingOffsets", "earliest").load().select("key", "value", "partition").writeStream
+    copy = copy.format("raftmq").option("bootstrap.servers", servers).option("topic", target)
+    copy.option("checkpointLocation", "checkpoint").trigger(availableNow=True).start().awaitTermination()
     print(json.dumps(sorted(set(found))))
     spark.stop()
 
