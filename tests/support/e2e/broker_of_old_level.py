@@ -1,6 +1,6 @@
-"""Run `raftmq` as the version before the newest feature level would, if the file `<data directory>.old` exists.
+"""Run `raftmq` as the version before the newest level with a command would, if the file `<data directory>.old` exists.
 
-Such a broker says that it knows one level less, and cannot read a command that needs the newest one. This is a program with the arguments of
+Such a broker says that it knows the level before, and cannot read a command that needs the newest one. This is a program with the arguments of
 `raftmq broker start`. It changes nothing else of the product.
 """
 
@@ -13,7 +13,7 @@ from typing import TypeVar
 from raftmq.fsm import feature_levels
 
 CommandT = TypeVar("CommandT")
-OLD_LEVEL = feature_levels.FEATURE_LEVEL - 1
+OLD_LEVEL = max(feature_levels.METADATA_LEVELS.values()) - 1
 
 
 def marker(data_dir: Path) -> Path:
