@@ -31,13 +31,13 @@ class Stability:
             process_of: Returns the mark that distinguishes a broker's process from an earlier one, or None while it is not connected.
         """
         now, before = self._now(), self._since
-        self._since = {
-            node.node_id: known if (known := before.get(node.node_id, (None, now)))[0] == process else (process, now)
-            for node in nodes
-            if (process := process_of(NodeId(node.node_id))) is not None
-        }
-        seen = {node_id: process for node_id, (process, _) in self._since.items()}
-        if any(seen.get(node_id) != process for node_id, (process, _) in before.items()):
+        self._since = {}
+        for node in nodes:
+            process = process_of(NodeId(node.node_id))
+            if process is not None:
+                earlier, since = before.get(node.node_id, (b"", now))
+                self._since[node.node_id] = (process, since if earlier == process else now)
+        if any(self._since.get(node_id, (b"", 0))[0] != process for node_id, (process, _) in before.items()):
             self._lost_at = now
 
     def is_stable(self, node_id: int) -> bool:

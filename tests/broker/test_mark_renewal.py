@@ -174,7 +174,7 @@ async def test_without_a_metadata_leader_no_further_marks_are_drawn(nodes):
         attempts.append(two.registry.boot)
         await announce()
 
-    two._bootstrap._announce_once = counted  # type: ignore[method-assign]
+    two._bootstrap._announce_once = counted
     await nodes.stop(one)
     await nodes.stop(third)
     async with asyncio.timeout(WAIT_SECONDS):
@@ -203,7 +203,7 @@ async def test_a_registration_whose_answer_is_lost_counts(nodes):
         await register(*arguments)
         raise RequestError(pb.REQUEST_TIMED_OUT, "planted")
 
-    two._bootstrap.seeds.register_once = lost  # type: ignore[method-assign, assignment]
+    two._bootstrap.seeds.register_once = lost
     before = two.registry.boot
     await renew(two, one)
     await renew(two, one)

@@ -231,7 +231,12 @@ def test_a_file_is_counted_again_only_after_a_write_or_a_replacement(
 
     def counted(owner: type, name: str) -> None:
         original = getattr(owner, name)
-        monkeypatch.setattr(owner, name, lambda *arguments: reads.append(name) or original(*arguments))
+
+        def read(*arguments: object) -> object:
+            reads.append(name)
+            return original(*arguments)
+
+        monkeypatch.setattr(owner, name, read)
 
     counted(LmdbFile, "_used_pages")
     counted(lmdb_replica.LmdbReplica, "_first_index")
