@@ -24,7 +24,7 @@ async def test_a_topic_with_the_largest_batch_limit_accepts_records_as_large_as_
         await admin.create_topic("large", replication_factor=3)
         async with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
             with pytest.raises(
-                errors.RecordTooLargeError, match=r"at most 1048560 .* raise the topic's max\.batch\.bytes"
+                errors.RecordTooLargeError, match=r"at most 1048560 .* raise the topic's limit \(max\.batch\.bytes"
             ):
                 await producer.send("large", values[0])
             await admin.alter_topic_config("large", {"max.batch.bytes": BATCH_BYTES_MAX})
