@@ -27,7 +27,7 @@ from raftmq.storage.errors import (
 from raftmq.storage.lmdb_env import Undisturbed, committing, reading
 from raftmq.storage.log_scan import Verify
 from raftmq.storage.log_store import ReplicaKey
-from raftmq.storage.page_release import FileSpace, PageRelease, Released
+from raftmq.storage.page_release import FileSpace, PageRelease, Released, bytes_on_volume
 from raftmq.storage.read_gate import ReadGate
 from raftmq.storage.row_scrub import ScrubPlace, ScrubSlice
 from raftmq.storage.row_stream import KeyRange, Row
@@ -162,11 +162,11 @@ class LmdbFile(ABC):
             if used is None or used[0] != last:  # another thread may count at the same time, and replace `self._used`
                 used = self._used = (last, self._used_pages() * int(self.environment.stat()["psize"]))
             try:
-                return FileSpace(self.path.stat().st_blocks * 512, used[1])
-            except (
-                FileNotFoundError
-            ) as error:  # a removed file stays usable until it is closed, so LMDB does not notice
+                found = self.path.stat()
+            except FileNotFoundError as error:
+                # a removed file stays usable until it is closed, so LMDB does not notice
                 raise MissingReplicaError(self.key, "its file was removed while it was in use") from error
+            return FileSpace(bytes_on_volume(found), used[1])
 
     def release_free_pages(self) -> Released:
         """Return a bounded number of free pages to the volume, on the file's writer.

@@ -56,11 +56,16 @@ class Released(NamedTuple):
 
 
 def allocated_bytes(path: Path) -> int:
-    """Return the bytes of the volume that a file takes, which are none for holes. 0 if there is no file."""
+    """Return the bytes of the volume that a file takes. 0 if there is no file."""
     try:
-        return path.stat().st_blocks * 512
+        return bytes_on_volume(path.stat())
     except FileNotFoundError:
         return 0
+
+
+def bytes_on_volume(found: os.stat_result) -> int:
+    """Return the bytes of the volume that a file takes, which are none for holes."""
+    return found.st_blocks * 512
 
 
 class PageRelease:
