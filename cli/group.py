@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Literal, TextIO
 
 import typer
@@ -54,15 +55,23 @@ def list_groups(
     timeout: TimeoutOption = DEFAULT_TIMEOUT,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """List the groups that have, or recently had, members."""
+    """List the groups that have or had members, or committed offsets, with their lag."""
     groups = run_admin(bootstrap_servers, timeout, lambda admin: admin.list_groups())
     if output is Output.JSON:
-        print_json([
-            {"group": g.group, "state": g.state, "members": g.members, "assignor": g.assignor or None} for g in groups
-        ])  # fmt: skip
+        print_json([asdict(group) | {"assignor": group.assignor or None} for group in groups])
     else:
-        rows = [(group.group, group.state, group.members, group.assignor) for group in groups]
-        print_table(("group", "state", "members", "assignor"), rows)
+        rows = [
+            (
+                one.group,
+                one.state,
+                one.members,
+                one.assignor,
+                one.partitions,
+                "?" if one.lag_records is None else one.lag_records,
+            )
+            for one in groups
+        ]
+        print_table(("group", "state", "members", "assignor", "partitions", "lag"), rows)
 
 
 @app.command(

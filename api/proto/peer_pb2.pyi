@@ -122,6 +122,28 @@ class WriteOffsetsResponse(_message.Message):
     forgotten: int
     def __init__(self, partitions: _Optional[_Iterable[_Union[_queue_pb2.PartitionResetResult, _Mapping]]] = ..., forgotten: _Optional[int] = ...) -> None: ...
 
+class SummarizeOffsetsRequest(_message.Message):
+    __slots__ = ("metadata_revision",)
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    metadata_revision: int
+    def __init__(self, metadata_revision: _Optional[int] = ...) -> None: ...
+
+class SummarizeOffsetsResponse(_message.Message):
+    __slots__ = ("groups",)
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    groups: _containers.RepeatedCompositeFieldContainer[GroupSummary]
+    def __init__(self, groups: _Optional[_Iterable[_Union[GroupSummary, _Mapping]]] = ...) -> None: ...
+
+class GroupSummary(_message.Message):
+    __slots__ = ("group", "partitions", "lag_records")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    LAG_RECORDS_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    partitions: int
+    lag_records: int
+    def __init__(self, group: _Optional[str] = ..., partitions: _Optional[int] = ..., lag_records: _Optional[int] = ...) -> None: ...
+
 class RegisterBrokerRequest(_message.Message):
     __slots__ = ("uuid", "broker_id", "client_address", "peer_address", "http_address", "host", "rack", "version", "feature_level_max", "cluster_id", "damaged_metadata_replica_id", "replaces_lost", "partitions_max", "boot", "lineage", "process_mark")
     UUID_FIELD_NUMBER: _ClassVar[int]

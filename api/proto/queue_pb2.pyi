@@ -785,18 +785,22 @@ class ListGroupsResponse(_message.Message):
     def __init__(self, groups: _Optional[_Iterable[_Union[GroupListing, _Mapping]]] = ..., metadata_revision: _Optional[int] = ...) -> None: ...
 
 class GroupListing(_message.Message):
-    __slots__ = ("group", "state", "members", "group_epoch", "assignor")
+    __slots__ = ("group", "state", "members", "group_epoch", "assignor", "partitions", "lag_records")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     GROUP_EPOCH_FIELD_NUMBER: _ClassVar[int]
     ASSIGNOR_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    LAG_RECORDS_FIELD_NUMBER: _ClassVar[int]
     group: str
     state: str
     members: int
     group_epoch: int
     assignor: str
-    def __init__(self, group: _Optional[str] = ..., state: _Optional[str] = ..., members: _Optional[int] = ..., group_epoch: _Optional[int] = ..., assignor: _Optional[str] = ...) -> None: ...
+    partitions: int
+    lag_records: int
+    def __init__(self, group: _Optional[str] = ..., state: _Optional[str] = ..., members: _Optional[int] = ..., group_epoch: _Optional[int] = ..., assignor: _Optional[str] = ..., partitions: _Optional[int] = ..., lag_records: _Optional[int] = ...) -> None: ...
 
 class DescribeGroupRequest(_message.Message):
     __slots__ = ("group", "without_offsets")

@@ -38,3 +38,4 @@ DESCRIBE_PARTITIONS: Final = _unary(peer_pb.DescribePartitionsRequest, peer_pb.D
 DESCRIBE_REPLICAS: Final = _unary(peer_pb.DescribeReplicasRequest, peer_pb.DescribeReplicasResponse)
 DESCRIBE_BROKER: Final = _unary(peer_pb.DescribeBrokerRequest, peer_pb.DescribeBrokerResponse)
 WRITE_OFFSETS: Final = _unary(peer_pb.WriteOffsetsRequest, peer_pb.WriteOffsetsResponse)
+SUMMARIZE_OFFSETS: Final = _unary(peer_pb.SummarizeOffsetsRequest, peer_pb.SummarizeOffsetsResponse)

@@ -14,6 +14,7 @@ from raftmq.broker.services.committed_offsets import OffsetsService
 from raftmq.broker.services.host import ServiceHost
 from raftmq.broker.services.node_calls import NodeCalls, failed_part
 from raftmq.fsm.consumer_groups import PartitionId
+from raftmq.fsm.topic_kinds import LOG
 from raftmq.proto import peer_pb2 as peer_pb
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import NodeId
@@ -53,6 +54,32 @@ class PartitionLeaders:
             *(ask(node_id, []) for node_id in nodes if self._host.is_connected(node_id)),
         )
         return [found[part] for part in sorted(found)]
+
+    async def summarize(self, call: Call) -> tuple[dict[str, peer_pb.GroupSummary], bool]:
+        """Return the groups that have state in any partition, by name, and whether the leaders of all partitions answered."""
+        machine = self._host.metadata.state_machine
+        logs = (topic for topic in machine.topics() if topic.kind == LOG)
+        by_node, leaderless = self._calls.by_leader(
+            (topic.topic_id, number) for topic in logs for number in range(len(topic.group_ids))
+        )
+        request = peer_pb.SummarizeOffsetsRequest(metadata_revision=self._revision)
+        answers = await asyncio.gather(
+            *(self._calls.ask(node_id, request, self._offsets.summarize_offsets, call) for node_id in by_node),
+            return_exceptions=True,
+        )
+        found: dict[str, peer_pb.GroupSummary] = {}
+        is_complete = not leaderless
+        for answer in answers:
+            if isinstance(answer, RequestError):
+                is_complete = False
+                continue
+            if isinstance(answer, BaseException):
+                raise answer
+            for one in answer.groups:
+                total = found.setdefault(one.group, peer_pb.GroupSummary(group=one.group))
+                total.partitions += one.partitions
+                total.lag_records += one.lag_records
+        return found, is_complete
 
     async def reset(
         self, group: str, owner_epoch: int, resets: Iterable[pb.PartitionOffsetReset], call: Call

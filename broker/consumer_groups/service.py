@@ -131,12 +131,19 @@ class GroupsService:
 
     @on_metadata_leader
     async def list_groups(self, request: pb.ListGroupsRequest, call: Call) -> pb.ListGroupsResponse:
-        """Return all groups that members ever joined and that are not forgotten."""
+        """Return all groups that members ever joined or that have committed offsets, and that are not forgotten."""
+        summaries, is_complete = await self._partitions.summarize(call)
         metadata = self._metadata
-        found = (metadata.consumer_group(name) for name in metadata.consumer_group_names())
-        return pb.ListGroupsResponse(
-            groups=[_listing(group) for group in found if group is not None], metadata_revision=metadata.revision
-        )
+        response = pb.ListGroupsResponse(metadata_revision=metadata.revision)
+        for name in sorted({*metadata.consumer_group_names(), *summaries}):
+            group, summary = metadata.consumer_group(name), summaries.get(name)
+            listing = _listing(group) if group is not None else pb.GroupListing(group=name, state="empty")
+            listing.lag_records = 0 if is_complete else -1
+            if summary is not None:
+                listing.partitions = summary.partitions
+                listing.lag_records = summary.lag_records if is_complete else -1
+            response.groups.append(listing)
+        return response
 
     @on_metadata_leader
     async def describe(self, request: pb.DescribeGroupRequest, call: Call) -> pb.DescribeGroupResponse:

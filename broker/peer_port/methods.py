@@ -38,6 +38,7 @@ _BETWEEN_BROKERS: Final = (
     PeerRow(peer_methods.DESCRIBE_REPLICAS, lambda of: of.recovery.describe_replicas, None),
     PeerRow(peer_methods.DESCRIBE_BROKER, lambda of: of.health.describe_node, None),
     PeerRow(peer_methods.WRITE_OFFSETS, lambda of: of.offsets.write_offsets, None),
+    PeerRow(peer_methods.SUMMARIZE_OFFSETS, lambda of: of.offsets.summarize_offsets, None),
 )
 _FOR_CLIENTS: Final = (
     PeerRow(methods.FETCH_OFFSETS, lambda of: of.offsets.fetch_offsets, Right.DESCRIBE),

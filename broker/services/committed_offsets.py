@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from typing import Final
 
 from raftmq.broker.base.request_error import RequestError, expired
 from raftmq.broker.partitions.log import PartitionLog
@@ -20,6 +21,9 @@ from raftmq.fsm.log_commands import CommitOffset, OpenPartition, ResetOffset
 from raftmq.fsm.tables import KEY_TEXT_BYTES_MAX
 from raftmq.proto import peer_pb2 as peer_pb
 from raftmq.proto import queue_pb2 as pb
+
+PARTITIONS_PER_TURN: Final = 64
+"""Partitions that are summarized in one turn of the event loop."""
 
 
 def check_group_name(name: str) -> None:
@@ -166,6 +170,24 @@ class OffsetsService:
         return max(0, self._host.now_ms() - header.append_time_ms) if header is not None else 0
 
     # ------------------------------------------------------------------------------------------------ administration
+
+    async def summarize_offsets(
+        self, request: peer_pb.SummarizeOffsetsRequest, call: Call
+    ) -> peer_pb.SummarizeOffsetsResponse:
+        """Return the groups with state in partitions that are led here, and their lag there. It is not confirmed by a quorum."""
+        await self._locator.wait_revision(request.metadata_revision, call.deadline)
+        found: dict[str, peer_pb.GroupSummary] = {}
+        for steps, partition in enumerate(self._locator.here(), 1):
+            if not partition.replica.is_leader:
+                continue
+            for name, known in partition.replica.state_machine.group_offsets():
+                summary = found.setdefault(name, peer_pb.GroupSummary(group=name))
+                if known.offset != NO_OFFSET:
+                    summary.partitions += 1
+                    summary.lag_records += partition.offsets.lag_records(known)
+            if not steps % PARTITIONS_PER_TURN:
+                await asyncio.sleep(0)
+        return peer_pb.SummarizeOffsetsResponse(groups=[found[name] for name in sorted(found)])
 
     async def write_offsets(self, request: peer_pb.WriteOffsetsRequest, call: Call) -> peer_pb.WriteOffsetsResponse:
         """Reset offsets under the coordinator's epoch, or forget the group in every partition that is led here."""

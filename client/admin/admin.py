@@ -437,7 +437,7 @@ class Admin:
     # ----------------------------------------------------------------------------------------------------------- groups
 
     async def list_groups(self) -> list[GroupListing]:
-        """Return all consumer groups that have members or had them recently, by name."""
+        """Return all consumer groups that have or had members, or that have committed offsets, by name, with their lag."""
         self._check_usable()
         return await list_groups(self._resolver, self._timeout_seconds)
 

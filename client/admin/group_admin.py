@@ -29,6 +29,10 @@ class GroupListing:
     """``stable``, ``rebalancing`` or ``empty``."""
     members: int
     assignor: str
+    partitions: int
+    """The number of partitions in which it has committed an offset."""
+    lag_records: int | None
+    """The number of records after these offsets, or None if the leader of some partition did not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +119,15 @@ class ResetTarget:
 
 
 async def list_groups(resolver: Resolver, timeout_seconds: float) -> list[GroupListing]:
-    """Return all groups that have members or had them recently, by name."""
+    """Return all groups that have or had members, or committed offsets, by name."""
     response = await resolver.call_any(LIST_GROUPS, pb.ListGroupsRequest(), timeout_seconds, is_read=True)
     resolver.record_revision(response.metadata_revision)
-    listed = (GroupListing(g.group, g.state, g.members, g.assignor) for g in response.groups)
+    listed = (
+        GroupListing(
+            g.group, g.state, g.members, g.assignor, g.partitions, g.lag_records if g.lag_records >= 0 else None
+        )
+        for g in response.groups
+    )
     return sorted(listed, key=lambda group: group.group)
 
 

@@ -102,6 +102,8 @@ def test_a_listener_tells_the_lag_of_a_real_query_and_commits_its_offsets(
         TopicPartition(filled, 0): (10, 5),
         TopicPartition(filled, 1): (0, 0),
     }
+    (listed,) = (one for one in admin.list_groups() if one.group == described.group)
+    assert (listed.members, listed.partitions, listed.lag_records) == (0, 2, 5)
 
 
 def test_the_lag_is_that_of_the_moment_in_the_middle_of_a_batch_too(

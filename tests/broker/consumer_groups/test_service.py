@@ -588,10 +588,34 @@ async def test_a_group_is_described_with_its_lag(node: Harness) -> None:
     ]
     assert [entry.name for entry in found.topics] == ["flights"]
     listed = await node.groups_service.list_groups(pb.ListGroupsRequest(), node.call())
-    assert [(entry.group, entry.state) for entry in listed.groups] == [("g", "stable")]
+    assert [(entry.group, entry.state, entry.partitions, entry.lag_records) for entry in listed.groups] == [
+        ("g", "stable", 1, 6)
+    ]
     with pytest.raises(RequestError) as raised:
         await node.groups_service.describe(pb.DescribeGroupRequest(group="none"), node.call())
     assert code_of(raised) == pb.UNKNOWN_GROUP
+
+
+async def test_a_group_that_only_commits_is_listed_with_its_lag(node: Harness) -> None:
+    topic = await node.topic(partitions=2)
+    await node.append(topic, batch(10))
+    request = pb.CommitOffsetsRequest(group="spark")
+    request.partitions.add(topic_id=topic.topic_id, partition=0, offset=3)
+    (committed,) = (await node.offsets.commit_offsets(request, node.call())).partitions
+    assert not committed.HasField("error")
+    (listed,) = (await node.groups_service.list_groups(pb.ListGroupsRequest(), node.call())).groups
+    assert (listed.group, listed.state, listed.members) == ("spark", "empty", 0)
+    assert (listed.partitions, listed.lag_records) == (1, 7)
+
+
+async def test_the_lag_of_listed_groups_is_unknown_while_a_partition_has_no_leader(node: Harness) -> None:
+    topic = await node.topic(partitions=2)
+    request = pb.CommitOffsetsRequest(group="spark")
+    request.partitions.add(topic_id=topic.topic_id, partition=0, offset=0)
+    await node.offsets.commit_offsets(request, node.call())
+    node.lose_leadership(node.partition(topic, 1).replica.group_id)
+    (listed,) = (await node.groups_service.list_groups(pb.ListGroupsRequest(), node.call())).groups
+    assert (listed.group, listed.partitions, listed.lag_records) == ("spark", 1, -1)
 
 
 async def test_a_partition_without_a_leader_has_an_error_and_the_others_an_answer(node: Harness) -> None:
