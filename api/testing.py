@@ -411,7 +411,7 @@ class LocalCluster:
     @property
     def bootstrap_servers(self) -> str:
         """Return the client addresses of all brokers, comma-separated, including those that are down."""
-        return ",".join(broker.client_address for broker in self._brokers.values())
+        return ",".join(broker.client_address for broker in tuple(self._brokers.values()))
 
     @property
     def broker_ids(self) -> tuple[int, ...]:

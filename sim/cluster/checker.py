@@ -64,7 +64,7 @@ from sim.cluster.invariants.refused_copies import check_only_copies_refused
 from sim.cluster.invariants.replica_state import ReplicaStates
 from sim.cluster.invariants.retention import Retention, check_stamp
 from sim.cluster.invariants.reverted_moves import RevertedMoves
-from sim.cluster.invariants.row_levels import check_row_levels
+from sim.cluster.invariants.row_levels import RowLevels
 from sim.cluster.invariants.served import (
     PlantedDefect,
     check_defect_ends_nothing,
@@ -116,6 +116,7 @@ class Checker:
         """Number of looks at which a broker knew that its clock was wrong."""
         self._stale_leaders = StaleLeaders()
         self.recoveries = Recoveries()
+        self._row_levels = RowLevels()
         self._commands: dict[tuple[int, int], None] = {}
         """(group, index) of the commands that were checked."""
         self.on_retention: Callable[[int, int], None] = lambda group_id, before: None
@@ -486,7 +487,7 @@ class Checker:
             self.judge(self._budgets[process.machine.name].check_recent_entries)
             for replica in process.node.engine.replicas.values():
                 self.judge(self.replica_states.on_state, replica)
-                self.judge(check_row_levels, replica)
+                self.judge(self._row_levels.check, replica)
                 self.judge(self._on_queue_state, process, replica)
                 self.judge(self._memory.check, replica)
 

@@ -10,9 +10,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.chaos.cluster import FAST, ChaosCluster, best_links
+from tests.chaos.cluster import FAST, SPARE_BROKERS, ChaosCluster, best_links
 from tests.chaos.faults import families
 from tests.chaos.machine import missing_for_families, missing_for_namespaces, missing_for_shim, missing_for_volumes
+from tests.chaos.nemesis import ORDERS
 from tests.chaos.proxies import Proxies
 from tests.chaos.queue_run import QueueReport, queue_run
 from tests.chaos.run import Report, chaos_run
@@ -62,6 +63,7 @@ def circumstances(options: argparse.Namespace) -> str:
 async def one_run(seed: int, wanted: list[str], options: argparse.Namespace, directory: Path) -> bool:
     """Run one seed on a new cluster and return whether nothing was found."""
     async with ChaosCluster(
+        spare=SPARE_BROKERS if ORDERS in wanted else 0,
         links=Proxies if options.proxies else best_links,
         has_disk_orders=missing_for_shim() is None,
         has_clock_orders=missing_for_shim() is None,

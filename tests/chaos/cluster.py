@@ -43,8 +43,16 @@ CLONE_PORTS = 5000
 PORTS = 1 << 16
 VOLUME_BYTES = 1 << 30
 START_SECONDS = 60.0
-FAST = ("data_tick_seconds=0.2", "data_election_ticks=8", "metadata_tick_seconds=0.1", "controller_seconds=0.3")
+FAST = (
+    "data_tick_seconds=0.2",
+    "data_election_ticks=8",
+    "metadata_tick_seconds=0.1",
+    "controller_seconds=0.3",
+    "stable_seconds=2",
+)
 """Elections start after 1.6 to 3.2 s, so a short run sees several. Delays on a busy machine are still shorter."""
+SPARE_BROKERS = 4
+"""Number of brokers that may join in a run with an operator's orders. Ids are not given again, so each place is used once."""
 
 
 def best_links(brokers: int) -> Links:
@@ -66,7 +74,8 @@ class ChaosCluster(LocalCluster):
     """A `LocalCluster` with fault injection.
 
     Args:
-        brokers: Number of brokers.
+        brokers: Number of brokers at the beginning.
+        spare: Number of brokers that may join later.
         links: Creates the links: `best_links`, `Namespaces` or `Proxies`. None means plain loopback.
         has_disk_orders: Whether `disk` controls each broker's disk. Needs a compiler.
         has_clock_orders: Whether `clock` controls each broker's wall clock. Needs a compiler.
@@ -78,6 +87,7 @@ class ChaosCluster(LocalCluster):
         self,
         brokers: int = 3,
         *,
+        spare: int = 0,
         links: Callable[[int], Links] | None = None,
         has_disk_orders: bool = False,
         has_clock_orders: bool = False,
@@ -91,12 +101,13 @@ class ChaosCluster(LocalCluster):
             # Volumes in the directory have their own leashes: removal is retried while one is still mounted.
             release = f"for attempt in 1 2 3 4 5; do rm -rf {self.root} && break; sleep 0.5; done"
             self._stack.callback(Leash(release=release).close)
-            self.links: Links = links(brokers) if links else NoLinks()
+            self.links: Links = links(brokers + spare) if links else NoLinks()
             self._stack.callback(self.links.close)
             self._volumes: dict[int, Volume] = {}
             directory = self.root / "cluster"
             directory.mkdir()
-            broker_ids = range(1, brokers + 1)
+            self._places_max = brokers + spare
+            broker_ids = range(1, self._places_max + 1)
             self._disks = self._ordered(DiskOrders, broker_ids) if has_disk_orders else {}
             self._clocks = self._ordered(ClockOrders, broker_ids) if has_clock_orders else {}
             for n in broker_ids if has_volumes else ():
@@ -159,6 +170,11 @@ class ChaosCluster(LocalCluster):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         super().__exit__(kind, error, trace)
+
+    @property
+    def can_add_broker(self) -> bool:
+        """Return whether a place is left for another broker. Ids of removed brokers are not given again."""
+        return max(self._last_id, *self.broker_ids) < self._places_max
 
     # ------------------------------------------------------------------------------------------------------- faults
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from tests.chaos.cluster import ChaosCluster
 from tests.chaos.condition import busiest_leader, is_ready, wait_until
+from tests.chaos.operator import Operator
 
 STARTS_MAX = 4
 """The starts after which a broker must serve, since a damaged file may end it a few times."""
@@ -36,6 +37,13 @@ class Target:
     chance: random.Random
     stop: threading.Event = field(default_factory=threading.Event)
     """Set when the run must end now."""
+    given_operator: Operator | None = None
+
+    @property
+    def operator(self) -> Operator:
+        """Return the operator of the run, who knows the earlier orders."""
+        assert self.given_operator is not None, "this fault needs an operator"
+        return self.given_operator
 
     def any_broker(self, *but: int) -> int:
         return self.chance.choice([broker_id for broker_id in self.cluster.broker_ids if broker_id not in but])

@@ -21,8 +21,11 @@ from tests.chaos.cluster import ChaosCluster
 from tests.chaos.condition import StoppedError, is_led, wait_until, what_is_not_whole
 from tests.chaos.fault import Fault, FaultError, Target
 from tests.chaos.faults import FAULTS
+from tests.chaos.operator import Operator, OrderError
 
 STEPS_MAX = 10_000
+ORDERS = "orders"
+"""The family of an operator's orders."""
 BACKGROUND_CHANCE = 0.35
 """The probability that a light fault overlaps with another one."""
 WAIT_CHANCE = 0.5
@@ -58,7 +61,10 @@ def schedule(seed: int, families: Sequence[str], count: int) -> list[Step]:
 
 
 def _step(one: Fault, light: Sequence[str], chance: random.Random) -> Step:
-    others = [name for name in light if name != one.name and FAULTS[name].family != one.family]
+    # Orders may contradict each other. Two faults of another family would undo each other.
+    others = [
+        name for name in light if name != one.name and (FAULTS[name].family != one.family or one.family == ORDERS)
+    ]
     has_background = chance.random() < BACKGROUND_CHANCE and not one.needs_whole and bool(others)
     return Step(
         name=one.name,
@@ -86,6 +92,7 @@ class Nemesis:
 
     def __post_init__(self) -> None:
         self._stop = threading.Event()
+        self.operator = Operator(self.cluster, self.topic, self._stop)
         self._began_at = time.monotonic()
 
     def stop(self) -> None:
@@ -111,10 +118,23 @@ class Nemesis:
                 self._stop.wait(step.gap_seconds)
         except StoppedError:
             pass
-        except (FaultError, LocalClusterError) as error:
+        except (FaultError, LocalClusterError, OrderError) as error:
             self._find(str(error))
         finally:
             self._heal()
+        self._settle()
+
+    def _settle(self) -> None:
+        """Wait until all orders are carried out, unless something was found before."""
+        if self.findings or self._stop.is_set() or not self.operator.has_ordered:
+            return
+        try:
+            problem = self.operator.settle()
+        except StoppedError:
+            return
+        self.note("settled", answers=dict(self.operator.answers))
+        if problem:
+            self._find(f"not every order is carried out after healing: {problem}")
 
     def _carry_out(self, step: Step) -> None:
         one = FAULTS[step.name]
@@ -137,14 +157,20 @@ class Nemesis:
 
     def _enter(self, stack: ExitStack, name: str, seed: int) -> None:
         self.note("begins", fault=name)
-        said = stack.enter_context(FAULTS[name].act(Target(self.cluster, self.topic, random.Random(seed), self._stop)))
+        said = stack.enter_context(
+            FAULTS[name].act(Target(self.cluster, self.topic, random.Random(seed), self._stop, self.operator))
+        )
         self.note("holds", fault=name, what=said)
 
     def _wait_whole(self) -> bool:
-        if wait_until(lambda: not what_is_not_whole(self.cluster, self.topic), WHOLE_SECONDS, self._stop):
+        if wait_until(lambda: not self._what_is_not_whole(), WHOLE_SECONDS, self._stop):
             return True
-        self._find(f"not whole within {WHOLE_SECONDS:.0f} s: {what_is_not_whole(self.cluster, self.topic)}")
+        self._find(f"not whole within {WHOLE_SECONDS:.0f} s: {self._what_is_not_whole()}")
         return False
+
+    def _what_is_not_whole(self) -> str:
+        # A partition that still moves, or has fewer replicas for a while, may not lose one more.
+        return what_is_not_whole(self.cluster, self.topic) or self.operator.what_is_not_settled()
 
     def _supervise(self) -> None:
         """Check that every broker runs between faults. Report and restart a broker that has ended by itself."""

@@ -93,7 +93,7 @@ class Trial:
         """Answered after healing: `Report` explains them."""
         self.history = directory / "history.jsonl"
         directory.mkdir(parents=True, exist_ok=True)
-        self.workload = Workload(cluster.bootstrap_servers, self.topic, partitions, self.history, seed)
+        self.workload = Workload(lambda: cluster.bootstrap_servers, self.topic, partitions, self.history, seed)
 
     async def __aenter__(self) -> Self:
         async with Admin(bootstrap_servers=self.cluster.bootstrap_servers) as admin:

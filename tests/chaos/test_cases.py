@@ -74,7 +74,7 @@ async def test_a_power_loss_with_fsync_disabled_is_found_to_lose_records(tmp_pat
     async with ChaosCluster(has_disk_orders=True, has_volumes=True) as own:
         async with Admin(bootstrap_servers=own.bootstrap_servers) as admin:
             await admin.create_topic(topic, partitions=3, replication_factor=3)
-        async with Workload(own.bootstrap_servers, topic, 3, history, seed=0) as workload:
+        async with Workload(lambda: own.bootstrap_servers, topic, 3, history, seed=0) as workload:
             assert await workload.wait_progress(RECORDS, WAIT_SECONDS)
             for broker_id in own.broker_ids:
                 own.disk(broker_id).swallow_syncs()

@@ -13,7 +13,7 @@ from tests.chaos.cluster import ChaosCluster
 from tests.chaos.condition import ZERO_WHEN_WHOLE
 from tests.chaos.faults import FAULTS, families
 from tests.chaos.machine import missing_for_families
-from tests.chaos.nemesis import schedule
+from tests.chaos.nemesis import ORDERS, schedule
 from tests.chaos.run import Report, chaos_run
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
@@ -21,12 +21,15 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 SEED = 11
 """With this seed the first cut links are those between brokers, and the first damage is in the newest rows."""
 SECONDS = 4.0
-LONG_FAMILIES = frozenset(families()) - {"kill", "power"}
+SHARED_FAMILIES = [name for name in families() if name != ORDERS]
+"""The families that leave a cluster as it was. `test_orders.py` has the other one."""
+LONG_FAMILIES = frozenset(SHARED_FAMILIES) - {"kill", "power"}
 """Families that `make test-long` runs."""
 
 
 @pytest.mark.parametrize(
-    "family", [pytest.param(name, marks=pytest.mark.long) if name in LONG_FAMILIES else name for name in families()]
+    "family",
+    [pytest.param(name, marks=pytest.mark.long) if name in LONG_FAMILIES else name for name in SHARED_FAMILIES],
 )
 async def test_a_family_of_faults_breaks_no_promise(cluster: ChaosCluster, family: str, tmp_path: Path) -> None:
     missing = missing_for_families().get(family)

@@ -32,6 +32,8 @@ PATIENT_MS = 120_000.0
 IMPATIENT_MS = 1_500.0
 LIFE_SECONDS = (2.0, 5.0)
 TOPIC_PAUSE_SECONDS = 1.0
+WATCH_SECONDS = 1.0
+"""The pause between two looks at the number of partitions."""
 ADMIN_MS = 5_000.0
 PADDING = b" " + b"." * 60
 
@@ -40,14 +42,16 @@ class Workload:
     """An async context manager that runs the clients until `stop`.
 
     Args:
-        bootstrap_servers: Addresses of the cluster.
+        bootstrap_servers: Returns the present addresses of the cluster.
         topic: Existing topic to write and read.
         partitions: Number of its partitions.
         history_path: File for the history.
         seed: Seed of the clients' choices.
     """
 
-    def __init__(self, bootstrap_servers: str, topic: str, partitions: int, history_path: Path, seed: int) -> None:
+    def __init__(
+        self, bootstrap_servers: Callable[[], str], topic: str, partitions: int, history_path: Path, seed: int
+    ) -> None:
         self._servers = bootstrap_servers
         self._topic = topic
         self._partitions = [TopicPartition(topic, n) for n in range(partitions)]
@@ -66,9 +70,10 @@ class Workload:
             self._write_patiently("patient", PATIENT_MS),
             self._write_patiently("impatient", IMPATIENT_MS),
             self._write_and_die("mortal"),
-            self._read("follower", goes_back=False),
-            self._read("rereader", goes_back=True),
+            self._read("follower", self._partitions, goes_back=False),
+            self._read("rereader", self._partitions, goes_back=True),
             self._change_topics("operator"),
+            self._watch_partitions("newcomer"),
         )
         self._tasks = [asyncio.create_task(job) for job in jobs]
         return self
@@ -84,7 +89,7 @@ class Workload:
 
     def _producer(self, name: str, delivery_timeout_ms: float) -> RecordingProducer:
         producer = Producer(
-            bootstrap_servers=self._servers,
+            bootstrap_servers=self._servers(),
             linger_ms=2,
             delivery_timeout_ms=delivery_timeout_ms,
             request_timeout_ms=min(3_000.0, delivery_timeout_ms),
@@ -170,10 +175,10 @@ class Workload:
 
     # --------------------------------------------------------------------------------------------------------- readers
 
-    async def _read(self, name: str, *, goes_back: bool) -> None:
-        consumer = Consumer(bootstrap_servers=self._servers, auto_offset_reset="earliest")
+    async def _read(self, name: str, partitions: Sequence[TopicPartition], *, goes_back: bool) -> None:
+        consumer = Consumer(bootstrap_servers=self._servers(), auto_offset_reset="earliest")
         async with RecordingConsumer(consumer, self.recorder, name, start="earliest") as reader:
-            reader.assign(self._partitions)
+            reader.assign(partitions)
             goes_back_at = time.monotonic() + self._chance.uniform(3, 6)
             while not self._is_stopping.is_set():
                 try:
@@ -185,6 +190,28 @@ class Workload:
                 except RaftMQError as error:
                     self._count(error)
 
+    async def _watch_partitions(self, name: str) -> None:
+        """Start a reader for each partition that the topic gets during the run."""
+        stopping = asyncio.ensure_future(self._is_stopping.wait())
+        while not self._is_stopping.is_set():
+            for new in await self._new_partitions():
+                job = self._read(f"{name}-{new.partition}", [new], goes_back=False)
+                self._tasks.append(asyncio.create_task(job))
+            await asyncio.wait([stopping], timeout=WATCH_SECONDS)
+        stopping.cancel()
+
+    async def _new_partitions(self) -> list[TopicPartition]:
+        """Return the partitions that the topic got since the last call, as far as a broker answers."""
+        try:
+            async with Admin(bootstrap_servers=self._servers(), request_timeout_ms=ADMIN_MS) as admin:
+                seen = await admin.describe_topic(self._topic)
+        except RaftMQError as error:
+            self._count(error)
+            return []
+        new = [TopicPartition(self._topic, n) for n in range(len(self._partitions), len(seen.partitions))]
+        self._partitions = [*self._partitions, *new]
+        return new
+
     # --------------------------------------------------------------------------------------------------------- metadata
 
     async def _change_topics(self, name: str) -> None:
@@ -194,7 +221,7 @@ class Workload:
         while not self._is_stopping.is_set():
             number += 1
             topic = f"{self._topic}-side-{number}"
-            admin = Admin(bootstrap_servers=self._servers, request_timeout_ms=ADMIN_MS)
+            admin = Admin(bootstrap_servers=self._servers(), request_timeout_ms=ADMIN_MS)
             try:
                 async with RecordingAdmin(admin, self.recorder, f"{name}-{number}") as operator:
                     await operator.create_topic(topic, partitions=1, config={"retention.ms": "100000"})
@@ -241,10 +268,11 @@ class Workload:
     async def read_back(self, seconds: float) -> None:
         """Read everything from the beginning, twice. Raise TimeoutError if that takes longer."""
         async with asyncio.timeout(seconds):
+            await self._new_partitions()
             for name in ("final-1", "final-2"):
                 await self._read_all(name, self._partitions)
 
     async def _read_all(self, name: str, partitions: Sequence[TopicPartition]) -> None:
-        consumer = Consumer(bootstrap_servers=self._servers, auto_offset_reset="earliest")
+        consumer = Consumer(bootstrap_servers=self._servers(), auto_offset_reset="earliest")
         async with RecordingConsumer(consumer, self.recorder, name, start="earliest") as reader:
             await reader.read_all(partitions)

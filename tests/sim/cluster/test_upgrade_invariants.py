@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from raftmq.fsm.metadata import Metadata
 
-from sim.cluster.invariants.row_levels import check_row_levels
+from sim.cluster.invariants.row_levels import RowLevels
 from sim.cluster.upgrades.next_version import NextVersion
 from sim.cluster.upgrades.roller import Roller
 from tests.support.sim.broken import broken
@@ -23,9 +23,9 @@ def cluster_row(**changes: Any) -> Any:
 
 
 def test_a_row_that_is_ahead_of_the_level() -> None:
-    check_row_levels(cluster_row(feature_level=5, bytes_per_second=1))
+    RowLevels().check(cluster_row(feature_level=5, bytes_per_second=1))
     with broken("RowLevels"):
-        check_row_levels(cluster_row(feature_level=4, bytes_per_second=1))
+        RowLevels().check(cluster_row(feature_level=4, bytes_per_second=1))
 
 
 def roller(*, level: int, is_silent: bool, is_next_version: bool) -> tuple[Roller, NextVersion]:

@@ -11,7 +11,7 @@ from raftmq.fsm.feature_levels import FEATURE_LEVEL
 from raftmq.fsm.metadata import Metadata
 
 from sim.cluster.batch import run_isolated
-from sim.cluster.invariants.row_levels import check_row_levels
+from sim.cluster.invariants.row_levels import RowLevels
 from sim.cluster.run import Build, Verdict
 from sim.cluster.upgrades.next_version import NEXT_LEVEL, NextClusterRow, NextVersion, SetNote
 from sim.core.invariants.violation import InvariantViolation
@@ -50,7 +50,7 @@ def test_the_next_version_is_withdrawn_completely() -> None:
     version = NextVersion()
     undo = version.install()
     with pytest.raises(InvariantViolation):
-        check_row_levels(metadata_of(NextClusterRow(feature_level=FEATURE_LEVEL, note=1)))
-    check_row_levels(metadata_of(NextClusterRow(feature_level=NEXT_LEVEL, note=1)))
+        RowLevels().check(metadata_of(NextClusterRow(feature_level=FEATURE_LEVEL, note=1)))
+    RowLevels().check(metadata_of(NextClusterRow(feature_level=NEXT_LEVEL, note=1)))
     undo()
     assert (Metadata.level_needed, Metadata().level_needed(payload)) == before == (Metadata.level_needed, None)
