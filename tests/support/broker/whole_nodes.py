@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -49,7 +50,9 @@ class Nodes:
             self._addresses[name] = {"listen": held.client, "peer_listen": held.peer, "http_listen": held.http}
         return self._addresses[name]
 
-    def begin(self, name: str, parts: type[NodeEnvironment] = NodeEnvironment, **settings: object) -> Node:
+    def begin(
+        self, name: str, parts: Callable[[BrokerConfig], NodeEnvironment] = NodeEnvironment, **settings: object
+    ) -> Node:
         """Start a node, without waiting until it serves."""
         directory = self.directory / name
         directory.mkdir(exist_ok=True)
@@ -58,7 +61,9 @@ class Nodes:
         self._running[node] = asyncio.ensure_future(node.start())
         return node
 
-    async def serve(self, name: str, parts: type[NodeEnvironment] = NodeEnvironment, **settings: object) -> Node:
+    async def serve(
+        self, name: str, parts: Callable[[BrokerConfig], NodeEnvironment] = NodeEnvironment, **settings: object
+    ) -> Node:
         """Start a node and wait until it serves."""
         node = self.begin(name, parts, **settings)
         await asyncio.wait_for(asyncio.shield(self._running[node]), WAIT_SECONDS)
