@@ -329,9 +329,20 @@ async def test_calls_whose_answers_are_not_read_are_bounded(victim, target, sieg
 
 @pytest.mark.long
 async def test_cheap_requests_that_cost_much_do_not_hold_up_others(victim, target, siege):
-    """12 KiB are refused in 2,000 words. One read brought two MiB of them, and the loop stood still for five seconds."""
+    """12 KiB are refused in 2,000 words. One read brought two MiB of them, 170 requests, and the loop stood still until all were answered."""
     part = pb.PartitionAppend(topic_id=victim.topic_id, partition=0, batches=[b""])
     many = pb.AppendRequest(partitions=[part] * 2000).SerializeToString()
+
+    def seconds_alone() -> float:
+        """Return the time of one such request, the median of seven."""
+        found = []
+        with target.dial() as sock:
+            for number in range(1, 8):
+                began = time.monotonic()
+                sock.sendall(call(APPEND_NUMBER, many, number))
+                assert read_frame(sock) is not None
+                found.append(time.monotonic() - began)
+        return sorted(found)[3]
 
     def attack() -> None:
         with target.dial() as sock:
@@ -343,10 +354,12 @@ async def test_cheap_requests_that_cost_much_do_not_hold_up_others(victim, targe
             FRAMES["data port"] += 399
 
     async with siege("one connection", 32 * MIB) as neighbour:
+        alone = await asyncio.to_thread(seconds_alone)
         before = len(neighbour.acknowledged_seconds)
         await asyncio.to_thread(attack)
         during = neighbour.acknowledged_seconds[before:]
-    assert max(during) < 3, "a broker that stands still for so long loses its leaderships"
+    assert during
+    assert max(during) < max(1.0, 60 * alone), "an append waited for many requests of somebody else"
 
 
 # ----------------------------------------------------------------------------------------------------------- slow clients
