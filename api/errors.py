@@ -483,7 +483,7 @@ class NotFormedError(RejectedError):
 
     code = ErrorCode.NOT_FORMED
     retriable = True
-    advice = "form its cluster first (raftmq broker start --bootstrap), or use a broker that belongs to one"
+    advice = "form its cluster first (raftmq cluster init, or raftmq broker start --bootstrap), or use a broker that belongs to one"
 
 
 class ShuttingDownError(RejectedError):

@@ -141,6 +141,7 @@ DESCRIBE_TOPIC: Final = _unary(pb.DescribeTopicRequest, pb.DescribeTopicResponse
 ALTER_TOPIC: Final = _unary(pb.AlterTopicRequest, pb.AlterTopicResponse)
 ADD_PARTITIONS: Final = _unary(pb.AddPartitionsRequest, pb.AddPartitionsResponse)
 DESCRIBE_CLUSTER: Final = _unary(pb.DescribeClusterRequest, pb.DescribeClusterResponse)
+FORM_CLUSTER: Final = _unary(pb.FormClusterRequest, pb.FormClusterResponse)
 REMOVE_BROKER: Final = _unary(pb.RemoveBrokerRequest, pb.RemoveBrokerResponse)
 RAISE_FEATURE_LEVEL: Final = _unary(pb.RaiseFeatureLevelRequest, pb.RaiseFeatureLevelResponse)
 DRAIN_BROKER: Final = _unary(pb.DrainBrokerRequest, pb.DrainBrokerResponse)

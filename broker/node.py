@@ -122,6 +122,7 @@ class Node:
             self.partitions,
             self.standing,
             self.supervisor,
+            self._bootstrap.formation,
         )
         forwarder = PeerForwarder(self.transport)
         self.grpc = parts.grpc_server(self.view, forwarder)

@@ -1,4 +1,4 @@
-"""``raftmq cluster``: show the cluster, empty and remove brokers, balance them, and permit the features of a new version."""
+"""``raftmq cluster``: form and show the cluster, empty and remove brokers, balance them, and permit the features of a new version."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from raftmq.cli import producer_names, restart_plan
+from raftmq.cli import formation, producer_names, restart_plan
 from raftmq.cli.ask import run_admin
 from raftmq.cli.cluster_health import Problem, exit_code, problems_of
 from raftmq.cli.examples import examples
@@ -48,6 +48,13 @@ _NAMED_MAX = 10
 @app.callback()
 def group() -> None:
     """Show the cluster, drain and remove brokers, balance, upgrade."""
+
+
+app.command(
+    "init",
+    short_help="Form a cluster of brokers that wait for one.",
+    epilog=examples("raftmq cluster init -b one:9400,two:9400,three:9400"),
+)(reported(formation.init))
 
 
 @app.command(

@@ -180,6 +180,18 @@ class RegisterBrokerRequest(_message.Message):
     process_mark: bytes
     def __init__(self, uuid: _Optional[str] = ..., broker_id: _Optional[int] = ..., client_address: _Optional[str] = ..., peer_address: _Optional[str] = ..., http_address: _Optional[str] = ..., host: _Optional[str] = ..., rack: _Optional[str] = ..., version: _Optional[str] = ..., feature_level_max: _Optional[int] = ..., cluster_id: _Optional[str] = ..., damaged_metadata_replica_id: _Optional[int] = ..., replaces_lost: bool = ..., partitions_max: _Optional[int] = ..., boot: _Optional[int] = ..., lineage: _Optional[bytes] = ..., process_mark: _Optional[bytes] = ...) -> None: ...
 
+class DescribeFormationRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DescribeFormationResponse(_message.Message):
+    __slots__ = ("cluster_id", "is_forming")
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    IS_FORMING_FIELD_NUMBER: _ClassVar[int]
+    cluster_id: str
+    is_forming: bool
+    def __init__(self, cluster_id: _Optional[str] = ..., is_forming: bool = ...) -> None: ...
+
 class RegisterBrokerResponse(_message.Message):
     __slots__ = ("cluster_id", "broker_id", "metadata_replica_id", "metadata_revision", "brokers", "metadata_replicas")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]

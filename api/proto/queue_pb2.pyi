@@ -1944,6 +1944,16 @@ class RemoveBrokerResponse(_message.Message):
     without_majority: _containers.RepeatedCompositeFieldContainer[PartitionName]
     def __init__(self, metadata_revision: _Optional[int] = ..., replica_count: _Optional[int] = ..., without_majority_count: _Optional[int] = ..., without_majority: _Optional[_Iterable[_Union[PartitionName, _Mapping]]] = ...) -> None: ...
 
+class FormClusterRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class FormClusterResponse(_message.Message):
+    __slots__ = ("cluster_id",)
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    cluster_id: str
+    def __init__(self, cluster_id: _Optional[str] = ...) -> None: ...
+
 class RaiseFeatureLevelRequest(_message.Message):
     __slots__ = ("level",)
     LEVEL_FIELD_NUMBER: _ClassVar[int]

@@ -1749,6 +1749,11 @@ class AdminStub(object):
                 request_serializer=raftmq_dot_proto_dot_queue__pb2.DescribeClusterRequest.SerializeToString,
                 response_deserializer=raftmq_dot_proto_dot_queue__pb2.DescribeClusterResponse.FromString,
                 _registered_method=True)
+        self.FormCluster = channel.unary_unary(
+                '/raftmq.v1.Admin/FormCluster',
+                request_serializer=raftmq_dot_proto_dot_queue__pb2.FormClusterRequest.SerializeToString,
+                response_deserializer=raftmq_dot_proto_dot_queue__pb2.FormClusterResponse.FromString,
+                _registered_method=True)
         self.RemoveBroker = channel.unary_unary(
                 '/raftmq.v1.Admin/RemoveBroker',
                 request_serializer=raftmq_dot_proto_dot_queue__pb2.RemoveBrokerRequest.SerializeToString,
@@ -1854,6 +1859,13 @@ class AdminServicer(object):
 
     def DescribeCluster(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FormCluster(self, request, context):
+        """Orders a broker that waits for a cluster to form one. Refused unless every broker of its `join` is reachable and in no cluster.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -1979,6 +1991,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.DescribeCluster,
                     request_deserializer=raftmq_dot_proto_dot_queue__pb2.DescribeClusterRequest.FromString,
                     response_serializer=raftmq_dot_proto_dot_queue__pb2.DescribeClusterResponse.SerializeToString,
+            ),
+            'FormCluster': grpc.unary_unary_rpc_method_handler(
+                    servicer.FormCluster,
+                    request_deserializer=raftmq_dot_proto_dot_queue__pb2.FormClusterRequest.FromString,
+                    response_serializer=raftmq_dot_proto_dot_queue__pb2.FormClusterResponse.SerializeToString,
             ),
             'RemoveBroker': grpc.unary_unary_rpc_method_handler(
                     servicer.RemoveBroker,
@@ -2232,6 +2249,33 @@ class Admin(object):
             '/raftmq.v1.Admin/DescribeCluster',
             raftmq_dot_proto_dot_queue__pb2.DescribeClusterRequest.SerializeToString,
             raftmq_dot_proto_dot_queue__pb2.DescribeClusterResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FormCluster(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/raftmq.v1.Admin/FormCluster',
+            raftmq_dot_proto_dot_queue__pb2.FormClusterRequest.SerializeToString,
+            raftmq_dot_proto_dot_queue__pb2.FormClusterResponse.FromString,
             options,
             channel_credentials,
             insecure,

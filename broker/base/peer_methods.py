@@ -32,6 +32,7 @@ def _unary(request_type: type[RequestT], response_type: type[ResponseT]) -> Unar
 
 
 REGISTER_BROKER: Final = _unary(peer_pb.RegisterBrokerRequest, peer_pb.RegisterBrokerResponse)
+DESCRIBE_FORMATION: Final = _unary(peer_pb.DescribeFormationRequest, peer_pb.DescribeFormationResponse)
 REPORT_DAMAGE: Final = _unary(peer_pb.ReportDamageRequest, peer_pb.ReportDamageResponse)
 REPORT_REPLICAS: Final = _unary(peer_pb.ReportReplicasRequest, peer_pb.ReportReplicasResponse)
 DESCRIBE_PARTITIONS: Final = _unary(peer_pb.DescribePartitionsRequest, peer_pb.DescribePartitionsResponse)

@@ -1,4 +1,5 @@
-"""Let a node enter a cluster: form one, join one, or continue in the cluster of its data directory. `seeds.py` has the calls.
+"""Let a node enter a cluster: form one, join one, or continue in the cluster of its data directory. `seeds.py` has the calls, `formation.py`
+the order to form one.
 
 A cluster forms once, on an operator's order. A joining node never forms one. These steps must be durable in order: the identity, then
 the metadata replica, then the cluster's id. Only then may the node speak.
@@ -14,6 +15,7 @@ import structlog
 from raftmq.broker.base.config import BrokerConfig
 from raftmq.broker.base.log_throttle import LogThrottle
 from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.cluster.formation import Formation
 from raftmq.broker.cluster.metadata_replica import MetadataReplica
 from raftmq.broker.cluster.peer_boots import lineage_of
 from raftmq.broker.cluster.peer_directory import PeerDirectory
@@ -69,6 +71,7 @@ class ClusterBootstrap:
         self._metadata = metadata
         self._peers = peers
         self.seeds = seeds
+        self.formation = Formation(config, registry, seeds)
         self.removal = ""
         """The reason why the cluster permanently refuses this data directory. Empty unless it does."""
         self._postponed_throttle = LogThrottle()
@@ -83,7 +86,8 @@ class ClusterBootstrap:
             await self.check_seeds()
             await self.resume()
             return True
-        await (self.bootstrap() if self._config.bootstrap else self.join())
+        await (self.bootstrap() if self._config.bootstrap else self.join_or_form())
+        self.formation.on_formed()
         return False
 
     def _check_broker_id(self) -> None:
@@ -101,12 +105,16 @@ class ClusterBootstrap:
             )
 
     async def bootstrap(self) -> None:
-        """Form a cluster of one node. The identity becomes durable first, then the replica, and only then may it speak.
+        """Form a cluster on the order of the configuration.
 
         Raises:
             RequestError: CLUSTER_ALREADY_FORMED if a broker named by --join is in a cluster, or if a cluster id is configured.
         """
         await self._refuse_second_cluster()
+        await self._form()
+
+    async def _form(self) -> None:
+        """Form a cluster of one node. The identity becomes durable first, then the replica, and only then may it speak."""
         node_uuid = self._new_uuid()
         cluster_id = self._new_uuid()
         key = ReplicaKey(METADATA_GROUP_ID, _FIRST_REPLICA)
@@ -150,8 +158,9 @@ class ClusterBootstrap:
         if isinstance(result, Rejected):
             raise RequestError(pb.INTERNAL, f"the cluster could not be formed: {result.message}")
 
-    async def join(self) -> None:
-        """Register with a seed, then start a metadata replica that waits for its first snapshot.
+    async def join_or_form(self) -> None:
+        """Register with a seed, then start a metadata replica that waits for its first snapshot. Or form a cluster if an operator orders it
+        while no seed admits this node (`Formation`).
 
         Raises:
             RequestError: NOT_FORMED if there is no broker to ask. INVALID_ARGUMENT if the cluster refuses this node.
@@ -165,10 +174,30 @@ class ClusterBootstrap:
         if not self._registry.uuid:
             # the requested id is not the node's before the cluster confirms it: a refused one may be corrected
             self._registry.set_identity(uuid=self._new_uuid(), node_id=0)
-        answer = await self.seeds.register(self._config.join)
+        answer = await self._admission()
+        if answer is None:
+            await self._form()
+            return
         self._registry.set_identity(uuid=self._registry.uuid, node_id=answer.broker_id)
         await self._start_as_learner(answer)
         log.info("cluster_joined", cluster_id=answer.cluster_id, broker_id=answer.broker_id)
+
+    async def _admission(self) -> peer_pb.RegisterBrokerResponse | None:
+        """Return the answer of the seed that admits this node. None if this node must form the cluster. Raises as `Seeds.register`."""
+        loop = asyncio.get_running_loop()
+        registering = loop.create_task(self.seeds.register(self._config.join))
+        ordered = loop.create_task(self.formation.wait_ordered())
+        self.formation.begin_waiting()
+        try:
+            await asyncio.wait((registering, ordered), return_when=asyncio.FIRST_COMPLETED)
+            if not registering.done():
+                return None
+            self.formation.end_waiting()  # a node that was admitted forms nothing
+            return registering.result()
+        finally:
+            for task in (registering, ordered):
+                task.cancel()
+            await asyncio.gather(registering, ordered, return_exceptions=True)
 
     async def _start_as_learner(self, answer: peer_pb.RegisterBrokerResponse) -> None:
         """Create the metadata replica that the cluster has assigned to this node. It waits for its first snapshot."""

@@ -13,7 +13,7 @@ import grpc
 import structlog
 from raftmq.broker.base.config import BrokerConfig
 from raftmq.broker.base.log_throttle import LogThrottle
-from raftmq.broker.base.peer_methods import REGISTER_BROKER
+from raftmq.broker.base.peer_methods import DESCRIBE_FORMATION, REGISTER_BROKER
 from raftmq.broker.base.request_error import RequestError, parsed
 from raftmq.broker.base.statuses import status_of
 from raftmq.broker.cluster.peer_directory import NodeAddresses
@@ -97,10 +97,35 @@ class Seeds:
         try:
             async with self._visit(seed, asyncio.get_running_loop().time() + _CHECK_SECONDS) as visit:
                 self.on_met(seed, visit.host)
-                return visit.host.cluster_id
+                return "" if self._is_self(visit) else visit.host.cluster_id
         except RequestError as error:
             log.warning("seed_unavailable", address=seed, reason=str(error))
             raise
+
+    def _is_self(self, visit: Visit) -> bool:
+        """Return whether this node visits itself: all brokers may have the same `join`, with the addresses of all."""
+        return bool(self._registry.uuid) and visit.host.uuid == self._registry.uuid
+
+    async def formation_of(self, seed: str) -> peer_pb.DescribeFormationResponse:
+        """Ask a broker whether a cluster exists or may come to exist. This node itself has nothing to say.
+
+        Raises:
+            RequestError: NOT_READY if the broker does not answer, or cannot.
+        """
+        try:
+            async with self._visit(seed, asyncio.get_running_loop().time() + _CALL_SECONDS) as visit:
+                if self._is_self(visit):
+                    return peer_pb.DescribeFormationResponse()
+                answer = await visit.ask(DESCRIBE_FORMATION.path, b"")
+                said = parsed(peer_pb.DescribeFormationResponse.FromString, answer)
+                said.cluster_id = said.cluster_id or visit.host.cluster_id
+                return said
+        except RequestError as error:
+            raise RequestError(
+                pb.NOT_READY,
+                f"{seed} cannot be asked whether a cluster exists ({error}): start all brokers, and correct the addresses of --join",
+                retry_after_ms=int(1000 * RETRY_SECONDS),
+            ) from error
 
     # ------------------------------------------------------------------------------------------------ registering
 

@@ -13,6 +13,7 @@ from raftmq.broker.base.config import BrokerConfig
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.base.supervisor import Supervisor
 from raftmq.broker.cluster.damage_reports import ReportedDamage
+from raftmq.broker.cluster.formation import Formation
 from raftmq.broker.cluster.metadata_replica import MetadataReplica
 from raftmq.broker.cluster.peer_directory import PeerDirectory
 from raftmq.broker.cluster.replica_manager import ReplicaManager
@@ -47,8 +48,10 @@ class ClusterView:
         partitions: Mapping[GroupId, Partition],
         standing: Standing,
         supervisor: Supervisor,
+        formation: Formation,
     ) -> None:
         self.config = config
+        self.formation = formation
         self.loop = engine.loop
         self.limits = engine.limits
         self.timing = engine.timing

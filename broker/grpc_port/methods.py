@@ -21,6 +21,7 @@ from raftmq.broker.services.call import Call, Right
 from raftmq.broker.services.committed_offsets import OffsetsService
 from raftmq.broker.services.data_tokens import DataTokens
 from raftmq.broker.services.feature_level import FeatureLevelService
+from raftmq.broker.services.formation import FormationService
 from raftmq.broker.services.health import HealthService
 from raftmq.broker.services.log import LogService
 from raftmq.broker.services.node_removal import NodeRemovalService
@@ -59,6 +60,7 @@ class Services:
     topology: TopologyService
     admin: AdminService
     nodes: NodesService
+    formation: FormationService
     removal: NodeRemovalService
     feature_level: FeatureLevelService
     balancing: BalancingService
@@ -186,6 +188,7 @@ ROWS: Final[tuple[Row, ...]] = (
     _unary(methods.ALTER_TOPIC, _ADMIN, _METADATA, lambda of: of.admin.alter_topic),
     _unary(methods.ADD_PARTITIONS, _ADMIN, _METADATA, lambda of: of.admin.add_partitions),
     _unary(methods.DESCRIBE_CLUSTER, _DESCRIBE, _ANY, lambda of: of.admin.describe_cluster),
+    _unary(methods.FORM_CLUSTER, _ADMIN, _ANY, lambda of: of.formation.form_cluster),
     _unary(methods.REMOVE_BROKER, _ADMIN, _METADATA, lambda of: of.removal.remove_node),
     _unary(methods.RAISE_FEATURE_LEVEL, _ADMIN, _METADATA, lambda of: of.feature_level.raise_feature_level),
     _unary(methods.DRAIN_BROKER, _ADMIN, _METADATA, lambda of: of.balancing.drain_node),

@@ -36,6 +36,7 @@ from raftmq.broker.services.cluster_health import ClusterHealth
 from raftmq.broker.services.committed_offsets import OffsetsService
 from raftmq.broker.services.data_tokens import DataTokens
 from raftmq.broker.services.feature_level import FeatureLevelService
+from raftmq.broker.services.formation import FormationService
 from raftmq.broker.services.forwarder import Forwarder
 from raftmq.broker.services.health import HealthService
 from raftmq.broker.services.host import ServiceHost
@@ -114,6 +115,7 @@ class GrpcServer:
             self.topology,
             self.admin,
             self.nodes,
+            FormationService(host),
             self.removal,
             self.feature_level,
             self.balancing,

@@ -32,6 +32,7 @@ class PeerRow:
 _FORWARDED: Final = (AnsweredBy.METADATA_LEADER, AnsweredBy.PARTITION_LEADER_FORWARDED)
 _BETWEEN_BROKERS: Final = (
     PeerRow(peer_methods.REGISTER_BROKER, lambda of: of.nodes.register_node, None, is_for_visitors=True),
+    PeerRow(peer_methods.DESCRIBE_FORMATION, lambda of: of.formation.describe_formation, None, is_for_visitors=True),
     PeerRow(peer_methods.REPORT_DAMAGE, lambda of: of.nodes.report_damage, None),
     PeerRow(peer_methods.REPORT_REPLICAS, lambda of: of.nodes.report_replicas, None),
     PeerRow(peer_methods.DESCRIBE_PARTITIONS, lambda of: of.health.describe_partitions, None),

@@ -8,6 +8,7 @@ from raftmq.broker.base.limits import Limits
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.base.supervisor import Supervisor
 from raftmq.broker.cluster.damage_reports import ReportedDamage
+from raftmq.broker.cluster.formation import Formation
 from raftmq.broker.cluster.replication_health import ReplicationHealth
 from raftmq.broker.cluster.standing import Standing
 from raftmq.broker.partitions.host import PartitionHost
@@ -28,6 +29,7 @@ class ServiceHost(PartitionHost, Protocol):
     replication: ReplicationHealth
     reported_damage: ReportedDamage
     supervisor: Supervisor
+    formation: Formation
 
     @property
     def node_id(self) -> NodeId:

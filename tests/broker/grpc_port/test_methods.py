@@ -22,6 +22,7 @@ from raftmq.broker.grpc_port.methods import ROWS, AnsweredBy, Row, Services
 from raftmq.broker.grpc_port.security import FREE, SecurityInterceptor, anyone
 from raftmq.broker.grpc_port.server import GrpcServer
 from raftmq.broker.services.data_tokens import DataTokens
+from raftmq.broker.services.formation import FormationService
 from raftmq.broker.services.queue.admin import QueueAdminService
 from raftmq.broker.services.queue.browse import PAGE_BYTES_MAX, QueueBrowseService
 from raftmq.broker.services.queue.partitions import QueuePartitions
@@ -179,6 +180,7 @@ def _services(node: Harness) -> Services:
         node.topology,
         node.admin,
         node.nodes,
+        FormationService(node),
         node.removal,
         node.feature_levels,
         node.balancing,

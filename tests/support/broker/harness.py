@@ -57,6 +57,7 @@ from raftmq.fsm.metadata_commands import InitializeCluster, RegisterNode, encode
 from raftmq.fsm.node_lineage import Lineage
 from raftmq.fsm.row_reads import RowsFound, RowsNeeded
 from raftmq.fsm.state_machine import DiskBackedMachine, StateMachine
+from raftmq.proto import peer_pb2 as peer_pb
 from raftmq.proto import queue_pb2 as pb
 from raftmq.raft.core import RaftCore
 from raftmq.raft.entry import Entry, EntryKind, Proposal
@@ -122,6 +123,18 @@ class _Standing:
         return []
 
 
+class _MemberOfACluster:
+    """Refuses to form another cluster."""
+
+    is_waiting = False
+
+    async def order(self) -> str:
+        raise RequestError(pb.CLUSTER_ALREADY_FORMED, "this broker belongs to a cluster")
+
+    def describe(self) -> peer_pb.DescribeFormationResponse:
+        return peer_pb.DescribeFormationResponse(cluster_id=CLUSTER_ID)
+
+
 class _Replication:
     """Every voter keeps up, and the partitions that the harness was told of are short of a replica."""
 
@@ -157,6 +170,7 @@ class Harness:
         self.replication = _Replication(self)
         self.reported_damage = ReportedDamage(self.loop.time)
         self.supervisor: Supervisor = StrictSupervisor()
+        self.formation = _MemberOfACluster()
         self.hold_commits = False
         self.hold_leadership = False
         self.refusal: RequestError | None = None

@@ -44,7 +44,8 @@ class Nodes:
         Until `stop_all` no other program gets their ports, not even while the node is stopped.
         """
 
-    def _addresses_of(self, name: str) -> dict[str, object]:
+    def addresses_of(self, name: str) -> dict[str, object]:
+        """Return the settings of a node's addresses, which it has from its first start on."""
         if name not in self._addresses:
             held = self._ports.hold(Addresses())
             self._addresses[name] = {"listen": held.client, "peer_listen": held.peer, "http_listen": held.http}
@@ -56,7 +57,7 @@ class Nodes:
         """Start a node, without waiting until it serves."""
         directory = self.directory / name
         directory.mkdir(exist_ok=True)
-        settings_in_all = config(directory, **(self._addresses_of(name) | settings))
+        settings_in_all = config(directory, **(self.addresses_of(name) | settings))
         node = Node(settings_in_all, "0.test", parts(settings_in_all))
         self._running[node] = asyncio.ensure_future(node.start())
         return node
