@@ -103,6 +103,7 @@ def _builders(range_: OffsetRange, schema: pa.Schema) -> Mapping[str, Builder]:
         "timestamp": _timestamps,
         "timestampType": lambda group: _repeated(pa.scalar(CREATE_TIME, pa.int32()), _rows(group)),
         "headers": headers,
+        "appendTime": _append_times,
     }
 
 
@@ -157,10 +158,18 @@ def _offsets(group: Sequence[Decoded]) -> pa.Array:
 
 def _timestamps(group: Sequence[Decoded]) -> pa.Array:
     if all(columns.timestamp_deltas is None for _, columns in group):
-        runs = [array("q", [micros(columns.header.base_timestamp_ms)]) * (b.end - b.first) for b, columns in group]
-        joined = pa.py_buffer(b"".join(runs))
-        return pa.Array.from_buffers(_TIMESTAMP, _rows(group), [None, joined])
+        return _times_of_batches(group, [columns.header.base_timestamp_ms for _, columns in group])
     return _joined([_batch_timestamps(columns).slice(b.first, b.end - b.first) for b, columns in group])
+
+
+def _append_times(group: Sequence[Decoded]) -> pa.Array:
+    return _times_of_batches(group, [batch.append_time_ms for batch, _ in group])
+
+
+def _times_of_batches(group: Sequence[Decoded], times_ms: Sequence[int]) -> pa.Array:
+    """Return a column in which all records of a batch have one time."""
+    runs = [array("q", [micros(time)]) * (b.end - b.first) for (b, _), time in zip(group, times_ms, strict=True)]
+    return pa.Array.from_buffers(_TIMESTAMP, _rows(group), [None, pa.py_buffer(b"".join(runs))])
 
 
 def micros(time_ms: int) -> int:

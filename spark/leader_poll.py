@@ -27,6 +27,7 @@ class Polled:
 
     base_offsets: tuple[int, ...]
     batches: tuple[bytes, ...]
+    append_times_ms: tuple[int, ...]
 
 
 async def poll_leader(
@@ -96,5 +97,7 @@ async def _poll(resolver: Resolver, address: str, topic_id: int, partition: int,
         if (result.topic_id, result.partition) == (topic_id, partition):
             if result.HasField("error"):
                 raise error_from_detail(result.error)
-            return Polled(tuple(result.base_offsets), tuple(result.batches)) if result.batches else None
+            if not result.batches:
+                return None
+            return Polled(tuple(result.base_offsets), tuple(result.batches), tuple(result.append_times_ms))
     return None

@@ -32,6 +32,8 @@ class FetchedBatch(NamedTuple):
     """The first record of the range, counted from the batch's first record."""
     end: int
     """One past the last record of the range, counted likewise."""
+    append_time_ms: int
+    """When the leader appended the batch."""
 
 
 def fetch_range(
@@ -90,7 +92,8 @@ def fetch_range(
 
 def _wanted(answer: Polled, range_: OffsetRange, offset: int) -> Iterator[FetchedBatch]:
     """Check and yield the batches of an answer that continue at `offset`."""
-    for base_offset, data in zip(answer.base_offsets, answer.batches, strict=True):
+    answered = zip(answer.base_offsets, answer.batches, answer.append_times_ms, strict=True)
+    for base_offset, data, append_time_ms in answered:
         try:
             header = validate(data, MESSAGE_BYTES_MAX)
         except BatchFormatError as error:
@@ -100,5 +103,5 @@ def _wanted(answer: Polled, range_: OffsetRange, offset: int) -> Iterator[Fetche
             return  # a gap, after which the next poll must not begin, or the end of the range
         if next_offset > offset:
             end = min(next_offset, range_.end)
-            yield FetchedBatch(base_offset, header, data, offset - base_offset, end - base_offset)
+            yield FetchedBatch(base_offset, header, data, offset - base_offset, end - base_offset, append_time_ms)
             offset = end

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 HEADERS: Final = "headers"
+APPEND_TIME: Final = "appendTime"
+OPTIONAL: Final = frozenset({HEADERS, APPEND_TIME})
+"""Columns that a read has only if its options ask for them, as the connector's headers."""
 HEADERS_TYPE: Final = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 COLUMNS: Final[Mapping[str, DataType]] = {
     "key": BinaryType(),
@@ -37,6 +40,7 @@ COLUMNS: Final[Mapping[str, DataType]] = {
     "timestamp": TimestampType(),
     "timestampType": IntegerType(),
     HEADERS: HEADERS_TYPE,
+    APPEND_TIME: TimestampType(),
 }
 BROWSE_COLUMNS: Final[Mapping[str, DataType]] = {
     "topic": StringType(),
@@ -63,15 +67,18 @@ BROWSE_COLUMNS: Final[Mapping[str, DataType]] = {
 """The columns of messages. Those whose numbers have 32 bits without a sign are longs."""
 
 
-def source_schema(columns: Sequence[str] | None, include_headers: bool) -> StructType:
-    """Return the schema of a read: `columns` in their order, or all columns. `include_headers` adds the headers.
+def source_schema(
+    columns: Sequence[str] | None, include_headers: bool, *, include_append_time: bool = False
+) -> StructType:
+    """Return the schema of a read: `columns` in their order, or those of the connector. The two flags add a column each.
 
     Raises:
         InvalidOptionError: a column is unknown or named twice.
     """
-    names = list(columns or (name for name in COLUMNS if name != HEADERS))
-    if include_headers and HEADERS not in names:
-        names.append(HEADERS)
+    names = list(columns or (name for name in COLUMNS if name not in OPTIONAL))
+    for name, is_wanted in ((HEADERS, include_headers), (APPEND_TIME, include_append_time)):
+        if is_wanted and name not in names:
+            names.append(name)
     return _schema(names, COLUMNS)
 
 

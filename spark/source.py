@@ -41,7 +41,11 @@ class RaftMQDataSource(DataSource):
         reader = OptionReader(self.options)
         if reader.has("browse"):
             return browse_schema(listed(reader.text("columns")))
-        return source_schema(listed(reader.text("columns")), reader.boolean("includeHeaders", False))
+        return source_schema(
+            listed(reader.text("columns")),
+            reader.boolean("includeHeaders", False),
+            include_append_time=reader.boolean("includeAppendTime", False),
+        )
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Create the reader of ``spark.read``. Raises `InvalidOptionError`."""

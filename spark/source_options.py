@@ -96,6 +96,7 @@ class SourceOptions:
     """Whether a starting time after the last record means the latest offset. Otherwise it is an error."""
     columns: tuple[str, ...] | None
     include_headers: bool
+    include_append_time: bool
     fail_on_data_loss: bool
     partitions_min: int | None
     task_rows_max: int | None
@@ -133,6 +134,7 @@ def read_source_options(options: Mapping[str, str], *, is_streaming: bool) -> tu
         latest_without_match=strategy == "latest",
         columns=listed(reader.text("columns")),
         include_headers=reader.boolean("includeHeaders", False),
+        include_append_time=reader.boolean("includeAppendTime", False),
         fail_on_data_loss=reader.boolean("failOnDataLoss", True),
         partitions_min=reader.integer("minPartitions"),
         task_rows_max=reader.integer("maxRecordsPerPartition"),

@@ -18,6 +18,7 @@ from raftmq.spark.schema import COLUMNS, arrow_schema, source_schema
 from raftmq.types import Record
 
 SCHEMA = arrow_schema(source_schema(None, include_headers=True))
+APPENDED_MS = 1_700_000_000_123
 Row = tuple[Any, ...]
 CELLS = st.one_of(st.none(), st.binary(max_size=9))
 HEADERS = st.lists(st.tuples(st.text(max_size=3), CELLS), max_size=3).map(tuple)
@@ -31,7 +32,7 @@ def batch_of(rows: Sequence[Row], codec: int = CODEC_NONE) -> bytes:
 
 def fetched(data: bytes, base_offset: int, first: int = 0, end: int | None = None) -> FetchedBatch:
     header = parse_header(data)
-    return FetchedBatch(base_offset, header, data, first, header.record_count if end is None else end)
+    return FetchedBatch(base_offset, header, data, first, header.record_count if end is None else end, APPENDED_MS)
 
 
 def rows_of(batches: Iterator[pa.RecordBatch]) -> list[Row]:
@@ -113,6 +114,15 @@ def test_each_column_can_be_read_alone() -> None:
         [batch] = record_batches(iter([fetched(data, 7)]), OffsetRange("t", 1, 0, 0, 9), schema)
         assert batch.schema.equals(schema)
         assert batch.num_columns == 1
+
+
+def test_records_have_the_append_times_of_their_batches() -> None:
+    data = batch_of([(None, b"x", 5, ())] * 3)
+    batches = [fetched(data, 0, first=1)._replace(append_time_ms=7), fetched(data, 3, end=2)]
+    schema = arrow_schema(source_schema(["appendTime"], include_headers=False))
+    [batch] = record_batches(iter(batches), OffsetRange("t", 1, 0, 1, 5), schema)
+    micros = batch.column("appendTime").view(pa.int64()).to_pylist()
+    assert micros == [7_000, 7_000, APPENDED_MS * 1000, APPENDED_MS * 1000]
 
 
 def test_a_header_name_that_is_not_utf_8_is_damage() -> None:

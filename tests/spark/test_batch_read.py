@@ -149,6 +149,18 @@ def appended_after(producer: sync.Producer, topic: str, time_ms: int, appended_a
             return offset
 
 
+def test_a_read_can_have_the_append_times(
+    spark: Any, servers: str, producer: sync.Producer, topic: Callable[..., str], appended_at: Callable[[str, int], int]
+) -> None:
+    name = topic()
+    fill(producer, name, 0, 3)
+    frame = read(spark, servers, subscribe=name, includeAppendTime="true")
+    assert frame.schema.simpleString() == KAFKA_SCHEMA + ",appendTime:timestamp>"
+    millis = [row.ms for row in frame.orderBy("offset").selectExpr("unix_millis(appendTime) AS ms").collect()]
+    assert millis[0] == appended_at(name, 0)
+    assert millis == sorted(millis)
+
+
 def test_a_pattern_selects_topics(spark: Any, servers: str, producer: sync.Producer, topic: Callable[..., str]) -> None:
     one, two, other = topic(), topic(), topic()
     for name in (one, two, other):

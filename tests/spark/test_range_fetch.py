@@ -56,7 +56,11 @@ class FakeCluster:
         if offset < self.log_start:
             raise OffsetOutOfRangeError("gone", log_start_offset=self.log_start, high_watermark=self.end)
         bases = list(range(offset - offset % 10, self.end, 10))[:2]
-        return Polled(tuple(bases), (BATCH,) * len(bases))
+        return Polled(tuple(bases), (BATCH,) * len(bases), (77,) * len(bases))
+
+
+def polled(*base_offsets: int) -> Polled:
+    return Polled(base_offsets, (BATCH,) * len(base_offsets), (77,) * len(base_offsets))
 
 
 def fetch(cluster: FakeCluster, start: int, end: int, fail: bool = True) -> list[FetchedBatch]:
@@ -121,7 +125,7 @@ def test_errors_other_than_losses_are_always_raised(error: Exception, fail: bool
 
 def test_a_damaged_batch_is_named() -> None:
     cluster = FakeCluster()
-    cluster.script = [Polled((10,), (BATCH[:-1] + b"?",))]
+    cluster.script = [Polled((10,), (BATCH[:-1] + b"?",), (77,))]
     with pytest.raises(CorruptBatchError, match=r"t/3.*CRC32C"):
         fetch(cluster, 10, 20)
 
@@ -129,14 +133,13 @@ def test_a_damaged_batch_is_named() -> None:
 def test_a_gap_in_an_answer_is_requested_again() -> None:
     """An answer that begins after the requested offset must not skip records."""
     cluster = FakeCluster()
-    two = (BATCH, BATCH)
-    cluster.script = [Polled((20,), (BATCH,)), Polled((0,), (BATCH,)), Polled((10, 30), two), Polled((20,), (BATCH,))]
+    cluster.script = [polled(20), polled(0), polled(10, 30), polled(20)]
     assert offsets(fetch(cluster, 0, 30)) == list(range(30))
     assert cluster.asked == [0, 0, 10, 20]
 
 
 def test_a_broker_that_never_continues_is_an_error() -> None:
     cluster = FakeCluster()
-    cluster.script = [Polled((20,), (BATCH,))] * 100
+    cluster.script = [polled(20)] * 100
     with pytest.raises(ProtocolError, match="does not continue at offset 10"):
         fetch(cluster, 10, 20)

@@ -64,6 +64,7 @@ def test_defaults_equal_those_of_the_kafka_connector() -> None:
     assert batch().ending == Everywhere(LATEST_TIME)
     assert batch().fail_on_data_loss
     assert not batch().include_headers
+    assert not batch().include_append_time
     assert stream().trigger_delay_max_ms == 15 * 60 * 1000
     assert stream().poll_timeout_ms == 120_000
 
