@@ -8,6 +8,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from scripts import dashboards
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -39,6 +41,8 @@ def stale_docs() -> list[str]:
 def main() -> int:
     """Print the names of stale files. Return 0 when there are none, otherwise 1."""
     stale = [*stale_protobuf(), *stale_docs()]
+    if (ROOT / dashboards.FILE).read_text() != dashboards.dashboard():
+        stale.append(str(dashboards.FILE))
     for name in stale:
         print(f"{name} differs from its generator's output; run `make fix`", file=sys.stderr)
     return 1 if stale else 0

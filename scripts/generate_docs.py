@@ -29,6 +29,8 @@ from raftmq.client.base import logs as client_logs
 from raftmq.client.base import metrics as client_metrics
 from raftmq.fsm.topic_config import CONFIG_KEYS as TOPIC_KEYS
 
+from scripts import dashboards
+
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = Path("docs/reference")
 Command = Any  # typer has its own copy of click, earlier versions use the real one: the type has no common name
@@ -391,7 +393,11 @@ def write_all(directory: Path) -> list[Path]:
 
 def main() -> None:
     """Write the pages into the given directory, or into docs/reference."""
-    for path in write_all(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / REFERENCE):
+    written = write_all(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / REFERENCE)
+    if len(sys.argv) == 1:
+        (ROOT / dashboards.FILE).write_text(dashboards.dashboard())
+        written.append(ROOT / dashboards.FILE)
+    for path in written:
         print(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path)
 
 

@@ -1,81 +1,25 @@
-"""Check that the Prometheus rules load and use only metrics that brokers export.
-
-The project has no YAML parser among its dependencies. The rules keep to a plain subset (mappings and lists by indentation, one scalar per
-line, quotes around everything that is not a word), and the reader here refuses everything else.
-"""
+"""Check that the Prometheus rules load and use only metrics that brokers export."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from raftmq.broker.base.metric_catalog import CATALOG, Metric
 from raftmq.broker.base.readiness import Reason
 
+from tests.support.plain_yaml import parse
+
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "examples" / "monitoring"
 PAGE = ROOT / "docs" / "guides" / "monitoring.md"
-Line = tuple[int, str]
 
-WORD = re.compile(r"[A-Za-z0-9_./-]+")
-QUOTED = re.compile(r"'(?:[^']|'')*'|\"[^\"\\]*\"")
-INLINE_LIST = re.compile(r"\[('[^',]*'(?:, '[^',]*')*)\]")
 SCRAPED = {"up", "process_open_fds", "process_max_fds"}
 """Metrics of Prometheus itself and of the process collector."""
 LABELS_OF_PROMETHEUS = {"job", "instance"}
-
-
-def lines_of(text: str) -> list[Line]:
-    """Return indentation and content of each line that is not empty or a comment."""
-    lines: list[Line] = []
-    for raw in text.splitlines():
-        if raw.strip() and not raw.lstrip().startswith("#"):
-            assert "\t" not in raw, raw
-            lines.append((len(raw) - len(raw.lstrip()), raw.strip()))
-    return lines
-
-
-def scalar(text: str) -> str | list[str]:
-    if found := INLINE_LIST.fullmatch(text):
-        return [part.strip("'") for part in found[1].split(", ")]
-    if QUOTED.fullmatch(text):
-        return text[1:-1].replace("''", "'") if text[0] == "'" else text[1:-1]
-    assert WORD.fullmatch(text), f"quote it: {text}"
-    return text
-
-
-def read(lines: list[Line], indentation: int) -> Any:  # a tree of dict, list and str
-    """Read the node at this indentation and remove its lines from the list."""
-    if lines[0][1].startswith("- "):
-        items = []
-        while lines and lines[0][0] == indentation and lines[0][1].startswith("- "):
-            lines[0] = (indentation + 2, lines[0][1][2:])
-            items.append(read(lines, indentation + 2) if ":" in lines[0][1] else scalar(lines.pop(0)[1]))
-        return items
-    mapping: dict[str, Any] = {}
-    while lines and lines[0][0] == indentation:
-        key, separator, rest = lines.pop(0)[1].partition(":")
-        assert separator, key
-        assert WORD.fullmatch(key), key
-        assert key not in mapping, key
-        if rest:
-            assert rest.startswith(" "), rest
-            mapping[key] = scalar(rest.strip())
-        else:
-            assert lines, key
-            assert lines[0][0] > indentation, key
-            mapping[key] = read(lines, lines[0][0])
-    return mapping
-
-
-def parse(text: str) -> dict[str, Any]:
-    lines = lines_of(text)
-    tree = read(lines, 0)
-    assert lines == [], f"indentation: {lines[0]}"
-    return cast("dict[str, Any]", tree)
 
 
 RULES = parse((FOLDER / "alerts.yml").read_text())["groups"][0]["rules"]

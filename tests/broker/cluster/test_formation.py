@@ -1,4 +1,4 @@
-"""Brokers that wait for a cluster form one on an order, and never two, whatever is ordered, wiped or restarted (ADR 0021)."""
+"""Brokers that wait for a cluster form one on an order, and never two, also after restarts and lost disks (ADR 0021)."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""The producer and the worker of docker-compose.yml."""
