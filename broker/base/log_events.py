@@ -66,6 +66,9 @@ EVENTS: Final[Mapping[str, str]] = {
     "replicas_without_broker": "Partitions have fewer replicas than their topics want, and no reachable broker can accept another one. "
     "Add a broker, or start those that are down. `replicas` counts the partitions",
     "moves_planned": "The controller planned to move replicas or preferred leaderships of this many partitions",
+    "replica_placed_elsewhere": "The new replica of a raised replication factor made no progress, and another broker gets it",
+    "replica_stuck": "The new replica of a raised replication factor makes no progress, and no other broker can take it. "
+    "The leader keeps trying: start or repair its broker, or add another one",
     "move_given_up": "The new replica of a move made no progress: the partition has its replicas of before again",
     "moves_begun": "The controller changed the wanted replicas, or their order, of this many partitions",
     "moves_refused": "Partitions had changed before the controller changed their wanted replicas. It plans again. `reason` is that of the first",

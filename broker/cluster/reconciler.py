@@ -278,8 +278,9 @@ class Reconciler:
         target = partition_target(partition)
         # known before the learners are, so that not one byte of a repair waits
         moving = moved_replicas(partition)
-        replica.core.urgent_learners = target.voters - moving - further_replicas(metadata, partition)
-        for key in self._stuck_moves.observe(replica, moving):
+        further = further_replicas(metadata, partition)
+        replica.core.urgent_learners = target.voters - moving - further
+        for key in self._stuck_moves.observe(replica, moving | further):
             node_id = replica.node_of(key.replica_id)
             is_connected = self._host.is_connected(node_id)
             moved.stuck[key] = reason_of(node_id, self._host.timing.move_stuck_seconds, is_connected=is_connected)

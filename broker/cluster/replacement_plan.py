@@ -116,7 +116,8 @@ def plan_replacements(
     without_node_count = 0
     short = [partition for partition in led if partition.missing_count]
     for partition in sorted(short, key=_urgency):
-        added = _choose(partition, candidates, by_id, counts, replicas_max)
+        holders = [replica.node_id for replica in partition.view.replicas]
+        added = _choose(partition.view, partition.missing_count, holders, candidates, by_id, counts, replicas_max)
         without_node_count += len(added) < partition.missing_count
         has_room = under_way < rebuilding_max if _has_lost(partition.view) else under_way + growing < growing_max
         if not added or not has_room:
@@ -127,6 +128,29 @@ def plan_replacements(
         node_ids = (*(replica.node_id for replica in partition.view.replicas), *added)
         commands.append(SetReplicas(partition.view.group_id, node_ids, partition.view.revision))
     return ReplacementPlan(tuple(commands), without_node_count)
+
+
+def plan_elsewhere(
+    partition: PartitionView,
+    replica_id: int,
+    nodes: Sequence[NodeView],
+    replica_counts: Mapping[int, int],
+    replicas_max: Mapping[int, int],
+    is_connected: Callable[[int], bool],
+) -> SetReplicas | None:
+    """Plan another place for a further replica that makes no progress. Return None if no other reachable node has capacity.
+
+    It keeps its position among the replicas. The arguments are those of `plan_replacements`.
+    """
+    stuck = next(replica for replica in partition.replicas if replica.replica_id == replica_id)
+    candidates = [node for node in nodes if node.state == "active" and is_connected(node.node_id)]
+    remaining = [replica.node_id for replica in partition.replicas if replica is not stuck]
+    by_id = {node.node_id: node for node in nodes}
+    found = _choose(partition, 1, remaining, candidates, by_id, replica_counts, replicas_max)
+    if not found:
+        return None
+    node_ids = tuple(found[0] if replica is stuck else replica.node_id for replica in partition.replicas)
+    return SetReplicas(partition.group_id, node_ids, partition.revision)
 
 
 def _urgency(partition: WantedPartition) -> tuple[bool, int, int]:
@@ -152,19 +176,20 @@ def _is_under_way(partition: WantedPartition, is_connected: Callable[[int], bool
 
 
 def _choose(
-    partition: WantedPartition,
+    view: PartitionView,
+    missing_count: int,
+    holder_ids: Iterable[int],
     candidates: Sequence[NodeView],
     by_id: Mapping[int, NodeView],
     counts: Mapping[int, int],
     replicas_max: Mapping[int, int],
 ) -> list[int]:
-    """Return nodes for the missing replicas, as many as there are."""
-    view = partition.view
-    holders = [by_id[replica.node_id] for replica in view.replicas if replica.node_id in by_id]
+    """Return nodes for the missing replicas, as many as there are. `holder_ids` are the nodes of those that stay."""
+    holders = [by_id[node_id] for node_id in holder_ids if node_id in by_id]
     # an old replica that still votes prevents its node from hosting another one of the same group
     barred = {replica.node_id for replica in (*view.replicas, *view.retiring) if not replica.is_lost}
     added: list[int] = []
-    for _ in range(partition.missing_count):
+    for _ in range(missing_count):
         free = [node for node in candidates if node.node_id not in barred]
         best = place_another(free, holders, counts, replicas_max)
         if best is None:

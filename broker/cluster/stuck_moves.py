@@ -1,4 +1,4 @@
-"""Notice that the new replica of a move makes no progress, on the leader of its partition.
+"""Notice that the new replica of a move, or of a raised replication factor, makes no progress, on the leader of its partition.
 
 Progress is an acknowledged entry, or a byte of a snapshot beyond all that were sent before. A replica that waits for the rate of moves, or that has
 everything, is not stuck. Nothing is stored: the next leader measures again.
@@ -23,7 +23,7 @@ class _Seen:
 
 
 class StuckMoves:
-    """The new replicas of the moves that one node leads."""
+    """The new replicas of the partitions that one node leads, except those that repair a loss."""
 
     def __init__(
         self, now: Callable[[], float], stuck_seconds: float, is_waiting: Callable[[Replica[StateMachine]], bool]
@@ -40,13 +40,13 @@ class StuckMoves:
         self._is_waiting = is_waiting
         self._seen: dict[ReplicaKey, _Seen] = {}
 
-    def observe(self, replica: Replica[StateMachine], moved: frozenset[ReplicaId]) -> list[ReplicaKey]:
-        """Look at the learners of a led group. Return the moved ones that are stuck."""
+    def observe(self, replica: Replica[StateMachine], new: frozenset[ReplicaId]) -> list[ReplicaKey]:
+        """Look at the learners of a led group. Return the new ones that are stuck."""
         core = replica.core
         return [
             key
             for learner in core.membership.learners
-            if learner in moved and self._is_stuck(replica, key := ReplicaKey(replica.group_id, learner))
+            if learner in new and self._is_stuck(replica, key := ReplicaKey(replica.group_id, learner))
         ]
 
     def retain(self, groups: frozenset[int]) -> None:
@@ -68,7 +68,7 @@ class StuckMoves:
 
 
 def reason_of(node_id: NodeId, stuck_seconds: float, *, is_connected: bool) -> str:
-    """Return why a move to a broker is given up, in words."""
+    """Return why a replica does not stay on a broker, in words."""
     if not is_connected:
         return f"broker {node_id} is unreachable, and has received nothing for {stuck_seconds:g} s"
     return f"the new replica on broker {node_id} has made no progress for {stuck_seconds:g} s"

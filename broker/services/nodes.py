@@ -7,9 +7,10 @@ operator ordered it.
 from __future__ import annotations
 
 import structlog
+from raftmq.broker.base.log_throttle import LogThrottle
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.cluster.membership_plan import has_healthy_majority
-from raftmq.broker.cluster.replacement_plan import moved_replicas
+from raftmq.broker.cluster.replacement_plan import further_replicas, moved_replicas, plan_elsewhere
 from raftmq.broker.services.call import Call
 from raftmq.broker.services.host import ServiceHost
 from raftmq.broker.services.messages import node_message
@@ -53,6 +54,7 @@ class NodesService:
         self.leader = leader
         self.admitted_at: dict[int, float] = {}
         """Broker id → the loop time at which this node, as the metadata leader, last gave it to a data directory. One entry for each broker at most."""
+        self._stuck_throttle = LogThrottle()
 
     @property
     def _metadata(self) -> Metadata:
@@ -239,7 +241,7 @@ class NodesService:
         return peer_pb.ReportReplicasResponse(metadata_revision=self._metadata.revision)
 
     async def record_replicas(self, request: peer_pb.ReportReplicasRequest, deadline: float) -> None:
-        """Replace damaged replicas, forget retiring ones that have left their groups, and count newcomers that vote."""
+        """Replace damaged replicas, forget retiring ones that have left their groups, count newcomers that vote, and relieve stuck ones."""
         count = len(request.damaged) + len(request.left) + len(request.joined) + len(request.stuck)
         node = self._reporter(request.uuid, request.broker_id, count)
         for report in request.damaged:
@@ -253,8 +255,13 @@ class NodesService:
             if self._may_speak_for(node, report) and self._is_newcomer(report):
                 await self.leader.execute(AdmitReplica(report.group_id, report.replica_id), Done, deadline)
         for report in request.stuck:
-            if self._may_speak_for(node, report):
-                await self._give_up(report, deadline)
+            partition = self._metadata.partition(report.group_id)
+            if partition is None or not self._may_speak_for(node, report):
+                continue
+            if report.replica_id in moved_replicas(partition):
+                await self._give_up(partition, report, deadline)
+            elif report.replica_id in further_replicas(self._metadata, partition):
+                await self._place_elsewhere(partition, report, deadline)
 
     def _reporter(self, uuid: str, node_id: int, count: int) -> NodeView:
         node = self._metadata.node_by_uuid(uuid)
@@ -271,25 +278,55 @@ class NodesService:
             replica.node_id == node.node_id for replica in (*partition.replicas, *partition.retiring)
         )
 
-    async def _give_up(self, report: peer_pb.ReplicaReport, deadline: float) -> None:
-        """Give up the move that was to bring this replica, unless it has ended or become another one."""
-        partition = self._metadata.partition(report.group_id)
-        if (
-            partition is None
-            or report.replica_id not in moved_replicas(partition)
-            or self._metadata.feature_level < PIN_LEVEL
-        ):
+    async def _give_up(self, partition: PartitionView, report: peer_pb.ReplicaReport, deadline: float) -> None:
+        """Give up the move that was to bring this replica."""
+        if self._metadata.feature_level < PIN_LEVEL:
             return
         reason = report.reason[:_REASON_CHARACTERS_MAX]
         await self.leader.execute(RevertReplicas(report.group_id, partition.revision, reason), Done, deadline)
-        topic = self._metadata.topic(partition.topic_id)
+        topic = self._topic_of(partition)
         log.warning(
             "move_given_up",
-            topic=topic.name if topic is not None else "?",
+            topic=topic,
             partition=partition.partition,
-            group_id=report.group_id,
+            group_id=partition.group_id,
             reason=reason,
         )
+
+    async def _place_elsewhere(self, partition: PartitionView, report: peer_pb.ReplicaReport, deadline: float) -> None:
+        """Place a further replica on another broker. If there is none, the leader keeps trying, as the topic still wants the replica."""
+        metadata, most = self._metadata, self._host.limits.partitions_max
+        nodes = metadata.nodes()
+        command = plan_elsewhere(
+            partition,
+            report.replica_id,
+            nodes,
+            {node.node_id: metadata.replica_count_of_node(node.node_id) for node in nodes},
+            {node.node_id: node.partitions_max or most for node in nodes},
+            lambda node_id: self._host.is_connected(NodeId(node_id)),
+        )
+        topic, reason = self._topic_of(partition), report.reason[:_REASON_CHARACTERS_MAX]
+        if command is not None:
+            await self.leader.execute(command, Done, deadline)
+            log.warning(
+                "replica_placed_elsewhere",
+                topic=topic,
+                partition=partition.partition,
+                group_id=partition.group_id,
+                reason=reason,
+            )
+        elif self._stuck_throttle.is_due(report.replica_id):
+            log.warning(
+                "replica_stuck",
+                topic=topic,
+                partition=partition.partition,
+                group_id=partition.group_id,
+                reason=reason,
+            )
+
+    def _topic_of(self, partition: PartitionView) -> str:
+        topic = self._metadata.topic(partition.topic_id)
+        return topic.name if topic is not None else "?"
 
     def _is_retiring(self, report: peer_pb.ReplicaReport) -> bool:
         partition = self._metadata.partition(report.group_id)

@@ -28,10 +28,12 @@ REPORT_SECONDS = 2.0
 _BAR_WIDTH = 30
 
 
-def replay_command(seed: int, mutant: str | None, *, has_queues: bool | None = None, is_upgraded: bool = False) -> str:
+def replay_command(
+    seed: int, mutant: str | None, *, has_queues: bool | None = None, is_upgraded: bool | None = None
+) -> str:
     """Return the command that replays a run."""
     if mutant is None:
-        named = " ".join(["--queues"] * bool(has_queues) + ["--upgrades"] * is_upgraded)
+        named = " ".join(["--queues"] * bool(has_queues) + ["--upgrades"] * bool(is_upgraded))
         return f"make sim SEED={seed}" + (f' ARGS="{named}"' if " " in named else f" ARGS={named}" if named else "")
     return f"python -m sim.cluster --seed {seed} --mutant {mutant}"
 
@@ -51,7 +53,7 @@ def summary(outcome: Outcome) -> str:
     )
 
 
-def _build(mutant: str | None, *, has_queues: bool | None, is_upgraded: bool) -> Build:
+def _build(mutant: str | None, *, has_queues: bool | None, is_upgraded: bool | None) -> Build:
     if mutant is not None:
         return MUTANTS[mutant].build
     return replace(PRODUCT, has_queues=has_queues, is_upgraded=is_upgraded)
@@ -86,7 +88,7 @@ def _run_many(
     mutant: str | None,
     *,
     has_queues: bool | None,
-    is_upgraded: bool,
+    is_upgraded: bool | None,
     is_recorded: bool,
 ) -> Verdict:
     begun = reported = time.perf_counter()
@@ -150,7 +152,9 @@ def main() -> int:
     )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="number of processes (one per core)")
     parser.add_argument("--queues", action="store_true", help="every seed has queue topics, not only some")
-    parser.add_argument("--upgrades", action="store_true", help="upgrade the brokers to a next version in every seed")
+    parser.add_argument(
+        "--upgrades", action="store_true", help="upgrade the brokers to a next version in every seed, not only in some"
+    )
     parser.add_argument("--record", action="store_true", help="add a row to docs/internals/simulation-runs.md")
     arguments = parser.parse_args()
     if arguments.record and (arguments.mutant is not None or arguments.seed is not None):
@@ -163,16 +167,20 @@ def main() -> int:
             arguments.jobs,
             arguments.mutant,
             has_queues=has_queues,
-            is_upgraded=arguments.upgrades,
+            is_upgraded=True if arguments.upgrades else None,
             is_recorded=arguments.record,
         )
     seed = arguments.seed
-    build = _build(arguments.mutant, has_queues=has_queues, is_upgraded=arguments.upgrades)
+    build = _build(arguments.mutant, has_queues=has_queues, is_upgraded=True if arguments.upgrades else None)
     outcome = judged(seed, _replay, seed, build, arguments.log, arguments.history)
     print(summary(outcome))
     if outcome.verdict is not Verdict.OK:
         print(finding(outcome))
-    print(replay_command(outcome.seed, arguments.mutant, has_queues=has_queues, is_upgraded=arguments.upgrades))
+    print(
+        replay_command(
+            outcome.seed, arguments.mutant, has_queues=has_queues, is_upgraded=True if arguments.upgrades else None
+        )
+    )
     return outcome.verdict
 
 

@@ -78,6 +78,8 @@ class Nemesis:
         """The only machine whose clock may be wrong. All others keep a majority that knows the time."""
         self._is_cutting_off = False
         """Whether a replica is cut off from the others of its partition, which will be lost."""
+        self._is_growth_stuck = False
+        """Whether a machine stays down until a partition does not wait for it."""
         self._retiring: dict[str, int] = {}
         """Machine -> its node, which is being drained and removed."""
         self._backup: Disk | None = None
@@ -776,6 +778,47 @@ class Nemesis:
             self._propose(process, SetNodeState(node_id, "active") if is_wish_over else RemoveNode(node_id))
         self._loop.after(_REPEAT_SECONDS, None, self._go_on_retiring, machine, node_id)
 
+    def _stuck_growth(self) -> None:
+        """Raise a replication factor while the broker of a further replica is down, which stays so until another broker has the replica."""
+        process = self._metadata_leader()
+        if process is None or process.node is None or self._is_growth_stuck:
+            return
+        metadata = process.node.view.metadata.state_machine
+        machine = self._rng.choice([m for m in self._cluster.machines.values() if m is not process.machine])
+        partitions = [one for one in self._partitions(process) if not one.is_unsettled]
+        if machine is self._victim or machine.node is None or not partitions or metadata.feature_level < NEWCOMER_LEVEL:
+            return
+        node_id, partition = int(machine.node.view.node_id), self._rng.choice(partitions)
+        node_ids = tuple(replica.node_id for replica in partition.replicas)
+        topic = metadata.topic(partition.topic_id)
+        if topic is None or node_id in node_ids or not _free_nodes(metadata, partition, node_id):
+            return
+        self._cluster.crash(machine, is_power_cut=False)
+        machine.is_barred = self._is_growth_stuck = True
+        factor = max(topic.replication_factor, len(node_ids) + 1)
+        self._propose(process, SetReplicationFactor(topic.topic_id, factor))
+        self._propose(process, SetReplicas(partition.group_id, (*node_ids, node_id), metadata.revision))
+        self._did(
+            "stuck_growth", f"g{partition.group_id} gets a replica on node {node_id} of {machine.name}, which is down"
+        )
+        self._loop.after(_REPEAT_SECONDS, None, self._go_on_growing, machine, node_id, partition.group_id)
+
+    def _go_on_growing(self, machine: Machine, node_id: int, group_id: int) -> None:
+        """Start the machine once the partition does not wait for it, or has no other place."""
+        process = self._metadata_leader()
+        if process is not None and process.node is not None:
+            metadata = process.node.view.metadata.state_machine
+            partition = metadata.partition(group_id)
+            is_waited_for = partition is not None and any(
+                replica.node_id == node_id and replica.is_newcomer for replica in partition.replicas
+            )
+            if partition is None or not is_waited_for or not _free_nodes(metadata, partition, node_id):
+                machine.is_barred = self._is_growth_stuck = False
+                self._trace(f"g{group_id} {'still waits' if is_waited_for else 'does not wait'} for node {node_id}")
+                self._cluster.start(machine)
+                return
+        self._loop.after(_REPEAT_SECONDS, None, self._go_on_growing, machine, node_id, group_id)
+
     def _may_lose(self) -> bool:
         """Return whether a machine of this run may lose data, so that each partition needs three replicas."""
         options = self._options
@@ -825,6 +868,16 @@ class Nemesis:
         setattr(owner, name, fail)
         self._did("defect", f"{machine.name} {where}")
         self._later(0.2, 2.0, lambda: vars(owner).pop(name, None))
+
+
+def _free_nodes(metadata: Metadata, partition: PartitionView, but: int) -> list[int]:
+    """Return the other active nodes that could take a replica of the partition."""
+    holders = {replica.node_id for replica in (*partition.replicas, *partition.retiring)}
+    return [
+        node.node_id
+        for node in metadata.nodes()
+        if node.state == "active" and node.node_id not in holders and node.node_id != but
+    ]
 
 
 def _loops(node: SimNode) -> list[tuple[Any, str]]:

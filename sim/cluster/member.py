@@ -98,8 +98,12 @@ class Member:
     async def start(self) -> None:
         """Find the cluster and its topics. Raises `RaftMQError`."""
         await self._resolver.start(_CALL_SECONDS * 3)
+        await self.learn_targets()
+
+    async def learn_targets(self, *, is_fresh: bool = False) -> None:
+        """Look up the partitions of the topics."""
         for name in self._topics:
-            info = await self._resolver.topic(name, _CALL_SECONDS * 3)
+            info = await self._resolver.topic(name, _CALL_SECONDS * 3, is_fresh=is_fresh)
             for number, group_id in enumerate(info.group_ids):
                 self._targets[info.topic_id, number] = LeaderTarget(
                     TopicPartition(name, number), info.topic_id, group_id
@@ -132,7 +136,8 @@ class Member:
         """Return whether the member holds every partition of its topics and has read each to its end in `ends`."""
         positions = self.positions
         return all(
-            positions.get(self._origin(target), -1) >= ends[self._origin(target)] for target in self._targets.values()
+            positions.get(self._origin(target), -1) >= ends.get(self._origin(target), 0)
+            for target in self._targets.values()
         )
 
     @property
@@ -197,6 +202,10 @@ class Member:
             for part, held in list(self._held.items()):
                 if self._assigned.get(part) != held.owner_epoch:
                     await self._give_up(part, held)
+            if not self._targets.keys() >= self._assigned.keys():  # topics have got more partitions
+                with suppress(RaftMQError):
+                    await self.learn_targets(is_fresh=True)
+                    self._on_event("partitions learned")
             for part in [part for part in self._assigned if part not in self._held and part in self._targets]:
                 await self._guarded(part, self._open)
             for part in list(self._held):

@@ -116,6 +116,10 @@ class Options:
     """An operator transfers a leadership, raises or lowers a replication factor, ends a pin, or removes outdated names of producers."""
     retire_node: int = 0
     """An operator drains a broker, removes it when it is empty, and starts a new one on its machine."""
+    stuck_growth: int = 0
+    """A replication factor is raised while the broker of a further replica is down. It stays down until another broker has the replica."""
+    grow_every: float = 0.0
+    """Seconds between two additions of partitions to the permanent topics, or 0 for none."""
     renewal_seconds: float = HARDLY_EVER
     """Interval at which brokers renew the marks of their directories."""
     renewed_copy: int = 0
@@ -124,7 +128,7 @@ class Options:
     @property
     def has_orders(self) -> bool:
         """Whether an operator gives orders, so that replicas must be where the orders want them in the end."""
-        return bool(self.operate or self.reshape or self.retire_node)
+        return bool(self.operate or self.reshape or self.retire_node or self.stuck_growth)
 
     def weights(self) -> dict[str, int]:
         """Return the present faults with their weights."""
@@ -143,7 +147,7 @@ FAULTS = (
     "kill", "power_cut", "kill_all", "stop", "freeze", "isolate", "one_way", "split", "clog", "break_streams", "slow_disk",
     "stall_disk", "full_disk", "full_map", "clock_jump", "wrong_clock", "sleep_all", "replace_replica", "move_replicas", "add_machine", "flip", "wipe",
     "remove_node", "freeze_client", "defect", "stale_copy", "operate", "all_down", "recover", "reshape",
-    "retire_node", "renewed_copy",
+    "retire_node", "renewed_copy", "stuck_growth",
 )  # fmt: skip
 """The names of all faults, which are also the names of their weights."""
 

@@ -118,8 +118,8 @@ class Build:
     """Whether the run has queue topics. None: some seeds have."""
     queue_overrides: Mapping[str, object] = field(default_factory=dict)
     """Options of queue topics that replace the drawn ones of every seed."""
-    is_upgraded: bool = False
-    """Whether the brokers are upgraded to the next version during the run, and down and up again."""
+    is_upgraded: bool | None = None
+    """Whether the brokers are upgraded to the next version during the run, and down and up again. None: some seeds draw it."""
 
 
 PRODUCT = Build()
@@ -130,6 +130,12 @@ _KEPT: list[Simulation] = []
 
 FIRST_WITH_ORDERS = 16
 """Lower seeds have no orders of the two kinds below: the suite replays them."""
+UPGRADED_EVERY = 7
+"""One in so many of the seeds that may have orders is an upgrade."""
+MORE_PARTITIONS_SHARE = 0.35
+"""Share of the seeds in which permanent topics get more partitions."""
+STUCK_GROWTH_SHARE = 0.3
+"""Share of the seeds in which a further replica does not arrive, of those with enough brokers."""
 RECOVERIES_SHARE = 0.15
 """Share of the seeds in which partitions lose their majority."""
 RESHAPES_SHARE = 0.2
@@ -151,6 +157,22 @@ def _with_orders(seed: int, options: Options) -> Options:
     if options.retire_node:  # a broker can be drained if as many others remain as a topic has replicas
         options = replace(options, machines=max(options.machines, 4))
     return options
+
+
+def is_upgraded(seed: int) -> bool:
+    """Return whether a run is an upgrade if nobody says otherwise."""
+    return seed >= FIRST_WITH_ORDERS and seed % UPGRADED_EVERY == UPGRADED_EVERY - 1
+
+
+def _with_growth(seed: int, options: Options) -> Options:
+    """Add the options of more partitions and of replicas that do not arrive, drawn from a stream of their own."""
+    if seed < FIRST_WITH_ORDERS:
+        return options
+    rng = random.Random(f"growth of {seed}")
+    grow_every = rng.uniform(0.8, 3.0) if rng.random() < MORE_PARTITIONS_SHARE else 0.0
+    is_possible = not options.recover and options.machines > options.replication_factor
+    is_stuck = rng.random() < STUCK_GROWTH_SHARE and is_possible
+    return replace(options, grow_every=grow_every, stuck_growth=rng.randrange(1, 4) if is_stuck else 0)
 
 
 class Simulation:
@@ -175,7 +197,10 @@ class Simulation:
         if self.queue_options is not None and options is None and "all_down" not in build.option_overrides:
             self.options = replace(self.options, all_down=self.queue_options.all_down)
         if options is None and not build.option_overrides:
-            self.options = _with_orders(seed, self.options)
+            self.options = _with_growth(seed, _with_orders(seed, self.options))
+        self.is_upgraded = is_upgraded(seed) if build.is_upgraded is None else build.is_upgraded
+        if self.is_upgraded:  # the operator of an upgrade waits for every broker
+            self.options = replace(self.options, stuck_growth=0)
         self._trace = trace
         self.digest = 0
         threads = self._child()
@@ -195,7 +220,7 @@ class Simulation:
             rng = random.Random(f"queues of {seed}")
             self.queues = QueueWorkload(self.cluster, options, self.queue_options, rng, self.workload.spawn)
             self.queues.ledger.is_stopping = lambda: self.workload.is_stopping
-        self.next_version = NextVersion() if build.is_upgraded else None
+        self.next_version = NextVersion() if self.is_upgraded else None
         self.roller: Roller | None = None
         self.nemesis: Nemesis | None = None
         self.healing_seconds = 0.0

@@ -13,10 +13,11 @@ from functools import partial
 from typing import Any
 
 from raftmq.client.admin.admin import Admin
+from raftmq.client.admin.descriptions import TopicDescription
 from raftmq.client.base.settings import OWN_EPOCH_BITS
 from raftmq.client.consumer.consumer import Consumer
 from raftmq.client.producer.producer import Producer
-from raftmq.errors import ClosedClientError, Outcome, RaftMQError, UnknownTopicError
+from raftmq.errors import ClosedClientError, InvalidPartitionsError, Outcome, RaftMQError, UnknownTopicError
 from raftmq.types import RecordMetadata, TopicPartition
 
 from sim.cluster.checker import Checker
@@ -37,6 +38,8 @@ NAME = "job"
 """The name of the producers that fence each other."""
 _IN_FLIGHT_MAX = 8
 _SHORT_LIVED_TOPICS = tuple(f"s{number}" for number in range(4))
+_PARTITIONS_MAX = 7
+"""Maximum number of partitions that a permanent topic grows to."""
 _SHORT_LIVED_TOPICS_MAX = 2
 """Maximum number of them at a time."""
 
@@ -157,12 +160,16 @@ class Workload:
                 kept_ms = self._options.retention_ms if number == len(self.topics) - 1 else 0
                 config = {"retention.ms": kept_ms} if kept_ms else None
                 await admin.create_topic(topic, partitions, self._options.replication_factor, config)
-                described = await admin.describe_topic(topic)
-                for partition in described.partitions:
-                    group_id = self._checker.origin(partition.group_id)
-                    self.groups[TopicPartition(topic, partition.partition)] = group_id
-                    if kept_ms:
-                        self._checker.retention.kept_ms[group_id] = kept_ms
+                self._learn_partitions(await admin.describe_topic(topic))
+
+    def _learn_partitions(self, topic: TopicDescription) -> None:
+        """Let clients use the partitions of a permanent topic that they do not know yet."""
+        for partition in topic.partitions:
+            where = TopicPartition(topic.name, partition.partition)
+            if where not in self.groups:
+                self.groups[where] = group_id = self._checker.origin(partition.group_id)
+                if self._options.retention_ms and topic.name == self.topics[-1]:
+                    self._checker.retention.kept_ms[group_id] = self._options.retention_ms
 
     def _on_retention(self, group_id: int, before: int) -> None:
         for where, known in self.groups.items():
@@ -187,6 +194,8 @@ class Workload:
         if self._options.admin_every:
             self.spawn("a1", self._administrate("a1"))
             self.spawn("d0", self._produce_in_passing())
+        if self._options.grow_every:
+            self.spawn("a3", self._grow("a3"))
         if self._options.trim_every:
             self.spawn("a2", self._trim("a2"))
         for number in range(self._options.members):
@@ -215,11 +224,7 @@ class Workload:
                 async with recording:
                     if name is not None:
                         self._name_epoch = max(self._name_epoch, name_epoch(producer))
-                    targets = list(self.groups)
-                    await self._send_for_a_while(
-                        partial(self._send, process, recording),
-                        lambda targets=targets: targets,  # type: ignore[misc]  # bound now
-                    )
+                    await self._send_for_a_while(partial(self._send, process, recording), lambda: list(self.groups))
             except RaftMQError as error:
                 self._count_error("producer", error)
                 await self._pause(0.2)
@@ -365,6 +370,10 @@ class Workload:
             try:
                 await member.start()
                 await member.run(lambda member=member: member.has_all(self._checker.committed.ends))  # type: ignore[misc]  # bound now
+                if self._options.grow_every:
+                    await self._add_partition()
+                    await member.learn_targets(is_fresh=True)
+                    await member.run(lambda member=member: member.has_all(self._checker.committed.ends))  # type: ignore[misc]
                 await member.finish()
             except RaftMQError as error:
                 self._count_error("verify", error)
@@ -373,6 +382,12 @@ class Workload:
                 return
             finally:
                 await member.close(is_orderly=True)
+
+    async def _add_partition(self) -> None:
+        """Add a partition without records to a permanent topic."""
+        async with self.new_admin() as admin:
+            topic = await admin.describe_topic(self.topics[0])
+            await admin.add_partitions(topic.name, len(topic.partitions) + 1)
 
     # ------------------------------------------------------------------------------------------------ administrating
 
@@ -410,6 +425,26 @@ class Workload:
                 self._count_error("admin", error)
                 await self._pause(0.2)
 
+    async def _grow(self, name: str) -> None:
+        """Add partitions to permanent topics. All clients then use them, too."""
+        life = 0
+        while not self.is_stopping:
+            life += 1
+            try:
+                async with RecordingAdmin(self.new_admin(), self.recorder, f"{name}.{life}") as admin:
+                    while not self.is_stopping:
+                        await self._pause(self._options.grow_every)
+                        topic = self._rng.choice(self.topics)
+                        present = sum(where.topic == topic for where in self.groups)
+                        if present < _PARTITIONS_MAX:
+                            with suppress(InvalidPartitionsError):  # an attempt without an answer was carried out
+                                await admin.add_partitions(topic, present + self._rng.choice((1, 1, 2)))
+                            self._learn_partitions(await admin.describe_topic(topic))
+                            self._count("growth ok")
+            except RaftMQError as error:
+                self._count_error("growth", error)
+                await self._pause(0.2)
+
     async def _trim(self, name: str) -> None:
         life = 0
         while not self.is_stopping:
@@ -438,6 +473,8 @@ class Workload:
     async def _verify(self) -> None:
         while True:
             try:
+                if self._options.grow_every:
+                    await self._learn_all_partitions()
                 async with RecordingProducer(
                     self._producer(is_idempotent=True), self.recorder, f"v.{self._value}"
                 ) as producer:
@@ -460,6 +497,11 @@ class Workload:
             await asyncio.gather(self._verify_records(), self._verify_group())
         else:
             await self._verify_records()
+
+    async def _learn_all_partitions(self) -> None:
+        async with self.new_admin() as admin:
+            for topic in self.topics:
+                self._learn_partitions(await admin.describe_topic(topic))
 
     async def _verify_records(self) -> None:
         while True:

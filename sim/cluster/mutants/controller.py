@@ -230,3 +230,33 @@ def moved_replica_never_leaves() -> None:
         return only_additions
 
     replace_method(membership_plan, "_change", make)
+
+
+@mutant(
+    "service",
+    "a further replica that makes no progress stays wanted on its broker although another one is free",
+    **{**_CALM, "stuck_growth": 9, "machines": 5, "replication_factor": 2},
+)
+def stuck_growth_waits() -> None:
+    from raftmq.broker.services.nodes import NodesService
+
+    async def wait(self: Any, partition: Any, report: Any, deadline: float) -> None:
+        pass
+
+    replace_method(NodesService, "_place_elsewhere", lambda place: wait)
+
+
+@mutant(
+    "service",
+    "the members of a group do not get the partitions that a topic gets later",
+    **{**_CALM, "grow_every": 1.0, "members": 2},
+)
+def group_overlooks_new_partitions() -> None:
+    from raftmq.broker.consumer_groups import coordinator
+
+    module: Any = coordinator
+    replace_method(
+        module,
+        "is_planned_for",
+        lambda is_planned: lambda metadata, group: group.row.epoch == group.row.target_epoch,
+    )

@@ -37,7 +37,7 @@ def mutant(part: str, what: str, **option_overrides: object) -> Callable[[Callab
     `option_overrides` are options under which the bug shows soon.
     """
     overrides = {"operate": 0, **option_overrides}  # most bugs show without orders of an operator
-    return _registering(part, what, {"option_overrides": overrides, "has_queues": False})
+    return _registering(part, what, {"option_overrides": overrides, "has_queues": False, "is_upgraded": False})
 
 
 def queue_mutant(
@@ -47,6 +47,7 @@ def queue_mutant(
     settings = {
         "option_overrides": {"operate": 0, **option_overrides},
         "has_queues": True,
+        "is_upgraded": False,
         "queue_overrides": {"has_dead_letters": False, "chain_share": 0.0, **(queues or {})},
     }
     return _registering("queue", what, settings)

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
-from raftmq.broker.cluster.replacement_plan import WantedPartition, further_replicas, plan_replacements
+from raftmq.broker.cluster.replacement_plan import WantedPartition, further_replicas, plan_elsewhere, plan_replacements
 from raftmq.fsm.metadata_views import NodeView, PartitionView, ReplicaView
 
 
@@ -52,6 +52,24 @@ def test_a_short_partition_keeps_its_replicas_and_order_and_gets_the_emptiest_no
     found = plan([wanted(1, (3, 2), lost=(1,))], FIVE[1:], counts={4: 7, 5: 6})
     assert chosen(found) == {1: (3, 2, 5)}
     assert found.commands[0].expected_revision == 41, "a partition that changed in the meantime refuses it"
+
+
+def elsewhere(view, stuck, nodes=FIVE, down=(), takes=None):
+    return plan_elsewhere(view, stuck, nodes, {4: 2}, takes or {}, lambda n: n not in down)
+
+
+def test_a_stuck_replica_gets_another_place_at_the_same_position():
+    view = wanted(1, (2, 3, 1)).view
+    command = elsewhere(view, 103)
+    assert (command.group_id, command.node_ids, command.expected_revision) == (1, (2, 5, 1), view.revision)
+
+
+def test_a_stuck_replica_stays_where_no_other_broker_can_take_it():
+    view = wanted(1, (1, 2, 3), leaving=(4,)).view
+    assert elsewhere(view, 103, down=(5,)) is None, "broker 4 has a replica that has not left yet"
+    assert elsewhere(view, 103, takes={5: 0}) is None
+    assert elsewhere(view, 103, nodes=[*FIVE[:4], node(5, state="draining")]) is None
+    assert elsewhere(view, 103).node_ids == (1, 2, 5)
 
 
 def test_hosts_count_before_racks_before_replicas():

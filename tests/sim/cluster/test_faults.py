@@ -39,9 +39,9 @@ MARKS = {
 """Fault -> the count that it increases."""
 HINDRANCES = ("stall_disk", "full_disk", "freeze_client")
 """Faults under which clearly fewer records are acknowledged."""
-OWN_TESTS = ("flip", "stale_copy", "renewed_copy", "recover")
+OWN_TESTS = ("flip", "stale_copy", "renewed_copy", "recover", "stuck_growth")
 """A flipped byte is found when its file is read again, and a copy is stale after another boot. These other faults cause that. A partition
-can lose its majority only where the metadata keeps its own."""
+can lose its majority only where the metadata keeps its own. A further replica gets another place only if there is another broker."""
 SECONDS = 4.0
 
 
@@ -63,6 +63,25 @@ def test_partitions_that_lose_their_majority_are_recovered() -> None:
     assert outcome.verdict is Verdict.OK, outcome.detail
     assert outcome.faults["recover"]
     assert outcome.counts["boots"] > 5
+
+
+@pytest.mark.long
+def test_a_further_replica_whose_broker_is_down_gets_another_place() -> None:
+    """The run ends well only if the broker may start again, which it may when nothing waits for it."""
+    options = calm_options(seconds=SECONDS, fault_every=0.8, stuck_growth=1, machines=5, replication_factor=2)
+    outcome = run_isolated(1, options=options)
+    assert outcome.verdict is Verdict.OK, outcome.detail
+    assert outcome.faults["stuck_growth"]
+
+
+@pytest.mark.long
+def test_permanent_topics_get_more_partitions_that_every_client_uses() -> None:
+    options = calm_options(seconds=SECONDS, grow_every=0.7, members=2)
+    outcome = run_isolated(1, options=options)
+    assert outcome.verdict is Verdict.OK, outcome.detail
+    assert outcome.groups > options.topics * options.partitions
+    assert outcome.counts["growth ok"]
+    assert outcome.counts["partitions learned"], "members of the group took part in them"
 
 
 def test_a_recovery_from_a_replica_that_lags_loses_no_more_than_it_lacks() -> None:

@@ -169,6 +169,36 @@ def test_the_plan_uses_the_broker_of_a_given_up_move_after_a_while_and_then_forg
         assert sorted(one.node_id for one in cluster.partition(group_id).replicas) == [1, 3]
 
 
+def grow_onto_a_dead_broker(cluster: CalmCluster) -> GroupId:
+    """Raise the replication factor of a partition on brokers 1 and 2, so that the third replica is for a broker that has just died."""
+    group_id = filled(cluster)
+    cluster.change(SetBalancing(auto_balance=False))
+    cluster.cluster.crash(cluster.cluster.machines["n3"], is_power_cut=False)
+    cluster.change(SetReplicationFactor(cluster.partition(group_id).topic_id, 3))
+    cluster.change(SetReplicas(group_id, (1, 2, 3), cluster.metadata.revision))
+    return group_id
+
+
+def test_a_further_replica_that_makes_no_progress_is_placed_on_another_broker() -> None:
+    with CalmCluster(4) as cluster:
+        group_id = grow_onto_a_dead_broker(cluster)
+        began_at = cluster.now
+        cluster.until(lambda: [one.node_id for one in cluster.partition(group_id).replicas] == [1, 2, 4])
+        assert cluster.now - began_at == pytest.approx(STUCK_SECONDS, abs=1.5)
+        cluster.until(lambda: is_settled(cluster, group_id))
+        assert len(cluster.node(1).engine.replicas[group_id].core.membership.voters) == 3
+
+
+def test_a_further_replica_without_another_broker_waits_for_its_own() -> None:
+    with CalmCluster(3) as cluster:
+        group_id = grow_onto_a_dead_broker(cluster)
+        cluster.run(3 * STUCK_SECONDS)
+        assert [one.node_id for one in cluster.partition(group_id).replicas] == [1, 2, 3]
+        assert not is_settled(cluster, group_id)
+        cluster.cluster.start(cluster.cluster.machines["n3"])
+        cluster.until(lambda: is_settled(cluster, group_id))
+
+
 def test_a_slow_move_is_not_given_up() -> None:
     with CalmCluster(3) as cluster:
         (group_id,) = cluster.create("t", (1, 2))

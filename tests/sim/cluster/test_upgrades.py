@@ -12,11 +12,17 @@ from raftmq.fsm.metadata import Metadata
 
 from sim.cluster.batch import run_isolated
 from sim.cluster.invariants.row_levels import RowLevels
-from sim.cluster.run import Build, Verdict
+from sim.cluster.mutants.registry import SEEDS_MAX
+from sim.cluster.run import Build, Verdict, is_upgraded
 from sim.cluster.upgrades.next_version import NEXT_LEVEL, NextClusterRow, NextVersion, SetNote
 from sim.core.invariants.violation import InvariantViolation
 
 UPGRADE = Build(is_upgraded=True, has_queues=False)
+
+
+def test_some_ordinary_seeds_are_upgrades_and_none_of_those_that_mutants_are_found_by() -> None:
+    assert [seed for seed in range(40) if is_upgraded(seed)] == [20, 27, 34]
+    assert not any(map(is_upgraded, range(SEEDS_MAX)))
 
 
 @pytest.mark.slow
