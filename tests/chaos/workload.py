@@ -185,7 +185,7 @@ class Workload:
                     found = await reader.getmany(timeout_ms=300)
                     self.read += sum(map(len, found.values()))
                     if goes_back and time.monotonic() > goes_back_at:
-                        await reader.seek_to_beginning(self._chance.choice(self._partitions))
+                        await reader.seek_to_beginning(self._chance.choice(partitions))
                         goes_back_at = time.monotonic() + self._chance.uniform(3, 6)
                 except RaftMQError as error:
                     self._count(error)
