@@ -106,7 +106,7 @@ async def test_a_next_version_is_rolled_in_and_back_and_its_level_raised_under_l
         broker_of_next_version.marker(cluster.data_dir(2)).unlink()
         await asyncio.to_thread(cluster.restart, 2, wait=False)
         async with asyncio.timeout(WAIT_SECONDS):
-            while "start a newer version of the broker" not in cluster.logs(2):
+            while "Upgrade this broker" not in cluster.logs(2):
                 await asyncio.sleep(0.2)
         assert cluster.is_running(2), "it falls silent, and keeps its data"
         await roll(cluster, admin, 2, is_next=True)
