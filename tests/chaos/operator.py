@@ -210,7 +210,7 @@ class Operator:
 
 
 def _not_drained(cluster: ClusterDescription, drained: set[int]) -> list[str]:
-    """Return what the drained brokers still hold."""
+    """Describe the drained brokers that still hold something."""
     return [
         f"drained broker {broker.broker_id} is {broker.state} and has {broker.replica_count} replicas, "
         f"{broker.leader_count} leaderships and {'a' if broker.is_metadata_voter else 'no'} vote on metadata"

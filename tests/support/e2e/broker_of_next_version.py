@@ -1,6 +1,6 @@
 """Run `raftmq` as a next version would, if the file `<data directory>.next` exists.
 
-It has what the simulator's next version has (`sim/cluster/upgrades/next_version.py`): an added command, an added field of a command and of a row,
+It has the parts of the simulator's next version (`sim/cluster/upgrades/next_version.py`): an added command, an added field of a command and of a row,
 and a higher wire version with its own frame. A change of the settings of balancing uses the added field, and the order to rebalance is replaced
 by the added command. Each use of the wire version is printed once.
 """
